@@ -1,0 +1,86 @@
+# make demo   a real YOLO training, supervised, hurt on purpose three times, resumed each time (about 3 minutes after the set-up)
+# make test   the whole test suite
+# make check  lint, types, import contracts
+# make bench  the published figures beside their peers, measured on this machine
+#
+# Each target sets up what it needs: the daemon's environment in .venv, the training environments in $(CACHE), where
+# they serve every checkout. TRAIN_PYTHON=/path/to/python uses an environment with torch and ultralytics that exists.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.ONESHELL:
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell for p in python3.12 python3.11 python3.13 python3.10 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && { echo $$p; break; }; done)
+CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/rocm-supervisor
+VENV := .venv
+
+# torch 2.12.0 and torchvision 0.27.0 are the newest pair of builds that belong together.
+CURRENT_PACKAGES := torch==2.12.0 torchvision==0.27.0 ultralytics==8.4.190 expecttest onnx
+CURRENT := $(CACHE)/train-torch2.12-ultralytics8.4.190
+# The environment of the Radeon RX 5600 XT that this project began with: ROCm 5.2 means torch 1.13.1 and Python 3.10.
+OWNER_PACKAGES := torch==1.13.1 torchvision==0.14.1 numpy<2 opencv-python<4.11 ultralytics==8.4.190 expecttest
+OWNER := $(CACHE)/train-torch1.13.1-ultralytics8.4.190
+OWNER_BASE ?= $(shell for p in python3.10 $(PYENV_ROOT)/versions/3.10.*/bin/python $(HOME)/.pyenv/versions/3.10.*/bin/python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 10))' 2>/dev/null && { echo $$p; break; }; done)
+
+TRAIN_PYTHON ?= $(CURRENT)/bin/python
+OWNER_PYTHON ?= $(if $(OWNER_BASE),$(OWNER)/bin/python)
+
+# An environment that the caller names is the caller's to set up.
+TRAIN_READY := $(if $(filter $(CURRENT)/bin/python,$(TRAIN_PYTHON)),$(CURRENT)/ready)
+OWNER_READY := $(if $(filter $(OWNER)/bin/python,$(OWNER_PYTHON)),$(OWNER)/ready)
+
+.PHONY: help demo test check lint types contracts bench clean
+
+help:
+	@sed -n 's/^# \(make\)/\1/p' Makefile
+
+$(VENV)/ready: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "no Python >= 3.10 found: install python3 and python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	$(VENV)/bin/pip install --quiet --editable '.[dev,nvidia]'
+	touch $@
+
+$(CURRENT)/ready:
+	@echo "Setting up a training environment in $(CURRENT)"
+	echo "($(CURRENT_PACKAGES)): about 5 GB are downloaded and unpacked, once. TRAIN_PYTHON=... names one that exists."
+	$(PYTHON) -m venv --clear "$(CURRENT)"
+	"$(CURRENT)/bin/pip" install --progress-bar on $(foreach p,$(CURRENT_PACKAGES),'$(p)')
+	touch $@
+
+$(OWNER)/ready:
+	@echo "Setting up the environment of the RX 5600 XT's owner in $(OWNER)"
+	echo "($(OWNER_PACKAGES)): about 4 GB are downloaded and unpacked, once."
+	"$(OWNER_BASE)" -m venv --clear "$(OWNER)"
+	"$(OWNER)/bin/pip" install --progress-bar on $(foreach p,$(OWNER_PACKAGES),'$(p)')
+	touch $@
+
+demo: $(VENV)/ready $(TRAIN_READY)
+	$(VENV)/bin/supervisorctl demo --train-python "$(TRAIN_PYTHON)"
+
+test: $(VENV)/ready $(TRAIN_READY) $(OWNER_READY)
+	@test -n "$(OWNER_PYTHON)" || echo "no Python 3.10 found: the tests in the owner's environment will be skipped" >&2
+	ROCM_SUPERVISOR_TRAIN_PYTHON="$(TRAIN_PYTHON)" ROCM_SUPERVISOR_OWNER_PYTHON="$(OWNER_PYTHON)" \
+		$(VENV)/bin/python -m pytest $(ARGS)
+
+check: lint types contracts
+
+lint: $(VENV)/ready
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+# The folders of the tests are checked one by one: each has its own conftest and its own fakes, by the same names.
+types: $(VENV)/ready
+	$(VENV)/bin/mypy
+	for folder in tests/*/; do
+		echo "$$folder"
+		$(VENV)/bin/mypy "$$folder"
+	done
+
+contracts: $(VENV)/ready
+	$(VENV)/bin/lint-imports
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
