@@ -1,0 +1,1 @@
+"""The pure room: facts, rules and decisions; no clock, no I/O, no logging, no threads."""

@@ -1,0 +1,132 @@
+"""Checkpoints: what is known of each, and which one a retry may resume from; it opens no file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Verdict(Enum):
+    """What proving a checkpoint came to."""
+
+    PROVEN = "proven"
+    REJECTED = "rejected"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fingerprint:
+    """Identity of a file's content as far as `stat` tells: a rewritten file is another checkpoint."""
+
+    size_bytes: int
+    modified_ns: int
+    inode: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """Saved training state in one file."""
+
+    path: str
+    fingerprint: Fingerprint
+    epoch: int | None = None
+    """Last epoch that is contained whole, counted from 0."""
+    step: int | None = None
+    """Step after which a training resumed from it goes on; a save in mid-epoch may hold newer weights than that."""
+    verdict: Verdict | None = None
+    reason: str | None = None
+    """Why it was rejected."""
+
+    @property
+    def saved_unix_s(self) -> float:
+        """When the file was last written, Unix seconds."""
+        return self.fingerprint.modified_ns / 1e9
+
+    @property
+    def key(self) -> tuple[str, Fingerprint]:
+        """What makes it this checkpoint and not an earlier or later one under the same path."""
+        return (self.path, self.fingerprint)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumePoint:
+    """The answer to "from where": a proven checkpoint, the beginning, or nowhere with the reason."""
+
+    checkpoint: Checkpoint | None
+    possible: bool
+    reason: str
+
+
+def newest_first(checkpoints: Iterable[Checkpoint]) -> tuple[Checkpoint, ...]:
+    """Order checkpoints by the training they contain, then by the time they were written.
+
+    A checkpoint whose epoch and step are unknown counts by its time alone, after those that are known:
+    a known position is better ground than a file date.
+    """
+
+    def rank(one: Checkpoint) -> tuple[bool, int, int, float]:
+        known = one.step is not None or one.epoch is not None
+        step = -1 if one.step is None else one.step
+        epoch = -1 if one.epoch is None else one.epoch
+        return (known, epoch, step, one.saved_unix_s)
+
+    return tuple(sorted(checkpoints, key=rank, reverse=True))
+
+
+def before_trouble(
+    checkpoints: Iterable[Checkpoint], trouble_unix_s: float | None, trouble_step: int | None
+) -> tuple[Checkpoint, ...]:
+    """Return the checkpoints written before the trouble began, newest first.
+
+    Both measures must agree where both are known: neither saved after the trouble's time nor holding its step.
+    `trouble_unix_s` None means that nothing happened that could have spoilt a checkpoint.
+    """
+
+    def clean(one: Checkpoint) -> bool:
+        if trouble_unix_s is not None and not one.saved_unix_s < trouble_unix_s:
+            return False
+        return not (trouble_step is not None and one.step is not None and one.step >= trouble_step)
+
+    return newest_first(one for one in checkpoints if clean(one))
+
+
+def of_this_training(checkpoints: Iterable[Checkpoint], began_unix_s: float | None) -> tuple[Checkpoint, ...]:
+    """Return the checkpoints written since the training was last started from the beginning.
+
+    What an earlier training left under the same paths is further ahead and belongs to another run. None: all count.
+    """
+    return tuple(one for one in checkpoints if began_unix_s is None or one.saved_unix_s >= began_unix_s)
+
+
+def choose(
+    checkpoints: Iterable[Checkpoint],
+    trouble_unix_s: float | None = None,
+    trouble_step: int | None = None,
+    *,
+    began_unix_s: float | None = None,
+) -> ResumePoint:
+    """Choose where a retry resumes: the newest proven checkpoint of this training that is older than the trouble.
+
+    Where nothing was ever saved the training begins anew, which loses nothing that could be had. Where something was
+    saved and none of it can be trusted, the answer is nowhere: beginning anew would hide that loss.
+    """
+    everything = of_this_training(checkpoints, began_unix_s)
+    if not everything:
+        return ResumePoint(checkpoint=None, possible=True, reason="no checkpoint was saved yet: from the beginning")
+    for one in before_trouble(everything, trouble_unix_s, trouble_step):
+        if one.verdict is Verdict.PROVEN:
+            return ResumePoint(checkpoint=one, possible=True, reason=f"newest proven checkpoint: {one.path}")
+    return ResumePoint(checkpoint=None, possible=False, reason=_why_none(everything, trouble_unix_s, trouble_step))
+
+
+def _why_none(everything: tuple[Checkpoint, ...], trouble_unix_s: float | None, trouble_step: int | None) -> str:
+    older = {one.key for one in before_trouble(everything, trouble_unix_s, trouble_step)}
+    parts = []
+    for one in newest_first(everything):
+        if one.key not in older:
+            parts.append(f"{one.path}: saved after the trouble began")
+        elif one.verdict is Verdict.REJECTED:
+            parts.append(f"{one.path}: {one.reason or 'rejected'}")
+        else:
+            parts.append(f"{one.path}: not proven")
+    return "none of the saved checkpoints is proven (" + "; ".join(parts) + ")"

@@ -1,0 +1,188 @@
+"""What to do about a job, as a pure function of what is known; asked again after a crash it answers the same.
+
+The order is the law: an attempt that is over is settled first, the user's wish outranks the rules, a deadline that
+ran out outranks a new flag, and only then do flags speak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from supervisor.core import decisions as de
+from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.history import History
+from supervisor.core.job import ALIVE, LAUNCH, UNKILLABLE, Attempt, Job, Phase, StopOrder, Wish
+from supervisor.core.moments import Moment
+from supervisor.core.rules import Rule
+
+STOP_SLACK_S = 10.0
+"""Time for evidence and signalling on top of the training's own limits, before SIGKILL."""
+
+
+def judge(rules: Iterable[Rule], history: History) -> tuple[RedFlag, ...]:
+    """Return what the rules conclude, the worst first."""
+    found = (rule.check(history) for rule in rules if rule.enabled)
+    flags = (flag for flag in found if flag is not None)
+    return tuple(sorted(flags, key=lambda flag: flag.severity, reverse=True))
+
+
+def decide(job: Job, flags: Sequence[RedFlag], now: Moment, *, launch_allowed: bool = True) -> de.Decision | None:
+    """Return the next decision about `job`, or None where all is as it should be.
+
+    `flags` are the conclusions of the rules about the present attempt, worst first. `launch_allowed` is False while
+    the daemon is shutting down or the machine is in no state to start anything (a full disk).
+    """
+    if job.phase in ALIVE and job.attempt is not None:
+        return _alive(job, job.attempt, flags, now)
+    if job.wish is Wish.STOP and job.phase in (Phase.PENDING, Phase.BACKOFF):
+        return de.Finish(at=now, job=job.name, attempt=job.number, reason="stopped by its user", by_user=True)
+    if not launch_allowed or job.shutting_down:
+        return None
+    if job.phase is Phase.PENDING:
+        return _launch_pending(job, now)
+    return _after_backoff(job, now) if job.phase is Phase.BACKOFF else None
+
+
+def _launch_pending(job: Job, now: Moment) -> de.Decision:
+    return de.Launch(at=now, job=job.name, attempt=job.number + 1, resume_from=None, reason=job.reason or "start")
+
+
+def _after_backoff(job: Job, now: Moment) -> de.Decision | None:
+    plan = job.retry
+    if plan is None or plan.resume_point is None or now.seconds_since(plan.not_before) < 0:
+        return None
+    point = plan.resume_point
+    if not point.possible:
+        return de.GiveUp(at=now, job=job.name, attempt=job.number, reason=point.reason)
+    return de.Launch(at=now, job=job.name, attempt=job.number + 1, resume_from=point.checkpoint, reason=point.reason)
+
+
+def _alive(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment) -> de.Decision | None:
+    if attempt.over:
+        return _settle(job, attempt, flags, now)
+    if job.stop is not None and job.phase is Phase.STOPPING:
+        return _deadline(job, job.stop, now)
+    if job.phase is Phase.KILLING:
+        return _unkillable(job, now)
+    asked = _asked_to_end(job)
+    if asked is not None:
+        flag = worst(flags)
+        save = flag is None or flag.can_save
+        return de.Stop(at=now, job=job.name, attempt=attempt.number, reason=asked, save=save, flag=flag)
+    return _on_flags(job, attempt, flags, now)
+
+
+def _asked_to_end(job: Job) -> str | None:
+    if job.wish is Wish.STOP:
+        return "stopped by its user"
+    if job.restart_asked:
+        return "restart asked by its user"
+    return "the daemon is stopping" if job.shutting_down else None
+
+
+def _deadline(job: Job, order: StopOrder, now: Moment) -> de.Decision | None:
+    allowed_s = job.limits.grace_s + (job.limits.save_s if order.save else 0.0)
+    # Evidence comes before the signal; should neither come about, the time runs from the decision.
+    since, slack_s = (order.signalled_at, 0.0) if order.signalled_at else (order.at, STOP_SLACK_S)
+    if now.seconds_since(since) < allowed_s + slack_s:
+        return None
+    reason = f"still there {allowed_s:.0f} s after it was asked to end ({order.reason})"
+    return de.Kill(at=now, job=job.name, attempt=job.number, reason=reason)
+
+
+def _unkillable(job: Job, now: Moment) -> de.Decision | None:
+    killed_at = job.stop.killed_at if job.stop else None
+    if job.unkillable or killed_at is None or now.seconds_since(killed_at) < job.limits.kill_wait_s:
+        return None
+    flag = RedFlag(
+        rule=UNKILLABLE,
+        severity=Severity.CRITICAL,
+        at=now,
+        message=f"still there {job.limits.kill_wait_s:.0f} s after SIGKILL: it waits in the kernel, most likely in the "
+        "GPU driver; nothing else is started on its card, only a reset of the card or a reboot ends it",
+    )
+    return de.Warn(at=now, job=job.name, attempt=job.number, flag=flag)
+
+
+def _on_flags(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment) -> de.Decision | None:
+    flag = worst(flags)
+    if flag is None:
+        return _untold(job, flags, now)
+    return de.Stop(at=now, job=job.name, attempt=attempt.number, reason=flag.message, save=flag.can_save, flag=flag)
+
+
+def _untold(job: Job, flags: Iterable[RedFlag], now: Moment) -> de.Warn | None:
+    """Return the first flag that is to be told and was not yet in this attempt."""
+    for flag in flags:
+        if flag.severity is not Severity.CRITICAL and flag.key not in job.open_flags:
+            return de.Warn(at=now, job=job.name, attempt=job.number, flag=flag)
+    return None
+
+
+def worst(flags: Iterable[RedFlag | None]) -> RedFlag | None:
+    """Return the first critical flag, with the earliest trouble of them all and `can_save` only where all allow it.
+
+    A crash that follows a non-finite loss names the crash, yet what was saved after the loss went wrong is spoilt.
+    """
+    critical = [flag for flag in flags if flag is not None and flag.severity is Severity.CRITICAL]
+    if not critical:
+        return None
+    troubles = [flag.since for flag in critical if flag.since is not None]
+    steps = [flag.since_step for flag in critical if flag.since_step is not None]
+    return replace(
+        critical[0],
+        since=min(troubles, key=lambda one: one.monotonic_s, default=None),
+        since_step=min(steps, default=None),
+        can_save=all(flag.can_save for flag in critical),
+    )
+
+
+def _settle(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment) -> de.Decision:
+    """Decide about an attempt of which nothing runs any more."""
+    number, stop = attempt.number, job.stop
+    if job.wish is Wish.STOP:
+        spoilt = _spoiling(flags)
+        return de.Finish(at=now, job=job.name, attempt=number, reason="stopped by its user", by_user=True, flag=spoilt)
+    if stop is not None and stop.flag is None:
+        spoilt = _spoiling(flags)
+        return de.Retry(
+            at=now, job=job.name, attempt=number, reason=stop.reason, not_before=now, flag=spoilt, counts=False
+        )
+    cause = worst((stop.flag if stop else None, _not_launched(attempt, now), *flags))
+    if cause is not None:
+        return _again(job, attempt, cause, now)
+    return _untold(job, flags, now) or _ended(job, attempt, now)
+
+
+def _spoiling(flags: Iterable[RedFlag]) -> RedFlag | None:
+    """Return the worst of the flags that spoil what was saved; the way a stopped process ended is none of them."""
+    return worst(flag for flag in flags if flag.since is not None)
+
+
+def _not_launched(attempt: Attempt, now: Moment) -> RedFlag | None:
+    if attempt.launch_error is None:
+        return None
+    message = f"could not be launched: {attempt.launch_error}"
+    return RedFlag(rule=LAUNCH, severity=Severity.CRITICAL, at=now, message=message)
+
+
+def _again(job: Job, attempt: Attempt, flag: RedFlag, now: Moment) -> de.Decision:
+    spent = job.ledger.spent(now, job.limits.budget)
+    if spent is not None:
+        reason = f"{spent}; last: {flag.message}"
+        return de.GiveUp(at=now, job=job.name, attempt=attempt.number, reason=reason, flag=flag)
+    not_before = now.plus(job.ledger.backoff_s(job.limits.budget))
+    return de.Retry(at=now, job=job.name, attempt=attempt.number, reason=flag.message, not_before=not_before, flag=flag)
+
+
+def _ended(job: Job, attempt: Attempt, now: Moment) -> de.Decision:
+    """Decide about an end of which no rule that acts has spoken: only a known good one is a finish."""
+    if attempt.exit is not None and attempt.exit.clean:
+        reason = "the training ended by itself with status 0"
+    elif attempt.train_ended:
+        reason = f"the training had ended by itself before its process {attempt.ending}"
+    else:
+        reason = f"its process {attempt.ending}, and no rule acts on that"
+        return de.GiveUp(at=now, job=job.name, attempt=attempt.number, reason=reason)
+    return de.Finish(at=now, job=job.name, attempt=attempt.number, reason=reason)

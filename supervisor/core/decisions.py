@@ -1,0 +1,94 @@
+"""Every decision that can be made about a job, as a value; carrying it out happens elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from supervisor.core.checkpoints import Checkpoint
+from supervisor.core.flags import RedFlag
+from supervisor.core.moments import Moment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """Start an attempt."""
+
+    at: Moment
+    job: str
+    attempt: int
+    resume_from: Checkpoint | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warn:
+    """Tell the owner; touch nothing."""
+
+    at: Moment
+    job: str
+    attempt: int
+    flag: RedFlag
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Take evidence where there is a flag, let the training save where its state is sound, then SIGTERM."""
+
+    at: Moment
+    job: str
+    attempt: int
+    reason: str
+    save: bool
+    flag: RedFlag | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kill:
+    """SIGKILL to the whole tree."""
+
+    at: Moment
+    job: str
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """Look for the resume point and start again, not before `not_before`."""
+
+    at: Moment
+    job: str
+    attempt: int
+    reason: str
+    not_before: Moment
+    flag: RedFlag | None = None
+    counts: bool = True
+    """Whether it spends the budget; a restart that somebody asked for does not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveUp:
+    """Leave the job alone until somebody starts it."""
+
+    at: Moment
+    job: str
+    attempt: int
+    reason: str
+    flag: RedFlag | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """The job is over: it finished, or its user stopped it."""
+
+    at: Moment
+    job: str
+    attempt: int
+    reason: str
+    by_user: bool = False
+    flag: RedFlag | None = None
+    """What was wrong all the same, so that a later start resumes from before it."""
+
+
+Decision: TypeAlias = Launch | Warn | Stop | Kill | Retry | GiveUp | Finish

@@ -1,0 +1,303 @@
+"""Every fact that can enter the inbox; an event says what happened and never what to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from supervisor.core.checkpoints import Checkpoint, ResumePoint
+from supervisor.core.moments import Moment
+from supervisor.core.readings import (
+    ExitStatus,
+    GpuReading,
+    HostReading,
+    KernelFinding,
+    OutputFinding,
+    ProcessReading,
+    Stage,
+    StepRecord,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Time went on."""
+
+    at: Moment
+
+
+# --- what people and the system ask -------------------------------------------------------------------------------
+
+
+class Ask(Enum):
+    """What a person, or systemd on their behalf, can ask of a job."""
+
+    START = "start"
+    STOP = "stop"
+    RESTART = "restart"
+    SHUT_DOWN = "shut_down"
+    """The daemon ends: save and end the training, but go on with it when the daemon is back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Somebody asked something of a job."""
+
+    at: Moment
+    job: str
+    ask: Ask
+    by: str
+    """Who, for the record: `uid 1000`, `systemd`."""
+    fresh: bool = False
+    """With START: from the beginning, whatever was saved."""
+
+
+# --- the life of an attempt's processes ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """The shim runs and has started the training."""
+
+    at: Moment
+    job: str
+    attempt: int
+    shim_pid: int
+    training_pid: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchFailed:
+    """No shim came up; nothing of this attempt runs."""
+
+    at: Moment
+    job: str
+    attempt: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exited:
+    """The shim is gone and so is every process of the attempt."""
+
+    at: Moment
+    job: str
+    attempt: int
+    status: ExitStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLost:
+    """The attempt ended without leaving word: reboot, power cut, or a shim that was killed."""
+
+    at: Moment
+    job: str
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signalled:
+    """The training was asked to end: its time to do so runs from now."""
+
+    at: Moment
+    job: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvidenceTaken:
+    """The evidence for an incident lies in `folder`."""
+
+    at: Moment
+    job: str
+    attempt: int
+    folder: str
+    took_s: float
+    missing: tuple[str, ...] = ()
+    """What could not be had in time, each with its reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumePointFound:
+    """The checkpoints were looked through after an attempt ended."""
+
+    at: Moment
+    job: str
+    attempt: int
+    point: ResumePoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSeen:
+    """A checkpoint was saved, or its verdict became known."""
+
+    at: Moment
+    job: str
+    attempt: int
+    checkpoint: Checkpoint
+
+
+# --- what the training tells --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepsMade:
+    """Steps read from the flight recorder, oldest first."""
+
+    at: Moment
+    job: str
+    attempt: int
+    records: tuple[StepRecord, ...]
+    rank: int = 0
+    cursor: int = 0
+    """Records read of this recorder so far; kept, so that a new daemon reads on without a gap or a double."""
+    lost: int = 0
+    """Records overwritten before they were read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageEntered:
+    """The training entered a stage."""
+
+    at: Moment
+    job: str
+    attempt: int
+    stage: Stage
+
+
+class Word(Enum):
+    """What the agent can say in `agent.jsonl`."""
+
+    ALIVE = "alive"
+    CLAIMED = "claimed"
+    PLAN = "plan"
+    CHECKPOINT_SAVED = "checkpoint_saved"
+    EXCEPTION = "exception"
+    PATCHED = "patched"
+    RESUMED = "resumed"
+    TRAIN_END = "train_end"
+    HOOK_FAILED = "hook_failed"
+    SAVE_FAILED = "save_failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSaid:
+    """A rare event of the training, told by the agent inside it."""
+
+    at: Moment
+    job: str
+    attempt: int
+    word: Word
+    facts: dict[str, object]
+    """As in the file; fields are described in `core/folder.py`."""
+    offset: int = 0
+    """Bytes of agent.jsonl read up to and with this line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputSeen:
+    """New lines of the training's output, folded, with what they mean."""
+
+    at: Moment
+    job: str
+    attempt: int
+    new_bytes: int
+    last_line: str
+    findings: tuple[OutputFinding, ...] = ()
+    offset: int = 0
+    """Bytes of output.log read so far; kept, so that a new daemon reads on."""
+
+
+# --- what sensors tell --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpusRead:
+    """One round of readings over all cards."""
+
+    at: Moment
+    readings: tuple[GpuReading, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRead:
+    """One reading of the machine."""
+
+    at: Moment
+    reading: HostReading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessesRead:
+    """One reading of an attempt's process tree."""
+
+    at: Moment
+    job: str
+    attempt: int
+    reading: ProcessReading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelSaid:
+    """Findings in the kernel log, and how far it was read."""
+
+    at: Moment
+    findings: tuple[KernelFinding, ...]
+    sequence: int
+    lost_lines: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceChanged:
+    """A source began to answer or ceased to."""
+
+    at: Moment
+    source: str
+    answering: bool
+    detail: str
+
+
+# --- the daemon itself --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertTried:
+    """A delivery attempt of an alert came to an end."""
+
+    at: Moment
+    alert: str
+    delivered: bool
+    error: str | None
+    retry_after_s: float | None = None
+    """What the receiver asked for; None where it named nothing."""
+    final: bool = False
+    """Whether trying again makes no sense (the receiver is gone for good)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockStepped:
+    """The wall clock jumped against the monotonic one."""
+
+    at: Moment
+    by_s: float
+
+
+AttemptEvent: TypeAlias = (
+    Launched
+    | LaunchFailed
+    | Exited
+    | HostLost
+    | Signalled
+    | EvidenceTaken
+    | ResumePointFound
+    | CheckpointSeen
+    | StepsMade
+    | StageEntered
+    | AgentSaid
+    | OutputSeen
+    | ProcessesRead
+)
+MachineEvent: TypeAlias = Tick | GpusRead | HostRead | KernelSaid | SourceChanged | ClockStepped | AlertTried
+Event: TypeAlias = Asked | AttemptEvent | MachineEvent

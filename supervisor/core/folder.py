@@ -1,0 +1,119 @@
+"""The attempt's folder: names and byte layout on which daemon, shim and agent agree; it touches no file.
+
+The shim and the agent cannot import this (they run on the standard library of any Python), so they repeat the few
+numbers they need; a test holds the three against each other.
+
+STATE/jobs/JOB/ATTEMPT/
+    launch.json     daemon -> shim     {"version": 1, "job", "attempt", "argv", "cwd", "env", "grace_s", "save_s"}
+    shim.json       shim -> daemon     {"version": 1, "pid", "start_ticks", "boot_id", "training_pid",
+                                        "training_start_ticks", "started_unix_s"}
+    exit.json       shim -> daemon     {"version": 1, "exit_code", "signal", "error", "max_rss_bytes", "user_s",
+                                        "system_s", "started_unix_s", "ended_unix_s", "ended_monotonic_ns",
+                                        "leftovers"}
+    recorder.bin    agent <-> daemon   rank 0; recorder.rankN.bin for rank N; laid out below; made by the shim
+    agent.jsonl     agent -> daemon    one object a line: {"event", "pid", "rank", "monotonic_ns", "unix_s", ...}
+    output.log      the training       stdout and stderr, appended
+    output.txt      daemon             the same, folded and bounded
+    stacks/PID.txt  agent              present while process PID answers STACKS_SIGNAL by dumping its stacks into it
+    evidence/       daemon             one folder an incident
+
+`STATE/jobs/JOB/current` is a symbolic link to the newest attempt's folder; `STATE/jobs/JOB/lock` is held (flock) by
+the shim for as long as anything of the attempt runs.
+
+Fields of agent.jsonl beside the common ones, by event:
+    alive             python, argv
+    claimed           rank, world_size
+    plan              framework, version, epochs, start_epoch, batches_per_epoch, save_dir, device
+    checkpoint_saved  paths (list), epoch, step, requested (bool)
+    save_failed       error
+    exception         type, message, traceback
+    patched           conv2d (algorithm), torch
+    resumed           path, epoch, step
+    train_end         epoch, step
+    hook_failed       where, error
+The stage is in the recorder's header, not here.
+
+recorder.bin: a header page, then a ring of records, all little-endian. `head` counts the records ever written; record
+number n (from 0) lies in slot n % capacity and carries n + 1 as its sequence, first and (scrambled) last, so that a
+torn or overwritten record is known for what it is.
+"""
+
+from __future__ import annotations
+
+import struct
+
+LAUNCH = "launch.json"
+SHIM = "shim.json"
+EXIT = "exit.json"
+RECORDER = "recorder.bin"
+AGENT = "agent.jsonl"
+OUTPUT = "output.log"
+FOLDED = "output.txt"
+STACKS = "stacks"
+EVIDENCE = "evidence"
+CURRENT = "current"
+LOCK = "lock"
+
+# --- environment of a supervised training -------------------------------------------------------------------------
+
+ENV_FOLDER = "ROCM_SUPERVISOR_ATTEMPT_DIR"
+ENV_JOB = "ROCM_SUPERVISOR_JOB"
+ENV_ATTEMPT = "ROCM_SUPERVISOR_ATTEMPT"
+ENV_CONV2D = "ROCM_SUPERVISOR_CONV2D"
+ENV_RESUME_FROM = "ROCM_SUPERVISOR_RESUME_FROM"
+
+# --- signals that the shim understands, by name in the signal module ----------------------------------------------
+
+SHIM_SAVE_AND_END = "SIGTERM"
+"""Ask the training to save (at most save_s), then SIGTERM to its tree; it never sends SIGKILL by itself."""
+SHIM_END = "SIGINT"
+"""SIGTERM to the training's tree at once."""
+SHIM_KILL = "SIGQUIT"
+"""SIGCONT, then SIGKILL to the training's whole tree."""
+SHIM_STACKS = "SIGUSR1"
+"""Have every Python process of the tree that can dump its stacks do so."""
+STACKS_SIGNAL_OFFSET = 7
+"""The stack dump is signal SIGRTMIN + this: SIGUSR1 and SIGUSR2 belong to the user's program."""
+
+# --- the recorder's header page -----------------------------------------------------------------------------------
+
+MAGIC = b"ROCMREC1"
+HEADER_BYTES = 4096
+CAPACITY_DEFAULT = 131072
+IDENTITY = struct.Struct("<8sIIII")
+"""magic, header bytes, record bytes, capacity, rank; at offset 0."""
+CLAIM_OFFSET = 24
+CLAIM = struct.Struct("<Iiq")
+"""pid of the training process that claimed the recorder (0: none yet), reserved, claim time in monotonic ns."""
+HEAD_OFFSET = 64
+HEAD = struct.Struct("<Q")
+COMMAND_OFFSET = 128
+COMMAND = struct.Struct("<II")
+"""command, command id; the id changes with each request. Written by daemon or shim."""
+ANSWER_OFFSET = 192
+ANSWER = struct.Struct("<II")
+"""answer, id of the command it answers. Written by the agent."""
+STAGE_OFFSET = 256
+STAGE = struct.Struct("<Iiq")
+"""stage, reserved, since when in monotonic ns."""
+
+COMMAND_SAVE = 1
+COMMAND_SAVE_AND_STOP = 2
+ANSWER_SAVING = 1
+ANSWER_SAVED = 2
+ANSWER_CANNOT = 3
+STAGES = ("unknown", "setup", "warmup", "step", "validate", "checkpoint", "ended")
+"""Index = the number in the header."""
+
+# --- one record ---------------------------------------------------------------------------------------------------
+
+RECORD = struct.Struct("<QqqiIdfffqI")
+"""sequence, step, monotonic ns, epoch, known (bits), loss, lr, grad norm, data wait s, GPU memory bytes, check."""
+CHECK_XOR = 0xA5A5A5A5
+"""check = (sequence & 0xFFFFFFFF) ^ CHECK_XOR."""
+KNOWN_EPOCH = 1
+KNOWN_LOSS = 2
+KNOWN_LR = 4
+KNOWN_GRAD_NORM = 8
+KNOWN_DATA_WAIT = 16
+KNOWN_GPU_MEMORY = 32

@@ -1,0 +1,209 @@
+"""The window of what is known about one attempt; it holds facts and draws no conclusion.
+
+A new attempt gets a new window: nothing that a rule could remember crosses a restart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+from supervisor.core import events as ev
+from supervisor.core.moments import Moment
+from supervisor.core.readings import (
+    ExitStatus,
+    GpuReading,
+    HostReading,
+    KernelFinding,
+    OutputFinding,
+    ProcessReading,
+    Stage,
+    StepRecord,
+)
+
+STEPS_KEPT = 2048
+READINGS_KEPT = 600
+
+
+@dataclass(slots=True, kw_only=True)
+class History:
+    """Facts of one attempt, newest last, bounded; `now` is the time of the newest event."""
+
+    now: Moment
+    launched_at: Moment
+    gpus_used: tuple[str, ...] = ()
+    """PCI addresses that the job runs on; empty: any card of the machine may be its."""
+    stage: Stage | None = None
+    stage_since: Moment | None = None
+    agent_alive: bool = False
+    """Whether the agent was loaded into some process of the attempt."""
+    claimed: bool = False
+    """Whether a training reports its steps; without it the step counter says nothing."""
+    planned: bool = False
+    """Whether a framework that the agent knows said what it is going to train."""
+    patched: bool = False
+    """Whether the agent met torch and replaced its Conv2d."""
+    hook_failed_at: Moment | None = None
+    """When a hook of the agent last failed: if no step came after that, it may be the hook that is at fault."""
+    save_requested: bool = False
+    """Whether the newest checkpoint was saved on request: the training may have ended because it was asked to."""
+    device: str | None = None
+    """What the framework trains on, in its own words (`cpu`, `cuda:0`)."""
+    training_pid: int | None = None
+    first_step_at: Moment | None = None
+    last_step_at: Moment | None = None
+    batches_per_epoch: int | None = None
+    epochs: int | None = None
+    train_ended: bool = False
+    steps: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=STEPS_KEPT))
+    non_finite: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=STEPS_KEPT))
+    gpus: dict[str, deque[GpuReading]] = field(default_factory=dict)
+    host: deque[HostReading] = field(default_factory=lambda: deque(maxlen=READINGS_KEPT))
+    processes: deque[ProcessReading] = field(default_factory=lambda: deque(maxlen=READINGS_KEPT))
+    kernel: deque[KernelFinding] = field(default_factory=lambda: deque(maxlen=200))
+    output: deque[OutputFinding] = field(default_factory=lambda: deque(maxlen=200))
+    last_line: str = ""
+    output_at: Moment | None = None
+    exception: dict[str, object] | None = None
+    exception_at: Moment | None = None
+    exit: ExitStatus | None = None
+    host_lost: str | None = None
+    launch_error: str | None = None
+
+    def add(self, event: ev.Event) -> None:
+        """Take in one event; events of other attempts must not be handed in."""
+        if event.at.monotonic_s > self.now.monotonic_s:
+            self.now = event.at
+        if isinstance(event, ev.AttemptEvent):
+            self._add_of_attempt(event)
+        else:
+            self._add_of_machine(event)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing of the attempt runs any more."""
+        return self.exit is not None or self.host_lost is not None or self.launch_error is not None
+
+    @property
+    def hooked(self) -> bool:
+        """Whether the agent follows this training, so that the absence of steps says something."""
+        failed, step = self.hook_failed_at, self.last_step_at
+        if failed is not None and (step is None or step.seconds_since(failed) <= 0):
+            return False
+        return self.claimed or self.planned or self.stage is not None
+
+    @property
+    def starting(self) -> bool:
+        """Whether the training still has to make its first step, or the first of a further training in one process."""
+        if self.last_step_at is None:
+            return True
+        if self.stage not in (Stage.SETUP, Stage.WARMUP) or self.stage_since is None:
+            return False
+        return self.stage_since.seconds_since(self.last_step_at) > 0
+
+    def uses(self, gpu: str | None) -> bool:
+        """Whether a finding or reading about `gpu` concerns this job; one that names no card concerns all.
+
+        A training on the CPU is concerned by none.
+        """
+        if self.device == "cpu":
+            return False
+        return gpu is None or not self.gpus_used or gpu in self.gpus_used
+
+    def readings_by_gpu(self) -> dict[str, deque[GpuReading]]:
+        """Return the readings of the cards that the job runs on."""
+        return {gpu: readings for gpu, readings in self.gpus.items() if self.uses(gpu)}
+
+    def quiet_since(self) -> Moment | None:
+        """Return when the step counter last moved or its stage began, whichever is later; None before both."""
+        moments = [one for one in (self.last_step_at, self.stage_since) if one is not None]
+        return max(moments, key=lambda one: one.monotonic_s) if moments else None
+
+    def _add_of_attempt(self, event: ev.AttemptEvent) -> None:
+        match event:
+            case ev.StepsMade(rank=0):
+                for record in event.records:
+                    self._add_step(record)
+            case ev.StageEntered():
+                self._enter(event)
+            case ev.AgentSaid():
+                self._add_word(event)
+            case ev.OutputSeen():
+                self.last_line, self.output_at = event.last_line or self.last_line, event.at
+                self.output.extend(event.findings)
+            case ev.ProcessesRead():
+                self.processes.append(event.reading)
+            case ev.Launched() | ev.LaunchFailed() | ev.Exited() | ev.HostLost():
+                self._add_life(event)
+            case _:
+                pass
+
+    def _add_life(self, event: ev.Launched | ev.LaunchFailed | ev.Exited | ev.HostLost) -> None:
+        match event:
+            case ev.Launched():
+                self.training_pid = event.training_pid
+            case ev.LaunchFailed():
+                self.launch_error = event.error
+            case ev.Exited():
+                self.exit = event.status
+            case ev.HostLost():
+                self.host_lost = event.reason
+
+    def _add_of_machine(self, event: ev.Asked | ev.MachineEvent) -> None:
+        match event:
+            case ev.GpusRead():
+                for reading in event.readings:
+                    self.gpus.setdefault(reading.gpu, deque(maxlen=READINGS_KEPT)).append(reading)
+            case ev.HostRead():
+                self.host.append(event.reading)
+            case ev.KernelSaid():
+                self.kernel.extend(event.findings)
+            case _:
+                pass
+
+    def _enter(self, event: ev.StageEntered) -> None:
+        self.stage, self.stage_since = event.stage, event.at
+        if event.stage in (Stage.SETUP, Stage.WARMUP):
+            self.train_ended = False
+
+    def _add_step(self, record: StepRecord) -> None:
+        self.claimed = True
+        self.steps.append(record)
+        self.last_step_at = record.at
+        if self.first_step_at is None:
+            self.first_step_at = record.at
+        if any(value is not None and not math.isfinite(value) for value in (record.loss, record.grad_norm)):
+            self.non_finite.append(record)
+
+    def _add_word(self, event: ev.AgentSaid) -> None:
+        match event.word:
+            case ev.Word.ALIVE:
+                self.agent_alive = True
+            case ev.Word.CLAIMED:
+                self.claimed = True
+            case ev.Word.PATCHED:
+                self.patched = True
+            case ev.Word.PLAN:
+                self._plan(event.facts)
+            case ev.Word.CHECKPOINT_SAVED:
+                self.save_requested = event.facts.get("requested") is True
+            case ev.Word.HOOK_FAILED:
+                self.hook_failed_at = event.at
+            case ev.Word.EXCEPTION:
+                self.exception, self.exception_at = event.facts, event.at
+            case ev.Word.TRAIN_END:
+                self.train_ended = True
+            case _:
+                pass
+
+    def _plan(self, facts: dict[str, object]) -> None:
+        self.planned, self.train_ended = True, False
+        self.batches_per_epoch = _whole(facts.get("batches_per_epoch"))
+        self.epochs = _whole(facts.get("epochs"))
+        device = facts.get("device")
+        self.device = device if isinstance(device, str) else None
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

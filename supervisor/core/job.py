@@ -1,0 +1,212 @@
+"""A job and where it stands; it moves only as the table says, and what the table lacks raises.
+
+    pending --launch--> starting --step--> running --stop--> stopping --kill--> killing
+       ^                    |                 |                  |                 |
+       |                    +---------- retry / finish / give_up / rest -----------+
+       +--- wake --- finished                             backoff --launch--> starting
+    stopped, failed --resume--> backoff                   (looks for a checkpoint first)
+
+A phase says what may happen next, the fields of `Job` what is known there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from supervisor.core.budget import Budget, Ledger
+from supervisor.core.checkpoints import Checkpoint, ResumePoint
+from supervisor.core.flags import RedFlag
+from supervisor.core.incident import Incident
+from supervisor.core.moments import Moment
+from supervisor.core.readings import ExitStatus
+
+
+class Wish(Enum):
+    """What the user wants; it outranks every rule."""
+
+    RUN = "run"
+    STOP = "stop"
+
+
+class Phase(Enum):
+    """Where a job stands, in the words of status and database."""
+
+    PENDING = "pending"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    KILLING = "killing"
+    BACKOFF = "backoff"
+    FINISHED = "finished"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+ALIVE = frozenset({Phase.STARTING, Phase.RUNNING, Phase.STOPPING, Phase.KILLING})
+"""Phases in which processes of the attempt may exist."""
+ENDED = frozenset({Phase.FINISHED, Phase.FAILED, Phase.STOPPED})
+
+
+class Move(Enum):
+    """What takes a job from one phase to another."""
+
+    LAUNCH = "launch"
+    STEP = "step"
+    STOP = "stop"
+    KILL = "kill"
+    RETRY = "retry"
+    FINISH = "finish"
+    REST = "rest"
+    GIVE_UP = "give_up"
+    WAKE = "wake"
+    """From the beginning."""
+    RESUME = "resume"
+    """From a checkpoint, which has to be looked for first."""
+
+
+MOVES: dict[tuple[Phase, Move], Phase] = {
+    (Phase.PENDING, Move.LAUNCH): Phase.STARTING,
+    (Phase.BACKOFF, Move.LAUNCH): Phase.STARTING,
+    (Phase.STARTING, Move.STEP): Phase.RUNNING,
+    (Phase.STARTING, Move.STOP): Phase.STOPPING,
+    (Phase.RUNNING, Move.STOP): Phase.STOPPING,
+    (Phase.STARTING, Move.KILL): Phase.KILLING,
+    (Phase.RUNNING, Move.KILL): Phase.KILLING,
+    (Phase.STOPPING, Move.KILL): Phase.KILLING,
+    (Phase.PENDING, Move.GIVE_UP): Phase.FAILED,
+    (Phase.BACKOFF, Move.GIVE_UP): Phase.FAILED,
+    (Phase.PENDING, Move.REST): Phase.STOPPED,
+    (Phase.BACKOFF, Move.REST): Phase.STOPPED,
+    **{(phase, Move.RETRY): Phase.BACKOFF for phase in ALIVE},
+    **{(phase, Move.FINISH): Phase.FINISHED for phase in ALIVE},
+    **{(phase, Move.REST): Phase.STOPPED for phase in ALIVE},
+    **{(phase, Move.GIVE_UP): Phase.FAILED for phase in ALIVE},
+    **{(phase, Move.WAKE): Phase.PENDING for phase in ENDED},
+    (Phase.STOPPED, Move.RESUME): Phase.BACKOFF,
+    (Phase.FAILED, Move.RESUME): Phase.BACKOFF,
+}
+
+
+LAUNCH = "launch"
+"""Name of the flag of an attempt that could not be launched."""
+UNKILLABLE = "unkillable"
+"""Name of the flag of a process that SIGKILL does not end."""
+
+
+class ImpossibleMove(RuntimeError):  # noqa: N818 - named for what happened, as the table's readers say it
+    """A move that the table lacks: a defect of ours, never of the user."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What deciding needs to know of a job's settings."""
+
+    grace_s: float = 30.0
+    """From SIGTERM to SIGKILL."""
+    save_s: float = 20.0
+    """How long the training may take to save before SIGTERM."""
+    kill_wait_s: float = 10.0
+    """From SIGKILL until a process that is still there is called unkillable."""
+    budget: Budget = field(default_factory=Budget)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One process trying."""
+
+    number: int
+    launched_at: Moment
+    resume_from: Checkpoint | None = None
+    shim_pid: int | None = None
+    training_pid: int | None = None
+    first_step_at: Moment | None = None
+    last_step: int | None = None
+    last_step_at: Moment | None = None
+    epoch: int | None = None
+    loss: float | None = None
+    train_ended: bool = False
+    """Whether the training said that it came to its end; its process may go on and may still crash."""
+    exit: ExitStatus | None = None
+    host_lost: str | None = None
+    launch_error: str | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing of it runs any more."""
+        return self.exit is not None or self.host_lost is not None or self.launch_error is not None
+
+    @property
+    def ending(self) -> str:
+        """How it ended, as the end of a sentence about its process."""
+        if self.launch_error is not None:
+            return f"could not be launched: {self.launch_error}"
+        if self.host_lost is not None:
+            return f"was lost: {self.host_lost}"
+        return self.exit.words if self.exit is not None else "has not ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopOrder:
+    """Why and since when an attempt is being ended."""
+
+    at: Moment
+    reason: str
+    save: bool
+    flag: RedFlag | None = None
+    signalled_at: Moment | None = None
+    """When the training was asked to end; None while evidence is being taken."""
+    killed_at: Moment | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPlan:
+    """What a job in backoff waits for; a failed or stopped one keeps it for the day it is started again."""
+
+    not_before: Moment
+    reason: str
+    resume_point: ResumePoint | None = None
+    trouble_unix_s: float | None = None
+    trouble_step: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What the user wants, the process that tries, and the account of both; changed by `replace` alone."""
+
+    name: str
+    limits: Limits = field(default_factory=Limits)
+    wish: Wish = Wish.RUN
+    phase: Phase = Phase.PENDING
+    since: Moment
+    """When it entered its phase."""
+    attempt: Attempt | None = None
+    stop: StopOrder | None = None
+    retry: RetryPlan | None = None
+    ledger: Ledger = field(default_factory=Ledger)
+    incident: Incident | None = None
+    open_flags: frozenset[tuple[str, str, int]] = frozenset()
+    """Keys of the flags already told, so that one trouble is told once."""
+    unkillable: bool = False
+    miopen_failed: bool = False
+    """MIOpen has failed in this job: `conv2d = "auto"` patches from now on."""
+    restart_asked: bool = False
+    fresh_asked: bool = False
+    """The restart that was asked is one from the beginning."""
+    began_unix_s: float | None = None
+    """When it was last launched from the beginning: what was saved earlier belongs to another training."""
+    shutting_down: bool = False
+    reason: str | None = None
+    """Why it is where it is, for a person."""
+
+    def moved(self, move: Move, at: Moment, reason: str | None = None) -> Job:
+        """Return the job after `move`; raise ImpossibleMove where the table has none."""
+        target = MOVES.get((self.phase, move))
+        if target is None:
+            raise ImpossibleMove(f"job {self.name}: {move.value} is no move from {self.phase.value}")
+        return replace(self, phase=target, since=at, reason=reason)
+
+    @property
+    def number(self) -> int:
+        """Number of the present or last attempt; 0 before the first."""
+        return self.attempt.number if self.attempt else 0

@@ -1,0 +1,179 @@
+"""What was measured, one dataclass a kind of reading; unknown is None, never 0."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from signal import Signals
+
+from supervisor.core.moments import Moment
+
+
+class Stage(Enum):
+    """Where the training says it stands inside one attempt."""
+
+    SETUP = "setup"
+    WARMUP = "warmup"
+    STEP = "step"
+    VALIDATE = "validate"
+    CHECKPOINT = "checkpoint"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """One optimizer or batch step that the training made, as the flight recorder holds it."""
+
+    at: Moment
+    step: int
+    """Counted from 1 over the whole training, so a resumed attempt goes on where its checkpoint ended."""
+    epoch: int | None = None
+    """Counted from 0."""
+    loss: float | None = None
+    lr: float | None = None
+    grad_norm: float | None = None
+    gpu_memory_bytes: int | None = None
+    data_wait_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuReading:
+    """One reading of one card by one source."""
+
+    at: Moment
+    gpu: str
+    """PCI address in lower case (`0000:0a:00.0`): a card keeps this name when indices change."""
+    source: str
+    name: str | None = None
+    unique_id: str | None = None
+    gfx_version: str | None = None
+    gpu_busy_percent: float | None = None
+    memory_busy_percent: float | None = None
+    vram_used_bytes: int | None = None
+    vram_total_bytes: int | None = None
+    gtt_used_bytes: int | None = None
+    gtt_total_bytes: int | None = None
+    edge_c: float | None = None
+    junction_c: float | None = None
+    memory_c: float | None = None
+    power_w: float | None = None
+    power_cap_w: float | None = None
+    fan_rpm: int | None = None
+    sclk_hz: int | None = None
+    mclk_hz: int | None = None
+    runtime_status: str | None = None
+    """Linux runtime power management: `active`, `suspended`, ..."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskReading:
+    """Space on the file system that holds `path`."""
+
+    path: str
+    free_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostReading:
+    """One reading of the machine."""
+
+    at: Moment
+    memory_total_bytes: int | None = None
+    memory_available_bytes: int | None = None
+    swap_used_bytes: int | None = None
+    load_1m: float | None = None
+    cpu_percent: float | None = None
+    disks: tuple[DiskReading, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessReading:
+    """One reading of an attempt's whole process tree."""
+
+    at: Moment
+    processes: int
+    rss_bytes: int | None = None
+    cpu_percent: float | None = None
+    uninterruptible_pids: tuple[int, ...] = ()
+    """Processes in state D, which no signal reaches."""
+
+
+class FaultClass(Enum):
+    """What a line of the kernel log or of a training's output says went wrong."""
+
+    GPU_HANG = "gpu_hang"
+    GPU_RESET = "gpu_reset"
+    GPU_RESET_FAILED = "gpu_reset_failed"
+    GPU_LOST = "gpu_lost"
+    PAGE_FAULT = "page_fault"
+    ECC_UNCORRECTABLE = "ecc_uncorrectable"
+    QUEUE_EVICTION = "queue_eviction"
+    XID = "xid"
+    OOM_KILL = "oom_kill"
+    OOM_GPU = "oom_gpu"
+    OOM_HOST = "oom_host"
+    MIOPEN = "miopen"
+    ILLEGAL_ACCESS = "illegal_access"
+    NO_KERNEL_IMAGE = "no_kernel_image"
+    BLAS = "blas"
+    DATA_LOADER = "data_loader"
+    DISK_FULL = "disk_full"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelFinding:
+    """One line of the kernel log that means something."""
+
+    at: Moment
+    sequence: int
+    fault: FaultClass
+    fatal: bool
+    """Whether the training on that card cannot go on, as the driver's documentation or source tells."""
+    gpu: str | None
+    """PCI address, or None where the line names no card."""
+    line: str
+    pid: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputFinding:
+    """One line of the training's own output that means something."""
+
+    at: Moment
+    fault: FaultClass
+    line: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitStatus:
+    """How the training process ended, as the shim saw it."""
+
+    at: Moment
+    code: int | None = None
+    signal: int | None = None
+    error: str | None = None
+    """Why the command could not be started at all."""
+    max_rss_bytes: int | None = None
+
+    @property
+    def clean(self) -> bool:
+        """Whether it ended with status 0 of its own will."""
+        return self.code == 0 and self.signal is None and self.error is None
+
+    @property
+    def words(self) -> str:
+        """How it ended, as the end of a sentence about the process."""
+        if self.error is not None:
+            return f"could not be started: {self.error}"
+        if self.signal is not None:
+            return f"was killed by {signal_name(self.signal)}"
+        return "ended with an unknown status" if self.code is None else f"ended with status {self.code}"
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a Linux signal, as `SIGKILL`; one without a name keeps its number."""
+    try:
+        return Signals(number).name
+    except ValueError:
+        return f"signal {number}"

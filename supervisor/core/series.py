@@ -1,0 +1,45 @@
+"""How long a condition has held over a series of readings; it judges no reading itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeVar
+
+from supervisor.core.moments import Moment
+
+FRESH_S = 60.0
+"""A reading older than this says nothing of now, and two further apart are not one run: a sensor fell silent."""
+
+
+class Reading(Protocol):
+    """Anything that was read at a moment."""
+
+    @property
+    def at(self) -> Moment:
+        """When."""
+        ...
+
+
+R = TypeVar("R", bound=Reading)
+
+
+def run_of(readings: Iterable[R], holds: Callable[[R], bool | None], now: Moment) -> tuple[R, ...]:
+    """Return the newest unbroken run of readings for which `holds` is true, oldest first.
+
+    A reading of which nothing is known (None) neither continues nor breaks a run; a silence of FRESH_S does break it.
+    """
+    run: list[R] = []
+    for reading in reversed(tuple(readings)):
+        verdict = holds(reading)
+        if verdict is None:
+            continue
+        later = run[-1].at if run else now
+        if not verdict or later.seconds_since(reading.at) > FRESH_S:
+            break
+        run.append(reading)
+    return tuple(reversed(run))
+
+
+def lasted_s(run: tuple[R, ...]) -> float:
+    """Return the seconds from the first to the last reading of a run: what readings cover, not what time has passed."""
+    return run[-1].at.seconds_since(run[0].at) if run else 0.0

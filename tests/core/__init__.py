@@ -1,0 +1,1 @@
+"""Tests of the pure room: histories as data, no clock, no files."""

@@ -1,0 +1,304 @@
+"""Histories told as stories: each method lets something happen and time pass, and none of them reads a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from typing_extensions import Self
+
+from supervisor.core import decisions as de
+from supervisor.core import events as ev
+from supervisor.core.checkpoints import Checkpoint, Fingerprint, Verdict, before_trouble, choose, of_this_training
+from supervisor.core.decide import decide, judge
+from supervisor.core.flags import RedFlag
+from supervisor.core.follow import after_decision, after_event
+from supervisor.core.history import History
+from supervisor.core.job import ALIVE, Attempt, Job, Limits, Phase
+from supervisor.core.moments import Moment
+from supervisor.core.readings import (
+    DiskReading,
+    ExitStatus,
+    FaultClass,
+    GpuReading,
+    HostReading,
+    KernelFinding,
+    OutputFinding,
+    ProcessReading,
+    Stage,
+    StepRecord,
+)
+from supervisor.core.rules import RULES, Rule
+
+JOB = "night"
+GPU = "0000:0a:00.0"
+OTHER_GPU = "0000:0b:00.0"
+GB = 1_000_000_000
+START = Moment(1000.0, 1_700_000_000.0)
+NAN = float("nan")
+
+
+class Story:
+    """The history of one attempt, launched at its first line."""
+
+    def __init__(self, gpus_used: tuple[str, ...] = (GPU,)) -> None:
+        self.now = START
+        self.gpus_used = gpus_used
+        self.history = History(now=START, launched_at=START, gpus_used=gpus_used)
+
+    @property
+    def attempt(self) -> int:
+        """Number of the attempt that events are about."""
+        return 1
+
+    def put(self, event: ev.Event) -> None:
+        """Let an event reach whoever listens."""
+        self.history.add(event)
+
+    def check(self, rule: Rule) -> RedFlag | None:
+        """Ask one rule."""
+        return rule.check(self.history)
+
+    def silence(self, seconds: float) -> Self:
+        """Let time pass and nothing happen."""
+        self.now = self.now.plus(seconds)
+        self.put(ev.Tick(at=self.now))
+        return self
+
+    def started(self, training_pid: int | None = 4242) -> Self:
+        """The shim is up."""
+        self.put(ev.Launched(at=self.now, job=JOB, attempt=self.attempt, shim_pid=4241, training_pid=training_pid))
+        return self
+
+    def stage(self, stage: Stage) -> Self:
+        """The training enters a stage."""
+        self.put(ev.StageEntered(at=self.now, job=JOB, attempt=self.attempt, stage=stage))
+        return self
+
+    def says(self, word: ev.Word, **facts: object) -> Self:
+        """The agent says something."""
+        self.put(ev.AgentSaid(at=self.now, job=JOB, attempt=self.attempt, word=word, facts=facts))
+        return self
+
+    def steps(
+        self,
+        first: int,
+        last: int,
+        every_s: float = 0.05,
+        *,
+        loss: float | None = 1.0,
+        grad_norm: float | None = None,
+        batches: int | None = None,
+    ) -> Self:
+        """Steps from `first` to `last`, each `every_s` after the one before."""
+        for step in range(first, last + 1):
+            self.now = self.now.plus(every_s)
+            epoch = None if batches is None else (step - 1) // batches
+            record = StepRecord(at=self.now, step=step, epoch=epoch, loss=loss, grad_norm=grad_norm)
+            self.put(ev.StepsMade(at=self.now, job=JOB, attempt=self.attempt, records=(record,)))
+        return self
+
+    def training(self, steps: int = 100, every_s: float = 0.05) -> Self:
+        """An ordinary beginning: setup, warmup, then steps."""
+        self.started().stage(Stage.SETUP).silence(20).stage(Stage.WARMUP).silence(5)
+        self.steps(1, 1).stage(Stage.STEP)
+        return self.steps(2, steps, every_s)
+
+    def prints(self, line: str, fault: FaultClass | None = None) -> Self:
+        """The training prints a line, which may mean something."""
+        found = () if fault is None else (OutputFinding(at=self.now, fault=fault, line=line),)
+        self.put(
+            ev.OutputSeen(
+                at=self.now, job=JOB, attempt=self.attempt, new_bytes=len(line), last_line=line, findings=found
+            )
+        )
+        return self
+
+    def kernel(
+        self,
+        fault: FaultClass,
+        line: str = "amdgpu: ring gfx_0.0.0 timeout",
+        *,
+        fatal: bool = True,
+        gpu: str | None = GPU,
+        pid: int | None = None,
+        ago_s: float = 0.0,
+    ) -> Self:
+        """The kernel's log says something, `ago_s` before now."""
+        finding = KernelFinding(
+            at=self.now.plus(-ago_s), sequence=1, fault=fault, fatal=fatal, gpu=gpu, line=line, pid=pid
+        )
+        self.put(ev.KernelSaid(at=self.now, findings=(finding,), sequence=1))
+        return self
+
+    def gpu(
+        self,
+        seconds: float = 0.0,
+        *,
+        busy: float | None = None,
+        used: int | None = None,
+        total: int | None = 6 * GB,
+        gpu: str = GPU,
+        every_s: float = 1.0,
+        status: str | None = None,
+    ) -> Self:
+        """A card is read once now, and then every `every_s` for `seconds`."""
+        for count in range(round(seconds / every_s) + 1):
+            if count:
+                self.now = self.now.plus(every_s)
+            reading = GpuReading(
+                at=self.now,
+                gpu=gpu,
+                source="sysfs",
+                gpu_busy_percent=busy,
+                vram_used_bytes=used,
+                vram_total_bytes=total,
+                runtime_status=status,
+            )
+            self.put(ev.GpusRead(at=self.now, readings=(reading,)))
+        return self
+
+    def memory(
+        self,
+        seconds: float = 0.0,
+        *,
+        available: int | None,
+        total: int | None = 32 * GB,
+        rss: int | None = None,
+        every_s: float = 1.0,
+    ) -> Self:
+        """The machine's memory and the job's share of it are read for `seconds`."""
+        for count in range(round(seconds / every_s) + 1):
+            if count:
+                self.now = self.now.plus(every_s)
+            host = HostReading(at=self.now, memory_total_bytes=total, memory_available_bytes=available)
+            self.put(ev.HostRead(at=self.now, reading=host))
+            processes = ProcessReading(at=self.now, processes=5, rss_bytes=rss)
+            self.put(ev.ProcessesRead(at=self.now, job=JOB, attempt=self.attempt, reading=processes))
+        return self
+
+    def disks(self, **free_bytes: int) -> Self:
+        """Disks of 1 TB each are read, named by their path without slashes."""
+        disks = tuple(
+            DiskReading(path=f"/{name}", free_bytes=free, total_bytes=1000 * GB) for name, free in free_bytes.items()
+        )
+        self.put(ev.HostRead(at=self.now, reading=HostReading(at=self.now, disks=disks)))
+        return self
+
+    def exits(self, code: int | None = None, *, signal: int | None = None, error: str | None = None) -> Self:
+        """Every process of the attempt is gone."""
+        status = ExitStatus(at=self.now, code=code, signal=signal, error=error)
+        self.put(ev.Exited(at=self.now, job=JOB, attempt=self.attempt, status=status))
+        return self
+
+    def lost(self, reason: str = "the machine was rebooted") -> Self:
+        """The attempt ended without a word."""
+        self.put(ev.HostLost(at=self.now, job=JOB, attempt=self.attempt, reason=reason))
+        return self
+
+
+def story(gpus_used: tuple[str, ...] = (GPU,)) -> Story:
+    """Begin a story of one attempt on one card."""
+    return Story(gpus_used)
+
+
+class Life(Story):
+    """A whole job: every event goes through follow, judge and decide, as in the daemon's loop."""
+
+    def __init__(self, rules: Iterable[Rule] | None = None, limits: Limits | None = None) -> None:
+        super().__init__()
+        self.rules = tuple(rule() for rule in RULES) if rules is None else tuple(rules)
+        self.job = Job(name=JOB, since=START, limits=limits or Limits())
+        self.saved: list[Checkpoint] = []
+        self.decisions: list[de.Decision] = []
+        self.launch_allowed = True
+
+    @property
+    def attempt(self) -> int:
+        """Number of the present attempt."""
+        return self.job.number
+
+    def put(self, event: ev.Event) -> None:
+        """Apply an event, then decide until nothing is left to decide."""
+        self.job = after_event(self.job, event)
+        self.history.add(event)
+        for _ in range(20):
+            decision = self.next_decision()
+            if decision is None:
+                return
+            self.job = after_decision(self.job, decision)
+            self.decisions.append(decision)
+            if isinstance(decision, de.Launch):
+                self.history = History(now=self.now, launched_at=self.now, gpus_used=self.gpus_used)
+        raise AssertionError(f"no end of decisions: {self.decisions[-3:]}")
+
+    def next_decision(self) -> de.Decision | None:
+        """Ask for the next decision and carry nothing out."""
+        flags = judge(self.rules, self.history) if self.job.phase in ALIVE else ()
+        return decide(self.job, flags, self.now, launch_allowed=self.launch_allowed)
+
+    def asks(self, ask: ev.Ask, *, fresh: bool = False) -> Self:
+        """A person asks something of the job."""
+        self.put(ev.Asked(at=self.now, job=JOB, ask=ask, by="uid 1000", fresh=fresh))
+        return self
+
+    def saves(self, path: str, step: int, verdict: Verdict | None = Verdict.PROVEN) -> Self:
+        """A checkpoint is saved now."""
+        fingerprint = Fingerprint(size_bytes=1, modified_ns=round(self.now.unix_s * 1e9), inode=len(self.saved))
+        self.saved.append(Checkpoint(path=path, fingerprint=fingerprint, step=step, verdict=verdict))
+        return self
+
+    def looks(self) -> Self:
+        """Somebody looks for the resume point, and condemns for good what was saved after the trouble began."""
+        plan = self.job.retry
+        assert self.job.phase is Phase.BACKOFF
+        assert plan is not None
+        mine = of_this_training(self.saved, self.job.began_unix_s)
+        sound = {one.key for one in before_trouble(mine, plan.trouble_unix_s, plan.trouble_step)}
+        condemned = {one.key for one in mine} - sound
+        self.saved = [
+            replace(one, verdict=Verdict.REJECTED, reason="saved after the trouble began")
+            if one.key in condemned
+            else one
+            for one in self.saved
+        ]
+        point = choose(self.saved, plan.trouble_unix_s, plan.trouble_step, began_unix_s=self.job.began_unix_s)
+        self.put(ev.ResumePointFound(at=self.now, job=JOB, attempt=self.attempt, point=point))
+        return self
+
+    def signalled(self) -> Self:
+        """The evidence is taken and the training is asked to end."""
+        self.put(ev.Signalled(at=self.now, job=JOB, attempt=self.attempt))
+        return self
+
+    def fails_to_launch(self, error: str = "systemctl: unit rocm-run@night.service not found") -> Self:
+        """No shim comes up."""
+        self.put(ev.LaunchFailed(at=self.now, job=JOB, attempt=self.attempt, error=error))
+        return self
+
+    def told(self) -> list[str]:
+        """Return the names of the decisions made since this was last asked, oldest first."""
+        names = [type(decision).__name__ for decision in self.decisions]
+        self.decisions.clear()
+        return names
+
+    def phase(self) -> Phase:
+        """Return where the job stands now."""
+        return self.job.phase
+
+    def present(self) -> Attempt:
+        """Return the present or last attempt."""
+        assert self.job.attempt is not None
+        return self.job.attempt
+
+    @property
+    def last(self) -> de.Decision:
+        """The newest decision."""
+        return self.decisions[-1]
+
+
+def life(rules: Iterable[Rule] | None = None, limits: Limits | None = None) -> Life:
+    """Begin the life of a job: its first attempt is launched."""
+    one = Life(rules, limits)
+    one.silence(0)
+    return one

@@ -1,0 +1,63 @@
+"""The account of restarts."""
+
+from __future__ import annotations
+
+from supervisor.core.budget import Budget, Ledger
+
+from .stories import START
+
+BUDGET = Budget(restarts=3, restarts_per_period=5, period_s=3600.0, backoff_s=(0.0, 5.0, 30.0))
+
+
+def spend(ledger: Ledger, count: int, *, every_s: float = 1.0, known: bool = True) -> Ledger:
+    for number in range(count):
+        ledger = ledger.restarted(START.plus(number * every_s), BUDGET, progress_known=known)
+    return ledger
+
+
+def test_restarts_in_a_row_spend_the_budget_and_one_less_does_not() -> None:
+    assert spend(Ledger(), 2).spent(START.plus(10), BUDGET) is None
+    reason = spend(Ledger(), 3).spent(START.plus(10), BUDGET)
+    assert reason == "3 restarts in a row brought no progress (budget 3)"
+
+
+def test_progress_clears_the_restarts_in_a_row() -> None:
+    assert spend(Ledger(furthest_step=10), 3).stepped(11).spent(START.plus(10), BUDGET) is None
+
+
+def test_the_same_step_again_is_no_progress() -> None:
+    assert spend(Ledger(furthest_step=10), 3).stepped(10).in_a_row == 3
+
+
+def test_time_alone_clears_no_restarts_in_a_row() -> None:
+    assert spend(Ledger(), 3).spent(START.plus(1e7), BUDGET) is not None
+
+
+def test_restarts_with_progress_are_limited_by_the_period() -> None:
+    ledger = Ledger()
+    for number in range(5):
+        assert ledger.spent(START.plus(number * 60), BUDGET) is None
+        ledger = ledger.restarted(START.plus(number * 60), BUDGET, progress_known=True).stepped(number + 1)
+    assert "5 restarts within 1.0 h" in (ledger.spent(START.plus(300), BUDGET) or "")
+    assert ledger.spent(START.plus(3600), BUDGET) is None
+
+
+def test_unknown_progress_is_neither_progress_nor_the_lack_of_it() -> None:
+    ledger = spend(Ledger(in_a_row=2), 1, known=False)
+    assert (ledger.in_a_row, ledger.total, len(ledger.recent_unix_s)) == (2, 1, 1)
+
+
+def test_the_wait_grows_with_the_restarts_in_a_row_and_stays_at_its_last_value() -> None:
+    waits = [Ledger(in_a_row=count).backoff_s(BUDGET) for count in range(5)]
+    assert waits == [0.0, 5.0, 30.0, 30.0, 30.0]
+    assert Ledger().backoff_s(Budget(backoff_s=())) == 0.0
+
+
+def test_a_person_clears_what_was_spent_but_not_what_happened() -> None:
+    ledger = spend(Ledger(furthest_step=7), 3).forgiven()
+    assert ledger.spent(START.plus(10), BUDGET) is None
+    assert (ledger.total, ledger.furthest_step) == (3, 7)
+
+
+def test_a_wall_clock_that_went_back_does_not_spend_the_budget_from_the_future() -> None:
+    assert spend(Ledger(), 5, known=False).spent(START.plus(-7200), BUDGET) is None

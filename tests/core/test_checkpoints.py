@@ -1,0 +1,88 @@
+"""Which checkpoint a retry resumes from."""
+
+from __future__ import annotations
+
+from supervisor.core.checkpoints import (
+    Checkpoint,
+    Fingerprint,
+    Verdict,
+    before_trouble,
+    choose,
+    newest_first,
+    of_this_training,
+)
+
+
+def saved(
+    path: str,
+    at_s: float,
+    *,
+    step: int | None = None,
+    epoch: int | None = None,
+    verdict: Verdict | None = Verdict.PROVEN,
+    reason: str | None = None,
+) -> Checkpoint:
+    fingerprint = Fingerprint(size_bytes=1, modified_ns=round(at_s * 1e9), inode=1)
+    return Checkpoint(path=path, fingerprint=fingerprint, step=step, epoch=epoch, verdict=verdict, reason=reason)
+
+
+def test_the_order_is_by_training_contained_then_by_time() -> None:
+    unknown = saved("unknown", 99)
+    old, new = saved("old", 20, epoch=1, step=100), saved("new", 10, epoch=2, step=200)
+    same = saved("same", 30, epoch=1, step=100)
+    assert newest_first([old, unknown, new, same]) == (new, same, old, unknown)
+
+
+def test_the_newest_proven_one_is_chosen() -> None:
+    point = choose([saved("a", 1, step=1), saved("b", 2, step=2), saved("c", 3, step=3, verdict=None)])
+    assert point.possible
+    assert point.checkpoint is not None
+    assert point.checkpoint.path == "b"
+
+
+def test_with_nothing_saved_it_begins_anew() -> None:
+    point = choose([])
+    assert (point.possible, point.checkpoint) == (True, None)
+
+
+def test_with_nothing_proven_it_is_nowhere_and_says_why() -> None:
+    point = choose(
+        [
+            saved("a", 1, step=1, verdict=Verdict.REJECTED, reason="zip is cut"),
+            saved("b", 2, step=2, verdict=None),
+            saved("c", 9, step=3),
+        ],
+        trouble_unix_s=5,
+    )
+    assert not point.possible
+    assert point.checkpoint is None
+    for words in ("a: zip is cut", "b: not proven", "c: saved after the trouble began"):
+        assert words in point.reason
+
+
+def test_one_saved_at_the_very_moment_of_the_trouble_is_spoilt() -> None:
+    assert before_trouble([saved("a", 5)], 5.0, None) == ()
+    assert len(before_trouble([saved("a", 4.9)], 5.0, None)) == 1
+
+
+def test_one_that_holds_the_step_of_the_trouble_is_spoilt_whatever_its_date() -> None:
+    assert before_trouble([saved("a", 1, step=10)], 5.0, 10) == ()
+    assert len(before_trouble([saved("a", 1, step=9)], 5.0, 10)) == 1
+    assert len(before_trouble([saved("a", 1)], 5.0, 10)) == 1
+
+
+def test_nan_as_the_moment_of_the_trouble_spoils_all() -> None:
+    assert before_trouble([saved("a", 1)], float("nan"), None) == ()
+
+
+def test_what_an_earlier_training_left_is_not_ours() -> None:
+    old, new = saved("old", 1, step=900), saved("new", 11, step=10)
+    assert of_this_training([old, new], 10.0) == (new,)
+    assert of_this_training([old, new], None) == (old, new)
+    assert choose([old, new], began_unix_s=10.0).checkpoint == new
+    point = choose([old], began_unix_s=10.0)
+    assert (point.possible, point.checkpoint) == (True, None)
+
+
+def test_a_rewritten_file_is_another_checkpoint() -> None:
+    assert saved("a", 1).key != saved("a", 2).key

@@ -1,0 +1,311 @@
+"""Crash: which ends are none, and what an end is put down to."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.core import events as ev
+from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.readings import FaultClass, Stage
+from supervisor.core.rules.crash import Crash
+
+from .stories import NAN, OTHER_GPU, Story, story
+
+RULE = Crash()
+TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 7, in main\n    fit()\n'
+
+
+def flag_of(told: Story, rule: Crash = RULE) -> RedFlag:
+    flag = told.check(rule)
+    assert flag is not None
+    return flag
+
+
+# --- ends that are none -------------------------------------------------------------------------------------------
+
+
+def test_a_living_process_has_not_crashed() -> None:
+    assert story().training().silence(9999).check(RULE) is None
+
+
+def test_status_0_after_the_trainings_own_end_is_a_finish() -> None:
+    told = story().says(ev.Word.PLAN, epochs=2, batches_per_epoch=50).training(100).says(ev.Word.TRAIN_END)
+    assert told.exits(0).check(RULE) is None
+
+
+def test_an_early_end_by_the_trainings_own_decision_is_a_finish() -> None:
+    told = story().says(ev.Word.PLAN, epochs=100, batches_per_epoch=50).training(100).says(ev.Word.TRAIN_END)
+    assert told.exits(0).check(RULE) is None
+
+
+def test_a_fulfilled_plan_is_a_finish_also_where_the_end_was_not_told() -> None:
+    told = story().says(ev.Word.PLAN, epochs=2, batches_per_epoch=50).training(100)
+    assert told.exits(0).check(RULE) is None
+
+
+def test_a_plan_without_batches_is_judged_by_its_last_epoch() -> None:
+    told = story().says(ev.Word.PLAN, epochs=2).started().steps(1, 100, batches=50)
+    assert told.exits(0).check(RULE) is None
+    assert (
+        flag_of(story().says(ev.Word.PLAN, epochs=3).started().steps(1, 100, batches=50).exits(0)).fault
+        == "ended_early"
+    )
+
+
+def test_a_plan_of_unknown_length_cannot_be_missed() -> None:
+    assert story().says(ev.Word.PLAN, epochs=None).training().exits(0).check(RULE) is None
+
+
+def test_steps_without_a_plan_and_status_0_are_a_finish() -> None:
+    assert story().training().exits(0).check(RULE) is None
+
+
+@pytest.mark.parametrize("alive", [False, True])
+def test_a_training_that_nobody_could_follow_finishes_with_status_0(*, alive: bool) -> None:
+    told = story().started()
+    if alive:
+        told.says(ev.Word.ALIVE)
+    assert told.silence(9999).exits(0).check(RULE) is None
+
+
+def test_a_resumed_training_that_had_nothing_left_to_do_finishes() -> None:
+    told = story().started().says(ev.Word.PLAN, epochs=3, batches_per_epoch=10).says(ev.Word.TRAIN_END)
+    assert told.exits(0).check(RULE) is None
+
+
+# --- status 0 that is no finish -----------------------------------------------------------------------------------
+
+
+def test_status_0_short_of_the_plan_ended_early() -> None:
+    flag = flag_of(story().says(ev.Word.PLAN, epochs=2, batches_per_epoch=50).training(99).exits(0))
+    assert flag.fault == "ended_early"
+    assert flag.severity is Severity.CRITICAL
+    assert "step 99" in flag.message
+    assert flag.since is None
+
+
+def test_a_training_that_ended_after_it_was_asked_to_save_has_not_come_to_its_end() -> None:
+    told = story().says(ev.Word.PLAN, epochs=9, batches_per_epoch=50).training(100)
+    told.says(ev.Word.CHECKPOINT_SAVED, requested=True).says(ev.Word.TRAIN_END)
+    assert flag_of(told.exits(0)).fault == "ended_early"
+
+
+def test_a_save_on_request_long_ago_does_not_make_an_end_early() -> None:
+    told = story().says(ev.Word.PLAN, epochs=9, batches_per_epoch=50).training(100)
+    told.says(ev.Word.CHECKPOINT_SAVED, requested=True).says(ev.Word.CHECKPOINT_SAVED, requested=False)
+    assert told.says(ev.Word.TRAIN_END).exits(0).check(RULE) is None
+
+
+def test_a_plan_and_not_one_step_is_no_training() -> None:
+    flag = flag_of(story().started().says(ev.Word.PLAN, epochs=2).exits(0))
+    assert flag.fault == "ended_without_training"
+    assert flag.severity is Severity.CRITICAL
+
+
+def test_torch_without_a_step_is_told_and_not_retried() -> None:
+    flag = flag_of(story().started().says(ev.Word.ALIVE).says(ev.Word.PATCHED, conv2d="unfold").exits(0))
+    assert flag.fault == "ended_without_training"
+    assert flag.severity is Severity.WARNING
+
+
+def test_missing_steps_are_not_held_against_a_training_whose_hook_failed() -> None:
+    told = story().started().says(ev.Word.PLAN, epochs=2).says(ev.Word.HOOK_FAILED, where="ultralytics_hook.x")
+    assert flag_of(told.exits(0)).severity is Severity.WARNING
+    told = story().says(ev.Word.PLAN, epochs=2, batches_per_epoch=50).training(50)
+    told.silence(1).says(ev.Word.HOOK_FAILED, where="ultralytics_hook.x")
+    assert flag_of(told.exits(0)).severity is Severity.WARNING
+
+
+def test_a_second_training_that_stopped_short_is_not_covered_by_the_first_ones_end() -> None:
+    told = story().says(ev.Word.PLAN, epochs=1, batches_per_epoch=100).training(100).says(ev.Word.TRAIN_END)
+    told.stage(Stage.SETUP).says(ev.Word.PLAN, epochs=2, batches_per_epoch=100).steps(1, 100).exits(0)
+    assert flag_of(told).fault == "ended_early"
+
+
+# --- causes -------------------------------------------------------------------------------------------------------
+
+
+def test_a_command_that_is_missing() -> None:
+    flag = flag_of(story().exits(error="[Errno 2] No such file or directory: 'yolo'"))
+    assert flag.fault == "command_missing"
+    assert "No such file" in flag.message
+
+
+@pytest.mark.parametrize(
+    ("number", "name", "fault"),
+    [
+        (9, "SIGKILL", "killed_by_signal"),
+        (6, "SIGABRT", "killed_by_signal"),
+        (15, "SIGTERM", "killed_by_signal"),
+        (11, "SIGSEGV", "illegal_access"),
+        (7, "SIGBUS", "illegal_access"),
+        (63, "signal 63", "killed_by_signal"),
+    ],
+)
+def test_a_signal_is_named(number: int, name: str, fault: str) -> None:
+    flag = flag_of(story().training().exits(signal=number))
+    assert flag.fault == fault
+    assert name in flag.message
+
+
+def test_a_shell_tells_of_the_signal_that_killed_its_child() -> None:
+    flag = flag_of(story().training().exits(139))
+    assert flag.fault == "illegal_access"
+    assert flag.message == "ended with status 139: a child was killed by SIGSEGV"
+
+
+def test_a_plain_status() -> None:
+    flag = flag_of(story().training().prints("error: no such option").exits(2))
+    assert flag.fault == "exit_code"
+    assert flag.message == "ended with status 2; last output: error: no such option"
+
+
+def test_an_unknown_status_is_called_unknown() -> None:
+    assert "unknown status" in flag_of(story().training().exits()).message
+
+
+def test_a_lost_host() -> None:
+    flag = flag_of(story().training().lost("the boot id changed"))
+    assert flag.fault == "host_lost"
+    assert flag.since is None
+    assert "boot id" in flag.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "fault"),
+    [
+        ("OutOfMemoryError", "HIP out of memory. Tried to allocate 512.00 MiB", "oom_gpu"),
+        ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB", "oom_gpu"),
+        ("torch.cuda.OutOfMemoryError", "", "oom_gpu"),
+        ("RuntimeError", "HIP error: out of memory", "oom_gpu"),
+        ("RuntimeError", "CUDA error: out of memory", "oom_gpu"),
+        ("RuntimeError", "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory", "oom_host"),
+        ("MemoryError", "", "oom_host"),
+        ("OSError", "[Errno 12] Cannot allocate memory", "oom_host"),
+        ("RuntimeError", "miopenStatusUnknownError", "miopen"),
+        ("RuntimeError", "HIP error: invalid device function", "no_kernel_image"),
+        ("RuntimeError", "CUDA error: no kernel image is available for execution on the device", "no_kernel_image"),
+        ("RuntimeError", "HIP error: an illegal memory access was encountered", "illegal_access"),
+        ("RuntimeError", "CUDA error: HIPBLAS_STATUS_INTERNAL_ERROR when calling `hipblasSgemm`", "blas"),
+        ("RuntimeError", "DataLoader worker (pid 2457) is killed by signal: Segmentation fault.", "data_loader"),
+        ("RuntimeError", "unable to allocate shared memory(shm): No space left on device (28)", "data_loader"),
+        ("OSError", "[Errno 28] No space left on device: 'last.pt'", "disk_full"),
+        ("KeyError", "'names'", "exception"),
+        ("ValueError", "Input contains NaN", "exception"),
+        ("RuntimeError", "Loss is nan, stopping training", "non_finite"),
+        ("RuntimeError", "Function 'MulBackward0' returned nan values in its 0th output.", "non_finite"),
+    ],
+)
+def test_an_exception_is_classed_by_its_own_words(kind: str, message: str, fault: str) -> None:
+    told = story().training().says(ev.Word.EXCEPTION, type=kind, message=message, traceback=TRACEBACK + kind)
+    flag = flag_of(told.exits(1))
+    assert flag.fault == fault
+    assert flag.message.startswith(f"{kind}: {message}" if message else kind)
+    assert 'File "train.py", line 7, in main' in flag.message
+
+
+def test_an_exception_without_words_is_still_one() -> None:
+    flag = flag_of(story().training().says(ev.Word.EXCEPTION).exits(1))
+    assert flag.fault == "exception"
+
+
+def test_an_exception_of_long_ago_explains_nothing() -> None:
+    told = story().training().says(ev.Word.EXCEPTION, type="KeyError", message="'x'").silence(61)
+    assert flag_of(told.exits(signal=11)).fault == "illegal_access"
+
+
+def test_the_last_line_that_means_something_explains_a_bare_status() -> None:
+    told = story().training().prints("HIP out of memory", FaultClass.OOM_GPU).silence(60)
+    flag = flag_of(told.exits(1))
+    assert flag.fault == "oom_gpu"
+    assert flag.message == "ended with status 1: HIP out of memory"
+
+
+def test_a_line_of_long_ago_explains_nothing() -> None:
+    told = story().training().prints("HIP out of memory, batch halved", FaultClass.OOM_GPU).silence(61)
+    assert flag_of(told.exits(1)).fault == "exit_code"
+
+
+def test_what_was_raised_outranks_what_was_printed() -> None:
+    told = story().training().prints("MIOpen: retry", FaultClass.MIOPEN)
+    told.says(ev.Word.EXCEPTION, type="KeyError", message="'x'")
+    assert flag_of(told.exits(1)).fault == "exception"
+
+
+def test_a_fault_of_the_card_outranks_what_was_raised() -> None:
+    told = story().training().kernel(FaultClass.GPU_HANG, "ring gfx timeout").silence(12)
+    told.says(ev.Word.EXCEPTION, type="RuntimeError", message="HIP error: unspecified launch failure")
+    flag = flag_of(told.exits(1))
+    assert flag.fault == "gpu_hang"
+    assert "ring gfx timeout" in flag.message
+
+
+def test_another_cards_fault_explains_nothing() -> None:
+    told = story().training().kernel(FaultClass.GPU_HANG, gpu=OTHER_GPU)
+    assert flag_of(told.exits(signal=6)).fault == "killed_by_signal"
+
+
+@pytest.mark.parametrize("pid", [4242, None])
+def test_sigkill_and_an_oom_kill_of_the_process_are_want_of_memory(pid: int | None) -> None:
+    told = story().training().kernel(FaultClass.OOM_KILL, "Killed process 4242 (yolo)", gpu=None, pid=pid)
+    flag = flag_of(told.exits(signal=9))
+    assert flag.fault == "oom_host"
+    assert "Killed process 4242" in flag.message
+
+
+def test_an_oom_kill_of_another_process_is_not_ours() -> None:
+    told = story().training().kernel(FaultClass.OOM_KILL, "Killed process 7 (firefox)", gpu=None, pid=7)
+    assert flag_of(told.exits(signal=9)).fault == "killed_by_signal"
+
+
+def test_an_oom_kill_explains_no_other_signal() -> None:
+    told = story().training().kernel(FaultClass.OOM_KILL, gpu=None, pid=4242)
+    assert flag_of(told.exits(signal=11)).fault == "illegal_access"
+
+
+def test_an_oom_kill_of_a_shells_child_and_of_a_loader_are_passed_on() -> None:
+    told = story().training().kernel(FaultClass.OOM_KILL, gpu=None, pid=4300)
+    assert flag_of(told.exits(137)).fault == "oom_host"
+    told = story().training().kernel(FaultClass.OOM_KILL, gpu=None, pid=4300)
+    told.says(
+        ev.Word.EXCEPTION, type="RuntimeError", message="DataLoader worker (pid 4300) is killed by signal: Killed."
+    )
+    assert flag_of(told.exits(1)).fault == "oom_host"
+
+
+# --- what follows -------------------------------------------------------------------------------------------------
+
+
+def test_a_crash_leaves_earlier_checkpoints_sound() -> None:
+    assert flag_of(story().training().exits(signal=11)).since is None
+
+
+def test_a_training_that_gave_up_over_nan_is_spoilt_since_the_first() -> None:
+    told = story().training(10).steps(11, 11, loss=NAN)
+    first_at = told.now
+    told.silence(1).says(ev.Word.EXCEPTION, type="RuntimeError", message="Loss is nan, stopping training")
+    flag = flag_of(told.exits(1))
+    assert (flag.since, flag.since_step) == (first_at, 11)
+
+
+def test_where_no_nan_was_seen_it_is_spoilt_since_its_end() -> None:
+    told = story().started().says(ev.Word.EXCEPTION, type="RuntimeError", message="Loss is nan").exits(1)
+    assert flag_of(told).since == told.now
+
+
+def test_a_process_that_crashed_after_its_training_ended_is_told_only() -> None:
+    told = story().says(ev.Word.PLAN, epochs=2, batches_per_epoch=50).training(100).says(ev.Word.TRAIN_END)
+    flag = flag_of(told.exits(signal=11))
+    assert flag.severity is Severity.WARNING
+
+
+def test_a_message_is_one_bounded_line() -> None:
+    told = story().training().prints("z" * 5000)
+    told.says(ev.Word.EXCEPTION, type="ValueError", message="a\nb" * 5000, traceback=TRACEBACK)
+    flag = flag_of(told.exits(1))
+    assert "\n" not in flag.message
+    assert len(flag.message) < 700
+
+
+def test_act_off_tells_only() -> None:
+    assert flag_of(story().training().exits(1), Crash(act=False)).severity is Severity.WARNING

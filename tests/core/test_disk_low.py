@@ -1,0 +1,64 @@
+"""Disk low: stops before a checkpoint is written into a full disk."""
+
+from __future__ import annotations
+
+from supervisor.core.flags import Severity
+from supervisor.core.rules.disk_low import DiskLow
+
+from .stories import GB, story
+
+
+def test_a_full_disk_acts_and_nothing_is_saved_on_it() -> None:
+    flag = story().training().disks(runs=199_999_999).check(DiskLow())
+    assert flag is not None
+    assert flag.severity is Severity.CRITICAL
+    assert not flag.can_save
+    assert flag.subject == "/runs"
+    assert flag.message == "/runs: 0.20 of 1000.00 GB are free"
+
+
+def test_at_the_limit_it_is_told_only() -> None:
+    flag = story().training().disks(runs=200_000_000).check(DiskLow())
+    assert flag is not None
+    assert flag.severity is Severity.WARNING
+
+
+def test_bytes_and_fraction_each_tell() -> None:
+    by_bytes, by_fraction = DiskLow(warn_fraction=0.0), DiskLow(warn_bytes=0)
+    assert story().training().disks(runs=1_999_999_999).check(by_bytes) is not None
+    assert story().training().disks(runs=2_000_000_000).check(by_bytes) is None
+    assert story().training().disks(runs=20 * GB - 1).check(by_fraction) is not None
+    assert story().training().disks(runs=20 * GB).check(by_fraction) is None
+
+
+def test_the_fullest_disk_speaks() -> None:
+    flag = story().training().disks(state=GB, runs=100_000_000, home=500 * GB).check(DiskLow())
+    assert flag is not None
+    assert flag.subject == "/runs"
+
+
+def test_room_that_was_made_ends_the_flag() -> None:
+    assert story().training().disks(runs=1).silence(1).disks(runs=500 * GB).check(DiskLow()) is None
+
+
+def test_a_reading_of_memory_alone_takes_nothing_back() -> None:
+    assert story().training().disks(runs=1).silence(1).memory(available=GB).check(DiskLow()) is not None
+
+
+def test_an_old_reading_says_nothing() -> None:
+    assert story().training().disks(runs=1).silence(61).check(DiskLow()) is None
+
+
+def test_without_a_reading_it_says_nothing() -> None:
+    assert story().training().silence(5).check(DiskLow()) is None
+    assert story().training().disks().check(DiskLow()) is None
+
+
+def test_a_process_that_is_gone_writes_nothing() -> None:
+    assert story().training().disks(runs=1).exits(1).check(DiskLow()) is None
+
+
+def test_act_off_tells_only() -> None:
+    flag = story().training().disks(runs=1).check(DiskLow(act=False))
+    assert flag is not None
+    assert flag.severity is Severity.WARNING

@@ -1,0 +1,92 @@
+"""GPU fault: the kernel's words about the job's own cards."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.core import events as ev
+from supervisor.core.flags import Severity
+from supervisor.core.readings import FaultClass
+from supervisor.core.rules.gpu_fault import GpuFault
+
+from .stories import GPU, OTHER_GPU, story
+
+
+def test_a_fatal_fault_of_a_card_in_use_acts_and_nothing_is_saved() -> None:
+    told = story().training()
+    at = told.now
+    flag = told.kernel(FaultClass.GPU_HANG, "ring gfx timeout").check(GpuFault())
+    assert flag is not None
+    assert flag.severity is Severity.CRITICAL
+    assert not flag.can_save
+    assert flag.since == at
+    assert flag.fault == "gpu_hang"
+    assert flag.subject == GPU
+    assert flag.message == f"{GPU}: gpu_hang: ring gfx timeout"
+
+
+def test_a_fault_of_another_card_is_not_ours() -> None:
+    assert story().training().kernel(FaultClass.GPU_HANG, gpu=OTHER_GPU).check(GpuFault()) is None
+
+
+def test_a_line_that_names_no_card_concerns_every_job() -> None:
+    assert story().training().kernel(FaultClass.GPU_RESET_FAILED, gpu=None).check(GpuFault()) is not None
+
+
+def test_where_no_cards_are_named_any_card_may_be_the_jobs() -> None:
+    assert story(gpus_used=()).training().kernel(FaultClass.GPU_HANG, gpu=OTHER_GPU).check(GpuFault()) is not None
+
+
+def test_a_line_from_before_the_launch_is_not_ours() -> None:
+    assert story().started().kernel(FaultClass.GPU_HANG, ago_s=1).check(GpuFault()) is None
+
+
+def test_a_fault_that_is_not_fatal_is_told() -> None:
+    flag = story().training().kernel(FaultClass.PAGE_FAULT, fatal=False).check(GpuFault())
+    assert flag is not None
+    assert flag.severity is Severity.WARNING
+    assert flag.since is None
+
+
+def test_each_class_that_is_not_fatal_is_told_for_itself() -> None:
+    told = story().training().kernel(FaultClass.PAGE_FAULT, fatal=False)
+    first = told.check(GpuFault())
+    second = told.kernel(FaultClass.QUEUE_EVICTION, fatal=False).check(GpuFault())
+    assert first is not None
+    assert second is not None
+    assert first.key != second.key
+
+
+def test_a_fatal_line_outranks_a_later_one_that_is_not() -> None:
+    told = story().training().kernel(FaultClass.GPU_HANG).silence(1).kernel(FaultClass.GPU_RESET, fatal=False)
+    flag = told.check(GpuFault())
+    assert flag is not None
+    assert flag.fault == "gpu_hang"
+
+
+def test_an_oom_kill_is_no_fault_of_a_card() -> None:
+    assert story().training().kernel(FaultClass.OOM_KILL, gpu=None).check(GpuFault()) is None
+
+
+@pytest.mark.parametrize("device", ["cpu"])
+def test_a_training_on_the_cpu_is_not_concerned(device: str) -> None:
+    told = story().training().says(ev.Word.PLAN, device=device).kernel(FaultClass.GPU_HANG)
+    assert told.check(GpuFault()) is None
+
+
+def test_a_fatal_fault_still_spoils_what_was_saved_when_the_process_is_gone() -> None:
+    flag = story().training().kernel(FaultClass.GPU_HANG).silence(1).exits(signal=6).check(GpuFault())
+    assert flag is not None
+    assert flag.since is not None
+
+
+def test_the_line_is_bounded() -> None:
+    flag = story().training().kernel(FaultClass.GPU_HANG, "x" * 10_000).check(GpuFault())
+    assert flag is not None
+    assert len(flag.message) < 400
+
+
+def test_act_off_tells_only() -> None:
+    flag = story().training().kernel(FaultClass.GPU_HANG).check(GpuFault(act=False))
+    assert flag is not None
+    assert flag.severity is Severity.WARNING

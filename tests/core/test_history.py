@@ -1,0 +1,87 @@
+"""The window of facts: what it keeps, and what follows directly from it."""
+
+from __future__ import annotations
+
+from supervisor.core import events as ev
+from supervisor.core.history import READINGS_KEPT, STEPS_KEPT
+from supervisor.core.readings import FaultClass, Stage, StepRecord
+
+from .stories import GPU, JOB, NAN, OTHER_GPU, START, story
+
+
+def test_now_never_goes_back() -> None:
+    told = story().silence(10)
+    told.history.add(ev.Tick(at=START))
+    assert told.history.now == START.plus(10)
+
+
+def test_it_is_bounded() -> None:
+    told = story().steps(1, STEPS_KEPT + 10, loss=NAN).gpu(READINGS_KEPT + 10, busy=1.0)
+    for _ in range(500):
+        told.prints("oom", FaultClass.OOM_GPU).kernel(FaultClass.XID)
+    history = told.history
+    assert len(history.steps) == len(history.non_finite) == STEPS_KEPT
+    assert len(history.gpus[GPU]) == READINGS_KEPT
+    assert len(history.output) == len(history.kernel) == 200
+
+
+def test_steps_of_other_ranks_are_not_counted_twice() -> None:
+    told = story()
+    record = StepRecord(at=told.now, step=1)
+    told.put(ev.StepsMade(at=told.now, job=JOB, attempt=1, records=(record,), rank=1))
+    assert not told.history.steps
+    assert not told.history.claimed
+
+
+def test_a_step_claims_and_so_do_words_and_stages() -> None:
+    assert not story().started().says(ev.Word.ALIVE).says(ev.Word.PATCHED).history.hooked
+    assert story().steps(1, 1).history.hooked
+    assert story().says(ev.Word.CLAIMED).history.hooked
+    assert story().says(ev.Word.PLAN).history.hooked
+    assert story().stage(Stage.SETUP).history.hooked
+
+
+def test_a_failed_hook_is_made_good_by_the_next_step() -> None:
+    told = story().steps(1, 1).silence(1).says(ev.Word.HOOK_FAILED, where="x")
+    assert not told.history.hooked
+    assert told.steps(2, 2).history.hooked
+
+
+def test_it_is_starting_until_the_first_step_and_again_with_a_new_setup() -> None:
+    told = story().stage(Stage.WARMUP).silence(1)
+    assert told.history.starting
+    assert not told.steps(1, 1).history.starting
+    assert not told.silence(1).stage(Stage.VALIDATE).history.starting
+    assert told.silence(1).stage(Stage.WARMUP).history.starting
+    assert not told.steps(1, 1).history.starting
+
+
+def test_a_plan_of_nonsense_is_an_unknown_plan() -> None:
+    history = story().says(ev.Word.PLAN, epochs="three", batches_per_epoch=True, device=0).history
+    assert (history.planned, history.epochs, history.batches_per_epoch, history.device) == (True, None, None, None)
+
+
+def test_the_end_of_one_training_is_not_the_end_of_the_next() -> None:
+    assert story().says(ev.Word.TRAIN_END).history.train_ended
+    assert not story().says(ev.Word.TRAIN_END).says(ev.Word.PLAN).history.train_ended
+    assert not story().says(ev.Word.TRAIN_END).stage(Stage.SETUP).history.train_ended
+    assert story().says(ev.Word.TRAIN_END).stage(Stage.ENDED).history.train_ended
+
+
+def test_a_line_is_remembered_until_the_next() -> None:
+    assert story().prints("first").prints("").history.last_line == "first"
+
+
+def test_cards_of_others_are_kept_and_not_shown() -> None:
+    told = story().gpu(busy=1.0).gpu(busy=1.0, gpu=OTHER_GPU)
+    assert set(told.history.gpus) == {GPU, OTHER_GPU}
+    assert set(told.history.readings_by_gpu()) == {GPU}
+
+
+def test_it_is_over_however_it_ended() -> None:
+    assert not story().training().history.over
+    assert story().exits(0).history.over
+    assert story().lost().history.over
+    told = story()
+    told.put(ev.LaunchFailed(at=told.now, job=JOB, attempt=1, error="no shim"))
+    assert told.history.over

@@ -1,0 +1,47 @@
+"""What an incident cost."""
+
+from __future__ import annotations
+
+from supervisor.core.checkpoints import Checkpoint, Fingerprint
+from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.incident import Incident
+
+from .stories import JOB, START
+
+FLAG = RedFlag(rule="stall", severity=Severity.CRITICAL, at=START.plus(60), message="no step")
+INCIDENT = Incident(id="night-1", job=JOB, attempt=1, flag=FLAG, decision="stop", last_step=500, last_step_at=START)
+
+
+def checkpoint(step: int | None) -> Checkpoint:
+    return Checkpoint(path="a", fingerprint=Fingerprint(size_bytes=1, modified_ns=1, inode=1), step=step)
+
+
+def test_steps_beyond_the_checkpoint_are_lost() -> None:
+    again = INCIDENT.relaunched(checkpoint(450))
+    assert (again.outcome, again.lost_steps) == ("resumed", 50)
+
+
+def test_from_the_beginning_all_are_lost() -> None:
+    again = INCIDENT.relaunched(None)
+    assert (again.outcome, again.lost_steps) == ("restarted", 500)
+
+
+def test_what_cannot_be_known_is_unknown() -> None:
+    assert INCIDENT.relaunched(checkpoint(None)).lost_steps is None
+
+
+def test_a_checkpoint_ahead_of_the_record_loses_nothing() -> None:
+    assert INCIDENT.relaunched(checkpoint(501)).lost_steps == 0
+
+
+def test_it_is_closed_by_the_first_new_step_and_counts_from_the_last_old_one() -> None:
+    again = INCIDENT.relaunched(checkpoint(450))
+    assert not again.closed
+    closed = again.stepping_again(START.plus(100))
+    assert closed.closed
+    assert closed.downtime_s == 100
+
+
+def test_without_an_old_step_the_downtime_counts_from_the_flag() -> None:
+    never = Incident(id="night-1", job=JOB, attempt=1, flag=FLAG, decision="stop")
+    assert never.stepping_again(START.plus(100)).downtime_s == 40

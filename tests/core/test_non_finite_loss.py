@@ -1,0 +1,117 @@
+"""Non-finite loss: isolated ones are told, systematic ones act."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.core.flags import Severity
+from supervisor.core.rules.non_finite_loss import NonFiniteLoss
+
+from .stories import NAN, story
+
+INF = float("inf")
+
+
+@pytest.mark.parametrize("loss", [NAN, INF, -INF])
+def test_a_third_non_finite_loss_in_the_window_acts(loss: float) -> None:
+    told = story().training(10).steps(11, 11, loss=loss)
+    first_at = told.now
+    flag = (
+        told.steps(12, 500)
+        .steps(501, 501, loss=loss)
+        .steps(502, 1009)
+        .steps(1010, 1010, loss=loss)
+        .check(NonFiniteLoss())
+    )
+    assert flag is not None
+    assert flag.severity is Severity.CRITICAL
+    assert flag.since == first_at
+    assert flag.since_step == 11
+    assert not flag.can_save
+
+
+def test_the_window_is_counted_in_steps_and_one_too_many_is_outside() -> None:
+    told = story().training(10).steps(11, 11, loss=NAN).steps(12, 1009).steps(1010, 1011, loss=NAN)
+    flag = told.check(NonFiniteLoss())
+    assert flag is not None
+    assert flag.severity is Severity.WARNING
+
+
+def test_two_are_tolerated_and_each_is_told_once() -> None:
+    told = story().training(10).steps(11, 11, loss=NAN)
+    first = told.check(NonFiniteLoss())
+    told.steps(12, 50)
+    again = told.check(NonFiniteLoss())
+    told.steps(51, 51, loss=NAN)
+    second = told.check(NonFiniteLoss())
+    assert first is not None
+    assert again is not None
+    assert second is not None
+    assert first.severity is Severity.WARNING
+    assert first.key == again.key != second.key
+    assert first.subject == "step 11"
+    assert first.since is None
+
+
+def test_an_isolated_one_is_forgotten_after_a_window_of_good_steps() -> None:
+    told = story().training(10).steps(11, 11, loss=NAN).steps(12, 1010)
+    assert told.check(NonFiniteLoss()) is not None
+    assert told.steps(1011, 1011).check(NonFiniteLoss()) is None
+
+
+def test_a_finite_loss_however_large_is_no_business_of_this_rule() -> None:
+    assert story().training(10).steps(11, 100, loss=1e38).check(NonFiniteLoss()) is None
+
+
+def test_an_unknown_loss_is_neither_good_nor_bad() -> None:
+    assert story().training(10).steps(11, 100, loss=None).check(NonFiniteLoss()) is None
+
+
+def test_nothing_tolerated_means_that_the_first_acts() -> None:
+    flag = story().training(10).steps(11, 11, loss=NAN).check(NonFiniteLoss(tolerated=0))
+    assert flag is not None
+    assert flag.severity is Severity.CRITICAL
+
+
+def test_gradients_that_a_scaler_skips_are_tolerated() -> None:
+    assert story().training(10).steps(11, 30, grad_norm=INF).check(NonFiniteLoss()) is None
+
+
+def test_many_gradients_are_told_and_never_act() -> None:
+    flag = story().training(10).steps(11, 31, grad_norm=INF).check(NonFiniteLoss())
+    assert flag is not None
+    assert flag.severity is Severity.WARNING
+    assert flag.subject == "gradients"
+    flag = story().training(10).steps(11, 1500, grad_norm=NAN).check(NonFiniteLoss())
+    assert flag is not None
+    assert flag.severity is Severity.WARNING
+
+
+def test_gradients_do_not_add_to_the_losses() -> None:
+    told = story().training(10).steps(11, 15, grad_norm=NAN).steps(16, 17, loss=NAN)
+    flag = told.check(NonFiniteLoss())
+    assert flag is not None
+    assert flag.severity is Severity.WARNING
+
+
+def test_another_training_in_the_process_counts_its_own_steps() -> None:
+    told = story().training(10).steps(2011, 2012, loss=NAN).steps(1, 1, loss=NAN)
+    flag = told.check(NonFiniteLoss())
+    assert flag is not None
+    assert flag.severity is Severity.WARNING
+
+
+def test_it_still_speaks_when_the_process_is_gone() -> None:
+    flag = story().training(10).steps(11, 15, loss=NAN).exits(1).check(NonFiniteLoss())
+    assert flag is not None
+    assert flag.since_step == 11
+
+
+def test_without_steps_it_says_nothing() -> None:
+    assert story().started().silence(100).check(NonFiniteLoss()) is None
+
+
+def test_act_off_tells_only() -> None:
+    flag = story().training(10).steps(11, 15, loss=NAN).check(NonFiniteLoss(act=False))
+    assert flag is not None
+    assert flag.severity is Severity.WARNING

@@ -1,0 +1,120 @@
+"""The owner's nights of November: what happened then, and what happens now."""
+
+from __future__ import annotations
+
+from supervisor.core import decisions as de
+from supervisor.core import events as ev
+from supervisor.core.job import Phase
+from supervisor.core.readings import FaultClass, Stage
+
+from .stories import NAN, Life, life
+
+BATCHES = 41_163
+MISSING_DATABASE = "MIOpen(HIP): Warning [SQLiteBase] Missing system database file: gfx1030_18.kdb"
+
+
+def night() -> Life:
+    """A training that has made its first steps, half a second each."""
+    told = life().says(ev.Word.PLAN, epochs=50, batches_per_epoch=BATCHES, device="cuda:0")
+    return told.training(steps=200, every_s=0.4)
+
+
+def stop_of(told: Life) -> de.Stop:
+    stops = [one for one in told.decisions if isinstance(one, de.Stop)]
+    assert len(stops) == 1
+    return stops[0]
+
+
+def test_99_percent_gpu_and_no_batch_is_found_within_the_limit_of_a_start() -> None:
+    told = life().started().stage(Stage.SETUP).silence(30).stage(Stage.WARMUP)
+    told.gpu(599, busy=99.0, used=3_000_000_000)
+    assert told.told() == ["Launch"]
+    told.gpu(1, busy=99.0)
+    stop = stop_of(told)
+    assert stop.flag is not None
+    assert (stop.flag.rule, stop.save) == ("start_timeout", False)
+
+
+def test_a_freeze_in_mid_epoch_at_full_load_is_found_in_a_minute() -> None:
+    told = night()
+    for _ in range(60):
+        told.gpu(busy=99.0, used=4_200_000_000).silence(1)
+    stop = stop_of(told)
+    assert stop.flag is not None
+    assert stop.flag.rule == "stall"
+
+
+def test_a_freeze_soon_after_validation_and_checkpoint_resumes_from_that_checkpoint() -> None:
+    told = night().stage(Stage.VALIDATE).silence(1200).stage(Stage.CHECKPOINT).silence(2)
+    told.saves("last.pt", 200).silence(1).stage(Stage.STEP)
+    assert told.told() == ["Launch"]
+    told.steps(201, 205, 0.4).silence(60)
+    assert stop_of(told).flag is not None
+    launch = told.silence(40).exits(signal=9).looks().last
+    assert isinstance(launch, de.Launch)
+    assert launch.resume_from is not None
+    assert launch.resume_from.path == "last.pt"
+
+
+def test_a_freeze_on_the_first_batch_after_the_checkpoint_resumes_from_it_too() -> None:
+    told = life().started().steps(1, 200).silence(0.5).saves("last.pt", 200).silence(60)
+    launch = told.exits(signal=15).looks().last
+    assert isinstance(launch, de.Launch)
+    assert launch.resume_from == told.saved[0]
+
+
+def test_three_resumes_that_hang_before_their_first_batch_end_in_words_not_in_a_loop() -> None:
+    told = night().saves("last.pt", 200).exits(signal=9)
+    while told.phase() is Phase.BACKOFF:
+        told.looks().silence(600)
+        told.started().stage(Stage.WARMUP).prints(MISSING_DATABASE, FaultClass.MIOPEN)
+        told.silence(600).silence(40).exits(signal=9)
+    names = told.told()
+    assert names.count("Launch") == 6
+    assert names[-1] == "GiveUp"
+    assert "5 restarts in a row brought no progress" in (told.job.reason or "")
+    assert MISSING_DATABASE in (told.job.reason or "")
+    assert told.job.miopen_failed
+
+
+def test_two_isolated_nans_are_told_and_the_training_goes_on() -> None:
+    told = night().steps(201, 201, loss=NAN).steps(202, 231).steps(232, 232, loss=NAN).steps(233, 400)
+    assert told.told() == ["Launch", "Warn", "Warn"]
+
+
+def test_systematic_nan_stops_and_goes_back_before_its_first() -> None:
+    told = night().saves("best.pt", 200).silence(1)
+    for begin in range(201, 500, 103):
+        told.steps(begin, begin, loss=NAN)
+        told.saves(f"step{begin}.pt", begin)
+        if "Stop" in [type(one).__name__ for one in told.decisions]:
+            break
+        told.steps(begin + 1, begin + 102)
+    stop = stop_of(told)
+    assert stop.flag is not None
+    assert (stop.flag.since_step, stop.save) == (201, False)
+    launch = told.exits(signal=15).looks().last
+    assert isinstance(launch, de.Launch)
+    assert launch.resume_from is not None
+    assert launch.resume_from.path == "best.pt"
+
+
+def test_a_hard_reboot_is_resumed_by_itself() -> None:
+    told = night().saves("last.pt", 200).silence(5).lost("the machine was rebooted").looks()
+    launch = told.last
+    assert isinstance(launch, de.Launch)
+    assert launch.resume_from == told.saved[0]
+
+
+def test_a_starved_card_is_left_alone() -> None:
+    told = life().training(10)
+    for step in range(11, 100):
+        told.gpu(5, busy=0.0, used=9_000_000_000, total=24_000_000_000).steps(step, step)
+    assert told.told() == ["Launch"]
+
+
+def test_a_hogged_workqueue_is_a_hint_and_no_verdict() -> None:
+    told = night().kernel(
+        FaultClass.QUEUE_EVICTION, "workqueue: amdgpu_amdkfd_restore_userptr_worker hogged CPU", fatal=False, gpu=None
+    )
+    assert told.steps(201, 300).told() == ["Launch", "Warn"]
