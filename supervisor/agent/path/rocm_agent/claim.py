@@ -1,0 +1,108 @@
+"""Decides which process, and which hook in it, speaks for the training; nobody waits to be the one.
+
+The recorder's lock is the claim. It is taken at the first sign of a training and not at the interpreter's start, so
+launchers never have it; data loader workers that are forked fall silent, spawned ones make no step.
+"""
+
+# ruff: noqa: PLC0415 - imported where first needed: the programs of a job that do not train shall not pay for it
+
+from __future__ import annotations
+
+import os
+from time import monotonic_ns
+
+from . import events
+from .fence import failed
+from .layout import RECORDER, WARMUP
+
+TYPE_CHECKING = False  # typing costs milliseconds at every interpreter's start
+if TYPE_CHECKING:
+    from typing import Optional
+
+    from .recorder import Recorder
+
+GENERIC, ULTRALYTICS, EXPLICIT = 1, 2, 3
+"""Who counts the steps, the better informed the higher: the higher silences the lower."""
+RETRY_NS = 10_000_000_000
+"""The process that holds the recorder may die and leave it to this one."""
+
+rank = 0
+_folder = None
+_recorder = None
+_source = 0
+_silent = False
+_next_try_ns = 0
+
+
+def begin(folder: str) -> None:
+    """Make claims in the attempt's folder possible."""
+    global _folder, rank
+    _folder = folder
+    rank = _number("RANK", _number("LOCAL_RANK", 0))
+
+
+def take(source: int) -> Optional[Recorder]:
+    """Return the recorder if this process has it, or can have it now, and no better source than `source` speaks."""
+    global _source
+    if _recorder is None and not _claim():
+        return None
+    if source < _source:
+        return None
+    _source = source
+    return _recorder
+
+
+def holding() -> Optional[Recorder]:
+    """Return the recorder if this process has claimed it; claim nothing."""
+    return _recorder
+
+
+def speaks(source: int) -> bool:
+    """Whether `source` would be heard: false in unsupervised processes and where a better one speaks."""
+    return _folder is not None and not _silent and source >= _source
+
+
+def left_behind() -> int:
+    """Return the stage that an earlier process of this attempt left in the recorder, 0 where none had it."""
+    if _folder is None or _recorder is not None:
+        return 0
+    from .recorder import read_claim
+
+    return read_claim(_path())[1]
+
+
+def fork() -> None:
+    """In a forked child: the parent speaks for the training if it had claimed to, and the child never does."""
+    global _recorder, _silent
+    if _recorder is not None:
+        recorder, _recorder, _silent = _recorder, None, True
+        recorder.abandon()
+
+
+def _claim() -> bool:
+    global _recorder, _next_try_ns
+    if _folder is None or _silent or monotonic_ns() < _next_try_ns:
+        return False
+    _next_try_ns = monotonic_ns() + RETRY_NS
+    from .recorder import open_recorder  # only the process that trains pays for it
+
+    try:
+        _recorder = open_recorder(_path(), rank)
+    except OSError as error:
+        failed("claim", error)
+    if _recorder is None:
+        return False
+    _recorder.stage = WARMUP
+    events.write("claimed", rank=rank, world_size=_number("WORLD_SIZE", 1))
+    return True
+
+
+def _path() -> str:
+    name = RECORDER if rank == 0 else "recorder.rank%d.bin" % rank
+    return os.path.join(_folder or "", name)
+
+
+def _number(variable: str, otherwise: int) -> int:
+    """Return a count from the environment; launchers write -1 for "not distributed"."""
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdigit() else otherwise

@@ -1,0 +1,26 @@
+"""Which dtype autocast wants of a convolution's operands; it switches nothing on or off."""
+
+from __future__ import annotations
+
+import torch
+
+
+def autocast_dtype(device_type: str) -> torch.dtype | None:
+    """Return the dtype to which autocast lowers convolutions on `device_type` at this moment, None where it is off.
+
+    Asked in the way of each PyTorch: 2.4 names the device, older ones have one function a device. ROCm is "cuda".
+    """
+    if device_type not in ("cuda", "cpu"):
+        return None
+    if hasattr(torch, "get_autocast_dtype"):
+        return torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else None
+    if device_type == "cuda":
+        return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else None
+    return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
+
+
+def lowered(tensor: torch.Tensor | None, dtype: torch.dtype | None) -> torch.Tensor | None:
+    """Return `tensor` in autocast's `dtype`; float64, complex and integers stay as they are, as in native autocast."""
+    if tensor is None or dtype is None or not tensor.is_floating_point() or tensor.dtype is torch.float64:
+        return tensor
+    return tensor.to(dtype)

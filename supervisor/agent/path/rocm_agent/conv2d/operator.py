@@ -1,0 +1,79 @@
+"""F.conv2d's arguments, dtypes and errors around an algorithm that only knows checked ones; it does no arithmetic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from .algorithms import algorithm_named
+from .autocast import autocast_dtype, lowered
+from .geometry import check_dimensions, geometry, integer, named_padding, pair
+
+
+def conv2d(  # noqa: PLR0913, PLR0917 - F.conv2d's own arguments, in its order
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    algorithm: str = "unfold",
+) -> torch.Tensor:
+    """Return what `torch.nn.functional.conv2d` returns for the same arguments, without calling a convolution kernel.
+
+    Takes every float and complex dtype that the device multiplies, batched and unbatched input in any layout, and
+    autocast; the result is NCHW in memory. Differs from native where native's own answer is of no use: integers and
+    inputs without channels are refused (RuntimeError).
+
+    Raises ValueError for an unknown algorithm; TypeError and RuntimeError as native does, in nearly its words.
+    """
+    run = algorithm_named(algorithm)
+    _check_tensors(x, weight, bias)
+    x, weight, bias = _cast(x, weight, bias)
+    stride, dilation = pair("stride", stride), pair("dilation", dilation)
+    check_dimensions(x.shape, weight.shape)
+    if isinstance(padding, str):
+        padding, more = named_padding(padding, tuple(weight.shape[2:]), stride, dilation)
+        if any(more):
+            x = functional.pad(x, (0, more[1], 0, more[0]))
+    else:
+        padding = pair("padding", padding)
+    shape = geometry(
+        _sizes(x),
+        _sizes(weight),
+        None if bias is None else _sizes(bias),
+        stride,
+        padding,
+        dilation,
+        integer("groups", groups),
+    )
+    if x.dim() == 3:
+        return run(x.unsqueeze(0), weight, bias, shape).squeeze(0)
+    return run(x, weight, bias, shape)
+
+
+def _check_tensors(x: Any, weight: Any, bias: Any) -> None:
+    for name, value in (("input", x), ("weight", weight), ("bias", bias)):
+        if not isinstance(value, torch.Tensor) and not (name == "bias" and value is None):
+            raise TypeError(f"conv2d(): argument '{name}' must be Tensor, not {type(value).__name__}")
+
+
+def _cast(x: Any, weight: Any, bias: Any) -> Any:
+    """Apply autocast; raise RuntimeError where dtypes or devices still differ, which no product would take."""
+    dtype = autocast_dtype(x.device.type)
+    x, weight, bias = lowered(x, dtype), lowered(weight, dtype), lowered(bias, dtype)
+    for name, other in (("weight", weight), ("bias", bias)):
+        if other is not None and (other.dtype is not x.dtype or other.device != x.device):
+            raise RuntimeError(
+                f"Input type ({x.dtype} on {x.device}) and {name} type ({other.dtype} on {other.device}) "
+                "should be the same"
+            )
+    return x, weight, bias
+
+
+def _sizes(tensor: torch.Tensor) -> Any:
+    """Return the shape as plain numbers: inside torch.jit.trace sizes are tensors, which must not enter the cache."""
+    return tuple(int(size) for size in tensor.shape) if torch.jit.is_tracing() else tuple(tensor.shape)

@@ -1,0 +1,56 @@
+"""Appends rare events to `agent.jsonl`, one write a line; it never raises and never waits for a reader."""
+
+from __future__ import annotations
+
+import os
+import time
+from _json import encode_basestring_ascii as _quoted  # the json package costs milliseconds at every interpreter's start
+
+from .layout import AGENT
+
+FILE_LIMIT_BYTES = 16 << 20
+"""A program that starts Python in a loop must not fill the disk with `alive`."""
+TEXT_LIMIT = 16 << 10
+
+_path = None
+_rank = 0
+
+
+def begin(folder: str, rank: int) -> None:
+    """Write to the attempt's folder from now on."""
+    global _path, _rank
+    _path, _rank = os.path.join(folder, AGENT), rank
+
+
+def write(event: str, **fields: object) -> None:
+    """Append one event; a full disk or a folder that is gone loses it silently."""
+    if _path is None:
+        return
+    facts = {"event": event, "pid": os.getpid(), "rank": _rank, "monotonic_ns": time.monotonic_ns()}
+    facts["unix_s"] = time.time_ns() / 1e9
+    facts.update(fields)
+    try:
+        line = (_json(facts) + "\n").encode("ascii")
+        file = os.open(_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            if os.fstat(file).st_size < FILE_LIMIT_BYTES:
+                os.write(file, line)
+        finally:
+            os.close(file)
+    except Exception:
+        pass
+
+
+def _json(value: object) -> str:
+    """Return `value` as JSON; what is not finite becomes null, and what JSON has no word for its bounded text."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, int):
+        return int.__repr__(value)
+    if isinstance(value, float):
+        return float.__repr__(value) if value - value == 0.0 else "null"
+    if isinstance(value, dict):
+        return "{" + ", ".join(_quoted(str(key)) + ": " + _json(one) for key, one in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_json, value)) + "]"
+    return _quoted(str(value)[:TEXT_LIMIT])

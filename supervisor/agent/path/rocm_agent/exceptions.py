@@ -1,0 +1,53 @@
+"""Reports the exception that ends a program; it prints nothing and lets the program's own hook do its work."""
+
+# ruff: noqa: PLC0415 - imported where first needed: the programs of a job that do not train shall not pay for it
+
+from __future__ import annotations
+
+import atexit
+import sys
+
+from . import events
+from .fence import fenced
+
+TYPE_CHECKING = False  # typing costs milliseconds at every interpreter's start
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Optional, Type
+
+TRACEBACK_LIMIT = 16 << 10
+
+_told = None
+
+
+def begin() -> None:
+    """Report exceptions that end this process, also where a library puts its own hook over ours."""
+    users = sys.excepthook
+
+    def hook(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
+        _tell(kind, error, trace)
+        users(kind, error, trace)
+
+    sys.excepthook = hook
+    atexit.register(_tell_last)
+
+
+def _tell_last() -> None:
+    """Report what the interpreter remembers as its last words, unless the hook was asked already."""
+    error = getattr(sys, "last_value", None)
+    if error is not None:
+        _tell(sys.last_type, error, sys.last_traceback)
+
+
+@fenced
+def _tell(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
+    global _told
+    if error is _told:
+        return
+    _told = error
+    import traceback  # costs milliseconds, and most programs end without it
+
+    text = "".join(traceback.format_exception(kind, error, trace))
+    if len(text) > TRACEBACK_LIMIT:  # the end names the error, the beginning says which command led there
+        text = text[: TRACEBACK_LIMIT // 4] + "\n[...]\n" + text[-TRACEBACK_LIMIT * 3 // 4 + 8 :]
+    events.write("exception", type=kind.__name__, message=str(error), traceback=text)

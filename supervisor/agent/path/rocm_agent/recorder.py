@@ -1,0 +1,179 @@
+"""The flight recorder: an mmap ring of step records in `recorder.bin`; it never grows, never syncs and never waits."""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import mmap
+import os
+import struct
+from time import monotonic_ns
+from typing import Optional, Tuple
+
+from . import layout as at
+
+CAPACITY_LIMIT = 1 << 24
+FLOAT_LIMIT = 3.4028234663852886e38
+
+
+def open_recorder(path: str, rank: int) -> Optional[Recorder]:
+    """Return the recorder at `path` claimed for this process, or None while another living process has it.
+
+    A file that is absent, cut or has holes is made whole first: a write into a hole of a full disk would be SIGBUS.
+    Raises OSError where it cannot be made.
+    """
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        capacity = _made_whole(lock, rank)
+        # Opened anew, because mmap keeps a duplicate of its descriptor, which would hold the lock in forked children.
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            memory = mmap.mmap(file, _size(capacity))
+        finally:
+            os.close(file)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    except BaseException:
+        os.close(lock)
+        raise
+    return Recorder(memory, lock, capacity)
+
+
+def read_claim(path: str) -> Tuple[int, int]:
+    """Return (pid that last claimed the recorder at `path`, stage it left there); zeros where there is none."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return (0, 0)
+    try:
+        header = os.pread(file, at.HEADER_BYTES, 0)
+    finally:
+        os.close(file)
+    if len(header) < at.HEADER_BYTES or not header.startswith(at.MAGIC):
+        return (0, 0)
+    return (at.CLAIM.unpack_from(header, at.CLAIM_OFFSET)[0], at.STAGE.unpack_from(header, at.STAGE_OFFSET)[0])
+
+
+def _size(capacity: int) -> int:
+    return at.HEADER_BYTES + capacity * at.RECORD.size
+
+
+def _made_whole(file: int, rank: int) -> int:
+    """Return the capacity of the recorder in `file`, after writing its identity and reserving its space if needed."""
+    header = os.pread(file, at.IDENTITY.size, 0)
+    capacity = at.CAPACITY_DEFAULT
+    known = False
+    if len(header) == at.IDENTITY.size:
+        magic, header_bytes, record_bytes, found, _ = at.IDENTITY.unpack(header)
+        known = (magic, header_bytes, record_bytes) == (at.MAGIC, at.HEADER_BYTES, at.RECORD.size)
+        known = known and 0 < found <= CAPACITY_LIMIT
+        capacity = found if known else capacity
+    os.posix_fallocate(file, 0, _size(capacity))  # costs nothing where all of it is there
+    if not known:
+        os.fchmod(file, 0o660)  # the daemon may be another user of the group, whatever the training's umask says
+        os.pwrite(file, at.IDENTITY.pack(at.MAGIC, at.HEADER_BYTES, at.RECORD.size, capacity, rank), 0)
+    return capacity
+
+
+class Recorder:
+    """The claimed recorder of this process."""
+
+    def __init__(self, memory: mmap.mmap, lock: int, capacity: int) -> None:
+        self._memory, self._lock, self._capacity = memory, lock, capacity
+        self._head = at.HEAD.unpack_from(memory, at.HEAD_OFFSET)[0]
+        self._stage = 0  # what an earlier process left in the header is overwritten by the first stage of this one
+        answer, number = at.ANSWER.unpack_from(memory, at.ANSWER_OFFSET)
+        # A command that a dead process began to serve is still to be served.
+        self._answered = number if answer in (at.ANSWER_SAVED, at.ANSWER_CANNOT) else None
+        at.CLAIM.pack_into(memory, at.CLAIM_OFFSET, os.getpid(), 0, monotonic_ns())
+
+    def record(  # noqa: PLR0913, PLR0917 - the fields of a record
+        self,
+        step: int,
+        epoch: Optional[int] = None,
+        loss: Optional[float] = None,
+        lr: Optional[float] = None,
+        grad_norm: Optional[float] = None,
+        data_wait_s: Optional[float] = None,
+        gpu_memory_bytes: Optional[int] = None,
+    ) -> None:
+        """Write one step; None is unknown, NaN is NaN."""
+        known = (
+            (epoch is not None)
+            | (loss is not None) << 1
+            | (lr is not None) << 2
+            | (grad_norm is not None) << 3
+            | (data_wait_s is not None) << 4
+            | (gpu_memory_bytes is not None) << 5
+        )
+        try:
+            self._write(
+                step,
+                epoch or 0,
+                known,
+                loss or 0.0,
+                lr or 0.0,
+                grad_norm or 0.0,
+                data_wait_s or 0.0,
+                gpu_memory_bytes or 0,
+            )
+        except (OverflowError, struct.error):  # a finite double that no single-precision float holds
+            floats = (_narrow(lr), _narrow(grad_norm), _narrow(data_wait_s))
+            self._write(step, epoch or 0, known, loss or 0.0, *floats, gpu_memory_bytes or 0)
+
+    def _write(  # noqa: PLR0913, PLR0917 - the fields of a record
+        self,
+        step: int,
+        epoch: int,
+        known: int,
+        loss: float,
+        lr: float,
+        grad_norm: float,
+        wait: float,
+        gpu: int,
+        pack=at.RECORD.pack_into,  # bound once: a step pays for each name that is looked up
+        pack_head=at.HEAD.pack_into,
+        now=monotonic_ns,
+    ) -> None:
+        head = self._head
+        sequence = head + 1
+        check = (sequence & 0xFFFFFFFF) ^ 0xA5A5A5A5
+        offset = 4096 + head % self._capacity * 64
+        memory = self._memory
+        pack(memory, offset, sequence, step, now(), epoch, known, loss, lr, grad_norm, wait, gpu, check)
+        self._head = sequence
+        pack_head(memory, 64, sequence)
+
+    @property
+    def stage(self) -> int:
+        """The stage's number in the header."""
+        return self._stage
+
+    @stage.setter
+    def stage(self, number: int) -> None:
+        if number != self._stage:
+            self._stage = number
+            at.STAGE.pack_into(self._memory, at.STAGE_OFFSET, number, 0, monotonic_ns())
+
+    def command(self, unpack=at.COMMAND.unpack_from) -> Optional[Tuple[int, int]]:
+        """Return (command, its id) while one is unanswered; read at every step boundary."""
+        command, number = unpack(self._memory, 128)
+        return (command, number) if command and number != self._answered else None
+
+    def answer(self, word: int, number: int) -> None:
+        """Answer the command `number`."""
+        at.ANSWER.pack_into(self._memory, at.ANSWER_OFFSET, word, number)
+        if word != at.ANSWER_SAVING:
+            self._answered = number
+
+    def abandon(self) -> None:
+        """Let go of it in a forked child: the parent goes on, and its lock must end with the parent."""
+        self._memory.close()
+        os.close(self._lock)
+
+
+def _narrow(value: Optional[float]) -> float:
+    """Return the nearest double that a single-precision float holds; what is not finite is held as it is."""
+    return max(-FLOAT_LIMIT, min(FLOAT_LIMIT, value)) if value and math.isfinite(value) else value or 0.0

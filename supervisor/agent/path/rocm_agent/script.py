@@ -1,0 +1,119 @@
+"""The calls that a training script may make itself; they never raise, and do nothing where no supervisor is.
+
+Once a script has called `step`, what the hooks would have counted by themselves is not counted.
+"""
+
+# ruff: noqa: PLC0415 - imported where first needed: the programs of a job that do not train shall not pay for it
+
+from __future__ import annotations
+
+import os
+import sys
+
+from . import claim, events
+from .fence import fenced
+
+TYPE_CHECKING = False  # typing costs milliseconds at every interpreter's start
+if TYPE_CHECKING:
+    from typing import Any, Optional
+
+_last_step = 0
+_scalars = None
+_requested = None
+"""The command that the script was told of and has not yet served."""
+
+
+@fenced
+def step(loss: Any = None, step: Optional[int] = None, epoch: Optional[int] = None, lr: Any = None) -> None:
+    """Record one step of the training, after it was made.
+
+    `step` counts from 1 over the whole training and goes on over a resume; None counts one up from the last.
+    `loss` and `lr` are numbers or tensors of one element; one that lies on a GPU is recorded a step late, so that
+    nothing waits for it. `epoch` counts from 0.
+    """
+    global _last_step
+    recorder = claim.take(claim.EXPLICIT)
+    if recorder is None:
+        return
+    from . import layout, save_command
+    from .scalars import number
+
+    _last_step = _last_step + 1 if step is None else int(step)
+    loss_now = _late(loss) if hasattr(loss, "is_cuda") else number(loss)
+    recorder.record(_last_step, epoch, loss_now, number(lr))
+    recorder.stage = layout.STEP
+    save_command.refuse_unheard(recorder)
+
+
+@fenced
+def stage(name: str) -> None:
+    """Say where the training stands: setup, warmup, step, validate, checkpoint or ended."""
+    recorder = claim.take(claim.EXPLICIT)
+    if recorder is not None:
+        from .layout import STAGES
+
+        recorder.stage = STAGES.index(name)
+
+
+@fenced
+def save_requested() -> bool:
+    """Whether the supervisor wants a checkpoint now: save one, then call `checkpoint_saved`.
+
+    Ask after every step. A script that never asks is not waited for.
+    """
+    global _requested
+    recorder = claim.take(claim.EXPLICIT)
+    if recorder is None:
+        return False
+    from . import save_command
+    from .layout import ANSWER_SAVING
+
+    save_command.listening = True
+    command = recorder.command()
+    if command is not None and command != _requested:
+        recorder.answer(ANSWER_SAVING, command[1])
+    _requested = command
+    return command is not None
+
+
+def checkpoint_saved(path: Any, epoch: Optional[int] = None, step: Optional[int] = None) -> None:
+    """Say that a checkpoint lies whole at `path`, holding `epoch` (from 0) as the last whole one and step `step`.
+
+    Where `save_requested` asked for it and the supervisor wants the process to stop, this ends it as SIGTERM does.
+    """
+    ending = _saved(path, epoch, step)
+    if ending is not None:
+        from .save_command import end_if_asked
+
+        end_if_asked(ending)
+
+
+@fenced
+def _saved(path: Any, epoch: Optional[int], step: Optional[int]) -> Any:
+    global _requested
+    recorder = claim.take(claim.EXPLICIT)
+    if recorder is None:
+        return None
+    from .layout import ANSWER_SAVED
+
+    command, _requested = _requested, None
+    step = (_last_step or None) if step is None else step
+    paths = [os.path.abspath(os.fspath(path))]
+    events.write("checkpoint_saved", paths=paths, epoch=epoch, step=step, requested=command is not None)
+    if command is not None:
+        recorder.answer(ANSWER_SAVED, command[1])
+    return command
+
+
+def resume_from() -> Optional[str]:
+    """Return the checkpoint to go on from, None to begin at the beginning."""
+    return os.environ.get("ROCM_SUPERVISOR_RESUME_FROM") or None
+
+
+def _late(loss: Any) -> Any:
+    global _scalars
+    if _scalars is None:
+        from .scalars import LateScalars
+
+        _scalars = LateScalars(sys.modules["torch"])
+    return _scalars.exchange(loss, None)[0]

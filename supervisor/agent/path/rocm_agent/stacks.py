@@ -1,0 +1,71 @@
+"""Lets the daemon see where every Python process stands: a signal makes it dump its stacks into its own file.
+
+faulthandler writes from C without the interpreter's help, so a process that hangs in a GPU driver answers too. The
+file's presence says that the process answers; the signal's default action would end one that does not.
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import os
+import sys
+from _signal import SIGRTMIN  # the signal package costs an import of enum
+
+from .layout import STACKS, STACKS_SIGNAL_OFFSET
+
+_folder = None
+_file = None
+_path = None
+
+
+def begin(folder: str) -> None:
+    """Answer the signal from now on, in this process."""
+    global _folder
+    _folder = os.path.join(folder, STACKS)
+    os.makedirs(_folder, exist_ok=True)
+    _answer()
+    atexit.register(end)
+
+
+def end() -> None:
+    """Take the file away: from here on nobody may send the signal."""
+    global _path
+    if _path is not None and _path == _own_path():
+        path, _path = _path, None
+        try:  # noqa: SIM105 - contextlib costs an import at every interpreter's start
+            os.unlink(path)
+        except OSError:
+            pass
+
+
+def fork() -> None:
+    """In a forked child: answer into a file of its own, and take it away where multiprocessing lets the child end."""
+    global _file
+    if _file is None:
+        return
+    os.close(_file)
+    _file = None
+    _answer()
+    processes = sys.modules.get("multiprocessing.util")
+    if processes is not None:
+        # multiprocessing's children leave without atexit; what it runs after the fork may register their own ending.
+        processes.register_after_fork(_Ending, lambda _: processes.Finalize(None, end, exitpriority=0))
+
+
+class _Ending:
+    """A key for multiprocessing's table of what to run after a fork, which holds keys weakly: a class lives on."""
+
+
+def _answer() -> None:
+    global _file, _path
+    _path = _own_path()
+    early = _path + ".new"
+    _file = os.open(early, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o640)
+    os.fchmod(_file, 0o640)  # the daemon may be another user of the group, whatever the training's umask says
+    faulthandler.register(SIGRTMIN + STACKS_SIGNAL_OFFSET, file=_file, all_threads=True, chain=False)
+    os.rename(early, _path)  # only now may the signal come
+
+
+def _own_path() -> str:
+    return os.path.join(_folder or "", "%d.txt" % os.getpid())

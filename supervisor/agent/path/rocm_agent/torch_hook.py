@@ -1,0 +1,257 @@
+"""Watches any PyTorch training through its optimizer, losses and loaders; it changes no number and no RNG state.
+
+It counts the steps of one optimizer. A GAN has two: the first that stepped leads, and another takes over only when the
+leader has fallen silent. Hooks that know more (ultralytics', the script's own calls) silence this one.
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from functools import update_wrapper, wraps
+from time import monotonic_ns
+from types import ModuleType
+from typing import Any, Callable, Optional
+
+from . import claim, save_command
+from .fence import failed, fenced
+from .layout import STEP, VALIDATE
+from .recorder import Recorder
+from .scalars import GpuMemory, LateScalars, is_scalar, number
+
+SILENT_STEPS = 50
+SILENT_NS = 20_000_000_000
+
+_watch: Optional[Watch] = None
+
+
+class Watch:
+    """What the hooks saw since the last counted step."""
+
+    def __init__(self, torch: Any) -> None:
+        self.stepping = False
+        self.steps_seen = 0
+        self.grad_norm: Any = None
+        self.wait_ns = 0
+        self._loss: Any = None
+        self._scaled: Callable[[], Any] = lambda: None
+        self._unscaled: Any = None
+        self._leader: Callable[[], Any] = lambda: None
+        self._leader_ns = 0
+        self._others = 0
+        self._step = 0
+        self._scalars = LateScalars(torch)
+        self._memory = GpuMemory(torch)
+
+    def saw_scaling(self, loss: Any, scaled: Any) -> None:
+        """A GradScaler multiplied `loss`; what backward is then called on is not the loss."""
+        if is_scalar(loss) and is_scalar(scaled):
+            self._scaled, self._unscaled = weakref.ref(scaled), loss.detach()
+
+    def saw_backward(self, tensor: Any) -> None:
+        """Remember the value, without the graph that hangs on it."""
+        if is_scalar(tensor):
+            self._loss = self._unscaled if self._scaled() is tensor else tensor.detach()
+
+    def counted(self, recorder: Recorder, optimizer: Any) -> None:
+        """An optimizer has stepped, by itself and not within another's step."""
+        self.steps_seen += 1
+        if not self._leads(optimizer):
+            return
+        self._step = self._step + 1 if self._step else _steps_made(optimizer)
+        loss, grad_norm = self._scalars.exchange(self._loss, self.grad_norm)
+        wait_s = self.wait_ns / 1e9 if self.wait_ns else None
+        self._loss = self._unscaled = self.grad_norm = None
+        self.wait_ns = 0
+        lr = number(optimizer.param_groups[0].get("lr"))
+        recorder.record(self._step, None, loss, lr, grad_norm, wait_s, self._memory.read())
+        recorder.stage = STEP
+        save_command.refuse_unheard(recorder)
+
+    def _leads(self, optimizer: Any) -> bool:
+        leader, now = self._leader(), monotonic_ns()
+        if leader is not optimizer:
+            self._others += 1
+            if leader is not None and self._others <= SILENT_STEPS and now - self._leader_ns < SILENT_NS:
+                return False
+            self._leader = weakref.ref(optimizer)
+        self._leader_ns, self._others = now, 0
+        return True
+
+
+def install(torch: Any) -> None:
+    """Watch every optimizer, backward pass, gradient scaler and loader made from now on."""
+    global _watch
+    _watch = watch = Watch(torch)
+    _watch_optimizers(torch, watch)
+    _after(torch.Tensor, "backward", lambda tensor, *_, **__: watch.saw_backward(tensor))
+    _watch_scalers(torch, watch)
+    _watch_clipping(torch, watch)
+    _watch_loaders(torch, watch)
+
+
+def take_grad_norm() -> Any:
+    """Return the newest result of clip_grad_norm_ once, None where none is new."""
+    if _watch is None:
+        return None
+    norm, _watch.grad_norm = _watch.grad_norm, None
+    return norm
+
+
+def _watch_optimizers(torch: Any, watch: Watch) -> None:
+    base = torch.optim.Optimizer
+    compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None) or (lambda: False)
+
+    def step_is_watched(optimizer: Any, *_: Any, **__: Any) -> None:
+        kind = type(optimizer)
+        if not hasattr(kind.step, "_watched_by_rocm_agent"):
+            kind.step = _watched(kind.step, watch, compiling)
+
+    _after(base, "__init__", step_is_watched)
+    _after(base, "__setstate__", step_is_watched)  # an optimizer that was pickled whole
+
+
+def _watched(step: Callable[..., Any], watch: Watch, compiling: Callable[[], bool]) -> Callable[..., Any]:
+    """Return `step` with its outermost calls counted.
+
+    It looks like `step` to GradScaler, which reads the signature, and to torch, which marks steps as `hooked`. It has
+    no __wrapped__: torch.compile of torch 2.0 takes such a layer off every optimizer, and we would be gone.
+    """
+    bare = getattr(step, "__wrapped__", step)
+
+    def watched_step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if compiling():
+            return bare(self, *args, **kwargs)
+        recorder = None if watch.stepping else _claimed()
+        if recorder is None:
+            return step(self, *args, **kwargs)
+        watch.stepping = True
+        try:
+            result = step(self, *args, **kwargs)
+        finally:
+            watch.stepping = False
+        try:
+            watch.counted(recorder, self)
+        except Exception as error:
+            failed("torch_hook.step", error)
+        return result
+
+    update_wrapper(watched_step, step)
+    del watched_step.__wrapped__
+    watched_step.__signature__ = inspect.signature(bare)
+    watched_step._watched_by_rocm_agent = True
+    return watched_step
+
+
+@fenced
+def _claimed() -> Optional[Recorder]:
+    """Return the recorder, claimed at the first step, unless a better informed hook speaks."""
+    return claim.take(claim.GENERIC)
+
+
+@fenced
+def _steps_made(optimizer: Any) -> int:
+    """Return the number of the step just made: Adam and its like keep count in their state, also over a resume."""
+    state = next(iter(optimizer.state.values()), {})
+    made = number(state.get("step")) if hasattr(state, "get") else None
+    return max(1, int(made)) if made is not None else 1
+
+
+def _watch_scalers(torch: Any, watch: Watch) -> None:
+    kinds = {getattr(getattr(torch, "amp", None), "GradScaler", None), torch.cuda.amp.GradScaler}
+    for kind in kinds:
+        if kind is not None and "scale" in vars(kind):
+            _watch_scale(kind, fenced(watch.saw_scaling))
+            _watch_skipping(kind, watch)
+
+
+def _watch_skipping(kind: Any, watch: Watch) -> None:
+    """Count a step that a scaler skips: with a loss that stays NaN it skips every one, and that is to be seen."""
+    original = kind.step
+
+    @wraps(original)
+    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        before = watch.steps_seen
+        result = original(self, optimizer, *args, **kwargs)
+        if watch.steps_seen == before:
+            _skipped(watch, optimizer)
+        return result
+
+    kind.step = step
+
+
+@fenced
+def _skipped(watch: Watch, optimizer: Any) -> None:
+    recorder = _claimed()
+    if recorder is not None:
+        watch.counted(recorder, optimizer)
+
+
+def _watch_scale(kind: Any, saw_scaling: Callable[..., None]) -> None:
+    original = kind.scale
+
+    @wraps(original)
+    def scale(self: Any, outputs: Any) -> Any:
+        scaled = original(self, outputs)
+        if claim.speaks(claim.GENERIC):
+            saw_scaling(outputs, scaled)
+        return scaled
+
+    kind.scale = scale
+
+
+def _watch_clipping(torch: Any, watch: Watch) -> None:
+    original = torch.nn.utils.clip_grad_norm_
+
+    @wraps(original)
+    def clip_grad_norm_(*args: Any, **kwargs: Any) -> Any:
+        watch.grad_norm = norm = original(*args, **kwargs)
+        return norm
+
+    torch.nn.utils.clip_grad_norm_ = clip_grad_norm_
+    home = torch.nn.utils.clip_grad
+    if isinstance(home, ModuleType):
+        home.clip_grad_norm_ = clip_grad_norm_
+
+
+def _watch_loaders(torch: Any, watch: Watch) -> None:
+    kind = torch.utils.data.dataloader._BaseDataLoaderIter
+    original, training = kind.__next__, torch.is_grad_enabled
+
+    @wraps(original)
+    def __next__(self: Any) -> Any:  # noqa: N807 - it takes that method's place
+        if not training():  # the wait for a batch of validation is no step's
+            _validating()
+            return original(self)
+        began = monotonic_ns()
+        try:
+            return original(self)
+        finally:
+            watch.wait_ns += monotonic_ns() - began
+
+    kind.__next__ = __next__
+
+
+@fenced
+def _validating() -> None:
+    """Say that batches are drawn with gradients off: a long validation is no stall. The next step ends it."""
+    recorder = claim.holding()
+    if recorder is not None and recorder.stage == STEP and claim.speaks(claim.GENERIC):
+        recorder.stage = VALIDATE
+
+
+def _after(kind: type, name: str, hook: Callable[..., None]) -> None:
+    """Have `hook` called with a method's arguments after each call of it that did not raise."""
+    original = getattr(kind, name)
+
+    @wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        if claim.speaks(claim.GENERIC):
+            try:
+                hook(self, *args, **kwargs)
+            except Exception as error:
+                failed("torch_hook." + name, error)
+        return result
+
+    setattr(kind, name, method)

@@ -1,0 +1,269 @@
+"""Tells where an ultralytics training stands, batch by batch; its trainer keeps its callbacks and its numbers.
+
+The methods are wrapped on BaseTrainer itself, so every trainer of every task has them. Step n is the n-th batch of the
+whole training, `epoch * batches_per_epoch + batch + 1`, which goes on counting over a resume.
+"""
+
+# ruff: noqa: PLC0415 - torch and ultralytics are the user's: imported where they are sure to be loaded already
+
+from __future__ import annotations
+
+import os
+import weakref
+from functools import wraps
+from time import monotonic_ns
+from types import ModuleType
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from . import claim, events, save_request, torch_hook
+from .fence import failed
+from .layout import CHECKPOINT, ENDED, SETUP, STEP, VALIDATE, WARMUP
+from .recorder import Recorder
+from .save_command import end_if_asked
+from .scalars import GpuMemory
+
+_run: Optional[Run] = None
+
+
+class Run:
+    """What is known of the training under way."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = weakref.ref(trainer)
+        self._memory = _memory_of(trainer)
+        self._files: Dict[str, Tuple[int, int, int]] = {}
+        self.batches_per_epoch = 0
+        self.batches = 0
+        """Batches made of the present epoch."""
+        self.step = 0
+        self.final = False
+        """Whether the epochs are over and only the best checkpoint is validated."""
+        self._last_end_ns = 0
+        self._wait_s: Optional[float] = None
+
+    @property
+    def trainer(self) -> Any:
+        """The trainer, None when it is gone."""
+        return self._trainer()
+
+    # --- the moments of a training, in their order --------------------------------------------------------------
+
+    def train_starts(self, trainer: Any, recorder: Recorder) -> None:
+        """The loaders are made and a resume is done."""
+        self.batches_per_epoch = len(trainer.train_loader)
+        self.changed_files(trainer)
+        recorder.stage = WARMUP
+        events.write(
+            "plan",
+            framework="ultralytics",
+            version=_version(),
+            epochs=trainer.epochs,
+            start_epoch=trainer.start_epoch,
+            batches_per_epoch=self.batches_per_epoch,
+            save_dir=os.path.abspath(str(trainer.save_dir)),
+            device=str(trainer.device),
+        )
+
+    def epoch_starts(self, trainer: Any, recorder: Recorder) -> None:
+        """Also the second time for one epoch, when ultralytics repeats it with smaller batches or after NaN."""
+        self.batches_per_epoch = len(trainer.train_loader)
+        self.batches = 0
+        self._last_end_ns = monotonic_ns()
+        if recorder.stage != WARMUP:
+            recorder.stage = STEP
+
+    def batch_starts(self, trainer: Any, recorder: Recorder) -> None:
+        """The loader has delivered."""
+        self._wait_s = (monotonic_ns() - self._last_end_ns) / 1e9
+
+    def batch_ends(self, trainer: Any, recorder: Recorder) -> None:
+        """Record the step."""
+        self.batches += 1
+        epoch = trainer.epoch
+        self.step = epoch * self.batches_per_epoch + self.batches
+        norm = torch_hook.take_grad_norm()
+        loss, grad_norm = (
+            (_loss(trainer), None if norm is None else float(norm)) if _may_read(trainer) else (None, None)
+        )
+        lr = trainer.optimizer.param_groups[0]["lr"]
+        memory = None if self._memory is None else self._memory.read()
+        recorder.record(self.step, epoch, loss, lr, grad_norm, self._wait_s, memory)
+        recorder.stage = STEP
+
+    def batch_is_over(self, trainer: Any, recorder: Recorder) -> Optional[Tuple[int, int]]:
+        """Serve a command; return it where the process is to end now."""
+        command = recorder.command()
+        ending = None if command is None else save_request.serve(trainer, self, recorder, command)
+        self._last_end_ns = monotonic_ns()
+        return ending
+
+    def epoch_ends(self, trainer: Any, recorder: Recorder) -> None:
+        """Only validation and saving are left of it."""
+        recorder.stage = VALIDATE
+
+    def model_is_saved(self, trainer: Any, recorder: Recorder) -> None:
+        """Report which checkpoints this call has rewritten."""
+        paths = self.changed_files(trainer)
+        if paths and claim.rank == 0:
+            step = (trainer.epoch + 1) * self.batches_per_epoch
+            events.write("checkpoint_saved", paths=paths, epoch=trainer.epoch, step=step, requested=False)
+
+    def fit_epoch_ends(self, trainer: Any, recorder: Recorder) -> None:
+        """Validation and saving are over; after the last epoch it is said once more of the best checkpoint."""
+        if not self.final:
+            recorder.stage = STEP
+
+    def train_ends(self, trainer: Any, recorder: Recorder) -> None:
+        """Everything is done."""
+        events.write("train_end", epoch=trainer.epoch, step=self.step)
+        recorder.stage = ENDED
+
+    def changed_files(self, trainer: Any) -> List[str]:
+        """Return the checkpoints that are new or rewritten since the last call, by their inode, time and size."""
+        changed = []
+        for path in (trainer.last, trainer.best, trainer.wdir / ("epoch%d.pt" % getattr(trainer, "epoch", 0))):
+            try:
+                found = os.stat(str(path))
+            except OSError:
+                continue
+            mark = (found.st_ino, found.st_mtime_ns, found.st_size)
+            name = os.path.abspath(str(path))
+            if self._files.get(name) != mark:
+                self._files[name] = mark
+                changed.append(name)
+        return changed
+
+
+Moment = Callable[[Run, Any, Recorder], Any]
+SETTING_UP = ("on_pretrain_routine_start", "on_pretrain_routine_end")
+"""The first is said on rank 0 only since ultralytics 8.4."""
+BEFORE: Dict[str, Moment] = {
+    "on_train_start": Run.train_starts,
+    "on_train_epoch_start": Run.epoch_starts,
+    "on_train_batch_start": Run.batch_starts,
+    "on_train_batch_end": Run.batch_ends,
+    "on_train_epoch_end": Run.epoch_ends,
+    "on_model_save": Run.model_is_saved,
+    "on_fit_epoch_end": Run.fit_epoch_ends,
+}
+"""Before the callbacks of the user, which may raise: a step that was made is in the record."""
+AFTER: Dict[str, Moment] = {"on_train_batch_end": Run.batch_is_over, "on_train_end": Run.train_ends}
+"""After them: what a callback takes is no wait for data, and what it changed is saved."""
+
+
+def install(module: ModuleType) -> None:
+    """Wrap the trainer in `module`, ultralytics.engine.trainer."""
+    trainer = module.BaseTrainer
+    trainer.run_callbacks = _with_moments(trainer.run_callbacks)
+    trainer.save_model = _in_stage(trainer.save_model, CHECKPOINT)
+    trainer.final_eval = _in_stage(trainer.final_eval, VALIDATE, final=True)
+
+
+def install_validator(module: ModuleType) -> None:
+    """Serve commands between the batches of a validation too, which can take as long as many steps."""
+    validator = module.BaseValidator
+    original = validator.run_callbacks
+
+    @wraps(original)
+    def run_callbacks(self: Any, event: str, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, event, *args, **kwargs)
+        ending = _between_validations() if event == "on_val_batch_end" else None
+        if ending is not None:
+            end_if_asked(ending)
+        return result
+
+    validator.run_callbacks = run_callbacks
+
+
+def _with_moments(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def run_callbacks(self: Any, event: str, *args: Any, **kwargs: Any) -> Any:
+        if event in SETTING_UP:
+            _begin(self)
+        before = BEFORE.get(event)
+        if before is not None:
+            _reach(before, self, event)
+        result = original(self, event, *args, **kwargs)
+        after = AFTER.get(event)
+        ending = None if after is None else _reach(after, self, event)
+        if ending is not None:
+            end_if_asked(ending)  # outside the fence: a handler of the user's may raise what it likes
+        return result
+
+    return run_callbacks
+
+
+def _in_stage(original: Callable[..., Any], stage: int, *, final: bool = False) -> Callable[..., Any]:
+    @wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        run, recorder = _run, claim.holding()
+        if run is None or recorder is None or run.trainer is not self:
+            return original(self, *args, **kwargs)
+        run.final = run.final or final
+        before, recorder.stage = recorder.stage, stage
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            recorder.stage = before
+
+    return method
+
+
+def _begin(trainer: Any) -> None:
+    """A training is being set up in this process; ultralytics' parent of several ranks trains nothing itself."""
+    global _run
+    try:
+        if getattr(trainer, "ddp", False) or (_run is not None and _run.trainer is trainer):
+            return
+        recorder = claim.take(claim.ULTRALYTICS)
+        if recorder is not None:
+            recorder.stage = SETUP
+            _run = Run(trainer)
+    except Exception as error:
+        failed("ultralytics_hook.begin", error)
+
+
+def _reach(moment: Moment, trainer: Any, event: str) -> Any:
+    """Pass a moment of the training to its run."""
+    try:
+        run, recorder = _run, claim.take(claim.ULTRALYTICS)
+        if run is None or recorder is None or run.trainer is not trainer:
+            return None
+        return moment(run, trainer, recorder)
+    except Exception as error:
+        failed("ultralytics_hook." + event, error)
+        return None
+
+
+def _between_validations() -> Optional[Tuple[int, int]]:
+    run = _run
+    if run is None or run.final or run.trainer is None:
+        return None
+    return _reach(Run.batch_is_over, run.trainer, "on_val_batch_end")
+
+
+def _loss(trainer: Any) -> Optional[float]:
+    """Return the sum of the loss items: a dict of tensors since ultralytics 8.4, one tensor before."""
+    items = trainer.loss_items
+    if isinstance(items, dict):
+        return sum([float(one) for one in items.values()])
+    return float(items.sum()) if hasattr(items, "sum") else None
+
+
+def _may_read(trainer: Any) -> bool:
+    """Whether reading a tensor waits for nothing: ultralytics has just read them for its progress bar, on rank 0."""
+    return claim.rank == 0 or trainer.device.type == "cpu"
+
+
+def _memory_of(trainer: Any) -> Optional[GpuMemory]:
+    if trainer.device.type != "cuda":
+        return None
+    import torch
+
+    return GpuMemory(torch)
+
+
+def _version() -> Optional[str]:
+    import ultralytics
+
+    return getattr(ultralytics, "__version__", None)

@@ -1,0 +1,139 @@
+"""An attempt's folder made, read and commanded by hand, with the numbers of core/folder.py; no daemon, no shim."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from supervisor.core import folder as at
+
+AGENT_PATH = Path(__file__).resolve().parents[2] / "supervisor" / "agent" / "path"
+WANTED = ("3.8", "3.10", "3.12", "3.13")
+
+
+def interpreters() -> list[Path]:
+    """Bare interpreters of several ages where pyenv has them, and the one that runs the tests."""
+    versions = Path.home() / ".pyenv" / "versions"
+    found = [next(iter(sorted(versions.glob(f"{one}.*/bin/python"))), None) for one in WANTED]
+    return [path for path in found if path] or [Path(sys.executable)]
+
+
+class Record(NamedTuple):
+    sequence: int
+    step: int
+    monotonic_ns: int
+    epoch: int
+    known: int
+    loss: float
+    lr: float
+    grad_norm: float
+    data_wait_s: float
+    gpu_memory_bytes: int
+    check: int
+
+
+class Attempt:
+    """One attempt's folder, and programs run under it."""
+
+    def __init__(self, folder: Path, cwd: Path | None = None) -> None:
+        self.folder, self.cwd = folder, cwd or folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    # --- what the shim does ---------------------------------------------------------------------------------------
+
+    def make_recorder(self, capacity: int = 64, rank: int = 0) -> Path:
+        path = self.recorder(rank)
+        identity = at.IDENTITY.pack(at.MAGIC, at.HEADER_BYTES, at.RECORD.size, capacity, rank)
+        path.write_bytes(identity.ljust(at.HEADER_BYTES + capacity * at.RECORD.size, b"\0"))
+        return path
+
+    def command(self, command: int, number: int) -> None:
+        with self.recorder().open("r+b") as file:
+            file.seek(at.COMMAND_OFFSET)
+            file.write(at.COMMAND.pack(command, number))
+
+    def environment(self, **more: str) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("ROCM_", "PYTHON"))}
+        path = os.pathsep.join(filter(None, (str(AGENT_PATH), more.pop("PYTHONPATH", ""))))
+        return {**kept, at.ENV_FOLDER: str(self.folder), "PYTHONPATH": path, **more}
+
+    def start(self, command: Sequence[str | Path], **environment: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [str(word) for word in command],
+            env=self.environment(**environment),
+            cwd=self.cwd,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, command: Sequence[str | Path], **environment: str) -> Finished:
+        process = self.start(command, **environment)
+        output, _ = process.communicate(timeout=240)
+        return Finished(process.returncode, output)
+
+    # --- what the daemon reads ------------------------------------------------------------------------------------
+
+    def recorder(self, rank: int = 0) -> Path:
+        return self.folder / (at.RECORDER if rank == 0 else f"recorder.rank{rank}.bin")
+
+    def header(self, offset: int, layout: struct.Struct, rank: int = 0) -> tuple[Any, ...]:
+        return layout.unpack_from(self.recorder(rank).read_bytes()[: at.HEADER_BYTES], offset)
+
+    def head(self, rank: int = 0) -> int:
+        return int(self.header(at.HEAD_OFFSET, at.HEAD, rank)[0]) if self.recorder(rank).exists() else 0
+
+    def stage(self) -> str:
+        return at.STAGES[self.header(at.STAGE_OFFSET, at.STAGE)[0]]
+
+    def answer(self) -> tuple[int, int]:
+        answer, number = self.header(at.ANSWER_OFFSET, at.ANSWER)
+        return answer, number
+
+    def records(self, rank: int = 0) -> list[Record]:
+        content = self.recorder(rank).read_bytes()
+        capacity = at.IDENTITY.unpack_from(content, 0)[3]
+        head = self.head(rank)
+        found = []
+        for number in range(max(0, head - capacity), head):
+            offset = at.HEADER_BYTES + number % capacity * at.RECORD.size
+            record = Record(*at.RECORD.unpack_from(content, offset))
+            assert record.sequence == number + 1
+            assert record.check == (record.sequence & 0xFFFFFFFF) ^ at.CHECK_XOR
+            found.append(record)
+        return found
+
+    def said(self, event: str | None = None) -> list[dict[str, Any]]:
+        path = self.folder / at.AGENT
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [fact for fact in map(json.loads, lines) if event in (None, fact["event"])]
+
+    def failures(self) -> list[dict[str, Any]]:
+        return self.said("hook_failed") + self.said("save_failed")
+
+
+class Finished(NamedTuple):
+    code: int
+    output: str
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    """Return when `condition` holds; fail when it does not within `seconds`."""
+    deadline = time.perf_counter() + seconds
+    while not condition():
+        assert time.perf_counter() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+def plain_environment(**more: str) -> Mapping[str, str]:
+    """The environment of a program that nobody supervises."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("ROCM_", "PYTHON"))}
+    return {**kept, **more}

@@ -1,0 +1,87 @@
+"""What only a card can show: autocast there, errors that name it, and that recording a model calls no MIOpen."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from checking import Skip
+from comparing import differences, unlike
+from comparing import operands as on_cpu
+from patching import patched, small
+from rocm_agent.conv2d import ALGORITHMS, conv2d
+from torch.nn.functional import conv2d as native
+
+
+def card() -> str:
+    """Return the device, with float32 products as precise as on the CPU; skip where torch sees no card."""
+    if not torch.cuda.is_available():
+        raise Skip("torch sees no GPU here")
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    return "cuda"
+
+
+def operands(*shapes: Any) -> tuple[torch.Tensor, ...]:
+    """Return x, weight and bias on the card, wanting gradients."""
+    device = card()
+    return tuple(tensor.detach().to(device).requires_grad_() for tensor in on_cpu(*shapes))
+
+
+def check_results_and_gradients_on_the_card_are_natives() -> None:
+    for algorithm in ALGORITHMS:
+        function = functools.partial(conv2d, algorithm=algorithm)
+        for groups, padding in ((1, 1), (2, "same"), (8, 0)):
+            made = operands((4, 8, 17, 16), (16, 8 // groups, 3, 2))
+            options = {"groups": groups, "padding": padding}
+            assert not differences(function, native, made, options, bound=5e-6), (algorithm, options)
+
+
+def check_autocast_on_the_card_gives_natives_dtypes_and_results() -> None:
+    made = operands((4, 8, 17, 16), (16, 4, 3, 3))
+    for algorithm in ALGORITHMS:
+        function = functools.partial(conv2d, algorithm=algorithm)
+        for dtype, bound in ((torch.float16, 2e-3), (torch.bfloat16, 1.6e-2)):
+            with torch.autocast("cuda", dtype=dtype):
+                assert function(*made, groups=2).dtype is dtype
+                assert not differences(function, native, made, {"groups": 2}, bound=bound), (algorithm, dtype)
+
+
+def check_autocast_of_another_device_changes_nothing() -> None:
+    made = operands((4, 8, 17, 16), (16, 4, 3, 3))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert conv2d(*made, groups=2).dtype is torch.float32
+
+
+def check_operands_on_two_devices_are_refused_as_native_refuses_them() -> None:
+    x, weight, bias = operands((4, 8, 17, 16), (16, 8, 3, 3))
+    for arguments in ((x.cpu(), weight, bias), (x, weight.cpu(), bias), (x, weight, bias.cpu())):
+        for function in (native, conv2d):
+            try:
+                function(*arguments)
+            except RuntimeError as error:
+                assert "should be the same" in str(error) or "same device" in str(error)  # noqa: PT017 - no pytest
+            else:
+                raise AssertionError(function)
+
+
+def library_calls(function: Any) -> set[str]:
+    """Return the convolutions of cuDNN or MIOpen that ran on the way through `function`."""
+    with torch.profiler.profile() as profile:
+        function()
+    names = {event.key for event in profile.key_averages()}
+    return {name for name in names if "cudnn_conv" in name or "miopen_" in name}
+
+
+def check_tracing_on_the_card_records_convolutions_without_the_vendors_library() -> None:
+    device = card()
+    model, x = small().to(device), torch.randn(2, 3, 8, 8, device=device)
+    expected = model(x)
+    if not torch.backends.cudnn.enabled or not library_calls(lambda: model(x)):
+        raise Skip("native does not use the vendor's library here")
+    traced = []
+    with patched():
+        assert not library_calls(lambda: traced.append(torch.jit.trace(model, x, check_trace=False)))
+    assert torch.backends.cudnn.enabled
+    assert str(traced[0].inlined_graph).count("aten::_convolution") == 3
+    assert not unlike("y", traced[0](x), expected, bound=1e-5)

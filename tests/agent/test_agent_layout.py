@@ -1,0 +1,44 @@
+"""The agent's numbers are those of core/folder.py."""
+
+from __future__ import annotations
+
+import importlib.util
+import struct
+from types import ModuleType
+
+import pytest
+from agent_by_hand import AGENT_PATH
+
+from supervisor.core import folder as at
+
+ONLY_THE_AGENTS = {"SETUP", "WARMUP", "STEP", "VALIDATE", "CHECKPOINT", "ENDED"}
+
+
+@pytest.fixture(scope="module")
+def layout() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("agents_layout", AGENT_PATH / "rocm_agent" / "layout.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_number_of_the_agent_is_the_contracts(layout: ModuleType) -> None:
+    names = {name for name in vars(layout) if name.isupper()} - ONLY_THE_AGENTS
+    assert len(names) > 25
+    for name in names:
+        mine, theirs = getattr(layout, name), getattr(at, name)
+        if isinstance(theirs, struct.Struct):
+            mine, theirs = mine.format, theirs.format
+        assert mine == theirs, name
+
+
+def test_stages_are_numbered_as_the_contract_names_them(layout: ModuleType) -> None:
+    for name in ONLY_THE_AGENTS:
+        assert at.STAGES[getattr(layout, name)] == name.lower()
+
+
+def test_only_the_agent_is_put_on_the_path() -> None:
+    found = {entry.name for entry in AGENT_PATH.iterdir() if entry.name != "__pycache__"}
+    assert found == {"sitecustomize.py", "rocm_agent"}

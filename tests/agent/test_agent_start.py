@@ -1,0 +1,140 @@
+"""What supervision does to a Python program that trains nothing: nothing that the program could notice."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from agent_by_hand import AGENT_PATH, Attempt, wait_for
+
+from supervisor.core import folder as at
+
+DUMP = signal.SIGRTMIN + at.STACKS_SIGNAL_OFFSET
+
+
+def test_a_process_says_that_it_is_alive(attempt: Attempt, python: Path) -> None:
+    assert attempt.run([python, "-c", "print('hello')"]) == (0, "hello\n")
+    (alive,) = attempt.said()
+    assert alive["event"] == "alive"
+    assert alive["rank"] == 0
+    assert Path(alive["python"]).name.startswith("python")
+    assert not attempt.recorder().exists()
+
+
+def test_the_users_own_sitecustomize_runs_too_and_may_change_the_path(
+    attempt: Attempt, python: Path, tmp_path: Path
+) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "sitecustomize.py").write_text("import sys\nsys.path.append('/added')\nmark = 'theirs'\n")
+    program = "import sitecustomize, rocm_agent, sys; print(sitecustomize.mark, '/added' in sys.path, sys.path[1])"
+    finished = attempt.run([python, "-c", program], PYTHONPATH=str(theirs))
+    assert finished == (0, f"theirs True {AGENT_PATH}\n")
+    assert attempt.said("alive")
+
+
+def test_an_error_in_the_users_sitecustomize_is_reported_as_without_us(
+    attempt: Attempt, python: Path, tmp_path: Path
+) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "sitecustomize.py").write_text("raise RuntimeError('theirs is broken')\n")
+    finished = attempt.run([python, "-c", "print('goes on')"], PYTHONPATH=str(theirs))
+    assert finished.code == 0
+    assert "theirs is broken" in finished.output
+    assert "goes on\n" in finished.output
+
+
+def test_without_the_variable_nothing_of_the_agent_is_imported(attempt: Attempt, python: Path) -> None:
+    program = "import sys; print([name for name in sys.modules if 'rocm_agent' in name], *sys.meta_path)"
+    finished = attempt.run([python, "-c", program], **{at.ENV_FOLDER: ""})
+    assert finished.output.startswith("[] ")
+    assert "rocm_agent" not in finished.output
+    assert list(attempt.folder.iterdir()) == []
+
+
+def test_the_start_imports_no_torch_and_nothing_slow(attempt: Attempt, python: Path) -> None:
+    program = "import sys; print({'torch', 'typing', 're', 'json', 'mmap', 'traceback', 'signal'} & set(sys.modules))"
+    plain = attempt.run([python, "-c", program], **{at.ENV_FOLDER: ""})
+    assert attempt.run([python, "-c", program]) == plain
+
+
+@pytest.mark.parametrize("kind", ["absent", "file", "unreadable"])
+def test_a_broken_attempt_folder_never_raises_into_the_program(tmp_path: Path, python: Path, kind: str) -> None:
+    folder = tmp_path / "attempt"
+    if kind == "file":
+        folder.write_text("not a folder")
+    elif kind == "unreadable":
+        folder.mkdir()
+        for name in (at.AGENT, at.RECORDER):
+            (folder / name).mkdir()
+        (folder / at.STACKS).write_text("not a folder")
+    broken = Attempt(tmp_path / "elsewhere")
+    program = "import rocm_agent as a; a.step(loss=1.0); a.stage('validate'); a.checkpoint_saved('x'); print('fine')"
+    assert broken.run([python, "-c", program], **{at.ENV_FOLDER: str(folder)}) == (0, "fine\n")
+
+
+def test_the_exception_that_ends_a_program_is_told_and_printed(attempt: Attempt, python: Path) -> None:
+    finished = attempt.run([python, "-c", "def f(n): raise ValueError('bad ' + 'x' * 99999)\nf(1)"])
+    assert finished.code == 1
+    assert "ValueError: bad" in finished.output
+    (told,) = attempt.said("exception")
+    assert told["type"] == "ValueError"
+    assert told["message"].startswith("bad xxx")
+    assert "in f" in told["traceback"]
+    assert len(told["traceback"]) <= 16 << 10
+
+
+def test_an_exception_is_told_even_where_a_library_replaced_the_hook(attempt: Attempt, python: Path) -> None:
+    program = "import sys\nsys.excepthook = lambda *a: print('pretty')\n1 / 0"
+    assert attempt.run([python, "-c", program]) == (1, "pretty\n")
+    assert [told["type"] for told in attempt.said("exception")] == ["ZeroDivisionError"]
+
+
+def test_a_process_dumps_its_stacks_when_asked_and_takes_the_file_away(attempt: Attempt, python: Path) -> None:
+    program = "import sys\ndef waits_here():\n    print('up', flush=True)\n    sys.stdin.read()\nwaits_here()"
+    process = attempt.start([python, "-c", program])
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "up\n"
+        file = attempt.folder / at.STACKS / f"{process.pid}.txt"
+        process.send_signal(DUMP)
+        wait_for(lambda: "waits_here" in file.read_text())
+    finally:
+        process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert not file.exists()
+
+
+FORKS = """
+import multiprocessing as mp, os, sys, threading
+def child(ready, done):
+    ready.set()
+    done.wait(20)
+if __name__ == "__main__":
+    context = mp.get_context("fork")
+    ready, done = context.Event(), context.Event()
+    process = context.Process(target=child, args=(ready, done))
+    process.start()
+    ready.wait(20)
+    print(process.pid, flush=True)
+    sys.stdin.read()
+    done.set()
+    process.join()
+"""
+
+
+def test_a_forked_child_answers_into_its_own_file_until_it_ends(attempt: Attempt, python: Path) -> None:
+    process = attempt.start([python, "-c", FORKS])
+    assert process.stdout is not None
+    try:
+        pid = int(process.stdout.readline())
+        file = attempt.folder / at.STACKS / f"{pid}.txt"
+        assert file.exists()
+        os.kill(pid, DUMP)
+        wait_for(lambda: "in child" in file.read_text())
+    finally:
+        process.communicate(timeout=20)
+    assert list((attempt.folder / at.STACKS).iterdir()) == []

@@ -1,0 +1,315 @@
+"""The generic hook under real PyTorch trainings, in every training environment."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from agent_by_hand import Attempt, plain_environment
+
+from supervisor.core import folder as at
+
+pytestmark = pytest.mark.train
+
+PRELUDE = """
+import sys, torch
+from torch import nn
+torch.manual_seed(3)
+torch.set_num_threads(1)
+model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.3), nn.ReLU(), nn.Linear(16, 1))
+data = [(torch.randn(4, 8), torch.randn(4, 1)) for _ in range(8)]
+"""
+
+TRAINING = (
+    PRELUDE
+    + """
+from torch.utils.data import DataLoader
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 4, 0.5)
+for batch, target in DataLoader(data, batch_size=None, shuffle=True):
+    loss = nn.functional.mse_loss(model(batch), target)
+    optimizer.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    scheduler.step()
+    print(repr(loss.item()))
+    with torch.no_grad():
+        for _ in DataLoader(data, batch_size=None): pass
+print(torch.randn(3).tolist(), [p.double().sum().item() for p in model.parameters()])
+"""
+)
+
+
+def _trainer(attempt: Attempt, python: Path) -> Callable[..., str]:
+    def train(program: str, **environment: str) -> str:
+        finished = attempt.run([python, "-W", "error::UserWarning", "-c", program], **environment)
+        assert finished.code == 0, finished.output
+        assert not attempt.failures()
+        return finished.output
+
+    return train
+
+
+@pytest.fixture
+def train(attempt: Attempt, train_python: Path) -> Callable[..., str]:
+    """Train in each environment: for what depends on the version of torch."""
+    return _trainer(attempt, train_python)
+
+
+@pytest.fixture
+def train_once(attempt: Attempt, owner_python: Path) -> Callable[..., str]:
+    """Train in one environment: for what is the agent's alone."""
+    return _trainer(attempt, owner_python)
+
+
+def test_a_plain_training_is_recorded_step_by_step_and_its_numbers_are_unchanged(
+    attempt: Attempt, train: Callable[..., str], train_python: Path
+) -> None:
+    attempt.make_recorder()
+    attempt.command(at.COMMAND_SAVE, 5)
+    output = train(TRAINING)
+    alone = subprocess.run(
+        [str(train_python), "-c", TRAINING], env=plain_environment(), capture_output=True, text=True, check=True
+    )
+    assert output == alone.stdout, "bit for bit: losses, weights and the generator's state"
+    records = attempt.records()
+    losses = [float(line) for line in output.splitlines()[:-1]]
+    assert [record.step for record in records] == list(range(1, 9))
+    assert [record.loss for record in records] == losses
+    assert [round(record.lr, 6) for record in records] == [0.1] * 4 + [0.05] * 4
+    assert all(record.grad_norm > 0 and record.data_wait_s > 0 for record in records)
+    known = at.KNOWN_LOSS | at.KNOWN_LR | at.KNOWN_GRAD_NORM | at.KNOWN_DATA_WAIT
+    assert {record.known for record in records} == {known}
+    assert attempt.stage() == "step"
+    assert attempt.answer() == (at.ANSWER_CANNOT, 5), "nothing in this script could save"
+
+
+def test_a_resumed_adam_goes_on_counting(attempt: Attempt, train: Callable[..., str]) -> None:
+    train(
+        PRELUDE
+        + """
+def fresh(): return torch.optim.Adam(model.parameters(), lr=1e-3)
+def step(optimizer): model(data[0][0]).sum().backward(); optimizer.step()
+import os
+optimizer = fresh()
+if os.fork() == 0:
+    for _ in range(5): step(optimizer)
+    torch.save(optimizer.state_dict(), "a.pt")
+    os._exit(0)
+os.wait()
+optimizer.load_state_dict(torch.load("a.pt"))
+step(optimizer)
+"""
+    )
+    assert [record.step for record in attempt.records()] == [1, 2, 3, 4, 5, 6]
+
+
+def test_two_optimizers_of_one_step_count_once(attempt: Attempt, train_once: Callable[..., str]) -> None:
+    train_once(
+        PRELUDE
+        + """
+one, two = (torch.optim.SGD(model.parameters(), lr=lr) for lr in (0.5, 0.25))
+for batch, target in data:
+    for optimizer in (one, two):
+        model(batch).sum().backward()
+        optimizer.step()
+"""
+    )
+    assert [round(record.lr, 2) for record in attempt.records()] == [0.5] * 8
+
+
+def test_another_optimizer_leads_when_the_first_falls_silent_or_is_gone(
+    attempt: Attempt, train_once: Callable[..., str]
+) -> None:
+    attempt.make_recorder(capacity=256)
+    train_once(
+        PRELUDE
+        + """
+def steps(optimizer, count):
+    for _ in range(count):
+        model(data[0][0]).sum().backward()
+        optimizer.step()
+one, two = (torch.optim.SGD(model.parameters(), lr=lr) for lr in (0.5, 0.25))
+steps(one, 2)
+steps(two, 60)
+two = None
+steps(torch.optim.SGD(model.parameters(), lr=0.125), 3)
+"""
+    )
+    rates = [record.lr for record in attempt.records()]
+    assert rates == [0.5] * 2 + [0.25] * 10 + [0.125] * 3
+    assert [record.step for record in attempt.records()] == list(range(1, 16))
+
+
+def test_an_optimizer_that_calls_another_counts_once(attempt: Attempt, train_once: Callable[..., str]) -> None:
+    train_once(
+        PRELUDE
+        + """
+class Mine(torch.optim.SGD):
+    def step(self, closure=None):
+        super().step(closure)
+        return super().step(closure)
+torch.optim.SGD(model.parameters(), lr=0.1)  # so that the step which Mine calls is watched by itself too
+optimizer = Mine(model.parameters(), lr=0.1)
+for batch, target in data:
+    model(batch).sum().backward()
+    optimizer.step()
+"""
+    )
+    assert attempt.head() == 8
+
+
+def test_the_loss_is_the_unscaled_one_and_nan_stays_nan(attempt: Attempt, current_python: Path) -> None:
+    """Only newer versions of torch have a scaler that works without a GPU; the hook is the same for all."""
+    program = (
+        PRELUDE
+        + """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu")
+for value in (2.0, float("nan"), float("nan")):
+    loss = model(data[0][0]).sum() * value
+    print(repr(loss.item()))
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+    )
+    finished = attempt.run([current_python, "-c", program])
+    assert finished.code == 0, finished.output
+    first, second, third = attempt.records()
+    assert first.loss == float(finished.output.split()[0])
+    assert math.isnan(second.loss)
+    assert math.isnan(third.loss), "the scaler skipped both steps"
+    assert [record.step for record in (first, second, third)] == [1, 2, 3]
+
+
+LOADERS = (
+    PRELUDE
+    + """
+class Set(torch.utils.data.Dataset):
+    def __len__(self): return 8
+    def __getitem__(self, index): return torch.randn(8)
+if __name__ == "__main__":
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(2):
+        for batch in torch.utils.data.DataLoader(Set(), num_workers=2, multiprocessing_context=sys.argv[1]):
+            model(batch).sum().backward()
+            optimizer.step()
+"""
+)
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_the_workers_of_a_data_loader_are_silent(
+    attempt: Attempt, train_python: Path, tmp_path: Path, context: str
+) -> None:
+    attempt.make_recorder()
+    (tmp_path / "program.py").write_text(LOADERS)
+    finished = attempt.run([train_python, tmp_path / "program.py", context], OMP_NUM_THREADS="1")
+    assert finished.code == 0, finished.output
+    assert [record.step for record in attempt.records()] == list(range(1, 17))
+    assert len(attempt.said("claimed")) == len(attempt.said("alive")) == 1
+    assert not attempt.failures()
+    assert list((attempt.folder / at.STACKS).iterdir()) == []
+
+
+def test_a_script_that_counts_for_itself_is_not_counted_twice(attempt: Attempt, train_once: Callable[..., str]) -> None:
+    train_once(
+        PRELUDE
+        + """
+import rocm_agent
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for n, (batch, target) in enumerate(data):
+    loss = model(batch).sum()
+    loss.backward()
+    optimizer.step()
+    rocm_agent.step(loss=loss, step=100 + n, epoch=2, lr=optimizer.param_groups[0]["lr"])
+"""
+    )
+    steps = [record.step for record in attempt.records()]
+    assert steps == [1, *range(100, 108)], "the first step was made before the script first spoke"
+
+
+def test_the_finder_leaves_torch_as_it_was(train: Callable[..., str]) -> None:
+    output = train(
+        """
+import inspect, importlib, pickle, sys, torch
+from importlib.machinery import SourceFileLoader
+assert type(torch.__spec__.loader) is SourceFileLoader and torch.__loader__ is torch.__spec__.loader
+assert "exec_module" not in vars(torch.__loader__)
+assert "PyTorch" in inspect.getsource(torch)
+assert pickle.loads(pickle.dumps(torch.optim.SGD)) is torch.optim.SGD
+optimizer = torch.optim.AdamW([torch.zeros(2, requires_grad=True)])
+assert "closure" in inspect.signature(optimizer.step).parameters
+again = pickle.loads(pickle.dumps(optimizer))
+assert again.step.__func__ is optimizer.step.__func__
+print("fine")
+"""
+    )
+    assert output == "fine\n"
+
+
+def test_a_compiled_model_is_still_counted(attempt: Attempt, current_python: Path) -> None:
+    program = (
+        PRELUDE
+        + """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+fast = torch.compile(model, backend="eager")
+for batch, target in data:
+    loss = nn.functional.mse_loss(fast(batch), target)
+    loss.backward()
+    optimizer.step()
+@torch.compile(backend="eager")
+def compiled_step(): optimizer.step()
+compiled_step()
+"""
+    )
+    finished = attempt.run([current_python, "-c", program], OMP_NUM_THREADS="1")
+    assert finished.code == 0, finished.output
+    assert attempt.head() >= 8
+    assert not attempt.failures()
+
+
+def test_conv2d_is_patched_when_the_setting_says_so(attempt: Attempt, train: Callable[..., str]) -> None:
+    program = "import torch; print(torch.nn.Conv2d._conv_forward.__module__)"
+    assert train(program, **{at.ENV_CONV2D: "off"}) == "torch.nn.modules.conv\n"
+    assert attempt.said("patched") == []
+    train("import torch; from rocm_agent.conv2d import is_patched; assert is_patched()", **{at.ENV_CONV2D: "unfold"})
+    (patched,) = attempt.said("patched")
+    assert patched["conv2d"] == "unfold"
+    assert patched["torch"][0].isdigit()
+
+
+def test_an_unknown_conv2d_setting_is_told_and_changes_nothing(attempt: Attempt, owner_python: Path) -> None:
+    finished = attempt.run([owner_python, "-c", "import torch; print('fine')"], **{at.ENV_CONV2D: "magic"})
+    assert finished == (0, "fine\n")
+    (failed,) = attempt.said("hook_failed")
+    assert "magic" in failed["error"]
+
+
+def test_a_validation_is_no_standstill_of_the_steps(attempt: Attempt, train_once: Callable[..., str]) -> None:
+    stages = """
+import os
+def stage():
+    with open(os.path.join(os.environ["ROCM_SUPERVISOR_ATTEMPT_DIR"], "recorder.bin"), "rb") as recorder:
+        return recorder.read(260)[256]
+"""
+    program = TRAINING + stages + "print('then', stage())\nloss = model(batch).sum(); loss.backward(); optimizer.step()"
+    said = train_once(program + "\nprint('again', stage())")
+    assert f"then {at.STAGES.index('validate')}" in said
+    assert f"again {at.STAGES.index('step')}" in said
+
+
+def test_on_rocm_a_patched_training_keeps_batch_norm_from_miopen_too(
+    attempt: Attempt, train_once: Callable[..., str]
+) -> None:
+    program = "import torch; print(torch.backends.cudnn.enabled)"
+    assert train_once(program, **{at.ENV_CONV2D: "unfold"}) == "True\n"
+    # A torch that was built for ROCm cannot be had here; what tells one from it is this one value.
+    as_rocm = "import torch, torch.version; torch.version.hip = '5.2'\nfrom rocm_agent.process import _avoid_miopen\n"
+    assert train_once(as_rocm + "_avoid_miopen(torch); print(torch.backends.cudnn.enabled)") == "False\n"
