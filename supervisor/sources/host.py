@@ -1,0 +1,86 @@
+"""Reads the machine: memory, load, processor, disks; what cannot be read is None."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import psutil
+
+from supervisor.core.moments import Moment
+from supervisor.core.readings import DiskReading, HostReading
+
+
+def read_host(now: Moment, paths: Iterable[Path], cpu_percent: float | None = None) -> HostReading:
+    """Read the machine and the file systems that hold `paths`; a path that is not there yields no disk."""
+    total_bytes, available_bytes = _memory()
+    return HostReading(
+        at=now,
+        memory_total_bytes=total_bytes,
+        memory_available_bytes=available_bytes,
+        swap_used_bytes=_swap_used_bytes(),
+        load_1m=_load_1m(),
+        cpu_percent=cpu_percent,
+        disks=tuple(disk for path in paths if (disk := read_disk(path)) is not None),
+    )
+
+
+class HostWatch:
+    """The machine, read again and again: processor use is known from the second reading on."""
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self._paths = tuple(paths)
+        self._busy_s: tuple[float, float] | None = None
+
+    def read(self, now: Moment) -> HostReading:
+        """Read the machine; `cpu_percent` is the share of all processors that was busy since the last reading."""
+        before, self._busy_s = self._busy_s, _busy_and_total_s()
+        percent = None
+        if before and self._busy_s and self._busy_s[1] > before[1]:
+            percent = 100 * (self._busy_s[0] - before[0]) / (self._busy_s[1] - before[1])
+            percent = min(100.0, max(0.0, percent))
+        return read_host(now, self._paths, percent)
+
+
+def read_disk(path: Path) -> DiskReading | None:
+    """Return what an ordinary user can still write to the file system of `path`, None where it cannot be asked."""
+    try:
+        stat = os.statvfs(path)
+    except OSError:
+        return None
+    return DiskReading(
+        path=str(path), free_bytes=stat.f_bavail * stat.f_frsize, total_bytes=stat.f_blocks * stat.f_frsize
+    )
+
+
+def _memory() -> tuple[int | None, int | None]:
+    try:
+        memory = psutil.virtual_memory()
+    except (OSError, RuntimeError):
+        return None, None
+    return int(memory.total), int(memory.available)
+
+
+def _swap_used_bytes() -> int | None:
+    try:
+        return int(psutil.swap_memory().used)
+    except (OSError, RuntimeError):
+        return None
+
+
+def _load_1m() -> float | None:
+    try:
+        return os.getloadavg()[0]
+    except OSError:
+        return None
+
+
+def _busy_and_total_s() -> tuple[float, float] | None:
+    try:
+        times = psutil.cpu_times()
+    except (OSError, RuntimeError):
+        return None
+    # Guest time is counted in user time already.
+    total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
+    return total - times.idle - getattr(times, "iowait", 0.0), total

@@ -1,0 +1,262 @@
+"""The kernel log: records of every kind from a list, and real ones through the real device."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.core.moments import Moment
+from supervisor.core.readings import FaultClass as F
+from supervisor.sources.kmsg import REOPEN_S, KernelLog, current_boot_id, parse_record
+
+KMSG = Path("/dev/kmsg")
+NOW = Moment(1000.0, 1_700_000_000.0)
+AMD = "amdgpu 0000:0a:00.0: amdgpu: "
+
+
+class ListFeed:
+    """A device that holds what a test put in: records, or errors to raise."""
+
+    def __init__(self, items: list[bytes | OSError]) -> None:
+        self.items, self.closed = items, False
+
+    def fileno(self) -> int:
+        return 0
+
+    def read(self) -> bytes:
+        if not self.items:
+            raise BlockingIOError
+        item = self.items.pop(0)
+        if isinstance(item, OSError):
+            raise item
+        return item
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def record(sequence: int, message: str, *, facility: int = 0, at_us: int = 990_000_000, more: str = "") -> bytes:
+    return f"{facility << 3 | 3},{sequence},{at_us},-;{message}\n{more}".encode()
+
+
+def log_of(
+    *items: bytes | OSError, boot_id: str | None = None, after: int | None = None, user: bool = False
+) -> KernelLog:
+    return KernelLog(KMSG, user, boot_id, after, open_feed=lambda _path, _oldest: ListFeed(list(items)))
+
+
+def test_a_record_becomes_a_finding_at_its_own_time() -> None:
+    said = log_of(record(7, "usb 1-1: new device"), record(8, AMD + "GPU reset begin!")).read(NOW)
+    assert said is not None
+    (finding,) = said.findings
+    assert (finding.fault, finding.gpu, finding.sequence, finding.fatal) == (F.GPU_RESET, "0000:0a:00.0", 8, True)
+    assert finding.at == NOW.plus(-10.0)
+    assert (said.sequence, said.lost_lines) == (8, 0)
+
+
+def test_a_quiet_log_says_nothing() -> None:
+    log = log_of(record(7, "usb 1-1: new device"))
+    first = log.read(NOW)
+    assert first is not None
+    assert (first.findings, first.sequence) == ((), 7)
+    assert log.read(NOW) is None
+
+
+def test_words_of_user_space_are_believed_only_when_a_setting_says_so() -> None:
+    forged = record(7, AMD + "GPU reset begin!", facility=1)
+    said = log_of(forged).read(NOW)
+    assert said is not None
+    assert (said.findings, said.sequence) == ((), 7)
+    accepted = log_of(forged, user=True).read(NOW)
+    assert accepted is not None
+    assert len(accepted.findings) == 1
+
+
+def test_an_overrun_is_told_by_the_gap() -> None:
+    log = log_of(record(7, "a"), OSError(errno.EPIPE, "Broken pipe"), record(20, "b"))
+    said = log.read(NOW)
+    assert said is not None
+    assert (said.sequence, said.lost_lines) == (20, 12)
+
+
+def test_in_the_same_boot_reading_goes_on_after_the_last_sequence() -> None:
+    items = [record(number, AMD + "GPU reset begin!") for number in range(5, 9)]
+    said = log_of(*items, boot_id=current_boot_id(), after=6).read(NOW)
+    assert said is not None
+    assert [finding.sequence for finding in said.findings] == [7, 8]
+    gone = log_of(*items, boot_id=current_boot_id(), after=2).read(NOW)
+    assert gone is not None
+    assert (len(gone.findings), gone.lost_lines) == (4, 2)
+
+
+def test_after_a_reboot_everything_is_new() -> None:
+    items = [record(number, AMD + "GPU reset begin!") for number in range(5, 9)]
+    said = log_of(*items, boot_id=str(uuid.uuid4()), after=700).read(NOW)
+    assert said is not None
+    assert (len(said.findings), said.lost_lines) == (4, 0)
+
+
+def test_only_a_first_start_begins_at_the_end() -> None:
+    asked = []
+
+    def open_feed(_path: Path, from_oldest: bool) -> ListFeed:
+        asked.append(from_oldest)
+        return ListFeed([])
+
+    KernelLog(KMSG, False, None, None, open_feed=open_feed)
+    KernelLog(KMSG, False, current_boot_id(), 5, open_feed=open_feed)
+    KernelLog(KMSG, False, "another boot", 5, open_feed=open_feed)
+    assert asked == [False, True, True]
+
+
+def test_a_line_without_an_address_belongs_to_the_card_named_next_to_it() -> None:
+    ring = "[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring gfx_0.0.0 timeout, signaled seq=1, emitted seq=3"
+    said = log_of(
+        record(1, AMD + "free PSP TMR buffer", at_us=990_000_000),
+        record(2, ring, at_us=995_000_000),
+        record(3, "amdgpu 0000:0b:00.0: amdgpu: GPU reset begin!", at_us=995_000_400),
+        record(4, "[drm] VRAM is lost due to GPU reset!", at_us=999_000_000),
+    ).read(NOW)
+    assert said is not None
+    assert [finding.gpu for finding in said.findings] == ["0000:0b:00.0", "0000:0b:00.0", None]
+
+
+def test_the_address_that_the_kernel_attaches_is_used() -> None:
+    said = log_of(
+        record(1, "[drm] VRAM is lost due to GPU reset!", more=" SUBSYSTEM=pci\n DEVICE=+pci:0000:0c:00.0\n")
+    ).read(NOW)
+    assert said is not None
+    assert said.findings[0].gpu == "0000:0c:00.0"
+
+
+def test_a_record_never_lies_in_the_future() -> None:
+    said = log_of(record(1, AMD + "GPU reset begin!", at_us=2_000_000_000)).read(NOW)
+    assert said is not None
+    assert said.findings[0].at == NOW
+
+
+def test_escapes_are_undone_but_for_control_characters() -> None:
+    seen = parse_record(rb"3,1,5,-;caf\xc3\xa9 \x1b[31m")
+    assert seen is not None
+    assert seen.message == "café \\x1b[31m"
+
+
+def test_a_log_that_may_not_be_read_names_the_remedy_and_is_tried_again() -> None:
+    allowed = False
+
+    def open_feed(_path: Path, _oldest: bool) -> ListFeed:
+        if not allowed:
+            raise OSError(errno.EPERM, "Operation not permitted")
+        return ListFeed([record(1, AMD + "GPU reset begin!")])
+
+    log = KernelLog(KMSG, False, None, None, open_feed=open_feed)
+    assert "CAP_SYSLOG" in (log.problem or "")
+    assert (log.fileno(), log.read(NOW)) == (-1, None)
+    allowed = True
+    assert log.read(NOW.plus(1)) is None
+    assert log.read(NOW.plus(REOPEN_S)) is not None
+    assert log.problem is None
+
+
+def test_a_path_that_is_no_device_is_a_problem(tmp_path: Path) -> None:
+    log = KernelLog(tmp_path / "absent", False, None, None)
+    assert "enabled = false" in (log.problem or "")
+
+
+def test_a_device_that_breaks_is_closed_and_told() -> None:
+    log = log_of(record(1, "a"), OSError(errno.EIO, "Input/output error"))
+    said = log.read(NOW)
+    assert said is not None
+    assert (said.sequence, log.fileno()) == (1, -1)
+    assert "Input/output error" in (log.problem or "")
+
+
+def test_recorded_records_of_an_oom_kill(corpus: Path) -> None:
+    lines = (corpus / "kernel/recorded/memcg-oom.kmsg").read_bytes().splitlines(keepends=True)
+    said = log_of(*lines).read(Moment(5400.0, 1_700_000_000.0))
+    assert said is not None
+    assert {finding.fault for finding in said.findings} == {F.OOM_KILL}
+    assert {finding.pid for finding in said.findings} == {None, 12402}
+
+
+@given(st.binary(max_size=120) | st.text(max_size=40).map(lambda text: f"3,5,7,-;{text}".encode("utf-8", "replace")))
+def test_no_record_makes_it_raise_or_invent(raw: bytes) -> None:
+    seen = parse_record(raw)
+    if seen is not None:
+        assert f",{seen.sequence}," in raw.decode("utf-8", "backslashreplace") or b",0" in raw
+        assert seen.device is None or seen.device.encode() in raw
+    said = log_of(raw).read(NOW)
+    assert (said is None) == (seen is None)
+
+
+# --- the real device ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def log() -> Iterator[KernelLog]:
+    if os.geteuid() != 0 or not os.access(KMSG, os.W_OK):
+        pytest.skip("writing kernel records needs root and /dev/kmsg")
+    log = KernelLog(KMSG, accept_user_records=True, boot_id=None, after_sequence=None)
+    yield log
+    log.close()
+
+
+def now() -> Moment:
+    return Moment(time.clock_gettime(time.CLOCK_MONOTONIC), 1_700_000_000.0)
+
+
+def write(line: str) -> None:
+    with KMSG.open("w") as device:
+        device.write(f"<3>{line}\n")
+
+
+def wait_for(log: KernelLog, mark: str) -> tuple[int, str | None]:
+    """Return sequence and card of the finding whose line holds the mark."""
+    end = time.perf_counter() + 5
+    while time.perf_counter() < end:
+        select.select([log.fileno()], [], [], 1.0)
+        said = log.read(now())
+        for finding in said.findings if said else ():
+            if mark in finding.line:
+                assert abs(finding.at.monotonic_s - now().monotonic_s) < 30
+                return finding.sequence, finding.gpu
+    raise AssertionError(f"{mark} did not come")
+
+
+@pytest.mark.kernel
+def test_a_real_record_is_found_where_it_is_told_to_be_believed(log: KernelLog) -> None:
+    mark = uuid.uuid4().hex
+    write(f"amdgpu 0000:0a:00.0: amdgpu: GPU reset begin! test {mark}")
+    sequence, gpu = wait_for(log, mark)
+    assert gpu == "0000:0a:00.0"
+    assert log.sequence is not None
+    assert log.sequence >= sequence
+    again = KernelLog(KMSG, True, current_boot_id(), sequence - 1)
+    assert wait_for(again, mark)[0] == sequence
+    again.close()
+    strict = KernelLog(KMSG, False, current_boot_id(), sequence - 1)
+    said = strict.read(now())
+    strict.close()
+    assert said is not None
+    assert not any(mark in finding.line for finding in said.findings)
+
+
+@pytest.mark.kernel
+def test_a_first_start_on_the_real_device_reads_nothing_old() -> None:
+    if os.geteuid() != 0 or not os.access(KMSG, os.W_OK):
+        pytest.skip("writing kernel records needs root and /dev/kmsg")
+    mark = uuid.uuid4().hex
+    write(f"amdgpu 0000:0a:00.0: amdgpu: GPU reset begin! old {mark}")
+    log = KernelLog(KMSG, True, None, None)
+    said = log.read(now())
+    log.close()
+    assert said is None or not any(mark in finding.line for finding in said.findings)

@@ -1,0 +1,80 @@
+"""The process tree, with real processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from supervisor.core.moments import Moment
+from supervisor.sources.processes import TreeWatch, read_tree
+
+TREE = """
+import subprocess, sys
+program = "import sys; data = bytearray(32 << 20); print('up', flush=True); sys.stdin.read()"
+command, pipe = [sys.executable, "-c", program], subprocess.PIPE
+children = [subprocess.Popen(command, stdin=pipe, stdout=pipe) for _ in "ab"]
+for child in children: child.stdout.readline()
+print("up", flush=True)
+for line in sys.stdin:
+    if line == "spin\\n":
+        import time
+        end = time.process_time() + 0.3
+        while time.process_time() < end: pass
+        print("spun", flush=True)
+"""
+
+
+@contextmanager
+def running(program: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    try:
+        yield process
+    finally:
+        process.communicate("", timeout=10)
+
+
+def now() -> Moment:
+    return Moment(time.perf_counter(), 1_700_000_000.0)
+
+
+def test_the_whole_tree_is_counted_and_weighed() -> None:
+    with running(TREE) as root:
+        reading = read_tree(root.pid, now())
+        assert reading.processes == 3
+        assert reading.rss_bytes is not None
+        assert reading.rss_bytes > 2 * (32 << 20)
+        assert (reading.cpu_percent, reading.uninterruptible_pids) == (None, ())
+
+
+def test_processor_use_is_that_of_the_interval() -> None:
+    with running(TREE) as root:
+        assert root.stdin is not None
+        assert root.stdout is not None
+        watch, started = TreeWatch(root.pid), now()
+        assert watch.read(started).cpu_percent is None
+        root.stdin.write("spin\n")
+        root.stdin.flush()
+        assert root.stdout.readline() == "spun\n"
+        busy = watch.read(started.plus(1.0)).cpu_percent
+        assert busy is not None
+        assert 25 <= busy <= 60
+        idle = watch.read(started.plus(2.0)).cpu_percent
+        assert idle is not None
+        assert idle < 15
+
+
+def test_a_tree_that_is_gone_has_no_processes_and_no_numbers() -> None:
+    with running(TREE) as root:
+        watch = TreeWatch(root.pid)
+        assert watch.read(now()).processes == 3
+    reading = watch.read(now())
+    assert (reading.processes, reading.rss_bytes, reading.cpu_percent) == (0, None, None)
+    assert read_tree(-1, now()).processes == 0
+    assert read_tree(2**40, now()).processes == 0
