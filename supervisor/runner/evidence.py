@@ -1,0 +1,257 @@
+"""Takes evidence of an attempt before it is killed, whatever state it is in; it interprets nothing and never waits on.
+
+Every part runs in a thread of its own and writes a file of its own: one that hangs in the kernel (the very fault that
+is looked at may do that) costs the others nothing. The environment of a process is never read: secrets live there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from supervisor.core import folder as names
+from supervisor.core.readings import GpuReading, HostReading, StepRecord
+from supervisor.runner import shim
+from supervisor.runner.attempt import read_shim
+from supervisor.runner.launcher import Launcher
+from supervisor.runner.shim import Process
+
+STACKS_LIMIT_S = 1.0
+"""How long processes may take to dump their stacks."""
+STACKS_PAUSE_S = 0.005
+STACKS_SETTLED_S = 0.03
+"""A dump that has not grown for so long is complete: it is written in one go."""
+STACKS_LIMIT_BYTES = 1 << 20
+RECORDS_KEPT = 200
+TAIL_BYTES = 65536
+RAW_TAIL_BYTES = 4 * TAIL_BYTES
+"""Redraws of a progress bar fold to much less than they take."""
+PROC_FILES = ("status", "wchan", "stack", "syscall", "stat", "limits", "cmdline")
+"""In this order: reading `cmdline` waits for the memory lock, which a process stuck in the kernel may hold."""
+PROC_THREAD_FILES = ("comm", "wchan", "stack", "stat")
+PROC_FILE_LIMIT_BYTES = 16384
+THREADS_LIMIT = 64
+NO_ANSWER = "DTtZX"
+"""States in which a process dumps nothing."""
+
+CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvidenceFacts:
+    """What the daemon knows already and puts beside what is looked up."""
+
+    records: Sequence[StepRecord] = ()
+    """The newest steps, oldest first."""
+    kernel_lines: Sequence[str] = ()
+    gpus: Sequence[GpuReading] = ()
+    host: Sequence[HostReading] = ()
+    configuration: str = ""
+    """As text, without secrets."""
+    checkpoints: Sequence[Path] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvidenceResult:
+    """Where the evidence lies and what is not among it."""
+
+    folder: Path
+    took_s: float
+    missing: tuple[str, ...] = ()
+    """What could not be had in time, each with its reason."""
+
+
+Part: TypeAlias = Callable[[Path], list[str]]
+"""Writes its files into the incident's folder and returns what it could not have; may raise OSError."""
+
+
+def take(  # noqa: PLR0913 - whom to ask, about what, and for how long
+    folder: Path, launcher: Launcher, slot: str, facts: EvidenceFacts, incident_id: str, *, limit_s: float = 5.0
+) -> EvidenceResult:
+    """Take the evidence of the attempt in `folder` into evidence/INCIDENT; it returns within `limit_s`, always.
+
+    It raises nothing: what failed or hung is named in `missing`, and a part that hung writes its file if it ever ends.
+    """
+    began = time.perf_counter()
+    target = folder / names.EVIDENCE / _safe_name(incident_id)
+    deadline = began + limit_s
+    missing = _run({"folder": _make}, target, deadline)
+    if not missing:
+        missing = _run(_parts(folder, launcher, slot, facts), target, deadline)
+    return EvidenceResult(folder=target, took_s=time.perf_counter() - began, missing=tuple(missing))
+
+
+def _parts(folder: Path, launcher: Launcher, slot: str, facts: EvidenceFacts) -> dict[str, Part]:
+    return {
+        "records.jsonl": lambda path: _write_rows(path / "records.jsonl", map(asdict, facts.records[-RECORDS_KEPT:])),
+        "kernel.txt": lambda path: _write(path / "kernel.txt", "".join(f"{line}\n" for line in facts.kernel_lines)),
+        "gpus.jsonl": lambda path: _write_rows(path / "gpus.jsonl", map(asdict, facts.gpus)),
+        "host.jsonl": lambda path: _write_rows(path / "host.jsonl", map(asdict, facts.host)),
+        "configuration.txt": lambda path: _write(path / "configuration.txt", facts.configuration),
+        "checkpoints.jsonl": lambda path: _write_rows(path / "checkpoints.jsonl", map(_stat_row, facts.checkpoints)),
+        "output.txt": lambda path: _write(path / "output.txt", read_output_tail(folder)),
+        "stacks": lambda path: _take_stacks(folder, launcher, slot, path),
+        "processes.txt": lambda path: _take_processes(folder, path / "processes.txt"),
+    }
+
+
+def _run(parts: dict[str, Part], target: Path, deadline: float) -> list[str]:
+    """Run the parts side by side until the deadline; return what is missing, each with its reason."""
+    missing: dict[str, list[str]] = {}
+
+    def run(name: str, part: Part) -> None:
+        try:
+            missing[name] = part(target)
+        except Exception as error:  # noqa: BLE001 - a fence: no failure to look may keep a training from being ended
+            missing[name] = [f"{name}: {type(error).__name__}: {error}"]
+
+    threads = [
+        threading.Thread(target=run, args=pair, name=f"evidence-{pair[0]}", daemon=True) for pair in parts.items()
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.perf_counter()))
+    late = [f"{name}: not done in time" for name in parts if name not in missing]
+    return late + [one for name in parts for one in missing.get(name, ())]
+
+
+# --- stacks -------------------------------------------------------------------------------------------------------
+
+
+def _take_stacks(folder: Path, launcher: Launcher, slot: str, target: Path) -> list[str]:
+    """Have every process dump its stacks and copy what was added; return as soon as all have done so."""
+    tree = {one.pid: one for one in _tree(folder)}
+    dumps = {int(one.stem): one for one in (folder / names.STACKS).glob("*.txt") if one.stem.isdigit()}
+    asked = {pid: dump for pid, dump in dumps.items() if pid in tree and shim.catches(pid, shim.STACKS_SIGNAL)}
+    if not asked:
+        return ["stacks: no process of the attempt can dump its stacks"]
+    before = {pid: dump.stat().st_size for pid, dump in asked.items()}
+    if not launcher.signal(slot, folder, signal.Signals[names.SHIM_STACKS]):
+        return ["stacks: no shim is there to ask for them"]
+    silent = [f"stacks of {pid}: in state {tree[pid].state}" for pid in asked if tree[pid].state in NO_ANSWER]
+    waited = {pid: dump for pid, dump in asked.items() if tree[pid].state not in NO_ANSWER}
+    answered = _wait_for_growth(waited, before)
+    for pid in answered:
+        with asked[pid].open("rb") as file:
+            file.seek(before[pid])
+            (target / f"stacks-{pid}.txt").write_bytes(file.read(STACKS_LIMIT_BYTES))
+    return silent + [f"stacks of {pid}: none within {STACKS_LIMIT_S:.0f} s" for pid in waited if pid not in answered]
+
+
+def _wait_for_growth(dumps: dict[int, Path], before: dict[int, int]) -> list[int]:
+    """Return the processes whose dump has grown, at once when all have grown and none grows any more."""
+    sizes, changed_at = {pid: before[pid] for pid in dumps}, time.perf_counter()
+    deadline = changed_at + STACKS_LIMIT_S
+    while time.perf_counter() < deadline:
+        now = {pid: dump.stat().st_size for pid, dump in dumps.items()}
+        if now != sizes:
+            sizes, changed_at = now, time.perf_counter()
+        all_grown = all(sizes[pid] > before[pid] for pid in dumps)
+        if all_grown and time.perf_counter() - changed_at >= STACKS_SETTLED_S:
+            break
+        time.sleep(STACKS_PAUSE_S)
+    return [pid for pid in dumps if sizes[pid] > before[pid]]
+
+
+# --- processes ----------------------------------------------------------------------------------------------------
+
+
+def _tree(folder: Path) -> list[Process]:
+    """Return the shim and what is below it; without a shim's word, nothing."""
+    note = read_shim(folder)
+    if note is None or note.boot_id != shim.boot_id():
+        return []
+    own = shim.read_process(note.pid)
+    if own is None or own.dead or own.start_ticks != note.start_ticks:
+        return []
+    return [own, *shim.descendants(own.pid, shim.read_processes())]
+
+
+def _take_processes(folder: Path, target: Path) -> list[str]:
+    """Write what /proc tells of each process, piece by piece: what a hanging read leaves unsaid, it leaves alone."""
+    tree = _tree(folder)
+    with target.open("w", encoding="utf-8", errors="backslashreplace") as out:
+        out.writelines(f"{one.pid} child of {one.parent}, state {one.state}\n" for one in tree)
+        for name in PROC_FILES:
+            for one in tree:
+                out.write(f"\n== /proc/{one.pid}/{name}\n{_read_proc(Path(f'/proc/{one.pid}/{name}'))}\n")
+                out.flush()
+        for one in tree:
+            for thread in sorted(Path(f"/proc/{one.pid}/task").glob("*"))[:THREADS_LIMIT]:
+                facts = (f"{name}: {_read_proc(thread / name)}" for name in PROC_THREAD_FILES)
+                out.write(f"\n== {thread}\n" + "\n".join(facts) + "\n")
+                out.flush()
+    return [] if tree else ["processes.txt: nothing of the attempt runs any more"]
+
+
+def _read_proc(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(PROC_FILE_LIMIT_BYTES)
+    except OSError as error:
+        return f"({error.strerror})"
+    return data.rstrip(b"\0\n").replace(b"\0", b" ").decode("utf-8", "backslashreplace")
+
+
+# --- files --------------------------------------------------------------------------------------------------------
+
+
+def read_output_tail(folder: Path) -> str:
+    """Return the last 64 KiB of what the training printed, redraws folded to what a person saw last."""
+    with (folder / names.OUTPUT).open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - RAW_TAIL_BYTES))
+        text = file.read(RAW_TAIL_BYTES).decode("utf-8", "replace")
+    lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    folded = CONTROL.sub("", "\n".join(lines))
+    return folded.encode()[-TAIL_BYTES:].decode("utf-8", "ignore")
+
+
+def _stat_row(path: Path) -> dict[str, object]:
+    try:
+        stat = path.stat()
+    except OSError as error:
+        return {"path": str(path), "error": error.strerror}
+    return {
+        "path": str(path),
+        "size_bytes": stat.st_size,
+        "modified_unix_s": stat.st_mtime,
+        "inode": stat.st_ino,
+        "owner": stat.st_uid,
+    }
+
+
+def _make(target: Path) -> list[str]:
+    target.mkdir(parents=True, exist_ok=True)
+    return []
+
+
+def _write(path: Path, text: str) -> list[str]:
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    return []
+
+
+def _write_rows(path: Path, rows: Iterable[dict[str, object]]) -> list[str]:
+    return _write(path, "".join(json.dumps(_plain(row), default=str) + "\n" for row in rows))
+
+
+def _plain(row: dict[str, object]) -> dict[str, object]:
+    """Return the row with NaN and infinity as text: they are no JSON, and here they are the point."""
+    return {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in row.items()
+    }
+
+
+def _safe_name(incident_id: str) -> str:
+    """Return a name that stays inside the folder, whatever a job is called."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", incident_id).lstrip(".") or "incident"

@@ -1,0 +1,46 @@
+"""What every way of starting a shim must offer; it starts nothing itself.
+
+A slot is a job's name: at most one attempt of a job lives at a time, and its shim outlives the daemon.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+LAUNCH_LIMIT_S = 10.0
+"""How long `launch` waits for a shim to leave word."""
+
+
+class LaunchError(RuntimeError):
+    """No training came up; the text says why, for a person."""
+
+
+class Launcher(Protocol):
+    """Starts shims and reaches them again, also those that an earlier daemon started."""
+
+    def launch(self, slot: str, folder: Path) -> None:
+        """Start the shim on the attempt in `folder`, which holds launch.json, and return once shim.json is there.
+
+        Raises LaunchError where the command could not be started (with the shim's own reason), where another
+        attempt of the slot still runs, or where no word came within LAUNCH_LIMIT_S; then nothing is left running.
+        """
+        ...
+
+    def signal(self, slot: str, folder: Path, signal_number: int) -> bool:
+        """Send the shim a signal (`SHIM_*` in `core.folder`); return whether it was there to receive it."""
+        ...
+
+    def kill_all(self, slot: str, folder: Path) -> None:
+        """SIGKILL everything of the attempt including the shim: the last resort, for nobody is left to write exit.json.
+
+        It returns without waiting and raises nothing where all is gone already; what SIGKILL does not end stays.
+        """
+        ...
+
+    def alive(self, slot: str, folder: Path) -> bool:
+        """Return whether anything of the attempt may still run, so that nothing else may start on its card.
+
+        Answers for the process that shim.json names (pid, start time and boot), never for a later one of its pid.
+        """
+        ...

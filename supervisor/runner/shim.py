@@ -1,0 +1,485 @@
+"""The shim: starts one training, stays its parent for life and writes down how it ended; it judges nothing.
+
+    python -I -S shim.py [--detach] FOLDER
+
+What must outlive the daemon is a small process of its own: the standard library alone, nothing of ours, so the numbers
+of core/folder.py stand here a second time (a test compares them). Until shim.json or exit.json is written, its
+standard output belongs to whoever started it and carries complaints; afterwards it holds no descriptor of anybody.
+
+SIGTERM  ask the training to save, at most save_s, then SIGTERM to its tree      SIGQUIT  SIGKILL the tree until gone
+SIGINT   SIGTERM to the tree at once                                             SIGUSR1  stacks of every process
+"""
+
+# A pathlib or contextlib here would be memory that every attempt pays for as long as it runs.
+# ruff: noqa: PTH100, PTH103, PTH104, PTH108, PTH110, PTH118, PTH120, PTH123, PTH208, SIM105
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import struct
+import sys
+import time
+from collections.abc import Iterable
+
+CLAIMED_BY_ANOTHER = 75
+"""Exit status (EX_TEMPFAIL) of a shim that refuses to be the second one."""
+START_FAILED = 1
+
+RECORDER_IDENTITY = struct.pack("<8sIIII", b"ROCMREC1", 4096, 64, 131072, 0)
+RECORDER_BYTES = 4096 + 131072 * 64
+CLAIM_OFFSET, COMMAND_OFFSET, ANSWER_OFFSET = 24, 128, 192
+COMMAND_SAVE_AND_STOP = 2
+ANSWERS_THAT_END = (2, 3)
+"""Saved, and cannot: after either nothing more is to be waited for."""
+STACKS_SIGNAL = signal.SIGRTMIN + 7
+
+PR_SET_CHILD_SUBREAPER = 36
+AS_MODULE = "import sys; sys.path.append(sys.argv[1]); import shim; sys.exit(shim.attempt(sys.argv[2]))"
+"""A module's byte code is read from its cache: a script is compiled each time, which costs a megabyte for life."""
+WATCHED = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGHUP, signal.SIGCHLD)
+RESERVED_BYTES = 4096
+LEFTOVER_GRACE_S = 2.0
+ANSWER_PAUSE_S = 0.02
+KILL_PAUSE_S, KILL_PAUSE_LIMIT_S = 0.01, 0.5
+NS = 1_000_000_000
+
+
+class StartError(Exception):
+    """The training could not be started; the text is for a person."""
+
+
+# --- processes ----------------------------------------------------------------------------------------------------
+
+
+class Process:
+    """One line of /proc/PID/stat: who it is, whose child, and since when."""
+
+    __slots__ = ("parent", "pid", "session", "start_ticks", "state")
+
+    def __init__(self, pid: int, state: str, parent: int, session: int, start_ticks: int) -> None:
+        self.pid, self.state, self.parent, self.session, self.start_ticks = pid, state, parent, session, start_ticks
+
+    @property
+    def dead(self) -> bool:
+        """Whether it only waits to be reaped."""
+        return self.state in "ZX"
+
+
+def read_process(pid: int) -> Process | None:
+    """Return what /proc says of a process; None where there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The name may hold spaces and parentheses: everything of use follows the last one.
+            fields = file.read().rpartition(b")")[2].split()
+        return Process(pid, fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def read_processes() -> list[Process]:
+    """Return every process of the machine."""
+    found = (read_process(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return [one for one in found if one is not None]
+
+
+def descendants(root: int, processes: Iterable[Process]) -> list[Process]:
+    """Return the processes below `root`, parents before children, without those that wait to be reaped."""
+    children: dict[int, list[Process]] = {}
+    for one in processes:
+        children.setdefault(one.parent, []).append(one)
+    found = list(children.get(root, ()))
+    for one in found:  # grows while it is walked
+        found.extend(children.get(one.pid, ()))
+    return [one for one in found if not one.dead]
+
+
+def send(process: Process, *numbers: int) -> bool:
+    """Send signals to a process, never to a later one of its number; return whether it was there."""
+    try:
+        handle = os.pidfd_open(process.pid)
+    except OSError:
+        return False
+    try:
+        now = read_process(process.pid)
+        if now is None or now.start_ticks != process.start_ticks:
+            return False
+        for number in numbers:
+            signal.pidfd_send_signal(handle, number)
+    except OSError:
+        return False
+    else:
+        return True
+    finally:
+        os.close(handle)
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal; without one most signals would end it."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            line = next(line for line in file if line.startswith(b"SigCgt:"))
+        return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    except (OSError, StopIteration, ValueError, IndexError):
+        return False
+
+
+def boot_id() -> str:
+    """Return the kernel's name of this boot."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+
+
+# --- files --------------------------------------------------------------------------------------------------------
+
+
+class Promise:
+    """A small file whose blocks are taken now, so that it can still be written when the disk is full.
+
+    Making it is also the claim on the folder: an attempt runs once, so FileExistsError means somebody else's.
+    """
+
+    def __init__(self, folder: str, name: str) -> None:
+        self.path = os.path.join(folder, name)
+        self.file = os.open(self.path + ".tmp", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o660)
+        try:
+            os.posix_fallocate(self.file, 0, RESERVED_BYTES)
+        except OSError:
+            pass  # what could not be promised is tried all the same
+
+    def keep(self, facts: dict[str, object], *, lasting: bool) -> None:
+        """Write the facts and give the file its name; `lasting` waits until they are on the disk."""
+        text = json.dumps({"version": 1, **facts}).encode() + b"\n"
+        os.pwrite(self.file, text.ljust(RESERVED_BYTES), 0)
+        try:
+            os.ftruncate(self.file, len(text))
+            if lasting:
+                os.fsync(self.file)
+        except OSError:
+            pass  # blanks at the end harm no reader
+        os.rename(self.path + ".tmp", self.path)
+        os.close(self.file)
+
+
+class Recorder:
+    """The few words of recorder.bin that the shim may touch; the records are the agent's."""
+
+    def __init__(self, folder: str) -> None:
+        self.path = os.path.join(folder, "recorder.bin")
+        self.request = 0
+
+    def make(self) -> str | None:
+        """Make the file with all its blocks; return what went wrong, for the training runs without it, too.
+
+        Every block is taken now: a hole that cannot be filled later is a SIGBUS inside the training.
+        """
+        try:
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o660)
+        except OSError as error:
+            return f"recorder.bin: {error.strerror}"
+        try:
+            os.posix_fallocate(file, 0, RECORDER_BYTES)
+            os.pwrite(file, RECORDER_IDENTITY, 0)
+        except OSError as error:
+            os.unlink(self.path)
+            return f"recorder.bin: {error.strerror}"
+        finally:
+            os.close(file)
+        return None
+
+    def ask_to_save(self, alive: Iterable[int]) -> bool:
+        """Write the command; return False where no living process of the tree claimed the recorder."""
+        try:
+            with open(self.path, "r+b", buffering=0) as file:
+                (claimed,) = struct.unpack("<I", os.pread(file.fileno(), 4, CLAIM_OFFSET))
+                if claimed not in alive:
+                    return False
+                last = struct.unpack("<II", os.pread(file.fileno(), 8, COMMAND_OFFSET))[1]
+                self.request = last % 0xFFFFFFFF + 1
+                os.pwrite(file.fileno(), struct.pack("<II", COMMAND_SAVE_AND_STOP, self.request), COMMAND_OFFSET)
+        except (OSError, struct.error):
+            return False
+        return True
+
+    def answered(self) -> bool:
+        """Whether the training has saved, or said that it cannot."""
+        try:
+            with open(self.path, "rb", buffering=0) as file:
+                answer, request = struct.unpack("<II", os.pread(file.fileno(), 8, ANSWER_OFFSET))
+        except (OSError, struct.error):
+            return True  # nothing will ever be answered there
+        return request == self.request and answer in ANSWERS_THAT_END
+
+
+def read_launch(folder: str) -> dict[str, object]:
+    """Return launch.json; raise StartError where it is not what the daemon writes."""
+    path = os.path.join(folder, "launch.json")
+    try:
+        with open(path, "rb") as file:
+            launch = json.load(file)
+        argv, env = launch["argv"], launch["env"]
+        sound = argv and all(isinstance(one, str) for one in (launch["cwd"], *argv, *env, *env.values()))
+        float(launch["save_s"])
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise StartError(f"{path}: {type(error).__name__}: {error}") from error
+    if not sound or not isinstance(argv, list):
+        raise StartError(f"{path}: argv, cwd and env must be text")
+    return dict(launch)
+
+
+def take_lock(folder: str) -> None:
+    """Take the job's lock until this process ends; raise BlockingIOError where another holds it."""
+    lock = os.open(os.path.join(os.path.dirname(folder), "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+# --- start --------------------------------------------------------------------------------------------------------
+
+
+def start(folder: str, launch: dict[str, object], umask: int) -> int:
+    """Start the command of launch.json in its own process group and return its pid; raise StartError."""
+    os.close(os.open(os.path.join(folder, "agent.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o660))
+    os.makedirs(os.path.join(folder, "stacks"), 0o2770, exist_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    output = os.open(os.path.join(folder, "output.log"), flags, 0o660)
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _become_training(launch, output, writing, umask)
+    os.close(writing)
+    os.close(output)
+    with open(reading, "rb") as pipe:
+        complaint = pipe.read()  # ends when exec closes the other side
+    if complaint:
+        os.waitpid(pid, 0)
+        raise StartError(complaint.decode(errors="replace"))
+    return pid
+
+
+def _become_training(launch: dict[str, object], output: int, complaints: int, umask: int) -> None:
+    """Turn this forked process into the training; it never returns."""
+    argv = [str(one) for one in launch["argv"]]  # type: ignore[attr-defined]  # read_launch looked at it
+    what = f"cwd {launch['cwd']!r} of the job"
+    try:
+        os.setpgid(0, 0)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        for number in set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.umask(umask)
+        os.chdir(str(launch["cwd"]))
+        what = f"command {argv[0]!r} of the job"
+        os.execvpe(argv[0], argv, {**os.environ, **launch["env"]})  # type: ignore[dict-item]  # noqa: S606 - as above
+    except OSError as error:
+        missing = what.startswith("command") and isinstance(error, FileNotFoundError | NotADirectoryError)
+        reason = "not found; name it by an absolute path or have it on the job's PATH" if missing else error.strerror
+        os.write(complaints, f"{what}: {reason}".encode(errors="backslashreplace"))
+    except ValueError as error:  # a NUL, or "=" in a variable's name
+        os.write(complaints, f"{what}: {error}".encode(errors="backslashreplace"))
+    finally:
+        os._exit(127)
+
+
+# --- watch --------------------------------------------------------------------------------------------------------
+
+
+class Watch:
+    """The life of a started training: waits for signals and deaths, and for nothing else."""
+
+    def __init__(self, folder: str, recorder: Recorder, training: int, save_s: float) -> None:
+        self.folder, self.recorder, self.training, self.save_ns = folder, recorder, training, int(save_s * NS)
+        self.end: dict[str, object] = {}
+        self.leftovers = 0
+        self.save_until: int | None = None
+        self.kill_at: int | None = None
+        self.kill_pause_ns = int(KILL_PAUSE_S * NS)
+
+    def run(self) -> dict[str, object]:
+        """Return the facts of exit.json once no process of the attempt is left.
+
+        As a subreaper the shim inherits every orphan: having no child left means that the whole tree is gone.
+        """
+        while self._reap():
+            self._receive(self._wait())
+            self._keep_time()
+        return {**self.end, "leftovers": self.leftovers}
+
+    def _reap(self) -> bool:
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if pid == self.training:
+                code = os.waitstatus_to_exitcode(status)
+                self.end = {
+                    "exit_code": code if code >= 0 else None,
+                    "signal": -code if code < 0 else None,
+                    "error": None,
+                    "max_rss_bytes": usage.ru_maxrss * 1024,
+                    "user_s": usage.ru_utime,
+                    "system_s": usage.ru_stime,
+                    **ended_now(),
+                }
+                self._end_leftovers()
+
+    def _wait(self) -> int:
+        deadlines = [] if self.kill_at is None else [self.kill_at]
+        if self.save_until is not None:
+            deadlines.append(time.monotonic_ns() + int(ANSWER_PAUSE_S * NS))
+        if not deadlines:
+            return signal.sigwaitinfo(WATCHED).si_signo
+        info = signal.sigtimedwait(WATCHED, max(0.0, (min(deadlines) - time.monotonic_ns()) / NS))
+        return info.si_signo if info else 0
+
+    def _receive(self, number: int) -> None:
+        if number == signal.SIGTERM:
+            self._save_then_end()
+        elif number == signal.SIGINT:
+            self._end_tree()
+        elif number == signal.SIGQUIT:
+            self.save_until, self.kill_at = None, time.monotonic_ns()
+        elif number == signal.SIGUSR1:
+            for one in self._tree():
+                dump = os.path.join(self.folder, "stacks", f"{one.pid}.txt")
+                if os.path.exists(dump) and catches(one.pid, STACKS_SIGNAL):
+                    send(one, STACKS_SIGNAL)
+
+    def _keep_time(self) -> None:
+        now = time.monotonic_ns()
+        if self.save_until is not None and (now >= self.save_until or self.recorder.answered()):
+            self._end_tree()
+        if self.kill_at is not None and now >= self.kill_at:
+            for one in self._tree():
+                send(one, signal.SIGCONT, signal.SIGKILL)
+            # Again, for a process may have forked in between; ever slower, for one may be stuck in the kernel.
+            self.kill_at = now + self.kill_pause_ns
+            self.kill_pause_ns = min(2 * self.kill_pause_ns, int(KILL_PAUSE_LIMIT_S * NS))
+
+    def _save_then_end(self) -> None:
+        if self.save_until is not None:
+            return
+        alive = {one.pid for one in self._tree()}
+        if self.end or not self.recorder.ask_to_save(alive):
+            self._end_tree()
+        else:
+            self.save_until = time.monotonic_ns() + self.save_ns
+
+    def _end_tree(self) -> None:
+        self.save_until = None
+        for one in self._tree():
+            send(one, signal.SIGTERM, signal.SIGCONT)  # a stopped process acts on no signal until it goes on
+
+    def _end_leftovers(self) -> None:
+        self.leftovers = len(self._tree())
+        self._end_tree()
+        if self.kill_at is None:
+            self.kill_at = time.monotonic_ns() + int(LEFTOVER_GRACE_S * NS)
+
+    def _tree(self) -> list[Process]:
+        return descendants(os.getpid(), read_processes())
+
+
+def ended_now() -> dict[str, object]:
+    """Return the fields of exit.json that tell when."""
+    return {"ended_unix_s": time.time_ns() / NS, "ended_monotonic_ns": time.monotonic_ns()}
+
+
+# --- the program --------------------------------------------------------------------------------------------------
+
+
+def attempt(folder: str) -> int:
+    """Run the attempt in `folder` from start to exit.json; return the shim's own exit status."""
+    umask = os.umask(0o007)
+    started = {"started_unix_s": time.time_ns() / NS}
+    try:
+        exit_file = Promise(folder, "exit.json")
+    except FileExistsError:
+        return _complain(f"{folder}: this attempt was started before; every attempt gets a folder of its own")
+    except OSError as error:
+        return _complain(f"{folder}: {error.strerror}", START_FAILED)
+    try:
+        watch = _begin(folder, umask, started)
+    except (StartError, OSError) as error:
+        second = isinstance(error, BlockingIOError)
+        text = "another attempt of this job still runs: its shim holds the lock" if second else str(error)[:500]
+        exit_file.keep({"exit_code": None, "signal": None, "error": text, **started, **ended_now()}, lasting=True)
+        return _complain(text, CLAIMED_BY_ANOTHER if second else START_FAILED)
+    _let_go()
+    exit_file.keep({**watch.run(), **started}, lasting=True)
+    return 0
+
+
+def _begin(folder: str, umask: int, started: dict[str, float]) -> Watch:
+    """Start the training and say so in shim.json; raise StartError, OSError, or BlockingIOError for a second shim."""
+    take_lock(folder)
+    launch, shim_file, recorder = read_launch(folder), Promise(folder, "shim.json"), Recorder(folder)
+    problem = recorder.make()
+    training = start(folder, launch, umask)
+    try:
+        shim_file.keep({**_identity(training), **started, "problem": problem}, lasting=False)
+    except OSError:
+        os.kill(training, signal.SIGKILL)  # nobody would ever find it again
+        raise
+    return Watch(folder, recorder, training, float(str(launch["save_s"])))
+
+
+def _identity(training: int) -> dict[str, object]:
+    own, child = read_process(os.getpid()), read_process(training)
+    return {
+        "pid": os.getpid(),
+        "start_ticks": own.start_ticks if own else None,
+        "boot_id": boot_id(),
+        "training_pid": training,
+        "training_start_ticks": child.start_ticks if child else None,
+    }
+
+
+def _complain(text: str, status: int = CLAIMED_BY_ANOTHER) -> int:
+    try:
+        os.write(1, f"{text}\n".encode(errors="backslashreplace"))
+    except OSError:
+        pass  # nobody listens
+    return status
+
+
+def _let_go() -> None:
+    """Give back the descriptors of whoever started this: their end of file says that the attempt stands."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(nothing, number)
+    os.close(nothing)
+
+
+def _adopt_orphans() -> None:
+    import ctypes  # noqa: PLC0415 - half a megabyte that only this step needs, and exec gives back
+
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def main(arguments: list[str]) -> None:
+    """Leave the caller's session, adopt orphans and become the shim; return only in a caller that is let go."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by some parents, and then no status could be had
+    if arguments[:1] == ["--detach"] and os.fork():
+        return
+    folder = os.path.realpath(arguments[-1])  # the `current` of this moment
+    if os.getsid(0) != os.getpid():
+        try:
+            os.setsid()
+        except PermissionError:
+            pass  # leader of a shell's process group: started by hand, and ends with its terminal
+    _adopt_orphans()  # a setting that survives exec
+    here = os.path.dirname(os.path.abspath(__file__))
+    os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", AS_MODULE, here, folder])  # noqa: S606 - needs no shell
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

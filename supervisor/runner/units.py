@@ -1,0 +1,220 @@
+"""Starts shims as units of systemd, from the template rocm-run@.service; it installs nothing and needs no privilege.
+
+The system's units are reached over the bus, which polkit allows to the daemon's user for rocm-run@ alone
+(systemd/50-rocm-supervisor.rules). Every call has a deadline: a manager that hangs costs seconds, never the daemon.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from supervisor.core import folder as names
+from supervisor.runner import shim
+from supervisor.runner.attempt import read_shim, read_start_error
+from supervisor.runner.launcher import LAUNCH_LIMIT_S, LaunchError
+from supervisor.runner.shim import Process
+
+CALL_LIMIT_S = 5.0
+POLL_S = 0.05
+ASK_EVERY = 10
+"""Polls of the folder between two questions to systemd."""
+BOOTED = Path("/run/systemd/system")
+"""sd_booted(3)"""
+PROBE = "Permission.probe"
+"""A slot that no job can have: asking whether it may be restarted, when it does not run, changes nothing."""
+SLOT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,200}")
+"""What the polkit rule lets through; none of it is escaped in a unit's name."""
+GONE = frozenset({"inactive", "failed"})
+
+REMEDIES = (
+    ("authentication required", "polkit does not allow it to this user: run `supervisorctl setup` as root"),
+    ("Access denied", "polkit does not allow it to this user: install polkit, then run `supervisorctl setup` as root"),
+    ("not found", "`supervisorctl setup` installs the unit; `systemctl daemon-reload` makes it known"),
+    ("masked", "`systemctl unmask rocm-run@.service` allows it again"),
+    ("connect to bus", "no manager of this user runs: `loginctl enable-linger`, and XDG_RUNTIME_DIR must be set"),
+    ("203/EXEC", "the interpreter or the shim moved: run `supervisorctl setup` again"),
+    ("216/GROUP", "a group of the unit is missing: run `systemd-sysusers` or `supervisorctl setup` again"),
+    ("217/USER", "the user in rocm-run@.service.d/owner.conf is unknown: run `supervisorctl setup --owner NAME`"),
+)
+"""What systemd says, and what helps."""
+
+
+class UnitLauncher:
+    """Runs the attempt of a slot as rocm-run@SLOT.service: a cgroup and, for the system's, a user of its own."""
+
+    def __init__(self, *, user: bool, state: Path, limit_s: float = LAUNCH_LIMIT_S) -> None:
+        """`user`: the units of `systemctl --user`; `state` is the directory that the template was written for."""
+        self._manager = Manager(user=user)
+        self._state = state
+        self._limit_s = limit_s
+
+    def launch(self, slot: str, folder: Path) -> None:
+        """See `Launcher.launch`. The unit runs what `current` of the slot points to, so that must be `folder`."""
+        unit = unit_of(slot)
+        if not self._is_current(slot, folder):
+            raise LaunchError(f"{slot}: {unit} would not start {folder}: `current` of the job points elsewhere")
+        if self._manager.show(unit, "ActiveState") in {"active", "activating", "reloading"}:
+            raise LaunchError(f"{slot}: an attempt still runs in {unit}; see `systemctl status {unit}`")
+        # --no-block: at its own start the daemon must not wait for a job that is ordered against the daemon's.
+        complaint = self._manager.order("start", "--no-block", unit)
+        if complaint is not None:
+            raise LaunchError(f"{slot}: {complaint}")
+        try:
+            self._wait(unit, folder)
+        except LaunchError as error:
+            self.kill_all(slot, folder)
+            self._manager.order("stop", "--no-block", unit)  # takes back a start that still waits for its turn
+            raise LaunchError(f"{slot}: {error}") from None
+
+    def signal(self, slot: str, folder: Path, signal_number: int) -> bool:
+        """See `Launcher.signal`: by ourselves where we may, else through systemd."""
+        process = _shim_of(folder)
+        if process is None:
+            return False
+        if shim.send(process, signal_number):
+            return True
+        # --kill-who: systemd before 252 does not know --kill-whom, later ones know both.
+        return self._manager.order("kill", "--kill-who=main", f"--signal={signal_number}", unit_of(slot)) is None
+
+    def kill_all(self, slot: str, folder: Path) -> None:
+        """See `Launcher.kill_all`: everything in the unit's cgroup."""
+        if self._is_current(slot, folder):
+            self._manager.order("kill", "--kill-who=all", f"--signal={int(signal.SIGKILL)}", unit_of(slot))
+
+    def alive(self, slot: str, folder: Path) -> bool:
+        """See `Launcher.alive`. Where systemd does not answer it is True: nothing may start beside a maybe."""
+        if _shim_of(folder) is not None:
+            return True
+        if not self._is_current(slot, folder):
+            return False
+        unit = unit_of(slot)
+        # systemd gives a unit up ("failed") whose processes outlive SIGKILL; its cgroup still has them.
+        return self._manager.populated(unit) or self._manager.show(unit, "ActiveState") not in GONE
+
+    def _is_current(self, slot: str, folder: Path) -> bool:
+        return (self._state / "jobs" / slot / names.CURRENT).resolve() == folder.resolve()
+
+    def _wait(self, unit: str, folder: Path) -> None:
+        deadline = time.perf_counter() + self._limit_s
+        for poll in range(1, 1_000_000):
+            # Asked before the folder is looked at: a unit that ended has left its last word by then.
+            ended = poll % ASK_EVERY == 0 and self._manager.idle(unit)
+            if read_shim(folder) is not None:
+                return
+            error = read_start_error(folder)
+            if error is not None:
+                raise LaunchError(error)
+            if ended:
+                raise LaunchError(f"{unit} ended before the training began: {self._manager.why(unit)}")
+            if time.perf_counter() > deadline:
+                raise LaunchError(f"the shim left no word within {self._limit_s:.0f} s: {self._manager.why(unit)}")
+            time.sleep(POLL_S)
+
+
+class Manager:
+    """One systemd, the system's or the user's, asked through systemctl; it never asks a person for a password."""
+
+    def __init__(self, *, user: bool, limit_s: float = CALL_LIMIT_S) -> None:
+        """`limit_s` bounds every single question."""
+        self._scope = ("--user",) if user else ()
+        self._limit_s = limit_s
+        home = f"user.slice/user-{os.getuid()}.slice/user@{os.getuid()}.service" if user else "."
+        self._slice = Path("/sys/fs/cgroup") / home / "rocm.slice" / "rocm-runs.slice"
+
+    def order(self, *words: str) -> str | None:
+        """Run `systemctl WORDS`; return None, or what it complained about with the remedy."""
+        status, said = self._run("systemctl", "--no-ask-password", *words)
+        return None if status == 0 else with_remedy(said or f"systemctl ended with status {status}")
+
+    def show(self, unit: str, name: str) -> str | None:
+        """Return a property of a unit; None where systemd does not answer."""
+        status, said = self._run("systemctl", "show", "--value", f"--property={name}", unit)
+        return said if status == 0 else None
+
+    def idle(self, unit: str) -> bool:
+        """Whether the unit neither runs nor is about to."""
+        return self.show(unit, "ActiveState") in GONE and self.show(unit, "Job") in {"", "0"}
+
+    def populated(self, unit: str) -> bool:
+        """Whether processes are in the unit's cgroup; False also where it is not to be seen (cgroup v1, own slice)."""
+        try:
+            return "populated 1" in (self._slice / unit / "cgroup.events").read_text().splitlines()
+        except OSError:
+            return False
+
+    def why(self, unit: str) -> str:
+        """Return the journal's last words about a unit: systemd forgets a failed one (CollectMode=)."""
+        how = ("--unit", unit, "--since=-15s", "--reverse", "--lines=4", "--output=cat", "--quiet")
+        _, said = self._run("journalctl", *how)
+        lines = [line for line in reversed(said.splitlines()) if line.strip()]
+        return with_remedy(" / ".join(lines)) if lines else f"see `journalctl -u {unit}`"
+
+    def _run(self, program: str, *words: str) -> tuple[int, str]:
+        command = [program, *self._scope, "--no-pager", *words]
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=self._limit_s,
+                check=False,
+                env={**os.environ, "LC_ALL": "C.UTF-8", "SYSTEMD_COLORS": "0"},
+            )
+        except subprocess.TimeoutExpired:
+            return -1, f"`{' '.join(command[:4])}` did not answer within {self._limit_s:.0f} s"
+        except OSError as error:
+            return -1, f"{program}: {error.strerror}"
+        return done.returncode, done.stdout.decode(errors="backslashreplace").strip()
+
+
+def available(*, user: bool, state: Path | None = None) -> str | None:
+    """Return why units cannot be used here, with the remedy; None where they can. It starts nothing.
+
+    With `state`, the template must run what lies below it.
+    """
+    if not BOOTED.is_dir():
+        return "this system was not booted with systemd"
+    if shutil.which("systemctl") is None:
+        return "there is no systemctl on the PATH"
+    manager, unit = Manager(user=user), unit_of(PROBE)
+    complaint = manager.order("show", "--property=Version")
+    if complaint is not None:
+        return complaint
+    if manager.show(unit, "LoadState") != "loaded":
+        return with_remedy(f"unit rocm-run@.service not found or not sound ({manager.show(unit, 'LoadState')})")
+    command = manager.show(unit, "ExecStart") or ""
+    if state is not None and f" {state}/jobs/" not in command:
+        return f"rocm-run@.service does not run what lies in {state}: set supervisor.state_dir to what it says"
+    if user or os.geteuid() == 0:
+        return None
+    return manager.order("try-restart", "--no-block", unit)
+
+
+def unit_of(slot: str) -> str:
+    """Return the name of the unit of a slot; raise LaunchError for a slot that has none."""
+    if SLOT.fullmatch(slot) is None:
+        raise LaunchError(f"{slot!r} cannot name a unit: letters, digits, `_`, `.` and `-` can")
+    return f"rocm-run@{slot}.service"
+
+
+def with_remedy(said: str) -> str:
+    """Return what systemd said with what helps against it, where that is known."""
+    said = " / ".join(line.strip() for line in said.splitlines() if not line.startswith("See "))
+    return next((f"{said} ({remedy})" for sign, remedy in REMEDIES if sign in said), said)
+
+
+def _shim_of(folder: Path) -> Process | None:
+    note = read_shim(folder)
+    if note is None or note.boot_id != shim.boot_id():
+        return None
+    process = shim.read_process(note.pid)
+    if process is None or process.dead or process.start_ticks != note.start_ticks:
+        return None
+    return process

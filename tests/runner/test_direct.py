@@ -1,0 +1,174 @@
+"""Shims that are nobody's children: they outlive whoever started them, and are found again by their folder alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from attempts_by_hand import Attempts, gone, pids_in, until
+
+from supervisor.core import folder as names
+from supervisor.runner import shim
+from supervisor.runner.attempt import read_shim
+from supervisor.runner.direct import DirectLauncher
+from supervisor.runner.launcher import LaunchError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[Attempts]:
+    with Attempts(tmp_path / "state") as made:
+        yield made
+
+
+def own_children() -> list[shim.Process]:
+    return [one for one in shim.read_processes() if one.parent == os.getpid()]
+
+
+def test_a_launch_leaves_no_child_and_no_zombie(runs: Attempts) -> None:
+    before = {one.pid for one in own_children()}
+    folder = runs.launch(["sleep", "60"])
+    assert {one.pid for one in own_children()} <= before
+    note = runs.note(folder)
+    found = shim.read_process(note.pid)
+    assert found is not None
+    assert found.session == note.pid
+
+
+def test_a_launch_is_quick(runs: Attempts) -> None:
+    times = []
+    for _ in range(3):
+        began = time.perf_counter()
+        folder = runs.launch(["sleep", "60"])
+        times.append(time.perf_counter() - began)
+        runs.signal(folder, names.SHIM_KILL)
+        until(lambda folder=folder: not runs.launcher.alive("job", folder), "its end")  # type: ignore[misc]  # the default binds the loop's value
+    assert min(times) < 0.15
+
+
+def test_the_shim_outlives_a_launcher_that_is_killed(runs: Attempts) -> None:
+    folder = runs.prepare(["sleep", "60"])
+    code = (
+        "import sys, time; from pathlib import Path; from supervisor.runner.direct import DirectLauncher\n"
+        "DirectLauncher().launch('job', Path(sys.argv[1])); print('up', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, cwd=ROOT, start_new_session=True
+    ) as daemon:
+        assert daemon.stdout is not None
+        assert daemon.stdout.readline() == b"up\n"
+        os.killpg(daemon.pid, signal.SIGKILL)
+        daemon.wait(15)
+    assert runs.launcher.alive("job", folder)
+    runs.signal(folder, names.SHIM_END)
+    assert runs.exit(folder).signal == signal.SIGTERM
+    until(lambda: not runs.launcher.alive("job", folder), "the shim's end")
+
+
+def test_what_systemd_tells_the_daemon_is_not_told_to_trainings(runs: Attempts) -> None:
+    code = (
+        "import sys; from pathlib import Path; from supervisor.runner.direct import DirectLauncher\n"
+        "DirectLauncher().launch('job', Path(sys.argv[1]))"
+    )
+    folder = runs.prepare(["env"])
+    env = {**os.environ, "NOTIFY_SOCKET": "/run/notify", "CREDENTIALS_DIRECTORY": "/run/secrets", "KEPT": "yes"}
+    subprocess.run([sys.executable, "-c", code, str(folder)], env=env, cwd=ROOT, check=True, timeout=15)
+    runs.exit(folder)
+    said = (folder / names.OUTPUT).read_text()
+    assert "KEPT=yes" in said
+    assert "NOTIFY_SOCKET" not in said
+    assert "/run/secrets" not in said
+
+
+def test_a_reused_process_number_is_not_taken_for_the_shim(runs: Attempts) -> None:
+    """Another process now has the number that shim.json names: it must neither be signalled nor count as alive."""
+    folder = runs.prepare(["true"])
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as other:
+        process = shim.read_process(other.pid)
+        assert process is not None
+        word = {"pid": other.pid, "start_ticks": process.start_ticks - 1, "boot_id": shim.boot_id()}
+        (folder / names.SHIM).write_text(json.dumps(word))
+        assert not runs.launcher.alive("job", folder)
+        assert not runs.launcher.signal("job", folder, signal.SIGKILL)
+        runs.launcher.kill_all("job", folder)
+        assert other.poll() is None
+        other.kill()
+
+
+def test_a_shim_of_an_earlier_boot_is_not_alive(runs: Attempts) -> None:
+    folder = runs.prepare(["true"])
+    own = shim.read_process(os.getpid())
+    assert own is not None
+    word = {"pid": own.pid, "start_ticks": own.start_ticks, "boot_id": "00000000-0000-0000-0000-000000000000"}
+    (folder / names.SHIM).write_text(json.dumps(word))
+    assert not runs.launcher.alive("job", folder)
+    assert not runs.launcher.signal("job", folder, signal.SIGTERM)
+
+
+def test_an_attempt_that_ended_is_not_alive_and_takes_no_signal(runs: Attempts) -> None:
+    folder = runs.launch(["true"])
+    runs.exit(folder)
+    until(lambda: not runs.launcher.alive("job", folder), "the shim's end")
+    assert not runs.launcher.signal("job", folder, signal.SIGTERM)
+    runs.launcher.kill_all("job", folder)
+
+
+def test_what_a_killed_shim_left_behind_counts_as_alive_and_can_be_killed(runs: Attempts) -> None:
+    folder = runs.launch(["sh", "-c", "sleep 60 & echo $! >&1; sleep 60"])
+    until(lambda: pids_in(folder / names.OUTPUT), "its children")
+    note = runs.note(folder)
+    os.kill(note.pid, signal.SIGKILL)
+    until(lambda: gone(note.pid), "the shim's death")
+    assert runs.launcher.alive("job", folder)
+    runs.launcher.kill_all("job", folder)
+    until(lambda: not runs.launcher.alive("job", folder), "the end of what was left")
+    assert gone(pids_in(folder / names.OUTPUT)[0])
+    assert note.training_pid is not None
+    assert gone(note.training_pid)
+
+
+def test_kill_all_ends_even_a_stopped_shim_and_its_stubborn_tree(runs: Attempts) -> None:
+    folder = runs.launch(["sh", "-c", "trap '' TERM INT; setsid sleep 60 & echo $!; while :; do sleep 60; done"])
+    until(lambda: pids_in(folder / names.OUTPUT), "its children")
+    note = runs.note(folder)
+    os.kill(note.pid, signal.SIGSTOP)
+    runs.launcher.kill_all("job", folder)
+    until(lambda: not runs.launcher.alive("job", folder), "the end of all")
+    until(lambda: gone(pids_in(folder / names.OUTPUT)[0]), "the end of the grandchild in its own session")
+
+
+def test_an_interpreter_that_is_not_there_is_named(runs: Attempts) -> None:
+    with pytest.raises(LaunchError, match=r"job: the shim could not be started: .*no-python"):
+        DirectLauncher("/nowhere/no-python").launch("job", runs.prepare(["true"]))
+
+
+def test_a_first_process_that_hangs_is_ended(runs: Attempts, tmp_path: Path) -> None:
+    slow = tmp_path / "python"
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
+    folder = runs.prepare(["true"])
+    with pytest.raises(LaunchError, match="left no word within"):
+        DirectLauncher(str(slow), limit_s=0.2).launch("job", folder)
+    assert read_shim(folder) is None
+
+
+def test_a_shim_that_leaves_no_word_is_ended(runs: Attempts) -> None:
+    """It hangs reading its launch.json, as on a file system that does not answer."""
+    folder = runs.prepare(["true"])
+    (folder / names.LAUNCH).unlink()
+    os.mkfifo(folder / names.LAUNCH)
+    with pytest.raises(LaunchError, match="left no word within"):
+        DirectLauncher(limit_s=0.5).launch("job", folder)
+    until(lambda: not runs.launcher.alive("job", folder), "its end")
+    (folder.parent / names.LOCK).unlink()
+    again = runs.prepare(["true"])
+    runs.launcher.launch("job", again)
+    assert runs.exit(again).clean

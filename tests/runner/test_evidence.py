@@ -1,0 +1,209 @@
+"""Evidence is taken of real processes, and within its time whatever hangs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from attempts_by_hand import Attempts, pids_in, until
+
+from supervisor.core import folder as names
+from supervisor.core.moments import Moment
+from supervisor.core.readings import GpuReading, HostReading, StepRecord
+from supervisor.runner import shim
+from supervisor.runner.evidence import EvidenceFacts, read_output_tail, take
+
+NOW = Moment(1.0, 2.0)
+NOTHING_RUNS = "processes.txt: nothing of the attempt runs any more"
+
+DUMPING = """
+import faulthandler, os, signal, sys, threading, time
+def wedged_in_the_loader():
+    time.sleep(60)
+def dump_here():
+    file = open(f'stacks/{os.getpid()}.txt', 'w')
+    faulthandler.register(signal.SIGRTMIN + 7, file, all_threads=True)
+    open('pids', 'a').write(f'{os.getpid()}\\n')
+    return file
+kept = dump_here()
+for _ in range(WORKERS):
+    if os.fork() == 0:
+        kept = dump_here()
+        time.sleep(60)
+threading.Thread(target=wedged_in_the_loader, daemon=True).start()
+print('one\\rtwo\\rthree\\x1b[K', flush=True)
+while len(open('pids').read().split()) <= WORKERS:
+    time.sleep(0.01)
+open('ready', 'w')
+def the_step_that_hangs():
+    time.sleep(60)
+the_step_that_hangs()
+"""
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[Attempts]:
+    with Attempts(tmp_path / "state") as made:
+        yield made
+
+
+def dumping(runs: Attempts, workers: int = 0) -> Path:
+    folder = runs.python(DUMPING.replace("WORKERS", str(workers)))
+    until((folder / "ready").exists, "the training has set up")
+    return folder
+
+
+class HangingLauncher:
+    """A launcher whose every call hangs, as one that waits for a bus that does not answer."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+
+    def launch(self, slot: str, folder: Path) -> None:
+        self.released.wait()
+
+    def signal(self, slot: str, folder: Path, signal_number: int) -> bool:
+        return self.released.wait()
+
+    def kill_all(self, slot: str, folder: Path) -> None:
+        self.released.wait()
+
+    def alive(self, slot: str, folder: Path) -> bool:
+        return self.released.wait()
+
+
+def test_every_thread_of_every_process_shows_where_it_stands(runs: Attempts) -> None:
+    folder = dumping(runs, workers=2)
+    result = take(folder, runs.launcher, "job", EvidenceFacts(), "job-1")
+    assert result.missing == ()
+    assert result.folder == folder / names.EVIDENCE / "job-1"
+    stacks = {int(one.stem.split("-")[1]): one.read_text() for one in result.folder.glob("stacks-*.txt")}
+    assert set(stacks) == set(pids_in(folder / "pids"))
+    training = runs.note(folder).training_pid
+    assert training is not None
+    assert "the_step_that_hangs" in stacks[training]
+    assert "wedged_in_the_loader" in stacks[training]
+
+
+def test_it_is_quick_when_all_answer(runs: Attempts) -> None:
+    folder = dumping(runs, workers=2)
+    took = [take(folder, runs.launcher, "job", EvidenceFacts(), f"job-{number}").took_s for number in range(5)]
+    assert min(took) < 0.15
+
+
+def test_a_second_incident_has_its_own_dump_alone(runs: Attempts) -> None:
+    folder = dumping(runs)
+    for name in ("first", "second"):
+        result = take(folder, runs.launcher, "job", EvidenceFacts(), name)
+        (dump,) = result.folder.glob("stacks-*.txt")
+        assert dump.read_text().count("the_step_that_hangs") == 1
+
+
+def test_a_stopped_process_is_named_and_not_waited_for(runs: Attempts) -> None:
+    folder = dumping(runs)
+    training = runs.note(folder).training_pid
+    assert training is not None
+    os.kill(training, signal.SIGSTOP)
+    until(lambda: (one := shim.read_process(training)) and one.state == "T", "stopped")
+    result = take(folder, runs.launcher, "job", EvidenceFacts(), "job-1")
+    assert result.missing == (f"stacks of {training}: in state T",)
+    assert result.took_s < 1.0
+
+
+def test_processes_are_described_without_their_environment(runs: Attempts) -> None:
+    folder = runs.launch(["sleep", "60"], env={"WANDB_API_KEY": "hunter2hunter2"})
+    result = take(folder, runs.launcher, "job", EvidenceFacts(), "job-1")
+    text = (result.folder / "processes.txt").read_text()
+    note = runs.note(folder)
+    assert f"{note.training_pid} child of {note.pid}, state S" in text
+    assert f"/proc/{note.training_pid}/cmdline\nsleep 60\n" in text
+    assert f"/proc/{note.training_pid}/wchan" in text
+    assert f"/proc/{note.training_pid}/task/{note.training_pid}" in text
+    everything = b"".join(one.read_bytes() for one in result.folder.iterdir())
+    assert b"hunter2" not in everything
+    assert result.missing == ("stacks: no process of the attempt can dump its stacks",)
+
+
+def test_what_is_known_already_is_put_beside(runs: Attempts, tmp_path: Path) -> None:
+    folder = dumping(runs)
+    saved = tmp_path / "last.pt"
+    saved.write_bytes(b"12345")
+    facts = EvidenceFacts(
+        records=[StepRecord(at=NOW, step=number, loss=float("nan")) for number in range(250)],
+        kernel_lines=["amdgpu: GPU reset begin!"],
+        gpus=[GpuReading(at=NOW, gpu="0000:0a:00.0", source="sysfs", junction_c=88.0)],
+        host=[HostReading(at=NOW, load_1m=3.0)],
+        configuration="[jobs.yolo]\n",
+        checkpoints=[saved, tmp_path / "gone.pt"],
+    )
+    result = take(folder, runs.launcher, "job", facts, "job-1")
+    rows = [json.loads(line) for line in (result.folder / "records.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == list(range(50, 250))
+    assert rows[0]["loss"] == "nan"
+    assert rows[0]["at"] == {"monotonic_s": 1.0, "unix_s": 2.0}
+    assert (result.folder / "kernel.txt").read_text() == "amdgpu: GPU reset begin!\n"
+    assert json.loads((result.folder / "gpus.jsonl").read_text())["junction_c"] == 88.0
+    assert json.loads((result.folder / "host.jsonl").read_text())["load_1m"] == 3.0
+    assert (result.folder / "configuration.txt").read_text() == "[jobs.yolo]\n"
+    there, gone = [json.loads(line) for line in (result.folder / "checkpoints.jsonl").read_text().splitlines()]
+    assert there["size_bytes"] == 5
+    assert gone == {"path": str(tmp_path / "gone.pt"), "error": "No such file or directory"}
+    assert (result.folder / "output.txt").read_text() == "three\n"
+
+
+def test_the_tail_of_the_output_is_folded_and_bounded(tmp_path: Path) -> None:
+    redraws = b"".join(b"\repoch 1: %d%%\x1b[K" % number for number in range(20000))
+    (tmp_path / names.OUTPUT).write_bytes(b"start\n" + redraws + b"\r\n\xff\xfe\x00end\n")
+    assert read_output_tail(tmp_path).splitlines() == ["epoch 1: 19999%", "\ufffd\ufffdend"]
+    (tmp_path / names.OUTPUT).write_bytes(b"x" * 1_000_000)
+    assert len(read_output_tail(tmp_path)) == 65536
+
+
+def test_a_part_that_hangs_costs_the_others_nothing(runs: Attempts) -> None:
+    folder = dumping(runs)
+    launcher = HangingLauncher()
+    began = time.perf_counter()
+    result = take(folder, launcher, "job", EvidenceFacts(), "job-1", limit_s=0.5)
+    assert time.perf_counter() - began < 1.5
+    assert result.missing == ("stacks: not done in time",)
+    assert "the attempt" not in (result.folder / "processes.txt").read_text()
+    assert (result.folder / "output.txt").read_text() == "three\n"
+    launcher.released.set()
+
+
+def test_a_file_that_hangs_when_it_is_read_costs_the_others_nothing(runs: Attempts) -> None:
+    folder = runs.prepare(["true"])
+    os.mkfifo(folder / names.OUTPUT)
+    result = take(folder, runs.launcher, "job", EvidenceFacts(kernel_lines=["x"]), "job-1", limit_s=0.5)
+    assert "output.txt: not done in time" in result.missing
+    assert (result.folder / "kernel.txt").read_text() == "x\n"
+    os.close(os.open(folder / names.OUTPUT, os.O_WRONLY))
+
+
+def test_an_attempt_that_is_gone_leaves_what_can_be_had(runs: Attempts) -> None:
+    folder = runs.launch(["echo", "last words"])
+    runs.exit(folder)
+    until(lambda: not runs.launcher.alive("job", folder), "the shim's end")
+    result = take(folder, runs.launcher, "job", EvidenceFacts(), "job-1")
+    assert (result.folder / "output.txt").read_text() == "last words\n"
+    assert result.missing == ("stacks: no process of the attempt can dump its stacks", NOTHING_RUNS)
+
+
+def test_a_folder_that_cannot_be_written_is_a_reason_and_no_exception(runs: Attempts) -> None:
+    folder = runs.prepare(["true"])
+    (folder / names.EVIDENCE).write_text("a file is in the way")
+    result = take(folder, runs.launcher, "job", EvidenceFacts(), "job-1")
+    assert len(result.missing) == 1
+    assert result.missing[0].startswith("folder: ")
+
+
+def test_an_incident_stays_in_its_folder_whatever_it_is_called(runs: Attempts) -> None:
+    folder = runs.prepare(["true"])
+    result = take(folder, runs.launcher, "job", EvidenceFacts(), "../../../etc/x")
+    assert result.folder.parent == folder / names.EVIDENCE

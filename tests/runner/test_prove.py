@@ -1,0 +1,388 @@
+"""Proving checkpoints: what is sound is proven, what is not is rejected with its reason, and nothing is ever run."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pickle
+import struct
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from attempts_by_hand import until
+
+from supervisor.agent import prove
+
+HERE = Path(__file__).resolve().parent
+PROGRAM = Path(prove.__file__).resolve()
+MADE: dict[Path, Path] = {}
+
+
+@pytest.fixture
+def made(train_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of checkpoints that a training environment wrote, once a session."""
+    if train_python not in MADE:
+        folder = tmp_path_factory.mktemp("checkpoints")
+        command = [str(train_python), str(HERE / "checkpoints_by_hand.py"), str(folder)]
+        env = {**os.environ, "YOLO_CONFIG_DIR": str(folder), "YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false"}
+        done = subprocess.run(command, capture_output=True, check=False, cwd=folder, env=env, timeout=300)
+        assert done.returncode == 0, done.stderr.decode()[-2000:]
+        MADE[train_python] = folder
+    return MADE[train_python]
+
+
+def run(path: Path, python: Path | str = sys.executable) -> dict[str, object]:
+    """Run the program as the daemon does."""
+    done = subprocess.run(
+        [str(python), "-I", "-S", str(PROGRAM), str(path)], capture_output=True, check=True, timeout=60
+    )
+    answer = json.loads(done.stdout)
+    assert isinstance(answer, dict)
+    assert set(answer) == {"verdict", "reason", "epoch", "step", "tensors", "non_finite", "kind"}
+    return answer
+
+
+def answer_of(path: Path) -> dict[str, object]:
+    return prove.prove(str(path))
+
+
+def reason_of(path: Path) -> str:
+    answer = answer_of(path)
+    assert answer["verdict"] == "rejected"
+    return str(answer["reason"])
+
+
+def write_safetensors(path: Path, tensors: dict[str, tuple[str, list[int], bytes]]) -> Path:
+    header, data = {}, b""
+    for name, (dtype, shape, raw) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+    return path
+
+
+def floats(*values: float, code: str = "f") -> bytes:
+    return struct.pack(f"<{len(values)}{code}", *values)
+
+
+def brain(*values: float) -> bytes:
+    raw = floats(*values)
+    return b"".join(raw[at + 2 : at + 4] for at in range(0, len(raw), 4))
+
+
+# --- of torch -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.train
+def test_the_last_checkpoint_of_a_real_training_is_proven(made: Path) -> None:
+    answer = run(made / "trained.pt")
+    assert (answer["verdict"], answer["reason"], answer["kind"]) == ("proven", None, "torch")
+    assert answer["epoch"] == 0
+    assert isinstance(answer["tensors"], int)
+    assert answer["tensors"] > 400  # the model's and the optimizer's
+
+
+@pytest.mark.train
+def test_it_finds_the_tensors_that_torch_finds(made: Path, train_python: Path) -> None:
+    """Counted by torch itself: every tensor in the state of model and optimizer."""
+    code = """
+import sys, torch
+ckpt = torch.load(sys.argv[1], map_location="cpu", **({"weights_only": False} if "weights_only" in
+                  torch.load.__code__.co_varnames else {}))
+inner = ckpt["optimizer"]["state"].values()
+print(len(ckpt["ema"].state_dict()) + sum(torch.is_tensor(v) for s in inner for v in s.values()))
+"""
+    command = [str(train_python), "-c", code, str(made / "trained.pt")]
+    counted = int(subprocess.run(command, capture_output=True, check=True, timeout=120).stdout)
+    found = answer_of(made / "trained.pt")["tensors"]
+    assert isinstance(found, int)
+    # Beside its state a module of ultralytics keeps a few tensors as plain attributes (stride, anchors).
+    assert counted <= found <= counted + 5
+
+
+@pytest.mark.train
+def test_every_python_gives_the_same_answer(made: Path, train_python: Path) -> None:
+    for name in ("trained.pt", "nan_half.pt", "hostile.pt", "legacy.pt"):
+        assert run(made / name, train_python) == run(made / name)
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("name", ["weights", "legacy", "position", "module", "views", "mask", "half_zero", "own"])
+def test_sound_checkpoints_are_proven(made: Path, name: str) -> None:
+    answer = answer_of(made / f"{name}.pt")
+    assert (answer["reason"], answer["verdict"], answer["non_finite"]) == (None, "proven", 0)
+
+
+@pytest.mark.train
+def test_where_a_checkpoint_stands_is_read_from_it(made: Path) -> None:
+    stands = {name: answer_of(made / f"{name}.pt") for name in ("position", "legacy", "own", "weights")}
+    assert {name: (one["epoch"], one["step"]) for name, one in stands.items()} == {
+        "position": (2, 300),
+        "legacy": (4, None),
+        "own": (-1, 41),
+        "weights": (None, None),
+    }
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("value", ["nan", "inf"])
+@pytest.mark.parametrize("kind", ["conv", "head", "half", "brain", "double", "complex"])
+def test_numbers_that_are_not_finite_are_counted_and_named(made: Path, kind: str, value: str) -> None:
+    path = made / f"{value}_{kind}.pt"
+    answer = answer_of(path)
+    assert answer["verdict"] == "rejected"
+    assert answer["non_finite"] == 2
+    assert f"in {kind}.weight" in str(answer["reason"])
+
+
+@pytest.mark.train
+def test_a_poisoned_optimizer_is_named_by_its_path(made: Path) -> None:
+    assert "4 of 4 numbers in optimizer.state.0.exp_avg" in reason_of(made / "nan_optimizer.pt")
+
+
+@pytest.mark.train
+def test_the_old_format_is_looked_into_as_well(made: Path) -> None:
+    assert "2 of 288 numbers in conv.weight" in reason_of(made / "legacy_nan.pt")
+
+
+@pytest.mark.train
+def test_minus_infinity_is_sound_in_a_mask_alone(made: Path) -> None:
+    assert "16 of 16 numbers in weight" in reason_of(made / "minus_infinite.pt")
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("zero", "all zero"),
+        ("no_tensor", "holds no tensor"),
+        ("stripped", "stripped at the end of a training"),
+        ("script", "TorchScript"),
+    ],
+)
+def test_what_cannot_be_resumed_from_is_rejected(made: Path, name: str, reason: str) -> None:
+    assert reason in reason_of(made / f"{name}.pt")
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("name", ["trained", "weights", "legacy"])
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.5, 0.9, 0.999, 1.0])
+def test_a_file_that_was_cut_is_rejected_wherever_it_was_cut(
+    made: Path, tmp_path: Path, name: str, share: float
+) -> None:
+    whole = (made / f"{name}.pt").read_bytes()
+    cut = tmp_path / "cut.pt"
+    cut.write_bytes(whole[: min(len(whole) - 1, int(len(whole) * share))])
+    assert reason_of(cut)
+
+
+@pytest.mark.train
+def test_a_byte_that_flipped_in_a_tensor_is_found(made: Path, tmp_path: Path) -> None:
+    whole = bytearray((made / "weights.pt").read_bytes())
+    with zipfile.ZipFile(made / "weights.pt") as archive:
+        info = next(one for one in archive.infolist() if one.filename.endswith("data/0"))
+    whole[info.header_offset + 30 + 200] ^= 1
+    (tmp_path / "flipped.pt").write_bytes(whole)
+    assert "does not match its checksum" in reason_of(tmp_path / "flipped.pt")
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("name", ["hostile", "hostile_too", "hostile_legacy"])
+def test_a_hostile_checkpoint_is_named_and_never_run(made: Path, name: str) -> None:
+    answer = run(made / f"{name}.pt")
+    assert answer["verdict"] == "rejected"
+    assert "hostile: loading it would call" in str(answer["reason"])
+    assert "posix.system" in str(answer["reason"])
+    assert not (made / "trace").exists()
+    if name == "hostile_too":
+        assert "__builtin__.eval" in str(answer["reason"])
+
+
+# --- made by hand -------------------------------------------------------------------------------------------------
+
+
+def zipped(path: Path, data_pkl: bytes, entries: dict[str, bytes] | None = None) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", data_pkl)
+        for name, data in (entries or {}).items():
+            archive.writestr(f"archive/{name}", data)
+    return path
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        ("os", "system"),
+        ("subprocess", "Popen"),
+        ("builtins", "exec"),
+        ("builtins", "getattr"),
+        ("builtins", "__import__"),
+        ("importlib", "import_module"),
+        ("runpy", "run_path"),
+        ("socket", "socket"),
+        ("ctypes", "CDLL"),
+        ("torch", "os.system"),
+        ("collections", "OrderedDict.__init__.__globals__"),
+        ("torch.storage", "_load_from_bytes"),
+        ("operator", "attrgetter"),
+        ("code", "InteractiveInterpreter"),
+        ("asyncio.subprocess", "create_subprocess_shell"),
+    ],
+)
+def test_names_that_could_do_harm_are_hostile(tmp_path: Path, name: tuple[str, str]) -> None:
+    module, function = (one.encode() for one in name)
+    program = b"\x80\x04" + b"".join(b"\x8c%c%s" % (len(one), one) for one in (module, function)) + b"\x93)R."
+    assert f"hostile: loading it would call {'.'.join(name)}" in reason_of(zipped(tmp_path / "x.pt", program))
+
+
+def test_a_users_package_may_be_called_like_a_module_of_python(tmp_path: Path) -> None:
+    program = b"\x80\x04\x8c\x0bcode.models\x8c\x03Net\x93)\x81."
+    assert reason_of(zipped(tmp_path / "x.pt", program)) == "holds no tensor"
+
+
+def test_a_pickle_of_anything_is_loaded_without_calling_it(tmp_path: Path) -> None:
+    """Stand-ins take whatever a pickle may do to an object: call it, fill it, extend it, set its state."""
+    program = pickle.dumps([{1, 2}, frozenset([3]), Path("/x"), slice(1, 2), range(4), complex(1, 2)], protocol=2)
+    assert reason_of(zipped(tmp_path / "x.pt", program)) == "holds no tensor"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        b"",
+        b".",
+        b"\x80\x02",
+        b"\x80\x02}q\x00.garbage",
+        b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\x7f.",
+        b"Q.",
+        b"K\x01Q.",
+    ],
+)
+def test_a_damaged_pickle_is_a_reason(tmp_path: Path, program: bytes) -> None:
+    assert reason_of(zipped(tmp_path / "x.pt", program))
+
+
+def test_a_pickle_that_wants_all_memory_gets_none(tmp_path: Path) -> None:
+    path = zipped(tmp_path / "x.pt", b"\x80\x02}r\xff\xff\xff\x7f.")
+    command = [sys.executable, "-I", "-S", str(PROGRAM), str(path), str(256 << 20)]
+    answer = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)
+    assert answer["verdict"] == "rejected"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "empty"),
+        (b"epoch,loss\n1,2\n" * 10, "neither a torch file nor safetensors"),
+        (b"\x80\x02}q\x00.", "a pickle that torch did not write"),
+        (b"PK\x03\x04" + b"x" * 100, "truncated"),
+        (b"\0" * 100000, "neither a torch file nor safetensors"),
+    ],
+)
+def test_what_is_no_checkpoint_is_called_that(tmp_path: Path, content: bytes, reason: str) -> None:
+    (tmp_path / "x.pt").write_bytes(content)
+    assert reason in reason_of(tmp_path / "x.pt")
+
+
+def test_another_zip_archive_is_no_checkpoint(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.pt", "w") as archive:
+        archive.writestr("arr_0.npy", b"x")
+    assert "not one of torch" in reason_of(tmp_path / "x.pt")
+
+
+def test_what_is_no_file_is_said_so(tmp_path: Path) -> None:
+    assert reason_of(tmp_path) == "no file"
+    os.mkfifo(tmp_path / "fifo")
+    assert reason_of(tmp_path / "fifo") == "no file"
+    assert reason_of(tmp_path / "absent.pt") == "unreadable: No such file or directory"
+
+
+def test_a_sound_safetensors_file_is_proven(tmp_path: Path) -> None:
+    path = write_safetensors(
+        tmp_path / "model.safetensors",
+        {
+            "a": ("F32", [2, 2], floats(1, 2, 3, 4)),
+            "b": ("F16", [2], floats(1, 65504, code="e")),
+            "c": ("BF16", [2], brain(1, 3e38)),
+            "d": ("F64", [1], floats(1e308, code="d")),
+            "e": ("I64", [1], b"\xff" * 8),
+            "f": ("F8_E5M2", [2], b"\x7b\x01"),
+        },
+    )
+    (tmp_path / "trainer_state.json").write_text('{"epoch": 0.5, "global_step": 120}')
+    answer = run(path)
+    assert (answer["verdict"], answer["kind"], answer["tensors"], answer["step"]) == ("proven", "safetensors", 6, 120)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "raw"),
+    [
+        ("F32", floats(1, math.nan)),
+        ("F32", floats(1, -math.inf)),
+        ("F16", floats(1, math.inf, code="e")),
+        ("BF16", brain(3e38, math.nan)),
+        ("F64", floats(1, math.nan, code="d")),
+        ("F8_E4M3", b"\x01\x7f"),
+        ("F8_E5M2", b"\x01\xfc"),
+    ],
+)
+def test_safetensors_that_are_not_finite_are_rejected(tmp_path: Path, dtype: str, raw: bytes) -> None:
+    path = write_safetensors(tmp_path / "x.safetensors", {"w": (dtype, [2], raw)})
+    assert reason_of(path) == "not finite: 1 of 2 numbers in w (1 in all)"
+
+
+def test_the_largest_numbers_are_finite(tmp_path: Path) -> None:
+    """Their first byte is that of infinity, so they take the careful way."""
+    largest = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
+    path = write_safetensors(tmp_path / "x.safetensors", {"w": ("F32", [2], floats(largest, -largest))})
+    assert answer_of(path)["verdict"] == "proven"
+
+
+def test_a_trouble_beyond_the_first_piece_is_found(tmp_path: Path) -> None:
+    raw = floats(1.0) * (prove.CHUNK_BYTES // 2) + floats(math.nan)
+    path = write_safetensors(tmp_path / "x.safetensors", {"w": ("F32", [len(raw) // 4], raw)})
+    assert "1 of" in reason_of(path)
+
+
+@pytest.mark.parametrize("cut", [4, 20, 150, -1])
+def test_safetensors_that_were_cut_are_rejected(tmp_path: Path, cut: int) -> None:
+    path = write_safetensors(tmp_path / "x.safetensors", {"w": ("F32", [64], floats(*range(64)))})
+    path.write_bytes(path.read_bytes()[:cut])
+    assert reason_of(path)
+
+
+@pytest.mark.parametrize(
+    ("header", "reason"),
+    [
+        ({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}, "does not lie where it should"),
+        ({"w": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}, "does not lie where it should"),
+        ({"w": {"dtype": "F7", "shape": [1], "data_offsets": [0, 4]}}, "unknown kind (F7)"),
+        ({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, "truncated"),
+        ({"w": 3}, "not that of safetensors"),
+        ({}, "more bytes than its header"),
+    ],
+)
+def test_a_header_that_contradicts_its_file_is_rejected(tmp_path: Path, header: dict[str, object], reason: str) -> None:
+    text = json.dumps(header).encode()
+    (tmp_path / "x.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + b"\0\0\x80\x3f")
+    assert reason in reason_of(tmp_path / "x.safetensors")
+
+
+def test_a_file_that_is_written_meanwhile_is_rejected(tmp_path: Path) -> None:
+    """It is large and hollow, so that proving takes its time and the disk nothing."""
+    size = 400 << 20
+    path = tmp_path / "x.safetensors"
+    header = json.dumps({"w": {"dtype": "F32", "shape": [size // 4], "data_offsets": [0, size]}}).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header)
+    os.truncate(path, 8 + len(header) + size)
+    with subprocess.Popen([sys.executable, "-I", "-S", str(PROGRAM), str(path)], stdout=subprocess.PIPE) as proving:
+        held = Path(f"/proc/{proving.pid}/fd")
+        until(lambda: any(one.is_symlink() and one.resolve() == path for one in held.iterdir()), "it reads the file")
+        os.utime(path)
+        said, _ = proving.communicate(timeout=60)
+    assert json.loads(said)["reason"] == "changed while it was read"

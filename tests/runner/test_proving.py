@@ -1,0 +1,125 @@
+"""The daemon's side of proving: a process of its own, with limits, and the interpreter of a job's command."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor.core.checkpoints import Verdict
+from supervisor.runner.proving import Prover, fingerprint_of, interpreter_of
+
+
+@pytest.fixture
+def sound(tmp_path: Path) -> Path:
+    """A checkpoint that is proven."""
+    header = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    path = tmp_path / "sound.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header + struct.pack("<2f", 1, 2))
+    return path
+
+
+def script(path: Path, text: str) -> Path:
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def test_a_sound_checkpoint_is_proven_with_its_fingerprint(sound: Path) -> None:
+    checkpoint = Prover().prove(sound)
+    assert checkpoint.verdict is Verdict.PROVEN
+    assert checkpoint.reason is None
+    assert checkpoint.path == str(sound)
+    assert checkpoint.fingerprint == fingerprint_of(sound)
+
+
+def test_a_rejected_checkpoint_has_its_reason(tmp_path: Path) -> None:
+    (tmp_path / "x.pt").touch()
+    checkpoint = Prover().prove(tmp_path / "x.pt")
+    assert checkpoint.verdict is Verdict.REJECTED
+    assert checkpoint.reason == "empty"
+
+
+def test_a_name_that_looks_like_an_option_or_is_no_text_is_a_name(
+    sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("-c", os.fsdecode(b"\xff\xfe.pt"), "a b\n.pt"):
+        Path(name).write_bytes(sound.read_bytes())
+        assert Prover().prove(Path(name)).verdict is Verdict.PROVEN
+
+
+def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        Prover().prove(tmp_path / "absent.pt")
+
+
+def test_an_interpreter_that_is_not_there_proves_nothing(sound: Path) -> None:
+    checkpoint = Prover(Path("/nowhere/python")).prove(sound)
+    assert checkpoint.verdict is Verdict.REJECTED
+    assert checkpoint.reason == "could not be proved: /nowhere/python: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("exec sleep 60", "could not be proved within 0 s"),
+        ("kill -SEGV $$", "proving it died of SIGSEGV"),
+        ("echo nonsense", "could not be proved: no answer"),
+        ("echo '[1]'", "could not be proved: no answer"),
+        ("echo first >&2; echo 'No module named json' >&2; exit 1", "could not be proved: No module named json"),
+        ('echo \'{"verdict": "maybe"}\'', "rejected without a reason"),
+        ('echo \'{"verdict": "proven", "reason": "but"}\'', "but"),
+    ],
+)
+def test_anything_but_a_clear_word_proves_nothing(sound: Path, tmp_path: Path, text: str, reason: str) -> None:
+    checkpoint = Prover(script(tmp_path / "python", f"#!/bin/sh\n{text}\n"), limit_s=0.3).prove(sound)
+    assert checkpoint.verdict is Verdict.REJECTED
+    assert checkpoint.reason == reason
+
+
+def test_a_file_that_is_written_meanwhile_is_rejected(sound: Path, tmp_path: Path) -> None:
+    writing = script(tmp_path / "python", f'#!/bin/sh\necho x >> {sound}\necho \'{{"verdict": "proven"}}\'\n')
+    checkpoint = Prover(writing).prove(sound)
+    assert checkpoint.reason == "changed while it was read"
+
+
+def test_the_daemons_environment_is_kept_from_it(sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEBHOOK_SECRET", "hunter2")
+    program = script(tmp_path / "python", f"#!/bin/sh\nenv > {tmp_path}/seen\nnice >> {tmp_path}/seen\necho '{{}}'\n")
+    Prover(program).prove(sound)
+    seen = (tmp_path / "seen").read_text()
+    assert "hunter2" not in seen
+    assert "LC_ALL=C.UTF-8" in seen
+
+
+def test_the_interpreter_is_found_behind_every_kind_of_command(tmp_path: Path) -> None:
+    python = tmp_path / "venv" / "bin" / "python3.10"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    path = f"{python.parent}:/usr/bin:/bin"
+    script(python.parent / "yolo", f"#!{python}\n# console script\n")
+    script(python.parent / "accelerate", f"#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n")
+    script(tmp_path / "train.py", "#!/usr/bin/env -S python3.10 -u\n")
+    script(python.parent / "wrapped", f"#!{python.parent}/yolo\n")
+    for command in (
+        [str(python), "train.py"],
+        ["python3.10", "-u", "train.py"],
+        ["yolo", "detect", "train"],
+        ["./train.py"],
+        ["accelerate", "launch", "train.py"],
+        ["wrapped"],
+        ["env", "OMP_NUM_THREADS=2", "-u", "HOME", "yolo", "train"],
+        ["/usr/bin/env", "-i", "python3.10"],
+    ):
+        assert interpreter_of(command, str(tmp_path), path) == python, command
+
+
+@pytest.mark.parametrize("command", [[], ["env"], ["bash", "train.sh"], ["no-such-command"], ["/bin/true"], ["./loop"]])
+def test_where_no_interpreter_can_be_told_there_is_none(tmp_path: Path, command: list[str]) -> None:
+    script(tmp_path / "loop", f"#!{tmp_path}/loop\n")
+    assert interpreter_of(command, str(tmp_path), "/usr/bin:/bin") is None

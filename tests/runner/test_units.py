@@ -1,0 +1,202 @@
+"""Trainings as units: what the launcher says when systemd refuses, and that it finds again what it started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from supervisor.runner.launcher import Launcher, LaunchError
+from supervisor.runner.units import BOOTED, UnitLauncher, available, unit_of, with_remedy
+from tests.rigs.installed_box import OWNER, PYTHON, ROOT, InstalledBox, installed_box, may_boot
+
+SLEEP = "sleep 1000"
+DROP_IN = "/etc/systemd/system/rocm-run@.service.d/owner.conf"
+OF_A_PERSON = """\
+import os, signal, sys, time
+from pathlib import Path
+from supervisor.runner.attempt import prepare, read_exit, read_shim
+from supervisor.core.moments import Moment
+from supervisor.runner.units import UnitLauncher, available
+state = Path.home() / ".local/state/rocm-supervisor"
+reason = available(user=True, state=state)
+if reason:
+    sys.exit(reason)
+units = UnitLauncher(user=True, state=state)
+folder = prepare(state, "yolo", 1, argv=["/bin/sh", "-c", "cat /proc/self/cgroup; exec sleep 1000"], cwd="/", env={},
+                 grace_s=5, save_s=1, group=None)
+units.launch("yolo", folder)
+print(units.alive("yolo", folder), units.signal("yolo", folder, signal.SIGTERM))
+deadline = time.perf_counter() + 10
+while units.alive("yolo", folder) and time.perf_counter() < deadline:
+    time.sleep(0.02)
+print(units.alive("yolo", folder), read_exit(folder, Moment(0, 0)).signal)
+print((folder / "output.log").read_text())
+"""
+
+
+@pytest.fixture(scope="module")
+def installed() -> Iterator[InstalledBox]:
+    reason = may_boot()
+    if reason:
+        pytest.skip(reason)
+    with installed_box() as one:
+        one.box.run("systemctl start rocm-supervisor.service", check=True)
+        yield one
+
+
+def attempt_of(installed: InstalledBox, slot: str, script: str = SLEEP, number: int = 1) -> str:
+    """Have the sandboxed stand-in start an attempt; return its folder, or what the launcher complained."""
+    code = f"try:\n    print(begin({slot!r}, {number}, {script!r}))\nexcept LaunchError as error:\n    print(error)"
+    return installed.ask(code).strip()
+
+
+def test_it_is_a_launcher(tmp_path: Path) -> None:
+    launcher: Launcher = UnitLauncher(user=False, state=tmp_path)
+    assert not launcher.alive("yolo", tmp_path)
+    assert not launcher.signal("yolo", tmp_path, 15)
+
+
+@pytest.mark.parametrize("slot", ["", "../x", "a/b", "-rf", "a b", "a;b", ".hidden", "x\n", "a%b", "a@b"])
+def test_a_slot_that_is_no_plain_word_names_no_unit(slot: str) -> None:
+    with pytest.raises(LaunchError, match="cannot name a unit"):
+        unit_of(slot)
+
+
+@pytest.mark.parametrize("slot", ["yolo", "yolo--prove", "night_run-2", "0"])
+def test_a_unit_is_named_after_its_slot(slot: str) -> None:
+    assert unit_of(slot) == f"rocm-run@{slot}.service"
+
+
+def test_what_systemd_says_comes_with_what_helps() -> None:
+    said = with_remedy("Failed to start x: Interactive authentication required.\nSee system logs and so on.")
+    assert said.startswith("Failed to start x: Interactive authentication required. (polkit")
+    assert "supervisorctl setup" in said
+    assert with_remedy("something new") == "something new"
+
+
+@pytest.mark.skipif(BOOTED.is_dir(), reason="this machine was booted with systemd")
+def test_where_no_systemd_runs_units_are_not_available() -> None:
+    for user in (False, True):
+        assert available(user=user) == "this system was not booted with systemd"
+
+
+def test_a_folder_that_is_not_the_current_one_is_not_started(tmp_path: Path) -> None:
+    """The unit would start another attempt than the one that was asked for."""
+    folder = tmp_path / "jobs" / "yolo" / "1"
+    folder.mkdir(parents=True)
+    with pytest.raises(LaunchError, match="`current` of the job points elsewhere"):
+        UnitLauncher(user=False, state=tmp_path).launch("yolo", folder)
+
+
+@pytest.mark.systemd
+def test_an_attempt_is_found_signalled_and_gone_again(installed: InstalledBox) -> None:
+    folder = attempt_of(installed, "found")
+    said = installed.ask(
+        f"folder = Path({folder!r})\nagain = UnitLauncher(user=False, state=STATE)\n"
+        "print(again.alive('found', folder), again.signal('found', folder, signal.SIGINT), gone('found', folder),"
+        " again.signal('found', folder, signal.SIGINT))"
+    )
+    assert said.split() == ["True", "True", "True", "False"]
+    assert '"signal": 15' in installed.box.read(f"{folder}/exit.json")
+
+
+@pytest.mark.systemd
+def test_kill_all_takes_processes_of_their_own_session_too(installed: InstalledBox) -> None:
+    folder = attempt_of(installed, "killed", "setsid sleep 1000 & trap '' TERM; sleep 1000")
+    cgroup = "/sys/fs/cgroup/rocm.slice/rocm-runs.slice/rocm-run@killed.service"
+    installed.box.until(f"test $(wc -l <{cgroup}/cgroup.procs) -ge 4")
+    said = installed.ask(f"folder = Path({folder!r}); units.kill_all('killed', folder); print(gone('killed', folder))")
+    assert said.split() == ["True"]
+    assert not installed.box.run(f"cat {cgroup}/cgroup.procs | grep .").ok
+    assert installed.ask(f"units.kill_all('killed', Path({folder!r})); print('quiet')").strip() == "quiet"
+
+
+@pytest.mark.systemd
+def test_what_a_killed_shim_left_behind_still_counts_as_alive(installed: InstalledBox) -> None:
+    """A process in its cgroup that no signal ends keeps the card: here systemd is told not to signal it at all."""
+    installed.box.write("/run/systemd/system/rocm-run@left.service.d/leave.conf", "[Service]\nKillMode=none\n")
+    installed.box.run("systemctl daemon-reload", check=True)
+    folder = attempt_of(installed, "left")
+    installed.box.run("systemctl kill --kill-who=main --signal=KILL rocm-run@left.service", check=True)
+    installed.box.until("! systemctl is-active rocm-run@left.service")
+    alive = f"print(units.alive('left', Path({folder!r})))"
+    assert installed.ask(alive).strip() == "True"
+    installed.box.run("kill -KILL $(cat /sys/fs/cgroup/rocm.slice/rocm-runs.slice/rocm-run@left.service/cgroup.procs)")
+    said = installed.ask(f"print(gone('left', Path({folder!r})))")
+    assert said.strip() == "True"
+
+
+@pytest.mark.systemd
+def test_a_second_attempt_of_a_slot_is_refused(installed: InstalledBox) -> None:
+    first = attempt_of(installed, "twice")
+    assert "an attempt still runs in rocm-run@twice.service" in attempt_of(installed, "twice", number=2)
+    # The first one is no longer `current`, but its own shim is what answers for it.
+    assert installed.ask(f"print(units.alive('twice', Path({first!r})))").strip() == "True"
+
+
+@pytest.mark.systemd
+def test_a_command_that_cannot_start_is_told_in_the_shims_own_words(installed: InstalledBox) -> None:
+    said = installed.ask(
+        "folder = prepare(STATE, 'nocommand', 1, argv=['/no/such'], cwd='/', env={}, grace_s=5, save_s=1,"
+        " group=os.getgid())\n"
+        "try:\n    units.launch('nocommand', folder)\nexcept LaunchError as error:\n    print(error)"
+    )
+    assert said.startswith("nocommand: command '/no/such' of the job: not found")
+
+
+@pytest.mark.systemd
+def test_a_missing_owner_is_told_with_the_journals_words(installed: InstalledBox) -> None:
+    drop_in = installed.box.read(DROP_IN)
+    installed.box.write(DROP_IN, drop_in.replace(OWNER, "carl"))
+    installed.box.run("systemctl daemon-reload", check=True)
+    try:
+        said = attempt_of(installed, "noowner")
+    finally:
+        installed.box.write(DROP_IN, drop_in)
+        installed.box.run("systemctl daemon-reload", check=True)
+    assert "status=217/USER" in said
+    assert "supervisorctl setup --owner NAME" in said
+
+
+@pytest.mark.systemd
+def test_available_names_what_is_missing(installed: InstalledBox) -> None:
+    ask = "print(available(user=False, state=STATE))"
+    assert installed.ask(ask).strip() == "None"
+    elsewhere = installed.ask("print(available(user=False, state=Path('/srv/state')))")
+    assert "rocm-run@.service does not run what lies in /srv/state" in elsewhere
+    rule = "/etc/polkit-1/rules.d/50-rocm-supervisor.rules"
+    unit = "/etc/systemd/system/rocm-run@.service"
+    installed.box.run(f"mv {rule} /root/rule", check=True)
+    try:
+        refused = "polkit does not allow it to this user: run `supervisorctl setup` as root"
+        code = (
+            f"for _ in range(100):\n    said = str({ask[6:-1]})\n    if said != 'None': break\n    time.sleep(0.05)\n"
+        )
+        assert refused in installed.ask(code + "print(said)")  # polkit notices by itself, a moment later
+        assert refused in attempt_of(installed, "norule")
+    finally:
+        installed.box.run(f"mv /root/rule {rule}")
+    installed.box.run(f"mv {unit} /root/unit; systemctl daemon-reload", check=True)
+    try:
+        assert "`supervisorctl setup` installs the unit" in installed.ask(ask)
+    finally:
+        installed.box.run(f"mv /root/unit {unit}; systemctl daemon-reload")
+    installed.box.until("pkaction >/dev/null")
+
+
+@pytest.mark.systemd
+def test_a_person_runs_trainings_under_their_own_systemd(installed: InstalledBox) -> None:
+    box = installed.box
+    assert installed.setup("--user", user=OWNER).ok
+    box.run(f"systemctl start systemd-logind; loginctl enable-linger {OWNER}; systemctl start user@$(id -u {OWNER})",
+            check=True)  # fmt: skip
+    uid = box.run(f"id -u {OWNER}", check=True).output.strip()
+    theirs = {"HOME": f"/home/{OWNER}", "XDG_RUNTIME_DIR": f"/run/user/{uid}", "PYTHONPATH": str(ROOT)}
+    box.run("systemctl --user daemon-reload", user=OWNER, environment=theirs, check=True)
+    box.write("/opt/person.py", OF_A_PERSON)
+    done = box.run(f"{PYTHON} /opt/person.py", user=OWNER, environment=theirs)
+    assert done.ok, done.output
+    assert done.output.splitlines()[:2] == ["True True", "False 15"]
+    assert f"user@{uid}.service/rocm.slice/rocm-runs.slice/rocm-run@yolo.service" in done.output
