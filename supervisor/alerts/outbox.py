@@ -1,0 +1,128 @@
+"""The threads that deliver, one a sink: a receiver that hangs delays nobody else's alerts; they keep no record."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from supervisor.alerts.sink import Sink
+from supervisor.alerts.webhook import Answer, post
+from supervisor.core.events import AlertTried
+from supervisor.core.moments import Moment
+
+log = logging.getLogger(__name__)
+
+
+class Clock(Protocol):
+    """Tells the time."""
+
+    def now(self) -> Moment:
+        """Return the present moment."""
+        ...
+
+
+class Alert(Protocol):
+    """What is to be delivered."""
+
+    @property
+    def id(self) -> str:
+        """Its `webhook-id`."""
+        ...
+
+    @property
+    def sink(self) -> str:
+        """Name of the sink that it goes to."""
+        ...
+
+    @property
+    def body(self) -> bytes:
+        """The request's body."""
+        ...
+
+
+class AlertSender:
+    """Delivers alerts that are offered; what came of each is put into the inbox as AlertTried, exactly once."""
+
+    def __init__(
+        self,
+        sinks: Mapping[str, Sink],
+        put: Callable[[AlertTried], None],
+        clock: Clock,
+        deliver: Callable[[Sink, str, bytes, float], Answer] = post,
+    ) -> None:
+        self._sinks = dict(sinks)
+        self._put = put
+        self._clock = clock
+        self._deliver = deliver
+        self._queues: dict[str, queue.SimpleQueue[Alert | None]] = {name: queue.SimpleQueue() for name in sinks}
+        self._threads: list[threading.Thread] = []
+        self._under_way: set[str] = set()
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+
+    def start(self) -> None:
+        """Start one thread for each sink."""
+        for name in self._sinks:
+            # A daemon thread: a receiver that hangs must not hold up the end of the program.
+            thread = threading.Thread(target=self._work, args=(name,), name=f"alerts {name}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def offer(self, alert: Alert) -> bool:
+        """Take an alert to be delivered; return False where it is under way already.
+
+        One whose sink is no longer configured is answered for at once.
+        """
+        with self._lock:
+            if alert.id in self._under_way:
+                return False
+            self._under_way.add(alert.id)
+        waiting = self._queues.get(alert.sink)
+        if waiting is None:
+            error = f"there is no alert sink {alert.sink!r} in the configuration any more"
+            self._tell(alert, Answer(delivered=False, error=error, final=True))
+            return True
+        waiting.put(alert)
+        return True
+
+    def stop(self, timeout_s: float) -> None:
+        """Finish what is being sent, leave the rest to the record, and wait at most `timeout_s`."""
+        self._stopping.set()
+        for waiting in self._queues.values():
+            waiting.put(None)
+        for thread in self._threads:
+            thread.join(timeout_s / max(1, len(self._threads)))
+
+    def _work(self, name: str) -> None:
+        while True:
+            alert = self._queues[name].get()
+            if alert is None or self._stopping.is_set():
+                return
+            self._tell(alert, self._attempt(alert))
+
+    def _attempt(self, alert: Alert) -> Answer:
+        try:
+            return self._deliver(self._sinks[alert.sink], alert.id, alert.body, self._clock.now().unix_s)
+        except Exception as error:
+            # The fence: an alert that cannot be sent must end neither its thread nor the daemon.
+            log.exception("alert.attempt_failed", extra={"fields": {"alert": alert.id, "sink": alert.sink}})
+            return Answer(delivered=False, error=f"{type(error).__name__} while sending")
+
+    def _tell(self, alert: Alert, answer: Answer) -> None:
+        with self._lock:
+            self._under_way.discard(alert.id)
+        fields = {"alert": alert.id, "sink": alert.sink, "error": answer.error}
+        log.log(logging.INFO if answer.delivered else logging.WARNING, "alert.tried", extra={"fields": fields})
+        self._put(
+            AlertTried(
+                at=self._clock.now(),
+                alert=alert.id,
+                delivered=answer.delivered,
+                error=answer.error,
+                retry_after_s=answer.retry_after_s,
+                final=answer.final,
+            )
+        )

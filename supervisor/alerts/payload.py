@@ -1,0 +1,204 @@
+"""What is told and in which words: a change of a job becomes notices, pure; it sends and remembers nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+import msgspec
+
+from supervisor.core import decisions as de
+from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.incident import Incident
+from supervisor.core.job import Job
+from supervisor.core.moments import Moment
+
+LARGEST_BODY_BYTES = 20_000
+TEXT_LIMIT = 700
+NAME_LIMIT = 150
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(?:\x07|\x1b\\|$)|[ -/]*[0-~])", re.DOTALL)
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """One thing worth telling, the same for every receiver."""
+
+    type: str
+    """`incident.opened`, `incident.resumed`, `job.gave_up`, `job.finished`, `flag.warning`, `flag.critical`, `test`."""
+    severity: Severity
+    key: str
+    """What it is about: notices of equal key and type are told once."""
+    job: str | None
+    at: Moment
+    data: Mapping[str, object]
+    outcome: bool = False
+    """Whether it ends what was told before, or what its owner waits for: told however high the receiver's floor."""
+
+    def wanted(self, floor: Severity) -> bool:
+        """Whether a receiver with this floor is told."""
+        return self.outcome or self.severity >= floor
+
+    def body(self) -> bytes:
+        """Return the body of a Standard Webhook, less than 20 kB."""
+        data = {"severity": self.severity.word, **self.data}
+        encoded = msgspec.json.encode({"type": self.type, "timestamp": rfc3339(self.at.unix_s), "data": data})
+        assert len(encoded) < LARGEST_BODY_BYTES, "every text in it is bounded"
+        return encoded
+
+
+def alert_id(notice: Notice, sink: str) -> str:
+    """Return the `webhook-id` of a notice for one receiver: the same however often it is asked."""
+    digest = hashlib.sha256("\0".join((notice.key, notice.type, sink)).encode("utf-8", "replace")).hexdigest()
+    return f"msg_{digest[:32]}"
+
+
+def rfc3339(unix_s: float) -> str:
+    """Return a time as RFC 3339 in UTC, milliseconds."""
+    moment = datetime.fromtimestamp(unix_s, tz=timezone.utc)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def clean(text: str, limit: int = TEXT_LIMIT) -> str:
+    """Return a text without what could act on a terminal or deceive a reader, at most `limit` characters.
+
+    Texts come from trainings and kernel logs: escape sequences, control characters and bidirectional overrides go.
+    """
+    shown = _UNSEEN.sub("", _ESCAPES.sub("", text[: 4 * limit]))
+    return shown if len(shown) <= limit else shown[: limit - 1] + "\u2026"
+
+
+def notices(before: Job | None, after: Job, decision: de.Decision | None, at: Moment, host: str) -> tuple[Notice, ...]:
+    """Return what a change of a job is worth telling: by an event (`decision` None) or by a decision.
+
+    Asked again about the same change it returns the same keys, so that nothing is told twice.
+    """
+    return tuple(_notices(before, after, decision, at, {"host": clean(host, NAME_LIMIT), **_standing(after)}))
+
+
+def trial(sink: str, at: Moment, host: str) -> Notice:
+    """Return the notice that `alert test` sends."""
+    data = {"host": clean(host, NAME_LIMIT), "message": f"test of the alert sink {clean(sink, NAME_LIMIT)}"}
+    return Notice(type="test", severity=Severity.CRITICAL, key=f"test {at.unix_s}", job=None, at=at, data=data)
+
+
+def _notices(
+    before: Job | None, after: Job, decision: de.Decision | None, at: Moment, common: Mapping[str, object]
+) -> Iterator[Notice]:
+    earlier, incident = before.incident if before else None, after.incident
+    if incident is not None and (earlier is None or earlier.id != incident.id):
+        yield _of_incident("incident.opened", after, incident, at, common)
+    if incident is not None and incident.resumed_at and earlier is not None and not earlier.resumed_at:
+        yield _of_incident("incident.resumed", after, incident, at, common)
+    match decision:
+        case de.GiveUp():
+            yield _gave_up(after, decision, at, common)
+        case de.Finish(by_user=False):
+            yield _finished(after, decision, at, common)
+        case de.Warn():
+            yield _warned(after, decision, at, common)
+        case _:
+            pass
+
+
+def _of_incident(kind: str, job: Job, incident: Incident, at: Moment, common: Mapping[str, object]) -> Notice:
+    return Notice(
+        type=kind,
+        severity=incident.flag.severity,
+        key=f"incident {incident.id}",
+        job=job.name,
+        at=at,
+        data={**common, **_incident(incident)},
+        outcome=kind == "incident.resumed",
+    )
+
+
+def _gave_up(job: Job, decision: de.GiveUp, at: Moment, common: Mapping[str, object]) -> Notice:
+    incident = job.incident if job.incident and job.incident.attempt == decision.attempt else None
+    key = f"incident {incident.id}" if incident else f"job {job.name} {decision.attempt} {decision.at.unix_s}"
+    reason = {"reason": clean(decision.reason), **(_incident(incident) if incident else {})}
+    return Notice(
+        type="job.gave_up",
+        severity=Severity.CRITICAL,
+        key=key,
+        job=job.name,
+        at=at,
+        data={**common, **reason, "attempt": decision.attempt},
+        outcome=True,
+    )
+
+
+def _finished(job: Job, decision: de.Finish, at: Moment, common: Mapping[str, object]) -> Notice:
+    return Notice(
+        type="job.finished",
+        severity=Severity.INFO,
+        key=f"job {job.name} {decision.attempt} {decision.at.unix_s}",
+        job=job.name,
+        at=at,
+        data={**common, "reason": clean(decision.reason), "restarts": job.ledger.total},
+        outcome=True,
+    )
+
+
+def _warned(job: Job, decision: de.Warn, at: Moment, common: Mapping[str, object]) -> Notice:
+    flag = decision.flag
+    return Notice(
+        type=f"flag.{flag.severity.word}",
+        severity=flag.severity,
+        key=f"flag {job.name} {decision.attempt} {flag.rule} {flag.subject}",
+        job=job.name,
+        at=at,
+        data={**common, **_flag(flag)},
+    )
+
+
+def _standing(job: Job) -> dict[str, object]:
+    """Return where the job stands, what of it is known."""
+    attempt = job.attempt
+    facts: dict[str, object | None] = {
+        "job": clean(job.name, NAME_LIMIT),
+        "attempt": job.number,
+        "phase": job.phase.value,
+        "last_step": attempt.last_step if attempt else None,
+        "epoch": attempt.epoch if attempt else None,
+        "loss": attempt.loss if attempt else None,
+    }
+    return _known(facts)
+
+
+def _incident(incident: Incident) -> dict[str, object]:
+    resumed = incident.resumed_from
+    facts: dict[str, object | None] = {
+        "incident": clean(incident.id, NAME_LIMIT),
+        "attempt": incident.attempt,
+        "decision": incident.decision,
+        "outcome": incident.outcome,
+        "step_before": incident.last_step,
+        "resumed_from": clean(resumed.path) if resumed else None,
+        "resumed_step": resumed.step if resumed else None,
+        "resumed_epoch": resumed.epoch if resumed else None,
+        "lost_steps": incident.lost_steps,
+        "downtime_s": incident.downtime_s,
+        "evidence": clean(incident.evidence) if incident.evidence else None,
+        "reason": clean(incident.reason) if incident.reason else None,
+    }
+    return {**_flag(incident.flag), **_known(facts)}
+
+
+def _flag(flag: RedFlag) -> dict[str, object]:
+    facts: dict[str, object | None] = {
+        "rule": clean(flag.rule, NAME_LIMIT),
+        "message": clean(flag.message),
+        "subject": clean(flag.subject, NAME_LIMIT) or None,
+        "fault": clean(flag.fault, NAME_LIMIT) if flag.fault else None,
+        "since": rfc3339(flag.since.unix_s) if flag.since else None,
+        "since_step": flag.since_step,
+    }
+    return _known(facts)
+
+
+def _known(facts: Mapping[str, object | None]) -> dict[str, object]:
+    return {name: value for name, value in facts.items() if value is not None}

@@ -1,0 +1,32 @@
+"""When a failed delivery is tried again: a pure function, so that a restart of the daemon changes nothing in it.
+
+Source of the steps: Standard Webhooks, "Deliverability and reliability".
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from supervisor.core.events import AlertTried
+
+WAITS_S = (0.0, 5.0, 300.0, 1800.0, 7200.0, 18000.0, 36000.0, 50400.0, 72000.0, 86400.0)
+"""Wait before the n-th try; after the last one nothing is tried."""
+JITTER = 0.2
+"""Longest addition to a wait, as a part of it: what failed together shall not come back together."""
+RETRY_AFTER_LIMIT_S = 86400.0
+
+
+def next_try_s(alert_id: str, tries: int, tried: AlertTried) -> float | None:
+    """Return the seconds until an alert is tried again after `tries` attempts, None where it is not.
+
+    What the receiver asked for (`Retry-After`) counts where it is longer, up to a day.
+    """
+    if tried.delivered or tried.final or tries >= len(WAITS_S):
+        return None
+    wait_s = WAITS_S[tries] * (1.0 + JITTER * _fraction(f"{alert_id} {tries}"))
+    return max(wait_s, min(tried.retry_after_s or 0.0, RETRY_AFTER_LIMIT_S))
+
+
+def _fraction(text: str) -> float:
+    """Return a number from 0 to 1 that is always the same for a text and even over many."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") / 2**32

@@ -1,0 +1,22 @@
+"""Where the files lie that ship beside the code (migrations, units, the example settings); it reads none of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def shipped(name: str) -> Path:
+    """Return the path of `migrations`, `systemd` or `config.toml`: inside an installed package, else in the checkout.
+
+    Raises FileNotFoundError where neither has it, which means a broken installation.
+    """
+    places = (_PACKAGE / "_shipped" / name, _PACKAGE.parent / name)
+    for place in places:
+        if place.exists():
+            return place
+    looked = " and ".join(str(place) for place in places)
+    raise FileNotFoundError(
+        f"{name} is not part of this installation (looked at {looked}); install rocm-supervisor anew"
+    )

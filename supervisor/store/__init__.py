@@ -1,0 +1,1 @@
+"""The record: SQLite through SQLAlchemy Core, one thread writes; it decides nothing."""

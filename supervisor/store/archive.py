@@ -1,0 +1,285 @@
+"""The record as others read it: read-only, from any thread or process, daemon or no daemon; it changes nothing."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sqlalchemy import Table, and_, create_engine, func, or_, select
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
+from supervisor.core.incident import Incident
+from supervisor.core.job import Job
+from supervisor.store import files, schema, steps, tables
+from supervisor.store.errors import ArchiveError, StoreError
+from supervisor.store.jobs import UnreadableRowError, decode_incident, decode_job
+from supervisor.store.records import (
+    AlertRecord,
+    AttemptRecord,
+    DecisionRecord,
+    EventRecord,
+    FlagRecord,
+    GpuRecord,
+    GpuSample,
+    HostSample,
+    IncidentStory,
+    KnownCheckpoint,
+    ProcessSample,
+    StepBucket,
+)
+from supervisor.store.rows import checkpoint_of
+from supervisor.store.steps import Row
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement, Executable, Select
+
+_Record = TypeVar("_Record")
+LATEST_WITHIN_S = 60.0
+
+
+class Archive:
+    """A database file to be read; every query has a connection of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._engine = create_engine(
+            "sqlite://", creator=lambda: files.open_reader(path), poolclass=NullPool, isolation_level="AUTOCOMMIT"
+        )
+
+    @classmethod
+    def at(cls, url: str) -> Archive:
+        """Return the archive of a `sqlite:///` URL; raise ArchiveError for any other."""
+        try:
+            return cls(files.database_path(url))
+        except StoreError as error:
+            raise ArchiveError(str(error)) from error
+
+    def check(self) -> None:
+        """Raise ArchiveError, with what to do, unless the file is there and of the schema that this version reads."""
+        if not self.path.exists():
+            raise ArchiveError(f"{self.path} does not exist: the daemon has recorded nothing there yet")
+        try:
+            with closing(files.open_reader(self.path)) as connection:
+                revision = schema.revision_of(connection)
+        except ValueError as error:
+            raise ArchiveError(f"{self.path} is no database of this program: {error}") from error
+        except sqlite3.Error as error:
+            raise ArchiveError(f"{self.path} cannot be read: {error}") from error
+        if revision is None:
+            raise ArchiveError(f"{self.path} is empty: the daemon has recorded nothing there yet")
+        refused = schema.refusal(self.path, revision)
+        if refused is not None:
+            raise ArchiveError(refused)
+        if revision != schema.HEAD:
+            raise ArchiveError(f"{self.path} has the older schema {revision}: start the daemon, which upgrades it")
+
+    # --- jobs, attempts, incidents --------------------------------------------------------------------------------
+
+    def jobs(self) -> tuple[Job, ...]:
+        """Return every job as last saved, by name; only the wall-clock part of its moments means anything here."""
+        found = self._read(select(tables.jobs).order_by(tables.jobs.c.name))
+        return tuple(job for row in found if (job := _readable_job(row)) is not None)
+
+    def attempts(self, job: str, limit: int = 1000) -> tuple[AttemptRecord, ...]:
+        """Return the attempts of a job, the newest first."""
+        table = tables.attempts
+        query = select(table).where(table.c.job == job).order_by(table.c.number.desc()).limit(limit)
+        return _records(AttemptRecord, self._read(query))
+
+    def incidents(self, job: str | None = None, limit: int = 100) -> tuple[Incident, ...]:
+        """Return incidents, the newest first."""
+        table = tables.incidents
+        query = select(table).order_by(table.c.opened_unix_s.desc()).limit(limit)
+        found = self._read(query if job is None else query.where(table.c.job == job))
+        return tuple(one for row in found if (one := _readable_incident(row)) is not None)
+
+    def incident(self, incident_id: str) -> IncidentStory | None:
+        """Return an incident with its flags and decisions in the order of time, None where there is no such one."""
+        table = tables.incidents
+        found = self._read(select(table).where(table.c.id == incident_id))
+        incident = _readable_incident(found[0]) if found else None
+        if incident is None:
+            return None
+        flags, decisions = tables.flags, tables.decisions
+        of_attempt = and_(decisions.c.job == incident.job, decisions.c.attempt == incident.attempt)
+        relaunch = and_(
+            decisions.c.job == incident.job, decisions.c.attempt == incident.attempt + 1, decisions.c.kind == "launch"
+        )
+        flag_query = select(flags).where(flags.c.job == incident.job, flags.c.attempt == incident.attempt)
+        return IncidentStory(
+            incident=incident,
+            flags=_records(FlagRecord, self._read(flag_query.order_by(flags.c.id))),
+            decisions=_records(
+                DecisionRecord,
+                self._read(select(decisions).where(or_(of_attempt, relaunch)).order_by(decisions.c.id)),
+            ),
+        )
+
+    def decisions(self, job: str, limit: int = 100) -> tuple[DecisionRecord, ...]:
+        """Return the decisions about a job, the newest first."""
+        table = tables.decisions
+        query = select(table).where(table.c.job == job).order_by(table.c.id.desc()).limit(limit)
+        return _records(DecisionRecord, self._read(query))
+
+    def flags(self, job: str, limit: int = 100) -> tuple[FlagRecord, ...]:
+        """Return the flags that rose about a job, the newest first."""
+        table = tables.flags
+        query = select(table).where(table.c.job == job).order_by(table.c.id.desc()).limit(limit)
+        return _records(FlagRecord, self._read(query))
+
+    def checkpoints(self, job: str) -> tuple[KnownCheckpoint, ...]:
+        """Return every checkpoint ever seen of a job, the newest first."""
+        table = tables.checkpoints
+        found = self._read(select(table).where(table.c.job == job).order_by(table.c.first_seen_unix_s.desc()))
+        return tuple(
+            KnownCheckpoint(
+                checkpoint=checkpoint_of(row),
+                attempt=row["attempt"],
+                first_seen_unix_s=row["first_seen_unix_s"],
+                judged_unix_s=row["judged_unix_s"],
+            )
+            for row in found
+        )
+
+    # --- steps and samples ----------------------------------------------------------------------------------------
+
+    def step_metrics(
+        self,
+        job: str,
+        attempt: int | None = None,
+        since_unix_s: float | None = None,
+        until_unix_s: float | None = None,
+        bucket_s: int = steps.BUCKET_S,
+    ) -> tuple[StepBucket, ...]:
+        """Return the steps of a job (rank 0) in order of time, `bucket_s` (a multiple of ten) to a bucket."""
+        table = tables.step_metrics
+        query = select(table).where(table.c.job == job, table.c.rank == 0)
+        if attempt is not None:
+            query = query.where(table.c.attempt == attempt)
+        query = query.where(*_between(table.c.bucket_unix_s, since_unix_s, until_unix_s))
+        found = self._read(query.order_by(table.c.attempt, table.c.bucket_unix_s))
+        return _records(StepBucket, _coarser(found, max(bucket_s, steps.BUCKET_S)))
+
+    def gpus(self) -> tuple[GpuRecord, ...]:
+        """Return every card ever seen."""
+        return _records(GpuRecord, self._read(select(tables.gpus).order_by(tables.gpus.c.gpu)))
+
+    def gpu_samples(
+        self,
+        gpu: str | None = None,
+        since_unix_s: float | None = None,
+        until_unix_s: float | None = None,
+        limit: int = 10_000,
+    ) -> tuple[GpuSample, ...]:
+        """Return readings in order of time; where there are more than `limit`, the newest of them."""
+        query = self._newest(tables.gpu_samples, since_unix_s, until_unix_s, limit)
+        query = query if gpu is None else query.where(tables.gpu_samples.c.gpu == gpu)
+        return _records(GpuSample, self._read(query))[::-1]
+
+    def latest_gpu_samples(self) -> tuple[GpuSample, ...]:
+        """Return the newest reading of each card by each source, from the last minute that has any."""
+        table = tables.gpu_samples
+        newest = select(func.max(table.c.at_unix_s)).scalar_subquery()
+        recent = self._read(
+            select(table).where(table.c.at_unix_s >= newest - LATEST_WITHIN_S).order_by(table.c.at_unix_s)
+        )
+        latest = {(row["gpu"], row["source"]): row for row in recent}
+        return _records(GpuSample, [latest[key] for key in sorted(latest)])
+
+    def host_samples(
+        self, since_unix_s: float | None = None, until_unix_s: float | None = None, limit: int = 10_000
+    ) -> tuple[HostSample, ...]:
+        """Return readings of the machine in order of time; where there are more than `limit`, the newest of them."""
+        query = self._newest(tables.host_samples, since_unix_s, until_unix_s, limit)
+        return _records(HostSample, self._read(query))[::-1]
+
+    def process_samples(
+        self,
+        job: str,
+        since_unix_s: float | None = None,
+        until_unix_s: float | None = None,
+        limit: int = 10_000,
+    ) -> tuple[ProcessSample, ...]:
+        """Return readings of a job's process tree in order of time; where there are more than `limit`, the newest."""
+        query = self._newest(tables.process_samples, since_unix_s, until_unix_s, limit)
+        return _records(ProcessSample, self._read(query.where(tables.process_samples.c.job == job)))[::-1]
+
+    # --- events, alerts, the file itself --------------------------------------------------------------------------
+
+    def events(self, job: str | None = None, after_id: int | None = None, limit: int = 100) -> tuple[EventRecord, ...]:
+        """Return rare events in order of time: those after `after_id`, or else the newest."""
+        table = tables.events
+        query = select(table) if job is None else select(table).where(or_(table.c.job == job, table.c.job.is_(None)))
+        if after_id is not None:
+            return _records(
+                EventRecord, self._read(query.where(table.c.id > after_id).order_by(table.c.id).limit(limit))
+            )
+        return _records(EventRecord, self._read(query.order_by(table.c.id.desc()).limit(limit)))[::-1]
+
+    def alerts(self, state: str | None = None, limit: int = 100) -> tuple[AlertRecord, ...]:
+        """Return alerts, the newest first; `state` is waiting, delivered or failed."""
+        table = tables.alerts
+        query = select(table).order_by(table.c.queued_unix_s.desc()).limit(limit)
+        return _records(AlertRecord, self._read(query if state is None else query.where(table.c.state == state)))
+
+    def backup(self, target: Path) -> None:
+        """Write a compact, consistent copy to `target`, which is replaced whole or not at all; raise ArchiveError."""
+        self.check()
+        try:
+            files.copy(self.path, target)
+        except (OSError, sqlite3.Error) as error:
+            raise ArchiveError(f"no copy of {self.path} at {target}: {error}") from error
+
+    def _newest(self, table: Table, since_unix_s: float | None, until_unix_s: float | None, limit: int) -> Select[Any]:
+        query = select(table).where(*_between(table.c.at_unix_s, since_unix_s, until_unix_s))
+        return query.order_by(table.c.at_unix_s.desc()).limit(limit)
+
+    def _read(self, query: Executable) -> list[Row]:
+        try:
+            with self._engine.connect() as connection:
+                return [dict(row) for row in connection.execute(query).mappings()]
+        except (SQLAlchemyError, sqlite3.Error) as error:
+            self.check()
+            why = error.orig if isinstance(error, DBAPIError) else error
+            raise ArchiveError(f"{self.path} cannot be read: {why}") from error
+
+
+def _between(
+    column: ColumnElement[Any], since_unix_s: float | None, until_unix_s: float | None
+) -> list[ColumnElement[bool]]:
+    since = [] if since_unix_s is None else [column >= since_unix_s]
+    return since if until_unix_s is None else [*since, column < until_unix_s]
+
+
+def _coarser(found: list[Row], bucket_s: int) -> list[Row]:
+    """Merge ten-second buckets into longer ones, each attempt for itself."""
+    merged: dict[tuple[int, int], Row] = {}
+    for row in found:
+        start = row["bucket_unix_s"] // bucket_s * bucket_s
+        key = (row["attempt"], start)
+        row["bucket_unix_s"] = start
+        merged[key] = steps.merged(merged[key], row) if key in merged else row
+    return list(merged.values())
+
+
+def _records(kind: type[_Record], found: list[Row]) -> tuple[_Record, ...]:
+    names = [one.name for one in fields(kind)]  # type: ignore[arg-type]  # every kind of records.py is a dataclass
+    return tuple(kind(**{name: row[name] for name in names}) for row in found)
+
+
+def _readable_job(row: Row) -> Job | None:
+    try:
+        return decode_job(row["state"])
+    except UnreadableRowError:
+        return None
+
+
+def _readable_incident(row: Row) -> Incident | None:
+    try:
+        return decode_incident(row["state"])
+    except UnreadableRowError:
+        return None

@@ -1,0 +1,221 @@
+"""The one connection that writes, and what its failures mean; it never waits long and knows no job.
+
+SQLite before 3.51.3 can corrupt a WAL database when two connections write or checkpoint at once. So this is the only
+writer, every reader opens `mode=ro`, and the file is not memory-mapped.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Executable, create_engine
+from sqlalchemy.exc import DatabaseError, DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
+from supervisor.store import files
+from supervisor.store.pending import Pending
+from supervisor.store.steps import Row
+from supervisor.store.writes import Kind
+
+log = logging.getLogger(__name__)
+BUSY_TIMEOUT_MS = 300
+"""How long a commit may wait for somebody's lock: the thread that decides waits with it."""
+_FAULTY_ROW = (SQLAlchemyError, sqlite3.Error, OverflowError, UnicodeError, TypeError, ValueError)
+
+
+class Trouble(Enum):
+    """What keeps the database from being used."""
+
+    FULL = "full"
+    LOCKED = "locked"
+    DAMAGED = "damaged"
+    OTHER = "other"
+
+
+class UnusableError(Exception):
+    """The database could not be read or written just now."""
+
+    def __init__(self, trouble: Trouble, text: str) -> None:
+        super().__init__(text)
+        self.trouble = trouble
+
+
+def _trouble(text: str) -> Trouble:
+    """Name the trouble by SQLite's own words: Python before 3.11 hands out no error code."""
+    if "disk is full" in text:
+        return Trouble.FULL
+    if "locked" in text or "busy" in text:
+        return Trouble.LOCKED
+    if "malformed" in text or "not a database" in text:
+        return Trouble.DAMAGED
+    return Trouble.OTHER
+
+
+def _is_outage(error: BaseException) -> bool:
+    """Whether the file is at fault, and not the row: trying the row again later makes sense."""
+    if isinstance(error, OperationalError):
+        return True
+    return type(error) is DatabaseError
+
+
+class Database:
+    """An open database file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.writable = False
+        self._connection: Connection | None = None
+        self._full_sync = False
+        self._identity: tuple[int, int] | None = None
+
+    def connect(self) -> None:
+        """Open the file for writing; where that fails open it for reading and raise UnusableError with the reason."""
+        self.close()
+        try:
+            self._connection = self._open_writer()
+            self.writable = True
+        except sqlite3.Error as error:
+            with suppress(sqlite3.Error):
+                self._connection = _through_sqlalchemy(files.open_reader(self.path))
+            raise UnusableError(_trouble(str(error)), str(error)) from error
+        finally:
+            self._identity = files.identity(self.path)
+
+    def close(self) -> None:
+        """Close the file; what was committed stays, what was not was never there."""
+        connection, self._connection, self.writable = self._connection, None, False
+        if connection is not None:
+            with suppress(SQLAlchemyError, sqlite3.Error):
+                connection.close()
+
+    @property
+    def replaced(self) -> bool:
+        """Whether the path no longer leads to the open file, so that whatever is written is lost."""
+        return self._identity is not None and files.identity(self.path) != self._identity
+
+    def read(self, query: Executable) -> list[Row]:
+        """Return the rows of a query; raise UnusableError where they cannot be had."""
+        try:
+            return [dict(row) for row in self._open().execute(query).mappings()]
+        except (SQLAlchemyError, sqlite3.Error) as error:
+            raise _unusable(error) from error
+
+    def write(self, pending: Pending) -> None:
+        """Commit everything that waits, all or nothing; raise UnusableError where the file is at fault.
+
+        A row that SQLite can never take is dropped and logged: it must not keep all later ones from the record.
+        """
+        try:
+            with self._transaction(durable=pending.durable) as connection:
+                for kind, rows in pending.by_kind():
+                    connection.execute(kind.statement, rows)
+        except _FAULTY_ROW as error:
+            if _is_outage(error):
+                raise _unusable(error) from error
+            self._write_singly(pending)
+
+    def change(self, *statements: Executable) -> int:
+        """Run statements in one transaction and return how many rows they touched; raise UnusableError."""
+        try:
+            with self._transaction(durable=False) as connection:
+                return sum(connection.execute(one).rowcount for one in statements)
+        except (SQLAlchemyError, sqlite3.Error) as error:
+            raise _unusable(error) from error
+
+    def give_back(self, pages: int) -> None:
+        """Return at most so many free pages to the file system; raise UnusableError."""
+        try:
+            # As a script: `execute` stops after the first page, for this pragma has a step for each and no columns.
+            _driver(self._open()).executescript(f"PRAGMA incremental_vacuum({pages})")
+        except (SQLAlchemyError, sqlite3.Error) as error:
+            raise _unusable(error) from error
+
+    def pragma(self, text: str) -> list[tuple[Any, ...]]:
+        """Run a pragma to its end, outside of any transaction; raise UnusableError."""
+        try:
+            return list(_driver(self._open()).execute(f"PRAGMA {text}"))
+        except (SQLAlchemyError, sqlite3.Error) as error:
+            raise _unusable(error) from error
+
+    def _open_writer(self) -> Connection:
+        raw = sqlite3.connect(files.uri(self.path, "mode=rw"), uri=True, isolation_level=None, check_same_thread=False)
+        try:
+            raw.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+            raw.execute("PRAGMA journal_mode = WAL")
+            raw.execute("PRAGMA synchronous = NORMAL")
+            raw.execute("PRAGMA journal_size_limit = 16777216")
+            raw.execute("BEGIN IMMEDIATE")
+            raw.execute("ROLLBACK")
+        except sqlite3.Error:
+            raw.close()
+            raise
+        self._full_sync = False
+        return _through_sqlalchemy(raw)
+
+    def _open(self) -> Connection:
+        if self._connection is None:
+            raise UnusableError(Trouble.OTHER, "the database is not open")
+        return self._connection
+
+    @contextmanager
+    def _transaction(self, *, durable: bool) -> Iterator[Connection]:
+        connection = self._open()
+        driver = _driver(connection)
+        if durable != self._full_sync:
+            driver.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            self._full_sync = durable
+        driver.execute("BEGIN IMMEDIATE")
+        try:
+            yield connection
+            driver.execute("COMMIT")
+        except BaseException:
+            # SQLite has rolled back by itself after some errors.
+            if driver.in_transaction:
+                with suppress(sqlite3.Error):
+                    driver.execute("ROLLBACK")
+            raise
+
+    def _write_singly(self, pending: Pending) -> None:
+        try:
+            with self._transaction(durable=pending.durable) as connection:
+                for kind, rows in pending.by_kind():
+                    for row in rows:
+                        _write_or_drop(connection, kind, row)
+        except (SQLAlchemyError, sqlite3.Error) as error:
+            raise _unusable(error) from error
+
+
+def _write_or_drop(connection: Connection, kind: Kind, row: Row) -> None:
+    driver = _driver(connection)
+    driver.execute("SAVEPOINT one_row")
+    try:
+        connection.execute(kind.statement, [row])
+    except _FAULTY_ROW as error:
+        if _is_outage(error):
+            raise
+        driver.execute("ROLLBACK TO one_row")
+        log.error("store.row_dropped", extra={"fields": {"kind": kind.name, "error": type(error).__name__}})
+    driver.execute("RELEASE one_row")
+
+
+def _through_sqlalchemy(raw: sqlite3.Connection) -> Connection:
+    # AUTOCOMMIT: transactions are begun and ended here by name, never behind our back.
+    engine = create_engine("sqlite://", creator=lambda: raw, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+    return engine.connect()
+
+
+def _driver(connection: Connection) -> sqlite3.Connection:
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, sqlite3.Connection)
+    return driver
+
+
+def _unusable(error: BaseException) -> UnusableError:
+    text = str(error.orig) if isinstance(error, DBAPIError) else str(error)
+    return UnusableError(_trouble(text), text)

@@ -1,0 +1,177 @@
+"""The database as files: where it lies, whether it is sound, copies, ballast; it gives no table a meaning.
+
+Works with the sqlite3 module alone, so that a file that SQLAlchemy's pool would choke on can still be looked at.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+from urllib.parse import quote
+
+from supervisor.store.errors import StoreError
+
+SUPPORTED = "sqlite:////absolute/path/supervisor.db"
+BALLAST_BYTES = 4 * 1024 * 1024
+COPIES_KEPT = 3
+SALVAGED = ("jobs", "attempts", "incidents", "checkpoints", "decisions", "flags", "alerts", "notes", "step_metrics")
+"""What is worth reading out of a damaged file, the most precious first."""
+
+
+def database_path(url: str) -> Path:
+    """Return the file of a `sqlite:///` URL.
+
+    Raises StoreError for every other database: what one machine's supervisor records must not depend on a network.
+    """
+    scheme, found, rest = url.partition("://")
+    if not found or scheme.split("+", maxsplit=1)[0] != "sqlite":
+        raise StoreError(f"database {scheme or url!r} is not supported: this version records in SQLite, {SUPPORTED}")
+    path = rest.removeprefix("/")
+    if not path or path == ":memory:" or "?" in path:
+        raise StoreError(f"database {url!r} names no file: write {SUPPORTED}")
+    return Path(path)
+
+
+def uri(path: Path, options: str) -> str:
+    """Return the SQLite URI of a file, `options` such as `mode=ro`."""
+    return f"file:{quote(str(path.absolute()))}?{options}"
+
+
+def open_reader(path: Path) -> sqlite3.Connection:
+    """Open a file for reading only; it works while the daemon writes, after it ended, and on a read-only file system.
+
+    Raises sqlite3.Error. A database in WAL mode whose last writer closed it has no -wal beside it; whoever may not
+    write the folder can then read it only as immutable, which it is as long as no writer comes.
+    """
+    last: sqlite3.Error | None = None
+    options = ["mode=ro"] if path.with_name(path.name + "-wal").exists() else ["mode=ro", "immutable=1"]
+    for option in options:
+        connection = sqlite3.connect(uri(path, option), uri=True, check_same_thread=False, isolation_level=None)
+        try:
+            connection.execute("PRAGMA busy_timeout = 2000")
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except sqlite3.Error as error:
+            connection.close()
+            last = error
+        else:
+            return connection
+    assert last is not None
+    raise last
+
+
+def damage(path: Path) -> str | None:
+    """Return what SQLite finds wrong with the file, None where it is sound; a file that is only busy is sound.
+
+    Reads the whole file: about a second for each gigabyte that the disk delivers in one.
+    """
+    try:
+        with closing(sqlite3.connect(uri(path, "mode=rw"), uri=True, timeout=5)) as connection:
+            answer = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.OperationalError:
+        return None
+    except sqlite3.DatabaseError as error:
+        return str(error)
+    return None if answer == ("ok",) else str(answer[0] if answer else "no answer")
+
+
+def set_aside(path: Path, unix_s: float) -> Path:
+    """Rename a damaged file, and what belongs to it, to `.corrupt-UNIX`; return the new name."""
+    aside = path.with_name(f"{path.name}.corrupt-{int(unix_s)}")
+    for suffix in ("", "-wal", "-shm"):
+        with suppress(FileNotFoundError):
+            path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
+    return aside
+
+
+def salvage(damaged: Path, into: Path) -> dict[str, int]:
+    """Copy what can still be read of a damaged file into a sound one of the present schema; return rows by table."""
+    saved: dict[str, int] = {}
+    with closing(sqlite3.connect(into, isolation_level=None)) as target:
+        for table in SALVAGED:
+            with suppress(sqlite3.Error):
+                saved[table] = _salvage_table(damaged, target, table)
+    return {table: count for table, count in saved.items() if count}
+
+
+def _salvage_table(damaged: Path, target: sqlite3.Connection, table: str) -> int:
+    """Copy rows until the damage is met; forwards and then backwards, since the damage may lie between."""
+    known = {row[1] for row in target.execute(f"PRAGMA table_info({table})")}
+    before = target.total_changes
+    for order in ("ASC", "DESC"):
+        # A connection of its own for each try: SQLite may refuse everything once it has met damage.
+        with suppress(sqlite3.Error), closing(sqlite3.connect(uri(damaged, "mode=rw"), uri=True)) as source:
+            key = [row[1] for row in source.execute(f"PRAGMA table_info({table})") if row[5]]
+            rows = source.execute(f"SELECT * FROM {table} ORDER BY " + ", ".join(f'"{one}" {order}' for one in key))  # noqa: S608 - our own names
+            names = [one[0] for one in rows.description]
+            shared = [index for index, name in enumerate(names) if name in known]
+            columns = ", ".join(f'"{names[index]}"' for index in shared)
+            insert = f"INSERT OR IGNORE INTO {table} ({columns}) VALUES ({', '.join('?' * len(shared))})"  # noqa: S608
+            target.execute("BEGIN")
+            try:
+                for row in rows:
+                    target.execute(insert, [row[index] for index in shared])
+            finally:
+                target.execute("COMMIT")
+    return target.total_changes - before
+
+
+def copy(path: Path, target: Path) -> None:
+    """Write a compact, consistent copy of the database to `target`, which is replaced whole or not at all.
+
+    Readers and the writer go on meanwhile. Raises OSError or sqlite3.Error.
+    """
+    part = target.with_name(target.name + ".part")
+    part.unlink(missing_ok=True)
+    try:
+        with closing(open_reader(path)) as connection:
+            connection.execute("VACUUM INTO ?", (str(part),))
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def copy_before_upgrade(path: Path, revision: str) -> Path:
+    """Copy the file to `.before-REVISION` and keep the newest three such copies; raise OSError or sqlite3.Error."""
+    target = path.with_name(f"{path.name}.before-{revision}")
+    copy(path, target)
+    copies = sorted(path.parent.glob(f"{path.name}.before-*"), key=lambda one: one.stat().st_mtime_ns, reverse=True)
+    for old in copies[COPIES_KEPT:]:
+        old.unlink(missing_ok=True)
+    return target
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """Return device and inode of the file, None where there is none."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    return (facts.st_dev, facts.st_ino)
+
+
+class Ballast:
+    """Room kept back beside the database: on a full disk even DELETE fails, until this is given up."""
+
+    def __init__(self, database: Path) -> None:
+        self._path = database.with_name(database.name + ".ballast")
+
+    def take(self) -> None:
+        """Take the room, really allocated, where the disk has plenty beyond it; else leave the disk alone."""
+        with suppress(OSError):
+            if self._path.exists() and self._path.stat().st_size == BALLAST_BYTES:
+                return
+            disk = os.statvfs(self._path.parent)
+            if disk.f_bavail * disk.f_frsize < 2 * BALLAST_BYTES:
+                return
+            with self._path.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, BALLAST_BYTES)
+
+    def release(self) -> bool:
+        """Give the room back to the disk; return whether there was any."""
+        try:
+            self._path.unlink()
+        except OSError:
+            return False
+        return True

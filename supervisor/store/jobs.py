@@ -1,0 +1,76 @@
+"""A job or an incident as JSON and back, its moments moved into the present boot; it reads no clock and no table."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+import msgspec
+
+from supervisor.core.incident import Incident
+from supervisor.core.job import Job
+from supervisor.core.moments import Moment
+from supervisor.store.bodies import to_json
+
+_Fact = TypeVar("_Fact")
+_JOB = msgspec.json.Decoder(Job)
+_INCIDENT = msgspec.json.Decoder(Incident)
+
+
+class UnreadableRowError(ValueError):
+    """A stored state that this version cannot understand."""
+
+
+def encode(fact: Job | Incident) -> str:
+    """Return the whole state as JSON. A NaN becomes null: JSON has no other word for it."""
+    try:
+        return msgspec.json.encode(fact).decode()
+    except UnicodeEncodeError:
+        # A path that is no UTF-8: the state is worth more than its spelling.
+        return to_json(fact)
+
+
+def decode_job(state: str) -> Job:
+    """Return the job of a stored state: unknown keys are ignored, missing ones take their default.
+
+    Raises UnreadableRowError where a value has another type or a word is unknown.
+    """
+    try:
+        return _JOB.decode(state)
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise UnreadableRowError(str(error)) from error
+
+
+def decode_incident(state: str) -> Incident:
+    """Return the incident of a stored state, as `decode_job` does."""
+    try:
+        return _INCIDENT.decode(state)
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise UnreadableRowError(str(error)) from error
+
+
+def shift_into_boot(saved: Moment, now: Moment) -> float:
+    """Return the seconds to add to monotonic readings of an earlier boot, so that they mean the same in this one.
+
+    Between moments of the earlier boot its own monotonic clock counts, whatever its wall clock did. Only the gap from
+    the save to now is reckoned by wall clock, and never below zero: a machine that wakes with its clock in the past
+    must not put every deadline into a far future.
+    """
+    gap_s = max(0.0, now.unix_s - saved.unix_s)
+    return now.monotonic_s - gap_s - saved.monotonic_s
+
+
+def shifted(fact: _Fact, shift_s: float) -> _Fact:
+    """Return a fact with `shift_s` added to the monotonic part of every moment in it; wall times stay."""
+    moved: Any = _shifted(fact, shift_s)
+    return moved  # type: ignore[no-any-return]  # rebuilt field by field, so it has the type it had
+
+
+def _shifted(value: object, shift_s: float) -> object:
+    if isinstance(value, Moment):
+        return Moment(value.monotonic_s + shift_s, value.unix_s)
+    if isinstance(value, tuple):
+        return tuple(_shifted(one, shift_s) for one in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{one.name: _shifted(getattr(value, one.name), shift_s) for one in fields(value)})
+    return value

@@ -1,0 +1,147 @@
+"""Alerts between being queued and being delivered or given up, as the deciding thread keeps them; it sends nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from supervisor.core.events import AlertTried
+from supervisor.core.moments import Moment
+from supervisor.store.bodies import text
+from supervisor.store.steps import Row
+
+LONGEST_WAIT_S = 86400.0 * 2
+WAITING_LIMIT = 1000
+WAITING, DELIVERED, FAILED = "waiting", "delivered", "failed"
+
+NextTry: TypeAlias = Callable[[str, int, AlertTried], "float | None"]
+"""Seconds until an alert is tried again, from its id, the tries made and how the last one went; None: never."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewAlert:
+    """An alert for one sink, before anything was tried."""
+
+    id: str
+    """One for each incident, type and sink: the same id is never queued twice, and receivers know it too."""
+    sink: str
+    type: str
+    job: str | None
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedAlert:
+    """An alert for one sink and what became of it so far."""
+
+    id: str
+    sink: str
+    type: str
+    job: str | None
+    body: bytes
+    queued_unix_s: float
+    state: str = WAITING
+    tries: int = 0
+    due: Moment | None
+    tried_unix_s: float | None = None
+    error: str | None = None
+
+    def tried(self, event: AlertTried, next_try_s: NextTry) -> QueuedAlert:
+        """Return it after a delivery attempt."""
+        tries, wait_s = self.tries + 1, None
+        state = DELIVERED
+        if not event.delivered:
+            wait_s = None if event.final else next_try_s(self.id, tries, event)
+            state = FAILED if wait_s is None else WAITING
+        return replace(
+            self,
+            state=state,
+            tries=tries,
+            due=None if wait_s is None else event.at.plus(wait_s),
+            tried_unix_s=event.at.unix_s,
+            error=None if event.error is None else text(event.error, 500),
+        )
+
+    def row(self) -> Row:
+        """Return its row."""
+        return {
+            "id": self.id,
+            "sink": self.sink,
+            "type": self.type,
+            "job": self.job,
+            "body": self.body.decode("utf-8", "replace"),
+            "queued_unix_s": self.queued_unix_s,
+            "state": self.state,
+            "tries": self.tries,
+            "next_unix_s": None if self.due is None else self.due.unix_s,
+            "tried_unix_s": self.tried_unix_s,
+            "error": self.error,
+        }
+
+
+def alert_of(row: Row, now: Moment) -> QueuedAlert:
+    """Return the alert of a row; its next try is reckoned from now, at most two days ahead whatever the clock did."""
+    due = None
+    if row["next_unix_s"] is not None:
+        due = now.plus(min(max(0.0, row["next_unix_s"] - now.unix_s), LONGEST_WAIT_S))
+    return QueuedAlert(
+        id=row["id"],
+        sink=row["sink"],
+        type=row["type"],
+        job=row["job"],
+        body=row["body"].encode(),
+        queued_unix_s=row["queued_unix_s"],
+        state=row["state"],
+        tries=row["tries"],
+        due=due,
+        tried_unix_s=row["tried_unix_s"],
+        error=row["error"],
+    )
+
+
+class Outbox:
+    """The alerts that still wait, each handed out once until its attempt is told of."""
+
+    def __init__(self, waiting: dict[str, QueuedAlert] | None = None) -> None:
+        self._waiting = waiting or {}
+        self._handed: set[str] = set()
+
+    def __contains__(self, alert_id: object) -> bool:
+        return alert_id in self._waiting
+
+    def add(self, alert: QueuedAlert) -> QueuedAlert | None:
+        """Take in an alert to be tried; return the oldest one, now failed, where too many wait."""
+        self._waiting[alert.id] = alert
+        if len(self._waiting) <= WAITING_LIMIT:
+            return None
+        oldest = self._waiting.pop(next(iter(self._waiting)))
+        return replace(oldest, state=FAILED, due=None, error=f"given up: {WAITING_LIMIT} newer alerts wait")
+
+    def due(self, now: Moment, limit: int) -> tuple[QueuedAlert, ...]:
+        """Hand out at most `limit` alerts whose time has come, the longest due first."""
+        ready = [
+            (alert.due.monotonic_s, alert)
+            for alert in self._waiting.values()
+            if alert.due is not None and alert.id not in self._handed and now.seconds_since(alert.due) >= 0
+        ]
+        chosen = tuple(alert for _, alert in sorted(ready, key=lambda pair: pair[0])[:limit])
+        self._handed.update(alert.id for alert in chosen)
+        return chosen
+
+    def tried(self, event: AlertTried, next_try_s: NextTry) -> QueuedAlert | None:
+        """Take in how an attempt went; return the alert as it is now, None where it is not known here."""
+        self._handed.discard(event.alert)
+        alert = self._waiting.pop(event.alert, None)
+        if alert is None:
+            return None
+        after = alert.tried(event, next_try_s)
+        if after.state == WAITING:
+            self._waiting[alert.id] = after
+        return after
+
+    def copy(self) -> Outbox:
+        """Return a copy that later changes do not touch."""
+        twin = Outbox(dict(self._waiting))
+        twin._handed = set(self._handed)
+        return twin

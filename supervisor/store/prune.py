@@ -1,0 +1,111 @@
+"""What is thrown away and when: samples first, step metrics next, jobs and checkpoints never; a bounded part a call."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from sqlalchemy import ColumnElement, Delete, Select, Table, delete, func, select, tuple_
+
+from supervisor.store import tables
+from supervisor.store.database import Database
+
+CHUNK_ROWS = 5000
+DAY_S = 86400.0
+FREED_PAGES = 2000
+SAMPLES = (tables.gpu_samples, tables.process_samples, tables.host_samples)
+
+
+class Retention(Protocol):
+    """How long things are kept, and how large the file may grow."""
+
+    @property
+    def step_metrics_days(self) -> float:
+        """Days that the ten-second buckets of steps are kept."""
+        ...
+
+    @property
+    def samples_days(self) -> float:
+        """Days that samples of cards, machine and processes are kept."""
+        ...
+
+    @property
+    def incidents_days(self) -> float:
+        """Days that incidents are kept, with attempts, decisions, flags, events and alerts."""
+        ...
+
+    @property
+    def database_limit_mb(self) -> float:
+        """Size from which samples and then step metrics go before their time."""
+        ...
+
+
+def prune(database: Database, unix_s: float, retention: Retention) -> int:
+    """Delete what is older than its time, at most a chunk of each table; return the rows deleted.
+
+    Raises UnusableError. Free pages go back to the file system: without that a file in which everything is deleted in
+    time still grows for ever.
+    """
+    samples_before = unix_s - retention.samples_days * DAY_S
+    rest_before = unix_s - retention.incidents_days * DAY_S
+    statements = [
+        *(_older(table, "at_unix_s", samples_before) for table in SAMPLES),
+        _older(tables.step_metrics, "bucket_unix_s", unix_s - retention.step_metrics_days * DAY_S),
+        *(_older(table, "at_unix_s", rest_before) for table in (tables.events, tables.decisions, tables.flags)),
+        _older(tables.incidents, "opened_unix_s", rest_before, tables.incidents.c.closed),
+        _older(tables.attempts, "ended_unix_s", rest_before),
+        _older(tables.alerts, "queued_unix_s", rest_before, tables.alerts.c.state != "waiting"),
+    ]
+    deleted = database.change(*statements)
+    if used_bytes(database) > retention.database_limit_mb * 1e6:
+        deleted += shed_samples(database) or database.change(_oldest_chunk(tables.step_metrics, "bucket_unix_s"))
+    database.give_back(FREED_PAGES)
+    return deleted
+
+
+def shed_samples(database: Database) -> int:
+    """Delete the oldest samples, a chunk at most of each kind; return the rows deleted. Raises UnusableError."""
+    cut = _shedding_time(database)
+    return 0 if cut is None else database.change(*(_older(table, "at_unix_s", cut) for table in SAMPLES))
+
+
+def used_bytes(database: Database) -> int:
+    """Return the bytes of the file that hold something."""
+    pages, free, size = (int(database.pragma(name)[0][0]) for name in ("page_count", "freelist_count", "page_size"))
+    return (pages - free) * size
+
+
+def _shedding_time(database: Database) -> float | None:
+    """Return the time before which no kind of sample has more than a chunk; of few samples that is their middle."""
+    nth = [
+        row["at_unix_s"]
+        for table in SAMPLES
+        for row in database.read(select(table.c.at_unix_s).order_by(table.c.at_unix_s).offset(CHUNK_ROWS).limit(1))
+    ]
+    if nth:
+        return float(min(nth))
+    ends = [
+        (row["first"], row["last"])
+        for table in SAMPLES
+        for row in database.read(
+            select(func.min(table.c.at_unix_s).label("first"), func.max(table.c.at_unix_s).label("last"))
+        )
+        if row["first"] is not None
+    ]
+    if not ends:
+        return None
+    first, last = min(one for one, _ in ends), max(one for _, one in ends)
+    # Half a second on, so that a single moment's samples have a middle too.
+    return float((first + last) / 2 + 0.5)
+
+
+def _older(table: Table, column: str, before_unix_s: float, *only: ColumnElement[bool]) -> Delete:
+    old = select(*table.primary_key).where(table.c[column] < before_unix_s, *only)
+    return _delete(table, old.limit(CHUNK_ROWS))
+
+
+def _oldest_chunk(table: Table, column: str) -> Delete:
+    return _delete(table, select(*table.primary_key).order_by(table.c[column]).limit(CHUNK_ROWS))
+
+
+def _delete(table: Table, keys: Select[Any]) -> Delete:
+    return delete(table).where(tuple_(*table.primary_key).in_(keys))

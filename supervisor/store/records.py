@@ -1,0 +1,194 @@
+"""What the archive hands out beside the core's own facts: a frozen dataclass a table, its fields the columns' names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from supervisor.core.checkpoints import Checkpoint
+from supervisor.core.incident import Incident
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRecord:
+    """One attempt, from its launch to its end."""
+
+    job: str
+    number: int
+    launched_unix_s: float | None
+    ended_unix_s: float | None
+    folder: str | None
+    resume_from: str | None
+    resume_epoch: int | None
+    resume_step: int | None
+    reason: str | None
+    exit_code: int | None
+    exit_signal: int | None
+    error: str | None
+    host_lost: str | None
+    max_rss_bytes: int | None
+    last_step: int | None
+    last_epoch: int | None
+    lost_records: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlagRecord:
+    """One rise of a flag."""
+
+    job: str
+    attempt: int
+    at_unix_s: float
+    rule: str
+    severity: str
+    subject: str | None
+    fault: str | None
+    message: str
+    since_unix_s: float | None
+    since_step: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionRecord:
+    """One decision; `body` is the whole of it as JSON."""
+
+    job: str
+    attempt: int
+    at_unix_s: float
+    kind: str
+    reason: str | None
+    rule: str | None
+    body: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncidentStory:
+    """An incident with the flags and decisions of its attempt, and the launch that came after it."""
+
+    incident: Incident
+    flags: tuple[FlagRecord, ...]
+    decisions: tuple[DecisionRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownCheckpoint:
+    """A checkpoint and when it became known."""
+
+    checkpoint: Checkpoint
+    attempt: int
+    first_seen_unix_s: float
+    judged_unix_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepBucket:
+    """The steps of one stretch of time; losses and norms are of finite values only, `non_finite` counts the others."""
+
+    attempt: int
+    bucket_unix_s: int
+    steps: int
+    step_first: int
+    step_last: int
+    first_unix_s: float
+    last_unix_s: float
+    epoch: int | None
+    loss_min: float | None
+    loss_mean: float | None
+    loss_max: float | None
+    loss_last: float | None
+    lr_last: float | None
+    grad_norm_max: float | None
+    data_wait_mean_s: float | None
+    gpu_memory_max_bytes: int | None
+    steps_per_s: float | None
+    non_finite: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuRecord:
+    """A card by what does not change."""
+
+    gpu: str
+    name: str | None
+    unique_id: str | None
+    gfx_version: str | None
+    vram_total_bytes: int | None
+    gtt_total_bytes: int | None
+    seen_unix_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSample:
+    """One reading of one card by one source."""
+
+    at_unix_s: float
+    gpu: str
+    source: str
+    gpu_busy_percent: float | None
+    memory_busy_percent: float | None
+    vram_used_bytes: int | None
+    gtt_used_bytes: int | None
+    edge_c: float | None
+    junction_c: float | None
+    memory_c: float | None
+    power_w: float | None
+    power_cap_w: float | None
+    fan_rpm: int | None
+    sclk_hz: int | None
+    mclk_hz: int | None
+    runtime_status: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSample:
+    """One reading of the machine."""
+
+    at_unix_s: float
+    memory_total_bytes: int | None
+    memory_available_bytes: int | None
+    swap_used_bytes: int | None
+    load_1m: float | None
+    cpu_percent: float | None
+    disks: Sequence[Mapping[str, object]] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSample:
+    """One reading of an attempt's process tree."""
+
+    at_unix_s: float
+    job: str
+    attempt: int
+    processes: int
+    rss_bytes: int | None
+    cpu_percent: float | None
+    uninterruptible: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRecord:
+    """One rare event; `body` is the whole of it as JSON."""
+
+    id: int
+    at_unix_s: float
+    kind: str
+    job: str | None
+    attempt: int | None
+    body: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertRecord:
+    """One alert and what became of it; `body` is what was or will be sent."""
+
+    id: str
+    sink: str
+    type: str
+    job: str | None
+    body: str
+    queued_unix_s: float
+    state: str
+    tries: int
+    next_unix_s: float | None
+    tried_unix_s: float | None
+    error: str | None

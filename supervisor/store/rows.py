@@ -1,0 +1,251 @@
+"""Facts of the core as rows of the tables; pure functions, no query."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from typing_extensions import assert_never
+
+from supervisor.core import decisions as de
+from supervisor.core import events as ev
+from supervisor.core.checkpoints import Checkpoint, Fingerprint, Verdict
+from supervisor.core.flags import RedFlag
+from supervisor.core.incident import Incident
+from supervisor.core.job import Attempt, Job
+from supervisor.core.moments import Moment
+from supervisor.core.readings import GpuReading, HostReading, ProcessReading
+from supervisor.store.bodies import kind_of, text, to_json
+from supervisor.store.jobs import encode
+from supervisor.store.steps import INTEGER_MAX, Row
+
+_GPU_SAMPLE = (
+    "gpu",
+    "source",
+    "gpu_busy_percent",
+    "memory_busy_percent",
+    "vram_used_bytes",
+    "gtt_used_bytes",
+    "edge_c",
+    "junction_c",
+    "memory_c",
+    "power_w",
+    "power_cap_w",
+    "fan_rpm",
+    "sclk_hz",
+    "mclk_hz",
+    "runtime_status",
+)
+_GPU = ("gpu", "name", "unique_id", "gfx_version", "vram_total_bytes", "gtt_total_bytes")
+
+
+def job_row(job: Job, boot_id: str, now: Moment) -> Row:
+    """Return the row of a job."""
+    return {
+        "name": job.name,
+        "phase": job.phase.value,
+        "wish": job.wish.value,
+        "attempt": job.number,
+        "reason": _text(job.reason),
+        "since_unix_s": job.since.unix_s,
+        "state": encode(job),
+        "boot_id": boot_id,
+        "saved_monotonic_s": now.monotonic_s,
+        "saved_unix_s": now.unix_s,
+    }
+
+
+def incident_row(incident: Incident) -> Row:
+    """Return the row of an incident."""
+    return {
+        "id": incident.id,
+        "job": incident.job,
+        "attempt": incident.attempt,
+        "opened_unix_s": incident.flag.at.unix_s,
+        "rule": incident.flag.rule,
+        "fault": incident.flag.fault,
+        "message": text(incident.flag.message),
+        "decision": incident.decision,
+        "outcome": incident.outcome,
+        "last_step": incident.last_step,
+        "resumed_from": incident.resumed_from.path if incident.resumed_from else None,
+        "resumed_unix_s": incident.resumed_at.unix_s if incident.resumed_at else None,
+        "lost_steps": incident.lost_steps,
+        "downtime_s": incident.downtime_s,
+        "evidence": incident.evidence,
+        "reason": _text(incident.reason),
+        "closed": incident.closed,
+        "state": encode(incident),
+    }
+
+
+def flag_row(job: str, attempt: int, flag: RedFlag) -> Row:
+    """Return the row of a flag's rise."""
+    return {
+        "job": job,
+        "attempt": attempt,
+        "at_unix_s": flag.at.unix_s,
+        "rule": flag.rule,
+        "severity": flag.severity.word,
+        "subject": flag.subject or None,
+        "fault": flag.fault,
+        "message": text(flag.message),
+        "since_unix_s": flag.since.unix_s if flag.since else None,
+        "since_step": flag.since_step,
+        "can_save": flag.can_save,
+    }
+
+
+def decision_row(decision: de.Decision) -> Row:
+    """Return the row of a decision."""
+    flag = None if isinstance(decision, (de.Launch, de.Kill, de.Finish)) else decision.flag
+    return {
+        "job": decision.job,
+        "attempt": decision.attempt,
+        "at_unix_s": decision.at.unix_s,
+        "kind": kind_of(decision),
+        "reason": text(decision.flag.message if isinstance(decision, de.Warn) else decision.reason),
+        "rule": flag.rule if flag else None,
+        "body": to_json(decision),
+    }
+
+
+def checkpoint_row(job: str, attempt: int, checkpoint: Checkpoint, now: Moment) -> Row:
+    """Return the row of a checkpoint as it is known now."""
+    return {
+        "job": job,
+        "path": text(checkpoint.path),
+        "size_bytes": checkpoint.fingerprint.size_bytes,
+        "modified_ns": checkpoint.fingerprint.modified_ns,
+        "inode": _signed(checkpoint.fingerprint.inode),
+        "attempt": attempt,
+        "epoch": checkpoint.epoch,
+        "step": checkpoint.step,
+        "verdict": checkpoint.verdict.value if checkpoint.verdict else None,
+        "reason": _text(checkpoint.reason),
+        "first_seen_unix_s": now.unix_s,
+        "judged_unix_s": now.unix_s if checkpoint.verdict else None,
+    }
+
+
+def checkpoint_of(row: Row) -> Checkpoint:
+    """Return the checkpoint of a row."""
+    inode = row["inode"] if row["inode"] >= 0 else row["inode"] + 2**64
+    return Checkpoint(
+        path=row["path"],
+        fingerprint=Fingerprint(size_bytes=row["size_bytes"], modified_ns=row["modified_ns"], inode=inode),
+        epoch=row["epoch"],
+        step=row["step"],
+        verdict=Verdict(row["verdict"]) if row["verdict"] else None,
+        reason=row["reason"],
+    )
+
+
+def opened_row(launch: de.Launch, folder: str) -> Row:
+    """Return what is known of an attempt when it is launched."""
+    resume_from = launch.resume_from
+    return {
+        "job": launch.job,
+        "number": launch.attempt,
+        "launched_unix_s": launch.at.unix_s,
+        "folder": text(folder),
+        "resume_from": text(resume_from.path) if resume_from else None,
+        "resume_epoch": resume_from.epoch if resume_from else None,
+        "resume_step": resume_from.step if resume_from else None,
+        "reason": text(launch.reason),
+    }
+
+
+def closed_row(job: str, attempt: Attempt, at: Moment) -> Row:
+    """Return what is known of an attempt when nothing of it runs any more."""
+    status = attempt.exit
+    return {
+        "job": job,
+        "number": attempt.number,
+        "ended_unix_s": at.unix_s,
+        "exit_code": status.code if status else None,
+        "exit_signal": status.signal if status else None,
+        "error": _text(attempt.launch_error or (status.error if status else None)),
+        "host_lost": _text(attempt.host_lost),
+        "max_rss_bytes": status.max_rss_bytes if status else None,
+    }
+
+
+def gpu_row(reading: GpuReading) -> Row:
+    """Return what does not change of a card."""
+    return {**{name: getattr(reading, name) for name in _GPU}, "seen_unix_s": reading.at.unix_s}
+
+
+def gpu_sample_row(reading: GpuReading) -> Row:
+    """Return the row of one reading of a card."""
+    return {"at_unix_s": reading.at.unix_s, **{name: getattr(reading, name) for name in _GPU_SAMPLE}}
+
+
+def host_sample_row(reading: HostReading) -> Row:
+    """Return the row of one reading of the machine."""
+    return {
+        "at_unix_s": reading.at.unix_s,
+        "memory_total_bytes": reading.memory_total_bytes,
+        "memory_available_bytes": reading.memory_available_bytes,
+        "swap_used_bytes": reading.swap_used_bytes,
+        "load_1m": reading.load_1m,
+        "cpu_percent": reading.cpu_percent,
+        "disks": [asdict(disk) for disk in reading.disks],
+    }
+
+
+def process_sample_row(job: str, attempt: int, reading: ProcessReading) -> Row:
+    """Return the row of one reading of an attempt's process tree."""
+    return {
+        "at_unix_s": reading.at.unix_s,
+        "job": job,
+        "attempt": attempt,
+        "processes": reading.processes,
+        "rss_bytes": reading.rss_bytes,
+        "cpu_percent": reading.cpu_percent,
+        "uninterruptible": len(reading.uninterruptible_pids),
+    }
+
+
+def event_row(event: ev.Event) -> Row | None:
+    """Return the row of an event that is rare enough to be kept whole, None for the others."""
+    if not _rare(event):
+        return None
+    return {
+        "at_unix_s": event.at.unix_s,
+        "kind": kind_of(event),
+        "job": getattr(event, "job", None),
+        "attempt": getattr(event, "attempt", None),
+        "body": to_json(event),
+    }
+
+
+def _rare(event: ev.Event) -> bool:
+    match event:
+        case ev.Tick() | ev.StepsMade() | ev.GpusRead() | ev.HostRead() | ev.ProcessesRead() | ev.AlertTried():
+            return False
+        case ev.OutputSeen() | ev.KernelSaid():
+            return bool(event.findings)
+        case (
+            ev.Asked()
+            | ev.Launched()
+            | ev.LaunchFailed()
+            | ev.Signalled()
+            | ev.Exited()
+            | ev.HostLost()
+            | ev.EvidenceTaken()
+        ):
+            return True
+        case ev.ResumePointFound() | ev.CheckpointSeen() | ev.StageEntered() | ev.AgentSaid():
+            return True
+        case ev.SourceChanged() | ev.ClockStepped():
+            return True
+    assert_never(event)
+
+
+def _text(value: str | None) -> str | None:
+    return None if value is None else text(value)
+
+
+def _signed(inode: int) -> int:
+    """Fold an unsigned inode number into SQLite's signed 64 bits; `checkpoint_of` unfolds it."""
+    return inode if inode <= INTEGER_MAX else inode - 2**64

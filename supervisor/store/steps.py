@@ -1,0 +1,120 @@
+"""Steps folded into buckets of ten seconds, as rows of `step_metrics`; it keeps no state between calls.
+
+A row tells of new steps only. Two rows of one bucket merge into what one row of all their steps would have been, here
+as in SQL (`writes.STEPS`), so a bucket may be written in as many parts as there are commits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Any, TypeAlias
+
+from supervisor.core.events import StepsMade
+from supervisor.core.readings import StepRecord
+
+BUCKET_S = 10
+INTEGER_MAX = 2**63 - 1
+Row: TypeAlias = dict[str, Any]
+
+
+def bucket_of(unix_s: float) -> int:
+    """Return the start of the bucket that holds a time, Unix seconds."""
+    return int(unix_s // BUCKET_S) * BUCKET_S
+
+
+def bucket_rows(event: StepsMade) -> list[Row]:
+    """Return one row for each run of steps in one bucket, in the order of the steps."""
+    rows = []
+    for start, records in groupby(event.records, key=lambda one: bucket_of(one.at.unix_s)):
+        identity = {"job": event.job, "attempt": event.attempt, "rank": event.rank, "bucket_unix_s": start}
+        rows.append({**identity, **_folded(tuple(records))})
+    return rows
+
+
+def merged(old: Row, new: Row) -> Row:
+    """Return the row of both parts of one bucket, `new` being the later part."""
+    steps = old["steps"] + new["steps"]
+    first, last = min(old["first_unix_s"], new["first_unix_s"]), max(old["last_unix_s"], new["last_unix_s"])
+    return {
+        **new,
+        "steps": steps,
+        "step_first": min(old["step_first"], new["step_first"]),
+        "step_last": max(old["step_last"], new["step_last"]),
+        "first_unix_s": first,
+        "last_unix_s": last,
+        "epoch": _newest(old, new, "epoch"),
+        "loss_known": old["loss_known"] + new["loss_known"],
+        "loss_min": _extreme(min, old["loss_min"], new["loss_min"]),
+        "loss_mean": _mean(old, new, "loss_mean", "loss_known"),
+        "loss_max": _extreme(max, old["loss_max"], new["loss_max"]),
+        "loss_last": _newest(old, new, "loss_last"),
+        "lr_last": _newest(old, new, "lr_last"),
+        "grad_norm_max": _extreme(max, old["grad_norm_max"], new["grad_norm_max"]),
+        "data_wait_known": old["data_wait_known"] + new["data_wait_known"],
+        "data_wait_mean_s": _mean(old, new, "data_wait_mean_s", "data_wait_known"),
+        "gpu_memory_max_bytes": _extreme(max, old["gpu_memory_max_bytes"], new["gpu_memory_max_bytes"]),
+        "steps_per_s": _pace(steps, first, last),
+        "non_finite": old["non_finite"] + new["non_finite"],
+    }
+
+
+def _folded(records: tuple[StepRecord, ...]) -> Row:
+    losses = _finite(one.loss for one in records)
+    rates = _finite(one.lr for one in records)
+    norms = _finite(one.grad_norm for one in records)
+    waits = _finite(one.data_wait_s for one in records)
+    memory = [one.gpu_memory_bytes for one in records if one.gpu_memory_bytes is not None]
+    epochs = [one.epoch for one in records if one.epoch is not None]
+    first, last = min(one.at.unix_s for one in records), max(one.at.unix_s for one in records)
+    return {
+        "steps": len(records),
+        "step_first": min(one.step for one in records),
+        "step_last": max(one.step for one in records),
+        "first_unix_s": first,
+        "last_unix_s": last,
+        "epoch": epochs[-1] if epochs else None,
+        "loss_known": len(losses),
+        "loss_min": min(losses, default=None),
+        "loss_mean": math.fsum(losses) / len(losses) if losses else None,
+        "loss_max": max(losses, default=None),
+        "loss_last": losses[-1] if losses else None,
+        "lr_last": rates[-1] if rates else None,
+        "grad_norm_max": max(norms, default=None),
+        "data_wait_known": len(waits),
+        "data_wait_mean_s": math.fsum(waits) / len(waits) if waits else None,
+        "gpu_memory_max_bytes": min(max(memory), INTEGER_MAX) if memory else None,
+        "steps_per_s": _pace(len(records), first, last),
+        "non_finite": sum(1 for one in records if _non_finite(one)),
+    }
+
+
+def _finite(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None and math.isfinite(value)]
+
+
+def _non_finite(record: StepRecord) -> bool:
+    return any(value is not None and not math.isfinite(value) for value in (record.loss, record.grad_norm))
+
+
+def _pace(steps: int, first_unix_s: float, last_unix_s: float) -> float | None:
+    """Return steps a second between the first and the last step of the bucket; a single one has no pace."""
+    span_s = last_unix_s - first_unix_s
+    return (steps - 1) / span_s if steps > 1 and span_s > 0 else None
+
+
+def _newest(old: Row, new: Row, column: str) -> Any:
+    return old[column] if new[column] is None else new[column]
+
+
+def _extreme(choose: Any, old: float | None, new: float | None) -> float | None:
+    known = [value for value in (old, new) if value is not None]
+    return choose(known) if known else None
+
+
+def _mean(old: Row, new: Row, column: str, known: str) -> float | None:
+    count = old[known] + new[known]
+    if not count:
+        return None
+    return float(((old[column] or 0.0) * old[known] + (new[column] or 0.0) * new[known]) / count)

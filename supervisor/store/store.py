@@ -1,0 +1,300 @@
+"""The record, written by the thread that decides; once open it raises nothing into that thread and decides nothing."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from sqlalchemy import select
+
+from supervisor.core import events as ev
+from supervisor.core.checkpoints import Checkpoint
+from supervisor.core.decisions import Decision, Launch
+from supervisor.core.flags import RedFlag
+from supervisor.core.incident import Incident
+from supervisor.core.job import Attempt, Job
+from supervisor.core.moments import Moment
+from supervisor.core.readings import GpuReading, HostReading, ProcessReading
+from supervisor.store import files, rows, steps, tables, writes
+from supervisor.store.cursors import Cursors, cursors_of
+from supervisor.store.database import Database
+from supervisor.store.errors import StoreError
+from supervisor.store.jobs import UnreadableRowError, decode_job, shift_into_boot, shifted
+from supervisor.store.opening import prepare
+from supervisor.store.outbox import WAITING, NewAlert, NextTry, Outbox, QueuedAlert, alert_of
+from supervisor.store.prune import Retention
+from supervisor.store.steps import Row
+from supervisor.store.writer import Writer
+
+__all__ = ["Cursors", "NewAlert", "QueuedAlert", "Store", "StoreError"]
+
+log = logging.getLogger(__name__)
+
+
+class Store:
+    """The open record, for one thread; made by `Store.open`.
+
+    Writes are queued and committed with their turn. While the file cannot be written the queue waits, bounded, and what
+    matters in it is written when the file works again.
+    """
+
+    def __init__(self, path: Path, writer: Writer, boot_id: str, notices: tuple[str, ...]) -> None:
+        self.path = path
+        self.notices = notices
+        """What opening had to do: a schema upgraded, a damaged file set aside."""
+        self._writer = writer
+        self._boot_id = boot_id
+        self._outbox = Outbox()
+        self._cursors: dict[tuple[str, int], Cursors] = {}
+        self._gpus: dict[str, Row] = {}
+        self._notes: dict[str, str] = {}
+
+    @classmethod
+    def open(cls, url: str, now: Moment, boot_id: str) -> Store:
+        """Open the database of a `sqlite:///` URL, upgrading it first where it is older.
+
+        A file that cannot be written (read-only, full disk) opens with `problem` set. Raises StoreError where the owner
+        must act: another database than SQLite, a newer schema, an upgrade that failed, no place for the file.
+        """
+        path = files.database_path(url)
+        notices = prepare(path, now.unix_s)
+        store = cls(path, Writer(Database(path), now), boot_id, notices)
+        store._load()
+        return store
+
+    @property
+    def problem(self) -> str | None:
+        """Why nothing can be written at present, None while all is well."""
+        return self._writer.problem
+
+    @contextmanager
+    def turn(self, now: Moment) -> Iterator[None]:
+        """Commit what one event changes as one; where the body raises, none of it is kept.
+
+        Steps, samples and notes alone wait for the next such commit, or a second.
+        """
+        before = (dict(self._cursors), self._outbox.copy(), dict(self._notes))
+        try:
+            with self._writer.turn(now):
+                yield
+        except BaseException:
+            self._cursors, self._outbox, self._notes = before
+            raise
+
+    def flush(self, now: Moment) -> None:
+        """Commit what waits, and after a problem try again; to be called at least once a second."""
+        self._writer.flush(now)
+
+    def close(self, now: Moment) -> None:
+        """Commit what waits and close the file."""
+        self._writer.close(now)
+
+    # --- jobs and their attempts ----------------------------------------------------------------------------------
+
+    def load_jobs(self, now: Moment) -> tuple[Job, ...]:
+        """Return every job, the moments of an earlier boot reckoned into this one.
+
+        A row that this version cannot read is kept under the note `unreadable job NAME` and left out. Raises StoreError
+        where the file cannot be read: to take that for "no jobs" would start a second copy of each.
+        """
+        found = self._writer.read(select(tables.jobs))
+        if found is None:
+            raise StoreError(f"{self.path} cannot be read; check the disk it lies on")
+        self._writer.remember_jobs(found)
+        newest = {row["name"]: row for row in (*found, *self._writer.waiting(writes.JOB))}
+        jobs = (self._job_of(newest[name], now) for name in sorted(newest))
+        return tuple(job for job in jobs if job is not None)
+
+    def save_job(self, job: Job) -> None:
+        """Keep a job as it stands now."""
+        self._writer.put(writes.JOB, job.name, rows.job_row(job, self._boot_id, self._writer.now))
+
+    def open_attempt(self, launch: Launch, folder: str) -> None:
+        """Keep that an attempt was launched, and the folder that it writes to."""
+        self._writer.put(writes.ATTEMPT_OPENED, (launch.job, launch.attempt), rows.opened_row(launch, folder))
+
+    def close_attempt(self, job: str, attempt: Attempt, at: Moment) -> None:
+        """Keep how an attempt ended of which nothing runs any more."""
+        self._writer.put(writes.ATTEMPT_CLOSED, (job, attempt.number), rows.closed_row(job, attempt, at))
+
+    # --- what the training made -----------------------------------------------------------------------------------
+
+    def add_steps(self, event: ev.StepsMade) -> None:
+        """Keep steps and the cursor behind them in one commit; steps that were kept before change nothing."""
+        cursors = self.cursors(event.job, event.attempt)
+        if cursors.reached(event):
+            return
+        for row in steps.bucket_rows(event):
+            key = (event.job, event.attempt, event.rank, row["bucket_unix_s"])
+            self._writer.put(writes.STEPS, key, row)
+        self._keep_cursors(event.job, event.attempt, cursors.after(event))
+
+    def cursors(self, job: str, attempt: int) -> Cursors:
+        """Return how far an attempt's files were read; zeros where nothing is known of it."""
+        known = self._cursors.get((job, attempt))
+        if known is None:
+            table = tables.attempts
+            found = self._writer.read(select(table).where(table.c.job == job, table.c.number == attempt))
+            known = self._cursors[(job, attempt)] = cursors_of(found[0]) if found else Cursors()
+        return known
+
+    def save_offsets(
+        self, job: str, attempt: int, *, output_bytes: int | None = None, agent_log_bytes: int | None = None
+    ) -> None:
+        """Keep how far output and agent log were read; None leaves one as it is."""
+        cursors = self.cursors(job, attempt)
+        if output_bytes is not None:
+            cursors = replace(cursors, output_bytes=output_bytes)
+        if agent_log_bytes is not None:
+            cursors = replace(cursors, agent_log_bytes=agent_log_bytes)
+        self._keep_cursors(job, attempt, cursors)
+
+    def save_checkpoint(self, job: str, attempt: int, checkpoint: Checkpoint, now: Moment) -> None:
+        """Keep what is known of a checkpoint; a verdict once known is not lost to a later sight without one."""
+        row = rows.checkpoint_row(job, attempt, checkpoint, now)
+        self._writer.put(writes.CHECKPOINT, _checkpoint_key(row), row)
+
+    def checkpoints(self, job: str) -> tuple[Checkpoint, ...] | None:
+        """Return every checkpoint ever seen of a job, the first seen first.
+
+        None where the file cannot be read: unknown, which is not "none" (none would begin the training anew).
+        """
+        table = tables.checkpoints
+        found = self._writer.read(select(table).where(table.c.job == job).order_by(table.c.first_seen_unix_s))
+        if found is None:
+            return None
+        known = {_checkpoint_key(row): row for row in found}
+        for row in self._writer.waiting(writes.CHECKPOINT):
+            if row["job"] == job:
+                key = _checkpoint_key(row)
+                known[key] = writes.newer_knowledge(known[key], row) if key in known else row
+        return tuple(rows.checkpoint_of(row) for row in known.values())
+
+    # --- what was measured ----------------------------------------------------------------------------------------
+
+    def add_gpu_samples(self, readings: Iterable[GpuReading]) -> None:
+        """Keep one round of readings over all cards."""
+        for reading in readings:
+            self._writer.append(writes.GPU_SAMPLE, rows.gpu_sample_row(reading))
+            row = rows.gpu_row(reading)
+            known = {name: value for name, value in row.items() if value is not None}
+            card = {**self._gpus.get(reading.gpu, row), **known, "seen_unix_s": None}
+            if self._gpus.get(reading.gpu) != card:
+                self._gpus[reading.gpu] = card
+                self._writer.put(writes.GPU, reading.gpu, {**card, "seen_unix_s": reading.at.unix_s})
+
+    def add_host_sample(self, reading: HostReading) -> None:
+        """Keep one reading of the machine."""
+        self._writer.append(writes.HOST_SAMPLE, rows.host_sample_row(reading))
+
+    def add_process_sample(self, job: str, attempt: int, reading: ProcessReading) -> None:
+        """Keep one reading of an attempt's process tree."""
+        self._writer.append(writes.PROCESS_SAMPLE, rows.process_sample_row(job, attempt, reading))
+
+    # --- what was concluded ---------------------------------------------------------------------------------------
+
+    def record_event(self, event: ev.Event) -> None:
+        """Keep a rare event whole; those that come every second have tables of their own and are left out."""
+        row = rows.event_row(event)
+        if row is not None:
+            self._writer.append(writes.EVENT, row)
+
+    def record_flag(self, job: str, attempt: int, flag: RedFlag) -> None:
+        """Keep that a flag rose."""
+        self._writer.append(writes.FLAG, rows.flag_row(job, attempt, flag))
+
+    def record_decision(self, decision: Decision) -> None:
+        """Keep a decision."""
+        self._writer.append(writes.DECISION, rows.decision_row(decision))
+
+    def save_incident(self, incident: Incident) -> None:
+        """Keep an incident as it stands now."""
+        self._writer.put(writes.INCIDENT, incident.id, rows.incident_row(incident))
+
+    # --- alerts ---------------------------------------------------------------------------------------------------
+
+    def queue_alert(self, alert: NewAlert, now: Moment) -> bool:
+        """Keep an alert to be delivered; return False where this id was queued before, delivered or not."""
+        if alert.id in self._outbox or any(row["id"] == alert.id for row in self._writer.waiting(writes.ALERT)):
+            return False
+        if self._writer.read(select(tables.alerts.c.id).where(tables.alerts.c.id == alert.id)):
+            return False
+        queued = QueuedAlert(
+            id=alert.id,
+            sink=alert.sink,
+            type=alert.type,
+            job=alert.job,
+            body=alert.body,
+            queued_unix_s=now.unix_s,
+            due=now,
+        )
+        given_up = self._outbox.add(queued)
+        for one in (queued, given_up) if given_up else (queued,):
+            self._writer.put(writes.ALERT, one.id, one.row())
+        return True
+
+    def due_alerts(self, now: Moment, limit: int) -> tuple[QueuedAlert, ...]:
+        """Hand out alerts whose time has come, each once until `alert_tried` tells what came of it."""
+        return self._outbox.due(now, limit)
+
+    def alert_tried(self, tried: ev.AlertTried, next_try_s: NextTry) -> QueuedAlert | None:
+        """Keep how a delivery went and when it is tried next; return the alert, None where it is unknown."""
+        alert = self._outbox.tried(tried, next_try_s)
+        if alert is not None:
+            self._writer.put(writes.ALERT, alert.id, alert.row())
+        return alert
+
+    # --- notes and housekeeping -----------------------------------------------------------------------------------
+
+    def note(self, key: str) -> str | None:
+        """Return a note, None where there is none."""
+        return self._notes.get(key)
+
+    def set_note(self, key: str, value: str) -> None:
+        """Keep a note; it is written with the next commit."""
+        if self._notes.get(key) != value:
+            self._notes[key] = value
+            row = {"key": key, "value": value, "at_unix_s": self._writer.now.unix_s}
+            self._writer.put(writes.NOTE, key, row)
+
+    def prune(self, now: Moment, retention: Retention) -> int:
+        """Delete a bounded part of what is past its time; return the rows deleted. To be called about once a minute."""
+        return self._writer.prune(now, retention)
+
+    def backup(self, target: Path) -> None:
+        """Write a consistent copy to `target`; it takes as long as the file is large. Raises StoreError."""
+        self._writer.flush(self._writer.now)
+        try:
+            files.copy(self.path, target)
+        except (OSError, sqlite3.Error) as error:
+            raise StoreError(f"no copy of {self.path} at {target}: {error}") from error
+
+    def _load(self) -> None:
+        now = self._writer.now
+        waiting = self._writer.read(select(tables.alerts).where(tables.alerts.c.state == WAITING))
+        self._outbox = Outbox({row["id"]: alert_of(row, now) for row in waiting or ()})
+        self._notes = {row["key"]: row["value"] for row in self._writer.read(select(tables.notes)) or ()}
+
+    def _job_of(self, row: Row, now: Moment) -> Job | None:
+        try:
+            job = decode_job(row["state"])
+        except UnreadableRowError as error:
+            log.error("store.job_unreadable", extra={"fields": {"job": row["name"], "error": str(error)}})
+            self.set_note(f"unreadable job {row['name']}", row["state"])
+            return None
+        if row["boot_id"] == self._boot_id:
+            return job
+        return shifted(job, shift_into_boot(Moment(row["saved_monotonic_s"], row["saved_unix_s"]), now))
+
+    def _keep_cursors(self, job: str, attempt: int, cursors: Cursors) -> None:
+        if self._cursors.get((job, attempt)) != cursors:
+            self._cursors[(job, attempt)] = cursors
+            self._writer.put(writes.PROGRESS, (job, attempt), cursors.row(job, attempt))
+
+
+def _checkpoint_key(row: Row) -> tuple[object, ...]:
+    return tuple(row[name] for name in ("job", "path", "size_bytes", "modified_ns", "inode"))

@@ -1,0 +1,291 @@
+"""The tables of the database, as migrations/ builds them; it holds no query and opens no file.
+
+Times are Unix seconds. Monotonic time stands inside the state of a job alone, beside the boot that it belongs to.
+Columns that repeat what a JSON column says are there to be searched by. Samples are clustered by time (no rowid): they
+are written, read and thrown away in that order.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    Column,
+    Float,
+    Index,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+)
+
+metadata = MetaData(
+    naming_convention={"pk": "pk_%(table_name)s", "ix": "ix_%(table_name)s_%(column_0_N_name)s"},
+)
+
+
+def _text(name: str, *, required: bool = False) -> Column[str]:
+    return Column(name, Text, nullable=not required)
+
+
+def _whole(name: str, *, required: bool = False) -> Column[int]:
+    return Column(name, Integer, nullable=not required)
+
+
+def _real(name: str, *, required: bool = False) -> Column[float]:
+    return Column(name, Float, nullable=not required)
+
+
+jobs = Table(
+    "jobs",
+    metadata,
+    _text("name", required=True),
+    _text("phase", required=True),
+    _text("wish", required=True),
+    _whole("attempt", required=True),
+    _text("reason"),
+    _real("since_unix_s", required=True),
+    _text("state", required=True),  # the whole Job as JSON
+    _text("boot_id", required=True),
+    _real("saved_monotonic_s", required=True),
+    _real("saved_unix_s", required=True),
+    PrimaryKeyConstraint("name"),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    _text("job", required=True),
+    _whole("number", required=True),
+    _real("launched_unix_s"),
+    _real("ended_unix_s"),
+    _text("folder"),
+    _text("resume_from"),
+    _whole("resume_epoch"),
+    _whole("resume_step"),
+    _text("reason"),
+    _whole("exit_code"),
+    _whole("exit_signal"),
+    _text("error"),
+    _text("host_lost"),
+    _whole("max_rss_bytes"),
+    _whole("last_step"),
+    _whole("last_epoch"),
+    Column("cursors", JSON),  # {"RANK": records read of that recorder}
+    _whole("lost_records"),
+    _whole("output_bytes"),
+    _whole("agent_log_bytes"),
+    PrimaryKeyConstraint("job", "number"),
+)
+
+incidents = Table(
+    "incidents",
+    metadata,
+    _text("id", required=True),
+    _text("job", required=True),
+    _whole("attempt", required=True),
+    _real("opened_unix_s", required=True),
+    _text("rule", required=True),
+    _text("fault"),
+    _text("message", required=True),
+    _text("decision", required=True),
+    _text("outcome", required=True),
+    _whole("last_step"),
+    _text("resumed_from"),
+    _real("resumed_unix_s"),
+    _whole("lost_steps"),
+    _real("downtime_s"),
+    _text("evidence"),
+    _text("reason"),
+    Column("closed", Boolean, nullable=False),
+    _text("state", required=True),  # the whole Incident as JSON
+    PrimaryKeyConstraint("id"),
+    Index(None, "opened_unix_s"),
+)
+
+flags = Table(
+    "flags",
+    metadata,
+    Column("id", Integer, nullable=False),
+    _text("job", required=True),
+    _whole("attempt", required=True),
+    _real("at_unix_s", required=True),
+    _text("rule", required=True),
+    _text("severity", required=True),
+    _text("subject"),
+    _text("fault"),
+    _text("message", required=True),
+    _real("since_unix_s"),
+    _whole("since_step"),
+    Column("can_save", Boolean),
+    PrimaryKeyConstraint("id"),
+    Index(None, "job", "attempt"),
+)
+
+decisions = Table(
+    "decisions",
+    metadata,
+    Column("id", Integer, nullable=False),
+    _text("job", required=True),
+    _whole("attempt", required=True),
+    _real("at_unix_s", required=True),
+    _text("kind", required=True),
+    _text("reason"),
+    _text("rule"),
+    _text("body", required=True),  # the whole Decision as JSON
+    PrimaryKeyConstraint("id"),
+    Index(None, "job", "attempt"),
+)
+
+checkpoints = Table(
+    "checkpoints",
+    metadata,
+    _text("job", required=True),
+    _text("path", required=True),
+    _whole("size_bytes", required=True),
+    _whole("modified_ns", required=True),
+    _whole("inode", required=True),
+    _whole("attempt", required=True),
+    _whole("epoch"),
+    _whole("step"),
+    _text("verdict"),
+    _text("reason"),
+    _real("first_seen_unix_s", required=True),
+    _real("judged_unix_s"),
+    PrimaryKeyConstraint("job", "path", "size_bytes", "modified_ns", "inode"),
+)
+
+alerts = Table(
+    "alerts",
+    metadata,
+    _text("id", required=True),
+    _text("sink", required=True),
+    _text("type", required=True),
+    _text("job"),
+    _text("body", required=True),
+    _real("queued_unix_s", required=True),
+    _text("state", required=True),  # waiting, delivered, failed
+    _whole("tries", required=True),
+    _real("next_unix_s"),
+    _real("tried_unix_s"),
+    _text("error"),
+    PrimaryKeyConstraint("id"),
+    Index(None, "state"),
+)
+
+step_metrics = Table(
+    "step_metrics",
+    metadata,
+    _text("job", required=True),
+    _whole("attempt", required=True),
+    _whole("rank", required=True),
+    _whole("bucket_unix_s", required=True),  # start of ten seconds
+    _whole("steps", required=True),
+    _whole("step_first", required=True),
+    _whole("step_last", required=True),
+    _real("first_unix_s", required=True),
+    _real("last_unix_s", required=True),
+    _whole("epoch"),
+    _whole("loss_known", required=True),
+    _real("loss_min"),
+    _real("loss_mean"),
+    _real("loss_max"),
+    _real("loss_last"),
+    _real("lr_last"),
+    _real("grad_norm_max"),
+    _whole("data_wait_known", required=True),
+    _real("data_wait_mean_s"),
+    _whole("gpu_memory_max_bytes"),
+    _real("steps_per_s"),
+    _whole("non_finite", required=True),
+    PrimaryKeyConstraint("job", "attempt", "rank", "bucket_unix_s"),
+    Index(None, "bucket_unix_s"),
+    sqlite_with_rowid=False,
+)
+
+gpus = Table(
+    "gpus",
+    metadata,
+    _text("gpu", required=True),
+    _text("name"),
+    _text("unique_id"),
+    _text("gfx_version"),
+    _whole("vram_total_bytes"),
+    _whole("gtt_total_bytes"),
+    _real("seen_unix_s", required=True),
+    PrimaryKeyConstraint("gpu"),
+)
+
+gpu_samples = Table(
+    "gpu_samples",
+    metadata,
+    _real("at_unix_s", required=True),
+    _text("gpu", required=True),
+    _text("source", required=True),
+    _real("gpu_busy_percent"),
+    _real("memory_busy_percent"),
+    _whole("vram_used_bytes"),
+    _whole("gtt_used_bytes"),
+    _real("edge_c"),
+    _real("junction_c"),
+    _real("memory_c"),
+    _real("power_w"),
+    _real("power_cap_w"),
+    _whole("fan_rpm"),
+    _whole("sclk_hz"),
+    _whole("mclk_hz"),
+    _text("runtime_status"),
+    PrimaryKeyConstraint("at_unix_s", "gpu", "source"),
+    sqlite_with_rowid=False,
+)
+
+host_samples = Table(
+    "host_samples",
+    metadata,
+    _real("at_unix_s", required=True),
+    _whole("memory_total_bytes"),
+    _whole("memory_available_bytes"),
+    _whole("swap_used_bytes"),
+    _real("load_1m"),
+    _real("cpu_percent"),
+    Column("disks", JSON),  # [{"path", "free_bytes", "total_bytes"}]
+    PrimaryKeyConstraint("at_unix_s"),
+    sqlite_with_rowid=False,
+)
+
+process_samples = Table(
+    "process_samples",
+    metadata,
+    _real("at_unix_s", required=True),
+    _text("job", required=True),
+    _whole("attempt", required=True),
+    _whole("processes", required=True),
+    _whole("rss_bytes"),
+    _real("cpu_percent"),
+    _whole("uninterruptible", required=True),
+    PrimaryKeyConstraint("at_unix_s", "job"),
+    sqlite_with_rowid=False,
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("id", Integer, nullable=False),
+    _real("at_unix_s", required=True),
+    _text("kind", required=True),
+    _text("job"),
+    _whole("attempt"),
+    _text("body", required=True),
+    PrimaryKeyConstraint("id"),
+    Index(None, "at_unix_s"),
+)
+
+notes = Table(
+    "notes",
+    metadata,
+    _text("key", required=True),
+    _text("value", required=True),
+    _real("at_unix_s", required=True),
+    PrimaryKeyConstraint("key"),
+)

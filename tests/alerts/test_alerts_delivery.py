@@ -1,0 +1,219 @@
+"""Alerts are delivered from the record: in the end, once, in the background, whatever the receiver does."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from receiver_by_hand import SECRET, Receiver, hang, receiver, sink, status
+from standardwebhooks import Webhook
+
+from supervisor.alerts.outbox import AlertSender
+from supervisor.alerts.schedule import WAITS_S, next_try_s
+from supervisor.alerts.sink import Sink
+from supervisor.alerts.webhook import Answer
+from supervisor.core.events import AlertTried
+from supervisor.core.moments import Moment
+from supervisor.store.archive import Archive
+from supervisor.store.store import NewAlert, Store
+
+START = Moment(1000.0, 1_763_600_000.0)
+DEADLINE_S = 10.0
+
+
+class Standing:
+    """A clock that stands still."""
+
+    def now(self) -> Moment:
+        return START
+
+
+class Running:
+    """A clock of the real time of day, which the library of the standard insists on."""
+
+    def now(self) -> Moment:
+        return Moment(START.monotonic_s, time.time_ns() / 1e9)
+
+
+@dataclass(frozen=True)
+class One:
+    id: str
+    sink: str = "owner"
+    body: bytes = b'{"type":"test"}'
+
+
+@contextmanager
+def sender(sinks: dict[str, Sink], deliver: object = None) -> Iterator[tuple[AlertSender, queue.Queue[AlertTried]]]:
+    inbox: queue.Queue[AlertTried] = queue.Queue()
+    extra = {} if deliver is None else {"deliver": deliver}
+    running = AlertSender(sinks, inbox.put, Running(), **extra)  # type: ignore[arg-type]  # a fake of the right shape
+    running.start()
+    try:
+        yield running, inbox
+    finally:
+        running.stop(DEADLINE_S)
+
+
+@pytest.fixture
+def server() -> Iterator[Receiver]:
+    with receiver() as running:
+        yield running
+
+
+def test_what_is_offered_is_delivered_and_told(server: Receiver) -> None:
+    with sender({"owner": sink(server.port)}) as (running, inbox):
+        assert running.offer(One("msg_1"))
+        told = inbox.get(timeout=DEADLINE_S)
+    assert (told.alert, told.delivered, told.error) == ("msg_1", True, None)
+    Webhook(SECRET).verify(server.heard[0].body, server.heard[0].headers)
+
+
+def test_an_alert_under_way_is_not_sent_a_second_time() -> None:
+    entered, go_on = threading.Event(), threading.Event()
+    sent: list[str] = []
+
+    def slow(_sink: Sink, alert_id: str, _body: bytes, _unix_s: float) -> Answer:
+        sent.append(alert_id)
+        entered.set()
+        go_on.wait(DEADLINE_S)
+        return Answer(delivered=True)
+
+    with sender({"owner": sink(1)}, slow) as (running, inbox):
+        assert running.offer(One("msg_1"))
+        assert entered.wait(DEADLINE_S)
+        assert not running.offer(One("msg_1"))
+        go_on.set()
+        inbox.get(timeout=DEADLINE_S)
+        assert sent == ["msg_1"]
+
+
+def test_a_receiver_that_hangs_delays_no_other_sink(server: Receiver) -> None:
+    server.answers = [hang]
+    with receiver() as other:
+        sinks = {"owner": sink(server.port, read_timeout_s=2.0), "team": sink(other.port, name="team")}
+        with sender(sinks) as (running, inbox):
+            running.offer(One("msg_slow"))
+            running.offer(One("msg_quick", sink="team"))
+            assert [inbox.get(timeout=DEADLINE_S).alert for _ in range(2)] == ["msg_quick", "msg_slow"]
+
+
+def test_a_sink_that_is_gone_from_the_configuration_is_a_final_answer() -> None:
+    with sender({}) as (running, inbox):
+        running.offer(One("msg_1", sink="former"))
+        told = inbox.get(timeout=DEADLINE_S)
+    assert told.final
+    assert "former" in (told.error or "")
+
+
+def test_a_defect_in_sending_ends_neither_thread_nor_program(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(*_: object) -> Answer:
+        raise ZeroDivisionError("s3cret")
+
+    with sender({"owner": sink(1)}, broken) as (running, inbox):
+        for name in ("msg_1", "msg_2"):
+            running.offer(One(name))
+            told = inbox.get(timeout=DEADLINE_S)
+            assert (told.alert, told.delivered, told.final) == (name, False, False)
+            assert told.error == "ZeroDivisionError while sending"
+    assert "alert.attempt_failed" in caplog.text
+
+
+def test_stopping_waits_for_nobody_longer_than_it_may(server: Receiver) -> None:
+    server.answers = [hang]
+    inbox: queue.Queue[AlertTried] = queue.Queue()
+    running = AlertSender({"owner": sink(server.port, read_timeout_s=20.0)}, inbox.put, Standing())
+    running.start()
+    running.offer(One("msg_1"))
+    running.offer(One("msg_2"))
+    running.stop(0.2)
+    assert inbox.empty()
+
+
+def test_the_whole_way_from_record_to_receiver(server: Receiver, tmp_path: Path) -> None:
+    """The receiver fails twice; the daemon is restarted in between; the alert arrives once."""
+    server.answers = [status(503, Retry_After="40"), status(500)]
+    now = START
+    store = open_store(tmp_path, now)
+    with store.turn(now):
+        assert store.queue_alert(alert("msg_1"), now)
+    waits = []
+    with sender({"owner": sink(server.port)}) as (running, inbox):
+        for restart in (False, True, False):
+            if restart:
+                store.close(now)
+                store = open_store(tmp_path, now)
+            assert store.due_alerts(now.plus(-0.1), 10) == () or now is START
+            for due in store.due_alerts(now, 10):
+                running.offer(due)
+            told = inbox.get(timeout=DEADLINE_S)
+            told = AlertTried(
+                at=now,
+                alert=told.alert,
+                delivered=told.delivered,
+                error=told.error,
+                retry_after_s=told.retry_after_s,
+                final=told.final,
+            )
+            with store.turn(now):
+                after = store.alert_tried(told, next_try_s)
+            assert after is not None
+            if after.due is not None:
+                waits.append(after.due.seconds_since(now))
+                now = after.due
+    with store.turn(now):
+        assert not store.queue_alert(alert("msg_1"), now)
+    assert store.due_alerts(now.plus(10**6), 10) == ()
+    store.close(now)
+    assert waits[0] == 40.0
+    assert 300.0 <= waits[1] <= 360.0
+    assert [one.headers["webhook-id"] for one in server.heard] == ["msg_1"] * 3
+    (kept,) = Archive(tmp_path / "supervisor.db").alerts("delivered")
+    assert (kept.tries, kept.error) == (3, None)
+
+
+def open_store(folder: Path, now: Moment) -> Store:
+    return Store.open(f"sqlite:///{folder}/supervisor.db", now, "boot")
+
+
+def alert(name: str) -> NewAlert:
+    return NewAlert(id=name, sink="owner", type="incident.opened", job="night", body=b'{"type":"incident.opened"}')
+
+
+def failed(retry_after_s: float | None = None, *, final: bool = False) -> AlertTried:
+    return AlertTried(at=START, alert="a", delivered=False, error="x", retry_after_s=retry_after_s, final=final)
+
+
+def test_the_schedule_is_that_of_the_standard_and_ends() -> None:
+    waits = [next_try_s("msg_1", tries, failed()) for tries in range(1, 11)]
+    assert waits[-1] is None
+    for wait, step in zip(waits, WAITS_S[1:], strict=False):
+        assert wait is not None
+        assert step <= wait <= step * 1.2
+
+
+@given(st.text(), st.integers(1, 9))
+def test_the_schedule_is_the_same_whenever_it_is_asked(alert_id: str, tries: int) -> None:
+    assert next_try_s(alert_id, tries, failed()) == next_try_s(alert_id, tries, failed())
+
+
+def test_what_failed_together_does_not_come_back_together() -> None:
+    waits = {next_try_s(f"msg_{number}", 3, failed()) for number in range(50)}
+    assert len(waits) == 50
+
+
+def test_what_the_receiver_asks_for_counts_up_to_a_day() -> None:
+    assert next_try_s("msg_1", 1, failed(3600.0)) == 3600.0
+    assert next_try_s("msg_1", 1, failed(10.0**9)) == 86400.0
+    late = next_try_s("msg_1", 4, failed(1.0))
+    assert late is not None
+    assert late >= 7200.0
+    assert next_try_s("msg_1", 1, failed(final=True)) is None
+    assert next_try_s("msg_1", 1, AlertTried(at=START, alert="a", delivered=True, error=None)) is None

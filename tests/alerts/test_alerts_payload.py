@@ -1,0 +1,213 @@
+"""What is told, of which change, in which words."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from supervisor.alerts.payload import LARGEST_BODY_BYTES, Notice, alert_id, clean, notices, trial
+from supervisor.core import decisions as de
+from supervisor.core import events as ev
+from supervisor.core.checkpoints import Checkpoint, Fingerprint, Verdict
+from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.follow import after_decision, after_event
+from supervisor.core.incident import Incident
+from supervisor.core.job import Attempt, Job, Phase, RetryPlan
+from supervisor.core.moments import Moment
+from supervisor.core.readings import ExitStatus, StepRecord
+
+START = Moment(1000.0, 1_763_600_000.0)
+POINT = Checkpoint(
+    path="/runs/night/last.pt",
+    fingerprint=Fingerprint(size_bytes=1, modified_ns=1, inode=1),
+    epoch=3,
+    step=400,
+    verdict=Verdict.PROVEN,
+)
+STALL = RedFlag(rule="stall", severity=Severity.CRITICAL, at=START, message="no step for 41 s", since=START)
+RUNNING = Job(
+    name="night",
+    since=START,
+    phase=Phase.RUNNING,
+    attempt=Attempt(number=1, launched_at=START, last_step=411, last_step_at=START, epoch=4, loss=0.7),
+)
+
+
+def told(before: Job | None, after: Job, decision: de.Decision | None = None) -> tuple[Notice, ...]:
+    return notices(before, after, decision, START.plus(60), "box")
+
+
+def body(notice: Notice) -> dict[str, Any]:
+    decoded = json.loads(notice.body())
+    assert set(decoded) == {"type", "timestamp", "data"}
+    assert isinstance(decoded, dict)
+    return decoded
+
+
+def stopped() -> tuple[Job, de.Stop]:
+    stop = de.Stop(at=START, job="night", attempt=1, reason="stalled", save=False, flag=STALL)
+    return after_decision(RUNNING, stop), stop
+
+
+def test_an_incident_is_told_when_it_opens_and_when_training_goes_on() -> None:
+    """The whole of one story through the core's own functions."""
+    job, stop = stopped()
+    (opened,) = told(RUNNING, job, stop)
+    assert opened.type == "incident.opened"
+    facts = body(opened)["data"]
+    assert (facts["severity"], facts["rule"], facts["message"]) == ("critical", "stall", "no step for 41 s")
+    assert (facts["job"], facts["attempt"], facts["host"], facts["last_step"]) == ("night", 1, "box", 411)
+    quiet: list[tuple[Job, Job, de.Decision | None]] = []
+
+    def follow(step: ev.Event | de.Decision) -> None:
+        nonlocal job
+        decided = isinstance(step, de.Decision)
+        after = after_decision(job, step) if isinstance(step, de.Decision) else after_event(job, step)
+        quiet.append((job, after, step if decided else None))  # type: ignore[arg-type]  # it is one where decided
+        job = after
+
+    follow(ev.Exited(at=START.plus(9), job="night", attempt=1, status=ExitStatus(at=START.plus(9), signal=15)))
+    follow(de.Retry(at=START.plus(9), job="night", attempt=1, reason="stalled", not_before=START, flag=STALL))
+    follow(de.Launch(at=START.plus(12), job="night", attempt=2, resume_from=POINT, reason="newest proven"))
+    assert [told(*one) for one in quiet] == [(), (), ()]
+    first = StepRecord(at=START.plus(30), step=401)
+    after = after_event(job, ev.StepsMade(at=START.plus(30), job="night", attempt=2, records=(first,)))
+    (resumed,) = told(job, after)
+    assert resumed.type == "incident.resumed"
+    facts = body(resumed)["data"]
+    assert (facts["resumed_from"], facts["resumed_step"], facts["lost_steps"]) == ("/runs/night/last.pt", 400, 11)
+    assert facts["downtime_s"] == 30.0
+    assert (resumed.key, alert_id(resumed, "x") == alert_id(opened, "x")) == (opened.key, False)
+    assert told(after, after) == ()
+
+
+def test_giving_up_says_why_and_how_it_came_to_that() -> None:
+    job, _ = stopped()
+    ended = after_event(job, ev.HostLost(at=START, job="night", attempt=1, reason="reboot"))
+    give_up = de.GiveUp(at=START, job="night", attempt=1, reason="5 restarts in a row", flag=STALL)
+    (notice,) = told(ended, after_decision(ended, give_up), give_up)
+    assert (notice.type, notice.severity) == ("job.gave_up", Severity.CRITICAL)
+    facts = body(notice)["data"]
+    assert (facts["reason"], facts["rule"], facts["outcome"]) == ("5 restarts in a row", "stall", "gave_up")
+
+
+def test_a_crash_that_cannot_be_retried_opens_its_incident_and_gives_up_at_once() -> None:
+    give_up = de.GiveUp(at=START, job="night", attempt=1, reason="budget", flag=replace(STALL, rule="crash"))
+    after = after_decision(RUNNING, give_up)
+    assert [one.type for one in told(RUNNING, after, give_up)] == ["incident.opened", "job.gave_up"]
+
+
+def test_the_end_of_the_training_is_told_whatever_the_floor_but_not_to_the_one_who_ended_it() -> None:
+    finish = de.Finish(at=START, job="night", attempt=1, reason="ended by itself")
+    (notice,) = told(RUNNING, after_decision(RUNNING, finish), finish)
+    assert (notice.type, notice.severity) == ("job.finished", Severity.INFO)
+    assert notice.wanted(Severity.CRITICAL)
+    by_user = replace(finish, by_user=True)
+    assert told(RUNNING, after_decision(RUNNING, by_user), by_user) == ()
+
+
+def test_a_warning_is_told_to_those_who_want_warnings() -> None:
+    flag = RedFlag(rule="vram_high", severity=Severity.WARNING, at=START, message="96 %", subject="0000:0a:00.0")
+    warn = de.Warn(at=START, job="night", attempt=1, flag=flag)
+    (notice,) = told(RUNNING, after_decision(RUNNING, warn), warn)
+    assert notice.type == "flag.warning"
+    assert [notice.wanted(one) for one in Severity] == [True, True, False]
+    assert body(notice)["data"]["subject"] == "0000:0a:00.0"
+    unkillable = replace(warn, flag=replace(flag, severity=Severity.CRITICAL, rule="unkillable"))
+    assert [one.type for one in told(RUNNING, RUNNING, unkillable)] == ["flag.critical"]
+
+
+def test_a_launch_a_kill_and_a_tick_are_not_worth_a_message() -> None:
+    launch = de.Launch(at=START, job="night", attempt=1, resume_from=None, reason="start")
+    pending = Job(name="night", since=START)
+    assert told(pending, after_decision(pending, launch), launch) == ()
+    assert told(None, pending) == ()
+    assert told(RUNNING, RUNNING) == ()
+
+
+def test_asked_again_after_a_crash_the_same_alert_has_the_same_id() -> None:
+    job, stop = stopped()
+    (first,), (again,) = told(RUNNING, job, stop), told(RUNNING, job, stop)
+    assert alert_id(first, "owner") == alert_id(again, "owner")
+    assert alert_id(first, "owner") != alert_id(first, "team")
+    assert alert_id(first, "owner").startswith("msg_")
+
+
+def test_a_job_that_finishes_twice_is_told_twice() -> None:
+    finishes = [de.Finish(at=START.plus(later), job="night", attempt=1, reason="end") for later in (0, 5)]
+    ids = {alert_id(told(RUNNING, after_decision(RUNNING, one), one)[0], "owner") for one in finishes}
+    assert len(ids) == 2
+
+
+def test_a_loss_that_is_no_number_is_valid_json() -> None:
+    assert RUNNING.attempt is not None
+    spoilt = replace(RUNNING, attempt=replace(RUNNING.attempt, loss=float("nan")))
+    finish = de.Finish(at=START, job="night", attempt=1, reason="end")
+    (notice,) = told(spoilt, after_decision(spoilt, finish), finish)
+    assert body(notice)["data"]["loss"] is None
+
+
+def test_a_trial_reaches_every_floor() -> None:
+    notice = trial("owner", START, "box")
+    assert notice.wanted(Severity.CRITICAL)
+    assert body(notice)["type"] == "test"
+
+
+def test_text_from_a_training_cannot_act_on_its_reader() -> None:
+    hostile = (
+        "\x1b[31mred\x1b[0m \x1b]0;title\x07 \x1b]8;;http://x\x1b\\link \x9b31m \u202eevil\u2066 a\tb\nc \x00\udcff"
+    )
+    assert clean(hostile) == "red  link 31m evil a\tb\nc "
+    assert clean("x" * 5000, 10) == "x" * 9 + "\u2026"
+
+
+widest = st.text(alphabet=st.sampled_from('\U0001f600"\\\u202e\x1b[a\udc80\n'), max_size=3000)
+
+
+@given(widest, widest, st.integers(-(2**63), 2**63 - 1), st.floats())
+@settings(max_examples=60, deadline=None)
+def test_whatever_stands_in_an_incident_its_body_is_small_and_valid(
+    text: str, other: str, number: int, real: float
+) -> None:
+    flag = RedFlag(
+        rule=text, severity=Severity.CRITICAL, at=START, message=text, subject=other, fault=other, since_step=number
+    )
+    point = replace(POINT, path=other, step=number, epoch=number)
+    incident = Incident(
+        id=text,
+        job=other,
+        attempt=1,
+        flag=flag,
+        decision="stop",
+        resumed_from=point,
+        evidence=text,
+        reason=other,
+        lost_steps=number,
+        downtime_s=real,
+        last_step=number,
+        resumed_at=START,
+    )
+    assert RUNNING.attempt is not None
+    attempt = replace(RUNNING.attempt, last_step=number, loss=real)
+    job = replace(RUNNING, name=other, incident=incident, attempt=attempt, retry=RetryPlan(not_before=START, reason=""))
+    give_up = de.GiveUp(at=START, job=other, attempt=1, reason=text)
+    for notice in notices(None, job, give_up, START, text):
+        encoded = notice.body()
+        assert len(encoded) < LARGEST_BODY_BYTES
+        json.loads(encoded)
+
+
+def test_the_largest_body_there_can_be_is_small_enough() -> None:
+    """Every text as long as it may be, of the characters that take the most bytes."""
+    wide = "\U0001f600" * 5000
+    flag = RedFlag(rule=wide, severity=Severity.CRITICAL, at=START, message=wide, subject=wide, fault=wide)
+    incident = Incident(id=wide, job=wide, attempt=1, flag=flag, decision="stop", evidence=wide, reason=wide)
+    incident = replace(incident, resumed_from=replace(POINT, path=wide))
+    job = replace(RUNNING, name=wide, incident=incident)
+    found = notices(None, job, de.GiveUp(at=START, job=wide, attempt=1, reason=wide), START, wide)
+    assert [one.type for one in found] == ["incident.opened", "job.gave_up"]
+    assert max(len(one.body()) for one in found) < LARGEST_BODY_BYTES

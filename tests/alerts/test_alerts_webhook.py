@@ -1,0 +1,255 @@
+"""One delivery attempt ends in time, goes where it was meant to go, and is told for what it was."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from receiver_by_hand import (
+    SECRET,
+    Answering,
+    Receiver,
+    drip,
+    endless,
+    garbage,
+    hang,
+    hang_up,
+    receiver,
+    sink,
+    status,
+)
+from standardwebhooks import Webhook, WebhookVerificationError
+
+from supervisor.alerts.signing import Secret, read_secrets
+from supervisor.alerts.webhook import Answer, post
+
+BODY = json.dumps({"type": "incident.opened", "data": {"message": "steht \u2014 \u505c"}}).encode()
+NOW = time.time_ns() / 1e9
+
+
+@pytest.fixture
+def server() -> Iterator[Receiver]:
+    with receiver() as running:
+        yield running
+
+
+def send(server: Receiver, *answers: Answering, **changes: object) -> Answer:
+    server.answers = list(answers)
+    return post(sink(server.port, **changes), "msg_1", BODY, NOW)
+
+
+def test_a_delivery_is_verified_by_the_library_of_the_standard(server: Receiver) -> None:
+    assert send(server) == Answer(delivered=True)
+    (heard,) = server.heard
+    assert Webhook(SECRET).verify(heard.body, heard.headers) == json.loads(BODY)
+    assert heard.path == "/hook?token=s3cret"
+    assert heard.headers["host"] == f"127.0.0.1:{server.port}"
+    assert heard.headers["content-type"] == "application/json"
+    with pytest.raises(WebhookVerificationError):
+        Webhook(SECRET).verify(heard.body + b" ", heard.headers)
+
+
+def test_while_a_secret_is_changed_both_verify(server: Receiver) -> None:
+    other = "whsec_" + "QUJD" * 8
+    send(server, secrets=(Secret(other), Secret(SECRET)))
+    (heard,) = server.heard
+    for secret in (SECRET, other):
+        Webhook(secret).verify(heard.body, heard.headers)
+
+
+def test_without_a_secret_it_goes_unsigned(server: Receiver) -> None:
+    assert send(server, secrets=()).delivered
+    assert "webhook-signature" not in server.heard[0].headers
+    assert server.heard[0].headers["webhook-id"] == "msg_1"
+
+
+@pytest.mark.parametrize("code", [200, 201, 202, 204, 299])
+def test_every_status_of_success_is_one(server: Receiver, code: int) -> None:
+    assert send(server, status(code)).delivered
+
+
+@pytest.mark.parametrize("code", [301, 302, 307, 308])
+def test_a_redirect_is_a_failure_and_is_not_followed(server: Receiver, code: int) -> None:
+    answer = send(server, status(code, Location=f"http://127.0.0.1:{server.port}/other"))
+    assert not answer.delivered
+    assert "redirects are not followed" in (answer.error or "")
+    assert len(server.heard) == 1
+
+
+@pytest.mark.parametrize("code", [400, 401, 404, 500])
+def test_what_the_receiver_says_is_quoted_without_what_could_act_on_a_terminal(server: Receiver, code: int) -> None:
+    answer = send(server, status(code, b"\x1b]0;owned\x07no such\n\x1b[31mchannel\xff\x00"))
+    assert answer == Answer(delivered=False, error=f"status {code}: no such channel\ufffd")
+
+
+def test_gone_is_for_good(server: Receiver) -> None:
+    answer = send(server, status(410))
+    assert answer.final
+    assert not answer.delivered
+
+
+@pytest.mark.parametrize("code", [429, 502, 503, 504])
+def test_a_receiver_that_asks_for_time_is_heard(server: Receiver, code: int) -> None:
+    assert send(server, status(code, Retry_After="120")).retry_after_s == 120.0
+    date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(NOW + 90))
+    assert send(server, status(code, Retry_After=date)).retry_after_s == pytest.approx(90, abs=1.1)
+
+
+@pytest.mark.parametrize("text", ["soon", "-5", "1e9", "9" * 400, "\u0661\u0662"])
+def test_a_time_that_is_none_is_no_time(server: Receiver, text: str) -> None:
+    encoded = text.encode().decode("latin-1")
+    assert send(server, status(503, Retry_After=encoded)).retry_after_s is None
+
+
+def test_a_time_asked_for_with_another_status_does_not_count(server: Receiver) -> None:
+    assert send(server, status(400, Retry_After="120")).retry_after_s is None
+
+
+@pytest.mark.parametrize("answering", [hang, drip, endless, garbage, hang_up])
+def test_a_receiver_that_misbehaves_is_a_failed_attempt_in_bounded_time(server: Receiver, answering: Answering) -> None:
+    began = time.perf_counter()
+    answer = send(server, answering, read_timeout_s=0.4)
+    assert not answer.delivered
+    assert answer.error
+    assert time.perf_counter() - began < 3.0
+    if answering in (hang, drip):
+        assert answer.error == "no answer within 0.4 s"
+
+
+def test_a_compressed_bomb_is_not_unpacked(server: Receiver) -> None:
+    answer = send(server, status(500, b"\x1f\x8b" + b"\x00" * 100_000, Content_Encoding="gzip"))
+    assert (answer.error or "").startswith("status 500")
+
+
+def test_nobody_listening_is_a_failed_attempt() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        answer = post(sink(taken.getsockname()[1]), "msg_1", BODY, NOW)
+    assert "no connection to 127.0.0.1" in (answer.error or "")
+    assert "refused" in (answer.error or "")
+
+
+def test_a_listener_that_never_accepts_is_a_failed_attempt_in_bounded_time() -> None:
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen(0)
+        began = time.perf_counter()
+        answer = post(sink(deaf.getsockname()[1], read_timeout_s=0.3, connect_timeout_s=0.3), "msg_1", BODY, NOW)
+    assert not answer.delivered
+    assert time.perf_counter() - began < 3.0
+
+
+def test_a_private_address_needs_the_owners_word(server: Receiver) -> None:
+    answer = send(server, allow_private=False)
+    assert "allow_private" in (answer.error or "")
+    assert server.heard == []
+
+
+def test_the_address_that_was_checked_is_the_one_connected_to(server: Receiver) -> None:
+    """A name that resolves to something else when asked again must gain nothing by it."""
+    asked: list[str] = []
+
+    def turning(host: str, port: int, **_: Any) -> list[tuple[Any, ...]]:
+        asked.append(host)
+        address = "127.0.0.1" if len(asked) == 1 else "169.254.169.254"
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
+
+    answer = post(sink(server.port, host="hooks.example"), "msg_1", BODY, NOW, resolve=turning)
+    assert answer.delivered
+    assert asked == ["hooks.example"]
+    assert server.heard[0].headers["host"] == f"hooks.example:{server.port}"
+
+
+def test_of_several_addresses_the_next_is_tried_and_forbidden_ones_are_not(server: Receiver) -> None:
+    def several(_host: str, port: int, **_: Any) -> list[tuple[Any, ...]]:
+        addresses = ("169.254.169.254", "127.0.0.9", "127.0.0.1")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (one, port)) for one in addresses]
+
+    answer = post(sink(server.port, host="hooks.example"), "msg_1", BODY, NOW, resolve=several)
+    assert answer.delivered
+
+
+def test_a_name_that_does_not_resolve_is_a_failed_attempt() -> None:
+    def unknown(_host: str, _port: int, **_: Any) -> list[tuple[Any, ...]]:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    answer = post(sink(1, host="hooks.example"), "msg_1", BODY, NOW, resolve=unknown)
+    assert "does not resolve" in (answer.error or "")
+
+
+def test_no_proxy_of_the_environment_is_used(server: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9/")
+    assert send(server).delivered
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """A certificate for hooks.example, with its key."""
+    file = tmp_path / "cert.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command += ["-keyout", str(file), "-out", f"{file}.crt", "-days", "2", "-subj", "/CN=hooks.example"]
+    try:
+        subprocess.run([*command, "-addext", "subjectAltName=DNS:hooks.example"], check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("no openssl to make a certificate with")
+    with file.open("ab") as whole:
+        whole.write(Path(f"{file}.crt").read_bytes())
+    return file
+
+
+@pytest.fixture
+def tls_server(server: Receiver, certificate: Path) -> Receiver:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    return server
+
+
+def over_tls(server: Receiver, host: str) -> Answer:
+    def here(_host: str, port: int, **_: Any) -> list[tuple[Any, ...]]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+
+    return post(sink(server.port, scheme="https", host=host, read_timeout_s=1.0), "msg_1", BODY, NOW, resolve=here)
+
+
+def test_over_tls_the_certificate_must_be_trusted_and_of_the_name(
+    tls_server: Receiver, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "certificate" in (over_tls(tls_server, "hooks.example").error or "")
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    assert over_tls(tls_server, "hooks.example") == Answer(delivered=True)
+    assert "match" in (over_tls(tls_server, "other.example").error or "")
+    assert len(tls_server.heard) == 1
+
+
+def test_over_tls_a_receiver_that_hangs_is_cut_off_too(
+    tls_server: Receiver, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    for answering in (hang, drip):
+        tls_server.answers = [answering]
+        began = time.perf_counter()
+        assert over_tls(tls_server, "hooks.example").error == "no answer within 1 s"
+        assert time.perf_counter() - began < 4.0
+
+
+@pytest.mark.parametrize("text", ["", "whsec_", "whsec_!!!!", "whsec_QUJD", "whsec_" + "QUJD" * 30])
+def test_a_secret_that_is_none_is_refused_without_being_repeated(text: str) -> None:
+    with pytest.raises(ValueError, match="secret") as caught:
+        read_secrets(text)
+    assert not text or text[6:] not in str(caught.value) or not text[6:]
+
+
+def test_a_secret_does_not_show() -> None:
+    secret = Secret(SECRET)
+    shown = f"{secret!r} {secret} {sink(1)!r}"
+    assert SECRET[6:] not in shown
+    assert "s3cret" not in shown

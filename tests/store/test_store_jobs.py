@@ -1,0 +1,116 @@
+"""A job comes back from the record as it went in, in this boot and in the next."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from record_by_hand import BOOT, OTHER_BOOT, START, at, job, open_store
+
+from supervisor.core.job import Job, Phase
+from supervisor.core.moments import Moment
+from supervisor.store.jobs import UnreadableRowError, decode_job, encode, shift_into_boot, shifted
+
+
+def test_a_job_comes_back_as_it_was_saved(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    with store.turn(at(100)):
+        store.save_job(job("day"))
+        store.save_job(job("night"))
+    store.close(at(100))
+    again = open_store(tmp_path, at(130))
+    assert again.load_jobs(at(130)) == (job("day"), job("night"))
+    again.close(at(130))
+
+
+def test_the_newest_state_of_a_job_is_the_one_kept(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    for phase in (Phase.STARTING, Phase.RUNNING, Phase.FINISHED):
+        with store.turn(START):
+            store.save_job(Job(name="night", since=START, phase=phase))
+    assert [one.phase for one in store.load_jobs(START)] == [Phase.FINISHED]
+    store.close(START)
+
+
+def test_after_a_reboot_a_deadline_is_as_far_away_as_the_clock_on_the_wall_says(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    with store.turn(at(70)):
+        store.save_job(job())
+    store.close(at(70))
+    # The retry waits until 90 s; 12 s after the save a new boot is 5 s old.
+    rebooted = Moment(5.0, at(82).unix_s)
+    (loaded,) = open_store(tmp_path, rebooted, OTHER_BOOT).load_jobs(rebooted)
+    assert loaded.retry is not None
+    assert rebooted.seconds_since(loaded.retry.not_before) == pytest.approx(-8.0)
+    assert loaded.attempt is not None
+    assert rebooted.seconds_since(loaded.attempt.launched_at) == pytest.approx(81.0)
+    assert loaded.retry.not_before.unix_s == at(90).unix_s
+    assert loaded.incident is not None
+    assert loaded.incident.flag.since is not None
+    assert rebooted.seconds_since(loaded.incident.flag.since) == pytest.approx(63.0)
+
+
+def test_a_machine_that_wakes_in_the_year_1970_waits_no_longer_than_it_had_to() -> None:
+    saved, woken = at(70), Moment(5.0, 100.0)
+    moved = shifted(job(), shift_into_boot(saved, woken))
+    assert moved.retry is not None
+    assert woken.seconds_since(moved.retry.not_before) == pytest.approx(-20.0)
+
+
+def test_in_the_same_boot_moments_stay_to_the_last_digit(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    odd = replace(job(), since=Moment(1234.567890123, 1763600000.987654))
+    with store.turn(START):
+        store.save_job(odd)
+    store.close(START)
+    (loaded,) = open_store(tmp_path, at(3), BOOT).load_jobs(at(3))
+    assert loaded == odd
+
+
+def test_an_old_row_loads_whatever_was_added_or_dropped_since() -> None:
+    old = (
+        '{"name": "night", "since": {"monotonic_s": 7, "unix_s": 8, "boottime_s": 9}, "phase": "backoff",'
+        ' "colour": "red", "limits": {"grace_s": 12.0, "patience_s": 3},'
+        ' "attempt": {"number": 4, "launched_at": {"monotonic_s": 1.5, "unix_s": 2.5}}}'
+    )
+    loaded = decode_job(old)
+    assert (loaded.name, loaded.phase, loaded.limits.grace_s, loaded.number) == ("night", Phase.BACKOFF, 12.0, 4)
+    assert loaded.limits.kill_wait_s == Job(name="x", since=START).limits.kill_wait_s
+    assert loaded.ledger.total == 0
+
+
+def test_a_row_of_no_known_form_is_left_out_kept_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = open_store(tmp_path)
+    with store.turn(START):
+        store.save_job(job("day"))
+        store.save_job(job("night"))
+    store.close(START)
+    broken = encode(job()).replace('"stopping"', '"levitating"')
+    with sqlite3.connect(tmp_path / "supervisor.db") as connection:
+        connection.execute("UPDATE jobs SET state = ? WHERE name = 'night'", (broken,))
+    connection.close()
+    again = open_store(tmp_path)
+    assert [one.name for one in again.load_jobs(START)] == ["day"]
+    assert again.note("unreadable job night") == broken
+    assert "store.job_unreadable" in caplog.text
+    again.close(START)
+    with pytest.raises(UnreadableRowError, match="levitating"):
+        decode_job(broken)
+
+
+def test_a_loss_that_is_no_number_comes_back_as_unknown() -> None:
+    spoilt = job()
+    assert spoilt.attempt is not None
+    spoilt = replace(spoilt, attempt=replace(spoilt.attempt, loss=math.nan))
+    loaded = decode_job(encode(spoilt))
+    assert loaded.attempt is not None
+    assert loaded.attempt.loss is None
+
+
+def test_a_name_that_is_no_unicode_does_not_keep_the_job_from_the_record() -> None:
+    loaded = decode_job(encode(replace(job(), reason="cannot open /data/\udcff.pt")))
+    assert loaded.reason == "cannot open /data/?.pt"
+    assert replace(loaded, reason=job().reason) == job()

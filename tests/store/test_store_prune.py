@@ -1,0 +1,98 @@
+"""What is past its time goes, a bounded part a call; what tells a story stays."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from record_by_hand import START, at, gpu, host, made, open_store, record_everything, tree
+
+from supervisor.store.prune import CHUNK_ROWS
+
+DAY_S = 86400.0
+
+
+@dataclass(frozen=True)
+class Retention:
+    step_metrics_days: float = 90
+    samples_days: float = 14
+    incidents_days: float = 3650
+    database_limit_mb: float = 1024
+
+
+def counts(path: Path) -> dict[str, int]:
+    with closing(sqlite3.connect(path)) as connection:
+        names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        return {name: connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in names}
+
+
+def test_samples_go_first_then_steps_and_incidents_last(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    record_everything(store)
+    before = counts(store.path)
+    assert store.prune(at(13 * DAY_S), Retention()) == 0
+    assert store.prune(at(15 * DAY_S), Retention()) == 4
+    after = counts(store.path)
+    assert {name for name in before if after[name] != before[name]} == {
+        "gpu_samples",
+        "host_samples",
+        "process_samples",
+    }
+    assert store.prune(at(91 * DAY_S), Retention()) == 2
+    assert counts(store.path)["step_metrics"] == 0
+    store.prune(at(3651 * DAY_S), Retention())
+    left = {name for name, count in counts(store.path).items() if count}
+    # An incident that is still open, and an alert that still waits, are nobody's past.
+    assert left == {"jobs", "incidents", "alerts", "checkpoints", "gpus", "notes", "alembic_version"}
+    store.close(START)
+
+
+def test_one_call_deletes_a_bounded_part(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    for number in range(CHUNK_ROWS + 500):
+        store.add_host_sample(host(number))
+        if number % 900 == 0:
+            store.flush(at(number))
+    store.flush(at(1))
+    later = at(15 * DAY_S)
+    assert [store.prune(later, Retention()) for _ in range(3)] == [CHUNK_ROWS, 500, 0]
+    store.close(later)
+
+
+def test_a_file_beyond_its_limit_sheds_the_oldest_samples_and_shrinks(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    record_everything(store)
+    for number in range(12_000):
+        store.add_gpu_samples([gpu(number)])
+        if number % 1900 == 0:
+            store.flush(at(number))
+    store.flush(at(1))
+    store.add_process_sample("night", 1, tree(13_000))
+    store.flush(at(2))
+    full = pages(store.path)
+    rounds = 0
+    while store.prune(at(13_000), Retention(database_limit_mb=0.5)):
+        rounds += 1
+        assert rounds < 20
+    assert pages(store.path) < full / 2
+    left = counts(store.path)
+    assert left["gpu_samples"] < 7100
+    assert left["process_samples"] == 1, "the oldest went, of whatever kind"
+    assert (left["incidents"], left["step_metrics"], left["jobs"]) == (1, 2, 1)
+    store.close(START)
+
+
+def pages(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as connection:
+        return int(connection.execute("PRAGMA page_count").fetchone()[0])
+
+
+def test_with_no_samples_left_the_oldest_step_metrics_go(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.add_steps(made(range(1, 1000), cursor=999))
+    store.flush(START)
+    assert store.prune(START, Retention(database_limit_mb=0.001)) == 100
+    assert store.prune(START, Retention(database_limit_mb=0.001)) == 0
+    store.close(START)

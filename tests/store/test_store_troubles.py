@@ -1,0 +1,372 @@
+"""A database that is full, locked, damaged or gone stops no supervision and loses nothing that matters."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+from record_by_hand import (
+    OTHER_BOOT,
+    START,
+    alert,
+    at,
+    checkpoint,
+    gpu,
+    incident,
+    job,
+    launch,
+    made,
+    open_store,
+    record_everything,
+    stop,
+)
+
+from supervisor.core.checkpoints import Verdict
+from supervisor.store.archive import Archive
+from supervisor.store.files import BALLAST_BYTES
+from supervisor.store.store import Store, StoreError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 16 MiB of its own."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a file system needs root")
+    folder = tmp_path / "small"
+    folder.mkdir()
+    made_it = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)], capture_output=True, text=True, check=False
+    )
+    if made_it.returncode != 0:
+        pytest.skip(f"no file system can be mounted here: {made_it.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Take every byte that is left."""
+    filler = folder / "filler"
+    with filler.open("ab", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(b"\0" * 4096)
+    return filler
+
+
+def rows(path: Path, query: str) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(query).fetchall()
+
+
+def everything_that_matters(store: Store, second: float) -> None:
+    with store.turn(at(second)):
+        store.save_job(job())
+        store.record_decision(stop())
+        store.save_incident(incident())
+        store.queue_alert(alert(f"at {second}"), at(second))
+        store.save_checkpoint("night", 1, checkpoint(3, Verdict.PROVEN), at(second))
+
+
+@pytest.mark.kernel
+def test_on_a_full_disk_the_ballast_makes_room(small_disk: Path) -> None:
+    store = open_store(small_disk)
+    ballast = small_disk / "supervisor.db.ballast"
+    assert ballast.stat().st_blocks * 512 >= BALLAST_BYTES
+    fill(small_disk)
+    with store.turn(at(1)):
+        for number in range(1, 400):
+            store.open_attempt(launch(number), "/x" * 500)
+        store.save_job(job())
+    assert not problem(store)
+    assert not ballast.exists()
+    assert rows(store.path, "SELECT count(*) FROM attempts") == [(399,)]
+    store.close(at(2))
+
+
+@pytest.mark.kernel
+def test_on_a_disk_that_stays_full_everything_waits_and_is_written_when_there_is_room(
+    small_disk: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(small_disk)
+    store.add_steps(made(range(1, 6), cursor=5))
+    store.flush(START)
+    filler = fill(small_disk)
+    (small_disk / "supervisor.db.ballast").unlink()
+    fill(small_disk)
+    second = 1.0
+    while not problem(store) and second < 400:
+        with store.turn(at(second)):
+            store.open_attempt(launch(1), "/x" * 4000)
+            store.add_gpu_samples([gpu(second)])
+        everything_that_matters(store, second)
+        second += 1
+    assert problem(store)
+    assert "full" in problem(store)
+    for late in range(20):
+        everything_that_matters(store, second + late)
+        store.add_steps(made(range(6 + late, 7 + late), cursor=6 + late))
+    assert store.checkpoints("night") == (checkpoint(3, Verdict.PROVEN),)
+    assert store.prune(at(second + 20), Keep()) == 0
+    queued = int(second) + 20 - 1
+    filler.unlink()
+    store.flush(at(second + 60))
+    assert not problem(store)
+    assert "store.unwritable" in caplog.text
+    assert "store.writable_again" in caplog.text
+    assert rows(store.path, "SELECT count(*) FROM alerts") == [(queued,)]
+    assert rows(store.path, "SELECT count(*) FROM decisions") == [(queued,)]
+    assert rows(store.path, "SELECT sum(steps) FROM step_metrics") == [(25,)]
+    assert rows(store.path, "PRAGMA integrity_check") == [("ok",)]
+    store.prune(at(second + 61), Keep())
+    assert (small_disk / "supervisor.db.ballast").stat().st_size == BALLAST_BYTES
+    store.close(at(second + 62))
+
+
+def problem(store: Store) -> str:
+    """Why it cannot write now, empty where it can."""
+    return store.problem or ""
+
+
+class Keep:
+    """Everything for ever."""
+
+    step_metrics_days = samples_days = incidents_days = 100_000.0
+    database_limit_mb = 100_000.0
+
+
+@pytest.mark.kernel
+def test_a_record_on_a_read_only_file_system_is_read_and_waits(small_disk: Path) -> None:
+    first = open_store(small_disk)
+    record_everything(first)
+    first.close(at(70))
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    store = open_store(small_disk, at(80))
+    assert problem(store)
+    assert store.load_jobs(at(80)) == (job(),)
+    assert store.cursors("night", 1).recorder == {0: 19}
+    everything_that_matters(store, 81)
+    assert problem(store)
+    Archive(store.path).check()
+    assert len(Archive(store.path).incidents()) == 1
+    subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
+    store.flush(at(90))
+    assert not problem(store)
+    assert rows(store.path, "SELECT count(*) FROM alerts") == [(2,)]
+    store.close(at(91))
+
+
+def test_a_file_that_somebody_locks_is_written_when_they_let_go(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        everything_that_matters(store, 1)
+        assert problem(store)
+        assert "locked" in problem(store)
+        everything_that_matters(store, 1.5)
+        assert store.load_jobs(at(1.5)) == (job(),)
+        other.execute("ROLLBACK")
+    everything_that_matters(store, 1.9)
+    assert problem(store), "it is not tried again at once: each try may take a third of a second"
+    store.flush(at(4))
+    assert not problem(store)
+    assert rows(store.path, "SELECT count(*) FROM alerts") == [(3,)]
+    store.close(at(5))
+
+
+LIMITED = """
+import resource, signal, sys
+sys.path[:0] = [{tests!r}]
+from pathlib import Path
+from record_by_hand import *
+from test_store_troubles import everything_that_matters, rows
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+store = open_store(Path(sys.argv[1]))
+everything_that_matters(store, 1)
+soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+for second in (3, 6, 9):
+    everything_that_matters(store, second)
+print(store.problem)
+resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+store.flush(at(20))
+print(store.problem, rows(store.path, "SELECT count(*) FROM alerts"))
+store.close(at(21))
+"""
+
+
+def test_an_input_output_error_is_waited_out(tmp_path: Path) -> None:
+    """A limit on the size of files makes every write beyond it fail with EFBIG."""
+    code = LIMITED.format(tests=str(Path(__file__).parent))
+    told = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    problem, after = told.stdout.strip().splitlines()
+    assert "disk" in problem
+    assert after == "None [(4,)]"
+
+
+def test_a_damaged_file_is_set_aside_and_what_can_be_read_is_copied_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = open_store(tmp_path)
+    record_everything(first)
+    for number in range(2, 300):
+        with first.turn(at(100 + number)):
+            first.record_decision(launch(number))
+    first.close(at(500))
+    tear(first.path, "decisions")
+    store = open_store(tmp_path, at(600), OTHER_BOOT)
+    (notice,) = store.notices
+    assert "was damaged" in notice
+    assert f"supervisor.db.corrupt-{int(at(600).unix_s)}" in notice
+    assert (tmp_path / f"supervisor.db.corrupt-{int(at(600).unix_s)}").exists()
+    assert [one.name for one in store.load_jobs(at(600))] == ["night"]
+    assert store.checkpoints("night") == (checkpoint(3, Verdict.PROVEN),)
+    assert store.cursors("night", 1).recorder == {0: 19}
+    assert len(Archive(store.path).incidents()) == 1
+    kept = int(str(rows(store.path, "SELECT count(*) FROM decisions")[0][0]))
+    assert 0 < kept < 299
+    assert "store.damaged" in caplog.text
+    everything_that_matters(store, 601)
+    assert not problem(store)
+    store.close(at(602))
+
+
+def tear(path: Path, table: str) -> None:
+    """Overwrite a page in the middle of a table."""
+    with closing(sqlite3.connect(path)) as connection:
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+        query = "SELECT pageno FROM dbstat WHERE name = ? AND pagetype = 'leaf' ORDER BY path"
+        pages = [row[0] for row in connection.execute(query, (table,))]
+    with path.open("r+b") as file:
+        file.seek((pages[len(pages) // 2] - 1) * size)
+        file.write(b"\xa5" * size)
+
+
+def test_a_file_that_is_no_database_is_set_aside(tmp_path: Path) -> None:
+    (tmp_path / "supervisor.db").write_bytes(b"this is not a database, and long enough to be read as one" * 100)
+    store = open_store(tmp_path)
+    assert "not a database" in store.notices[0]
+    everything_that_matters(store, 1)
+    assert not problem(store)
+    store.close(at(1))
+
+
+def test_a_file_damaged_while_it_is_open_is_replaced_and_knows_every_job(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    everything_that_matters(store, 1)
+    with closing(sqlite3.connect(store.path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with store.path.open("r+b") as file:
+        file.write(b"\xa5" * store.path.stat().st_size)
+    with store.turn(at(5)):
+        store.record_decision(stop())
+    assert not problem(store)
+    assert list(tmp_path.glob("supervisor.db.corrupt-*"))
+    assert store.load_jobs(at(5)) == (job(),)
+    store.close(at(6))
+
+
+def test_a_file_deleted_while_it_is_open_is_made_anew_and_knows_every_job(tmp_path: Path) -> None:
+    first = open_store(tmp_path)
+    everything_that_matters(first, 1)
+    first.close(at(1))
+    store = open_store(tmp_path)
+    store.load_jobs(at(1))
+    for name in ("supervisor.db", "supervisor.db-wal", "supervisor.db-shm"):
+        (tmp_path / name).unlink(missing_ok=True)
+    store.flush(at(2))
+    assert not problem(store)
+    assert [one.name for one in Archive(store.path).jobs()] == ["night"]
+    everything_that_matters(store, 3)
+    assert len(Archive(store.path).incidents()) == 1
+    store.close(at(4))
+
+
+def test_a_file_put_in_its_place_while_it_is_open_is_looked_at_before_it_is_written(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    everything_that_matters(store, 1)
+    foreign = tmp_path / "foreign.db"
+    with closing(sqlite3.connect(foreign)) as connection, connection:
+        connection.execute("CREATE TABLE bookmarks (url TEXT)")
+    before = foreign.read_bytes()
+    for name in ("supervisor.db-wal", "supervisor.db-shm"):
+        (tmp_path / name).unlink()
+    foreign.replace(store.path)
+    for second in (2, 5, 8):
+        everything_that_matters(store, second)
+        assert "bookmarks" in problem(store)
+    assert store.path.read_bytes() == before
+    store.path.unlink()
+    store.flush(at(12))
+    assert not problem(store)
+    assert rows(store.path, "SELECT count(*) FROM alerts") == [(3,)]
+    store.close(at(13))
+
+
+def test_a_row_that_no_database_takes_is_dropped_and_the_others_are_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(tmp_path)
+    with store.turn(at(1)):
+        store.save_offsets("night", 1, output_bytes=2**70)
+        store.save_job(job())
+        store.save_offsets("night", 2, output_bytes=5)
+    assert not problem(store)
+    assert store.load_jobs(at(1)) == (job(),)
+    store.close(at(2))
+    assert open_store(tmp_path).cursors("night", 2).output_bytes == 5
+    assert "store.row_dropped" in caplog.text
+
+
+def test_what_waits_is_bounded(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        everything_that_matters(store, 1)
+        for number in range(3000):
+            store.add_gpu_samples([gpu(number)])
+        everything_that_matters(store, 2)
+        other.execute("ROLLBACK")
+    store.flush(at(10))
+    found = rows(store.path, "SELECT count(*), min(at_unix_s) FROM gpu_samples")
+    assert found == [(2000, at(1000).unix_s)]
+    assert rows(store.path, "SELECT count(*) FROM alerts") == [(2,)]
+    store.close(at(11))
+
+
+def test_a_place_that_cannot_hold_the_file_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StoreError, match="check the rights"):
+        Store.open(f"sqlite:///{tmp_path}/file/supervisor.db", START, "boot")
+
+
+def test_a_process_killed_in_a_commit_leaves_a_sound_file(tmp_path: Path) -> None:
+    code = (
+        f"import sys; sys.path[:0] = [{str(Path(__file__).parent)!r}]\n"
+        "from pathlib import Path\nfrom record_by_hand import *\n"
+        "from test_store_troubles import everything_that_matters\n"
+        "store = open_store(Path(sys.argv[1]))\n"
+        "for second in range(10**6):\n    everything_that_matters(store, second)\n    print(second, flush=True)\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT)
+    assert child.stdout is not None
+    told = [int(child.stdout.readline()) for _ in range(25)][-1]
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    child.stdout.close()
+    store = open_store(tmp_path)
+    assert store.notices == ()
+    alerts, decisions = (
+        int(str(rows(store.path, f"SELECT count(*) FROM {table}")[0][0])) for table in ("alerts", "decisions")
+    )
+    assert alerts == decisions >= told + 1
+    store.close(START)
