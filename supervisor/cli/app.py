@@ -1,0 +1,175 @@
+"""What every command shares: the options before its name, printing, and how an error ends it; no command lives here."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from supervisor.cli import exits
+from supervisor.cli.places import find_config, find_socket
+from supervisor.cli.sanitize import one_line, sanitize, sanitized
+from supervisor.cli.table import Pen
+from supervisor.control.client import Client, ControlError, UnreachableError
+
+
+def wall_clock() -> float:
+    """Return Unix seconds, for "12 min ago"; nothing is decided by it."""
+    return time.time_ns() / 1e9
+
+
+class CliError(click.ClickException):
+    """An end with a reason and a remedy; each exit code is a class."""
+
+    exit_code = exits.FAILED
+
+    def __init__(self, message: str, remedy: str = "", code: str = "failed") -> None:
+        super().__init__(message)
+        self.remedy = remedy
+        self.code = code
+        context = click.get_current_context(silent=True)
+        self.as_json = context is not None and _wants_json(context)
+
+    def show(self, file: Any = None) -> None:
+        """Print it to stderr: two lines for people, with --json one object."""
+        if self.as_json:
+            error = {"code": self.code, "message": sanitize(self.message), "remedy": sanitize(self.remedy)}
+            click.echo(json.dumps({"schema": 1, "error": error}), err=True)
+            return
+        click.echo(f"error: {sanitize(self.message)}", err=True)
+        if self.remedy:
+            click.echo(f"  try: {sanitize(self.remedy)}", err=True)
+
+
+class NoDaemonError(CliError):
+    """The daemon cannot be reached."""
+
+    exit_code = exits.UNREACHABLE
+
+
+class WrongUsageError(CliError):
+    """The command line is wrong."""
+
+    exit_code = exits.USAGE
+
+    def __init__(self, message: str, remedy: str) -> None:
+        super().__init__(message, remedy, "usage")
+
+
+class RefusedError(CliError):
+    """The daemon will not."""
+
+    exit_code = exits.REFUSED
+
+
+def explained(error: ControlError) -> CliError:
+    """Return what a failed question to the daemon means for the command line."""
+    kind = CliError
+    if isinstance(error, UnreachableError):
+        kind = NoDaemonError
+    elif error.code in ("refused", "not_allowed"):
+        kind = RefusedError
+    return kind(str(error), error.remedy, error.code)
+
+
+@dataclass
+class App:
+    """The options that stand before the command, and what follows from them when it is needed."""
+
+    config_given: Path | None = None
+    socket_given: Path | None = None
+    json: bool = False
+    color: str = "auto"
+    now: Callable[[], float] = wall_clock
+
+    @cached_property
+    def config(self) -> Path:
+        """The configuration that counts, whether it is there or not."""
+        return find_config(self.config_given, os.environ)
+
+    @cached_property
+    def socket(self) -> Path:
+        """The daemon's socket."""
+        return find_socket(self.socket_given, self.config, os.environ)
+
+    @cached_property
+    def pen(self) -> Pen:
+        """How to write to stdout."""
+        terminal = sys.stdout.isatty()
+        plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+        color = self.color == "always" or (self.color == "auto" and terminal and not plain)
+        return Pen(color=color, width=_columns() if terminal else None)
+
+    def get(self, route: str, **query: str | int | None) -> dict[str, Any]:
+        """Ask the daemon; raise CliError where it gives no good answer."""
+        try:
+            return Client(self.socket).get(route, **query)
+        except ControlError as error:
+            raise explained(error) from error
+
+    def post(self, route: str, **body: object) -> dict[str, Any]:
+        """Have the daemon do something; raise CliError where it does not."""
+        try:
+            return Client(self.socket).post(route, **body)
+        except ControlError as error:
+            raise explained(error) from error
+
+    def get_or(self, route: str, left: Callable[[], dict[str, Any]], **query: str | int | None) -> dict[str, Any]:
+        """Ask the daemon, or where it cannot be reached read what it left, and say so on stderr."""
+        try:
+            return Client(self.socket).get(route, **query)
+        except UnreachableError as error:
+            answer = left()
+            click.echo(f"note: {one_line(str(error))}; this is what it left", err=True)
+            return answer
+        except ControlError as error:
+            raise explained(error) from error
+
+    def print(self, text: str) -> None:
+        """Print text that was made harmless where it was put together."""
+        click.echo(text, color=True)
+
+    def print_json(self, value: object) -> None:
+        """Print one JSON document; strings from jobs and kernel are made harmless in it too."""
+        click.echo(json.dumps(sanitized(value), indent=2, ensure_ascii=False))
+
+
+def _wants_json(context: click.Context) -> bool:
+    """Whether --json was given; a wrong command line is met before there is an App."""
+    app = context.find_object(App)
+    return (app is not None and app.json) or context.find_root().params.get("as_json") is True
+
+
+def _set_json(context: click.Context, _parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001  # click's signature
+    app = context.find_object(App)
+    if value and app is not None:
+        app.json = True
+
+
+def _columns() -> int | None:
+    """Return the width of the terminal; shutil's costs 7 ms to import."""
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or None
+    except OSError:
+        return None
+
+
+json_option = click.option(
+    "--json", is_flag=True, expose_value=False, callback=_set_json, help="Print JSON. May stand before the command too."
+)
+"""For every command that prints data, so that `status --json` means what `--json status` does."""
+
+pass_app = click.make_pass_decorator(App)
+
+
+def end(exit_code: int) -> NoReturn:
+    """End with an exit code, everything having been said."""
+    click.get_current_context().exit(exit_code)

@@ -1,0 +1,107 @@
+"""`supervisorctl history`: the night as a story, each trouble in a few lines; it reads the record and adds nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from supervisor.cli.app import App, json_option, pass_app
+from supervisor.cli.sanitize import one_line
+from supervisor.cli.table import Pen, cut
+from supervisor.cli.words import ago, clock_time, epoch, span
+
+LABEL = 12
+DONE = {
+    "stop": "stopped",
+    "kill": "killed",
+    "retry": "it had ended by itself",
+    "give_up": "given up",
+}
+OUTCOME_STYLES = {"gave_up": "red", "open": "yellow", "resumed": "green", "restarted": "yellow"}
+
+
+@click.command("history")
+@click.argument("job", required=False)
+@click.option("-n", "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many, at most.")
+@json_option
+@pass_app
+def command(app: App, job: str | None, limit: int) -> None:
+    """Tell what went wrong, with every job or with JOB, the newest first: what was seen, done, and lost."""
+    answer = app.get_or("/v1/incidents", lambda: _left(app, job, limit), job=job, limit=limit)
+    if app.json:
+        app.print_json(answer)
+        return
+    found = answer["incidents"]
+    if not found:
+        app.print("nothing went wrong" + (f" with {one_line(job)}" if job else "") + " as far as is recorded")
+    for index, incident in enumerate(found):
+        app.print("\n".join(([""] if index else []) + story(incident, app.now(), app.pen)))
+
+
+def story(incident: dict[str, Any], now: float, pen: Pen) -> list[str]:
+    """Return one incident as lines: when and where, what was seen, what was done, what it cost."""
+    when = f"{ago(incident['at'], now)} ({clock_time(incident['at'])})"
+    head = f"{when}  {one_line(incident['job'])}, attempt {incident['attempt']}"
+    rule = one_line(incident["rule"]) + (f" ({one_line(incident['fault'])})" if incident["fault"] else "")
+    rows: list[tuple[str, str, str | None]] = [("seen", f"{rule}: {one_line(incident['message'])}", None)]
+    rows.append(("done", done(incident), OUTCOME_STYLES.get(incident["outcome"])))
+    cost = lost(incident)
+    if cost:
+        rows.append(("cost", cost, None))
+    rows.append(("more", f"supervisorctl show {one_line(incident['id'])}", "dim"))
+    width = None if pen.width is None else pen.width - LABEL
+    body = [
+        f"{label:>{LABEL - 2}}  {pen.paint(text if width is None else cut(text, width), style)}"
+        for label, text, style in rows
+    ]
+    return [pen.paint(head, "bold"), *body]
+
+
+def done(incident: dict[str, Any]) -> str:
+    """Return what was done and where it went on, as a sentence."""
+    did = DONE.get(incident["decision"], one_line(incident["decision"]))
+    match incident["outcome"]:
+        case "resumed":
+            return f"{did}, resumed from {point(incident['resumed_from'])}"
+        case "restarted":
+            return f"{did}, started again from the beginning"
+        case "gave_up":
+            why = one_line(incident["reason"] or "no reason recorded")
+            return f"given up: {why}" if did == "given up" else f"{did}, given up: {why}"
+        case "stopped":
+            return f"{did}, then stopped by its user"
+        case "open":
+            return f"{did}, not over yet"
+        case other:
+            return f"{did}, {one_line(other)}"
+
+
+def point(resumed_from: dict[str, Any] | None) -> str:
+    """Return a checkpoint as epoch, step and the end of its path."""
+    if resumed_from is None:
+        return "a checkpoint"
+    path = "/".join(one_line(resumed_from["path"]).split("/")[-2:])
+    known = []
+    if resumed_from["epoch"] is not None:
+        known.append(f"epoch {epoch(resumed_from['epoch'])}")
+    if resumed_from["step"] is not None:
+        known.append(f"step {resumed_from['step']}")
+    return f"{', '.join(known)} ({path})" if known else path
+
+
+def lost(incident: dict[str, Any]) -> str:
+    """Return what it cost; empty where nothing of it is known yet."""
+    parts = []
+    if incident["lost_steps"] is not None:
+        steps = incident["lost_steps"]
+        parts.append("no step lost" if steps == 0 else f"{steps} step{'s' if steps != 1 else ''} to be made again")
+    if incident["downtime_s"] is not None:
+        parts.append(f"{span(incident['downtime_s'])} down")
+    return ", ".join(parts)
+
+
+def _left(app: App, job: str | None, limit: int) -> dict[str, Any]:
+    from supervisor.cli import left  # noqa: PLC0415  # the database is for when nobody answers
+
+    return left.incidents(app, job, limit)

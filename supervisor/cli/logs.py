@@ -1,0 +1,51 @@
+"""`supervisorctl logs JOB`: what the training printed, made harmless to the terminal."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import click
+
+from supervisor.cli.app import App, json_option, pass_app
+from supervisor.cli.sanitize import sanitize
+from supervisor.control.client import quoted
+
+PACE_S = 0.5
+
+
+@click.command("logs")
+@click.argument("job")
+@click.option("-n", "--lines", type=click.IntRange(0, 10_000), default=50, show_default=True, help="How many lines.")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is printed from now on, until interrupted.")
+@json_option
+@pass_app
+def command(app: App, job: str, lines: int, *, follow: bool) -> None:
+    """Print the last lines of JOB's output; with --json one object a line."""
+    route = f"/v1/jobs/{quoted(job)}/output"
+    part = app.get(route, lines=lines) if follow else app.get_or(route, lambda: _left(app, job, lines), lines=lines)
+    _print(app, part)
+    while follow:
+        attempt = part["attempt"]
+        part = app.get(route, after=part["next_offset"], attempt=attempt, lines=10_000)
+        if part["attempt"] != attempt:
+            click.echo(f"--- attempt {part['attempt']} of {job}", err=True)
+        if part["text"]:
+            _print(app, part)
+        else:
+            time.sleep(PACE_S)
+
+
+def _print(app: App, part: dict[str, Any]) -> None:
+    text = sanitize(part["text"], len(part["text"]) + 1)
+    if app.json:
+        click.echo(json.dumps({**part, "text": text}, ensure_ascii=False))
+    else:
+        click.echo(text, nl=False)
+
+
+def _left(app: App, job: str, lines: int) -> dict[str, Any]:
+    from supervisor.cli import left  # noqa: PLC0415  # the folder is for when nobody answers
+
+    return left.output(app, job, lines)

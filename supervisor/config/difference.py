@@ -1,0 +1,103 @@
+"""What a changed configuration means for a daemon that runs: applied at once, or when something starts anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import msgspec
+
+from supervisor.config.read import show
+from supervisor.config.redact import redacted
+from supervisor.config.settings import Settings
+
+ABSENT = object()
+DAEMON = "with the daemon's next start"
+ATTEMPT = "with the job's next attempt"
+
+LATER: tuple[tuple[str, str], ...] = (
+    ("supervisor.log_level", ""),
+    ("supervisor.agent", ATTEMPT),
+    ("supervisor.*", DAEMON),
+    ("telemetry.interval_s", ""),
+    ("telemetry.*", DAEMON),
+    ("kernel_log.*", DAEMON),
+    ("jobs.*.command", ATTEMPT),
+    ("jobs.*.cwd", ATTEMPT),
+    ("jobs.*.env*", ATTEMPT),
+    ("jobs.*.conv2d", ATTEMPT),
+    ("jobs.*.gpus", ATTEMPT),
+    ("jobs.*.python", ATTEMPT),
+    ("jobs.*.resume.command", ATTEMPT),
+)
+"""When a key takes effect, the first match counting; an empty word, like no match, means at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Keys that changed, each as `KEY: OLD -> NEW`, what waits with what it waits for."""
+
+    applied: tuple[str, ...]
+    needs_restart: tuple[str, ...]
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing changed."""
+        return not self.applied and not self.needs_restart
+
+
+def difference(old: Settings, new: Settings) -> Difference:
+    """Compare two configurations key by key; secrets show that they changed, not what they are."""
+    applied, waiting = list(_comings_and_goings(old, new)), []
+    for key, text in _changes(old, new):
+        waits_for = next((word for pattern, word in LATER if fnmatchcase(key, pattern)), "")
+        if waits_for:
+            waiting.append(f"{text} ({waits_for})")
+        else:
+            applied.append(text)
+    return Difference(applied=tuple(applied), needs_restart=tuple(waiting))
+
+
+def _comings_and_goings(old: Settings, new: Settings) -> Iterator[str]:
+    for name, before, after in (("jobs", old.jobs, new.jobs), ("alerts", old.alerts, new.alerts)):
+        yield from (f"{name}.{one}: added" for one in sorted(after.keys() - before.keys()))
+        yield from (f"{name}.{one}: removed" for one in sorted(before.keys() - after.keys()))
+
+
+def _changes(old: Settings, new: Settings) -> Iterator[tuple[str, str]]:
+    before, after = _leaves(old), _leaves(new)
+    shown_before, shown_after = dict(_flat(redacted(old))), dict(_flat(redacted(new)))
+    gone = {f"{room}.{one}." for room in ("jobs", "alerts") for one in _one_sided(old, new, room)}
+    for key in dict.fromkeys((*before, *after)):
+        if before.get(key, ABSENT) == after.get(key, ABSENT) or key.startswith(tuple(gone)):
+            continue
+        was, is_now = shown_before.get(key, ABSENT), shown_after.get(key, ABSENT)
+        change = "changed (not shown)" if was == is_now else f"{_said(was)} -> {_said(is_now)}"
+        yield key, f"{key}: {change}"
+
+
+def _one_sided(old: Settings, new: Settings, room: str) -> set[str]:
+    before, after = getattr(old, room), getattr(new, room)
+    return set(before) ^ set(after)
+
+
+def _said(value: object) -> str:
+    return "unset" if value is ABSENT or value is None else show(value)
+
+
+def _leaves(settings: Settings) -> dict[str, Any]:
+    return dict(_flat(settings))
+
+
+def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, msgspec.Struct):
+        value = {name: getattr(value, name) for name in value.__struct_fields__}
+    elif is_dataclass(value) and not isinstance(value, type):
+        value = {one.name: getattr(value, one.name) for one in fields(value)}
+    if not isinstance(value, dict):
+        yield path, list(value) if isinstance(value, tuple) else value
+        return
+    for name, inner in value.items():
+        yield from _flat(inner, f"{path}.{name}" if path else name)

@@ -1,0 +1,49 @@
+"""What is wrong with a configuration, said so that it can be mended without reading the source; it mends nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Level(Enum):
+    """An error keeps the daemon from starting; a warning is told and lived with."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing that is wrong, where it stands, and what would be right."""
+
+    file: str
+    key: str
+    """Path of the key, as in `jobs.yolo.rules.stall.limit_s`; empty where the file itself is the trouble."""
+    problem: str
+    allowed: str
+    """What may stand there, or what to do."""
+    value: str | None = None
+    """What stands there, as text; None where nothing does, or where it may be a secret."""
+    level: Level = Level.ERROR
+    line: int | None = None
+    column: int | None = None
+
+    def __str__(self) -> str:
+        """Return it as one line for a person."""
+        place = self.file
+        if self.line is not None:
+            place += f":{self.line}" + (f":{self.column}" if self.column is not None else "")
+        key = f"{self.key}: " if self.key else ""
+        value = f" (it is {self.value})" if self.value is not None else ""
+        word = "warning: " if self.level is Level.WARNING else ""
+        return f"{place}: {word}{key}{self.problem}{value}; {self.allowed}"
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used, with everything that is wrong with it."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(map(str, self.problems)))

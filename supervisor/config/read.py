@@ -1,0 +1,183 @@
+"""From TOML's plain values to settings objects, noting everything that does not fit; it judges no value by another."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from supervisor.config import schema
+from supervisor.config.problems import Problem
+from supervisor.config.settings import JobSettings
+
+NAME = re.compile(r"(?!.*--)[a-z0-9][a-z0-9_-]{0,40}")
+"""Names of jobs and alerts; a job's becomes the name of its unit and of its folder."""
+VALUE_SHOWN = 80
+_PLACE = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<place>.*)`)?$", re.DOTALL)
+_SECRET_KEYS = frozenset({"url", "database"})
+
+
+class Reader:
+    """Reads one file's tables; `problems` is what it met."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.problems: list[Problem] = []
+
+    def table(self, kind: type, values: object, path: str = "") -> Any | None:
+        """Return the settings object of class `kind`, or None where `values` cannot make one.
+
+        A value that does not fit is noted and its default taken, so that one reading finds everything.
+        """
+        if not isinstance(values, dict):
+            self.note(path, "must be a table", f"write it as [{path}]", values)
+            return None
+        keys = schema.keys_of(kind)
+        self._unknown(values, keys, path)
+        read: dict[str, Any] = {}
+        for name, key_kind in keys.items():
+            if name in values:
+                value = self._value(kind, name, key_kind, values[name], join(path, name))
+                if value is not None:
+                    read[name] = value
+            elif name in schema.required(kind):
+                self.note(join(path, name), "is missing", f"needed: {schema.allowed(key_kind)}")
+        return kind(**read) if schema.required(kind) <= read.keys() else None
+
+    def note(self, path: str, problem: str, allowed: str, value: object = None) -> None:
+        """Keep one problem; the value is left out where it may be a secret."""
+        shown = None if value is None or _may_be_secret(path) else show(value)
+        self.problems.append(Problem(file=self.file, key=path, problem=problem, allowed=allowed, value=shown))
+
+    def _value(self, table: type, name: str, kind: Any, value: object, path: str) -> Any | None:
+        if table is JobSettings and name == "rules":
+            return self._rules(value, path)
+        if schema.is_table(kind):
+            return self.table(kind, value, path)
+        inner = schema.table_within(kind)
+        if inner is not None:
+            return self._named_tables(inner, value, path)
+        if kind == dict[str, str] and isinstance(value, dict):
+            words = {key: self._leaf(str, key, word, join(path, key)) for key, word in value.items()}
+            return {key: word for key, word in words.items() if word is not None}
+        return self._leaf(kind, name, value, path)
+
+    def _named_tables(self, kind: type, value: object, path: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            self.note(path, "must hold tables", f"write them as [{path}.NAME]", value)
+            return {}
+        read = {}
+        for name, values in value.items():
+            if NAME.fullmatch(name) is None:
+                self.note(join(path, name), "is no good name", "1 to 41 of a-z, 0-9, - and _, the first no sign")
+            one = self.table(kind, values, join(path, name))
+            if one is not None:
+                read[name] = one
+        return read
+
+    def _rules(self, value: object, path: str) -> dict[str, dict[str, Any]]:
+        from supervisor.core.rules import RULES  # noqa: PLC0415  # a file without jobs needs no rules
+
+        known = {rule.name: rule for rule in RULES}
+        if not isinstance(value, dict):
+            self.note(path, "must hold tables", f"write them as [{path}.RULE]", value)
+            return {}
+        self._unknown(value, known, path, word="rule")
+        read = {}
+        for name in known.keys() & value.keys():
+            rule = self.table(known[name], value[name], join(path, name))
+            if rule is not None:
+                read[name] = {key: getattr(rule, key) for key in schema.keys_of(known[name]) if key in value[name]}
+        return read
+
+    def _leaf(self, kind: Any, name: str, value: object, path: str) -> Any | None:
+        allowed = schema.allowed(kind)
+        try:
+            read = msgspec.convert(value, kind)
+        except msgspec.ValidationError as error:
+            what, place = _explained(error)
+            self.note(path + place, what, f"allowed: {allowed}", _at(value, place))
+            return None
+        broken = _unfit(read) or schema.number_problem(name, read)
+        if broken is not None:
+            self.note(path, "cannot be used", f"allowed: {broken}", value)
+            return None
+        return self._path(read, path) if schema.is_path(kind) else read
+
+    def _path(self, value: str, path: str) -> str | None:
+        try:
+            absolute = Path(value).expanduser()
+        except RuntimeError:
+            self.note(path, "names a home that does not exist", "write the whole path", value)
+            return None
+        if not absolute.is_absolute():
+            self.note(path, "is a relative path", "allowed: an absolute path, or one that begins with ~", value)
+            return None
+        return str(absolute)
+
+    def _unknown(self, values: Mapping[str, object], known: Iterable[str], path: str, word: str = "key") -> None:
+        names = tuple(known)
+        for name in values:
+            if name not in names:
+                near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+                hint = f'did you mean "{near[0]}"? ' if near else ""
+                self.note(join(path, name), f"is no known {word}", f"{hint}known here: {', '.join(names)}")
+
+
+def join(path: str, name: str) -> str:
+    """Return the path of key `name` inside the table at `path`, quoted as TOML wants it."""
+    bare = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else show(name)
+    return f"{path}.{bare}" if path else bare
+
+
+def show(value: object) -> str:
+    """Return a value as it could stand in the file, cut to a line."""
+    match value:
+        case bool():
+            text = str(value).lower()
+        case str():
+            text = msgspec.json.encode(value).decode()
+        case list():
+            text = f"[{', '.join(map(show, value))}]"
+        case dict():
+            text = "{" + ", ".join(f"{key} = {show(one)}" for key, one in value.items()) + "}"
+        case _:
+            text = str(value)
+    return text if len(text) <= VALUE_SHOWN else text[: VALUE_SHOWN - 3] + "..."
+
+
+def _may_be_secret(path: str) -> bool:
+    parts = path.split(".")
+    return parts[-1] in _SECRET_KEYS or "env" in parts[2:]
+
+
+def _explained(error: msgspec.ValidationError) -> tuple[str, str]:
+    """Return what msgspec says in words of TOML, and the place inside the value (`[2]`, or nothing)."""
+    match = _PLACE.match(str(error))
+    what, place = (match["what"], match["place"] or "") if match else (str(error), "")
+    got = re.search(r"got `(\w+)`", what)
+    return (f"is of the wrong type ({got[1]})" if got else "is not allowed"), place.replace("[...]", "")
+
+
+def _at(value: object, place: str) -> object:
+    for index in re.findall(r"\[(\d+)\]", place):
+        value = value[int(index)] if isinstance(value, list) else value
+    return value
+
+
+def _unfit(value: object) -> str | None:
+    """Return what is wanted where a value that is well typed can still not be used."""
+    match value:
+        case float() if not math.isfinite(value):
+            return "a finite number"
+        case str() if "\0" in value:
+            return "text without a NUL character"
+        case list() | tuple():
+            return next(filter(None, map(_unfit, value)), None)
+        case _:
+            return None

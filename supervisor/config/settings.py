@@ -1,0 +1,132 @@
+"""Every setting, its type, unit and default; what may stand in config.toml is decided here and nowhere else.
+
+Rules bring their own settings: the fields of the classes in `supervisor.core.rules.RULES`. `config.toml` at the top of
+the project shows every key of both; a test holds them together.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct, field
+
+from supervisor.core.budget import Budget
+
+NonNegative = Annotated[float, Meta(ge=0)]
+Positive = Annotated[float, Meta(gt=0)]
+Count = Annotated[int, Meta(gt=0, le=1_000_000_000)]
+Text = Annotated[str, Meta(min_length=1)]
+PathText = Annotated[str, Meta(min_length=1, extra={"path": True})]
+"""An absolute path; `~` stands for the home of whoever reads the file."""
+Gpu = Annotated[
+    str,
+    Meta(
+        pattern=r"^([0-9]{1,2}|[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])$",
+        extra={"allowed": 'a PCI address ("0000:0a:00.0") or an index ("0"), as text'},
+    ),
+]
+SourceName = Literal["sysfs", "rocm-smi", "pyamdgpuinfo"]
+
+
+class SupervisorSettings(Struct, frozen=True, kw_only=True):
+    """The daemon itself."""
+
+    state_dir: PathText = "/var/lib/rocm-supervisor"
+    database: Text | None = None
+    """SQLAlchemy URL; None: SQLite in the state directory."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    socket: PathText | None = None
+    """None: control.sock in the runtime directory that systemd made, else in the state directory."""
+    launcher: Literal["auto", "direct", "systemd", "systemd-user"] = "auto"
+    agent: bool = True
+    """Whether the trainings get the agent on their PYTHONPATH."""
+
+
+class TelemetrySettings(Struct, frozen=True, kw_only=True):
+    """Reading cards and machine."""
+
+    interval_s: Annotated[float, Meta(ge=0.05, le=3600)] = 1.0
+    sources: list[SourceName] = field(default_factory=lambda: ["sysfs", "rocm-smi", "pyamdgpuinfo"])
+
+
+class KernelLogSettings(Struct, frozen=True, kw_only=True):
+    """Reading the kernel log."""
+
+    enabled: bool = True
+    path: PathText = "/dev/kmsg"
+    accept_user_records: bool = False
+    """Whether records that a program wrote count like the kernel's own; for tests only."""
+
+
+class RetentionSettings(Struct, frozen=True, kw_only=True):
+    """How long what is recorded is kept."""
+
+    step_metrics_days: Count = 90
+    samples_days: Count = 14
+    incidents_days: Count = 3650
+    database_limit_mb: Count = 1024
+    output_limit_mb: Count = 64
+    """Output kept of each attempt."""
+
+
+class CheckpointSettings(Struct, frozen=True, kw_only=True):
+    """Where checkpoints lie, beside those of which the agent tells."""
+
+    paths: list[Text] = field(default_factory=list)
+    """Globs; relative ones start at the job's cwd."""
+
+
+class ResumeSettings(Struct, frozen=True, kw_only=True):
+    """How the job is started from a checkpoint."""
+
+    command: Annotated[list[Text], Meta(min_length=1)] | None = None
+    """`{checkpoint}` stands for the file; None: worked out from the command and the framework."""
+
+
+class JobSettings(Struct, frozen=True, kw_only=True):
+    """One training that is to be kept alive."""
+
+    command: Annotated[list[Text], Meta(min_length=1)]
+    cwd: PathText | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    autostart: bool = True
+    grace_s: NonNegative = 30.0
+    save_s: NonNegative = 20.0
+    kill_wait_s: Positive = 10.0
+    conv2d: Literal["auto", "off", "unfold", "unfold_reference"] = "auto"
+    gpus: list[Gpu] = field(default_factory=list)
+    """Empty: every card."""
+    python: PathText | None = None
+    """Interpreter that proves checkpoints; None: found from the command."""
+    checkpoints: CheckpointSettings = field(default_factory=CheckpointSettings)
+    resume: ResumeSettings = field(default_factory=ResumeSettings)
+    rules: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Settings by the rule's name, checked against its class; `derive.rules_of` makes the rules of them."""
+    budget: Budget = field(default_factory=Budget)
+
+
+class AlertSettings(Struct, frozen=True, kw_only=True):
+    """One receiver of alerts; exactly one of `url`, `url_file`, `url_env`."""
+
+    kind: Literal["webhook"] = "webhook"
+    url: Text | None = None
+    url_file: PathText | None = None
+    url_env: Text | None = None
+    secret_file: PathText | None = None
+    secret_env: Text | None = None
+    min_severity: Literal["info", "warning", "critical"] = "warning"
+    connect_timeout_s: Annotated[float, Meta(gt=0, le=300)] = 4.0
+    read_timeout_s: Annotated[float, Meta(gt=0, le=300)] = 15.0
+    allow_private: bool = False
+    """Whether the address may lie in a private network."""
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """The whole configuration."""
+
+    supervisor: SupervisorSettings = field(default_factory=SupervisorSettings)
+    telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
+    kernel_log: KernelLogSettings = field(default_factory=KernelLogSettings)
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
+    jobs: dict[str, JobSettings] = field(default_factory=dict)
+    alerts: dict[str, AlertSettings] = field(default_factory=dict)

@@ -1,0 +1,48 @@
+"""One connection: uvicorn's own, that knows its peer and is not kept waiting; it answers nothing itself."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from supervisor.control.peers import peer_of
+
+REQUEST_LIMIT_S = 5.0
+"""From the connection to the end of the first request's headers; a client of ours needs a millisecond."""
+CONNECTION_LIMIT_S = 60.0
+"""From the connection to its end, whatever it is doing."""
+
+
+class PeerProtocol(H11Protocol):
+    """Puts the peer into the scope as `peer`, and ends connections that take too long."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
+        """Learn who connected, and set the time limits."""
+        super().connection_made(transport)
+        peer = peer_of(transport.get_extra_info("socket"))
+        silent = self.loop.call_later(REQUEST_LIMIT_S, transport.abort)
+        self._limits = (silent, self.loop.call_later(CONNECTION_LIMIT_S, transport.abort))
+        served = self.app
+
+        async def application(scope: Any, receive: Any, send: Any) -> None:
+            silent.cancel()
+            scope["peer"] = peer
+            await served(scope, receive, send)
+
+        self.app = application
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the time limits."""
+        for limit in self._limits:
+            limit.cancel()
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer garbage with 400, or, in the middle of an answer, by hanging up."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.abort()

@@ -1,0 +1,84 @@
+"""The listening socket, from systemd or bound by us with its mode from the first moment; it serves nobody."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+MODE = 0o660
+FIRST_PASSED_FD = 3
+"""SD_LISTEN_FDS_START, sd_listen_fds(3)."""
+BACKLOG = 64
+
+
+class ListenError(OSError):
+    """The socket cannot be had; the text says what to do."""
+
+
+def from_systemd(environment: Mapping[str, str]) -> socket.socket | None:
+    """Return the socket that systemd passed for `control.sock`, or None where it passed none to this process."""
+    if environment.get("LISTEN_PID") != str(os.getpid()):
+        return None
+    count = environment.get("LISTEN_FDS", "")
+    for fd in range(FIRST_PASSED_FD, FIRST_PASSED_FD + (int(count) if count.isdecimal() else 0)):
+        if not _is_socket(fd):
+            continue
+        passed = socket.socket(fileno=fd)
+        if passed.family == socket.AF_UNIX and passed.type == socket.SOCK_STREAM:
+            passed.set_inheritable(False)
+            return passed
+        passed.detach()
+    return None
+
+
+def bind(path: Path) -> socket.socket:
+    """Bind and listen at `path`, mode 0660; raise ListenError where another daemon listens there or it cannot be made.
+
+    The mode is set on the socket before it has a name, so there is no moment at which others could connect (the umask
+    can only narrow it). A socket file on which nobody listens is what a killed daemon left, and is replaced.
+    """
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _clear(path)
+        os.fchmod(listening.fileno(), MODE)
+        listening.bind(str(path))
+        path.chmod(MODE)
+        listening.listen(BACKLOG)
+    except OSError as error:
+        listening.close()
+        if isinstance(error, ListenError):
+            raise
+        raise ListenError(
+            f"{path}: {error.strerror or error}; set supervisor.socket to a path of at most 107 bytes in a directory "
+            "that this user may write to"
+        ) from error
+    return listening
+
+
+def _clear(path: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise ListenError(f"{path} is there and is no socket; set supervisor.socket to another path, or move it away")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            path.unlink(missing_ok=True)
+            return
+        except OSError as error:
+            raise ListenError(f"{path} is there and cannot be asked who listens: {error.strerror or error}") from error
+    raise ListenError(f"another daemon listens at {path}; stop it, or set supervisor.socket to another path")
+
+
+def _is_socket(fd: int) -> bool:
+    try:
+        return stat.S_ISSOCK(os.fstat(fd).st_mode)
+    except OSError:
+        return False

@@ -1,0 +1,51 @@
+"""Who is at the other end of the socket, by the kernel's word, and what they may do; nothing the peer says counts."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from dataclasses import dataclass
+
+SO_PEERGROUPS = 59
+"""Linux 4.13, asm-generic/socket.h; the standard library does not name it."""
+_CREDENTIALS = struct.Struct("3i")
+_GROUPS_BYTES = 1024
+"""256 groups; socket.getsockopt asks for no more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """The process that connected, as it was when it connected."""
+
+    pid: int
+    uid: int
+    groups: frozenset[int]
+
+    @property
+    def name(self) -> str:
+        """Who asks, for the record."""
+        return f"uid {self.uid}"
+
+    def may_act(self, socket_gid: int) -> bool:
+        """Whether it may start and stop: root, the daemon's own user, members of the socket's group.
+
+        Who may look is whoever the socket's mode lets connect; a mode wider than 0660 widens that alone.
+        """
+        return self.uid in (0, os.geteuid()) or socket_gid in self.groups
+
+
+def peer_of(connection: socket.socket) -> Peer:
+    """Return who connected; see SO_PEERCRED and SO_PEERGROUPS in socket(7) and unix(7)."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, gid = _CREDENTIALS.unpack(raw)
+    return Peer(pid=pid, uid=uid, groups=_groups(connection) | {gid})
+
+
+def _groups(connection: socket.socket) -> frozenset[int]:
+    """Return the supplementary groups; none where the kernel does not tell: who is not known to belong may not act."""
+    try:
+        raw = connection.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, _GROUPS_BYTES)
+    except OSError:
+        return frozenset()
+    return frozenset(struct.unpack(f"{len(raw) // 4}I", raw))

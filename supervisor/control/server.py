@@ -1,0 +1,78 @@
+"""The control server: a thread with a loop of its own, so that no client holds up the daemon; it decides nothing."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from pathlib import Path
+
+import uvicorn
+
+from supervisor.control.connection import PeerProtocol
+from supervisor.control.routes import application
+from supervisor.control.view import View
+
+log = logging.getLogger(__name__)
+
+CONNECTIONS = 64
+HEADERS_LIMIT_BYTES = 16 * 1024
+STOP_LIMIT_S = 5.0
+
+
+class ControlServer:
+    """Serves `view` on a listening socket (see `listen.py`) from `start` to `stop`; it closes the socket then."""
+
+    def __init__(self, view: View, listening: socket.socket, *, unlink: bool) -> None:
+        """With `unlink` the socket's file is removed at the end: right for one that we bound, not for systemd's."""
+        self._listening = listening
+        self._path = Path(os.fsdecode(listening.getsockname()))
+        self._unlink = unlink
+        config = uvicorn.Config(
+            application(view, self._path.stat().st_gid),
+            loop="asyncio",
+            http=PeerProtocol,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=CONNECTIONS,
+            h11_max_incomplete_event_size=HEADERS_LIMIT_BYTES,
+            timeout_keep_alive=2,
+            timeout_graceful_shutdown=2,
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._serve, name="control", daemon=True)
+
+    @property
+    def path(self) -> Path:
+        """Where the socket lies."""
+        return self._path
+
+    def start(self) -> None:
+        """Begin to serve; connections that came since the socket was bound are answered too."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End what is being answered within seconds, close and remove the socket; harmless when called again."""
+        self._server.should_exit = True
+        if self._thread.ident is not None:
+            self._thread.join(STOP_LIMIT_S)
+        if self._thread.is_alive():
+            log.warning("control.stuck", extra={"fields": {"limit_s": STOP_LIMIT_S}})
+        self._listening.close()
+        if self._unlink:
+            self._path.unlink(missing_ok=True)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it serves."""
+        return self._thread.is_alive()
+
+    def _serve(self) -> None:
+        self._server.run(sockets=[self._listening])

@@ -1,0 +1,81 @@
+"""From the nouns of `core` to bodies of the control socket; nothing is looked up and nothing is judged."""
+
+from __future__ import annotations
+
+import math
+
+from supervisor.control import types
+from supervisor.core.checkpoints import Checkpoint
+from supervisor.core.incident import Incident
+from supervisor.core.readings import GpuReading, HostReading
+from supervisor.store.records import IncidentStory
+
+
+def incident_entry(incident: Incident) -> types.IncidentEntry:
+    """Return an incident as `history` shows it."""
+    point, flag = incident.resumed_from, incident.flag
+    return types.IncidentEntry(
+        id=incident.id,
+        job=incident.job,
+        attempt=incident.attempt,
+        at=flag.at.unix_s,
+        rule=flag.rule,
+        severity=flag.severity.word,
+        fault=flag.fault,
+        message=flag.message,
+        decision=incident.decision,
+        outcome=incident.outcome,
+        last_step=incident.last_step,
+        resumed_from=None if point is None else types.ResumedFrom(path=point.path, epoch=point.epoch, step=point.step),
+        resumed_at=None if incident.resumed_at is None else incident.resumed_at.unix_s,
+        lost_steps=incident.lost_steps,
+        downtime_s=incident.downtime_s,
+        evidence=incident.evidence,
+        reason=incident.reason,
+    )
+
+
+def checkpoint_entry(checkpoint: Checkpoint) -> types.CheckpointEntry:
+    """Return a checkpoint as `checkpoints` shows it."""
+    return types.CheckpointEntry(
+        path=checkpoint.path,
+        saved_at=checkpoint.saved_unix_s,
+        size_bytes=checkpoint.fingerprint.size_bytes,
+        epoch=checkpoint.epoch,
+        step=checkpoint.step,
+        verdict=None if checkpoint.verdict is None else checkpoint.verdict.value,
+        reason=checkpoint.reason,
+    )
+
+
+def gpu_status(reading: GpuReading) -> types.GpuStatus:
+    """Return the newest reading of a card as `status` shows it."""
+    shown = {name: getattr(reading, name) for name in types.GpuStatus.__struct_fields__ if name != "at"}
+    return types.GpuStatus(at=reading.at.unix_s, **shown)
+
+
+def host_status(reading: HostReading) -> types.HostStatus:
+    """Return the newest reading of the machine as `status` shows it."""
+    shown = {name: getattr(reading, name) for name in types.HostStatus.__struct_fields__ if name not in ("at", "disks")}
+    disks = [
+        types.DiskStatus(path=one.path, free_bytes=one.free_bytes, total_bytes=one.total_bytes) for one in reading.disks
+    ]
+    return types.HostStatus(at=reading.at.unix_s, disks=disks, **shown)
+
+
+def finite(value: float | None) -> float | None:
+    """Return the number where JSON can carry it; NaN and the infinities become null, the flags say which it was."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def story_lines(story: IncidentStory) -> list[types.StoryLine]:
+    """Return an incident's flags and decisions as lines in the order of time."""
+    lines = [
+        types.StoryLine(at=one.at_unix_s, what=f"{one.severity} flag {one.rule}", detail=one.message)
+        for one in story.flags
+    ]
+    lines += [
+        types.StoryLine(at=one.at_unix_s, what=f"decision {one.kind}", detail=one.reason or "")
+        for one in story.decisions
+    ]
+    return sorted(lines, key=lambda one: one.at)

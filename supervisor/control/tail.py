@@ -1,0 +1,65 @@
+"""The end of a growing text file, by lines first and by offset from then on; it follows nothing by itself."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+PART_LIMIT_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Text of a file up to `next_offset`."""
+
+    text: str
+    next_offset: int
+
+
+def tail(path: Path, after: int | None, lines: int) -> Part:
+    """Return what follows offset `after`, or with None the last `lines` lines; at most 256 KiB.
+
+    A file that is not there yet is empty. One that became shorter than `after` was cut, and is read from its beginning.
+    Text ends at a whole character: bytes that may still become one are left for the next call.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return Part(text="", next_offset=0)
+    try:
+        size = os.fstat(fd).st_size
+        if after is None:
+            start = max(0, size - PART_LIMIT_BYTES)
+            return _part(_last_lines(os.pread(fd, size - start, start), lines, whole=start == 0), size)
+        start = after if after <= size else 0
+        content = os.pread(fd, PART_LIMIT_BYTES, start)
+        return _part(content, start + len(content))
+    finally:
+        os.close(fd)
+
+
+def _last_lines(content: bytes, lines: int, *, whole: bool) -> bytes:
+    end = b"\n" if content.endswith(b"\n") else b""
+    kept = content.removesuffix(end).split(b"\n")
+    if not whole:
+        kept = kept[1:]  # the first may have begun before what was read
+    return b"\n".join(kept[-lines:]) + end if lines and kept else b""
+
+
+def _part(content: bytes, end: int) -> Part:
+    cut = _unfinished(content)
+    text = content[: len(content) - cut].decode("utf-8", "replace")
+    return Part(text=text, next_offset=end - cut)
+
+
+def _unfinished(content: bytes) -> int:
+    """Return how many bytes at the end are the beginning of a character that is not there whole."""
+    for back in range(1, min(4, len(content)) + 1):
+        byte = content[-back]
+        if byte < 0x80:
+            return 0
+        if byte >= 0xC0:
+            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return back if back < length else 0
+    return 0

@@ -1,0 +1,274 @@
+"""Bodies on the control socket, one class each; times are Unix seconds, unknown is null, nothing is computed."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct, field
+
+SCHEMA = 1
+"""Raised when a field changes its meaning; new fields alone do not raise it."""
+
+
+# --- what is asked ------------------------------------------------------------------------------------------------
+
+
+class StartBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of POST /v1/jobs/JOB/start."""
+
+    fresh: bool = False
+    """From the beginning, whatever was saved."""
+
+
+class EmptyBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of the actions that take nothing: `{}` or no bytes at all."""
+
+
+# --- GET /v1/status -----------------------------------------------------------------------------------------------
+
+
+class DaemonStatus(Struct, frozen=True, kw_only=True):
+    """The daemon itself."""
+
+    version: str
+    pid: int
+    uptime_s: float
+    state_dir: str
+    database: str
+    """Without a password."""
+    problem: str | None = None
+    """What keeps it from doing all of its work (database lost, disk full)."""
+
+
+class JobStatus(Struct, frozen=True, kw_only=True):
+    """Where one job stands."""
+
+    name: str
+    phase: str
+    """pending, starting, running, stopping, killing, backoff, finished, failed, stopped"""
+    stage: str | None = None
+    """setup, warmup, step, validate, checkpoint, ended"""
+    since: float | None = None
+    """When it entered its phase."""
+    attempt: int = 0
+    pid: int | None = None
+    """Of the training, not of the shim."""
+    epoch: int | None = None
+    """Counted from 0."""
+    epochs: int | None = None
+    step: int | None = None
+    steps_total: int | None = None
+    steps_per_s: float | None = None
+    last_step_at: float | None = None
+    eta: float | None = None
+    """When it will have finished, if it goes on like this."""
+    loss: float | None = None
+    restarts: int = 0
+    """Ever made that counted against the budget."""
+    reason: str | None = None
+    hooked: bool = False
+    """Whether the agent inside the training reports."""
+    unkillable: bool = False
+    flags: list[str] = field(default_factory=list)
+    """Messages of the red flags that stand now."""
+    gpus: list[str] = field(default_factory=list)
+    """PCI addresses; empty: every card."""
+
+
+class GpuStatus(Struct, frozen=True, kw_only=True):
+    """The newest reading of one card, all sources together."""
+
+    gpu: str
+    name: str | None = None
+    source: str | None = None
+    at: float | None = None
+    gpu_busy_percent: float | None = None
+    vram_used_bytes: int | None = None
+    vram_total_bytes: int | None = None
+    edge_c: float | None = None
+    junction_c: float | None = None
+    memory_c: float | None = None
+    power_w: float | None = None
+    power_cap_w: float | None = None
+    fan_rpm: int | None = None
+    runtime_status: str | None = None
+
+
+class DiskStatus(Struct, frozen=True, kw_only=True):
+    """Space on one file system."""
+
+    path: str
+    free_bytes: int
+    total_bytes: int
+
+
+class HostStatus(Struct, frozen=True, kw_only=True):
+    """The newest reading of the machine."""
+
+    at: float | None = None
+    memory_total_bytes: int | None = None
+    memory_available_bytes: int | None = None
+    swap_used_bytes: int | None = None
+    load_1m: float | None = None
+    cpu_percent: float | None = None
+    disks: list[DiskStatus] = field(default_factory=list)
+
+
+class Status(Struct, frozen=True, kw_only=True):
+    """Everything at a glance."""
+
+    schema: int = SCHEMA
+    daemon: DaemonStatus
+    jobs: list[JobStatus] = field(default_factory=list)
+    gpus: list[GpuStatus] = field(default_factory=list)
+    host: HostStatus | None = None
+
+
+# --- GET /v1/incidents, /v1/incidents/ID ----------------------------------------------------------------------------
+
+
+class ResumedFrom(Struct, frozen=True, kw_only=True):
+    """The checkpoint that the next attempt was started from."""
+
+    path: str
+    epoch: int | None = None
+    step: int | None = None
+
+
+class IncidentEntry(Struct, frozen=True, kw_only=True):
+    """One trouble, from the flag to the first new step."""
+
+    id: str
+    job: str
+    attempt: int
+    at: float
+    rule: str
+    severity: str
+    fault: str | None = None
+    message: str
+    decision: str
+    """stop, kill, retry, give_up"""
+    outcome: str
+    """open, resumed, restarted, gave_up, stopped"""
+    last_step: int | None = None
+    resumed_from: ResumedFrom | None = None
+    resumed_at: float | None = None
+    lost_steps: int | None = None
+    downtime_s: float | None = None
+    evidence: str | None = None
+    """Folder."""
+    reason: str | None = None
+    """Why it was given up."""
+
+
+class History(Struct, frozen=True, kw_only=True):
+    """Incidents, newest first."""
+
+    schema: int = SCHEMA
+    incidents: list[IncidentEntry] = field(default_factory=list)
+
+
+class StoryLine(Struct, frozen=True, kw_only=True):
+    """One thing that happened around an incident: a flag, a decision, an event."""
+
+    at: float
+    what: str
+    detail: str = ""
+
+
+class IncidentDetail(Struct, frozen=True, kw_only=True):
+    """One incident with what led to it and what came of it, oldest first."""
+
+    schema: int = SCHEMA
+    incident: IncidentEntry
+    story: list[StoryLine] = field(default_factory=list)
+
+
+# --- the rest -----------------------------------------------------------------------------------------------------
+
+
+class CheckpointEntry(Struct, frozen=True, kw_only=True):
+    """One saved state."""
+
+    path: str
+    saved_at: float
+    size_bytes: int
+    epoch: int | None = None
+    step: int | None = None
+    verdict: str | None = None
+    """proven, rejected, or null where nobody looked yet."""
+    reason: str | None = None
+
+
+class Checkpoints(Struct, frozen=True, kw_only=True):
+    """The checkpoints of a job, the one with the most training first."""
+
+    schema: int = SCHEMA
+    job: str
+    checkpoints: list[CheckpointEntry] = field(default_factory=list)
+
+
+class Output(Struct, frozen=True, kw_only=True):
+    """A part of the folded output of a job's newest attempt."""
+
+    schema: int = SCHEMA
+    job: str
+    attempt: int
+    text: str
+    next_offset: int
+    """What to ask for next; belongs to this attempt alone."""
+
+
+Level = Literal["ok", "warn", "fail"]
+
+
+class DoctorLine(Struct, frozen=True, kw_only=True):
+    """One thing that was looked at."""
+
+    name: str
+    level: Level
+    found: str
+    remedy: str | None = None
+
+
+class Doctor(Struct, frozen=True, kw_only=True):
+    """What the daemon, being who it is, finds of its surroundings."""
+
+    schema: int = SCHEMA
+    lines: list[DoctorLine] = field(default_factory=list)
+
+
+class Accepted(Struct, frozen=True, kw_only=True):
+    """The wish was taken in; what comes of it shows in the status."""
+
+    schema: int = SCHEMA
+    job: str
+    ask: str
+    by: str
+
+
+class ReloadReport(Struct, frozen=True, kw_only=True):
+    """What a changed configuration came to; with problems nothing of it was applied."""
+
+    schema: int = SCHEMA
+    applied: list[str] = field(default_factory=list)
+    needs_restart: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+class ErrorBody(Struct, frozen=True, kw_only=True):
+    """Why there is no other answer."""
+
+    code: str
+    message: str
+    remedy: str = ""
+
+
+class Failure(Struct, frozen=True, kw_only=True):
+    """Body of every answer that is no success."""
+
+    schema: int = SCHEMA
+    error: ErrorBody
+
+
+Answer = Status | History | IncidentDetail | Checkpoints | Output | Doctor | Accepted | ReloadReport | Failure

@@ -1,0 +1,440 @@
+"""The commands against a real control server: what people read, what programs read, and how each call ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+from view_by_hand import FREEZE, YOLO, FakeView, serving
+
+from supervisor.cli.app import App
+from supervisor.cli.main import cli
+from supervisor.control import types
+from supervisor.core.events import Ask
+
+NOW = 1_763_165_520.0
+"""12 minutes after the freeze."""
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202eevil\nnext\rline"
+
+FULL = types.JobStatus(
+    name="yolo",
+    phase="running",
+    stage="step",
+    since=NOW - 600,
+    attempt=3,
+    pid=5000,
+    epoch=1,
+    epochs=50,
+    step=80_400,
+    steps_total=4_116_250,
+    steps_per_s=18.26,
+    last_step_at=NOW,
+    eta=NOW + 223_200,
+    loss=1.23456,
+    restarts=1,
+    hooked=True,
+    flags=["vram_high: 5.05 of 6.00 GB used"],
+)
+CARD = types.GpuStatus(
+    gpu="0000:0a:00.0",
+    name="Radeon RX 5600 XT",
+    source="sysfs",
+    at=NOW - 1,
+    gpu_busy_percent=99.0,
+    vram_used_bytes=5_050_000_000,
+    vram_total_bytes=6_000_000_000,
+    edge_c=77.0,
+    junction_c=88.0,
+    power_w=100.0,
+)
+HOST = types.HostStatus(
+    at=NOW,
+    memory_total_bytes=31_000_000_000,
+    memory_available_bytes=12_000_000_000,
+    load_1m=4.2,
+    disks=[types.DiskStatus(path="/data", free_bytes=200_000_000_000, total_bytes=1_000_000_000_000)],
+)
+
+
+@pytest.fixture(autouse=True)
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Local time is UTC, so that the snapshots are the same everywhere."""
+    monkeypatch.setenv("TZ", "UTC")
+    monkeypatch.setenv("HOME", "/nonexistent")
+    monkeypatch.delenv("ROCM_SUPERVISOR_CONFIG", raising=False)
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.fixture
+def view(tmp_path: Path) -> FakeView:
+    return FakeView(folder=tmp_path)
+
+
+@pytest.fixture
+def path(view: FakeView) -> Iterator[Path]:
+    with serving(view) as where:
+        yield where
+
+
+def call(path: Path, *words: str) -> Result:
+    return CliRunner().invoke(cli, ["--socket", str(path), *words], obj=App(now=lambda: NOW))
+
+
+def lines(result: Result) -> list[str]:
+    return result.stdout.splitlines()
+
+
+class TestStatus:
+    def test_it_shows_jobs_cards_and_machine_in_columns(self, path: Path, view: FakeView) -> None:
+        view.jobs = [FULL, types.JobStatus(name="b", phase="pending")]
+        view.gpus, view.host = [CARD], HOST
+        result = call(path, "status")
+        assert result.exit_code == 0
+        assert lines(result) == [
+            "daemon 0.1.0, pid 4711, up 1 d 2 h",
+            "",
+            "JOB   PHASE    STAGE  ATTEMPT  EPOCH           STEP  STEPS/S   LOSS          ETA  RESTARTS  WHY",
+            "yolo  running  step         3   2/50  80400/4116250    18.26  1.235  in 2 d 14 h         1",
+            "b     pending  -            0      -              -        -      -            -         0",
+            "  yolo: vram_high: 5.05 of 6.00 GB used",
+            "",
+            "GPU            USE    VRAM      OF  TEMP  POWER     READ  NAME",
+            "0000:0a:00.0  99 %  5.0 GB  6.0 GB  88 C  100 W  1 s ago  Radeon RX 5600 XT",
+            "",
+            "host  memory 12.0 GB free of 31.0 GB, load 4.2, /data 200 GB free",
+        ]
+
+    @pytest.mark.parametrize(
+        ("phase", "code"),
+        [("running", 0), ("starting", 0), ("backoff", 0), ("finished", 0), ("failed", 3), ("stopped", 3)],
+    )
+    def test_it_exits_with_3_where_a_job_is_down(self, path: Path, view: FakeView, phase: str, code: int) -> None:
+        view.jobs = [types.JobStatus(name="a", phase="running"), types.JobStatus(name="b", phase=phase)]
+        assert call(path, "status").exit_code == code
+        assert call(path, "status", "a").exit_code == 0
+        assert call(path, "status", "b").exit_code == code
+
+    def test_it_hides_neither_silence_nor_an_unkillable_process(self, path: Path, view: FakeView) -> None:
+        quiet = msgspec.structs.replace(FULL, flags=[], last_step_at=NOW - 90)
+        stuck = types.JobStatus(name="stuck", phase="killing", unkillable=True)
+        view.jobs = [quiet, types.JobStatus(name="bare", phase="running", pid=7), stuck]
+        view.daemon = msgspec.structs.replace(view.daemon, problem="the database cannot be written: disk full")
+        text = call(path, "status").stdout
+        assert "problem: the database cannot be written" in text
+        assert "yolo: last step 1 min ago" in text
+        assert "bare: nothing inside the training reports" in text
+        assert "stuck: SIGKILL does not end it" in text
+
+    def test_a_card_that_sleeps_or_is_silent_is_not_at_zero(self, path: Path, view: FakeView) -> None:
+        asleep = types.GpuStatus(gpu="a", runtime_status="suspended")
+        view.gpus = [asleep, types.GpuStatus(gpu="b", gpu_busy_percent=0.0)]
+        text = lines(call(path, "status"))[-2:]
+        assert text[0].split() == ["a", "asleep", "-", "-", "-", "-", "-", "-"]
+        assert text[1].split()[:3] == ["b", "0", "%"]
+
+    @pytest.mark.parametrize("words", [("--json", "status"), ("status", "--json")])
+    def test_programs_get_what_the_daemon_said(self, path: Path, view: FakeView, words: tuple[str, ...]) -> None:
+        view.jobs = [FULL]
+        answer = json.loads(call(path, *words).stdout)
+        assert answer["schema"] == 1
+        assert answer["jobs"][0]["eta"] == NOW + 223_200
+        assert answer["host"] is None
+
+    def test_an_unknown_job_is_named_with_the_known_ones(self, path: Path) -> None:
+        result = call(path, "status", "yol")
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "configured: yolo" in result.stderr
+
+    def test_hostile_strings_do_not_reach_the_terminal(self, path: Path, view: FakeView) -> None:
+        view.jobs = [types.JobStatus(name="yolo", phase="backoff", reason=HOSTILE, stage=HOSTILE, flags=[HOSTILE])]
+        view.gpus = [types.GpuStatus(gpu="a", name=HOSTILE)]
+        for words in (("status",), ("--json", "status")):
+            out = call(path, *words).stdout
+            assert not set(out) & {"\x1b", "\x07", "\u202e", "\r"}
+            assert "owned" not in out
+            assert "evil" in out
+
+
+class TestHistory:
+    def test_it_reads_like_a_story(self, path: Path, view: FakeView) -> None:
+        gave_up = types.IncidentEntry(
+            id="yolo-7",
+            job="yolo",
+            attempt=7,
+            at=NOW - 30,
+            rule="crash",
+            severity="critical",
+            fault="oom_gpu",
+            message="exit code 1: out of memory",
+            decision="give_up",
+            outcome="gave_up",
+            reason="5 restarts in a row brought no progress (budget 5)",
+            lost_steps=0,
+        )
+        view.history = [gave_up, FREEZE]
+        assert lines(call(path, "history")) == [
+            "30 s ago (2025-11-15 00:11:30)  yolo, attempt 7",
+            "      seen  crash (oom_gpu): exit code 1: out of memory",
+            "      done  given up: 5 restarts in a row brought no progress (budget 5)",
+            "      cost  no step lost",
+            "      more  supervisorctl show yolo-7",
+            "",
+            "12 min ago (2025-11-15 00:00:00)  yolo, attempt 2",
+            "      seen  stall: no step for 61 s in stage step (limit 60 s), last step 80321",
+            "      done  stopped, resumed from epoch 1, step 78000 (weights/last.pt)",
+            "      cost  2321 steps to be made again, 1 min 45 s down",
+            "      more  supervisorctl show yolo-2",
+        ]
+
+    @pytest.mark.parametrize(
+        ("changes", "sentence"),
+        [
+            ({"outcome": "open", "resumed_from": None}, "stopped, not over yet"),
+            ({"outcome": "restarted", "resumed_from": None}, "stopped, started again from the beginning"),
+            ({"outcome": "stopped"}, "stopped, then stopped by its user"),
+            ({"outcome": "gave_up", "reason": "none is proven"}, "stopped, given up: none is proven"),
+            ({"decision": "retry"}, "it had ended by itself, resumed from epoch 1, step 78000 (weights/last.pt)"),
+            ({"resumed_from": types.ResumedFrom(path="/d/x.pt")}, "stopped, resumed from d/x.pt"),
+        ],
+    )
+    def test_every_outcome_has_its_sentence(
+        self, path: Path, view: FakeView, changes: dict[str, object], sentence: str
+    ) -> None:
+        view.history = [msgspec.structs.replace(FREEZE, **changes)]
+        assert f"      done  {sentence}" in lines(call(path, "history"))
+
+    def test_a_quiet_night_is_said_to_be_one(self, path: Path, view: FakeView) -> None:
+        view.history = []
+        assert call(path, "history").stdout == "nothing went wrong as far as is recorded\n"
+
+    def test_programs_get_every_field(self, path: Path) -> None:
+        (incident,) = json.loads(call(path, "history", "--json").stdout)["incidents"]
+        assert incident == msgspec.to_builtins(FREEZE)
+
+    def test_colour_is_for_terminals_and_for_who_wants_it(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert "\x1b" not in call(path, "history").stdout
+        assert "\x1b[32m" in call(path, "--color", "always", "history").stdout
+        monkeypatch.setenv("NO_COLOR", "1")
+        assert "\x1b" not in call(path, "history").stdout
+
+
+class TestShow:
+    def test_it_tells_the_story_and_names_the_evidence(self, path: Path, view: FakeView, tmp_path: Path) -> None:
+        (tmp_path / "evidence/stacks").mkdir(parents=True)
+        (tmp_path / "evidence/stacks/5000.txt").write_text("x" * 1500)
+        view.history = [msgspec.structs.replace(FREEZE, evidence=str(tmp_path / "evidence"))]
+        result = call(path, "show", "yolo-2")
+        assert result.exit_code == 0
+        assert lines(result)[-4:] == [
+            "2025-11-15 00:00:01   +1 s  decision  stop",
+            "",
+            f"evidence in {tmp_path}/evidence",
+            "    1.5 kB  stacks/5000.txt",
+        ]
+
+    def test_an_unknown_incident_is_a_failure_with_a_remedy(self, path: Path) -> None:
+        result = call(path, "show", "yolo-9")
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "supervisorctl history lists them" in result.stderr
+        assert call(path, "show", "../../etc/passwd").exit_code == 1
+
+
+class TestWishes:
+    @pytest.mark.parametrize(
+        ("words", "ask", "fresh"),
+        [
+            (("start", "yolo"), Ask.START, False),
+            (("start", "yolo", "--fresh"), Ask.START, True),
+            (("stop", "yolo"), Ask.STOP, False),
+            (("restart", "yolo"), Ask.RESTART, False),
+        ],
+    )
+    def test_a_wish_is_passed_on(
+        self, path: Path, view: FakeView, words: tuple[str, ...], ask: Ask, fresh: bool
+    ) -> None:
+        result = call(path, *words)
+        assert (result.exit_code, result.stdout) == (0, f"yolo: {ask.value} asked for\n")
+        assert view.asked == [("yolo", ask, f"uid {os.getuid()}", fresh)]
+
+    def test_a_wish_that_is_turned_down_exits_with_5(self, path: Path, view: FakeView) -> None:
+        view.refusal = "yolo is running already"
+        result = call(path, "start", "yolo")
+        assert (result.exit_code, result.stdout) == (5, "")
+        assert "yolo is running already" in result.stderr
+
+    def test_a_job_that_is_not_configured_is_not_asked_for(self, path: Path, view: FakeView) -> None:
+        assert call(path, "stop", "../yolo").exit_code == 1
+        assert view.asked == []
+
+    def test_stopping_waits_until_nothing_runs(self, path: Path, view: FakeView) -> None:
+        def obey() -> None:
+            while not view.asked:
+                time.sleep(0.01)
+            view.jobs = [types.JobStatus(name="yolo", phase="stopping", pid=5000)]
+            view.jobs = [types.JobStatus(name="yolo", phase="stopped")]
+
+        daemon = threading.Thread(target=obey)
+        daemon.start()
+        result = call(path, "stop", "yolo", "--wait")
+        daemon.join()
+        assert (result.exit_code, result.stdout) == (0, "yolo: stopped\n")
+
+    def test_waiting_for_a_start_takes_an_old_failure_for_what_it_is(self, path: Path, view: FakeView) -> None:
+        view.jobs = [types.JobStatus(name="yolo", phase="failed", since=NOW - 99, attempt=3, reason="old")]
+
+        def obey() -> None:
+            while not view.asked:
+                time.sleep(0.01)
+            time.sleep(0.15)  # the old failure is still what the status says
+            view.jobs = [types.JobStatus(name="yolo", phase="failed", since=NOW, attempt=4, reason="command not found")]
+
+        daemon = threading.Thread(target=obey)
+        daemon.start()
+        result = call(path, "start", "yolo", "--wait")
+        daemon.join()
+        assert result.exit_code == 1
+        assert "yolo is failed: command not found" in result.stderr
+
+    def test_waiting_for_a_restart_wants_a_new_attempt(self, path: Path, view: FakeView) -> None:
+        result = call(path, "restart", "yolo", "--wait", "--timeout", "0.2")
+        assert result.exit_code == 1
+        assert "still running after 0.2 s" in result.stderr
+        view.jobs = [msgspec.structs.replace(YOLO, attempt=3)]
+
+    def test_programs_get_the_answer(self, path: Path) -> None:
+        assert json.loads(call(path, "--json", "stop", "yolo").stdout)["ask"] == "stop"
+
+
+class TestLogs:
+    def test_the_last_lines_are_printed_harmlessly(self, path: Path, view: FakeView) -> None:
+        (view.folder / "output.txt").write_text(f"one\ntwo\n{HOSTILE}\n")
+        result = call(path, "logs", "-n", "3", "yolo")
+        assert result.stdout == "two\nevil\nnextline\n"
+
+    def test_long_output_is_not_cut(self, path: Path, view: FakeView) -> None:
+        (view.folder / "output.txt").write_text("x" * 9000 + "\n")
+        assert len(call(path, "logs", "yolo").stdout) == 9001
+
+
+class TestTheRest:
+    def test_checkpoints_stand_in_columns(self, path: Path, view: FakeView) -> None:
+        view.saved = [
+            types.CheckpointEntry(
+                path="/d/last.pt", saved_at=NOW - 90, size_bytes=6_250_000, epoch=1, step=82_325, verdict="proven"
+            ),
+            types.CheckpointEntry(
+                path="/d/best.pt", saved_at=NOW - 9000, size_bytes=0, verdict="rejected", reason="empty file"
+            ),
+        ]
+        assert lines(call(path, "checkpoints", "yolo")) == [
+            "EPOCH   STEP      SAVED    SIZE  VERDICT   PATH",
+            "    2  82325  1 min ago  6.2 MB  proven    /d/last.pt",
+            "    -      -    2 h ago     0 B  rejected  /d/best.pt (empty file)",
+        ]
+        view.saved = []
+        assert call(path, "checkpoints", "yolo").stdout == "yolo has saved no checkpoint yet\n"
+
+    def test_a_reload_says_what_came_of_each_change(self, path: Path, view: FakeView) -> None:
+        view.report = types.ReloadReport(applied=["jobs.yolo.grace_s: 30.0 -> 60.0"], needs_restart=["x: 1 -> 2"])
+        assert lines(call(path, "reload")) == ["applied: jobs.yolo.grace_s: 30.0 -> 60.0", "waiting: x: 1 -> 2"]
+        view.report = types.ReloadReport(problems=["config.toml: telemetry.interval_s: is not allowed"])
+        result = call(path, "reload")
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "telemetry.interval_s" in result.stderr
+        view.report = types.ReloadReport()
+        assert call(path, "reload").stdout == "nothing changed\n"
+
+    def test_config_check_exits_with_1_for_errors_alone(self, tmp_path: Path) -> None:
+        file = tmp_path / "c.toml"
+        file.write_text("[jobs.a]\ncommand = ['x']\ncwd = '/nonexistent'\n")
+        result = call(tmp_path, "config", "check", str(file))
+        assert (result.exit_code, result.stdout) == (0, f"{file}: in order, jobs: 1, alerts: 0\n")
+        assert "warning: jobs.a.cwd" in result.stderr
+        file.write_text("[telemetry]\ninterval_s = 0\nsource = []\n")
+        result = call(tmp_path, "--config", str(file), "config", "check")
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert len(result.stderr.splitlines()) == 2
+        answer = json.loads(call(tmp_path, "--json", "config", "check", str(file)).stdout)
+        assert [one["key"] for one in answer["problems"]] == ["telemetry.source", "telemetry.interval_s"]
+
+    def test_doctor_asks_the_daemon_where_there_is_one(self, path: Path, view: FakeView, tmp_path: Path) -> None:
+        config = tmp_path / "c.toml"
+        config.write_text(f"[supervisor]\nstate_dir = '{tmp_path}'\n[jobs.a]\ncommand = ['x']\n")
+        view.lines = [types.DoctorLine(name="kernel log", level="fail", found="closed", remedy="give CAP_SYSLOG")]
+        result = call(path, "--config", str(config), "doctor")
+        assert result.exit_code == 1
+        assert "fail  kernel log  closed" in " ".join(result.stdout.split()).replace(
+            "fail kernel log", "fail  kernel log "
+        )
+        assert "try: give CAP_SYSLOG" in result.stdout
+        view.lines = [types.DoctorLine(name="kernel log", level="ok", found="read")]
+        found = json.loads(call(path, "--config", str(config), "--json", "doctor").stdout)["lines"]
+        levels = {one["name"]: one["level"] for one in found}
+        assert levels["daemon"] == levels["kernel log"] == levels["config"] == levels["disk"] == "ok"
+
+    def test_doctor_looks_by_itself_where_there_is_no_daemon(self, tmp_path: Path) -> None:
+        config = tmp_path / "c.toml"
+        config.write_text(
+            f"[supervisor]\nstate_dir = '{tmp_path}'\nlauncher = 'direct'\n[telemetry]\nsources = ['sysfs']"
+        )
+        result = call(tmp_path / "s", "--config", str(config), "--json", "doctor")
+        found = {one["name"]: one for one in json.loads(result.stdout)["lines"]}
+        assert result.exit_code == 1
+        assert found["daemon"]["level"] == "fail"
+        assert found["launcher"]["level"] == "ok"
+        assert {"python", "sqlite", "config", "disk", "devices", "kernel log", "source sysfs"} <= found.keys()
+
+    def test_help_is_there_in_every_way(self, path: Path) -> None:
+        for words in (("--help",), ("help",), ("help", "status"), ("status", "-h"), ("help", "exit-codes")):
+            result = call(path, *words)
+            assert (result.exit_code, result.stderr) == (0, "")
+            assert result.stdout
+        assert call(path, "help", "nonsense").exit_code == 2
+
+    @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+    def test_completion_is_printed_for_each_shell(self, path: Path, shell: str) -> None:
+        result = CliRunner().invoke(cli, ["completion", shell], prog_name="rocm-supervisorctl")
+        assert "_ROCM_SUPERVISORCTL_COMPLETE" in result.stdout
+
+    def test_the_agent_lies_where_agent_path_says(self, path: Path) -> None:
+        assert (Path(call(path, "agent-path").stdout.strip()) / "sitecustomize.py").is_file()
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        "words",
+        [("status",), ("start", "a"), ("stop", "a"), ("restart", "a"), ("reload",), ("logs", "-f", "a")],
+    )
+    def test_no_daemon_is_said_on_stderr_and_exits_with_4(self, tmp_path: Path, words: tuple[str, ...]) -> None:
+        result = call(tmp_path / "absent", *words)
+        assert (result.exit_code, result.stdout) == (4, "")
+        assert "no daemon: there is no socket" in result.stderr
+        assert "systemctl start rocm-supervisor" in result.stderr
+
+    def test_with_json_errors_are_objects(self, tmp_path: Path) -> None:
+        error = json.loads(call(tmp_path / "absent", "--json", "status").stderr)
+        assert (error["schema"], error["error"]["code"]) == (1, "not_running")
+        assert json.loads(call(tmp_path, "--json", "statsu").stderr)["error"]["code"] == "usage"
+        assert json.loads(call(tmp_path, "--json", "logs").stderr)["error"]["code"] == "usage"
+
+    def test_a_wrong_command_line_exits_with_2_and_says_what_was_meant(self, path: Path) -> None:
+        result = call(path, "statsu")
+        assert result.exit_code == 2
+        assert "did you mean 'status'?" in result.stderr
+        assert call(path, "history", "-n", "0").exit_code == 2
+
+    @pytest.mark.parametrize("verb", ["reread", "update", "tail", "fg"])
+    def test_commands_of_the_other_supervisor_are_recognised(self, path: Path, verb: str) -> None:
+        result = call(path, verb)
+        assert result.exit_code == 2
+        assert "supervisord.org" in result.stderr

@@ -1,0 +1,101 @@
+"""What is recorded can be read when no daemon runs; what needs one says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from supervisor.cli.app import App
+from supervisor.cli.main import cli
+from supervisor.core.checkpoints import Checkpoint, Fingerprint, Verdict
+from supervisor.core.decisions import Stop
+from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.incident import Incident
+from supervisor.core.moments import Moment
+from supervisor.store.store import Store
+
+T0 = Moment(100.0, 1_763_164_800.0)
+STALL = RedFlag(rule="stall", severity=Severity.CRITICAL, at=T0, message="no step for 61 s")
+POINT = Checkpoint(
+    path="/d/weights/last.pt",
+    fingerprint=Fingerprint(size_bytes=6_000_000, modified_ns=1_763_160_000_000_000_000, inode=7),
+    epoch=0,
+    step=78_000,
+    verdict=Verdict.PROVEN,
+)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A configuration whose daemon is away, having left one incident, one checkpoint and some output."""
+    state = tmp_path / "state"
+    attempt = state / "jobs/yolo/2"
+    attempt.mkdir(parents=True)
+    (attempt / "output.txt").write_text("epoch 1\nepoch 2\n")
+    (state / "jobs/yolo/current").symlink_to("2")
+    store = Store.open(f"sqlite:///{state}/supervisor.db", T0, "boot")
+    incident = Incident(id="yolo-1", job="yolo", attempt=1, flag=STALL, decision="stop", last_step=80_321)
+    with store.turn(T0):
+        store.record_flag("yolo", 1, STALL)
+        store.record_decision(Stop(at=T0, job="yolo", attempt=1, reason="no step for 61 s", save=False, flag=STALL))
+        store.save_incident(incident.relaunched(POINT).stepping_again(T0.plus(105)))
+        store.save_checkpoint("yolo", 1, POINT, T0)
+    store.close(T0)
+    path = tmp_path / "config.toml"
+    path.write_text(f"[supervisor]\nstate_dir = '{state}'\n[jobs.yolo]\ncommand = ['true']\n")
+    return path
+
+
+def call(config: Path, *words: str) -> Result:
+    app = App(now=lambda: T0.unix_s + 720)
+    return CliRunner().invoke(cli, ["--config", str(config), *words], obj=app)
+
+
+def test_history_is_read_from_the_database(config: Path) -> None:
+    result = call(config, "history")
+    assert result.exit_code == 0
+    assert "12 min ago" in result.stdout
+    assert "resumed from epoch 1, step 78000 (weights/last.pt)" in result.stdout
+    assert "2321 steps to be made again" in result.stdout
+    assert "this is what it left" in result.stderr
+
+
+def test_an_incident_is_shown_with_its_story(config: Path) -> None:
+    answer = json.loads(call(config, "--json", "show", "yolo-1").stdout)
+    assert [one["what"] for one in answer["story"]] == ["critical flag stall", "decision stop"]
+    assert call(config, "show", "yolo-9").exit_code == 1
+
+
+def test_checkpoints_are_read_with_their_verdict(config: Path) -> None:
+    (checkpoint,) = json.loads(call(config, "checkpoints", "yolo", "--json").stdout)["checkpoints"]
+    assert (checkpoint["verdict"], checkpoint["step"]) == ("proven", 78_000)
+
+
+def test_output_is_read_from_the_newest_attempts_folder(config: Path) -> None:
+    assert call(config, "logs", "-n", "1", "yolo").stdout == "epoch 2\n"
+    for name in ("other", "../yolo", "..", ""):
+        assert call(config, "logs", name).exit_code == 1
+
+
+def test_a_database_that_is_not_there_exits_with_4(config: Path) -> None:
+    (config.parent / "state/supervisor.db").unlink()
+    for words in (("history",), ("show", "yolo-1"), ("checkpoints", "yolo")):
+        result = call(config, *words)
+        assert (result.exit_code, result.stdout) == (4, "")
+        assert "does not exist" in result.stderr
+
+
+def test_a_database_that_is_garbage_exits_with_4(config: Path) -> None:
+    (config.parent / "state/supervisor.db").write_bytes(b"\x00garbage" * 1000)
+    result = call(config, "history")
+    assert (result.exit_code, result.stdout) == (4, "")
+
+
+def test_a_broken_configuration_leads_to_its_check(config: Path) -> None:
+    config.write_text("[supervisor]\nstate_dir = 'relative'\n")
+    result = call(config, "history")
+    assert result.exit_code == 1
+    assert "supervisorctl config check" in result.stderr

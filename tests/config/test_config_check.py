@@ -1,0 +1,303 @@
+"""A configuration is checked whole, and what is wrong with it is said so that it can be mended."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.config import Checked, ConfigError, Level, Problem, check, check_text, load
+from supervisor.config.settings import Settings
+from supervisor.core.budget import Budget
+
+
+def problems_of(text: str) -> dict[str, Problem]:
+    return {one.key: one for one in check_text(text, "some.toml").problems}
+
+
+def only(text: str) -> Problem:
+    (problem,) = check_text(text, "some.toml").problems
+    return problem
+
+
+def good(text: str) -> Settings:
+    checked = check_text(text, "some.toml")
+    assert checked.settings is not None, [str(one) for one in checked.problems]
+    return checked.settings
+
+
+def test_an_empty_file_is_every_default() -> None:
+    assert good("") == Settings()
+
+
+def test_everything_that_is_wrong_is_said_at_once() -> None:
+    found = problems_of(
+        """
+        [supervisor]
+        log_level = "loud"
+        [telemetry]
+        interval_s = 0
+        [jobs.yolo]
+        command = []
+        grace_s = "long"
+        resume.command = ["yolo", "resume=True"]
+        [alerts.phone]
+        """
+    )
+    assert set(found) == {
+        "supervisor.log_level",
+        "telemetry.interval_s",
+        "jobs.yolo.command",
+        "jobs.yolo.grace_s",
+        "alerts.phone.url",
+    }
+
+
+def test_a_problem_names_file_key_value_and_what_is_allowed() -> None:
+    text = str(only('[supervisor]\nlog_level = "loud"'))
+    assert text == (
+        'some.toml: supervisor.log_level: is not allowed (it is "loud"); '
+        'allowed: one of "debug", "error", "info", "warning"'
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "nearest"),
+    [
+        ("[telemetry]\nintervall_s = 1", "telemetry.intervall_s", '"interval_s"'),
+        ("[jobs.a]\ncommand = ['x']\nbudget.restart = 1", "jobs.a.budget.restart", '"restarts"'),
+        ("[jobs.a]\ncommand = ['x']\nrules.stal.limit_s = 1", "jobs.a.rules.stal", '"stall"'),
+        ("[jobs.a]\ncommand = ['x']\nrules.stall.limit = 1", "jobs.a.rules.stall.limit", '"limit_s"'),
+        ("[job.a]\ncommand = ['x']", "job", '"jobs"'),
+    ],
+)
+def test_an_unknown_key_is_answered_with_the_nearest_known_one(text: str, key: str, nearest: str) -> None:
+    problem = only(text)
+    assert problem.key == key
+    assert f"did you mean {nearest}?" in problem.allowed
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("grace_s", "true"),
+        ("grace_s", "-0.1"),
+        ("grace_s", "nan"),
+        ("grace_s", "inf"),
+        ("kill_wait_s", "0"),
+        ("autostart", "1"),
+        ("command", "'yolo train'"),
+        ("command", '["yolo", ""]'),
+        ("command", '["yo\\u0000lo"]'),
+        ("cwd", "'data'"),
+        ("cwd", "'~no-such-user-anywhere/data'"),
+        ("conv2d", "'fast'"),
+        ("gpus", "[0]"),
+        ("gpus", "['card0']"),
+        ("env", "{ A = 1 }"),
+        ("env", "{ 'A B' = '1' }"),
+        ("env", "{ ROCM_SUPERVISOR_JOB = 'x' }"),
+        ("rules.stall.limit_s", "0"),
+        ("rules.stall.limit_s", "nan"),
+        ("rules.stall.limit_s", "false"),
+        ("rules.stall.act", "0"),
+        ("rules", "[]"),
+        ("budget.restarts", "-1"),
+        ("budget.restarts", "1.5"),
+        ("budget.period_s", "0"),
+        ("budget.backoff_s", "[0, -1]"),
+        ("resume.command", "['yolo', 'resume=True']"),
+        ("checkpoints", "'*.pt'"),
+        ("grace_s", "1979-05-27"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused_under_its_key(key: str, value: str) -> None:
+    job = {"command": "['true']", key: value}
+    checked = check_text("[jobs.yolo]\n" + "\n".join(f"{one} = {what}" for one, what in job.items()), "some.toml")
+    assert checked.settings is None
+    assert all(one.key.startswith(f"jobs.yolo.{key}") for one in checked.problems)
+
+
+def test_whole_numbers_stand_for_numbers() -> None:
+    job = good("[jobs.a]\ncommand = ['x']\ngrace_s = 5\nbudget.backoff_s = [1, 2]\nrules.stall.limit_s = 300").jobs["a"]
+    assert (job.grace_s, job.budget.backoff_s, job.rules) == (5.0, (1.0, 2.0), {"stall": {"limit_s": 300.0}})
+
+
+def test_zero_is_allowed_where_it_means_something() -> None:
+    budget = good("[jobs.a]\ncommand = ['x']\nbudget = { restarts = 0, backoff_s = [0] }").jobs["a"].budget
+    assert budget == Budget(restarts=0, backoff_s=(0.0,))
+
+
+@pytest.mark.parametrize("name", ["Yolo", "-a", "a.b", "a/b", "..", "a b", "ä", "x" * 42, ""])
+def test_a_job_name_that_cannot_be_a_unit_name_is_refused(name: str) -> None:
+    assert check_text(f"[jobs.'{name}']\ncommand = ['x']", "some.toml").settings is None
+
+
+def test_a_missing_command_is_said_with_what_is_needed() -> None:
+    problem = only("[jobs.a]\nautostart = false")
+    assert (problem.key, problem.problem) == ("jobs.a.command", "is missing")
+
+
+def test_a_directory_that_is_not_there_yet_is_only_warned_of(tmp_path: Path) -> None:
+    checked = check_text(f"[jobs.a]\ncommand = ['x']\ncwd = '{tmp_path}/later'", "some.toml")
+    assert checked.settings is not None
+    assert [(one.key, one.level) for one in checked.warnings] == [("jobs.a.cwd", Level.WARNING)]
+
+
+def test_home_is_written_with_a_tilde(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert good("[supervisor]\nstate_dir = '~/state'").supervisor.state_dir == str(tmp_path / "state")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column"),
+    [
+        ("a = ", 1, None),
+        ("a = [1,,]", 1, 8),
+        ("[supervisor]\nagent = yes", 2, 9),
+        ("a = 1\na = 2", 2, None),
+        ("[a\n", 1, 3),
+    ],
+)
+def test_a_syntax_error_is_found_in_its_line(text: str, line: int, column: int | None) -> None:
+    problem = only(text)
+    assert problem.problem.startswith("is no TOML")
+    assert problem.line == line
+    assert column is None or problem.column == column
+
+
+@pytest.mark.parametrize("text", ["x = " + "[" * 4000, "x = " + "9" * 5000, "x = 0x" + "f" * 9000, "[" * 100000])
+def test_a_file_made_to_hurt_is_refused(text: str) -> None:
+    assert check_text(text, "some.toml").settings is None
+
+
+def test_files_that_are_no_configuration_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"[supervisor]\n\xff\xfe")
+    (tmp_path / "huge").write_bytes(b"#" * (2 << 20))
+    os.mkfifo(tmp_path / "pipe")
+    said = {name: str(check(tmp_path / name).problems[0]) for name in ("absent", "binary", "huge", "pipe", ".")}
+    assert "cannot be read: No such file" in said["absent"]
+    assert "binary:2: is not UTF-8" in said["binary"]
+    assert "is larger than" in said["huge"]
+    assert "is no plain file" in said["pipe"]
+    assert "is no plain file" in said["."]
+
+
+def test_load_raises_with_every_problem(tmp_path: Path) -> None:
+    path = tmp_path / "some.toml"
+    path.write_text("[telemetry]\ninterval_s = -1\nsources = ['nvml']\n")
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    assert [one.key for one in caught.value.problems] == ["telemetry.interval_s", "telemetry.sources[0]"]
+    assert str(path) in str(caught.value)
+
+
+def test_load_accepts_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "some.toml"
+    path.write_bytes(b"\xef\xbb\xbf[telemetry]\ninterval_s = 2\n")
+    assert load(path).telemetry.interval_s == 2.0
+
+
+class TestAlerts:
+    @pytest.mark.parametrize(
+        "keys",
+        [
+            "",
+            "url = 'https://a.example/x'\nurl_env = 'U'",
+            "url = 'ftp://a.example'",
+            "url = 'https://'",
+            'url = "https://a.example/\\n"',
+            "url = 'https://[::1/'",
+            "url_env = 'https://a.example'",
+            "url_env = 'U'\nkind = 'slack'",
+            "url_env = 'U'\nread_timeout_s = 1e9",
+            "url_env = 'U'\nsecret_env = 'a-b'",
+            "url_file = '/nonexistent/file'",
+            "url_file = '/'",
+        ],
+    )
+    def test_an_address_that_cannot_work_is_refused(self, keys: str) -> None:
+        assert check_text(f"[alerts.a]\n{keys}", "some.toml").settings is None
+
+    def test_a_secret_that_everybody_may_read_is_refused(self, tmp_path: Path) -> None:
+        secret = tmp_path / "secret"
+        secret.write_text("whsec_x")
+        secret.chmod(0o644)
+        problem = only(f"[alerts.a]\nurl_env = 'U'\nsecret_file = '{secret}'")
+        assert "mode 0644" in problem.problem
+        assert problem.allowed == f"chmod 600 {secret}"
+        secret.chmod(0o640)
+        assert good(f"[alerts.a]\nurl_env = 'U'\nsecret_file = '{secret}'").alerts["a"].secret_file == str(secret)
+
+    def test_an_address_in_a_file_for_everybody_is_warned_of(self, tmp_path: Path) -> None:
+        path = tmp_path / "some.toml"
+        path.write_text("[alerts.a]\nurl = 'https://hooks.example/T0/B0/sesame'")
+        path.chmod(0o644)
+        (warning,) = check(path).warnings
+        assert warning.key == "alerts.a.url"
+        path.chmod(0o640)
+        assert check(path).problems == ()
+
+    def test_a_problem_does_not_print_the_secret(self) -> None:
+        checked = check_text(
+            """
+            supervisor.database = "sesame"
+            [alerts.a]
+            url = "ftp://sesame"
+            [alerts.b]
+            url = ["sesame"]
+            [jobs.a]
+            command = ["x"]
+            env = { "A B" = "sesame", KEY = ["sesame"] }
+            """,
+            "some.toml",
+        )
+        assert len(checked.problems) == 5
+        assert "sesame" not in "\n".join(map(str, checked.problems))
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.integers(-9, 9) | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=3),
+    ),
+    st.sampled_from(
+        [
+            "supervisor",
+            "supervisor.state_dir",
+            "telemetry.sources",
+            "jobs",
+            "jobs.a",
+            "jobs.a.command",
+            "jobs.a.rules",
+            "jobs.a.rules.stall",
+            "jobs.a.rules.stall.limit_s",
+            "jobs.a.budget",
+            "jobs.a.env",
+            "alerts.b",
+            "alerts.b.url",
+            "alerts.b.secret_file",
+        ]
+    ),
+)
+def test_no_value_anywhere_raises(value: object, key: str) -> None:
+    checked = check_text(f"{key} = {_toml(value)}", "some.toml")
+    assert isinstance(checked, Checked)
+    assert checked.settings is not None or checked.problems
+
+
+def _toml(value: object) -> str:
+    match value:
+        case None:
+            return "{}"
+        case bool():
+            return str(value).lower()
+        case str():
+            return '"' + "".join(f"\\u{ord(one):04x}" if ord(one) < 0x10000 else "x" for one in value) + '"'
+        case list():
+            return "[" + ", ".join(map(_toml, value)) + "]"
+        case _:
+            return str(value)

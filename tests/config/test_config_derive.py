@@ -1,0 +1,125 @@
+"""What follows from settings: addresses, rules, limits, what a reload may do, and what may be shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from supervisor.config import Settings, check_text
+from supervisor.config.derive import database_url, limits_of, rules_of, socket_path
+from supervisor.config.difference import difference
+from supervisor.config.redact import hide_words, redacted
+from supervisor.config.settings import SupervisorSettings
+from supervisor.core.budget import Budget
+from supervisor.core.rules import RULES
+from supervisor.core.rules.stall import Stall
+
+
+def settings(text: str) -> Settings:
+    checked = check_text(text, "some.toml")
+    assert checked.settings is not None, [str(one) for one in checked.problems]
+    return checked.settings
+
+
+JOB = "[jobs.yolo]\ncommand = ['yolo', 'train']\n"
+
+
+def test_the_database_lies_in_the_state_directory_unless_said_otherwise() -> None:
+    assert database_url(SupervisorSettings(state_dir="/s")) == "sqlite:////s/supervisor.db"
+    assert database_url(SupervisorSettings(database="postgresql://h/db")) == "postgresql://h/db"
+
+
+def test_the_socket_lies_where_systemd_made_room_for_it() -> None:
+    plain = SupervisorSettings(state_dir="/s")
+    assert socket_path(plain, {}) == Path("/s/control.sock")
+    assert socket_path(plain, {"RUNTIME_DIRECTORY": "/run/rs:/run/other"}) == Path("/run/rs/control.sock")
+    assert socket_path(SupervisorSettings(socket="/x.sock"), {"RUNTIME_DIRECTORY": "/run/rs"}) == Path("/x.sock")
+
+
+def test_rules_take_the_jobs_settings_and_keep_their_order() -> None:
+    rules = rules_of(settings(JOB + "rules.stall = { limit_s = 300, act = false }").jobs["yolo"])
+    assert tuple(type(one) for one in rules) == RULES
+    assert Stall(limit_s=300.0, act=False) in rules
+
+
+def test_limits_are_the_jobs_own() -> None:
+    limits = limits_of(settings(JOB + "grace_s = 3\nbudget.restarts = 2").jobs["yolo"])
+    assert (limits.grace_s, limits.save_s, limits.budget) == (3.0, 20.0, Budget(restarts=2))
+
+
+class TestDifference:
+    def test_the_same_settings_differ_in_nothing(self) -> None:
+        assert difference(settings(JOB), settings(JOB)).empty
+
+    @pytest.mark.parametrize(
+        ("old", "new", "said"),
+        [
+            ("", "rules.stall.limit_s = 9", "jobs.yolo.rules.stall.limit_s: unset -> 9.0"),
+            ("grace_s = 5", "", "jobs.yolo.grace_s: 5.0 -> 30.0"),
+            ("", "budget.restarts = 1", "jobs.yolo.budget.restarts: 5 -> 1"),
+            ("", "autostart = false", "jobs.yolo.autostart: true -> false"),
+            ("", "checkpoints.paths = ['*.pt']", 'jobs.yolo.checkpoints.paths: [] -> ["*.pt"]'),
+            ("", "[alerts.a]\nurl_env = 'U'", "alerts.a: added"),
+            ("[retention]\nsamples_days = 3", "", "retention.samples_days: 3 -> 14"),
+            ("", "[telemetry]\ninterval_s = 3", "telemetry.interval_s: 1.0 -> 3.0"),
+            ("", "[supervisor]\nlog_level = 'debug'", 'supervisor.log_level: "info" -> "debug"'),
+            ("[jobs.two]\ncommand = ['x']", "", "jobs.two: removed"),
+        ],
+    )
+    def test_these_are_applied_at_once(self, old: str, new: str, said: str) -> None:
+        found = difference(settings(JOB + old), settings(JOB + new))
+        assert (found.applied, found.needs_restart) == ((said,), ())
+
+    @pytest.mark.parametrize(
+        ("new", "said"),
+        [
+            ("cwd = '/'", 'jobs.yolo.cwd: unset -> "/" (with the job\'s next attempt)'),
+            ("env = { A = 'sesame' }", 'jobs.yolo.env.A: unset -> "***" (with the job\'s next attempt)'),
+            ("conv2d = 'off'", 'jobs.yolo.conv2d: "auto" -> "off" (with the job\'s next attempt)'),
+            (
+                "[supervisor]\nstate_dir = '/s'",
+                'supervisor.state_dir: "/var/lib/rocm-supervisor" -> "/s" (with the daemon\'s next start)',
+            ),
+            ("[kernel_log]\nenabled = false", "kernel_log.enabled: true -> false (with the daemon's next start)"),
+        ],
+    )
+    def test_these_wait_and_say_for_what(self, new: str, said: str) -> None:
+        found = difference(settings(JOB), settings(JOB + new))
+        assert (found.applied, found.needs_restart) == ((), (said,))
+
+    def test_a_secret_that_changed_is_not_shown(self) -> None:
+        old = settings("[alerts.a]\nurl = 'https://h.example/one'")
+        new = settings("[alerts.a]\nurl = 'https://h.example/two'")
+        assert difference(old, new).applied == ("alerts.a.url: changed (not shown)",)
+
+    def test_every_setting_is_applied_or_waits_but_never_both(self) -> None:
+        old, new = settings(JOB), settings(JOB + "grace_s = 1\ncwd = '/'\n[telemetry]\nsources = ['sysfs']")
+        found = difference(old, new)
+        assert (len(found.applied), len(found.needs_restart)) == (1, 2)
+
+
+def test_evidence_holds_no_secret() -> None:
+    full = settings(
+        JOB
+        + "env = { TOKEN = 'sesame' }\nresume.command = ['x', '{checkpoint}', '--api-key', 'sesame']\n"
+        + "[supervisor]\ndatabase = 'postgresql://me:sesame@h/db'\n"
+        + "[alerts.a]\nurl = 'https://h.example/sesame?token=sesame'"
+    )
+    text = json.dumps(redacted(full))
+    assert "sesame" not in text
+    for kept in ("TOKEN", "yolo", "h.example", "postgresql://me:***@h/db", "--api-key"):
+        assert kept in text
+
+
+def test_settings_without_secrets_are_kept_as_they_are() -> None:
+    plain = settings(JOB)
+    assert msgspec.convert(redacted(plain), Settings) == plain
+
+
+def test_words_that_name_a_secret_lose_their_value() -> None:
+    assert hide_words(["x", "--token=a", "wandb_api_key=b", "--password", "c", "-v", "epochs=3"]) == [
+        "x", "--token=***", "wandb_api_key=***", "--password", "***", "-v", "epochs=3",
+    ]  # fmt: skip

@@ -1,0 +1,107 @@
+"""config.toml shows every setting with its true default, and loads as it stands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from supervisor.config import check_text, load, schema
+from supervisor.config.derive import rules_of
+from supervisor.config.settings import AlertSettings, JobSettings, Settings
+from supervisor.core.rules import RULES
+from supervisor.core.rules.vram_high import VramHigh
+
+EXAMPLE = Path(__file__).parents[2] / "config.toml"
+DEFAULT = re.compile(r"^#(?=[\[\]\w]|    \")", re.MULTILINE)
+SHOWN_OTHERWISE = {
+    "supervisor.database",
+    "supervisor.socket",
+    "jobs.yolo.command",
+    "jobs.yolo.cwd",
+    "jobs.yolo.env",
+    "jobs.yolo.python",
+    "jobs.yolo.checkpoints.paths",
+    "jobs.yolo.resume.command",
+    "jobs.yolo.rules.vram_high.limit_bytes",
+}
+"""Keys whose line is an example, as their default is to be unset or empty."""
+
+
+def uncommented() -> str:
+    text = DEFAULT.sub("", EXAMPLE.read_text())
+    secrets = [one for one in text.splitlines() if not re.match(r"(url_file|url_env|secret_file|secret_env) ", one)]
+    return "\n".join(secrets)
+
+
+@pytest.fixture(scope="module")
+def example() -> Settings:
+    checked = check_text(uncommented(), "config.toml")
+    assert checked.settings is not None, [str(one) for one in checked.problems]
+    return checked.settings
+
+
+def keys(kind: type, path: str) -> set[str]:
+    found = set()
+    for name, key_kind in schema.keys_of(kind).items():
+        inner = schema.table_within(key_kind) or (key_kind if schema.is_table(key_kind) else None)
+        if inner is not None:
+            child = {"jobs": "jobs.yolo", "alerts": "alerts.phone"}.get(name, f"{path}{name}")
+            found |= keys(inner, f"{child}.")
+        elif (kind, name) == (JobSettings, "rules"):
+            for rule in RULES:
+                found |= keys(rule, f"{path}rules.{rule.name}.")
+        else:
+            found.add(path + name)
+    return found
+
+
+def test_it_loads_as_it_stands_to_the_defaults() -> None:
+    assert load(EXAMPLE) == Settings()
+
+
+def test_every_setting_and_every_rule_is_shown() -> None:
+    section, shown = "", set()
+    for line in EXAMPLE.read_text().splitlines():
+        if match := re.match(r"#?\[([\w.]+)\]", line):
+            section = match[1]
+        elif match := re.match(r"#?(\w+) = ", line):
+            shown.add(f"{section}.{match[1]}")
+    assert shown == keys(Settings, "")
+
+
+def test_every_key_says_what_it_is(example: Settings) -> None:
+    silent = [
+        line
+        for line in EXAMPLE.read_text().splitlines()
+        if re.match(r"#\w+ = ", line) and "# " not in line and not line.endswith("[")
+    ]
+    assert {line.split(" = ")[0] for line in silent} <= {
+        "#enabled", "#act", "#path", "#restarts_per_period", "#period_s"
+    }  # fmt: skip
+
+
+def test_what_is_shown_as_a_default_is_the_default(example: Settings) -> None:
+    job = example.jobs["yolo"]
+    default = JobSettings(command=job.command)
+    assert (example.telemetry, example.kernel_log, example.retention) == (
+        Settings().telemetry,
+        Settings().kernel_log,
+        Settings().retention,
+    )
+    for name in JobSettings.__struct_fields__:
+        if name not in ("command", "rules", "checkpoints", "resume") and f"jobs.yolo.{name}" not in SHOWN_OTHERWISE:
+            assert getattr(job, name) == getattr(default, name), name
+    for rule in RULES:
+        for key, value in job.rules[rule.name].items():
+            if f"jobs.yolo.rules.{rule.name}.{key}" not in SHOWN_OTHERWISE:
+                assert value == getattr(rule(), key), f"{rule.name}.{key}"
+    alert = msgspec.structs.replace(example.alerts["phone"], url=None)
+    assert alert == AlertSettings()
+
+
+def test_the_example_job_fits_the_owners_card(example: Settings) -> None:
+    vram = next(rule for rule in rules_of(example.jobs["yolo"]) if isinstance(rule, VramHigh))
+    assert vram.limit_bytes == 5_000_000_000

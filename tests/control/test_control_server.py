@@ -1,0 +1,341 @@
+"""The control socket answers who may ask, turns down the rest, and garbage costs it nothing."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from view_by_hand import FREEZE, FakeView, serving
+
+from supervisor.control import connection, routes, types
+from supervisor.control.client import Client, ControlError, UnreachableError
+from supervisor.control.listen import ListenError, bind, from_systemd
+from supervisor.control.server import ControlServer
+from supervisor.core.events import Ask
+
+REPOSITORY = Path(__file__).parents[2]
+NOBODY = 65534
+
+
+@pytest.fixture
+def view(tmp_path: Path) -> FakeView:
+    return FakeView(folder=tmp_path)
+
+
+@pytest.fixture
+def path(view: FakeView) -> Iterator[Path]:
+    with serving(view) as where:
+        yield where
+
+
+@pytest.fixture
+def client(path: Path) -> Client:
+    return Client(path)
+
+
+def talk(path: Path, request: bytes, *, end: bool = False) -> bytes:
+    """Send raw bytes and return what comes back until the connection ends; with `end` nothing more is to come."""
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.settimeout(20)
+        peer.connect(str(path))
+        answer = b""
+        with suppress(BrokenPipeError, ConnectionResetError):
+            peer.sendall(request)
+            if end:
+                peer.shutdown(socket.SHUT_WR)
+        with suppress(ConnectionResetError):
+            while chunk := peer.recv(65536):
+                answer += chunk
+        return answer
+
+
+def refusal(client: Client, route: str, **body: object) -> ControlError:
+    with pytest.raises(ControlError) as caught:
+        client.post(route, **body)
+    return caught.value
+
+
+class TestAnswers:
+    def test_status_shows_daemon_and_jobs(self, client: Client) -> None:
+        answer = client.get("/v1/status")
+        assert answer["schema"] == 1
+        assert answer["daemon"]["pid"] == 4711
+        assert answer["jobs"][0]["phase"] == "running"
+
+    def test_what_is_unknown_is_null(self, client: Client) -> None:
+        assert client.get("/v1/status")["jobs"][0]["loss"] is None
+
+    def test_history_is_asked_by_job_and_length(self, client: Client, view: FakeView) -> None:
+        view.history = [FREEZE, FREEZE, FREEZE]
+        assert len(client.get("/v1/incidents", job="yolo", limit=2)["incidents"]) == 2
+        assert client.get("/v1/incidents", job="other")["incidents"] == []
+
+    def test_an_incident_comes_with_its_story(self, client: Client) -> None:
+        answer = client.get("/v1/incidents/yolo-2")
+        assert answer["incident"]["resumed_from"]["step"] == 78_000
+        assert answer["story"][0]["what"] == "decision"
+
+    def test_what_is_not_there_is_said_with_a_remedy(self, client: Client) -> None:
+        with pytest.raises(ControlError) as caught:
+            client.get("/v1/incidents/yolo-9")
+        assert (caught.value.code, caught.value.remedy) == ("no_such_incident", "supervisorctl history lists them")
+        error = refusal(client, "/v1/jobs/yol/stop")
+        assert (error.code, error.remedy) == ("no_such_job", "configured: yolo")
+
+    def test_output_is_followed_from_where_it_was_left(self, client: Client, view: FakeView) -> None:
+        file = view.folder / "output.txt"
+        file.write_text("one\ntwo\nthree\n")
+        first = client.get("/v1/jobs/yolo/output", lines=2)
+        assert first["text"] == "two\nthree\n"
+        with file.open("a") as stream:
+            stream.write("four\n")
+        then = client.get("/v1/jobs/yolo/output", after=first["next_offset"], attempt=first["attempt"])
+        assert then["text"] == "four\n"
+
+    def test_an_older_attempts_offset_begins_the_newer_one_anew(self, client: Client, view: FakeView) -> None:
+        (view.folder / "output.txt").write_text("fresh\n")
+        assert client.get("/v1/jobs/yolo/output", after=9999, attempt=2)["text"] == "fresh\n"
+
+
+class TestActions:
+    @pytest.mark.parametrize("ask", [Ask.START, Ask.STOP, Ask.RESTART])
+    def test_a_wish_reaches_the_daemon_with_its_author(self, client: Client, view: FakeView, ask: Ask) -> None:
+        answer = client.post(f"/v1/jobs/yolo/{ask.value}")
+        assert view.asked == [("yolo", ask, f"uid {os.getuid()}", False)]
+        assert answer["by"] == f"uid {os.getuid()}"
+
+    def test_a_fresh_start_is_asked_for(self, client: Client, view: FakeView) -> None:
+        client.post("/v1/jobs/yolo/start", fresh=True)
+        assert view.asked[0][3] is True
+
+    def test_a_wish_that_makes_no_sense_is_turned_down(self, client: Client, view: FakeView) -> None:
+        view.refusal = "yolo is unkillable: its process is stuck in the kernel"
+        error = refusal(client, "/v1/jobs/yolo/start")
+        assert (error.code, str(error)) == ("refused", view.refusal)
+
+    def test_shutting_down_is_not_for_the_socket(self, client: Client) -> None:
+        assert refusal(client, "/v1/jobs/yolo/shut_down").code == "not_served"
+
+    def test_a_reload_reports(self, client: Client, view: FakeView) -> None:
+        view.report = types.ReloadReport(applied=["jobs.yolo.grace_s: 30.0 -> 60.0"])
+        assert client.post("/v1/reload")["applied"] == ["jobs.yolo.grace_s: 30.0 -> 60.0"]
+
+    @pytest.mark.parametrize("body", [{"fresh": "yes"}, {"fresh": 1}, {"fresh": False, "uid": 0}])
+    def test_a_body_of_the_wrong_type_is_refused(self, client: Client, view: FakeView, body: dict[str, object]) -> None:
+        assert refusal(client, "/v1/jobs/yolo/start", **body).code == "bad_request"
+        assert view.asked == []
+
+    def test_looking_by_post_and_acting_by_get_are_refused(self, client: Client, view: FakeView) -> None:
+        assert refusal(client, "/v1/status").code == "not_served"
+        with pytest.raises(ControlError, match="Method Not Allowed"):
+            client.get("/v1/jobs/yolo/stop")
+        assert view.asked == []
+
+
+class TestGarbage:
+    """Whatever comes, it is answered or hung up on, and the next client is served."""
+
+    @pytest.mark.parametrize(
+        ("request_bytes", "status"),
+        [
+            (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"400"),
+            (b"GET\r\n\r\n", b"400"),
+            (b"GET /v1/status HTTP/1.1\r\n\r\n", b"400"),  # no Host
+            (b"GET /v1/status HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n", b"400"),
+            (b"GET /v1/status HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 900_000, b"400"),
+            (b"POST /v1/jobs/yolo/start HTTP/1.0\r\nContent-Length: 5\r\n\r\n{bad}", b"400"),
+            (b"POST /v1/jobs/yolo/start HTTP/1.0\r\nContent-Length: 2\r\n\r\n[]", b"400"),
+            (b"POST /v1/jobs/yolo/start HTTP/1.0\r\nContent-Length: 3\r\n\r\n\xff\xfe\xfd", b"400"),
+            (b"POST /v1/jobs/yolo/start HTTP/1.0\r\nContent-Length: 20000\r\n\r\n" + b"[" * 20_000, b"413"),
+            (b"POST /v1/jobs/yolo/start HTTP/1.0\r\nContent-Length: 9000\r\n\r\n" + b"[" * 9_000, b"400"),
+            (b"GET /v1/incidents?limit=-1 HTTP/1.0\r\n\r\n", b"400"),
+            (b"GET /v1/incidents?limit=%C2%B2 HTTP/1.0\r\n\r\n", b"400"),
+            (b"GET /v1/incidents?limit=99999999999999999999999 HTTP/1.0\r\n\r\n", b"400"),
+            (b"GET /v1/jobs/..%2f..%2fetc/output HTTP/1.0\r\n\r\n", b"404"),
+            (b"GET /v1/jobs/%ff%00/output HTTP/1.0\r\n\r\n", b"404"),
+            (b"GET /__class__ HTTP/1.0\r\n\r\n", b"404"),
+            (b"GET /v1/status/ HTTP/1.0\r\n\r\n", b"404"),
+            (b"DELETE /v1/status HTTP/1.0\r\n\r\n", b"405"),
+        ],
+    )
+    def test_it_is_answered_as_an_error(self, path: Path, view: FakeView, request_bytes: bytes, status: bytes) -> None:
+        answer = talk(path, request_bytes)
+        assert answer.split(b" ")[1].startswith(status), answer[:200]
+        assert view.asked == []
+        assert Client(path).get("/v1/status")["schema"] == 1
+
+    def test_random_bytes_lose_nothing(self, path: Path, view: FakeView) -> None:
+        source = random.Random(20251114)
+        for _ in range(50):
+            talk(path, source.randbytes(source.randrange(1, 2000)), end=True)
+            talk(path, b"POST /v1/jobs/yolo/start HTTP/1.1\r\n" + source.randbytes(source.randrange(1, 200)), end=True)
+        assert view.asked == []
+        assert Client(path).get("/v1/status")["schema"] == 1
+
+    def test_a_chunked_body_that_breaks_off_in_garbage_does_nothing(self, path: Path, view: FakeView) -> None:
+        head = b"POST /v1/jobs/yolo/start HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+        talk(path, head + b'5\r\n{"fre\r\nzz\r\n', end=True)
+        assert view.asked == []
+        assert Client(path).get("/v1/status")["schema"] == 1
+
+    def test_a_defect_of_the_daemon_is_an_answer_and_not_a_hang(self, client: Client, view: FakeView) -> None:
+        view.defect = RuntimeError("secret detail")
+        with pytest.raises(ControlError) as caught:
+            client.get("/v1/status")
+        assert caught.value.code == "failed"
+        assert "secret detail" not in str(caught.value)
+        view.defect = None
+        assert client.get("/v1/status")["schema"] == 1
+
+
+class TestSlowClients:
+    def test_silence_is_hung_up_on_while_others_are_served(self, path: Path) -> None:
+        ended: list[bytes] = []
+        requests = (
+            b"",
+            b"GET /v1/status HT",
+            b"POST /v1/jobs/yolo/stop HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{",
+        )
+        silent = [threading.Thread(target=lambda one=one: ended.append(talk(path, one))) for one in requests]
+        for one in silent:
+            one.start()
+        assert Client(path).get("/v1/status")["schema"] == 1
+        for one in silent:
+            one.join(connection.REQUEST_LIMIT_S + routes.BODY_LIMIT_S + 5)
+        assert not any(one.is_alive() for one in silent)
+        assert sorted(answer.split(b" ")[1] for answer in ended if answer) == [b"503"]
+
+    def test_more_clients_than_are_served_at_once_are_told_so(self, path: Path) -> None:
+        crowd = [socket.socket(socket.AF_UNIX) for _ in range(70)]
+        try:
+            for one in crowd:
+                one.connect(str(path))
+            assert b" 503 " in talk(path, b"GET /v1/status HTTP/1.0\r\n\r\n")
+        finally:
+            for one in crowd:
+                one.close()
+        deadline = time.perf_counter() + 10
+        while b" 200 " not in talk(path, b"GET /v1/status HTTP/1.0\r\n\r\n"):
+            assert time.perf_counter() < deadline, "the crowd has gone and still nobody is served"
+
+
+ASK_AS = """
+import grp, os, sys
+sys.path.insert(0, {root!r})
+from supervisor.control.client import Client, ControlError
+client = Client({path!r})
+os.setgroups({groups}); os.setgid({gid}); os.setuid({uid})
+for call in (lambda: client.get("/v1/status"), lambda: client.post("/v1/jobs/yolo/stop")):
+    try:
+        call(); print("ok")
+    except ControlError as error:
+        print(error.code)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
+class TestWhoMayAsk:
+    def ask_as(self, path: Path, *, uid: int, gid: int = NOBODY, groups: tuple[int, ...] = ()) -> list[str]:
+        code = ASK_AS.format(root=str(REPOSITORY), path=str(path), uid=uid, gid=gid, groups=list(groups))
+        for parent in path.parents[:1]:
+            parent.chmod(0o755)
+        ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout.split()
+
+    def test_the_socket_is_for_owner_and_group_alone(self, path: Path) -> None:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o660
+        assert self.ask_as(path, uid=NOBODY) == ["permission", "permission"]
+
+    def test_who_may_connect_but_does_not_belong_may_look_and_not_act(self, path: Path, view: FakeView) -> None:
+        path.chmod(0o666)
+        assert self.ask_as(path, uid=NOBODY) == ["ok", "not_allowed"]
+        assert view.asked == []
+
+    def test_a_member_of_the_sockets_group_may_act(self, view: FakeView, tmp_path: Path) -> None:
+        listening = bind(tmp_path / "control.sock")
+        os.chown(tmp_path / "control.sock", 0, 12345)
+        for folder in (tmp_path, *tmp_path.parents[:2]):
+            folder.chmod(0o755)
+        server = ControlServer(view, listening, unlink=True)
+        server.start()
+        try:
+            assert self.ask_as(server.path, uid=NOBODY, groups=(7, 12345)) == ["ok", "ok"]
+            assert self.ask_as(server.path, uid=NOBODY, gid=12345) == ["ok", "ok"]
+        finally:
+            server.stop()
+        assert [by for _, _, by, _ in view.asked] == [f"uid {NOBODY}", f"uid {NOBODY}"]
+
+
+class TestListening:
+    def test_a_dead_daemons_socket_is_replaced(self, tmp_path: Path) -> None:
+        bind(tmp_path / "s").close()
+        bind(tmp_path / "s").close()
+
+    def test_a_living_daemons_socket_is_not_taken(self, path: Path) -> None:
+        with pytest.raises(ListenError, match="another daemon listens"):
+            bind(path)
+        assert Client(path).get("/v1/status")["schema"] == 1
+
+    def test_a_file_that_is_no_socket_is_left_alone(self, tmp_path: Path) -> None:
+        (tmp_path / "s").write_text("precious")
+        with pytest.raises(ListenError, match="is no socket"):
+            bind(tmp_path / "s")
+        assert (tmp_path / "s").read_text() == "precious"
+
+    def test_a_path_too_long_is_said_with_a_remedy(self, tmp_path: Path) -> None:
+        with pytest.raises(ListenError, match="at most 107 bytes"):
+            bind(tmp_path / ("x" * 120))
+
+    @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+    def test_the_umask_does_not_change_the_mode(self, tmp_path: Path, umask: int) -> None:
+        before = os.umask(umask)
+        try:
+            bind(tmp_path / "s").close()
+        finally:
+            os.umask(before)
+        assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == 0o660
+
+    def test_a_socket_passed_to_another_process_is_not_ours(self) -> None:
+        assert from_systemd({}) is None
+        assert from_systemd({"LISTEN_PID": "1", "LISTEN_FDS": "1"}) is None
+        assert from_systemd({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "x"}) is None
+
+    def test_a_socket_passed_by_systemd_is_served(self, tmp_path: Path) -> None:
+        code = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from supervisor.control.listen import from_systemd
+os.environ["LISTEN_PID"] = str(os.getpid())
+passed = from_systemd(os.environ)
+print(passed.getsockname(), passed.get_inheritable())
+"""
+        with bind(tmp_path / "s") as listening:
+            fd = listening.fileno()
+            shell = f'exec 3<&{fd}; LISTEN_FDS=1 exec "$0" -c "$1" "$2"'
+            ran = subprocess.run(
+                ["bash", "-c", shell, sys.executable, code, str(REPOSITORY)],
+                pass_fds=(fd,), capture_output=True, text=True, timeout=30, check=True,
+            )  # fmt: skip
+        assert ran.stdout.split() == [str(tmp_path / "s"), "False"]
+
+    def test_a_stopped_server_leaves_no_socket_behind(self, view: FakeView, tmp_path: Path) -> None:
+        server = ControlServer(view, bind(tmp_path / "s"), unlink=True)
+        server.start()
+        Client(tmp_path / "s").get("/v1/status")
+        server.stop()
+        server.stop()
+        assert not server.alive
+        assert not (tmp_path / "s").exists()
+        with pytest.raises(UnreachableError, match="no socket"):
+            Client(tmp_path / "s").get("/v1/status")

@@ -1,0 +1,105 @@
+"""A daemon of a few honest lines behind a real control server: what it is told it keeps, what is asked it answers."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from supervisor.control import types
+from supervisor.control.listen import bind
+from supervisor.control.server import ControlServer
+from supervisor.control.tail import tail
+from supervisor.control.view import NoSuchJob, Refused
+from supervisor.core.events import Ask
+
+DAEMON = types.DaemonStatus(version="0.1.0", pid=4711, uptime_s=93_784.0, state_dir="/s", database="/s/supervisor.db")
+YOLO = types.JobStatus(name="yolo", phase="running", stage="step", attempt=3, pid=5000)
+FREEZE = types.IncidentEntry(
+    id="yolo-2",
+    job="yolo",
+    attempt=2,
+    at=1_763_164_800.0,
+    rule="stall",
+    severity="critical",
+    message="no step for 61 s in stage step (limit 60 s), last step 80321",
+    decision="stop",
+    outcome="resumed",
+    last_step=80_321,
+    resumed_from=types.ResumedFrom(path="/d/weights/last.pt", epoch=0, step=78_000),
+    resumed_at=1_763_164_905.0,
+    lost_steps=2_321,
+    downtime_s=105.0,
+    evidence="/s/jobs/yolo/2/evidence/yolo-2",
+)
+
+
+@dataclass
+class FakeView:
+    """Answers from its fields; `asked` is what came."""
+
+    folder: Path = Path("/nonexistent")
+    jobs: list[types.JobStatus] = field(default_factory=lambda: [YOLO])
+    gpus: list[types.GpuStatus] = field(default_factory=list)
+    host: types.HostStatus | None = None
+    daemon: types.DaemonStatus = DAEMON
+    history: list[types.IncidentEntry] = field(default_factory=lambda: [FREEZE])
+    saved: list[types.CheckpointEntry] = field(default_factory=list)
+    lines: list[types.DoctorLine] = field(default_factory=list)
+    report: types.ReloadReport = field(default_factory=types.ReloadReport)
+    refusal: str | None = None
+    defect: Exception | None = None
+    asked: list[tuple[str, Ask, str, bool]] = field(default_factory=list)
+
+    def status(self) -> types.Status:
+        if self.defect is not None:
+            raise self.defect
+        return types.Status(daemon=self.daemon, jobs=self.jobs, gpus=self.gpus, host=self.host)
+
+    def ask(self, job: str, ask: Ask, by: str, *, fresh: bool) -> None:
+        self._known(job)
+        if self.refusal is not None:
+            raise Refused(self.refusal)
+        self.asked.append((job, ask, by, fresh))
+
+    def incidents(self, job: str | None, limit: int) -> list[types.IncidentEntry]:
+        return [one for one in self.history if job in (None, one.job)][:limit]
+
+    def incident(self, incident_id: str) -> types.IncidentDetail | None:
+        story = [types.StoryLine(at=1_763_164_801.0, what="decision", detail="stop")]
+        found = (types.IncidentDetail(incident=one, story=story) for one in self.history if one.id == incident_id)
+        return next(found, None)
+
+    def checkpoints(self, job: str) -> list[types.CheckpointEntry]:
+        self._known(job)
+        return self.saved
+
+    def output(self, job: str, after: int | None, attempt: int | None, lines: int) -> types.Output:
+        self._known(job)
+        part = tail(self.folder / "output.txt", after if attempt == 3 else None, lines)
+        return types.Output(job=job, attempt=3, text=part.text, next_offset=part.next_offset)
+
+    def doctor(self) -> list[types.DoctorLine]:
+        return self.lines
+
+    def reload(self) -> types.ReloadReport:
+        return self.report
+
+    def _known(self, job: str) -> None:
+        names = [one.name for one in self.jobs]
+        if job not in names:
+            raise NoSuchJob(job, names)
+
+
+@contextmanager
+def serving(view: FakeView) -> Iterator[Path]:
+    """A real server with `view` behind it; yields the path of its socket."""
+    with tempfile.TemporaryDirectory() as folder:
+        server = ControlServer(view, bind(Path(folder) / "control.sock"), unlink=True)
+        server.start()
+        try:
+            yield server.path
+        finally:
+            server.stop()
