@@ -1,0 +1,107 @@
+"""Has checkpoints proven as soon as they are saved, so that a crash need not wait for it; it chooses none.
+
+Proving costs a second interpreter a second or two, so it keeps to a share of one core: between two proofs it rests
+in proportion to what the last one took. The search after a crash proves what is still unproven, without resting.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from supervisor.core.checkpoints import Checkpoint, Fingerprint
+from supervisor.core.events import CheckpointSeen
+from supervisor.core.moments import Moment
+from supervisor.daemon.attempt_watch import Clock
+from supervisor.daemon.resume import Prove, fingerprint, merged
+
+log = logging.getLogger(__name__)
+
+REST_FACTOR = 9.0
+"""Rest so many times as long as the last proof took: at most a tenth of one core."""
+SETTLED_AFTER_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A file that somebody says, or that looks like, a checkpoint."""
+
+    job: str
+    attempt: int
+    path: Path
+    prove: Prove
+    epoch: int | None = None
+    step: int | None = None
+
+
+class CheckpointWatch(threading.Thread):
+    """One thread, one proof at a time; a path saved again before its proof is proven once, as it is then."""
+
+    def __init__(self, clock: Clock, put: Callable[[CheckpointSeen], None]) -> None:
+        super().__init__(name="checkpoint-watch", daemon=True)
+        self._clock = clock
+        self._put = put
+        self._waiting: dict[tuple[str, Path], Saved] = {}
+        self._told: dict[tuple[str, Path], Fingerprint] = {}
+        self._wake = threading.Condition()
+        self._ended = False
+
+    def saved(self, saved: Saved) -> None:
+        """Queue a file for its proof."""
+        with self._wake:
+            self._waiting[(saved.job, saved.path)] = saved
+            self._wake.notify()
+
+    def looked(self, saved: Saved, now: Moment) -> None:
+        """Queue a file that was found by its name, once it is new and no longer being written."""
+        stat = fingerprint(saved.path)
+        if stat is None or now.unix_s - stat.modified_ns / 1e9 < SETTLED_AFTER_S:
+            return
+        with self._wake:
+            if self._told.get((saved.job, saved.path)) == stat or (saved.job, saved.path) in self._waiting:
+                return
+        self.saved(saved)
+
+    def end(self) -> None:
+        """End after the proof under way."""
+        with self._wake:
+            self._ended = True
+            self._wake.notify()
+
+    def run(self) -> None:
+        """Prove, rest, prove the next."""
+        while (saved := self._next()) is not None:
+            began = self._clock.now()
+            try:
+                self._prove(saved)
+            except Exception:
+                log.exception("checkpoint.proof_failed", extra={"fields": {"job": saved.job}})
+            self._rest(self._clock.now().seconds_since(began) * REST_FACTOR)
+
+    def _next(self) -> Saved | None:
+        with self._wake:
+            while not self._waiting and not self._ended:
+                self._wake.wait()
+            if self._ended:
+                return None
+            return self._waiting.pop(next(iter(self._waiting)))
+
+    def _rest(self, rest_s: float) -> None:
+        until = self._clock.now().monotonic_s + rest_s
+        with self._wake:
+            while not self._ended and (left := until - self._clock.now().monotonic_s) > 0:
+                self._wake.wait(left)
+
+    def _prove(self, saved: Saved) -> None:
+        stat = fingerprint(saved.path)
+        if stat is None or self._told.get((saved.job, saved.path)) == stat:
+            return
+        said = Checkpoint(path=str(saved.path), fingerprint=stat, epoch=saved.epoch, step=saved.step)
+        verdict = merged(said, saved.prove(saved.path))
+        if verdict.fingerprint == stat and saved.step is not None:
+            verdict = replace(verdict, step=saved.step)
+        self._told[(saved.job, saved.path)] = verdict.fingerprint
+        self._put(CheckpointSeen(at=self._clock.now(), job=saved.job, attempt=saved.attempt, checkpoint=verdict))

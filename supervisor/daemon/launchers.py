@@ -1,0 +1,57 @@
+"""Chooses how trainings are started: as units of systemd where that can work, else as processes of nobody."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.daemon.stopping import own_unit
+from supervisor.runner.direct import DirectLauncher
+from supervisor.runner.launcher import Launcher
+from supervisor.runner.units import UnitLauncher, available
+
+log = logging.getLogger(__name__)
+
+
+class LauncherError(ValueError):
+    """The launcher that was asked for cannot work here; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """A launcher, and the group that shares attempts' folders with trainings of another user."""
+
+    launcher: Launcher
+    group: int | None = None
+
+
+def launcher_of(setting: str, state: Path) -> Chosen:
+    """Return the launcher for `supervisor.launcher`; raise LauncherError where a named one cannot work."""
+    if setting == "direct":
+        return Chosen(launcher=DirectLauncher())
+    if setting in ("systemd", "systemd-user"):
+        user = setting == "systemd-user"
+        why_not = available(user=user, state=state)
+        if why_not is not None:
+            raise LauncherError(f'supervisor.launcher = "{setting}" cannot work here: {why_not}; "direct" always can')
+        return _units(user=user, state=state)
+    return _automatic(state)
+
+
+def _automatic(state: Path) -> Chosen:
+    unit = own_unit()
+    for user in (False, True) if unit is None else (unit[1],):
+        why_not = available(user=user, state=state)
+        if why_not is None:
+            return _units(user=user, state=state)
+        log.info("launcher.passed_over", extra={"fields": {"user": user, "why": why_not}})
+        if unit is not None:
+            # A training started by ourselves would lie in this service's cgroup, and die with each restart of it.
+            raise LauncherError(f"{unit[0]} can start no units for trainings: {why_not}")
+    return Chosen(launcher=DirectLauncher())
+
+
+def _units(*, user: bool, state: Path) -> Chosen:
+    # The system's units run trainings as their owner, who meets the daemon in the state directory's group.
+    return Chosen(launcher=UnitLauncher(user=user, state=state), group=None if user else state.stat().st_gid)

@@ -1,0 +1,226 @@
+"""The deciding loop: one event in, the record, the verdict, the decision, and only then the act.
+
+It owns every job and history; no other thread reads or changes them, questions come in through the inbox. It reads
+no file, sends no signal and decides nothing itself: `core` decides, `Hands` act.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from supervisor.core import decisions as de
+from supervisor.core import events as ev
+from supervisor.core.decide import decide, judge
+from supervisor.core.follow import after_decision, after_event
+from supervisor.core.history import History
+from supervisor.core.job import ALIVE, Job, Phase
+from supervisor.core.moments import Moment
+from supervisor.core.readings import StepRecord
+from supervisor.core.rules import Rule
+from supervisor.daemon.attempt_watch import Clock
+from supervisor.daemon.inbox import Inbox, Inquiry
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.25
+"""A limit that ran out is seen this much later at most."""
+DECISIONS_PER_TURN = 20
+CLOCK_STEP_S = 1.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Dossier:
+    """All that the loop holds about one job."""
+
+    job: Job
+    rules: tuple[Rule, ...]
+    history: History | None = None
+    gpus_used: tuple[str, ...] = ()
+    agent_offset: int = 0
+    """How far the agent's words are in the record already."""
+    searching: bool = False
+
+
+class Record(Protocol):
+    """Where the loop writes what happened, before anything is done about it."""
+
+    def event(self, event: ev.Event, dossier: Dossier | None) -> None:
+        """Record an event."""
+        ...
+
+    def decision(self, before: Job, after: Job, decision: de.Decision) -> None:
+        """Record a decision with what it changed, and queue its alerts."""
+        ...
+
+    def job(self, before: Job, after: Job, event: ev.Event) -> None:
+        """Record how an event changed a job, and queue the alerts of it."""
+        ...
+
+    def turn(self, now: Moment) -> AbstractContextManager[None]:
+        """Make lasting as one, at its end, what is recorded within; a record that cannot be written raises nothing."""
+        ...
+
+
+class Hands(Protocol):
+    """What carries decisions out; each call returns at once and answers with an event."""
+
+    def act(self, decision: de.Decision, job: Job, history: History | None) -> None:
+        """Carry out a decision."""
+        ...
+
+    def search(self, job: Job, history: History | None) -> bool:
+        """Look for the resume point of a job in backoff, answered by ResumePointFound; False: ask again later."""
+        ...
+
+    def noticed(self, event: ev.Event, job: Job) -> None:
+        """Be shown an event, for what follows from it without any decision (a saved checkpoint is proven)."""
+        ...
+
+
+class Loop:
+    """The deciding thread's work; `run` returns once `finished` says so."""
+
+    def __init__(self, clock: Clock, inbox: Inbox, record: Record, hands: Hands) -> None:
+        self._clock = clock
+        self._inbox = inbox
+        self._record = record
+        self._hands = hands
+        self.dossiers: dict[str, Dossier] = {}
+        self.turned_at: Moment = clock.now()
+        self.may_launch: Callable[[], bool] = lambda: True
+        self.each_turn: list[Callable[[ev.Event, Moment], None]] = []
+        self._offset_s: float | None = None
+
+    def run(self, finished: Callable[[], bool]) -> None:
+        """Turn until `finished`."""
+        ticked_at = self._clock.now()
+        while not finished():
+            entry = self._inbox.get(TICK_S - self._clock.now().seconds_since(ticked_at))
+            if isinstance(entry, Inquiry):
+                self._answer(entry)
+            elif entry is not None:
+                self.turn(entry)
+            # By the clock, not by the inbox's silence: somebody who keeps asking must not hold up a deadline.
+            if (now := self._clock.now()).seconds_since(ticked_at) >= TICK_S:
+                ticked_at = now
+                self.turn(ev.Tick(at=now))
+
+    def turn(self, event: ev.Event) -> None:
+        """Take one event through the whole direction: record, apply, judge, decide, record, act."""
+        now = self._clock.now()
+        self._check_clock(now)
+        acts: list[tuple[de.Decision, Dossier]] = []
+        with self._record.turn(now):
+            self._record.event(event, self._of(event))
+            for dossier in self._concerned(event):
+                self._apply(dossier, event)
+                acts.extend((decision, dossier) for decision in self._decide(dossier, now))
+        for decision, dossier in acts:
+            self._hands.act(decision, dossier.job, dossier.history)
+        for dossier in self._concerned(event):
+            self._hands.noticed(event, dossier.job)
+            self._search(dossier)
+        self.turned_at = now
+        for work in self.each_turn:
+            work(event, now)
+
+    def _of(self, event: ev.Event) -> Dossier | None:
+        name = getattr(event, "job", None)
+        return self.dossiers.get(name) if isinstance(name, str) else None
+
+    def _concerned(self, event: ev.Event) -> Iterable[Dossier]:
+        one = self._of(event)
+        if hasattr(event, "job"):
+            return [one] if one is not None else []
+        return list(self.dossiers.values())
+
+    def _apply(self, dossier: Dossier, event: ev.Event) -> None:
+        before = dossier.job
+        dossier.job = after_event(before, event)
+        if dossier.history is not None and _belongs(event, before):
+            dossier.history.add(event)
+        if isinstance(event, ev.ResumePointFound):
+            dossier.searching = False
+        if isinstance(event, ev.AgentSaid):
+            dossier.agent_offset = max(dossier.agent_offset, event.offset)
+        if dossier.job != before:
+            self._record.job(before, dossier.job, event)
+
+    def _decide(self, dossier: Dossier, now: Moment) -> Iterable[de.Decision]:
+        for _ in range(DECISIONS_PER_TURN):
+            history = dossier.history if dossier.job.phase in ALIVE else None
+            if history is not None and now.monotonic_s > history.now.monotonic_s:
+                history.now = now
+            flags = judge(dossier.rules, history) if history is not None else ()
+            decision = decide(dossier.job, flags, now, launch_allowed=self.may_launch())
+            if decision is None:
+                return
+            before = dossier.job
+            dossier.job = after_decision(before, decision)
+            if isinstance(decision, de.Launch):
+                dossier.history = History(now=now, launched_at=now, gpus_used=dossier.gpus_used)
+                dossier.agent_offset = 0
+            self._record.decision(before, dossier.job, decision)
+            _tell(decision)
+            yield decision
+        log.error("loop.too_many_decisions", extra={"fields": {"job": dossier.job.name}})
+
+    def _search(self, dossier: Dossier) -> None:
+        plan = dossier.job.retry
+        if dossier.job.phase is Phase.BACKOFF and plan and plan.resume_point is None and not dossier.searching:
+            dossier.searching = True
+            # After what is in the inbox by now: the word about the last checkpoint may still be among it.
+            self._inbox.later(lambda: self._begin_search(dossier))
+
+    def _begin_search(self, dossier: Dossier) -> None:
+        dossier.searching = False
+        plan = dossier.job.retry
+        if dossier.job.phase is Phase.BACKOFF and plan and plan.resume_point is None:
+            dossier.searching = self._hands.search(dossier.job, dossier.history)
+
+    def _check_clock(self, now: Moment) -> None:
+        offset_s = now.unix_s - now.monotonic_s
+        if self._offset_s is not None and abs(offset_s - self._offset_s) > CLOCK_STEP_S:
+            self._inbox.put(ev.ClockStepped(at=now, by_s=offset_s - self._offset_s))
+        self._offset_s = offset_s
+
+    @staticmethod
+    def _answer(inquiry: Inquiry) -> None:
+        if not inquiry.answer.set_running_or_notify_cancel():
+            return
+        try:
+            inquiry.answer.set_result(inquiry.question())
+        except Exception as error:  # noqa: BLE001 - the error belongs to whoever asked
+            inquiry.answer.set_exception(error)
+
+
+def _belongs(event: ev.Event, job: Job) -> bool:
+    """Whether an event is about the job's present attempt or about the machine."""
+    attempt = getattr(event, "attempt", None)
+    return attempt is None or (job.attempt is not None and attempt == job.attempt.number)
+
+
+def _tell(decision: de.Decision) -> None:
+    name = type(decision).__name__.lower()
+    reason = decision.flag.message if isinstance(decision, de.Warn) else decision.reason
+    level = logging.INFO if isinstance(decision, de.Launch | de.Finish) else logging.WARNING
+    fields = {"job": decision.job, "attempt": decision.attempt, "reason": reason}
+    log.log(level, "decision.%s", name, extra={"fields": fields})
+
+
+def seeded(dossier: Dossier, records: Iterable[StepRecord], now: Moment) -> None:
+    """Give a re-adopted attempt the history that the daemon before this one had."""
+    job = dossier.job
+    if job.attempt is None:
+        return
+    history = History(now=now, launched_at=job.attempt.launched_at, gpus_used=dossier.gpus_used)
+    past = tuple(records)
+    if past:
+        history.add(ev.StepsMade(at=now, job=job.name, attempt=job.attempt.number, records=past))
+    history.first_step_at = job.attempt.first_step_at or history.first_step_at
+    history.last_step_at = job.attempt.last_step_at or history.last_step_at
+    dossier.history = history

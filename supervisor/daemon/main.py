@@ -1,0 +1,72 @@
+"""`rocm-supervisord`: reads its arguments and configuration, refuses what cannot work with a reason, then runs."""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import os
+import sys
+from pathlib import Path
+
+from supervisor import __version__
+from supervisor.alerts.sink import SinkError
+from supervisor.config.derive import socket_path
+from supervisor.config.load import check
+from supervisor.config.settings import Settings
+from supervisor.control.listen import ListenError
+from supervisor.daemon import logs
+from supervisor.daemon.assembly import Assembly
+from supervisor.daemon.clock import SystemClock, boot_id
+from supervisor.daemon.launchers import LauncherError, launcher_of
+from supervisor.daemon.notify import Notifier
+from supervisor.daemon.service import Service
+from supervisor.daemon.state_lock import StateTakenError, take
+from supervisor.store.errors import StoreError
+
+EX_CONFIG = 78
+EX_UNAVAILABLE = 69
+"""sysexits.h: a wrong configuration, and everything else that somebody has to mend before a start can work."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the daemon; return 0 after a stop, 78 for a wrong configuration, 69 for wrong surroundings."""
+    parser = argparse.ArgumentParser(prog="rocm-supervisord", description="Keeps trainings alive; see supervisorctl.")
+    parser.add_argument("--config", type=Path, required=True, help="the configuration file (TOML)")
+    parser.add_argument("--version", action="version", version=f"rocm-supervisord {__version__}")
+    asked = parser.parse_args(arguments)
+    faulthandler.enable()
+    logs.begin("info", journal="JOURNAL_STREAM" in os.environ)
+    checked = check(asked.config)
+    for problem in checked.problems:
+        print(problem, file=sys.stderr)  # noqa: T201 - for the person who starts it
+    if checked.settings is None:
+        return EX_CONFIG
+    try:
+        return _run(checked.settings, asked.config.absolute())
+    except (SinkError, LauncherError) as error:
+        print(f"{asked.config}: {error}", file=sys.stderr)  # noqa: T201 - for the person who starts it
+        return EX_CONFIG
+    except (StoreError, StateTakenError, ListenError) as error:
+        print(f"rocm-supervisord: {error}", file=sys.stderr)  # noqa: T201 - for the person who starts it
+        return EX_UNAVAILABLE
+    except OSError as error:
+        print(f"rocm-supervisord: {error.filename or ''}: {error.strerror}", file=sys.stderr)  # noqa: T201 - the same
+        return EX_UNAVAILABLE
+
+
+def _run(settings: Settings, config: Path) -> int:
+    logs.set_level(settings.supervisor.log_level)
+    state = Path(settings.supervisor.state_dir)
+    state.mkdir(parents=True, exist_ok=True)
+    lock = take(state)
+    try:
+        chosen = launcher_of(settings.supervisor.launcher, state)
+        parts = Assembly(settings, SystemClock(), boot_id(), chosen.launcher, chosen.group)
+        socket = socket_path(settings.supervisor, os.environ)
+        return Service(parts, config, socket, Notifier.from_environment()).run()
+    finally:
+        os.close(lock)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""Periodic work on APScheduler, made safe against a wall clock that steps; nothing that decides runs here.
+
+APScheduler 3.11 reckons in wall time: after a step of -30 s an interval job does not run for 30 s, after one of +60
+days it first builds every missed run time and takes a whole core (measured; its issues 351, 752 and 794 are about it).
+The trigger below never replays, and `Periodic.clock_stepped` sets every job anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+
+from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_MAX_INSTANCES, EVENT_JOB_MISSED, JobEvent
+from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.triggers.base import BaseTrigger
+
+log = logging.getLogger(__name__)
+
+WallClock = Callable[[], datetime]
+
+
+class Every(BaseTrigger):  # type: ignore[misc] # APScheduler 3 ships no types
+    """Fires each `interval_s`; a run that lies in the past or too far ahead is set anew from the present."""
+
+    def __init__(self, interval_s: float) -> None:
+        self.interval = timedelta(seconds=interval_s)
+
+    def get_next_fire_time(self, previous: datetime | None, now: datetime) -> datetime:
+        """Return the next run, never more than one interval ahead and never behind."""
+        if previous is None:
+            return now + self.interval
+        planned = previous + self.interval
+        return planned if now < planned <= now + self.interval else now + self.interval
+
+
+class Periodic:
+    """The scheduler: a few threads that do housekeeping and take readings."""
+
+    def __init__(self, threads: int = 4) -> None:
+        self._scheduler = BackgroundScheduler(
+            executors={"default": ThreadPoolExecutor(threads)},
+            job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1},
+            timezone=timezone.utc,
+        )
+        self._scheduler.add_listener(self._tell, EVENT_JOB_MISSED | EVENT_JOB_MAX_INSTANCES | EVENT_JOB_ERROR)
+
+    def every(self, interval_s: float, name: str, work: Callable[[], None]) -> None:
+        """Run `work` each `interval_s` from now on; a second call of the same name replaces the first."""
+        self._scheduler.add_job(work, Every(interval_s), id=name, name=name, replace_existing=True)
+
+    def clock_stepped(self, now: datetime) -> None:
+        """Set every job's next run to `now`: what was planned was planned on a clock that is gone."""
+        for job in self._scheduler.get_jobs():
+            job.modify(next_run_time=now)
+        self._scheduler.wakeup()
+
+    def start(self) -> None:
+        """Begin."""
+        self._scheduler.start()
+
+    def stop(self) -> None:
+        """End without waiting for work under way: a reading that hangs must not hold the daemon."""
+        if self._scheduler.running:
+            self._scheduler.shutdown(wait=False)
+
+    @staticmethod
+    def _tell(event: JobEvent) -> None:
+        error = getattr(event, "exception", None)
+        log.warning("periodic.skipped", extra={"fields": {"work": event.job_id, "error": repr(error)}})

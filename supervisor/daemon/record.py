@@ -1,0 +1,129 @@
+"""Writes what the loop lives through into the store: it chooses what is kept, never what is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from supervisor.core import decisions as de
+from supervisor.core import events as ev
+from supervisor.core.flags import RedFlag
+from supervisor.core.job import Job
+from supervisor.core.moments import Moment
+from supervisor.daemon.announce import Announcer
+from supervisor.daemon.loop import Dossier
+from supervisor.store.store import Store
+
+SAVE_EVERY_S = 1.0
+"""A job whose steps alone moved is saved this often; the steps themselves are never late."""
+KERNEL_SEQUENCE = "kernel log sequence"
+KERNEL_BOOT = "kernel log boot"
+
+
+class StoreRecord:
+    """The loop's record: one turn, one commit."""
+
+    def __init__(self, store: Store, announcer: Announcer, folder: Callable[[str, int], Path], boot_id: str) -> None:
+        self._store = store
+        self._announcer = announcer
+        self._folder = folder
+        self._boot_id = boot_id
+        self._moved: dict[str, Job] = {}
+        self._saved_at: Moment | None = None
+
+    @contextmanager
+    def turn(self, now: Moment) -> Iterator[None]:
+        """Group what one event changes."""
+        with self._store.turn(now):
+            yield
+            if self._moved and (self._saved_at is None or now.seconds_since(self._saved_at) >= SAVE_EVERY_S):
+                self._save_moved()
+                self._saved_at = now
+
+    def event(self, event: ev.Event, dossier: Dossier | None) -> None:
+        """Keep an event."""
+        match event:
+            case ev.StepsMade():
+                self._store.add_steps(event)
+            case ev.GpusRead():
+                self._store.add_gpu_samples(event.readings)
+            case ev.HostRead():
+                self._store.add_host_sample(event.reading)
+            case ev.ProcessesRead():
+                self._store.add_process_sample(event.job, event.attempt, event.reading)
+            case ev.AlertTried():
+                self._announcer.tried(event)
+            case ev.AgentSaid():
+                self._agent_said(event, dossier)
+            case _:
+                self._rare(event)
+
+    def decision(self, before: Job, after: Job, decision: de.Decision) -> None:
+        """Keep a decision with what it changed, and queue its alerts."""
+        self._store.record_decision(decision)
+        flag = _told_with(before, decision)
+        if flag is not None:
+            self._store.record_flag(after.name, after.number, flag)
+        if isinstance(decision, de.Launch):
+            self._store.open_attempt(decision, str(self._folder(decision.job, decision.attempt)))
+        self._changed(before, after)
+        self._announcer.decision(before, after, decision)
+
+    def job(self, before: Job, after: Job, event: ev.Event) -> None:
+        """Keep how an event changed a job."""
+        if isinstance(event, ev.StepsMade) and before.phase is after.phase and before.incident == after.incident:
+            self._moved[after.name] = after
+            return
+        self._changed(before, after)
+        self._announcer.job(before, after, event.at)
+
+    def _changed(self, before: Job, after: Job) -> None:
+        self._moved[after.name] = after
+        self._save_moved()
+        if after.incident is not None and after.incident != before.incident:
+            self._store.save_incident(after.incident)
+        ended = after.attempt is not None and after.attempt.over
+        if ended and after.attempt is not None and not (before.attempt is not None and before.attempt.over):
+            self._store.close_attempt(after.name, after.attempt, self._end_of(after))
+
+    @staticmethod
+    def _end_of(job: Job) -> Moment:
+        attempt = job.attempt
+        if attempt is not None and attempt.exit is not None:
+            return attempt.exit.at
+        return attempt.last_step_at if attempt is not None and attempt.last_step_at is not None else job.since
+
+    def _save_moved(self) -> None:
+        for job in self._moved.values():
+            self._store.save_job(job)
+        self._moved.clear()
+
+    def _rare(self, event: ev.Event) -> None:
+        match event:
+            case ev.CheckpointSeen():
+                self._store.save_checkpoint(event.job, event.attempt, event.checkpoint, event.at)
+            case ev.OutputSeen():
+                self._store.save_offsets(event.job, event.attempt, output_bytes=event.offset)
+            case ev.KernelSaid():
+                self._store.set_note(KERNEL_SEQUENCE, str(event.sequence))
+                self._store.set_note(KERNEL_BOOT, self._boot_id)
+            case _:
+                pass
+        self._store.record_event(event)
+
+    def _agent_said(self, event: ev.AgentSaid, dossier: Dossier | None) -> None:
+        # A new daemon reads the agent's words from the start, to know the plan; what the record has, it has.
+        if dossier is not None and event.offset <= dossier.agent_offset:
+            return
+        self._store.record_event(event)
+        self._store.save_offsets(event.job, event.attempt, agent_log_bytes=event.offset)
+
+
+def _told_with(before: Job, decision: de.Decision) -> RedFlag | None:
+    """Return the flag that a decision brings up; the one that stopped an attempt is not told again at its end."""
+    if isinstance(decision, de.Warn | de.Stop):
+        return decision.flag
+    if isinstance(decision, de.Retry | de.GiveUp) and not (before.stop is not None and before.stop.flag is not None):
+        return decision.flag
+    return None

@@ -1,0 +1,87 @@
+"""Takes up what an earlier daemon left: what runs is re-adopted, what ended is told; it starts nothing."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from supervisor.core import decisions as de
+from supervisor.core.history import STEPS_KEPT
+from supervisor.core.job import ALIVE, Job, Phase
+from supervisor.daemon.attempt_watch import AttemptWatch, Clock, Followed, seed_records
+from supervisor.daemon.hands import DoingHands
+from supervisor.daemon.loop import Dossier, seeded
+from supervisor.runner.attempt import read_shim
+from supervisor.store.store import Cursors
+
+log = logging.getLogger(__name__)
+
+LAUNCH_UNDER_WAY_S = 15.0
+"""How old a launch may be whose shim has not left word yet: the daemon before us may have died in the midst of it."""
+
+
+class Recovery:
+    """Takes up jobs one by one, before the loop begins."""
+
+    def __init__(self, clock: Clock, hands: DoingHands, attempts: AttemptWatch) -> None:
+        self._clock = clock
+        self._hands = hands
+        self._attempts = attempts
+
+    def take_up(self, dossier: Dossier, cursors: Cursors, output_limit_bytes: int) -> None:
+        """Take up one job as the record has it."""
+        job = dossier.job = replace(dossier.job, shutting_down=False)
+        attempt = job.attempt
+        if job.phase not in ALIVE or attempt is None or attempt.over:
+            return
+        folder = self._hands.folder(job.name, attempt.number)
+        self._await_word(folder, job)
+        dossier.job = _with_cursors(job, cursors)
+        dossier.agent_offset = cursors.agent_log_bytes
+        now = self._clock.now()
+        seeded(dossier, seed_records(folder, cursors.recorder.get(0, 0), STEPS_KEPT, now), now)
+        followed = Followed(
+            job=job.name,
+            attempt=attempt.number,
+            folder=folder,
+            output_limit_bytes=output_limit_bytes,
+            cursors=dict(cursors.recorder),
+            output_offset=cursors.output_bytes,
+        )
+        if not self._hands.adopt(job.name, attempt.number, followed):
+            self._attempts.gone(job.name, attempt.number)
+        log.info("attempt.taken_up", extra={"fields": {"job": job.name, "attempt": attempt.number}})
+        self._act_again(dossier.job)
+
+    def _await_word(self, folder: Path, job: Job) -> None:
+        """Wait for the shim of a launch that was under way; an older one without word never came up."""
+        if job.phase is not Phase.STARTING or self._clock.now().seconds_since(job.since) > LAUNCH_UNDER_WAY_S:
+            return
+        until = self._clock.now().plus(3.0)
+        while read_shim(folder) is None and self._clock.now().seconds_since(until) < 0:
+            time.sleep(0.05)
+
+    def _act_again(self, job: Job) -> None:
+        """Carry out once more what was decided: whether it was carried out before, nobody knows."""
+        order, now = job.stop, self._clock.now()
+        if order is None:
+            return
+        if job.phase is Phase.KILLING:
+            kill = de.Kill(at=now, job=job.name, attempt=job.number, reason=order.reason)
+            self._hands.act(kill, job, None)
+        elif job.phase is Phase.STOPPING:
+            stop = de.Stop(
+                at=now, job=job.name, attempt=job.number, reason=order.reason, save=order.save, flag=order.flag
+            )
+            self._hands.act(stop, job, None)
+
+
+def _with_cursors(job: Job, cursors: Cursors) -> Job:
+    """Return the job with the last step that the record knows: steps are written more often than jobs."""
+    attempt = job.attempt
+    if attempt is None or cursors.last_step is None or (attempt.last_step or 0) >= cursors.last_step:
+        return job
+    ledger = job.ledger.stepped(cursors.last_step)
+    return replace(job, attempt=replace(attempt, last_step=cursors.last_step), ledger=ledger)

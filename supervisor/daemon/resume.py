@@ -1,0 +1,105 @@
+"""Looks for the place to resume from: finds the checkpoints of a job, has them proven, lets `core` choose.
+
+It never opens a checkpoint itself; a prover in the job's own interpreter does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from glob import iglob
+from pathlib import Path
+
+from supervisor.core.checkpoints import (
+    Checkpoint,
+    Fingerprint,
+    ResumePoint,
+    Verdict,
+    before_trouble,
+    choose,
+    of_this_training,
+)
+
+Prove = Callable[[Path], Checkpoint]
+CHECKPOINTS_LOOKED_AT = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """What to look through."""
+
+    known: tuple[Checkpoint, ...]
+    """Checkpoints that the record knows, each with the fingerprint it had then."""
+    globs: tuple[str, ...]
+    cwd: str
+    trouble_unix_s: float | None
+    trouble_step: int | None
+    batches_per_epoch: int | None
+    began_unix_s: float | None = None
+    """When the training was last started from the beginning; what is older belongs to another run."""
+
+
+def fingerprint(path: Path) -> Fingerprint | None:
+    """Return what `stat` tells about a file, or None where there is none."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return Fingerprint(size_bytes=stat.st_size, modified_ns=stat.st_mtime_ns, inode=stat.st_ino)
+
+
+def candidates(search: Search) -> tuple[Checkpoint, ...]:
+    """Return the checkpoints of this run that exist now, last written first; a verdict holds for an unchanged file."""
+    known = {one.key: one for one in search.known}
+    paths = dict.fromkeys([one.path for one in search.known] + list(globbed(search.globs, search.cwd)))
+    found = []
+    for path in paths:
+        now = fingerprint(Path(path))
+        if now is not None:
+            found.append(known.get((path, now), Checkpoint(path=path, fingerprint=now)))
+    ours = of_this_training(found, search.began_unix_s)
+    return tuple(sorted(ours, key=lambda one: one.saved_unix_s, reverse=True)[:CHECKPOINTS_LOOKED_AT])
+
+
+def globbed(globs: Iterable[str], cwd: str) -> Iterable[str]:
+    """Return the files that the configured patterns name; relative patterns start from the job's directory."""
+    for pattern in globs:
+        for path in iglob(str(Path(cwd) / Path(pattern).expanduser()), recursive=True):  # noqa: PTH207 - absolute
+            if Path(path).is_file():
+                yield str(Path(path))
+
+
+def find(search: Search, prove: Prove, tell: Callable[[Checkpoint], None]) -> ResumePoint:
+    """Return where to resume; `tell` hears every verdict, also of those condemned for being too new."""
+    todo = candidates(search)
+    sound = {one.key for one in before_trouble(todo, search.trouble_unix_s, search.trouble_step)}
+    judged: list[Checkpoint] = []
+    for one in todo:
+        proven = any(other.verdict is Verdict.PROVEN for other in judged)
+        verdict = one
+        if one.key not in sound:
+            verdict = replace(one, verdict=Verdict.REJECTED, reason="saved after the trouble began")
+        elif one.verdict is None and not proven:
+            verdict = placed(merged(one, prove(Path(one.path))), search.batches_per_epoch)
+        if verdict != one:
+            tell(verdict)
+        judged.append(verdict)
+    return choose(judged, search.trouble_unix_s, search.trouble_step, began_unix_s=search.began_unix_s)
+
+
+def merged(known: Checkpoint, proof: Checkpoint) -> Checkpoint:
+    """Return the proof with what the training itself had said about the same content."""
+    if proof.fingerprint != known.fingerprint:
+        return proof
+    return replace(
+        proof,
+        epoch=known.epoch if proof.epoch is None else proof.epoch,
+        step=known.step if proof.step is None else proof.step,
+    )
+
+
+def placed(one: Checkpoint, batches_per_epoch: int | None) -> Checkpoint:
+    """Return it with the step at which a training resumed from it goes on, where only its epoch is known."""
+    if one.step is not None or one.epoch is None or batches_per_epoch is None:
+        return one
+    return replace(one, step=(one.epoch + 1) * batches_per_epoch)

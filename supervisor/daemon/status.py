@@ -1,0 +1,91 @@
+"""Composes what `status` shows out of the loop's dossiers; pure, called in the deciding thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from supervisor.control import types
+from supervisor.control.shapes import finite
+from supervisor.core.decide import judge
+from supervisor.core.history import History
+from supervisor.core.job import ALIVE, Job, Phase
+from supervisor.core.moments import Moment
+from supervisor.daemon.loop import Dossier
+
+PACE_OVER_S = 60.0
+
+
+def steps_per_s(history: History | None) -> float | None:
+    """Return the pace of the last minute's steps, stages other than stepping included; None before two steps."""
+    if history is None or len(history.steps) < 2:
+        return None
+    last = history.steps[-1]
+    recent = [one for one in history.steps if last.at.seconds_since(one.at) <= PACE_OVER_S]
+    took_s = last.at.seconds_since(recent[0].at)
+    return (len(recent) - 1) / took_s if took_s > 0 else None
+
+
+def steps_total(history: History | None) -> int | None:
+    """Return how many steps the whole training has, as far as its plan is known."""
+    if history is None or history.epochs is None or history.batches_per_epoch is None:
+        return None
+    return history.epochs * history.batches_per_epoch
+
+
+def job_status(dossier: Dossier, now: Moment) -> types.JobStatus:
+    """Return where one job stands."""
+    job, history = dossier.job, dossier.history
+    attempt, alive = job.attempt, job.phase in ALIVE
+    pace = steps_per_s(history) if job.phase is Phase.RUNNING else None
+    total = steps_total(history)
+    last = attempt.last_step if attempt else None
+    stage = history.stage if history and alive else None
+    return types.JobStatus(
+        name=job.name,
+        phase=job.phase.value,
+        stage=stage.value if stage else None,
+        since=job.since.unix_s,
+        attempt=job.number,
+        pid=attempt.training_pid if attempt and alive else None,
+        epoch=attempt.epoch if attempt else None,
+        epochs=history.epochs if history else None,
+        step=last,
+        steps_total=total,
+        steps_per_s=pace,
+        last_step_at=attempt.last_step_at.unix_s if attempt and attempt.last_step_at else None,
+        eta=_eta(now, pace, last, total),
+        loss=finite(attempt.loss) if attempt else None,
+        restarts=job.ledger.total,
+        reason=job.reason,
+        hooked=history.claimed if history and alive else False,
+        unkillable=job.unkillable,
+        flags=list(_standing(dossier, now)) if alive else [],
+        gpus=list(dossier.gpus_used),
+    )
+
+
+def _eta(now: Moment, pace: float | None, last: int | None, total: int | None) -> float | None:
+    if not pace or last is None or total is None:
+        return None
+    return now.unix_s + max(0, total - last) / pace
+
+
+def _standing(dossier: Dossier, now: Moment) -> Iterable[str]:
+    if dossier.history is not None:
+        yield from (f"{flag.rule}: {flag.message}" for flag in judge(dossier.rules, dossier.history))
+
+
+def line(jobs: Iterable[Job], problem: str | None) -> str:
+    """Return one line for `systemctl status`: `yolo running (epoch 4, step 5120, loss 1.42); mi50 backoff: ...`."""
+    parts = [_job_line(job) for job in jobs] or ["no jobs configured"]
+    return "; ".join([*parts, *([f"problem: {problem}"] if problem else [])])[:400]
+
+
+def _job_line(job: Job) -> str:
+    attempt = job.attempt
+    if job.phase is Phase.RUNNING and attempt is not None and attempt.last_step is not None:
+        epoch = "" if attempt.epoch is None else f"epoch {attempt.epoch + 1}, "
+        loss = finite(attempt.loss)
+        shown = "" if loss is None else f", loss {loss:.4g}"
+        return f"{job.name} running ({epoch}step {attempt.last_step}{shown})"
+    return f"{job.name} {job.phase.value}" + (f": {job.reason}" if job.reason else "")

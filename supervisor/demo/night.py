@@ -1,0 +1,176 @@
+"""One night in three minutes: a real YOLO training under a real daemon, hurt three times, told as it happens.
+
+It uses the daemon as anybody does, through its configuration, its socket and its webhook; it looks into nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from supervisor.control.client import Client, UnreachableError
+from supervisor.demo.receiver import Receiver
+
+IMAGES = Path(__file__).with_name("images.py")
+TRAINING = Path(__file__).with_name("training.py")
+"""Run by the training's interpreter; never imported here, for they need what only that environment has."""
+
+EPOCHS = 8
+WOUNDS = (("hang", 2, 5), ("nan", 4, 4), ("kill", 6, 7))
+"""Name, epoch from 0, batch from 1."""
+EXPECTED = {"stall": "the batch that never returns", "non_finite_loss": "the NaN loss", "crash": "the SIGKILL"}
+LIMIT_S = 600.0
+STALL_LIMIT_S = 8.0
+
+CONFIG = """\
+[supervisor]
+state_dir = {state}
+launcher = "direct"
+
+[kernel_log]
+enabled = false
+
+[jobs.night]
+command = {command}
+cwd = {folder}
+conv2d = "unfold"
+grace_s = 3
+save_s = 5
+
+[jobs.night.env]
+YOLO_CONFIG_DIR = {settings}
+YOLO_OFFLINE = "true"
+CUDA_VISIBLE_DEVICES = ""
+
+[jobs.night.rules.stall]
+limit_s = {stall_limit_s}
+
+[jobs.night.rules.start_timeout]
+setup_limit_s = 240
+warmup_limit_s = 60
+
+[jobs.night.rules.disk_low]
+enabled = false
+
+[alerts.here]
+url = {url}
+min_severity = "info"
+allow_private = true
+"""
+
+
+class NotShownError(RuntimeError):
+    """The demonstration did not show what it promises; the text says what was missing."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Night:
+    """The demonstration's places and its narrator."""
+
+    folder: Path
+    train_python: Path
+    daemon: tuple[str, ...]
+    say: Callable[[str], None]
+    epochs: int = EPOCHS
+    wounds: tuple[tuple[str, int, int], ...] = WOUNDS
+    stall_limit_s: float = STALL_LIMIT_S
+    began_s: float = field(default_factory=time.perf_counter)
+
+    def run(self) -> list[dict[str, Any]]:
+        """Live through the night; return its incidents, oldest first. Raises NotShownError."""
+        self._tell("drawing 48 + 8 thermal-like images")
+        data = self._draw()
+        with Receiver(self._heard) as here:
+            (self.folder / "config.toml").write_text(self._config(data, here.url))
+            self._tell("starting rocm-supervisord in the foreground, its state in " + str(self.folder / "state"))
+            with (self.folder / "daemon.log").open("ab") as log:
+                command = [*self.daemon, "--config", str(self.folder / "config.toml")]
+                process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            try:
+                return self._watch(process, Client(self.folder / "state" / "control.sock"))
+            finally:
+                process.send_signal(signal.SIGTERM)
+                process.wait(60)
+
+    def _draw(self) -> Path:
+        command = [str(self.train_python), str(IMAGES), str(self.folder / "data")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=_bare_environment())
+        if done.returncode != 0:
+            raise NotShownError(f"{self.train_python} cannot draw the images: {done.stderr.strip()[-300:]}")
+        return Path(done.stdout.strip().splitlines()[-1])
+
+    def _config(self, data: Path, url: str) -> str:
+        command = [str(self.train_python), str(TRAINING), "--data", str(data), "--epochs", str(self.epochs)]
+        command += ["--project", str(self.folder / "runs"), "--scars", str(self.folder / "scars")]
+        for name, epoch, batch in self.wounds:
+            command += ["--wound", f"{name}:{epoch}:{batch}"]
+        values = {
+            "state": self.folder / "state",
+            "folder": self.folder,
+            "settings": self.folder / "yolo",
+            "url": url,
+        }
+        quoted = {key: json.dumps(str(value)) for key, value in values.items()}
+        return CONFIG.format(command=json.dumps(command), stall_limit_s=self.stall_limit_s, **quoted)
+
+    def _watch(self, process: subprocess.Popen[bytes], client: Client) -> list[dict[str, Any]]:
+        last = ""
+        while time.perf_counter() - self.began_s < LIMIT_S:
+            if process.poll() is not None:
+                raise NotShownError(f"the daemon ended with {process.returncode}; see {self.folder / 'daemon.log'}")
+            time.sleep(0.5)
+            try:
+                job = client.get("/v1/status")["jobs"][0]
+            except UnreachableError:
+                continue  # it is still coming up; should it not, LIMIT_S or its exit status tells
+            now = _standing(job)
+            if now != last:
+                self._tell(now)
+                last = now
+            if job["phase"] in ("finished", "failed"):
+                return self._proved(job, client.get("/v1/incidents")["incidents"])
+        raise NotShownError(f"not finished after {LIMIT_S:.0f} s; see {self.folder / 'daemon.log'}")
+
+    def _proved(self, job: dict[str, Any], incidents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        if job["phase"] != "finished":
+            raise NotShownError(f"the job {job['phase']}: {job['reason']}")
+        for rule, wound in EXPECTED.items():
+            if not any(one["rule"] == rule and one["outcome"] == "resumed" for one in incidents):
+                raise NotShownError(f"{wound} was not found and resumed (no incident of rule {rule})")
+        return sorted(incidents, key=lambda one: one["at"])
+
+    def _heard(self, body: dict[str, Any]) -> None:
+        told = body.get("data", {})
+        self._tell(f"    webhook {body.get('type')}: {told.get('message') or told.get('reason') or told.get('job')}")
+
+    def _tell(self, text: str) -> None:
+        self.say(f"{time.perf_counter() - self.began_s:6.1f} s  {text}")
+
+
+def _standing(job: dict[str, Any]) -> str:
+    if job["phase"] == "running" and job["step"] is not None:
+        loss = "" if job["loss"] is None else f", loss {job['loss']:.2f}"
+        pace = "" if job["steps_per_s"] is None else f", {job['steps_per_s']:.1f} steps/s"
+        # One line an epoch: the steps between are what the status is for.
+        return f"training: attempt {job['attempt']}, epoch {job['epoch'] + 1} of {job['epochs'] or '?'}" + (
+            "" if job["stage"] != "checkpoint" else f", step {job['step']}{loss}{pace}: checkpoint"
+        )
+    why = f": {job['reason']}" if job["reason"] else ""
+    return f"{job['phase']}, attempt {job['attempt']}{why}"
+
+
+def _bare_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "ROCM_SUPERVISOR_"))}
+
+
+def daemon_command() -> tuple[str, ...]:
+    """Return how the daemon of this very installation is started."""
+    return (sys.executable, "-m", "supervisor.daemon.main")

@@ -1,0 +1,176 @@
+"""`supervisorctl setup`: what it writes, what it leaves alone, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from supervisor.cli.setup import barrier, perform
+from supervisor.cli.setup_plan import Installation, Owner, RunCommand, filled, system_plan, user_plan
+from supervisor.runner import shim
+from supervisor.shipped import shipped
+from tests.rigs.installed_box import OWNER, ROOT, InstalledBox
+
+HERE = Installation(
+    bin=Path("/opt/rocm-supervisor/bin"),
+    python=Path("/opt/rocm-supervisor/bin/python"),
+    shim=Path(shim.__file__),
+    systemd=shipped("systemd"),
+    example=shipped("config.toml"),
+)
+
+
+ANN = Owner(name=OWNER, group=OWNER)
+
+
+def lines_of(output: str) -> list[str]:
+    return [line.split(maxsplit=1)[0] for line in output.partition("\n\n")[0].splitlines()]
+
+
+def test_a_prefix_gets_all_files_and_no_marks_are_left(tmp_path: Path) -> None:
+    said = [perform(step, prefix=tmp_path, dry_run=False) for step in system_plan(HERE, ANN, files_only=True)]
+    assert all(line.startswith("wrote") for line in said)
+    files = sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    assert [str(path.relative_to(tmp_path)) for path in files] == [
+        "etc/polkit-1/rules.d/50-rocm-supervisor.rules",
+        "etc/rocm-supervisor/config.toml",
+        "etc/systemd/system/rocm-run@.service",
+        "etc/systemd/system/rocm-run@.service.d/owner.conf",
+        "etc/systemd/system/rocm-runs.slice",
+        "etc/systemd/system/rocm-supervisor.service",
+        "etc/systemd/system/rocm-supervisor.service.d/owner.conf",
+        "etc/systemd/system/rocm-supervisor.socket",
+        "etc/sysusers.d/rocm-supervisor.conf",
+        "etc/tmpfiles.d/rocm-supervisor.conf",
+    ]
+    units = [path.read_text() for path in files if "systemd/system" in str(path)]
+    assert not any(mark in unit for unit in units for mark in ("@BIN@", "@PYTHON@", "@SHIM@"))
+    assert (tmp_path / "etc/rocm-supervisor/config.toml").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_package_makes_no_users(tmp_path: Path) -> None:
+    assert not [step for step in system_plan(HERE, ANN, files_only=True) if isinstance(step, RunCommand)]
+
+
+def test_a_second_call_changes_nothing_and_a_changed_unit_is_put_right(tmp_path: Path) -> None:
+    steps = system_plan(HERE, ANN, files_only=True)
+    for step in steps:
+        perform(step, prefix=tmp_path, dry_run=False)
+    again = [perform(step, prefix=tmp_path, dry_run=False) for step in steps]
+    assert [line.split()[0] for line in again] == ["unchanged"] * (len(steps) - 1) + ["kept"]
+    slice_ = tmp_path / "etc/systemd/system/rocm-runs.slice"
+    slice_.write_text("[Slice]\nCPUWeight=1\n")
+    third = [perform(step, prefix=tmp_path, dry_run=False) for step in steps]
+    assert [line.split()[0] for line in third].count("replaced") == 1
+    assert "CPUWeight=1" not in slice_.read_text()
+
+
+def test_settings_that_are_there_are_never_touched(tmp_path: Path) -> None:
+    config = tmp_path / "etc/rocm-supervisor/config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text("# mine\n")
+    for step in system_plan(HERE, ANN, files_only=True):
+        perform(step, prefix=tmp_path, dry_run=False)
+    assert config.read_text() == "# mine\n"
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
+    for step in system_plan(HERE, ANN, files_only=False):
+        assert perform(step, prefix=tmp_path, dry_run=True).startswith("would ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_that_would_need_quoting_is_refused_before_anything_is_written() -> None:
+    odd = Installation(bin=Path("/opt/my venv"), python=HERE.python, shim=HERE.shim, systemd=HERE.systemd,
+                       example=HERE.example)  # fmt: skip
+    with pytest.raises(ValueError, match="my venv cannot stand in a unit"):
+        system_plan(odd, ANN, files_only=True)
+    with pytest.raises(ValueError, match="cannot stand in a unit"):
+        filled("ExecStart=@BIN@/x", odd)
+
+
+def test_a_persons_settings_keep_state_in_their_home() -> None:
+    config = next(step for step in user_plan(HERE, Path("/home/ann")) if step.path.name == "config.toml")
+    assert '\nstate_dir = "~/.local/state/rocm-supervisor"\n' in config.text
+    run = next(step for step in user_plan(HERE, Path("/home/ann")) if step.path.name == "rocm-run@.service")
+    assert " %h/.local/state/rocm-supervisor/jobs/%i/current\n" in run.text
+
+
+def test_the_directory_that_shuts_somebody_out_is_named(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "venv").mkdir(parents=True)
+    python = home / "venv" / "python"
+    python.write_text("")
+    link = tmp_path / "python"
+    link.symlink_to(python)
+    for folder in (*tmp_path.parents, tmp_path):
+        if folder.stat().st_uid == os.geteuid() and folder != Path("/"):
+            folder.chmod(folder.stat().st_mode | 0o055)
+    assert barrier(link, uid=60000, groups=[60000]) is None
+    home.chmod(0o700)
+    assert barrier(link, uid=60000, groups=[60000]) == home.resolve()
+    assert barrier(link, uid=os.geteuid(), groups=[60000]) is None
+
+
+@pytest.mark.systemd
+def test_setup_on_a_machine_can_be_repeated(installed: InstalledBox) -> None:
+    done = installed.setup(f"--owner {OWNER}")
+    assert done.ok, done.output
+    assert set(lines_of(done.output)) == {"unchanged", "ran", "kept"}
+    assert "systemctl enable --now rocm-supervisor" in done.output
+    groups = installed.box.run(f"id -nG {OWNER}", check=True).output.split()
+    assert "rocm-supervisor" in groups
+    stat = installed.box.run("stat -c '%a %U %G' /var/lib/rocm-supervisor/jobs /etc/rocm-supervisor/config.toml")
+    assert stat.output.splitlines() == ["2770 rocm-supervisor rocm-supervisor", "640 root rocm-supervisor"]
+
+
+@pytest.mark.systemd
+@pytest.mark.parametrize(
+    ("words", "user", "complaint"),
+    [
+        ("--owner carl", None, "this machine has no such user"),
+        ("--owner root", None, "could then run anything as root"),
+        ("", None, "--owner NAME is the user who owns data"),
+        (f"--owner {OWNER}", OWNER, "run it as root"),
+        (f"--owner {OWNER} --user", OWNER, "exclude each other"),
+        ("--user", None, "run it without sudo"),
+    ],
+)
+def test_a_mistake_is_named_with_its_remedy(
+    installed: InstalledBox, words: str, user: str | None, complaint: str
+) -> None:
+    done = installed.setup(words, user=user)
+    assert done.status == 1
+    assert complaint in done.output
+    assert "Traceback" not in done.output
+
+
+@pytest.mark.systemd
+def test_an_installation_that_the_owner_cannot_read_is_refused(installed: InstalledBox) -> None:
+    closed = ROOT
+    mode = installed.box.run(f"stat -c %a {closed}", check=True).output.strip()
+    installed.box.run(f"chmod 750 {closed}", check=True)
+    try:
+        done = installed.setup(f"--owner {OWNER}")
+        assert done.status == 1
+        assert f"{closed} is closed to them (mode 0750)" in done.output
+    finally:
+        installed.box.run(f"chmod {mode} {closed}", check=True)
+
+
+@pytest.mark.systemd
+def test_the_units_of_one_person_verify(installed: InstalledBox) -> None:
+    done = installed.setup("--user", user=OWNER)
+    assert done.ok, done.output
+    assert "loginctl enable-linger" in done.output
+    assert set(lines_of(done.output)) == {"wrote"}
+    assert set(lines_of(installed.setup("--user", user=OWNER).output)) == {"unchanged", "kept"}
+    units = f"/home/{OWNER}/.config/systemd/user"
+    verified = installed.box.run(
+        f"cd {units}; systemd-analyze --user verify rocm-supervisor.service rocm-supervisor.socket rocm-run@x.service",
+        user=OWNER,
+        environment={"HOME": f"/home/{OWNER}", "XDG_RUNTIME_DIR": "/tmp"},
+    )
+    assert (verified.status, verified.output) == (0, "")
