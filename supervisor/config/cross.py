@@ -80,8 +80,6 @@ def _places(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
     """Warn of what is not there now; it may be mounted by the time the job starts."""
     if job.cwd is not None and not Path(job.cwd).is_dir():
         yield _absent(file, f"{key}.cwd", "is no directory here", job.cwd)
-    if job.python is not None and not Path(job.python).is_file():
-        yield _absent(file, f"{key}.python", "is no file here", job.python)
     for where, command in (("command", job.command), ("resume.command", job.resume.command)):
         if command and command[0].startswith("/") and not Path(command[0]).is_file():
             yield _absent(file, f"{key}.{where}[0]", "is no file here", command[0])

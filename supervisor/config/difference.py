@@ -29,7 +29,6 @@ LATER: tuple[tuple[str, str], ...] = (
     ("jobs.*.env*", ATTEMPT),
     ("jobs.*.conv2d", ATTEMPT),
     ("jobs.*.gpus", ATTEMPT),
-    ("jobs.*.python", ATTEMPT),
     ("jobs.*.resume.command", ATTEMPT),
 )
 """When a key takes effect, the first match counting; an empty word, like no match, means at once."""

@@ -96,8 +96,6 @@ class JobSettings(Struct, frozen=True, kw_only=True):
     conv2d: Literal["auto", "off", "unfold", "unfold_reference"] = "auto"
     gpus: list[Gpu] = field(default_factory=list)
     """Empty: every card."""
-    python: PathText | None = None
-    """Interpreter that proves checkpoints; None: found from the command."""
     checkpoints: CheckpointSettings = field(default_factory=CheckpointSettings)
     resume: ResumeSettings = field(default_factory=ResumeSettings)
     rules: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -26,13 +26,13 @@ from supervisor.daemon.checkpoint_watch import CheckpointWatch
 from supervisor.daemon.hands import DoingHands, Means
 from supervisor.daemon.inbox import Inbox
 from supervisor.daemon.loop import Dossier, Loop
-from supervisor.daemon.proof import prover_of
 from supervisor.daemon.record import KERNEL_BOOT, KERNEL_SEQUENCE, StoreRecord
 from supervisor.daemon.recovery import Recovery
 from supervisor.daemon.telemetry import KernelWatch, Telemetry
 from supervisor.daemon.view import Newest
 from supervisor.runner.evidence import EvidenceFacts
 from supervisor.runner.launcher import Launcher
+from supervisor.runner.proving import Prover
 from supervisor.runner.watch import ExitWatch
 from supervisor.sources.gpus import GpuWatch
 from supervisor.sources.kmsg import KernelLog
@@ -63,6 +63,7 @@ class Assembly:
         self.cards = CardsUsed(self.newest)
         self.attempts = AttemptWatch(clock, self.inbox.put, self._cleared)
         self.exits = ExitWatch(lambda gone: self.attempts.gone(gone.job, gone.attempt))
+        self.prove = Prover().prove
         self.checkpoints = CheckpointWatch(clock, self.inbox.put)
         self.hands = DoingHands(clock, self.inbox.put, self._means(group))
         self.record = StoreRecord(self.store, self.announcer, self.hands.folder, boot_id)
@@ -80,7 +81,7 @@ class Assembly:
             exits=self.exits,
             checkpoints=self.checkpoints,
             settings=lambda name: self.settings.jobs[name],
-            prover=prover_of(self.launcher, self.state, group),
+            prove=self.prove,
             known_checkpoints=self.store.checkpoints,
             evidence=self.evidence,
             gfx_versions=self.cards.gfx_versions,

@@ -48,7 +48,7 @@ class Means:
     exits: ExitWatch
     checkpoints: CheckpointWatch
     settings: Callable[[str], JobSettings]
-    prover: Callable[[str, JobSettings], Prove]
+    prove: Prove
     known_checkpoints: Callable[[str], tuple[Checkpoint, ...] | None]
     """Called in the deciding thread only."""
     evidence: Callable[[Job, History | None], evidence.EvidenceFacts]
@@ -96,10 +96,6 @@ class DoingHands:
             case _:
                 pass
 
-    def prover(self, job: str, settings: JobSettings) -> Prove:
-        """Return what proves a job's checkpoints."""
-        return self._means.prover(job, settings)
-
     def search(self, job: Job, history: History | None) -> bool:
         """Look for where to resume; return False where the record cannot be read now.
 
@@ -130,13 +126,13 @@ class DoingHands:
             self._saved(event, job, Path(str(path)))
 
     def _saved(self, event: ev.AgentSaid, job: Job, path: Path) -> None:
-        stat, settings = fingerprint(path), self._means.settings(job.name)
+        stat = fingerprint(path)
         if stat is None or stat.modified_ns / 1e9 > event.at.unix_s + 1.0:
             return  # rewritten since: the later word about it counts
         epoch, step = _whole(event.facts.get("epoch")), _whole(event.facts.get("step"))
         seen = Checkpoint(path=str(path), fingerprint=stat, epoch=epoch, step=step)
         self._put(ev.CheckpointSeen(at=event.at, job=job.name, attempt=event.attempt, checkpoint=seen))
-        prove = self._means.prover(job.name, settings)
+        prove = self._means.prove
         saved = Saved(job=job.name, attempt=event.attempt, path=path, prove=prove, epoch=epoch, step=step)
         self._means.checkpoints.saved(saved)
 
@@ -235,12 +231,10 @@ class DoingHands:
             time.sleep(KILL_AGAIN_S if rounds < 10 else RESTING_KILL_S)
 
     def _search(self, job: Job, search: Search) -> None:
-        settings = self._means.settings(job.name)
-
         def tell(checkpoint: Checkpoint) -> None:
             self._put(ev.CheckpointSeen(at=self._clock.now(), job=job.name, attempt=job.number, checkpoint=checkpoint))
 
-        point = find(search, self._means.prover(job.name, settings), tell)
+        point = find(search, self._means.prove, tell)
         self._put(ev.ResumePointFound(at=self._clock.now(), job=job.name, attempt=job.number, point=point))
 
 

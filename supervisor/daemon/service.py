@@ -110,9 +110,7 @@ class Service:
         for job, attempt, _ in parts.telemetry.live():
             settings = parts.settings.jobs[job]
             for path in globbed(settings.checkpoints.paths, parts.hands.working_directory(job, settings)):
-                parts.checkpoints.looked(
-                    Saved(job=job, attempt=attempt, path=Path(path), prove=parts.hands.prover(job, settings)), now
-                )
+                parts.checkpoints.looked(Saved(job=job, attempt=attempt, path=Path(path), prove=parts.prove), now)
 
     # --- after each turn, in the deciding thread ------------------------------------------------------------------
 

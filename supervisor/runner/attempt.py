@@ -18,6 +18,7 @@ from supervisor.core import folder as names
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus
 from supervisor.runner import shim
+from supervisor.runner.shim import Process
 
 AGENT_PATH = Path(supervisor.__file__).resolve().parent / "agent" / "path"
 NOTE_LIMIT_BYTES = 65536
@@ -164,6 +165,17 @@ def read_shim(folder: Path) -> ShimNote | None:
         started_unix_s=_number(note.get("started_unix_s")),
         problem=_text(note.get("problem")),
     )
+
+
+def living_shim(folder: Path) -> Process | None:
+    """Return the shim that shim.json names if it lives: its start time and boot guard against a reused number."""
+    note = read_shim(folder)
+    if note is None or note.boot_id != shim.boot_id():
+        return None
+    process = shim.read_process(note.pid)
+    if process is None or process.dead or process.start_ticks != note.start_ticks:
+        return None
+    return process
 
 
 def read_exit(folder: Path, now: Moment) -> ExitStatus | None:

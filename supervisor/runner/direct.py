@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from supervisor.runner import shim
-from supervisor.runner.attempt import read_shim, read_start_error
+from supervisor.runner.attempt import living_shim, read_shim, read_start_error
 from supervisor.runner.launcher import LAUNCH_LIMIT_S, LaunchError
 from supervisor.runner.shim import Process
 
@@ -84,14 +84,11 @@ class DirectLauncher:
 
 
 def _shims(folder: Path) -> list[Process]:
-    """Return the living shim of the attempt; its start time and boot guard against a reused number."""
-    note = read_shim(folder)
-    if note is None:
+    """Return the living shim of the attempt, also one that has left no word yet."""
+    if read_shim(folder) is None:
         return _shims_by_command(folder)
-    process = shim.read_process(note.pid) if note.boot_id == shim.boot_id() else None
-    if process is None or process.dead or process.start_ticks != note.start_ticks:
-        return []
-    return [process]
+    living = living_shim(folder)
+    return [living] if living else []
 
 
 def _members(folder: Path, shims: list[Process]) -> list[Process]:

@@ -20,7 +20,7 @@ from typing import TypeAlias
 from supervisor.core import folder as names
 from supervisor.core.readings import GpuReading, HostReading, StepRecord
 from supervisor.runner import shim
-from supervisor.runner.attempt import read_shim
+from supervisor.runner.attempt import living_shim
 from supervisor.runner.launcher import Launcher
 from supervisor.runner.shim import Process
 
@@ -167,13 +167,8 @@ def _wait_for_growth(dumps: dict[int, Path], before: dict[int, int]) -> list[int
 
 def _tree(folder: Path) -> list[Process]:
     """Return the shim and what is below it; without a shim's word, nothing."""
-    note = read_shim(folder)
-    if note is None or note.boot_id != shim.boot_id():
-        return []
-    own = shim.read_process(note.pid)
-    if own is None or own.dead or own.start_ticks != note.start_ticks:
-        return []
-    return [own, *shim.descendants(own.pid, shim.read_processes())]
+    own = living_shim(folder)
+    return [] if own is None else [own, *shim.descendants(own.pid, shim.read_processes())]
 
 
 def _take_processes(folder: Path, target: Path) -> list[str]:

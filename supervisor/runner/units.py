@@ -16,9 +16,8 @@ from pathlib import Path
 
 from supervisor.core import folder as names
 from supervisor.runner import shim
-from supervisor.runner.attempt import read_shim, read_start_error
+from supervisor.runner.attempt import living_shim, read_shim, read_start_error
 from supervisor.runner.launcher import LAUNCH_LIMIT_S, LaunchError
-from supervisor.runner.shim import Process
 
 CALL_LIMIT_S = 5.0
 POLL_S = 0.05
@@ -74,7 +73,7 @@ class UnitLauncher:
 
     def signal(self, slot: str, folder: Path, signal_number: int) -> bool:
         """See `Launcher.signal`: by ourselves where we may, else through systemd."""
-        process = _shim_of(folder)
+        process = living_shim(folder)
         if process is None:
             return False
         if shim.send(process, signal_number):
@@ -89,7 +88,7 @@ class UnitLauncher:
 
     def alive(self, slot: str, folder: Path) -> bool:
         """See `Launcher.alive`. Where systemd does not answer it is True: nothing may start beside a maybe."""
-        if _shim_of(folder) is not None:
+        if living_shim(folder) is not None:
             return True
         if not self._is_current(slot, folder):
             return False
@@ -208,13 +207,3 @@ def with_remedy(said: str) -> str:
     """Return what systemd said with what helps against it, where that is known."""
     said = " / ".join(line.strip() for line in said.splitlines() if not line.startswith("See "))
     return next((f"{said} ({remedy})" for sign, remedy in REMEDIES if sign in said), said)
-
-
-def _shim_of(folder: Path) -> Process | None:
-    note = read_shim(folder)
-    if note is None or note.boot_id != shim.boot_id():
-        return None
-    process = shim.read_process(note.pid)
-    if process is None or process.dead or process.start_ticks != note.start_ticks:
-        return None
-    return process

@@ -22,7 +22,6 @@ SHOWN_OTHERWISE = {
     "jobs.yolo.command",
     "jobs.yolo.cwd",
     "jobs.yolo.env",
-    "jobs.yolo.python",
     "jobs.yolo.checkpoints.paths",
     "jobs.yolo.resume.command",
     "jobs.yolo.rules.vram_high.limit_bytes",
