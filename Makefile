@@ -32,6 +32,8 @@ OWNER_PYTHON ?= $(if $(OWNER_BASE),$(OWNER)/bin/python)
 TRAIN_READY := $(if $(filter $(CURRENT)/bin/python,$(TRAIN_PYTHON)),$(CURRENT)/ready)
 OWNER_READY := $(if $(filter $(OWNER)/bin/python,$(OWNER_PYTHON)),$(OWNER)/ready)
 
+PEERS := $(CACHE)/peers
+
 .PHONY: help demo test check lint types contracts bench clean
 
 help:
@@ -71,16 +73,30 @@ lint: $(VENV)/ready
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 
-# The folders of the tests are checked one by one: each has its own conftest and its own fakes, by the same names.
+# The folders of the tests are checked one by one: each has its own conftest. Rigs are checked with what uses them.
 types: $(VENV)/ready
 	$(VENV)/bin/mypy
-	for folder in tests/*/; do
+	for folder in $(filter-out tests/rigs/,$(sort $(wildcard tests/*/))); do
 		echo "$$folder"
 		$(VENV)/bin/mypy "$$folder"
 	done
 
 contracts: $(VENV)/ready
 	$(VENV)/bin/lint-imports
+
+# Supervisor in an environment of its own; NVRx in another, which finds torch in the training environment.
+$(PEERS)/ready: $(VENV)/ready $(TRAIN_READY)
+	@$(PYTHON) -m venv --clear "$(PEERS)/supervisor"
+	"$(PEERS)/supervisor/bin/pip" install --quiet supervisor==4.3.0
+	"$(TRAIN_PYTHON)" -m venv --clear "$(PEERS)/nvrx"
+	purelib='import sysconfig; print(sysconfig.get_path("purelib"))'
+	"$(TRAIN_PYTHON)" -c "$$purelib" > "$$("$(PEERS)/nvrx/bin/python" -c "$$purelib")/training_environment.pth"
+	"$(PEERS)/nvrx/bin/pip" install --quiet nvidia-resiliency-ext==0.4.1 \
+		|| echo "NVRx has no build for this machine: its figures will be missing" >&2
+	touch $@
+
+bench: $(VENV)/ready $(TRAIN_READY) $(PEERS)/ready
+	@$(VENV)/bin/python tests/bench/figures.py --train-python "$(TRAIN_PYTHON)" --peers "$(PEERS)" $(ARGS)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

@@ -53,6 +53,10 @@ class Inbox:
         except queue.Empty:
             return None
 
+    def empty(self) -> bool:
+        """Whether nothing is in it at this moment."""
+        return self._queue.empty()
+
 
 def _tell_failure(done: Future[Any]) -> None:
     """Log why work failed that nobody waits for."""

@@ -56,6 +56,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(settings: Settings, config: Path) -> int:
     logs.set_level(settings.supervisor.log_level)
+    notifier = Notifier.from_environment()
+    for name in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"):
+        os.environ.pop(name, None)  # it is ours alone: a systemctl that fails would speak to it, and a training might
     state = Path(settings.supervisor.state_dir)
     state.mkdir(parents=True, exist_ok=True)
     lock = take(state)
@@ -63,7 +66,7 @@ def _run(settings: Settings, config: Path) -> int:
         chosen = launcher_of(settings.supervisor.launcher, state)
         parts = Assembly(settings, SystemClock(), boot_id(), chosen.launcher, chosen.group)
         socket = socket_path(settings.supervisor, os.environ)
-        return Service(parts, config, socket, Notifier.from_environment()).run()
+        return Service(parts, config, socket, notifier).run()
     finally:
         os.close(lock)
 

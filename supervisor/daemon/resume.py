@@ -5,6 +5,7 @@ It never opens a checkpoint itself; a prover in the job's own interpreter does.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from glob import iglob
@@ -48,14 +49,32 @@ def fingerprint(path: Path) -> Fingerprint | None:
     return Fingerprint(size_bytes=stat.st_size, modified_ns=stat.st_mtime_ns, inode=stat.st_ino)
 
 
+def barred(path: Path) -> str | None:
+    """Return why nobody here may look whether the file is there; None where one may."""
+    try:
+        path.stat()
+    except PermissionError:
+        shut = next((one for one in reversed(path.parents) if not os.access(one, os.X_OK)), path.parent)
+        return f"{shut} is closed to the daemon: `chmod g+rx {shut}`, then start the job again"
+    except OSError:
+        return None
+    return None
+
+
 def candidates(search: Search) -> tuple[Checkpoint, ...]:
-    """Return the checkpoints of this run that exist now, last written first; a verdict holds for an unchanged file."""
+    """Return the checkpoints of this run that exist now, last written first; a verdict holds for an unchanged file.
+
+    One that may not be looked at counts as there, with the verdict it has: nobody knows that it is gone.
+    """
     known = {one.key: one for one in search.known}
     paths = dict.fromkeys([one.path for one in search.known] + list(globbed(search.globs, search.cwd)))
+    last = {one.path: one for one in search.known}
     found = []
     for path in paths:
         now = fingerprint(Path(path))
-        if now is not None:
+        if now is None and path in last and (why := barred(Path(path))) is not None:
+            found.append(replace(last[path], verdict=Verdict.REJECTED, reason=why))
+        elif now is not None:
             found.append(known.get((path, now), Checkpoint(path=path, fingerprint=now)))
     ours = of_this_training(found, search.began_unix_s)
     return tuple(sorted(ours, key=lambda one: one.saved_unix_s, reverse=True)[:CHECKPOINTS_LOOKED_AT])

@@ -23,6 +23,7 @@ from supervisor.daemon.resume import globbed
 from supervisor.daemon.status import line
 from supervisor.daemon.stopping import stop_is_restart
 from supervisor.daemon.surroundings import Surroundings
+from supervisor.daemon.sweep import sweep
 from supervisor.daemon.view import DaemonView
 from supervisor.store.archive import Archive
 
@@ -32,6 +33,7 @@ STATUS_EVERY_S = 5.0
 ALERTS_EVERY_S = 0.5
 PRUNE_EVERY_S = 60.0
 GLOBS_EVERY_S = 10.0
+SWEEP_EVERY_S = 3600.0
 WATCH_STALE_S = 10.0
 """The thread that follows attempts must have looked so recently, or the watchdog is not told that all is well."""
 
@@ -95,6 +97,7 @@ class Service:
             parts.kernel.start()
         self._schedule_telemetry(parts.settings)
         self._periodic.every(GLOBS_EVERY_S, "checkpoint globs", self._look_for_checkpoints)
+        self._periodic.every(SWEEP_EVERY_S, "sweep attempts", self._sweep)
         self._periodic.start()
         self._control.start()
 
@@ -103,6 +106,9 @@ class Service:
         self._periodic.every(interval_s, "read cards", self._parts.telemetry.read_cards)
         self._periodic.every(interval_s, "read machine", self._parts.telemetry.read_host)
         self._periodic.every(interval_s, "read processes", self._parts.telemetry.read_processes)
+
+    def _sweep(self) -> None:
+        sweep(self._parts.state, self._parts.settings.retention.incidents_days, self._parts.clock.now().unix_s)
 
     def _look_for_checkpoints(self) -> None:
         parts = self._parts
@@ -178,8 +184,8 @@ class Service:
     def _finished(self) -> bool:
         if self._leave_running:
             return True
-        if self._stopping is None:
-            return False
+        if self._stopping is None or not self._parts.inbox.empty():
+            return False  # with the end of a training comes the word about what it saved last
         jobs = [dossier.job for dossier in self._parts.loop.dossiers.values()]
         return all(job.shutting_down and (job.phase not in ALIVE or job.unkillable) for job in jobs)
 

@@ -1,0 +1,89 @@
+"""Figures of a training in trouble: crashed, hung, on a card that the kernel complains of."""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import partial
+from pathlib import Path
+
+from bench_house import JOB, job_of, proven_step, supervised
+from bench_peers import HEARTBEAT_LIMIT_S, Peers, nvrx, supervisord_crashes, torchrun
+from clocked import TRAINING, Said, crash, until
+from figure_table import Figure
+from house import House
+
+CRASHES = 5
+STALLS = 6
+STALL_LIMIT_S = HEARTBEAT_LIMIT_S
+FAULTS = 4
+START_LIMIT_S = 30.0
+KMSG = Path("/dev/kmsg")
+FAULT = "<3>amdgpu 0000:0a:00.0: amdgpu: ring gfx_0.0.0 timeout, signaled seq=1, emitted seq=3\n"
+
+
+def _proven_since(house: House, step: int) -> bool:
+    return proven_step(house) > step
+
+
+def crashes(peers: Peers) -> tuple[Figure, ...]:
+    """SIGKILL to the training, each time after progress and with a proven checkpoint to resume from."""
+    folder, said = _work(peers, "crash")
+    training = [peers.train_python, TRAINING, said.path, "--beat", "agent", "--save", folder / "state.safetensors"]
+    found = []
+    with supervised(folder, job_of(training)) as house:
+        for _ in range(CRASHES):
+            step = said.steps_on(30, START_LIMIT_S).number
+            until(partial(_proven_since, house, step - 30), START_LIMIT_S, "a proven checkpoint")
+            found.append(crash(said, START_LIMIT_S))
+    process, first = [one[0] for one in found], [one[1] for one in found]
+    to_process = (
+        peers.asked("torchrun --max-restarts", torchrun, lambda found: found.to_process_s),
+        peers.asked("supervisord, autorestart", supervisord_crashes, lambda found: found[0]),
+    )
+    to_step = (
+        peers.asked("torchrun --max-restarts", torchrun, lambda found: found.to_step_s),
+        peers.asked("supervisord, autorestart", supervisord_crashes, lambda found: found[1]),
+    )
+    return (
+        Figure(name="crash to new process", unit="s", values=process, limit=0.3, peers=to_process),
+        Figure(name="crash to first step", unit="s", values=first, peers=to_step),
+    )
+
+
+def stalls(peers: Peers) -> tuple[Figure, ...]:
+    """How long after its limit a stall is flagged, reckoned from the training's own time of its last step."""
+    folder, said = _work(peers, "stall")
+    rule = f"grace_s = 2.0\nsave_s = 0.5\n[jobs.{JOB}.rules.stall]\nlimit_s = {STALL_LIMIT_S}\n"
+    training = [peers.train_python, TRAINING, said.path, "--beat", "agent", "--hang-after", "20"]
+    with supervised(folder, job_of(training, rule)) as house:
+        until(lambda: len(said.lines("began")) > STALLS, STALLS * 30, f"{STALLS} stalls")
+        found = [one for one in house.incidents() if one["rule"] == "stall"]
+    pids = [one.pid for one in said.lines("began")]
+    last_unix_s = {one.pid: one.unix_ns / 1e9 for one in said.lines("step")}
+    late = [one["at"] - last_unix_s[pids[one["attempt"] - 1]] - STALL_LIMIT_S for one in found[:STALLS]]
+    theirs = peers.asked("NVRx, to SIGKILL (it looks every 5 s)", nvrx, lambda found: [found.hang_found_s])
+    return (Figure(name="stall found, after its limit", unit="s", values=late, limit=0.5, peers=(theirs,)),)
+
+
+def faults(peers: Peers) -> tuple[Figure, ...]:
+    """From a line in the kernel's log to SIGTERM in the training, evidence included."""
+    name = "kernel log line to SIGTERM"
+    if os.geteuid() != 0 or not os.access(KMSG, os.W_OK):
+        return (Figure(name=name, unit="s", why="not measured: needs root and /dev/kmsg", limit=0.2),)
+    folder, said = _work(peers, "fault")
+    training = [peers.train_python, TRAINING, said.path, "--beat", "agent"]
+    log = "[kernel_log]\naccept_user_records = true\n"
+    values = []
+    with supervised(folder, log + job_of(training)):
+        for number in range(FAULTS):
+            said.wait("began", number, START_LIMIT_S)
+            said.steps_on(30, START_LIMIT_S)
+            written_ns = time.monotonic_ns()
+            KMSG.write_text(FAULT)
+            values.append((said.wait("told", number, START_LIMIT_S).monotonic_ns - written_ns) / 1e9)
+    return (Figure(name=name, unit="s", values=values, limit=0.2),)
+
+
+def _work(peers: Peers, name: str) -> tuple[Path, Said]:
+    return peers.folder / name, Said(peers.folder / f"{name}.said")

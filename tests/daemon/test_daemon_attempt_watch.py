@@ -1,0 +1,114 @@
+"""The end of an attempt is told last, and only when nothing of it runs any more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from clocks_by_hand import until
+
+from supervisor.core import events as ev
+from supervisor.core import folder as fo
+from supervisor.daemon.attempt_watch import AttemptWatch, Followed
+from supervisor.daemon.clock import SystemClock
+
+
+class Leftovers:
+    """What a dead shim left running, until it is let go."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.none = True
+
+    def __call__(self, job: str, folder: Path) -> bool:
+        self.asked += 1
+        return self.none
+
+
+@pytest.fixture
+def events() -> list[ev.Event]:
+    return []
+
+
+@pytest.fixture
+def leftovers() -> Leftovers:
+    return Leftovers()
+
+
+@pytest.fixture
+def watch(events: list[ev.Event], leftovers: Leftovers) -> Iterator[AttemptWatch]:
+    one = AttemptWatch(SystemClock(), events.append, leftovers)
+    one.start()
+    yield one
+    one.end()
+    one.join(10)
+    assert not one.is_alive()
+
+
+def told(events: list[ev.Event], kind: type[ev.Event]) -> Callable[[], bool]:
+    return lambda: any(isinstance(one, kind) for one in events)
+
+
+def followed(folder: Path) -> Followed:
+    return Followed(job="one", attempt=1, folder=folder, output_limit_bytes=1_000_000)
+
+
+def test_everything_an_attempt_left_is_told_before_its_end(
+    watch: AttemptWatch, events: list[ev.Event], tmp_path: Path
+) -> None:
+    watch.follow(followed(tmp_path))
+    words = {"event": "train_end", "pid": 1, "rank": 0, "monotonic_ns": 1, "unix_s": 1.0, "epoch": 1, "step": 9}
+    (tmp_path / fo.AGENT).write_text(json.dumps(words) + "\n")
+    (tmp_path / fo.OUTPUT).write_text("the last line\nand half a one")
+    (tmp_path / fo.EXIT).write_text(json.dumps({"version": 1, "exit_code": 0, "signal": None}))
+    watch.gone("one", 1)
+    until(told(events, ev.Exited), "the end")
+    kinds = [type(one) for one in events]
+    assert kinds[-1] is ev.Exited
+    assert {ev.AgentSaid, ev.OutputSeen} <= set(kinds)
+    last = [one for one in events if isinstance(one, ev.OutputSeen)][-1]
+    assert last.last_line == "and half a one"
+
+
+def test_an_attempt_without_a_last_word_is_lost(watch: AttemptWatch, events: list[ev.Event], tmp_path: Path) -> None:
+    watch.follow(followed(tmp_path))
+    watch.gone("one", 1)
+    until(told(events, ev.HostLost), "the loss")
+
+
+def test_an_attempt_is_not_over_while_what_its_dead_shim_left_still_runs(
+    watch: AttemptWatch, events: list[ev.Event], leftovers: Leftovers, tmp_path: Path
+) -> None:
+    leftovers.none = False
+    watch.follow(followed(tmp_path))
+    watch.gone("one", 1)
+    until(lambda: leftovers.asked >= 3, "several looks")
+    assert not told(events, ev.HostLost)()
+    leftovers.none = True
+    until(told(events, ev.HostLost), "the loss")
+    assert sum(isinstance(one, ev.HostLost) for one in events) == 1
+
+
+def test_the_end_of_an_unknown_attempt_is_nobodys(watch: AttemptWatch, events: list[ev.Event], tmp_path: Path) -> None:
+    watch.gone("one", 7)
+    watch.follow(followed(tmp_path))
+    watch.gone("one", 1)
+    until(told(events, ev.HostLost), "the loss of the known one")
+    assert len([one for one in events if isinstance(one, ev.HostLost)]) == 1
+
+
+def test_damaged_files_are_survived_and_what_follows_is_read(
+    watch: AttemptWatch, events: list[ev.Event], tmp_path: Path
+) -> None:
+    (tmp_path / fo.RECORDER).write_bytes(b"\xff" * 5000)
+    (tmp_path / fo.AGENT).write_bytes(b"\xff{no json\n")
+    (tmp_path / fo.OUTPUT).mkdir()
+    watch.follow(followed(tmp_path))
+    sound = tmp_path / "sound"
+    sound.mkdir()
+    (sound / fo.OUTPUT).write_text("all is well\n")
+    watch.follow(Followed(job="two", attempt=1, folder=sound, output_limit_bytes=1_000_000))
+    until(told(events, ev.OutputSeen), "the other attempt's output")
+    assert watch.is_alive()

@@ -1,0 +1,127 @@
+"""Checkpoints are proven as they are saved: each content once, and never at the cost of the training."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from clocks_by_hand import until
+
+from supervisor.core.checkpoints import Checkpoint, Verdict
+from supervisor.core.events import CheckpointSeen
+from supervisor.core.moments import Moment
+from supervisor.daemon.checkpoint_watch import SETTLED_AFTER_S, CheckpointWatch, Saved
+from supervisor.daemon.clock import SystemClock
+from supervisor.daemon.resume import fingerprint
+
+
+class FakeProver:
+    """Proves everything: what is called held.pt when it is let, what is called broken.pt not at all."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.go = threading.Event()
+
+    def __call__(self, path: Path) -> Checkpoint:
+        self.asked.append(path.name)
+        if path.name == "broken.pt":
+            raise OSError("no interpreter")
+        assert path.name != "held.pt" or self.go.wait(30)
+        stat = fingerprint(path)
+        assert stat is not None
+        return Checkpoint(path=str(path), fingerprint=stat, epoch=3, verdict=Verdict.PROVEN)
+
+
+@pytest.fixture
+def seen() -> list[CheckpointSeen]:
+    return []
+
+
+@pytest.fixture
+def prover() -> FakeProver:
+    return FakeProver()
+
+
+@pytest.fixture
+def watch(seen: list[CheckpointSeen]) -> Iterator[CheckpointWatch]:
+    one = CheckpointWatch(SystemClock(), seen.append)
+    one.start()
+    yield one
+    one.end()
+    one.join(10)
+    assert not one.is_alive()
+
+
+def saved(path: Path, prove: FakeProver, content: bytes = b"state", **facts: int) -> Saved:
+    path.write_bytes(content)
+    return Saved(job="one", attempt=1, path=path, prove=prove, **facts)
+
+
+def after_writing(path: Path, seconds: float) -> Moment:
+    stat = fingerprint(path)
+    assert stat is not None
+    return Moment(0.0, stat.modified_ns / 1e9 + seconds)
+
+
+def test_what_was_saved_is_proven_with_what_the_training_said_of_it(
+    watch: CheckpointWatch, seen: list[CheckpointSeen], prover: FakeProver, tmp_path: Path
+) -> None:
+    watch.saved(saved(tmp_path / "a.pt", prover, epoch=2, step=30))
+    until(lambda: len(seen) == 1, "the verdict")
+    one = seen[0].checkpoint
+    assert (seen[0].job, seen[0].attempt) == ("one", 1)
+    assert (one.verdict, one.epoch, one.step) == (Verdict.PROVEN, 3, 30)
+
+
+def test_a_path_saved_again_before_its_turn_is_proven_once_as_it_is_then(
+    watch: CheckpointWatch, seen: list[CheckpointSeen], prover: FakeProver, tmp_path: Path
+) -> None:
+    watch.saved(saved(tmp_path / "held.pt", prover))
+    until(lambda: prover.asked == ["held.pt"], "the first proof to begin")
+    for step in (1, 2, 3):
+        watch.saved(saved(tmp_path / "last.pt", prover, b"x" * step, step=step))
+    prover.go.set()
+    until(lambda: len(seen) == 2, "both verdicts")
+    assert prover.asked == ["held.pt", "last.pt"]
+    assert (seen[1].checkpoint.step, seen[1].checkpoint.fingerprint.size_bytes) == (3, 3)
+
+
+def test_a_file_found_by_its_name_is_proven_once_for_each_content(
+    watch: CheckpointWatch, seen: list[CheckpointSeen], prover: FakeProver, tmp_path: Path
+) -> None:
+    one = saved(tmp_path / "a.pt", prover)
+    settled = after_writing(one.path, SETTLED_AFTER_S + 1)
+    for _ in range(3):
+        watch.looked(one, settled)
+    until(lambda: len(seen) == 1, "the verdict")
+    watch.looked(one, settled)
+    watch.saved(saved(tmp_path / "b.pt", prover))
+    until(lambda: len(seen) == 2, "the verdict of another")
+    assert prover.asked == ["a.pt", "b.pt"]
+    rewritten = saved(one.path, prover, b"rewritten")
+    watch.looked(rewritten, after_writing(one.path, SETTLED_AFTER_S + 1))
+    until(lambda: prover.asked == ["a.pt", "b.pt", "a.pt"], "the new content's proof")
+
+
+def test_a_file_that_is_still_being_written_is_left_alone(
+    watch: CheckpointWatch, seen: list[CheckpointSeen], prover: FakeProver, tmp_path: Path
+) -> None:
+    one = saved(tmp_path / "a.pt", prover)
+    watch.looked(one, after_writing(one.path, SETTLED_AFTER_S / 2))
+    watch.saved(saved(tmp_path / "b.pt", prover))
+    until(lambda: len(seen) == 1, "the verdict of another")
+    assert prover.asked == ["b.pt"]
+
+
+def test_a_file_that_is_gone_again_and_a_prover_that_fails_end_nothing(
+    watch: CheckpointWatch, seen: list[CheckpointSeen], prover: FakeProver, tmp_path: Path
+) -> None:
+    gone = saved(tmp_path / "gone.pt", prover)
+    gone.path.unlink()
+    watch.saved(gone)
+    watch.saved(saved(tmp_path / "broken.pt", prover))
+    watch.saved(saved(tmp_path / "b.pt", prover))
+    until(lambda: len(seen) == 1, "the verdict of the last")
+    assert Path(seen[0].checkpoint.path).name == "b.pt"

@@ -1,0 +1,257 @@
+"""The deciding loop: first the record, then the act, and nobody's questions hold it up."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from clocks_by_hand import START, HandClock, until
+
+from supervisor.core import decisions as de
+from supervisor.core import events as ev
+from supervisor.core.checkpoints import ResumePoint
+from supervisor.core.history import History
+from supervisor.core.job import Job, Phase
+from supervisor.core.moments import Moment
+from supervisor.core.readings import ExitStatus, StepRecord
+from supervisor.core.rules import RULES
+from supervisor.daemon.clock import SystemClock
+from supervisor.daemon.inbox import Inbox
+from supervisor.daemon.loop import Dossier, Loop, seeded
+
+
+class Told:
+    """What reached record and hands, in the order in which it did."""
+
+    def __init__(self, can_search: bool = True) -> None:
+        self.lines: list[str] = []
+        self.can_search = can_search
+
+    def event(self, event: ev.Event, dossier: Dossier | None) -> None:
+        self.lines.append(f"event {type(event).__name__} of {dossier.job.name if dossier else 'nobody'}")
+
+    def decision(self, before: Job, after: Job, decision: de.Decision) -> None:
+        self.lines.append(f"recorded {type(decision).__name__}: {before.phase.value} to {after.phase.value}")
+
+    def job(self, before: Job, after: Job, event: ev.Event) -> None:
+        self.lines.append(f"job by {type(event).__name__}")
+
+    @contextmanager
+    def turn(self, now: Moment) -> Iterator[None]:
+        yield
+        self.lines.append("committed")
+
+    def act(self, decision: de.Decision, job: Job, history: History | None) -> None:
+        self.lines.append(f"acted {type(decision).__name__}")
+
+    def search(self, job: Job, history: History | None) -> bool:
+        self.lines.append("searched")
+        return self.can_search
+
+    def noticed(self, event: ev.Event, job: Job) -> None:
+        if isinstance(event, ev.AgentSaid):
+            self.lines.append("noticed")
+
+    def count(self, line: str) -> int:
+        return self.lines.count(line)
+
+
+class World:
+    """A loop over fakes, with one job that was not started yet."""
+
+    def __init__(self, *names: str, can_search: bool = True) -> None:
+        self.clock = HandClock()
+        self.inbox = Inbox()
+        self.told = Told(can_search)
+        self.loop = Loop(self.clock, self.inbox, self.told, self.told)
+        rules = tuple(rule() for rule in RULES)
+        for name in names or ("one",):
+            self.loop.dossiers[name] = Dossier(job=Job(name=name, since=START), rules=rules)
+
+    def tick(self) -> None:
+        self.loop.turn(ev.Tick(at=self.clock.now()))
+
+    def steps(self, *steps: int) -> None:
+        at = self.clock.now()
+        records = tuple(StepRecord(at=at, step=step, loss=1.0) for step in steps)
+        self.loop.turn(ev.StepsMade(at=at, job="one", attempt=1, records=records))
+
+    def crash(self) -> None:
+        at = self.clock.now()
+        self.loop.turn(ev.Exited(at=at, job="one", attempt=1, status=ExitStatus(at=at, signal=9)))
+
+    def empty_inbox(self) -> None:
+        """Turn until nothing is left in the inbox."""
+        rest = iter([False] * self.inbox._queue.qsize())
+        self.loop.run(lambda: next(rest, True))
+
+    @property
+    def job(self) -> Job:
+        return self.loop.dossiers["one"].job
+
+
+def test_a_decision_is_recorded_and_committed_before_it_is_acted_on() -> None:
+    world = World()
+    world.tick()
+    assert world.told.lines == [
+        "event Tick of nobody",
+        "recorded Launch: pending to starting",
+        "committed",
+        "acted Launch",
+    ]
+
+
+def test_the_next_tick_does_not_decide_the_same_again() -> None:
+    world = World()
+    world.tick()
+    world.tick()
+    assert world.told.count("acted Launch") == 1
+
+
+def test_an_event_about_one_job_is_shown_to_no_other() -> None:
+    world = World("one", "two")
+    world.loop.turn(ev.Asked(at=START, job="one", ask=ev.Ask.STOP, by="uid 0"))
+    assert (world.job.phase, world.loop.dossiers["two"].job.phase) == (Phase.STOPPED, Phase.PENDING)
+
+
+def test_an_event_about_an_unknown_job_is_recorded_and_moves_nobody() -> None:
+    world = World()
+    world.loop.turn(ev.Asked(at=START, job="gone", ask=ev.Ask.STOP, by="uid 0"))
+    assert world.told.lines == ["event Asked of nobody", "committed"]
+
+
+def test_nothing_is_launched_on_a_machine_in_no_state_for_it() -> None:
+    world = World()
+    world.loop.may_launch = lambda: False
+    world.tick()
+    assert world.job.phase is Phase.PENDING
+
+
+def test_the_word_about_the_last_checkpoint_is_heard_before_the_search_for_it() -> None:
+    """It can lie in the inbox behind the exit when the daemon learns of both at once."""
+    world = World()
+    world.tick()
+    world.steps(1, 2)
+    said = ev.AgentSaid(at=START, job="one", attempt=1, word=ev.Word.CHECKPOINT_SAVED, facts={})
+    world.inbox.put(said)
+    world.crash()
+    world.empty_inbox()
+    assert world.job.phase is Phase.BACKOFF
+    assert world.told.lines.index("noticed") < world.told.lines.index("searched")
+
+
+def test_one_search_is_under_way_at_a_time_and_its_answer_launches() -> None:
+    world = World()
+    world.tick()
+    world.crash()
+    world.tick()
+    world.empty_inbox()
+    world.tick()
+    assert world.told.count("searched") == 1
+    point = ResumePoint(checkpoint=None, possible=True, reason="nothing was saved")
+    world.clock.sleep(1)
+    world.loop.turn(ev.ResumePointFound(at=world.clock.now(), job="one", attempt=1, point=point))
+    assert world.told.count("acted Launch") == 2
+
+
+def test_a_search_that_could_not_begin_is_begun_again() -> None:
+    world = World(can_search=False)
+    world.tick()
+    world.crash()
+    world.empty_inbox()
+    world.tick()
+    world.empty_inbox()
+    assert world.told.count("searched") == 2
+
+
+def test_a_job_that_moved_on_is_not_searched_for() -> None:
+    world = World()
+    world.tick()
+    world.crash()
+    world.loop.turn(ev.Asked(at=START, job="one", ask=ev.Ask.STOP, by="uid 0"))
+    world.empty_inbox()
+    assert world.job.phase is Phase.STOPPED
+    assert world.told.count("searched") == 0
+
+
+def test_a_wall_clock_that_jumps_is_told_and_moves_no_deadline() -> None:
+    world = World()
+    world.tick()
+    world.steps(1)
+    world.clock.step_wall(50 * 365 * 86400)
+    world.tick()
+    stepped = world.inbox.get(0)
+    assert isinstance(stepped, ev.ClockStepped)
+    assert stepped.by_s == pytest.approx(50 * 365 * 86400)
+    assert world.job.phase is Phase.RUNNING
+
+
+def test_an_event_of_an_earlier_attempt_touches_neither_job_nor_history() -> None:
+    world = World()
+    world.tick()
+    at = world.clock.now()
+    record = StepRecord(at=at, step=7, loss=1.0)
+    world.loop.turn(ev.StepsMade(at=at, job="one", attempt=0, records=(record,)))
+    history = world.loop.dossiers["one"].history
+    assert history is not None
+    assert (len(history.steps), world.job.phase) == (0, Phase.STARTING)
+
+
+def test_a_re_adopted_attempt_has_its_last_steps_again() -> None:
+    world = World()
+    world.tick()
+    world.steps(1, 2, 3)
+    again = Dossier(job=world.job, rules=())
+    records = tuple(StepRecord(at=START, step=step, loss=1.0) for step in (1, 2, 3))
+    seeded(again, records, START)
+    assert again.history is not None
+    assert [one.step for one in again.history.steps] == [1, 2, 3]
+    assert again.history.last_step_at == START
+
+
+def test_work_after_each_turn_sees_the_event() -> None:
+    world = World()
+    seen: list[ev.Event] = []
+    world.loop.each_turn.append(lambda event, now: seen.append(event))
+    world.tick()
+    assert [type(one) for one in seen] == [ev.Tick]
+
+
+@contextmanager
+def running(loop: Loop) -> Iterator[None]:
+    end = threading.Event()
+    thread = threading.Thread(target=lambda: loop.run(end.is_set))
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def live_loop(inbox: Inbox) -> tuple[Loop, Told]:
+    told = Told()
+    return Loop(SystemClock(), inbox, told, told), told
+
+
+def test_somebody_who_keeps_asking_does_not_hold_up_time() -> None:
+    inbox = Inbox()
+    loop, told = live_loop(inbox)
+
+    def three_ticks() -> bool:
+        return inbox.ask(lambda: told.count("event Tick of nobody")) >= 3
+
+    with running(loop):
+        until(three_ticks, "three ticks between questions")
+
+
+def test_an_error_belongs_to_whoever_asked() -> None:
+    inbox = Inbox()
+    loop, _ = live_loop(inbox)
+    with running(loop):
+        with pytest.raises(KeyError, match="nowhere"):
+            inbox.ask(lambda: loop.dossiers["nowhere"])
+        assert inbox.ask(lambda: 42) == 42

@@ -1,0 +1,130 @@
+"""What an earlier daemon left is taken up: what runs goes on, what was decided is carried out once more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import pytest
+from clocks_by_hand import START, HandClock
+
+from supervisor.core import decisions as de
+from supervisor.core.history import History
+from supervisor.core.job import Attempt, Job, Phase, StopOrder
+from supervisor.core.readings import ExitStatus
+from supervisor.daemon.attempt_watch import AttemptWatch, Followed
+from supervisor.daemon.hands import DoingHands
+from supervisor.daemon.loop import Dossier
+from supervisor.daemon.recovery import LAUNCH_UNDER_WAY_S, Recovery
+from supervisor.store.store import Cursors
+
+
+@dataclass
+class FakeHands:
+    """Finds the shim, or does not; keeps what it was to do."""
+
+    state: Path
+    found: bool = True
+    adopted: list[Followed] = field(default_factory=list)
+    acts: list[de.Decision] = field(default_factory=list)
+
+    def folder(self, job: str, attempt: int) -> Path:
+        return self.state / "jobs" / job / str(attempt)
+
+    def adopt(self, job: str, attempt: int, followed: Followed) -> bool:
+        self.adopted.append(followed)
+        return self.found
+
+    def act(self, decision: de.Decision, job: Job, history: History | None) -> None:
+        self.acts.append(decision)
+
+
+@dataclass
+class FakeWatch:
+    """Hears which attempts are gone."""
+
+    lost: list[tuple[str, int]] = field(default_factory=list)
+
+    def gone(self, job: str, attempt: int) -> None:
+        self.lost.append((job, attempt))
+
+
+class World:
+    """One job as the record has it, long after its launch."""
+
+    def __init__(self, state: Path) -> None:
+        self.hands = FakeHands(state)
+        self.watch = FakeWatch()
+        self.clock = HandClock()
+        self.clock.sleep(LAUNCH_UNDER_WAY_S + 100)
+
+    def take_up(self, job: Job, cursors: Cursors) -> Job:
+        dossier = Dossier(job=job, rules=())
+        hands, watch = cast("DoingHands", self.hands), cast("AttemptWatch", self.watch)
+        Recovery(self.clock, hands, watch).take_up(dossier, cursors, output_limit_bytes=1000)
+        return dossier.job
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def job(phase: Phase, **facts: object) -> Job:
+    attempt = Attempt(number=4, launched_at=START, shim_pid=77, last_step=10, last_step_at=START)
+    return Job(**{"name": "one", "since": START, "phase": phase, "attempt": attempt, **facts})  # type: ignore[arg-type]  # facts are the test's
+
+
+def cursors(last_step: int | None = None) -> Cursors:
+    return Cursors(recorder={0: 12}, output_bytes=34, agent_log_bytes=56, last_step=last_step)
+
+
+def test_a_running_attempt_is_read_on_from_where_the_record_ends(world: World) -> None:
+    world.take_up(job(Phase.RUNNING), cursors())
+    followed = world.hands.adopted[0]
+    assert (followed.job, followed.attempt, followed.cursors, followed.output_offset) == ("one", 4, {0: 12}, 34)
+    assert (world.watch.lost, world.hands.acts) == ([], [])
+
+
+def test_an_attempt_without_a_shim_is_gone(world: World) -> None:
+    world.hands.found = False
+    world.take_up(job(Phase.STARTING), cursors())
+    assert world.watch.lost == [("one", 4)]
+
+
+@pytest.mark.parametrize("phase", [Phase.PENDING, Phase.BACKOFF, Phase.FINISHED, Phase.FAILED, Phase.STOPPED])
+def test_a_job_of_which_nothing_runs_is_left_as_it_is(world: World, phase: Phase) -> None:
+    world.take_up(job(phase), cursors())
+    assert (world.hands.adopted, world.watch.lost, world.hands.acts) == ([], [], [])
+
+
+def test_an_attempt_whose_end_is_recorded_is_not_looked_for(world: World) -> None:
+    ended = Attempt(number=4, launched_at=START, exit=ExitStatus(at=START, code=1))
+    world.take_up(job(Phase.RUNNING, attempt=ended), cursors())
+    assert world.hands.adopted == []
+
+
+def test_a_stop_is_carried_out_once_more_with_its_flag_and_its_saving(world: World) -> None:
+    order = StopOrder(at=START, reason="stopped by its user", save=True)
+    world.take_up(job(Phase.STOPPING, stop=order), cursors())
+    (act,) = world.hands.acts
+    assert isinstance(act, de.Stop)
+    assert (act.job, act.attempt, act.reason, act.save) == ("one", 4, "stopped by its user", True)
+
+
+def test_a_kill_is_carried_out_once_more(world: World) -> None:
+    order = StopOrder(at=START, reason="deaf", save=False, killed_at=START)
+    world.take_up(job(Phase.KILLING, stop=order), cursors())
+    assert [type(one) for one in world.hands.acts] == [de.Kill]
+
+
+@pytest.mark.parametrize(("recorded", "last"), [(25, 25), (5, 10), (None, 10)])
+def test_the_last_step_is_the_furthest_that_the_record_knows(world: World, recorded: int | None, last: int) -> None:
+    taken = world.take_up(job(Phase.RUNNING), cursors(recorded))
+    assert taken.attempt is not None
+    assert taken.attempt.last_step == last
+
+
+def test_the_stop_of_the_daemon_before_is_forgotten(world: World) -> None:
+    assert world.take_up(job(Phase.BACKOFF, shutting_down=True), cursors()).shutting_down is False

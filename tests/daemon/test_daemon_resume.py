@@ -1,0 +1,142 @@
+"""Where to resume is looked for among real files; each is proven at most once, and none is believed unseen."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from supervisor.core.checkpoints import Checkpoint, Verdict
+from supervisor.daemon.resume import Search, candidates, find, fingerprint, globbed, merged, placed
+
+BEGAN = 1_700_000_000
+
+
+class FakeProver:
+    """Proves what begins with "good", and counts."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __call__(self, path: Path) -> Checkpoint:
+        self.asked.append(path.name)
+        good = path.read_bytes().startswith(b"good")
+        verdict, reason = (Verdict.PROVEN, None) if good else (Verdict.REJECTED, "not whole")
+        return replace(seen(path), verdict=verdict, reason=reason)
+
+
+def save(path: Path, content: bytes, age: int) -> Path:
+    """Write a file as old as `age` seconds after the beginning."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    os.utime(path, (BEGAN + age, BEGAN + age))
+    return path
+
+
+def seen(path: Path, step: int | None = None) -> Checkpoint:
+    stat = fingerprint(path)
+    assert stat is not None
+    return Checkpoint(path=str(path), fingerprint=stat, step=step)
+
+
+def search(cwd: Path, *known: Checkpoint, **changes: object) -> Search:
+    settings: dict[str, object] = {
+        "known": known,
+        "globs": ("weights/*.pt",),
+        "cwd": str(cwd),
+        "trouble_unix_s": None,
+        "trouble_step": None,
+        "batches_per_epoch": None,
+        "began_unix_s": None,
+    }
+    return Search(**{**settings, **changes})  # type: ignore[arg-type]  # the changes are those of a test
+
+
+def test_the_newest_is_proven_first_and_the_older_is_left_in_peace(tmp_path: Path) -> None:
+    save(tmp_path / "weights/a.pt", b"good a", 10)
+    save(tmp_path / "weights/b.pt", b"good b", 20)
+    prove = FakeProver()
+    point = find(search(tmp_path), prove, lambda _: None)
+    assert point.checkpoint is not None
+    assert Path(point.checkpoint.path).name == "b.pt"
+    assert prove.asked == ["b.pt"]
+
+
+def test_a_bad_newest_one_gives_way_to_the_one_before_and_both_verdicts_are_told(tmp_path: Path) -> None:
+    save(tmp_path / "weights/a.pt", b"good a", 10)
+    save(tmp_path / "weights/b.pt", b"half", 20)
+    told: list[Checkpoint] = []
+    point = find(search(tmp_path), FakeProver(), told.append)
+    assert point.checkpoint is not None
+    assert Path(point.checkpoint.path).name == "a.pt"
+    assert [(Path(one.path).name, one.verdict) for one in told] == [
+        ("b.pt", Verdict.REJECTED),
+        ("a.pt", Verdict.PROVEN),
+    ]
+
+
+def test_what_was_saved_after_the_trouble_is_not_even_proven(tmp_path: Path) -> None:
+    save(tmp_path / "weights/a.pt", b"good a", 10)
+    save(tmp_path / "weights/b.pt", b"good b", 20)
+    prove = FakeProver()
+    point = find(search(tmp_path, trouble_unix_s=BEGAN + 15.0), prove, lambda _: None)
+    assert point.checkpoint is not None
+    assert Path(point.checkpoint.path).name == "a.pt"
+    assert prove.asked == ["a.pt"]
+
+
+def test_a_verdict_holds_for_an_unchanged_file_and_for_no_other(tmp_path: Path) -> None:
+    path = save(tmp_path / "weights/a.pt", b"good a", 10)
+    known = replace(seen(path, step=7), verdict=Verdict.PROVEN)
+    prove = FakeProver()
+    assert find(search(tmp_path, known), prove, lambda _: None).checkpoint == known
+    assert prove.asked == []
+    save(path, b"half", 30)
+    assert not find(search(tmp_path, known), prove, lambda _: None).possible
+    assert prove.asked == ["a.pt"]
+
+
+def test_a_checkpoint_that_was_deleted_is_none(tmp_path: Path) -> None:
+    path = save(tmp_path / "weights/a.pt", b"good a", 10)
+    known = replace(seen(path), verdict=Verdict.PROVEN)
+    path.unlink()
+    point = find(search(tmp_path, known), FakeProver(), lambda _: None)
+    assert point.checkpoint is None
+
+
+def test_where_nothing_can_be_proven_the_answer_is_nowhere_and_names_the_files(tmp_path: Path) -> None:
+    save(tmp_path / "weights/a.pt", b"half", 10)
+    point = find(search(tmp_path), FakeProver(), lambda _: None)
+    assert not point.possible
+    assert "a.pt: not whole" in point.reason
+
+
+def test_a_file_named_by_the_agent_and_found_by_its_name_is_one_candidate(tmp_path: Path) -> None:
+    path = save(tmp_path / "weights/a.pt", b"good a", 10)
+    assert candidates(search(tmp_path, seen(path, step=5))) == (seen(path, step=5),)
+
+
+def test_patterns_find_files_and_no_folders(tmp_path: Path) -> None:
+    save(tmp_path / "runs/1/weights/last.pt", b"good", 1)
+    (tmp_path / "runs/2/weights/last.pt").mkdir(parents=True)
+    found = list(globbed(["runs/*/weights/*.pt", str(tmp_path / "runs/**/last.pt")], str(tmp_path)))
+    assert set(found) == {str(tmp_path / "runs/1/weights/last.pt")}
+
+
+def test_a_proof_of_other_content_forgets_what_was_said_about_the_old(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.pt", b"good a", 10)
+    said = seen(path, step=5)
+    same = replace(seen(path), verdict=Verdict.PROVEN)
+    assert merged(said, same).step == 5
+    save(path, b"good but other", 20)
+    assert merged(said, seen(path)).step is None
+
+
+@pytest.mark.parametrize(("epoch", "batches", "step"), [(0, 10, 10), (4, 10, 50), (None, 10, None), (4, None, None)])
+def test_an_epoch_gives_the_step_where_the_plan_is_known(
+    tmp_path: Path, epoch: int | None, batches: int | None, step: int | None
+) -> None:
+    one = replace(seen(save(tmp_path / "a.pt", b"good", 1)), epoch=epoch)
+    assert placed(one, batches).step == step

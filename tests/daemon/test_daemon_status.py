@@ -1,0 +1,85 @@
+"""The status says what is known; what is not known is None."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from clocks_by_hand import START
+
+from supervisor.core import events as ev
+from supervisor.core.history import History
+from supervisor.core.job import Attempt, Job, Phase
+from supervisor.core.readings import StepRecord
+from supervisor.core.rules import RULES
+from supervisor.daemon.loop import Dossier
+from supervisor.daemon.status import job_status, line, steps_per_s, steps_total
+
+RULES_OF_A_JOB = tuple(rule() for rule in RULES)
+
+
+def training(steps: int, every_s: float, loss: float = 1.5) -> Dossier:
+    """Return the dossier of a job that made `steps`, the last one now, by a plan of 5 epochs of 100."""
+    history = History(now=START, launched_at=START.plus(-steps * every_s), gpus_used=())
+    attempt = Attempt(number=3, launched_at=START, training_pid=42, last_step=steps, epoch=0, loss=loss)
+    records = tuple(
+        StepRecord(at=START.plus((n - steps) * every_s), step=n, epoch=0, loss=loss) for n in range(1, steps + 1)
+    )
+    plan: dict[str, object] = {"epochs": 5, "batches_per_epoch": 100}
+    history.add(ev.AgentSaid(at=START, job="one", attempt=3, word=ev.Word.PLAN, facts=plan))
+    history.add(ev.StepsMade(at=START, job="one", attempt=3, records=records))
+    job = Job(name="one", since=START, phase=Phase.RUNNING, attempt=attempt)
+    return Dossier(job=job, rules=RULES_OF_A_JOB, history=history)
+
+
+def test_a_running_job_has_a_pace_an_end_and_a_place() -> None:
+    status = job_status(training(50, 0.5), START)
+    assert status.steps_per_s == pytest.approx(2.0)
+    assert (status.step, status.steps_total, status.epoch, status.epochs) == (50, 500, 0, 5)
+    assert status.eta == pytest.approx(START.unix_s + 450 / 2.0)
+    assert (status.phase, status.attempt, status.pid) == ("running", 3, 42)
+
+
+def test_the_pace_is_that_of_the_last_minute() -> None:
+    dossier = training(10, 100.0)
+    assert dossier.history is not None
+    quick = tuple(StepRecord(at=START.plus(n * 0.1), step=10 + n) for n in range(1, 21))
+    dossier.history.add(ev.StepsMade(at=START.plus(2), job="one", attempt=3, records=quick))
+    assert steps_per_s(dossier.history) == pytest.approx(10.0)
+
+
+def test_one_step_is_no_pace_and_no_plan_no_end() -> None:
+    assert steps_per_s(training(1, 1.0).history) is None
+    assert steps_per_s(None) is None
+    assert steps_total(None) is None
+    status = job_status(training(1, 1.0), START)
+    assert (status.steps_per_s, status.eta) == (None, None)
+
+
+def test_a_loss_that_is_no_number_is_not_shown_as_one() -> None:
+    assert job_status(training(5, 1.0, loss=math.nan), START).loss is None
+
+
+def test_a_job_that_ended_has_no_process_no_pace_and_no_flags() -> None:
+    dossier = training(50, 0.5)
+    dossier.job = replace(dossier.job, phase=Phase.FINISHED)
+    status = job_status(dossier, START)
+    assert (status.pid, status.stage, status.steps_per_s, status.flags) == (None, None, None, [])
+    assert status.step == 50
+
+
+def test_a_job_never_started_shows_nothing_that_is_not_known() -> None:
+    status = job_status(Dossier(job=Job(name="one", since=START), rules=RULES_OF_A_JOB), START)
+    assert (status.phase, status.attempt, status.step, status.loss, status.epoch) == ("pending", 0, None, None, None)
+
+
+def test_the_line_for_systemd_names_each_job_and_the_daemons_trouble() -> None:
+    running = training(50, 0.5).job
+    failed = Job(name="two", since=START, phase=Phase.FAILED, reason="5 restarts in a row")
+    told = line([running, failed], "the disk is full")
+    assert (
+        told == "one running (epoch 1, step 50, loss 1.5); two failed: 5 restarts in a row; problem: the disk is full"
+    )
+    assert line([], None) == "no jobs configured"
+    assert len(line([replace(failed, reason="x" * 1000)], None)) == 400
