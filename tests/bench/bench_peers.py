@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import psutil
 from clocked import TRAINING, NotMeasuredError, Said, crash, family, memory_mb, running, until
@@ -24,6 +24,9 @@ HEARTBEAT_LIMIT_S = 2.0
 START_LIMIT_S = 60.0
 """NVRx and torchrun import torch, on a busy machine twice."""
 Found = TypeVar("Found")
+
+
+Words: TypeAlias = list[str | Path]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +64,7 @@ class TorchrunFound:
 def torchrun(peers: Peers) -> TorchrunFound:
     """Measure crashes of a program under torchrun, and what its agent holds."""
     folder, said = _work(peers, "torchrun")
-    tool: list[str | Path] = [
+    tool: Words = [
         there(peers.train_python),
         "-m",
         "torch.distributed.run",
@@ -89,7 +92,7 @@ class NvrxFound:
 def nvrx(peers: Peers) -> NvrxFound:
     """Measure heartbeats, memory and a hang of a program under ft_launcher."""
     folder, said = _work(peers, "nvrx")
-    tool: list[str | Path] = [
+    tool: Words = [
         there(peers.installed / "nvrx" / "bin" / "ft_launcher"),
         "--nproc-per-node",
         "1",
@@ -98,7 +101,7 @@ def nvrx(peers: Peers) -> NvrxFound:
     ]
     own = ["--rdzv-endpoint", f"localhost:{_free_port()}", "--max-restarts", "1"]
     limits = ["--ft-param-initial_rank_heartbeat_timeout=60", f"--ft-param-rank_heartbeat_timeout={HEARTBEAT_LIMIT_S}"]
-    training: list[str | Path] = [
+    training: Words = [
         TRAINING,
         said.path,
         "--beat",
