@@ -71,6 +71,8 @@ def done(incident: dict[str, Any]) -> str:
             return f"given up: {why}" if did == "given up" else f"{did}, given up: {why}"
         case "stopped":
             return f"{did}, then stopped by its user"
+        case "overtaken":
+            return f"{did}, started again, and that ended before its first step (see the next)"
         case "open":
             return f"{did}, not over yet"
         case other:

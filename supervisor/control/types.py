@@ -149,7 +149,7 @@ class IncidentEntry(Struct, frozen=True, kw_only=True):
     decision: str
     """stop, kill, retry, give_up"""
     outcome: str
-    """open, resumed, restarted, gave_up, stopped"""
+    """open, resumed, restarted, gave_up, stopped, overtaken"""
     last_step: int | None = None
     resumed_from: ResumedFrom | None = None
     resumed_at: float | None = None

@@ -100,7 +100,8 @@ def _unkillable(job: Job, now: Moment) -> de.Decision | None:
         severity=Severity.CRITICAL,
         at=now,
         message=f"still there {job.limits.kill_wait_s:.0f} s after SIGKILL: it waits in the kernel, most likely in the "
-        "GPU driver; nothing else is started on its card, only a reset of the card or a reboot ends it",
+        "GPU driver, which only a reset of the card or a reboot ends, or the order to kill it was refused (see the "
+        "daemon's log); nothing else is started on its card",
     )
     return de.Warn(at=now, job=job.name, attempt=job.number, flag=flag)
 

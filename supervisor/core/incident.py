@@ -21,7 +21,7 @@ class Incident:
     decision: str
     """Name of the decision that came of it: stop, kill, retry, give_up."""
     outcome: str = "open"
-    """open, resumed, restarted, gave_up, stopped"""
+    """open, resumed, restarted, gave_up, stopped, overtaken"""
     last_step: int | None = None
     last_step_at: Moment | None = None
     resumed_from: Checkpoint | None = None
@@ -46,7 +46,11 @@ class Incident:
         began = self.last_step_at or self.flag.at
         return replace(self, resumed_at=at, downtime_s=max(0.0, at.unix_s - began.unix_s))
 
+    def overtaken(self) -> Incident:
+        """Return it, closed: the attempt that was to go on ended before its first step, in an incident of its own."""
+        return replace(self, outcome="overtaken")
+
     @property
     def closed(self) -> bool:
         """Whether nothing more will change in it."""
-        return self.resumed_at is not None or self.outcome in ("gave_up", "stopped")
+        return self.resumed_at is not None or self.outcome in ("gave_up", "stopped", "overtaken")

@@ -28,6 +28,7 @@ from supervisor.daemon.inbox import Inbox
 from supervisor.daemon.loop import Dossier, Loop
 from supervisor.daemon.record import KERNEL_BOOT, KERNEL_SEQUENCE, StoreRecord
 from supervisor.daemon.recovery import Recovery
+from supervisor.daemon.seeker import Seeker
 from supervisor.daemon.telemetry import KernelWatch, Telemetry
 from supervisor.daemon.view import Newest
 from supervisor.runner.evidence import EvidenceFacts
@@ -65,7 +66,8 @@ class Assembly:
         self.exits = ExitWatch(lambda gone: self.attempts.gone(gone.job, gone.attempt))
         self.prove = Prover().prove
         self.checkpoints = CheckpointWatch(clock, self.inbox.put)
-        self.hands = DoingHands(clock, self.inbox.put, self._means(group))
+        self.seeker = self._seeker()
+        self.hands = DoingHands(clock, self.inbox.put, self._means(group), self.seeker)
         self.record = StoreRecord(self.store, self.announcer, self.hands.folder, boot_id)
         self.loop = Loop(clock, self.inbox, self.record, self.hands)
         self.telemetry = Telemetry(clock, self.inbox.put, self.gpus, (self.state, *_working_directories(settings)))
@@ -73,16 +75,24 @@ class Assembly:
         self.loop.may_launch = self.may_launch
         self.telemetry.live = self._live
 
+    def _seeker(self) -> Seeker:
+        return Seeker(
+            clock=self.clock,
+            put=self.inbox.put,
+            state=self.state,
+            settings=lambda name: self.settings.jobs[name],
+            known=self.store.checkpoints,
+            watch=self.checkpoints,
+            prove=self.prove,
+        )
+
     def _means(self, group: int | None) -> Means:
         return Means(
             state=self.state,
             launcher=self.launcher,
             attempts=self.attempts,
             exits=self.exits,
-            checkpoints=self.checkpoints,
             settings=lambda name: self.settings.jobs[name],
-            prove=self.prove,
-            known_checkpoints=self.store.checkpoints,
             evidence=self.evidence,
             gfx_versions=self.cards.gfx_versions,
             output_limit_bytes=lambda: self.settings.retention.output_limit_mb * 1_000_000,
@@ -109,7 +119,7 @@ class Assembly:
         """Make a dossier of each configured job, with what the record knows, and re-adopt what runs."""
         now = self.clock.now()
         known = {job.name: job for job in self.store.load_jobs(now)}
-        recovery = Recovery(self.clock, self.hands, self.attempts)
+        recovery = Recovery(self.clock, self.hands, self.attempts, self.launcher.alive)
         for name, settings in self.settings.jobs.items():
             dossier = self.add(name, settings, known.get(name), now)
             cursors = self.store.cursors(name, dossier.job.number)

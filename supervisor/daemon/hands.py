@@ -24,15 +24,16 @@ from supervisor.core.history import History
 from supervisor.core.job import Job
 from supervisor.core.miopen import conv2d_algorithm
 from supervisor.daemon.attempt_watch import AttemptWatch, Clock, Followed
-from supervisor.daemon.checkpoint_watch import CheckpointWatch, Saved
-from supervisor.daemon.resume import Prove, Search, find, fingerprint
+from supervisor.daemon.begin import begin
+from supervisor.daemon.seeker import Seeker
 from supervisor.runner import evidence
 from supervisor.runner.attempt import agent_path, compose_env, prepare, read_shim
-from supervisor.runner.launcher import Launcher, LaunchError
+from supervisor.runner.launcher import LAUNCH_LIMIT_S, Launcher, LaunchError
 from supervisor.runner.watch import ExitWatch
 
 log = logging.getLogger(__name__)
 
+STOP_AGAIN_S = 1.0
 KILL_AGAIN_S = 2.0
 KILL_ROUNDS_BY_SHIM = 2
 RESTING_KILL_S = 30.0
@@ -46,11 +47,7 @@ class Means:
     launcher: Launcher
     attempts: AttemptWatch
     exits: ExitWatch
-    checkpoints: CheckpointWatch
     settings: Callable[[str], JobSettings]
-    prove: Prove
-    known_checkpoints: Callable[[str], tuple[Checkpoint, ...] | None]
-    """Called in the deciding thread only."""
     evidence: Callable[[Job, History | None], evidence.EvidenceFacts]
     """Called in the deciding thread only."""
     gfx_versions: Callable[[JobSettings], tuple[str, ...]]
@@ -64,77 +61,43 @@ class Means:
 class DoingHands:
     """The daemon's hands."""
 
-    def __init__(self, clock: Clock, put: Callable[[ev.Event], None], means: Means) -> None:
+    def __init__(self, clock: Clock, put: Callable[[ev.Event], None], means: Means, seeker: Seeker) -> None:
         self._clock = clock
         self._put = put
         self._means = means
+        self._seeker = seeker
+        self._launched: dict[str, threading.Event] = {}
+        """Set once the launch of a job is through, well or not: a shim that is not there yet hears no signal."""
 
     def folder(self, job: str, attempt: int) -> Path:
         """Return an attempt's folder."""
         return self._means.state / "jobs" / job / str(attempt)
 
-    def working_directory(self, job: str, settings: JobSettings) -> str:
-        """Return where relative checkpoint patterns start: without a `cwd`, in every attempt's folder."""
-        return settings.cwd or str(self._means.state / "jobs" / job / "*")
-
     def act(self, decision: de.Decision, job: Job, history: History | None) -> None:
         """Carry out a decision; Warn, Retry, GiveUp and Finish take effect by being recorded."""
         match decision:
             case de.Launch():
-                self._begin("launch", job.name, lambda: self._launch(decision, job))
+                self._launched[job.name] = launched = threading.Event()
+                begin("launch", job.name, lambda: self._launch(decision, job, launched))
             case de.Stop():
                 facts = self._means.evidence(job, history) if decision.flag is not None else None
                 incident = job.incident.id if job.incident else f"{job.name}-{decision.attempt}"
-                self._begin("stop", job.name, lambda: self._stop(decision, facts, incident))
+                begin("stop", job.name, lambda: self._stop(decision, facts, incident))
             case de.Kill():
-                self._begin("kill", job.name, lambda: self._kill(decision))
+                begin("kill", job.name, lambda: self._kill(decision))
             case de.Retry() | de.GiveUp() if _ended_without_evidence(decision, job):
                 facts = self._means.evidence(job, history)
-                self._begin(
-                    "evidence", job.name, lambda: self._take_evidence(decision, facts, f"{job.name}-{job.number}")
-                )
+                begin("evidence", job.name, lambda: self._take_evidence(decision, facts, f"{job.name}-{job.number}"))
             case _:
                 pass
 
     def search(self, job: Job, history: History | None) -> bool:
-        """Look for where to resume; return False where the record cannot be read now.
-
-        What is unknown then is not "no checkpoint": that would begin the training anew.
-        """
-        plan, settings = job.retry, self._means.settings(job.name)
-        known = self._means.known_checkpoints(job.name)
-        if known is None:
-            return False
-        search = Search(
-            known=known,
-            globs=tuple(settings.checkpoints.paths),
-            cwd=self.working_directory(job.name, settings),
-            trouble_unix_s=plan.trouble_unix_s if plan else None,
-            trouble_step=plan.trouble_step if plan else None,
-            batches_per_epoch=history.batches_per_epoch if history else None,
-            began_unix_s=job.began_unix_s,
-        )
-        self._begin("search", job.name, lambda: self._search(job, search))
-        return True
+        """See `Seeker.search`."""
+        return self._seeker.search(job, history)
 
     def noticed(self, event: ev.Event, job: Job) -> None:
-        """Have a checkpoint proven as soon as the training says that it saved one."""
-        if not isinstance(event, ev.AgentSaid) or event.word is not ev.Word.CHECKPOINT_SAVED:
-            return
-        paths = event.facts.get("paths")
-        for path in paths if isinstance(paths, list) else ():
-            self._saved(event, job, Path(str(path)))
-
-    def _saved(self, event: ev.AgentSaid, job: Job, path: Path) -> None:
-        stat = fingerprint(path)
-        if stat is None or stat.modified_ns / 1e9 > event.at.unix_s + 1.0:
-            return  # rewritten since: the later word about it counts
-        epoch, step = _whole(event.facts.get("epoch")), _whole(event.facts.get("step"))
-        seen = Checkpoint(path=str(path), fingerprint=stat, epoch=epoch, step=step)
-        self._put(ev.CheckpointSeen(at=event.at, job=job.name, attempt=event.attempt, checkpoint=seen))
-        prove = self._means.prove
-        saved = Saved(job=job.name, attempt=event.attempt, path=path, prove=prove, epoch=epoch, step=step)
-        self._means.checkpoints.saved(saved)
+        """See `Seeker.noticed`."""
+        self._seeker.noticed(event, job)
 
     def adopt(self, job: str, attempt: int, followed: Followed) -> bool:
         """Take up an attempt whose shim left word in this boot; return False where none did."""
@@ -147,16 +110,13 @@ class DoingHands:
         self._means.exits.add(job, attempt, note.pid, note.start_ticks)
         return True
 
-    def _begin(self, what: str, job: str, act: Callable[[], None]) -> None:
-        def fenced() -> None:
-            try:
-                act()
-            except Exception:
-                log.exception("act.failed", extra={"fields": {"act": what, "job": job}})
+    def _launch(self, decision: de.Launch, job: Job, launched: threading.Event) -> None:
+        try:
+            self._launch_now(decision, job)
+        finally:
+            launched.set()
 
-        threading.Thread(target=fenced, name=f"{what}-{job}", daemon=True).start()
-
-    def _launch(self, decision: de.Launch, job: Job) -> None:
+    def _launch_now(self, decision: de.Launch, job: Job) -> None:
         name, number = job.name, decision.attempt
         try:
             folder = self._prepare(decision, job)
@@ -200,8 +160,14 @@ class DoingHands:
         folder = self.folder(decision.job, decision.attempt)
         if facts is not None:
             self._take_evidence(decision, facts, incident)
-        number = fo.SHIM_SAVE_AND_END if decision.save else fo.SHIM_END
-        self._means.launcher.signal(decision.job, folder, signal.Signals[number])
+        if (launched := self._launched.get(decision.job)) is not None:
+            launched.wait(2 * LAUNCH_LIMIT_S)
+        number = signal.Signals[fo.SHIM_SAVE_AND_END if decision.save else fo.SHIM_END]
+        while not self._means.launcher.signal(decision.job, folder, number):
+            # Where the order itself was refused (polkit is away), it is given again until the attempt has ended.
+            if not self._means.launcher.alive(decision.job, folder):
+                return
+            time.sleep(STOP_AGAIN_S)
         self._put(ev.Signalled(at=self._clock.now(), job=decision.job, attempt=decision.attempt))
 
     def _take_evidence(
@@ -230,22 +196,11 @@ class DoingHands:
             rounds += 1
             time.sleep(KILL_AGAIN_S if rounds < 10 else RESTING_KILL_S)
 
-    def _search(self, job: Job, search: Search) -> None:
-        def tell(checkpoint: Checkpoint) -> None:
-            self._put(ev.CheckpointSeen(at=self._clock.now(), job=job.name, attempt=job.number, checkpoint=checkpoint))
-
-        point = find(search, self._means.prove, tell)
-        self._put(ev.ResumePointFound(at=self._clock.now(), job=job.name, attempt=job.number, point=point))
-
 
 def _ended_without_evidence(decision: de.Retry | de.GiveUp, job: Job) -> bool:
     """Whether an attempt ended of itself: nobody stopped it, so nobody took evidence before."""
     incident = job.incident
     return incident is not None and incident.attempt == decision.attempt and incident.decision in ("retry", "give_up")
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def command_of(settings: JobSettings, checkpoint: Checkpoint | None) -> list[str]:

@@ -81,6 +81,9 @@ class StoreRecord:
     def _changed(self, before: Job, after: Job) -> None:
         self._moved[after.name] = after
         self._save_moved()
+        earlier = before.incident
+        if earlier is not None and not earlier.closed and after.incident and after.incident.id != earlier.id:
+            self._store.save_incident(earlier.overtaken())
         if after.incident is not None and after.incident != before.incident:
             self._store.save_incident(after.incident)
         ended = after.attempt is not None and after.attempt.over

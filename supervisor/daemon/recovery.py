@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from supervisor.core import decisions as de
+from supervisor.core import folder as fo
 from supervisor.core.history import STEPS_KEPT
-from supervisor.core.job import ALIVE, Job, Phase
+from supervisor.core.job import ALIVE, Attempt, Job, Phase
 from supervisor.daemon.attempt_watch import AttemptWatch, Clock, Followed, seed_records
 from supervisor.daemon.hands import DoingHands
 from supervisor.daemon.loop import Dossier, seeded
@@ -18,6 +20,9 @@ from supervisor.store.store import Cursors
 
 log = logging.getLogger(__name__)
 
+Alive = Callable[[str, Path], bool]
+"""Whether anything of an attempt may still run, by its job and folder."""
+
 LAUNCH_UNDER_WAY_S = 15.0
 """How old a launch may be whose shim has not left word yet: the daemon before us may have died in the midst of it."""
 
@@ -25,10 +30,11 @@ LAUNCH_UNDER_WAY_S = 15.0
 class Recovery:
     """Takes up jobs one by one, before the loop begins."""
 
-    def __init__(self, clock: Clock, hands: DoingHands, attempts: AttemptWatch) -> None:
+    def __init__(self, clock: Clock, hands: DoingHands, attempts: AttemptWatch, alive: Alive) -> None:
         self._clock = clock
         self._hands = hands
         self._attempts = attempts
+        self._alive = alive
 
     def take_up(self, dossier: Dossier, cursors: Cursors, output_limit_bytes: int) -> None:
         """Take up one job as the record has it."""
@@ -42,6 +48,9 @@ class Recovery:
         dossier.agent_offset = cursors.agent_log_bytes
         now = self._clock.now()
         seeded(dossier, seed_records(folder, cursors.recorder.get(0, 0), STEPS_KEPT, now), now)
+        if self._never_came_up(folder, job):
+            self._launch_again(dossier.job, attempt)
+            return
         followed = Followed(
             job=job.name,
             attempt=attempt.number,
@@ -60,8 +69,26 @@ class Recovery:
         if job.phase is not Phase.STARTING or self._clock.now().seconds_since(job.since) > LAUNCH_UNDER_WAY_S:
             return
         until = self._clock.now().plus(3.0)
-        while read_shim(folder) is None and self._clock.now().seconds_since(until) < 0:
+        while (
+            read_shim(folder) is None and self._alive(job.name, folder) and self._clock.now().seconds_since(until) < 0
+        ):
             time.sleep(0.05)
+
+    def _never_came_up(self, folder: Path, job: Job) -> bool:
+        """Whether the daemon before us died between deciding a launch and its act: then nothing of it ever ran."""
+        word = read_shim(folder) is not None or (folder / fo.EXIT).exists()
+        return job.phase is Phase.STARTING and not word and not self._alive(job.name, folder)
+
+    def _launch_again(self, job: Job, attempt: Attempt) -> None:
+        launch = de.Launch(
+            at=self._clock.now(),
+            job=job.name,
+            attempt=attempt.number,
+            resume_from=attempt.resume_from,
+            reason=job.reason or "start",
+        )
+        log.info("attempt.launched_again", extra={"fields": {"job": job.name, "attempt": attempt.number}})
+        self._hands.act(launch, job, None)
 
     def _act_again(self, job: Job) -> None:
         """Carry out once more what was decided: whether it was carried out before, nobody knows."""

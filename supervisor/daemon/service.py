@@ -12,7 +12,7 @@ from supervisor.config.settings import Settings
 from supervisor.control import listen
 from supervisor.control.server import ControlServer
 from supervisor.core import events as ev
-from supervisor.core.job import ALIVE
+from supervisor.core.job import ALIVE, Phase
 from supervisor.core.moments import Moment
 from supervisor.daemon.assembly import Assembly
 from supervisor.daemon.checkpoint_watch import Saved
@@ -48,6 +48,7 @@ class Service:
         self._stopping: str | None = None
         self._leave_running = False
         self._told: dict[str, Moment] = {}
+        self._phases: list[Phase] = []
         database = str(parts.store.path)
         self._reloading = Reloading(parts, config, notifier, self._schedule_telemetry)
         surroundings = Surroundings(parts)
@@ -115,7 +116,7 @@ class Service:
         now = parts.clock.now()
         for job, attempt, _ in parts.telemetry.live():
             settings = parts.settings.jobs[job]
-            for path in globbed(settings.checkpoints.paths, parts.hands.working_directory(job, settings)):
+            for path in globbed(settings.checkpoints.paths, parts.seeker.working_directory(job, settings)):
                 parts.checkpoints.looked(Saved(job=job, attempt=attempt, path=Path(path), prove=parts.prove), now)
 
     # --- after each turn, in the deciding thread ------------------------------------------------------------------
@@ -147,8 +148,10 @@ class Service:
             log.error("watch.stuck", extra={"fields": {"since_s": now.seconds_since(self._parts.attempts.looked_at)}})
 
     def _say_status(self, _: ev.Event, now: Moment) -> None:
-        if self._due("status", now, STATUS_EVERY_S):
-            jobs = (dossier.job for dossier in self._parts.loop.dossiers.values())
+        jobs = [dossier.job for dossier in self._parts.loop.dossiers.values()]
+        phases = [job.phase for job in jobs]
+        if phases != self._phases or self._due("status", now, STATUS_EVERY_S):
+            self._phases = phases
             self._notifier.status(line(jobs, self._parts.store.problem or self._reloading.refused))
 
     def _flush(self, _: ev.Event, now: Moment) -> None:

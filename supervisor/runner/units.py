@@ -6,6 +6,7 @@ The system's units are reached over the bus, which polkit allows to the daemon's
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -19,6 +20,8 @@ from supervisor.runner import shim
 from supervisor.runner.attempt import living_shim, read_shim, read_start_error
 from supervisor.runner.launcher import LAUNCH_LIMIT_S, LaunchError
 
+log = logging.getLogger(__name__)
+
 CALL_LIMIT_S = 5.0
 POLL_S = 0.05
 ASK_EVERY = 10
@@ -29,6 +32,8 @@ PROBE = "Permission.probe"
 """A slot that no job can have: asking whether it may be restarted, when it does not run, changes nothing."""
 SLOT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,200}")
 """What the polkit rule lets through; none of it is escaped in a unit's name."""
+NOT_LOADED = "not loaded"
+"""What systemd says of a unit that ended meanwhile."""
 GONE = frozenset({"inactive", "failed"})
 
 REMEDIES = (
@@ -78,13 +83,20 @@ class UnitLauncher:
             return False
         if shim.send(process, signal_number):
             return True
-        # --kill-who: systemd before 252 does not know --kill-whom, later ones know both.
-        return self._manager.order("kill", "--kill-who=main", f"--signal={signal_number}", unit_of(slot)) is None
+        return self._kill(slot, "main", signal_number)
 
     def kill_all(self, slot: str, folder: Path) -> None:
         """See `Launcher.kill_all`: everything in the unit's cgroup."""
         if self._is_current(slot, folder):
-            self._manager.order("kill", "--kill-who=all", f"--signal={int(signal.SIGKILL)}", unit_of(slot))
+            self._kill(slot, "all", signal.SIGKILL)
+
+    def _kill(self, slot: str, who: str, signal_number: int) -> bool:
+        # --kill-who: systemd before 252 does not know --kill-whom, later ones know both.
+        complaint = self._manager.order("kill", f"--kill-who={who}", f"--signal={int(signal_number)}", unit_of(slot))
+        if complaint is not None and NOT_LOADED not in complaint:
+            # Without this word a missing right would look like a process that SIGKILL does not end.
+            log.error("unit.not_signalled", extra={"fields": {"unit": unit_of(slot), "why": complaint}})
+        return complaint is None
 
     def alive(self, slot: str, folder: Path) -> bool:
         """See `Launcher.alive`. Where systemd does not answer it is True: nothing may start beside a maybe."""

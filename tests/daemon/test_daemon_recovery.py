@@ -56,13 +56,16 @@ class World:
     def __init__(self, state: Path) -> None:
         self.hands = FakeHands(state)
         self.watch = FakeWatch()
+        self.runs = True
         self.clock = HandClock()
         self.clock.sleep(LAUNCH_UNDER_WAY_S + 100)
 
     def take_up(self, job: Job, cursors: Cursors) -> Job:
         dossier = Dossier(job=job, rules=())
         hands, watch = cast("DoingHands", self.hands), cast("AttemptWatch", self.watch)
-        Recovery(self.clock, hands, watch).take_up(dossier, cursors, output_limit_bytes=1000)
+        Recovery(self.clock, hands, watch, lambda job, folder: self.runs).take_up(
+            dossier, cursors, output_limit_bytes=1000
+        )
         return dossier.job
 
 
@@ -89,8 +92,27 @@ def test_a_running_attempt_is_read_on_from_where_the_record_ends(world: World) -
 
 def test_an_attempt_without_a_shim_is_gone(world: World) -> None:
     world.hands.found = False
-    world.take_up(job(Phase.STARTING), cursors())
+    world.take_up(job(Phase.RUNNING), cursors())
     assert world.watch.lost == [("one", 4)]
+
+
+def test_a_launch_that_was_decided_and_never_begun_is_carried_out(world: World) -> None:
+    """Nothing went wrong with the training: to call it lost would cost budget and tell of an incident."""
+    world.runs = False
+    world.take_up(job(Phase.STARTING, reason="newest proven checkpoint"), cursors())
+    (act,) = world.hands.acts
+    assert isinstance(act, de.Launch)
+    assert (act.attempt, act.resume_from, act.reason) == (4, None, "newest proven checkpoint")
+    assert (world.hands.adopted, world.watch.lost) == ([], [])
+
+
+def test_a_launch_that_left_its_exit_is_not_begun_again(world: World) -> None:
+    world.runs = world.hands.found = False
+    folder = world.hands.folder("one", 4)
+    folder.mkdir(parents=True)
+    (folder / "exit.json").write_text("{}")
+    world.take_up(job(Phase.STARTING), cursors())
+    assert (world.hands.acts, world.watch.lost) == ([], [("one", 4)])
 
 
 @pytest.mark.parametrize("phase", [Phase.PENDING, Phase.BACKOFF, Phase.FINISHED, Phase.FAILED, Phase.STOPPED])

@@ -1,0 +1,105 @@
+"""Knows what a job has saved: has it proven, and looks for where to resume; it chooses nothing itself."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from supervisor.config.settings import JobSettings
+from supervisor.core import events as ev
+from supervisor.core.checkpoints import Checkpoint, Fingerprint, Verdict
+from supervisor.core.history import History
+from supervisor.core.job import Job
+from supervisor.daemon.attempt_watch import Clock
+from supervisor.daemon.begin import begin
+from supervisor.daemon.checkpoint_watch import CheckpointWatch, Saved
+from supervisor.daemon.resume import Prove, Search, barred, find, fingerprint
+
+log = logging.getLogger(__name__)
+
+
+class Seeker:
+    """Called in the deciding thread; it searches in threads of its own."""
+
+    def __init__(  # noqa: PLR0913 - what is known of checkpoints lies in several rooms
+        self,
+        *,
+        clock: Clock,
+        put: Callable[[ev.Event], None],
+        state: Path,
+        settings: Callable[[str], JobSettings],
+        known: Callable[[str], tuple[Checkpoint, ...] | None],
+        watch: CheckpointWatch,
+        prove: Prove,
+    ) -> None:
+        self._clock = clock
+        self._put = put
+        self._state = state
+        self._settings = settings
+        self._known = known
+        self._watch = watch
+        self._prove = prove
+
+    def working_directory(self, job: str, settings: JobSettings) -> str:
+        """Return where relative checkpoint patterns start: without a `cwd`, in every attempt's folder."""
+        return settings.cwd or str(self._state / "jobs" / job / "*")
+
+    def search(self, job: Job, history: History | None) -> bool:
+        """Look for where to resume; return False where the record cannot be read now.
+
+        What is unknown then is not "no checkpoint": that would begin the training anew.
+        """
+        plan, settings = job.retry, self._settings(job.name)
+        known = self._known(job.name)
+        if known is None:
+            return False
+        search = Search(
+            known=known,
+            globs=tuple(settings.checkpoints.paths),
+            cwd=self.working_directory(job.name, settings),
+            trouble_unix_s=plan.trouble_unix_s if plan else None,
+            trouble_step=plan.trouble_step if plan else None,
+            batches_per_epoch=history.batches_per_epoch if history else None,
+            began_unix_s=job.began_unix_s,
+        )
+        begin("search", job.name, lambda: self._search(job, search))
+        return True
+
+    def noticed(self, event: ev.Event, job: Job) -> None:
+        """Have a checkpoint proven as soon as the training says that it saved one."""
+        if not isinstance(event, ev.AgentSaid) or event.word is not ev.Word.CHECKPOINT_SAVED:
+            return
+        paths = event.facts.get("paths")
+        for path in paths if isinstance(paths, list) else ():
+            self._saved(event, job, Path(str(path)))
+
+    def _saved(self, event: ev.AgentSaid, job: Job, path: Path) -> None:
+        stat = fingerprint(path)
+        if stat is None and (why := barred(path)) is not None:
+            self._unseen(event, job, path, why)
+        if stat is None or stat.modified_ns / 1e9 > event.at.unix_s + 1.0:
+            return  # rewritten since: the later word about it counts
+        epoch, step = _whole(event.facts.get("epoch")), _whole(event.facts.get("step"))
+        seen = Checkpoint(path=str(path), fingerprint=stat, epoch=epoch, step=step)
+        self._put(ev.CheckpointSeen(at=event.at, job=job.name, attempt=event.attempt, checkpoint=seen))
+        saved = Saved(job=job.name, attempt=event.attempt, path=path, prove=self._prove, epoch=epoch, step=step)
+        self._watch.saved(saved)
+
+    def _unseen(self, event: ev.AgentSaid, job: Job, path: Path, why: str) -> None:
+        """Keep in the record that something was saved there: a job with checkpoints never begins anew by itself."""
+        log.error("checkpoint.unseen", extra={"fields": {"job": job.name, "path": str(path), "why": why}})
+        told = Fingerprint(size_bytes=0, modified_ns=int(event.at.unix_s * 1e9), inode=0)
+        unseen = Checkpoint(path=str(path), fingerprint=told, verdict=Verdict.REJECTED, reason=why)
+        self._put(ev.CheckpointSeen(at=event.at, job=job.name, attempt=event.attempt, checkpoint=unseen))
+
+    def _search(self, job: Job, search: Search) -> None:
+        def tell(checkpoint: Checkpoint) -> None:
+            self._put(ev.CheckpointSeen(at=self._clock.now(), job=job.name, attempt=job.number, checkpoint=checkpoint))
+
+        point = find(search, self._prove, tell)
+        self._put(ev.ResumePointFound(at=self._clock.now(), job=job.name, attempt=job.number, point=point))
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,0 +1,88 @@
+"""What the loop lives through is in the database afterwards, once and whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from supervisor.core import decisions as de
+from supervisor.core import events as ev
+from supervisor.core.checkpoints import Checkpoint, Fingerprint
+from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.follow import after_decision, after_event
+from supervisor.core.job import Job
+from supervisor.core.moments import Moment
+from supervisor.core.readings import ExitStatus
+from supervisor.daemon.announce import Announcer
+from supervisor.daemon.loop import Dossier
+from supervisor.daemon.record import StoreRecord
+from supervisor.store.archive import Archive
+from supervisor.store.store import Store
+
+T = Moment(100.0, 1_000_100.0)
+FLAG = RedFlag(rule="crash", severity=Severity.CRITICAL, at=T, message="ended with status 1")
+SAVED = Checkpoint(path="/a.pt", fingerprint=Fingerprint(size_bytes=1, modified_ns=1, inode=1), step=10)
+
+
+class Night:
+    """A job that goes through decisions and events, each one recorded."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = Store.open(f"sqlite:///{folder / 'record.db'}", T, "boot")
+        self.archive = Archive(self.store.path)
+        announcer = Announcer(store=self.store, sinks={}, host="here")
+        self.record = StoreRecord(self.store, announcer, lambda job, attempt: folder / job / str(attempt), "boot")
+        self.job = Job(name="night", since=T)
+
+    def decide(self, decision: de.Decision) -> None:
+        before, self.job = self.job, after_decision(self.job, decision)
+        with self.record.turn(T):
+            self.record.decision(before, self.job, decision)
+
+    def happen(self, event: ev.Event) -> None:
+        before, self.job = self.job, after_event(self.job, event)
+        with self.record.turn(T):
+            self.record.event(event, None)
+            self.record.job(before, self.job, event)
+
+    def crash(self, attempt: int) -> None:
+        self.decide(de.Launch(at=T, job="night", attempt=attempt, resume_from=SAVED, reason="again"))
+        self.happen(ev.Exited(at=T, job="night", attempt=attempt, status=ExitStatus(at=T, code=1)))
+        self.decide(
+            de.Retry(at=T, job="night", attempt=attempt, reason="crash", not_before=T, flag=replace(FLAG, at=T))
+        )
+
+
+@pytest.fixture
+def night(tmp_path: Path) -> Iterator[Night]:
+    one = Night(tmp_path)
+    yield one
+    one.store.close(T)
+
+
+def test_an_incident_whose_next_attempt_never_stepped_is_told_as_overtaken(night: Night) -> None:
+    night.crash(1)
+    night.crash(2)
+    outcomes = {one.id: one.outcome for one in night.archive.incidents()}
+    assert outcomes == {"night-1": "overtaken", "night-2": "open"}
+
+
+def test_an_attempt_is_recorded_from_its_launch_to_its_exit(night: Night) -> None:
+    night.crash(1)
+    (attempt,) = night.archive.attempts("night")
+    assert (attempt.resume_from, attempt.resume_step, attempt.exit_code) == ("/a.pt", 10, 1)
+    assert attempt.ended_unix_s == T.unix_s
+
+
+def test_what_the_agent_said_before_a_restart_of_the_daemon_is_recorded_once(night: Night) -> None:
+    night.decide(de.Launch(at=T, job="night", attempt=1, resume_from=None, reason="start"))
+    said = ev.AgentSaid(at=T, job="night", attempt=1, word=ev.Word.PLAN, facts={"epochs": 3}, offset=40)
+    for known_offset in (0, 40):
+        with night.record.turn(T):
+            night.record.event(said, Dossier(job=night.job, rules=(), agent_offset=known_offset))
+    kinds = [one.kind for one in night.archive.events("night")]
+    assert kinds.count("agent_said") == 1
+    assert night.store.cursors("night", 1).agent_log_bytes == 40

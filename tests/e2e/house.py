@@ -1,0 +1,227 @@
+"""A whole installation in a temporary folder: configuration, daemon as a process of its own, the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from supervisor.control.client import Client, ControlError
+
+BIN = Path(sys.executable).parent
+TRAINING = Path(__file__).with_name("training_by_hand.py")
+
+
+class House:
+    """One state directory with its daemon; every process that it started is gone when it is left."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config = folder / "config.toml"
+        self.state = folder / "state"
+        self.daemon: subprocess.Popen[bytes] | None = None
+        self.log = folder / "daemon.log"
+        self.bin = BIN
+        self.client = Client(self.state / "control.sock")
+
+    # --- configuration --------------------------------------------------------------------------------------------
+
+    def write(self, text: str, head: str = "") -> None:
+        """Write the configuration; `head` adds to [supervisor]. The kernel log is off unless `text` speaks of it."""
+        kernel = "" if "[kernel_log]" in text else "[kernel_log]\nenabled = false\n"
+        supervisor = f'[supervisor]\nstate_dir = "{self.state}"\nlauncher = "direct"\n{head}\n'
+        self.config.write_text(f"{supervisor}\n{kernel}\n{text}")
+
+    def by_hand(self, name: str, *options: str, table: str = "", **rules: str) -> str:
+        """Return a job of training_by_hand.py; `table` adds to its table, `rules` are tables of rules by name."""
+        words = [sys.executable, str(TRAINING), "--folder", str(self.folder / name), *options]
+        return self.job_of(name, words, table, **rules)
+
+    def job_of(self, name: str, command: list[str], table: str = "", **rules: str) -> str:
+        """Return a job that runs `command`, with limits short enough for a test."""
+        text = f"[jobs.{name}]\ncommand = {json.dumps(command)}\n"
+        for key, value in (("grace_s", "1"), ("save_s", "5"), ("kill_wait_s", "5")):
+            text += "" if f"{key} =" in table else f"{key} = {value}\n"
+        text += f"{table}\n"
+        rules = {"disk_low": "enabled = false", "host_memory": "enabled = false", **rules}
+        return text + "".join(f"[jobs.{name}.rules.{rule}]\n{keys}\n" for rule, keys in rules.items())
+
+    # --- the daemon -----------------------------------------------------------------------------------------------
+
+    def start(self, *, wait: bool = True, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+        """Start the daemon in the foreground of nobody."""
+        with self.log.open("ab") as log:
+            self.daemon = subprocess.Popen(
+                [str(self.bin / "rocm-supervisord"), "--config", str(self.config)],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                env={**os.environ, **(env or {})},
+            )
+        if wait:
+            self.until(lambda: self.status() is not None, 30, "the daemon to answer")
+        return self.daemon
+
+    def stop(self, limit_s: float = 60) -> int:
+        """SIGTERM to the daemon; return its exit status."""
+        assert self.daemon is not None
+        self.daemon.send_signal(signal.SIGTERM)
+        return self.daemon.wait(limit_s)
+
+    def kill(self) -> None:
+        """SIGKILL to the daemon alone."""
+        assert self.daemon is not None
+        self.daemon.kill()
+        self.daemon.wait(10)
+
+    # --- what can be seen from outside ----------------------------------------------------------------------------
+
+    def ctl(self, *words: str, limit_s: float = 60) -> subprocess.CompletedProcess[str]:
+        """Run supervisorctl."""
+        command = [str(self.bin / "rocm-supervisorctl"), "--config", str(self.config), *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
+
+    def status(self) -> dict[str, Any] | None:
+        """Return the status, or None where the daemon does not answer."""
+        try:
+            return self.client.get("/v1/status")
+        except ControlError:
+            return None
+
+    def job(self, name: str) -> dict[str, Any]:
+        """Return one job's status."""
+        status = self.status()
+        assert status is not None, self.said()
+        return next(one for one in status["jobs"] if one["name"] == name)
+
+    def incidents(self, job: str | None = None) -> list[dict[str, Any]]:
+        """Return the incidents, oldest first."""
+        found: list[dict[str, Any]] = self.client.get("/v1/incidents", job=job)["incidents"]
+        return sorted(found, key=lambda one: one["at"])
+
+    def incident(self, job: str) -> dict[str, Any]:
+        """Return the one incident that a job had."""
+        found = self.incidents(job)
+        assert len(found) == 1, (found, self.said())
+        return found[0]
+
+    def steps_made(self, name: str) -> list[int]:
+        """Return the steps in the order in which a training by hand made them, over all its attempts."""
+        try:
+            lines = (self.folder / name / "steps.log").read_text().split("\n")[:-1]
+        except FileNotFoundError:
+            return []
+        return [int(line) for line in lines]
+
+    def steps_recorded(self, name: str) -> int:
+        """Return how many steps of a job the database holds."""
+        found = self.query("SELECT COALESCE(SUM(steps), 0) FROM step_metrics WHERE job = ? AND rank = 0", name)
+        return int(found[0][0])
+
+    def query(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        """Ask the database as any reader may."""
+        with closing(sqlite3.connect(f"file:{self.state / 'supervisor.db'}?mode=ro", uri=True, timeout=10)) as database:
+            return database.execute(sql, values).fetchall()
+
+    def training_pids(self) -> list[int]:
+        """Return the pids of every process of every attempt that still runs, shims first."""
+        found = []
+        for folder in self.state.glob("jobs/*/[0-9]*"):
+            for process in psutil.process_iter(["cmdline"]):
+                if str(folder) in (process.info["cmdline"] or ()):
+                    found += [process.pid, *(one.pid for one in _children(process))]
+        return list(dict.fromkeys(found))
+
+    # --- waiting --------------------------------------------------------------------------------------------------
+
+    def until(self, question: Callable[[], bool], limit_s: float, what: str, *, daemon: bool = True) -> None:
+        """Wait until `question` is answered yes; with `daemon`, its end is the end of waiting too."""
+        end = time.monotonic() + limit_s  # noqa: TID251 - a test's deadline
+        while not question():
+            if time.monotonic() > end:  # noqa: TID251 - a test's deadline
+                raise AssertionError(f"waited {limit_s} s for {what}\n{self.said()}")
+            if daemon and self.daemon is not None and self.daemon.poll() is not None:
+                code = self.daemon.returncode
+                raise AssertionError(f"the daemon ended with {code} while waiting for {what}\n{self.said()}")
+            time.sleep(0.05)
+
+    def phase(self, name: str, *phases: str, limit_s: float = 30) -> dict[str, Any]:
+        """Wait until the job is in one of the phases; return its status then."""
+        self.until(lambda: self.job(name)["phase"] in phases, limit_s, f"{name} to be {' or '.join(phases)}")
+        return self.job(name)
+
+    def step(self, name: str, step: int, *, attempt: int = 1, limit_s: float = 30) -> dict[str, Any]:
+        """Wait until the daemon knows of a step of an attempt, or of one beyond; return the job's status then."""
+
+        def reached() -> bool:
+            job = self.job(name)
+            return job["attempt"] >= attempt and (job["step"] or 0) >= step
+
+        self.until(reached, limit_s, f"{name} to make step {step} in attempt {attempt}")
+        return self.job(name)
+
+    def resumed(self, name: str, *, count: int = 1, limit_s: float = 40) -> dict[str, Any]:
+        """Wait until the job had `count` incidents and steps again after the last; return that one."""
+
+        def closed() -> bool:
+            found = self.incidents(name)
+            return len(found) >= count and all(one["resumed_at"] is not None for one in found)
+
+        self.until(closed, limit_s, f"{name} to step again after {count} incidents")
+        return self.incidents(name)[-1]
+
+    def made(self, name: str, step: int, limit_s: float = 20) -> None:
+        """Wait until a training by hand made a step, whether a daemon is there or not."""
+        self.until(lambda: step in self.steps_made(name), limit_s, f"step {step} to be made", daemon=False)
+
+    def nothing_runs(self, limit_s: float = 20) -> None:
+        """Wait until no process of any attempt is left."""
+        self.until(lambda: not self.training_pids(), limit_s, "every process of the trainings to be gone", daemon=False)
+
+    def said(self) -> str:
+        """Return what the daemon logged, and the newest output of each job."""
+        text = [self.log.read_text(errors="replace")[-6000:] if self.log.exists() else ""]
+        for output in sorted(self.state.glob("jobs/*/[0-9]*/output.log")):
+            with output.open("rb") as file:
+                file.seek(max(0, output.stat().st_size - 1500))
+                text.append(f"--- {output}\n{file.read().decode(errors='replace')}")
+        return "\n".join(text)
+
+    def leave(self) -> None:
+        """End everything that was started here."""
+        if self.daemon is not None and self.daemon.poll() is None:
+            self.kill()
+        for pid in self.training_pids():
+            try:
+                os.kill(pid, signal.SIGCONT)
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+
+def _children(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.Error:
+        return []
+
+
+@contextmanager
+def house(folder: Path) -> Iterator[House]:
+    """Yield an installation and clear it away."""
+    one = House(folder)
+    try:
+        yield one
+    finally:
+        one.leave()

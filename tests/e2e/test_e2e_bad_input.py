@@ -1,0 +1,196 @@
+"""What users and trainings get wrong: it is said clearly, it disturbs nothing else, and nothing is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from house import BIN, House
+
+STOP_TRYING = "[jobs.one.budget]\nrestarts = 1\nbackoff_s = [0.0]\n"
+
+
+def test_five_mistakes_in_the_configuration_are_told_at_once_and_nothing_starts(home: House) -> None:
+    marker = home.folder / "started"
+    home.write(
+        f'[jobs.one]\ncommand = ["touch", "{marker}"]\ngrace_s = -1\nworkdir = "/tmp"\nrules.stal.limit_s = 3\n'
+        '[jobs."bad name"]\ncommand = []\n[telemetry]\ninterval_s = "often"\n'
+    )
+    done = home.start(wait=False)
+    assert done.wait(20) == 78
+    said = home.log.read_text()
+    for key in ("jobs.one.grace_s", "jobs.one.workdir", "jobs.one.rules.stal", "bad name", "telemetry.interval_s"):
+        assert key in said
+    assert not marker.exists()
+    assert not home.state.exists()
+
+
+def test_a_command_that_does_not_exist_is_given_up_by_its_name(home: House) -> None:
+    home.write(home.job_of("one", ["/no/such/python", "train.py"]) + STOP_TRYING)
+    home.start()
+    job = home.phase("one", "failed")
+    assert "/no/such/python" in job["reason"]
+    shown = home.ctl("status")
+    assert shown.returncode == 3
+    assert "/no/such/python" in shown.stdout
+
+
+def test_a_script_that_ends_well_without_training_has_finished(home: House) -> None:
+    home.write(home.job_of("one", ["/bin/echo", "nothing to do"]))
+    home.start()
+    assert home.phase("one", "finished")["attempt"] == 1
+    assert "nothing to do" in home.ctl("logs", "one").stdout
+    assert home.incidents() == []
+
+
+def test_a_training_that_cannot_be_hooked_is_supervised_all_the_same(home: House) -> None:
+    loop = f"while [ ! -e {home.folder}/end ]; do echo working; sleep 0.1; done; exit 3"
+    home.write(home.job_of("one", ["/bin/sh", "-c", loop], stall="limit_s = 1") + STOP_TRYING)
+    home.start()
+    home.until(lambda: home.job("one")["pid"] is not None, 20, "the loop to run")
+    assert home.job("one")["hooked"] is False
+    (home.folder / "end").touch()
+    job = home.phase("one", "failed")
+    assert "status 3" in job["reason"]
+    assert [one["rule"] for one in home.incidents("one")] == ["crash", "crash"]
+
+
+def test_what_a_training_forks_is_gone_once_it_is_stopped(home: House) -> None:
+    forks = (
+        "import os, sys, time, pathlib\n"
+        "for n in range(3):\n"
+        "    if os.fork() == 0:\n"
+        "        os.setsid()\n"
+        "        if os.fork(): os._exit(0)\n"
+        f"        pathlib.Path({str(home.folder)!r}, 'daemon%d' % n).write_text(str(os.getpid()))\n"
+        "        time.sleep(1000)\n"
+        "time.sleep(1000)\n"
+    )
+    home.write(home.job_of("one", [sys.executable, "-c", forks]))
+    home.start()
+    notes = [home.folder / f"daemon{n}" for n in range(3)]
+    home.until(lambda: all(one.exists() and one.read_text() for one in notes), 20, "three daemons to be forked")
+    pids = [int(one.read_text()) for one in notes]
+    assert home.ctl("stop", "one", "--wait").returncode == 0
+    assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
+
+
+def test_a_flood_of_output_neither_slows_the_daemon_nor_fills_the_disk(home: House) -> None:
+    flood = home.job_of("flood", ["/bin/sh", "-c", "exec yes a line of output that never ends"])
+    home.write(f"[retention]\noutput_limit_mb = 2\n{flood}")
+    home.start()
+    raw = home.state / "jobs" / "flood" / "1" / "output.log"
+    home.until(lambda: raw.exists() and raw.stat().st_size > 200_000_000, 60, "200 MB of output")
+    home.until(lambda: home.client.get("/v1/status")["jobs"][0]["pid"] is not None, 2, "an answer")
+    assert home.ctl("stop", "flood", "--wait").returncode == 0
+    used = sum(one.stat().st_blocks * 512 for one in raw.parent.rglob("*") if one.is_file())
+    assert used < 60_000_000
+
+
+def test_escape_sequences_and_broken_text_reach_no_terminal(home: House) -> None:
+    code = (
+        "import sys\n"
+        "sys.stdout.buffer.write(b'\\x1b]0;owned\\x07\\x1b[31mred\\x1b[0m \\xff\\xfe \\x9b31m tail\\n')\n"
+        "sys.stdout.buffer.flush()\n"
+        "raise SystemExit('RuntimeError: \\x1b[2J\\x1b]52;c;AAAA\\x07 gone')\n"
+    )
+    home.write(home.job_of("one", [sys.executable, "-c", code]) + STOP_TRYING)
+    home.start()
+    home.phase("one", "failed")
+    for words in (("logs", "one"), ("history",), ("status",), ("--json", "history"), ("show", "one-1")):
+        done = home.ctl(*words)
+        raw = [one for one in done.stdout if (ord(one) < 32 and one not in "\n\t") or 0x7F <= ord(one) < 0xA0]
+        assert raw == [], (words, done.stdout)
+    assert "tail" in home.ctl("logs", "one").stdout
+
+
+@pytest.mark.parametrize("harm", ["scribbled", "cut"])
+def test_a_recorder_that_is_destroyed_while_it_is_used_costs_no_daemon(home: House, harm: str) -> None:
+    """A cut file ends its training by SIGBUS, which is a crash like any other; a scribbled one is only unreadable."""
+    home.write(home.by_hand("one", "--steps", "300", stall="limit_s = 4"))
+    home.start()
+    home.step("one", 60)
+    recorder = home.state / "jobs" / "one" / "1" / "recorder.bin"
+    if harm == "cut":
+        os.truncate(recorder, 100)
+    else:
+        with recorder.open("r+b") as file:
+            file.write(os.urandom(100_000))
+    job = home.phase("one", "finished", limit_s=60)
+    assert home.steps_made("one")[-1] == 300
+    assert job["attempt"] <= 2
+
+
+def test_a_second_daemon_on_the_same_state_is_refused_with_the_pid_of_the_first(home: House) -> None:
+    home.write(home.by_hand("one"))
+    first = home.start()
+    home.step("one", 3)
+    command = [str(BIN / "rocm-supervisord"), "--config", str(home.config)]
+    second = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    assert second.returncode == 69
+    assert str(first.pid) in second.stderr
+    assert home.job("one")["phase"] == "running"
+
+
+def test_garbage_on_the_socket_is_answered_or_dropped_and_nothing_else_happens(home: House) -> None:
+    home.write(home.by_hand("one"))
+    home.start()
+    home.step("one", 3)
+    held = []
+    for content in (
+        b"\x00\xff" * 5000,
+        b"GET / HTTP/1.1\r\n" + b"X: " + b"a" * 200_000,
+        b"POST /v1/jobs/one/stop HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n",
+        b'POST /v1/jobs/one/start HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"fresh":',
+        b"",
+    ):
+        one = socket.socket(socket.AF_UNIX)
+        one.settimeout(5)
+        one.connect(str(home.state / "control.sock"))
+        with contextlib.suppress(OSError):  # hanging up on it is an answer
+            one.sendall(content)
+        held.append(one)
+    job = home.job("one")
+    assert job["phase"] == "running"
+    home.step("one", job["step"] + 10)
+    for one in held:
+        one.close()
+
+
+@pytest.mark.parametrize("harm", ["empty", "truncated", "nans"])
+def test_a_bad_newest_checkpoint_is_passed_over_for_the_one_before(home: House, harm: str) -> None:
+    home.write(home.by_hand("one", "--wound", f"{harm}:60"))
+    home.start()
+    incident = home.resumed("one")
+    assert (incident["rule"], incident["last_step"], incident["resumed_from"]["step"]) == ("crash", 59, 50)
+    listed = json.loads(home.ctl("--json", "checkpoints", "one").stdout)["checkpoints"]
+    bad = next(one for one in listed if one["path"].endswith("state-000060.safetensors"))
+    assert bad["verdict"] == "rejected"
+    assert bad["reason"]
+
+
+def test_where_every_checkpoint_is_bad_the_job_is_given_up_and_says_why(home: House) -> None:
+    home.write(home.by_hand("one", "--wound", "all:60"))
+    home.start()
+    job = home.phase("one", "failed")
+    assert "none of the saved checkpoints is proven" in job["reason"]
+    assert "state-000050.safetensors" in job["reason"]
+    assert home.incident("one")["outcome"] == "gave_up"
+    assert home.training_pids() == []
+
+
+def test_the_daemon_answers_signals_while_a_training_is_suspended(home: House) -> None:
+    """SIGSTOP is the nearest thing to a process stuck in the kernel: SIGTERM does nothing, SIGKILL does."""
+    home.write(home.by_hand("one", table="save_s = 0.5"))
+    home.start()
+    pid = home.step("one", 30)["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    assert home.stop(30) == 0
+    assert home.training_pids() == []

@@ -1,0 +1,188 @@
+"""The daemon is killed, at any moment: the training does not notice, and the next daemon knows all that happened."""
+
+import json
+import os
+import signal
+
+import psutil
+import pytest
+from house import House
+
+
+def training_pid(home: House, attempt: int = 1) -> int:
+    """Return the pid of the training, as its shim left word of it."""
+    note = json.loads((home.state / "jobs" / "one" / str(attempt) / "shim.json").read_text())
+    return int(note["training_pid"])
+
+
+def every_step_is_recorded_once(home: House) -> None:
+    """Assert, after the job's end, that the database holds as many steps as the training made."""
+    home.until(lambda: home.steps_recorded("one") >= len(home.steps_made("one")), 10, "the steps to be recorded")
+    assert home.steps_recorded("one") == len(home.steps_made("one"))
+
+
+def gone(home: House, pid: int) -> None:
+    """Wait, without a daemon, until a process and every other of the attempt is gone."""
+    home.until(lambda: not psutil.pid_exists(pid), 20, "the training to be gone", daemon=False)
+    home.nothing_runs()
+
+
+def decisions(home: House) -> list[str]:
+    """Return the kinds of decisions about the job, the first first."""
+    return [kind for (kind,) in home.query("SELECT kind FROM decisions WHERE job = 'one' ORDER BY id")]
+
+
+def test_a_training_outlives_three_daemons_and_no_step_is_lost_or_counted_twice(home: House) -> None:
+    home.write(home.by_hand("one", "--steps", "400"))
+    home.start()
+    pid = home.step("one", 10)["pid"]
+    for _ in range(3):
+        home.kill()
+        seen = home.steps_made("one")[-1]
+        home.made("one", seen + 10)
+        home.start()
+        job = home.step("one", seen + 11)
+        assert (job["phase"], job["attempt"], job["pid"]) == ("running", 1, pid)
+    home.phase("one", "finished")
+    assert home.steps_made("one") == list(range(1, 401))
+    every_step_is_recorded_once(home)
+    assert decisions(home) == ["launch", "finish"]
+    assert home.incidents() == []
+
+
+def test_a_training_that_finishes_while_no_daemon_is_there_has_finished(home: House) -> None:
+    home.write(home.by_hand("one", "--steps", "60"))
+    home.start()
+    pid = home.step("one", 5)["pid"]
+    home.kill()
+    gone(home, pid)
+    home.start()
+    home.phase("one", "finished")
+    every_step_is_recorded_once(home)
+    assert home.steps_made("one") == list(range(1, 61))
+
+
+def test_a_training_that_crashes_while_no_daemon_is_there_is_resumed_by_the_next(home: House) -> None:
+    home.write(home.by_hand("one", "--wound", "kill:60", "--steps", "100"))
+    home.start()
+    pid = home.step("one", 5)["pid"]
+    home.kill()
+    gone(home, pid)
+    home.start()
+    incident = home.resumed("one")
+    assert (incident["rule"], incident["last_step"], incident["resumed_from"]["step"]) == ("crash", 59, 50)
+    home.phase("one", "finished")
+    every_step_is_recorded_once(home)
+
+
+def test_a_training_killed_together_with_its_daemon_and_its_shim_is_resumed(home: House) -> None:
+    """What a power cut leaves: no exit status, nobody to ask."""
+    home.write(home.by_hand("one", "--steps", "150"))
+    home.start()
+    home.step("one", 60)
+    pids = home.training_pids()
+    home.kill()
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    home.nothing_runs()
+    last = home.steps_made("one")[-1]
+    home.start()
+    incident = home.resumed("one")
+    assert incident["outcome"] == "resumed"
+    assert incident["last_step"] == last
+    assert incident["resumed_from"]["step"] == last // 25 * 25
+    home.phase("one", "finished")
+    every_step_is_recorded_once(home)
+
+
+def test_a_shim_killed_alone_leaves_no_second_training_beside_the_first(home: House) -> None:
+    home.write(home.by_hand("one"))
+    home.start()
+    home.step("one", 30)
+    shim, training = home.training_pids()[:2]
+    os.kill(shim, signal.SIGKILL)
+    home.step("one", 26, attempt=2)
+    assert not psutil.pid_exists(training) or psutil.Process(training).status() == psutil.STATUS_ZOMBIE
+    assert len(home.training_pids()) == 2
+
+
+def test_a_daemon_killed_while_it_stops_a_stalled_training_finishes_the_job_in_its_next_life(home: House) -> None:
+    home.write(home.by_hand("one", "--wound", "deaf:60", table="save_s = 0.5\ngrace_s = 3", stall="limit_s = 2"))
+    home.start()
+    home.phase("one", "stopping")
+    home.kill()
+    home.start()
+    incident = home.resumed("one", limit_s=60)
+    assert (incident["rule"], incident["last_step"], incident["resumed_from"]["step"]) == ("stall", 59, 50)
+    assert len(home.training_pids()) == 2
+    assert decisions(home).count("stop") == 1
+    assert decisions(home).count("launch") == 2
+
+
+@pytest.mark.parametrize("phase", ["starting", "backoff"])
+def test_a_daemon_killed_around_a_launch_leaves_exactly_one_training(home: House, phase: str) -> None:
+    """In `starting` the decision is recorded and its act under way; in `backoff` the next one is about to be made."""
+    backoff = "[jobs.one.budget]\nbackoff_s = [1.0]\n"
+    home.write(home.by_hand("one", "--wound", "kill:60") + backoff)
+    home.start()
+    home.phase("one", phase)
+    home.kill()
+    home.start()
+    incident = home.resumed("one")
+    assert (incident["rule"], incident["last_step"], incident["resumed_from"]["step"]) == ("crash", 59, 50)
+    assert len(home.training_pids()) == 2
+    assert decisions(home) == ["launch", "retry", "launch"]
+
+
+@pytest.mark.parametrize("moment", range(5))
+def test_a_daemon_killed_at_any_moment_of_a_crash_tells_it_once(home: House, moment: int) -> None:
+    home.write(home.by_hand("one", "--wound", "kill:60", "--steps", "120", "--every-s", "0.01"))
+    home.start()
+    attempts = home.state / "jobs" / "one"
+    files = (attempts / name for name in ("1/exit.json", "1/evidence", "2/launch.json", "2/shim.json"))
+    moments = [lambda: len(home.steps_made("one")) >= 59, *(one.exists for one in files)]
+    home.until(moments[moment], 30, f"moment {moment}")
+    home.kill()
+    home.start()
+    incident = home.resumed("one")
+    assert (incident["rule"], incident["last_step"], incident["resumed_from"]["step"]) == ("crash", 59, 50)
+    home.phase("one", "finished")
+    assert home.steps_made("one") == [*range(1, 60), *range(51, 121)]
+    every_step_is_recorded_once(home)
+
+
+def test_a_daemon_that_is_told_to_end_saves_the_last_step_and_the_next_goes_on_from_there(home: House) -> None:
+    home.write(home.by_hand("one", "--steps", "150", "--save-every", "1000"))
+    home.start()
+    home.step("one", 30)
+    assert home.stop() == 0
+    assert home.training_pids() == []
+    last = home.steps_made("one")[-1]
+    home.start()
+    home.phase("one", "finished")
+    assert home.steps_made("one") == list(range(1, 151))
+    assert (home.folder / "one" / f"state-{last:06}.safetensors").exists()
+    assert home.incidents() == []
+    assert home.job("one")["restarts"] == 0
+    every_step_is_recorded_once(home)
+
+
+def test_a_daemon_told_twice_leaves_at_once_and_the_training_goes_on(home: House) -> None:
+    home.write(home.by_hand("one", "--save-takes-s", "4"))
+    daemon = home.start()
+    pid = home.step("one", 30)["pid"]
+    daemon.send_signal(signal.SIGTERM)
+    home.phase("one", "stopping")
+    daemon.send_signal(signal.SIGTERM)
+    assert daemon.wait(3) == 0
+    assert psutil.pid_exists(pid)
+
+
+def test_a_daemon_that_ends_between_two_attempts_starts_none(home: House) -> None:
+    home.write(home.by_hand("one", "--wound", "kill!:30") + "[jobs.one.budget]\nbackoff_s = [20.0]\n")
+    home.start()
+    home.phase("one", "backoff")
+    assert home.stop(10) == 0
+    assert home.training_pids() == []
+    home.start()
+    assert home.job("one")["phase"] == "backoff"

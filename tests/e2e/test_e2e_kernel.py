@@ -1,0 +1,46 @@
+"""A fault that the kernel tells of stops the training on that card, and no other."""
+
+import os
+from pathlib import Path
+
+import pytest
+from house import House
+
+pytestmark = pytest.mark.kernel
+
+CARD = "0000:0a:00.0"
+OTHER = "0000:0b:00.0"
+KERNEL = "[kernel_log]\naccept_user_records = true\n"
+GPUS = f'gpus = ["{CARD}"]'
+
+
+def tell(card: str) -> None:
+    """Write the first words of a GPU reset into the kernel log."""
+    if os.geteuid() != 0 or not os.access("/dev/kmsg", os.W_OK):
+        pytest.skip("needs root and a writable /dev/kmsg")
+    line = f"<3>amdgpu {card}: amdgpu: ring gfx_0.0.0 timeout, signaled seq=114, emitted seq=116\n"
+    Path("/dev/kmsg").write_bytes(line.encode())
+
+
+def test_a_gpu_fault_stops_the_training_with_evidence_and_it_is_resumed(home: House) -> None:
+    home.write(KERNEL + home.by_hand("one", table=GPUS))
+    home.start()
+    home.step("one", 30)
+    tell(CARD)
+    incident = home.resumed("one")
+    assert (incident["rule"], incident["decision"], incident["outcome"]) == ("gpu_fault", "stop", "resumed")
+    assert "ring gfx_0.0.0 timeout" in (Path(incident["evidence"]) / "kernel.txt").read_text()
+
+
+def test_a_fault_of_another_card_is_no_concern_of_this_job(home: House) -> None:
+    """The second job shows that the record was read."""
+    other = home.by_hand("other", table=GPUS.replace(CARD, OTHER))
+    home.write(KERNEL + home.by_hand("one", table=GPUS) + other)
+    home.start()
+    pid = home.step("one", 30)["pid"]
+    home.step("other", 30)
+    tell(OTHER)
+    assert home.resumed("other")["rule"] == "gpu_fault"
+    job = home.job("one")
+    assert (job["phase"], job["attempt"], job["pid"]) == ("running", 1, pid)
+    assert home.incidents("one") == []

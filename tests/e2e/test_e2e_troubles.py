@@ -1,0 +1,98 @@
+"""Each trouble of a training is found by the right rule, and the training goes on from the right step."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from house import House
+
+STALL = "limit_s = 3"
+
+
+def complete(incident: dict[str, Any]) -> None:
+    """Assert that an incident tells all that it cost."""
+    assert incident["outcome"] == "resumed"
+    assert incident["severity"] == "critical"
+    assert incident["downtime_s"] > 0
+    assert incident["lost_steps"] == incident["last_step"] - incident["resumed_from"]["step"]
+    assert Path(incident["evidence"]).is_dir()
+
+
+def gone_over(home: House, name: str, incident: dict[str, Any]) -> None:
+    """Assert that the first attempt ended where it is said to have, and the second began after the checkpoint."""
+    made = home.steps_made(name)
+    turn = next(n for n in range(1, len(made)) if made[n] != made[n - 1] + 1)
+    assert made[turn - 1] == incident["last_step"]
+    assert made[turn] == incident["resumed_from"]["step"] + 1
+
+
+@pytest.mark.parametrize(
+    ("wound", "words"),
+    [("kill", "killed by SIGKILL"), ("exit", "7")],
+)
+def test_a_training_that_dies_is_resumed_from_its_last_checkpoint(home: House, wound: str, words: str) -> None:
+    home.write(home.by_hand("one", "--wound", f"{wound}:60"))
+    home.start()
+    incident = home.resumed("one")
+    complete(incident)
+    assert incident["rule"] == "crash"
+    assert words in incident["message"]
+    assert (incident["last_step"], incident["resumed_from"]["step"], incident["lost_steps"]) == (59, 50, 9)
+    gone_over(home, "one", incident)
+
+
+def test_a_hang_is_found_by_the_step_counter_and_its_evidence_shows_where(home: House) -> None:
+    home.write(home.by_hand("one", "--wound", "hang:60", stall=STALL))
+    home.start()
+    incident = home.resumed("one")
+    complete(incident)
+    assert incident["rule"] == "stall"
+    assert incident["decision"] == "stop"
+    assert (incident["last_step"], incident["resumed_from"]["step"]) == (59, 50)
+    assert incident["downtime_s"] >= 3
+    gone_over(home, "one", incident)
+    stacks = [one.read_text() for one in Path(incident["evidence"]).glob("stacks*.txt")]
+    assert any("wait_for_ever" in one for one in stacks), list(Path(incident["evidence"]).iterdir())
+
+
+def test_a_training_deaf_to_sigterm_is_killed_after_its_grace(home: House) -> None:
+    home.write(home.by_hand("one", "--wound", "deaf:60", table="save_s = 0.5", stall="limit_s = 2"))
+    home.start()
+    incident = home.resumed("one", limit_s=60)
+    complete(incident)
+    assert incident["rule"] == "stall"
+    assert incident["resumed_from"]["step"] == 50
+    kinds = [kind for (kind,) in home.query("SELECT kind FROM decisions WHERE job = 'one' ORDER BY id")]
+    assert kinds == ["launch", "stop", "kill", "retry", "launch"]
+
+
+def test_a_loss_that_became_nan_is_resumed_from_before_it(home: House) -> None:
+    """From step 60 on losses are NaN, so the checkpoint of step 60 holds the harm already."""
+    home.write(home.by_hand("one", "--wound", "nan:60", "--save-every", "10"))
+    home.start()
+    incident = home.resumed("one")
+    complete(incident)
+    assert incident["rule"] == "non_finite_loss"
+    assert incident["resumed_from"]["step"] == 50
+    gone_over(home, "one", incident)
+
+
+def test_a_checkpoint_saved_in_the_last_moment_is_not_missed(home: House) -> None:
+    """The first checkpoint of all, a step before the end: to miss it would be to begin anew."""
+    home.write(home.by_hand("one", "--wound", "kill:26"))
+    home.start()
+    incident = home.resumed("one")
+    complete(incident)
+    assert (incident["last_step"], incident["resumed_from"]["step"], incident["lost_steps"]) == (25, 25, 0)
+
+
+def test_two_troubles_one_after_the_other_are_two_incidents(home: House) -> None:
+    home.write(home.by_hand("one", "--wound", "kill:40,exit:80", "--steps", "120"))
+    home.start()
+    home.phase("one", "finished")
+    first, second = home.incidents("one")
+    complete(first)
+    complete(second)
+    assert (first["attempt"], second["attempt"]) == (1, 2)
+    assert home.job("one")["restarts"] == 2
+    assert home.steps_made("one")[-1] == 120

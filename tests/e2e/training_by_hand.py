@@ -1,0 +1,89 @@
+"""A training without torch, for stories that need none: steps, checkpoints and wounds by the two-line API."""
+
+import argparse
+import json
+import math
+import os
+import signal
+import struct
+import sys
+import time
+from pathlib import Path
+
+import rocm_agent
+
+KEPT = 4
+parser = argparse.ArgumentParser()
+parser.add_argument("--steps", type=int, default=100000)
+parser.add_argument("--every-s", type=float, default=0.02)
+parser.add_argument("--folder", type=Path, required=True)
+parser.add_argument("--save-every", type=int, default=25)
+parser.add_argument("--save-takes-s", type=float, default=0.0, help="how long saving takes once it is asked for")
+parser.add_argument("--wound", default="", help="KIND:STEP,... with the kinds of `strike`; once each, KIND! always")
+asked = parser.parse_args()
+
+
+def save(step, spoil=None):
+    """Write the step as the one weight of a safetensors file, whole or not at all, and say so."""
+    path = asked.folder / ("state-%06d.safetensors" % step)
+    header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    content = struct.pack("<Q", len(header)) + header + struct.pack("<f", math.nan if spoil == "nans" else step)
+    content = {"empty": b"", "truncated": content[:-2]}.get(spoil, content)
+    part = path.with_suffix(".part")
+    part.write_bytes(content)
+    part.rename(path)
+    rocm_agent.checkpoint_saved(str(path), epoch=None, step=step)
+    for old in sorted(asked.folder.glob("state-*.safetensors"))[:-KEPT]:
+        old.unlink()
+
+
+def wait_for_ever():
+    """Hang, under a name that the evidence has to show."""
+    while True:
+        time.sleep(3600)
+
+
+def strike(kind, step):
+    """Hurt this process."""
+    if kind == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if kind in ("hang", "deaf"):
+        wait_for_ever()
+    if kind in ("empty", "truncated", "nans"):
+        save(step, kind)
+    if kind == "all":
+        for path in asked.folder.glob("state-*.safetensors"):
+            path.write_bytes(b"")
+    if kind == "exit":
+        sys.exit(7)
+    if kind != "nan":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def resumed_step():
+    """Return the step that the checkpoint holds, 0 without one."""
+    path = rocm_agent.resume_from()
+    return int(struct.unpack("<f", Path(path).read_bytes()[-4:])[0]) if path else 0
+
+
+asked.folder.mkdir(parents=True, exist_ok=True)
+wounds = {int(at): kind for kind, at in (one.split(":") for one in asked.wound.split(",") if one)}
+poisoned = False
+with open(asked.folder / "steps.log", "a") as made:
+    for step in range(resumed_step() + 1, asked.steps + 1):
+        kind = wounds.get(step, "")
+        scar = asked.folder / kind.strip("!")
+        if kind and (kind.endswith("!") or not scar.exists()):
+            scar.touch()
+            poisoned = poisoned or kind == "nan"
+            strike(kind.strip("!"), step)
+        time.sleep(asked.every_s)
+        rocm_agent.step(loss=math.nan if poisoned else 1 / step, step=step)
+        made.write("%d\n" % step)
+        made.flush()
+        if step % asked.save_every == 0:
+            save(step)
+        if rocm_agent.save_requested():
+            time.sleep(asked.save_takes_s)
+            save(step)
+print("done")
