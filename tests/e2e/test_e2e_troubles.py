@@ -55,6 +55,30 @@ def test_a_hang_is_found_by_the_step_counter_and_its_evidence_shows_where(home: 
     assert any("wait_for_ever" in one for one in stacks), list(Path(incident["evidence"]).iterdir())
 
 
+def test_a_hang_right_after_validation_at_full_load_is_found_by_the_step_counter(home: House) -> None:
+    """The owner's nights of 14 and 15 November: 100 % CPU, and nobody knew for 7.8 hours."""
+    home.write(home.by_hand("one", "--wound", "spin:60", stall=STALL))
+    home.start()
+    incident = home.resumed("one")
+    complete(incident)
+    assert incident["rule"] == "stall"
+    assert "stage step" in incident["message"]
+    stacks = [one.read_text() for one in Path(incident["evidence"]).glob("stacks*.txt")]
+    assert any("in spin" in one for one in stacks)
+
+
+def test_a_hang_before_the_first_batch_of_a_resume_is_found_and_resumed_again(home: House) -> None:
+    """The owner's 18 November: the epoch's header, and then nothing, three resumes in a row."""
+    timeout = "warmup_limit_s = 2"
+    home.write(home.by_hand("one", "--wound", "kill:60", "--stuck-when-resumed", start_timeout=timeout))
+    home.start()
+    home.step("one", 70, attempt=3)
+    stuck, killed = home.incidents()[::-1][:2]
+    assert (killed["rule"], killed["outcome"]) == ("crash", "overtaken")
+    assert (stuck["rule"], stuck["outcome"], stuck["resumed_from"]["step"]) == ("start_timeout", "resumed", 50)
+    assert home.steps_made("one")[57:61] == [58, 59, 51, 52]
+
+
 def test_a_training_deaf_to_sigterm_is_killed_after_its_grace(home: House) -> None:
     home.write(home.by_hand("one", "--wound", "deaf:60", table="save_s = 0.5", stall="limit_s = 2"))
     home.start()

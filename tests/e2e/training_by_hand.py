@@ -19,6 +19,7 @@ parser.add_argument("--every-s", type=float, default=0.02)
 parser.add_argument("--folder", type=Path, required=True)
 parser.add_argument("--save-every", type=int, default=25)
 parser.add_argument("--save-takes-s", type=float, default=0.0, help="how long saving takes once it is asked for")
+parser.add_argument("--stuck-when-resumed", action="store_true", help="hang once before the first step of a resume")
 parser.add_argument("--wound", default="", help="KIND:STEP,... with the kinds of `strike`; once each, KIND! always")
 asked = parser.parse_args()
 
@@ -43,8 +44,18 @@ def wait_for_ever():
         time.sleep(3600)
 
 
+def spin():
+    """Hang at 100 % of a processor, under a name that the evidence has to show."""
+    while True:
+        pass
+
+
 def strike(kind, step):
     """Hurt this process."""
+    if kind == "spin":
+        rocm_agent.stage("validate")
+        rocm_agent.stage("step")
+        spin()
     if kind == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if kind in ("hang", "deaf"):
@@ -67,6 +78,11 @@ def resumed_step():
 
 
 asked.folder.mkdir(parents=True, exist_ok=True)
+stuck = asked.folder / "stuck"
+if asked.stuck_when_resumed and rocm_agent.resume_from() and not stuck.exists():
+    stuck.touch()
+    rocm_agent.stage("warmup")
+    wait_for_ever()
 wounds = {int(at): kind for kind, at in (one.split(":") for one in asked.wound.split(",") if one)}
 poisoned = False
 with open(asked.folder / "steps.log", "a") as made:
