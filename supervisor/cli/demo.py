@@ -35,16 +35,18 @@ def command(train_python: Path | None, folder: Path | None) -> None:
     if any(place.iterdir()):
         raise click.ClickException(f"{place} is not empty: name a new folder")
     try:
-        Night(folder=place, train_python=python, daemon=daemon_command(), say=click.echo).run()
+        night = Night(folder=place, train_python=python, daemon=daemon_command(), say=click.echo)
+        night.run(breakfast=lambda: _history(place / "config.toml"))
     except NotShownError as error:
         click.echo((place / "daemon.log").read_text(errors="replace")[-4000:], err=True)
         raise click.ClickException(f"{error} (everything is left in {place})") from error
-    click.echo("\nThe night, as the owner reads it at breakfast (supervisorctl history):\n")
-    subprocess.run(
-        [sys.executable, "-m", "supervisor.cli.main", "--config", str(place / "config.toml"), "history"], check=True
-    )
     if folder is None:
         shutil.rmtree(place, ignore_errors=True)
+
+
+def _history(config: Path) -> None:
+    click.echo("\nThe night, as the owner reads it at breakfast (supervisorctl history):\n")
+    subprocess.run([sys.executable, "-m", "supervisor.cli.main", "--config", str(config), "history"], check=True)
 
 
 def _check(python: Path) -> None:

@@ -6,6 +6,7 @@ import logging
 import queue
 from collections.abc import Callable
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -38,7 +39,10 @@ class Inbox:
         """Have the deciding thread answer `question`; raise TimeoutError where it does not within `limit_s`."""
         answer: Future[Answer] = Future()
         self._queue.put(Inquiry(question, answer))
-        return answer.result(limit_s)
+        try:
+            return answer.result(limit_s)
+        except FutureTimeoutError as error:  # before Python 3.11 that is an error of its own
+            raise TimeoutError(f"the daemon's loop did not answer within {limit_s:.0f} s") from error
 
     def later(self, work: Callable[[], Any]) -> None:
         """Have the deciding thread do `work` between two events, without waiting; for signal handlers too."""

@@ -84,8 +84,11 @@ class Night:
     stall_limit_s: float = STALL_LIMIT_S
     began_s: float = field(default_factory=time.perf_counter)
 
-    def run(self) -> list[dict[str, Any]]:
-        """Live through the night; return its incidents, oldest first. Raises NotShownError."""
+    def run(self, breakfast: Callable[[], None] = lambda: None) -> list[dict[str, Any]]:
+        """Live through the night; return its incidents, oldest first. Raises NotShownError.
+
+        `breakfast` is called when the training has finished and the daemon still answers.
+        """
         self._tell("drawing 48 + 8 thermal-like images")
         data = self._draw()
         with Receiver(self._heard) as here:
@@ -95,7 +98,9 @@ class Night:
                 command = [*self.daemon, "--config", str(self.folder / "config.toml")]
                 process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
             try:
-                return self._watch(process, Client(self.folder / "state" / "control.sock"))
+                incidents = self._watch(process, Client(self.folder / "state" / "control.sock"))
+                breakfast()
+                return incidents
             finally:
                 process.send_signal(signal.SIGTERM)
                 process.wait(60)
