@@ -65,7 +65,7 @@ print("SAID", json.dumps(said))
 
 LOAD_ALONE = """
 import json, sys
-assert not any("rocm" in name for name in sys.modules) and not any("supervisor" in one for one in sys.path)
+assert not any("rocm" in name for name in sys.modules) and not any(one.endswith("agent/path") for one in sys.path)
 from ultralytics import YOLO
 import torch
 model = YOLO(sys.argv[1])

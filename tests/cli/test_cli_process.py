@@ -82,7 +82,8 @@ def test_following_goes_on_until_it_is_interrupted(path: Path, view: FakeView) -
     file.write_text("one\n")
     code = f"{RUN}'supervisorctl'; main()"
     following = subprocess.Popen(
-        [sys.executable, "-u", "-I", "-c", code, "--socket", str(path), "logs", "-f", "yolo"],
+        # A suite that runs in the background has SIGINT ignored, and its children would inherit that.
+        ["env", "--default-signal=INT", sys.executable, "-u", "-I", "-c", code, "--socket", str(path), "logs", "-f", "yolo"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(**ALONE),
     )  # fmt: skip
     try:

@@ -145,7 +145,9 @@ def test_a_training_starts_with_default_signals_and_the_callers_umask(runs: Atte
     mask = os.umask(0o022)
     os.umask(mask)
     assert int(lines[0], 8) == mask
-    assert lines[1:5] == ["SigBlk:", "0" * 16, "SigIgn:", "0" * 16]
+    # Signals 32 and 33 are the C library's own: its posix_spawn, by which make starts programs, ignores them for good.
+    ours = [int(mask, 16) & ~(0b11 << 31) for mask in (lines[2], lines[4])]
+    assert (lines[1], lines[3], ours) == ("SigBlk:", "SigIgn:", [0, 0])
     assert lines[5:] == ["0", "1", "2", "3"]  # 3 is the directory that ls reads
 
 
