@@ -81,9 +81,10 @@ def test_following_goes_on_until_it_is_interrupted(path: Path, view: FakeView) -
     file = view.folder / "output.txt"
     file.write_text("one\n")
     code = f"{RUN}'supervisorctl'; main()"
+    # A suite that runs in the background has SIGINT ignored, and its children would inherit that.
+    python = ["env", "--default-signal=INT", sys.executable, "-u", "-I", "-c", code]
     following = subprocess.Popen(
-        # A suite that runs in the background has SIGINT ignored, and its children would inherit that.
-        ["env", "--default-signal=INT", sys.executable, "-u", "-I", "-c", code, "--socket", str(path), "logs", "-f", "yolo"],
+        [*python, "--socket", str(path), "logs", "-f", "yolo"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(**ALONE),
     )  # fmt: skip
     try:
