@@ -23,7 +23,8 @@ WINOGRAD = True
 WINOGRAD_CHANNELS = 96
 """From here on float32 sums are long enough that saving multiplications pays for the transforms."""
 SHIFTED_CHANNELS = 16
-"""From here on a card computes float32 at stride 1 faster in kw passes than out of a lowered copy."""
+SHIFTED_A_PROCESSOR = 1 << 18
+"""Elements of input per processor from which a card computes float32 at stride 1 faster in kw passes than lowered."""
 LAUNCH_BOUND_A_PROCESSOR = 1 << 14
 """Elements of columns per processor below which a card waits for the next launch, and fewer operators win."""
 
@@ -77,7 +78,9 @@ def _winograd_pays(x: Tuple[int, ...], weight: Tuple[int, ...], dtype: torch.dty
 
 def _shifting_pays(x: Tuple[int, ...], dtype: torch.dtype, device: torch.device) -> bool:
     """Whether a forward pass gains by lowering nothing, which a card showed for float32, and a CPU did not."""
-    return device.type == "cuda" and dtype is torch.float32 and x[1] >= SHIFTED_CHANNELS
+    if device.type != "cuda" or dtype is not torch.float32 or x[1] < SHIFTED_CHANNELS:
+        return False
+    return x[0] * x[1] * x[2] * x[3] >= SHIFTED_A_PROCESSOR * processors(device)
 
 
 def _columns(x: Tuple[int, ...], shape: Geometry) -> int:
