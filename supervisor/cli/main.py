@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("supervisor.cli.doctor", "What is in order here and what is not."),
     "config": ("supervisor.cli.config", "Check the configuration."),
     "setup": ("supervisor.cli.setup", "Install as a service."),
+    "bench": ("supervisor.cli.bench", "Measure on this machine: the Conv2d of a job's interpreter."),
     "demo": ("supervisor.cli.demo", "Show it: a real training, hurt and resumed."),
     "agent-path": ("supervisor.cli.agent_path", "The directory to put on PYTHONPATH by hand."),
     "completion": ("supervisor.cli.completion", "Print the completion script for a shell."),

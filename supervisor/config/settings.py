@@ -93,7 +93,7 @@ class JobSettings(Struct, frozen=True, kw_only=True):
     grace_s: NonNegative = 30.0
     save_s: NonNegative = 20.0
     kill_wait_s: Positive = 10.0
-    conv2d: Literal["auto", "off", "unfold", "unfold_reference"] = "auto"
+    conv2d: Literal["auto", "off", "planned", "unfold", "unfold_reference"] = "auto"
     gpus: list[Gpu] = field(default_factory=list)
     """Empty: every card."""
     checkpoints: CheckpointSettings = field(default_factory=CheckpointSettings)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-CONV2D_SETTINGS = ("auto", "off", "unfold", "unfold_reference")
+CONV2D_SETTINGS = ("auto", "off", "planned", "unfold", "unfold_reference")
 """What a job's `conv2d` may say: `auto`, `off`, or the name of an algorithm of rocm_agent.conv2d."""
 
 
@@ -107,4 +107,4 @@ def conv2d_algorithm(setting: str, gfx_versions: tuple[str, ...], *, miopen_fail
         raise ValueError(f"conv2d = {setting!r} is no setting; choose one of {', '.join(CONV2D_SETTINGS)}")
     if setting != "auto":
         return setting
-    return "unfold" if miopen_failed or any(map(miopen_fails, gfx_versions)) else "off"
+    return "planned" if miopen_failed or any(map(miopen_fails, gfx_versions)) else "off"

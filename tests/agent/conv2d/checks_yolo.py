@@ -52,9 +52,10 @@ def losses(steps: int) -> list[float]:
 def check_yolo_trains_with_natives_losses() -> None:
     expected = losses(4)
     assert len(set(expected)) == len(expected)
-    with patched("unfold"):
-        got = losses(4)
-    assert all(abs(a - e) <= 1e-3 * e for a, e in zip(got, expected, strict=True)), (got, expected)
+    for algorithm in ("planned", "unfold"):
+        with patched(algorithm):
+            got = losses(4)
+        assert all(abs(a - e) <= 1e-3 * e for a, e in zip(got, expected, strict=True)), (algorithm, got, expected)
 
 
 def check_patched_yolo_saved_whole_loads_where_the_package_is_not() -> None:

@@ -25,7 +25,7 @@ class Spy(TorchDispatchMode):  # type: ignore[misc] # torch is not installed whe
 
 
 @contextmanager
-def patched(algorithm: str = "unfold") -> Iterator[None]:
+def patched(algorithm: str = "planned") -> Iterator[None]:
     """Patch for the length of a block."""
     patch(algorithm)
     try:

@@ -1,14 +1,15 @@
 """The convolution algorithms by name; it chooses none of them.
 
 Each is `algorithm(x, weight, bias, shape)`: `x` is (N, C, H, W) in any memory layout, `weight` (O, C / groups, kh, kw),
-`bias` (O,) or None, all of one dtype and already checked against the Geometry `shape`. Each is made of operators that
-autograd differentiates by itself, so gradients of any order come with them.
+`bias` (O,) or None, all of one dtype and already checked against the Geometry `shape`. Gradients of any order come with
+each: two are made of operators that autograd differentiates by itself, `planned` brings its own first derivative.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Callable, Dict
 
+from .planned import planned
 from .unfold import unfold
 from .unfold_reference import unfold_reference
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ALGORITHMS: Dict[str, Callable[..., Tensor]] = {
+    "planned": planned,
     "unfold": unfold,
     "unfold_reference": unfold_reference,
 }

@@ -10,9 +10,12 @@ from typing import Any, List, Tuple
 Pair = Tuple[int, int]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Geometry:
-    """One convolution with every argument resolved; pairs are (height, width), padding is the same on both sides."""
+    """One convolution with every argument resolved; pairs are (height, width), padding is the same on both sides.
+
+    Equal to itself alone, which makes it a cheap key: `geometry` returns the same object for the same arguments.
+    """
 
     kernel: Pair
     stride: Pair
@@ -34,6 +37,8 @@ def integer(name: str, value: Any) -> int:
 
 def pair(name: str, value: Any) -> Pair:
     """Return an int, or a sequence of one or two, as (height, width); raise as native does for anything else."""
+    if type(value) is tuple and len(value) == 2 and type(value[0]) is int and type(value[1]) is int:
+        return value  # what a module holds, at each of its calls
     entries = value if isinstance(value, (tuple, list)) else (value,)
     numbers = [integer(name, entry) for entry in entries]
     if len(numbers) == 1:

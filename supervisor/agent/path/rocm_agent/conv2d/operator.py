@@ -20,7 +20,7 @@ def conv2d(  # noqa: PLR0913, PLR0917 - F.conv2d's own arguments, in its order
     padding: Any = 0,
     dilation: Any = 1,
     groups: int = 1,
-    algorithm: str = "unfold",
+    algorithm: str = "planned",
 ) -> torch.Tensor:
     """Return what `torch.nn.functional.conv2d` returns for the same arguments, without calling a convolution kernel.
 

@@ -23,7 +23,7 @@ _algorithm: Optional[str] = None
 _installed = False
 
 
-def patch(algorithm: str = "unfold") -> None:
+def patch(algorithm: str = "planned") -> None:
     """Make every nn.Conv2d of this process use `algorithm`; a second call switches to another.
 
     Raises ValueError for an unknown algorithm, and then changes nothing.

@@ -1,0 +1,63 @@
+"""im2col without the copies that torch.matmul adds, for any geometry and groups; each product is one batched GEMM."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Tuple
+
+import torch
+from torch.nn import functional
+
+from .padding import padded, windows
+
+if TYPE_CHECKING:
+    from .geometry import Geometry
+
+
+def columns_of(x: torch.Tensor, shape: Geometry) -> torch.Tensor:
+    """Return x's windows as (N, C*kh*kw, out height * out width), copied once from a view of the padded input."""
+    (top, left), height, width = shape.padding, x.shape[2], x.shape[3]
+    if top or left:
+        x = padded(x, top, left, height + 2 * top, width + 2 * left)
+    view = windows(x.contiguous(), shape.kernel, shape.stride, shape.dilation)
+    return view.reshape(x.shape[0], x.shape[1] * view.shape[2] * view.shape[3], view.shape[4] * view.shape[5])
+
+
+def forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Geometry) -> torch.Tensor:
+    """Convolve: weight (g, o, c*kh*kw) times columns (N*g, c*kh*kw, L), batched over samples and groups.
+
+    `torch.bmm` reads the same weight for every sample (batch stride 0), where `torch.matmul` would transpose and copy
+    the columns. Workspace: the padded input and the columns, kh*kw times the input at stride 1.
+    """
+    batch, groups, out_channels = x.shape[0], shape.groups, weight.shape[0]
+    columns = columns_of(x, shape)
+    size = (batch, out_channels, *shape.out)
+    if groups == 1:
+        flat = weight.reshape(1, out_channels, -1).expand(batch, -1, -1)
+    else:
+        columns = columns.view(batch * groups, -1, columns.shape[2])
+        flat = weight.reshape(1, groups, out_channels // groups, -1).expand(batch, -1, -1, -1).flatten(0, 1)
+    y = torch.bmm(flat, columns).view(size)
+    return y if bias is None else y.add_(bias.view(-1, 1, 1))
+
+
+def input_gradient(dy: torch.Tensor, weight: torch.Tensor, size: Tuple[int, int], shape: Geometry) -> torch.Tensor:
+    """Return the gradient of an input of `size` (H, W): transposed weight times dy, summed by `fold` (col2im)."""
+    batch, groups = dy.shape[0], shape.groups
+    flat = weight.reshape(groups, weight.shape[0] // groups, -1).transpose(1, 2)
+    flat = flat.expand(batch, -1, -1) if groups == 1 else flat.expand(batch, -1, -1, -1).flatten(0, 1)
+    columns = torch.bmm(flat, dy.reshape(batch * groups, weight.shape[0] // groups, -1))
+    columns = columns.view(batch, -1, columns.shape[2])
+    return functional.fold(columns, size, shape.kernel, shape.dilation, shape.padding, shape.stride)
+
+
+def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry) -> torch.Tensor:
+    """Return the gradient of the weight: dy times the transposed columns, one product a sample, then their sum.
+
+    The products' inner dimension is one sample's output plane, so half precision rounds once a sample.
+    """
+    batch, groups, out_channels = x.shape[0], shape.groups, dy.shape[1]
+    columns = columns_of(x, shape)
+    columns = columns.view(batch * groups, -1, columns.shape[2]).transpose(1, 2)
+    parts = torch.bmm(dy.reshape(batch * groups, out_channels // groups, -1), columns)
+    parts = parts.view(batch, -1).sum(0) if batch > 1 else parts
+    return parts.view(out_channels, x.shape[1] // groups, *shape.kernel)

@@ -1,0 +1,64 @@
+"""1x1 kernels without padding, one group: the input is the matrix of columns already; strides only pick from it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Tuple
+
+import torch
+
+if TYPE_CHECKING:
+    from .geometry import Geometry
+
+SMALL_MAP = 128
+"""Output pixels below which a product a sample is so narrow that one of the whole batch is worth two copies."""
+
+
+def _picked(x: torch.Tensor, shape: Geometry) -> torch.Tensor:
+    """Return the pixels that the stride keeps, as (N, C, L)."""
+    if shape.stride != (1, 1):
+        x = x[:, :, :: shape.stride[0], :: shape.stride[1]]
+    return x.reshape(x.shape[0], x.shape[1], -1)
+
+
+def _narrow(batch: int, pixels: int) -> bool:
+    return batch > 1 and pixels < SMALL_MAP
+
+
+def _product(matrix: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Return matrix (O, C) times every sample of x (N, C, L)."""
+    batch, channels, pixels = x.shape
+    if not _narrow(batch, pixels):
+        return torch.bmm(matrix.expand(batch, -1, -1), x)
+    y = torch.mm(matrix, x.transpose(0, 1).reshape(channels, -1))
+    return y.view(-1, batch, pixels).transpose(0, 1)
+
+
+def forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Geometry) -> torch.Tensor:
+    """Convolve with weight (O, C) times x (N, C, L). Workspace: none, or x and y once more where maps are small."""
+    y = _product(weight.reshape(weight.shape[0], -1), _picked(x, shape))
+    if bias is not None:
+        y = y.add_(bias.view(-1, 1))
+    return y.reshape(x.shape[0], weight.shape[0], *shape.out)
+
+
+def input_gradient(dy: torch.Tensor, weight: torch.Tensor, size: Tuple[int, int], shape: Geometry) -> torch.Tensor:
+    """Return the gradient of an input of `size` (H, W): transposed weight times dy; zero where the stride jumps."""
+    dx = _product(weight.reshape(weight.shape[0], -1).t(), dy.reshape(dy.shape[0], dy.shape[1], -1))
+    dx = dx.reshape(dy.shape[0], -1, *shape.out)
+    if shape.stride == (1, 1):
+        return dx
+    whole = dx.new_zeros((*dx.shape[:2], *size))
+    whole[:, :, :: shape.stride[0], :: shape.stride[1]] = dx
+    return whole
+
+
+def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry) -> torch.Tensor:
+    """Return the weight's gradient: a product a sample and their sum, or one long product where maps are small."""
+    dy, x = dy.reshape(dy.shape[0], dy.shape[1], -1), _picked(x, shape)
+    batch, _, pixels = dy.shape
+    if _narrow(batch, pixels):
+        dw = torch.mm(dy.transpose(0, 1).reshape(dy.shape[1], -1), x.transpose(0, 1).reshape(x.shape[1], -1).t())
+    else:
+        dw = torch.bmm(dy, x.transpose(1, 2))
+        dw = dw.sum(0) if batch > 1 else dw
+    return dw.view(dy.shape[1], x.shape[1], 1, 1)
