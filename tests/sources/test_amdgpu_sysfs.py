@@ -19,7 +19,7 @@ from supervisor.sources.amdgpu_sysfs import REDISCOVER_S, AmdgpuSysfs
 from supervisor.sources.source import SourceSilentError
 
 NOW = Moment(100.0, 1_700_000_000.0)
-IDENTITY = {"at", "gpu", "source", "name", "unique_id", "gfx_version", "runtime_status"}
+IDENTITY = {"at", "gpu", "source", "name", "unique_id", "gfx_version", "runtime_status", "processes"}
 
 
 def read_one(tree: AmdgpuTree) -> GpuReading:
@@ -55,6 +55,12 @@ def test_a_card_at_work_is_read_whole(tree: AmdgpuTree) -> None:
         sclk_hz=1_750_000_000,
         mclk_hz=875_000_000,
         runtime_status="active",
+        unified_memory=False,
+        performance_level="auto",
+        pcie_lanes=16,
+        pcie_gts=16.0,
+        pcie_replays=0,
+        processes=(),
     )
 
 
@@ -180,10 +186,17 @@ def test_the_trees_of_real_cards_are_read_as_their_manifest_says(corpus: Path, t
         power = entry.get("power1_average") or entry.get("power1_input")
         assert reading.power_w == (None if power is None else int(power) / 1e6)
         assert reading.fan_rpm == _whole(entry.get("fan1_input"))
-        assert (reading.sclk_hz, reading.mclk_hz) == (
-            _whole(entry.get("freq1_input")),
-            _whole(entry.get("freq2_input")),
-        )
+        assert reading.sclk_hz == _whole(entry.get("freq1_input"))
+        # An APU has no sensor for its memory's clock; the starred level of pp_dpm_mclk is its clock.
+        assert entry.get("freq2_input") is None or reading.mclk_hz == _whole(entry["freq2_input"])
+        assert reading.unique_id == (entry["unique_id"] and entry["unique_id"].zfill(16))
+        assert reading.gtt_total_bytes == _whole(entry["mem_info_gtt_total"])
+        cap = _whole(entry.get("power1_cap"))
+        assert reading.power_cap_w == (None if cap is None else cap / 1e6)
+        assert f"{reading.pcie_gts} GT/s PCIe" == entry["current_link_speed"]
+        assert reading.pcie_lanes == _whole(entry["current_link_width"])
+        assert reading.performance_level == entry["power_dpm_force_performance_level"]
+        assert reading.unified_memory is (entry["gpu"] in ("vangogh", "strixpoint"))
         if entry["gpu"] in ("vangogh", "strixpoint"):
             assert reading.gfx_version == {"vangogh": "gfx1033", "strixpoint": "gfx1150"}[entry["gpu"]]
     assert seen >= 10
