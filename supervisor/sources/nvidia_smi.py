@@ -1,7 +1,8 @@
 """Reads cards through `nvidia-smi --query-gpu`, the fallback for NVML, and reads its CSV when saved.
 
 Columns are taken by name. `N/A`, `[N/A]`, `[Not Supported]`, `[Unknown Error]` and the like are None; a driver calls
-one field of throttling `clocks_throttle_reasons` before 535 and `clocks_event_reasons` since (`--help-query-gpu`).
+one field of throttling `clocks_throttle_reasons` before 535 and `clocks_event_reasons` since; it takes the old name
+in a query still.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ QUERY = (
     "temperature.gpu", "temperature.memory", "power.draw", "power.limit", "clocks.current.sm",
     "clocks.current.memory", "pcie.link.width.current", "pcie.link.gen.current",
     "ecc.errors.corrected.volatile.total", "ecc.errors.uncorrected.volatile.total", "pstate",
+    "clocks_throttle_reasons.active",
 )  # fmt: skip
 APPS = "--query-compute-apps=gpu_bus_id,pid,process_name,used_gpu_memory"
 FORMAT = "--format=csv"

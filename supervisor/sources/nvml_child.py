@@ -35,7 +35,7 @@ def main() -> int:
 
 def _card(nvml: Any, card: Any) -> dict[str, object]:
     """Return what NVML says of a card, in NVML's own units; what it does not support is None."""
-    use, memory = _asked(nvml.nvmlDeviceGetUtilizationRates, card), _asked(nvml.nvmlDeviceGetMemoryInfo, card)
+    use, memory = _asked(nvml.nvmlDeviceGetUtilizationRates, card), _memory(nvml, card)
     corrected, uncorrected = nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
     return {
         "index": _asked(nvml.nvmlDeviceGetIndex, card),
@@ -61,6 +61,13 @@ def _card(nvml: Any, card: Any) -> dict[str, object]:
         "ecc_uncorrected": _asked(nvml.nvmlDeviceGetTotalEccErrors, card, uncorrected, nvml.NVML_VOLATILE_ECC),
         "processes": _processes(nvml, card),
     }
+
+
+def _memory(nvml: Any, card: Any) -> Any:
+    """Return the memory as nvidia-smi counts it: the older call adds what the driver keeps for itself to `used`."""
+    version = getattr(nvml, "nvmlMemory_v2", None)
+    newer = None if version is None else _asked(nvml.nvmlDeviceGetMemoryInfo, card, version)
+    return _asked(nvml.nvmlDeviceGetMemoryInfo, card) if newer is None else newer
 
 
 def _processes(nvml: Any, card: Any) -> list[dict[str, object]] | None:
