@@ -143,6 +143,17 @@ class HostReading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessUse:
+    """What one process of a tree takes."""
+
+    pid: int
+    name: str
+    rss_bytes: int
+    cpu_percent: float | None = None
+    """Of one processor; None at the first reading."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessReading:
     """One reading of an attempt's whole process tree."""
 
@@ -152,6 +163,8 @@ class ProcessReading:
     cpu_percent: float | None = None
     uninterruptible_pids: tuple[int, ...] = ()
     """Processes in state D, which no signal reaches."""
+    largest: tuple[ProcessUse, ...] = ()
+    """The processes that take most of the processor, the busiest first."""
 
 
 class FaultClass(Enum):
