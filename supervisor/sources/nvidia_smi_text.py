@@ -79,7 +79,7 @@ def parse_columns(text: str, at: Moment) -> tuple[GpuReading, ...]:
             names = words[1:]
         elif names and words and words[0].isdecimal() and len(words) >= len(names):
             row = dict(zip(names, words, strict=False))
-            index = count(number(row["gpu"]))
+            index = count(number(row.get("gpu")))
             if index is None:
                 continue
             known = readings.get(index) or GpuReading(at=at, gpu=f"gpu{index}", source=NvidiaSmi.name, index=index)

@@ -18,12 +18,9 @@ _HARDWARE = re.compile(
     re.ASCII,
 )
 _DEVICE = re.compile(r"^(\d{1,4}) +(\S.*)$", re.ASCII)
-_KINDS = {
-    "temperature": re.compile(r"(?<![\w.])(-?\d+(?:\.\d+)?)(?:\N{DEGREE SIGN}C|c)(?!\w)"),
-    "watts": re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)W(?!\w)"),
-    "clock": re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)M[Hh]z(?!\w)|(?<= )None(?= )"),
-    "percent": re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)%"),
-}
+_HEAT = re.compile(r"(?<![\w.])(-?\d+(?:\.\d+)?)(?:\N{DEGREE SIGN}C|c)(?!\w)", re.ASCII)
+_WATTS = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)W(?!\w)", re.ASCII)
+_CLOCK = re.compile(r"(?<![\w.])(?:(\d+(?:\.\d+)?)M[Hh]z|None)(?!\w)", re.ASCII)
 _PARTITIONS = re.compile(r"(?<!\S)(NPS\d), (SPX|DPX|TPX|QPX|CPX)(?:, (\d+))?(?!\S)")
 
 
@@ -59,22 +56,25 @@ def parse_concise(text: str, at: Moment) -> tuple[GpuReading, ...]:
 
 
 def _concise(index: int, row: str, head: str, at: Moment) -> GpuReading:
-    found = {kind: [_first(one) for one in pattern.finditer(row)] for kind, pattern in _KINDS.items()}
-    heat, power = _nth(found["temperature"], 0), found["watts"]
-    is_junction, shares = "unction" in head, _shares(found["percent"], head)
+    heat = _HEAT.search(row)
+    clocks = list(_CLOCK.finditer(row))
+    # The draw stands before the clocks and the cap behind them; either may be missing from the row.
+    border = clocks[0].start() if clocks else len(row)
+    power, cap = _WATTS.search(row, 0, border), _WATTS.search(row, border)
+    celsius_read = celsius(number(heat[1])) if heat else None
+    is_junction, shares = "unction" in head, _shares(row, head)
     partitions = _PARTITIONS.search(row)
-    has_cap = "PwrCap" in head
     return GpuReading(
         at=at,
         gpu=f"gpu{index}",
         source=RocmSmi.name,
         index=index,
-        junction_c=celsius(heat) if is_junction else None,
-        edge_c=None if is_junction else celsius(heat),
-        power_w=watts(_nth(power, 0)) if not has_cap or len(power) == 2 else None,
-        power_cap_w=watts(_nth(power, -1)) if has_cap else None,
-        sclk_hz=_hertz(_nth(found["clock"], 0)),
-        mclk_hz=_hertz(_nth(found["clock"], 1)),
+        junction_c=celsius_read if is_junction else None,
+        edge_c=None if is_junction else celsius_read,
+        power_w=watts(number(power[1])) if power else None,
+        power_cap_w=watts(number(cap[1])) if cap and "PwrCap" in head else None,
+        sclk_hz=_hertz(clocks[0][1]) if clocks else None,
+        mclk_hz=_hertz(clocks[1][1]) if len(clocks) > 1 else None,
         vram_used_percent=percent(shares.get("VRAM%")),
         gpu_busy_percent=percent(shares.get("GPU%")),
         memory_partition=partitions[1] if partitions else None,
@@ -83,20 +83,14 @@ def _concise(index: int, row: str, head: str, at: Moment) -> GpuReading:
     )
 
 
-def _shares(values: list[float | None], head: str) -> dict[str, float | None]:
-    """Return the last columns by name: what stands before them (`Fan`) may be `N/A`, they end the row in every form."""
-    names = [name for name in ("VRAM%", "GPU%") if name in head]
-    names.sort(key=head.index)
-    return dict(zip(names, values[-len(names) :], strict=True)) if names and len(values) >= len(names) else {}
+def _shares(row: str, head: str) -> dict[str, float | None]:
+    """Return the last columns by name; they end the row in every form, whatever text a missing value has."""
+    names = sorted((name for name in ("VRAM%", "GPU%") if name in head), key=head.index)
+    cells = row.split()[-len(names) :] if names else []
+    values = (number(cell[:-1]) if cell.endswith("%") else None for cell in cells)
+    return dict(zip(names, values, strict=False))
 
 
-def _first(found: re.Match[str]) -> float | None:
-    return number(found[1])
-
-
-def _nth(values: list[float | None], place: int) -> float | None:
-    return values[place] if -len(values) <= place < len(values) else None
-
-
-def _hertz(mega: float | None) -> int | None:
+def _hertz(text: str | None) -> int | None:
+    mega = number(text)
     return None if mega is None else count(number(mega * 1e6))

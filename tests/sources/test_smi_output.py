@@ -145,6 +145,39 @@ def test_rocm_7_puts_the_cards_under_gpu_data_and_memory_in_one_column() -> None
     assert row.vram_used_bytes == round(2.9 * 1024**3)
 
 
+FOUR = """
+GPU  Temp   AvgPwr  SCLK    MCLK    Fan   Perf  PwrCap  VRAM%  GPU%
+0    35.0c  17.0W   808Mhz  350Mhz  29.8%  auto  150.0W    3%   91%
+"""
+FIVE = """
+GPU  Temp (DieEdge)  AvgPwr  SCLK    MCLK     Fan  Perf  PwrCap       VRAM%        GPU%
+0    43.0c           N/A     None    1000Mhz  0%   auto  225.0W       N/A          0%
+"""
+SIX = """
+Device  Node  IDs              Temp        Power  Partitions      SCLK   MCLK   Fan  Perf  PwrCap  VRAM%  GPU%
+              (DID,     GUID)  (Junction)  (Avg)  (Mem, Compute, ID)
+=====================================================================================================================
+0       1     0x744c,   42827  43.0\N{DEGREE SIGN}C      18.0W  NPS1, CPX, 3  32Mhz  96Mhz 0%  auto N/A     7%     0%
+"""
+
+
+def test_a_header_that_was_scribbled_over_is_no_reading() -> None:
+    assert read_saved("# gpux    pwr\n    0    630\n", NOW) == ()
+
+
+def test_every_era_of_the_concise_table_keeps_its_columns_apart() -> None:
+    (four,), (five,), (six,) = (read_saved(text, NOW) for text in (FOUR, FIVE, SIX))
+    assert (four.edge_c, four.power_w, four.power_cap_w, four.vram_used_percent, four.gpu_busy_percent) == (
+        35, 17, 150, 3, 91
+    )  # fmt: skip
+    assert (five.edge_c, five.power_w, five.power_cap_w, five.vram_used_percent, five.gpu_busy_percent) == (
+        43, None, 225, None, 0
+    )  # fmt: skip
+    assert (five.sclk_hz, five.mclk_hz) == (None, 1_000_000_000)
+    assert (six.junction_c, six.power_w, six.power_cap_w, six.vram_used_percent) == (43, 18, None, 7)
+    assert (six.memory_partition, six.compute_partition, six.partition) == ("NPS1", "CPX", 3)
+
+
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "hello", "GPU: x", "command not found", '{"card0": 5}', '{"gpu_data": 5}', "a, b\n1, 2\n"]
 )
