@@ -1,4 +1,4 @@
-"""Reading the machine costs next to nothing; the published figures come from bench/telemetry.py."""
+"""Reading the machine costs next to nothing; the published figures come from tests/bench/telemetry_cost.py."""
 
 from __future__ import annotations
 

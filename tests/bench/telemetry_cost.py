@@ -1,13 +1,12 @@
 """What reading the machine costs, in processor time: one card by sysfs, eight cards with host and kernel log a second.
 
-python bench/telemetry.py            # simulated cards; the driver's own work behind a real file is not in it
-python bench/telemetry.py --real     # the cards of this machine, through /sys
+python tests/bench/telemetry_cost.py            # simulated cards; the driver's own work behind a real file is not in it
+python tests/bench/telemetry_cost.py --real     # the cards of this machine, through /sys
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import resource
 import shutil
 import sys
@@ -16,15 +15,20 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from supervisor.core.moments import Moment
-from supervisor.sources.amdgpu_sysfs import AmdgpuSysfs
-from supervisor.sources.gpus import GpuWatch
-from supervisor.sources.host import HostWatch
-from supervisor.sources.kmsg import KernelLog
-from supervisor.sources.rocm_smi import FLAGS
-from supervisor.sources.tool import Tool
+ROOT = Path(__file__).resolve().parents[2]
+# The package of the same name that may be installed must not come first.
+sys.path[:0] = [str(ROOT), str(ROOT / "tests/rigs")]
 
-ROOT = Path(__file__).resolve().parent.parent
+from amdgpu_tree import AmdgpuTree, rx7900xt  # noqa: E402 (after the path is set)
+
+from supervisor.core.moments import Moment  # noqa: E402
+from supervisor.sources.amdgpu_sysfs import AmdgpuSysfs  # noqa: E402
+from supervisor.sources.gpus import GpuWatch  # noqa: E402
+from supervisor.sources.host import HostWatch  # noqa: E402
+from supervisor.sources.kmsg import KernelLog  # noqa: E402
+from supervisor.sources.rocm_smi import FLAGS  # noqa: E402
+from supervisor.sources.tool import Tool  # noqa: E402
+
 CARD_LIMIT_MS = 0.3
 MACHINE_LIMIT_PERCENT = 1.0
 
@@ -34,11 +38,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--real", action="store_true")
     real = parser.parse_args().real
-    sys.path.insert(0, str(ROOT / "tests/rigs"))
-    rig = importlib.import_module("amdgpu_tree")
     with tempfile.TemporaryDirectory() as folder:
-        cards = [rig.rx7900xt(f"0000:{3 + place:02x}:00.0", place) for place in range(8)]
-        tree = rig.AmdgpuTree.build(Path(folder) / "tree", *cards)
+        cards = [rx7900xt(f"0000:{3 + place:02x}:00.0", place) for place in range(8)]
+        tree = AmdgpuTree.build(Path(folder) / "tree", *cards)
         sys_root = Path("/sys") if real else tree.sys_root
         card_ms, machine_percent = one_card_ms(sys_root), machine_share(sys_root)
         say("one complete reading of a card by sysfs", f"{card_ms:.3f} ms of CPU", f"<= {CARD_LIMIT_MS} ms")
@@ -71,7 +73,7 @@ def one_card_ms(sys_root: Path, rounds: int = 300) -> float:
 def machine_share(sys_root: Path, rounds: int = 120) -> float:
     """Return the percentage of a core that a round a second takes: cards behind their fences, host, kernel log."""
     watch, host, start = GpuWatch(["sysfs"], sys_root), HostWatch([ROOT]), Moment(0.0, 0.0)
-    kernel = KernelLog(Path("/dev/kmsg"), False, None, None)  # noqa: FBT003 (the daemon's own call)
+    kernel = KernelLog(Path("/dev/kmsg"), False, None, None)
     watch.read(start)
     began = time.process_time()
     for second in range(1, rounds + 1):
