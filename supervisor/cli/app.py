@@ -89,6 +89,7 @@ class App:
     json: bool = False
     color: str = "auto"
     now: Callable[[], float] = wall_clock
+    sys_root: Path = Path("/sys")
 
     @cached_property
     def config(self) -> Path:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import click
 import msgspec
 
-from supervisor.cli import exits, looking
+from supervisor.cli import exits, looking, looking_rocm
 from supervisor.cli.app import App, end, json_option, pass_app
 from supervisor.cli.sanitize import one_line
 from supervisor.cli.table import Pen, cells
@@ -36,6 +37,8 @@ def examine(app: App) -> list[DoctorLine]:
     """Return everything that was looked at: by ourselves, then by the daemon or in its place."""
     about_config, settings = looking.configuration(app.config)
     lines = [*looking.interpreter(), *looking.sqlite(), *about_config, *looking.disk(settings), *looking.devices()]
+    lines += [*looking_rocm.nvidia_devices(), *looking_rocm.sensor_files(app.sys_root), *looking_rocm.rocm()]
+    lines += looking_rocm.overrides(settings, os.environ)
     return lines + _daemon(app, settings)
 
 
@@ -47,7 +50,7 @@ def _daemon(app: App, settings: Settings) -> list[DoctorLine]:
     except (ControlError, KeyError, msgspec.ValidationError) as error:
         remedy = error.remedy if isinstance(error, ControlError) else "is it of another version?"
         absent = DoctorLine(name="daemon", level="fail", found=str(error), remedy=remedy)
-        looked = (*looking.launcher(settings), *looking.kernel_log(settings), *looking.cards(settings))
+        looked = (*looking.launcher(settings), *looking.kernel_log(settings), *looking.cards(settings, app.sys_root))
         return [absent, *looked]
     problem = daemon["problem"]
     found = f"{daemon['version']}, pid {daemon['pid']}, at {app.socket}" + (f": {problem}" if problem else "")

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from supervisor import __version__
+from supervisor.cli.looking_rocm import known_troubles
 from supervisor.cli.places import other_supervisor
 from supervisor.config import Settings, check
 from supervisor.control.types import DoctorLine, Level
@@ -140,13 +141,16 @@ def cards(settings: Settings, sys_root: Path = Path("/sys")) -> Iterator[DoctorL
             time.sleep(0.1)
             found = watch.read(_now())
         for one in watch.status():
-            level: Level = "ok" if one.answering else "warn"
-            yield DoctorLine(name=f"source {one.name}", level=level, found=one.detail or "answers")
+            # A source that nobody had to ask stands in reserve; nothing is wrong with it.
+            level: Level = "ok" if one.answering or one.cost_s is None else "warn"
+            cost = f", {one.cost_s * 1000:.2f} ms a reading" if one.answering and one.cost_s is not None else ""
+            yield DoctorLine(name=f"source {one.name}", level=level, found=(one.detail or "answers") + cost)
     finally:
         watch.close()
     for reading in found:
-        what = " ".join(one for one in (reading.name, reading.gfx_version) if one) or "amdgpu"
+        what = " ".join(one for one in (reading.name, reading.gfx_version) if one) or "card"
         yield DoctorLine(name=f"card {reading.gpu}", level="ok", found=f"{what}, by {reading.source}")
+    yield from known_troubles(found)
     if not found:
         remedy = "jobs are then judged by process, output, steps and machine alone"
         yield DoctorLine(name="cards", level="warn", found="no card answers", remedy=remedy)

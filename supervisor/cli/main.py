@@ -15,6 +15,7 @@ from supervisor.cli.places import other_supervisor
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("supervisor.cli.status", "Where every job stands, and the cards."),
+    "gpus": ("supervisor.cli.gpus", "Every card: use, memory, heat, power, errors; live with --watch."),
     "history": ("supervisor.cli.history", "What went wrong, what was done about it, and what it cost."),
     "show": ("supervisor.cli.show", "One incident with its story and evidence."),
     "start": ("supervisor.cli.start", "Start a job, from its newest proven checkpoint."),

@@ -25,7 +25,7 @@ Gpu = Annotated[
         extra={"allowed": 'a PCI address ("0000:0a:00.0") or an index ("0"), as text'},
     ),
 ]
-SourceName = Literal["sysfs", "rocm-smi", "pyamdgpuinfo"]
+SourceName = Literal["sysfs", "rocm-smi", "amd-smi", "pyamdgpuinfo", "nvml", "nvidia-smi"]
 
 
 class SupervisorSettings(Struct, frozen=True, kw_only=True):
@@ -46,7 +46,9 @@ class TelemetrySettings(Struct, frozen=True, kw_only=True):
     """Reading cards and machine."""
 
     interval_s: Annotated[float, Meta(ge=0.05, le=3600)] = 1.0
-    sources: list[SourceName] = field(default_factory=lambda: ["sysfs", "rocm-smi", "pyamdgpuinfo"])
+    sources: list[SourceName] = field(
+        default_factory=lambda: ["sysfs", "rocm-smi", "amd-smi", "pyamdgpuinfo", "nvml", "nvidia-smi"]
+    )
 
 
 class KernelLogSettings(Struct, frozen=True, kw_only=True):

@@ -92,6 +92,14 @@ class GpuStatus(Struct, frozen=True, kw_only=True):
     power_cap_w: float | None = None
     fan_rpm: int | None = None
     runtime_status: str | None = None
+    gfx_version: str | None = None
+    memory_used_bytes: int | None = None
+    """VRAM, on an APU with GTT."""
+    memory_total_bytes: int | None = None
+    throttled_by: tuple[str, ...] | None = None
+    pcie_replays: int | None = None
+    ecc_correctable: int | None = None
+    ecc_uncorrectable: int | None = None
 
 
 class DiskStatus(Struct, frozen=True, kw_only=True):
@@ -111,6 +119,9 @@ class HostStatus(Struct, frozen=True, kw_only=True):
     swap_used_bytes: int | None = None
     load_1m: float | None = None
     cpu_percent: float | None = None
+    cpu_c: float | None = None
+    memory_stall_percent: float | None = None
+    io_stall_percent: float | None = None
     disks: list[DiskStatus] = field(default_factory=list)
 
 

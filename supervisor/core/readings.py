@@ -37,12 +37,28 @@ class StepRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GpuProcess:
+    """One process on a card, as the source that named the card sees it."""
+
+    pid: int
+    name: str | None = None
+    vram_bytes: int | None = None
+    gtt_bytes: int | None = None
+    busy_percent: float | None = None
+    engine_s: float | None = None
+    """Time on the card's engines since the process began. Compute queues of ROCm do not count in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReading:
     """One reading of one card by one source."""
 
     at: Moment
     gpu: str
-    """PCI address in lower case (`0000:0a:00.0`): a card keeps this name when indices change."""
+    """PCI address in lower case (`0000:0a:00.0`): a card keeps this name when indices change.
+
+    Only where a saved text names no address is it the tool's own number (`gpu0`).
+    """
     source: str
     name: str | None = None
     unique_id: str | None = None
@@ -63,6 +79,39 @@ class GpuReading:
     mclk_hz: int | None = None
     runtime_status: str | None = None
     """Linux runtime power management: `active`, `suspended`, ..."""
+    index: int | None = None
+    """The tool's own number of the card, which another boot may change."""
+    partition: int | None = None
+    """Which part of a card that is split (CPX, TPX); None for a whole card."""
+    compute_partition: str | None = None
+    memory_partition: str | None = None
+    unified_memory: bool | None = None
+    """Whether the card shares the machine's memory (an APU): its VRAM is a carve-out, and models live in GTT."""
+    vram_used_percent: float | None = None
+    """Only where the tool tells a share and no bytes."""
+    performance_level: str | None = None
+    throttled_by: tuple[str, ...] | None = None
+    """What holds the clocks down, of the limits that the firmware names: `power`, `thermal_hotspot`, ..."""
+    pcie_lanes: int | None = None
+    pcie_gts: float | None = None
+    """Gigatransfers a second and lane; idle cards lower it."""
+    pcie_replays: int | None = None
+    ecc_correctable: int | None = None
+    ecc_uncorrectable: int | None = None
+    processes: tuple[GpuProcess, ...] | None = None
+
+    @property
+    def memory_used_bytes(self) -> int | None:
+        """What is taken of the memory that a training can have: VRAM, on an APU with GTT."""
+        return self._memory(self.vram_used_bytes, self.gtt_used_bytes)
+
+    @property
+    def memory_total_bytes(self) -> int | None:
+        """The memory that a training can have: VRAM, on an APU with GTT."""
+        return self._memory(self.vram_total_bytes, self.gtt_total_bytes)
+
+    def _memory(self, vram: int | None, gtt: int | None) -> int | None:
+        return vram + gtt if self.unified_memory and vram is not None and gtt is not None else vram
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +133,24 @@ class HostReading:
     swap_used_bytes: int | None = None
     load_1m: float | None = None
     cpu_percent: float | None = None
+    cpu_c: float | None = None
+    """The processor's hottest sensor."""
+    memory_stall_percent: float | None = None
+    """Share of the last ten seconds in which some process waited for memory (PSI)."""
+    io_stall_percent: float | None = None
+    """The same for storage."""
     disks: tuple[DiskReading, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessUse:
+    """What one process of a tree takes."""
+
+    pid: int
+    name: str
+    rss_bytes: int
+    cpu_percent: float | None = None
+    """Of one processor; None at the first reading."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +163,8 @@ class ProcessReading:
     cpu_percent: float | None = None
     uninterruptible_pids: tuple[int, ...] = ()
     """Processes in state D, which no signal reaches."""
+    largest: tuple[ProcessUse, ...] = ()
+    """The processes that take most of the processor, the busiest first."""
 
 
 class FaultClass(Enum):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from supervisor.control.types import DoctorLine
+from supervisor.core.troubles import troubles_of
 from supervisor.daemon.assembly import Assembly
 
 
@@ -22,7 +23,9 @@ class Surroundings:
         for one in self._parts.gpus.status():
             cost = "" if one.cost_s is None else f", {one.cost_s * 1000:.2f} ms a reading"
             yield DoctorLine(
-                name=f"source {one.name}", level="ok" if one.answering else "warn", found=f"{one.detail}{cost}"
+                name=f"source {one.name}",
+                level="ok" if one.answering or one.cost_s is None else "warn",
+                found=f"{one.detail}{cost}",
             )
 
     def _kernel_log(self) -> Iterator[DoctorLine]:
@@ -53,6 +56,13 @@ class Surroundings:
         for gpu, reading in newest.gpus.items():
             what = " ".join(one for one in (reading.name, reading.gfx_version) if one) or "amdgpu"
             yield DoctorLine(name=f"card {gpu}", level="ok", found=f"{what}, by {reading.source}")
+            for trouble in troubles_of(reading.gfx_version):
+                yield DoctorLine(
+                    name=f"known {gpu}",
+                    level="warn" if trouble.remedy else "ok",
+                    found=f"{reading.gfx_version}: {trouble.what} ({trouble.source})",
+                    remedy=trouble.remedy,
+                )
 
     def _jobs(self) -> Iterator[DoctorLine]:
         for dossier in list(self._parts.loop.dossiers.values()):

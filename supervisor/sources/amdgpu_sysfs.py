@@ -6,54 +6,41 @@ Meanings and units: the kernel's Documentation/gpu/amdgpu/thermal.rst and driver
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-from supervisor.core.miopen import gfx_name
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading
-from supervisor.sources.plausible import celsius, count, number, pci_address, percent, unique_id, watts
+from supervisor.sources.amdgpu_cards import Card, discover
+from supervisor.sources.gpu_metrics import Metrics, parse, throttled_by
+from supervisor.sources.kfd_processes import read_kfd_processes
+from supervisor.sources.plausible import celsius, count, current_level_hz, number, percent, transfers, watts
 from supervisor.sources.source import SourceSilentError
+from supervisor.sources.sysfs_files import SysfsFiles
 
 REDISCOVER_S = 60.0
 """Cards and their hwmon folders get new numbers when the driver is loaded again."""
-_CARD = re.compile(r"card\d+")
+SLOW_S = 10.0
+"""Link, error counters and partitions change seldom."""
 _ASLEEP = frozenset({"suspended", "suspending"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Card:
-    """One card: what never changes, and where to read what does."""
-
-    gpu: str
-    device: str
-    name: str | None
-    unique_id: str | None
-    gfx_version: str | None
-    temperatures: dict[str, str] = field(default_factory=dict)
-    """Path by label: `edge`, `junction`, `mem`."""
-    clocks: dict[str, str] = field(default_factory=dict)
-    """Path by label: `sclk`, `mclk`."""
-    powers: tuple[str, ...] = ()
-    power_cap: str = ""
-    fan: str = ""
 
 
 class AmdgpuSysfs:
     """Every card that the amdgpu driver holds, under `sys_root` (`/sys`)."""
 
     name: ClassVar[str] = "sysfs"
+    vendor: ClassVar[str] = "amd"
     interval_s: ClassVar[float] = 0.0
     deadline_s: ClassVar[float] = 5.0
     wait_s: ClassVar[float] = 0.5
 
     def __init__(self, sys_root: Path = Path("/sys")) -> None:
         self._root = sys_root
-        self._cards: tuple[_Card, ...] = ()
+        self._cards: tuple[Card, ...] = ()
         self._discovered: Moment | None = None
+        self._files = SysfsFiles()
+        self._slow: dict[str, tuple[Moment, GpuReading]] = {}
 
     def read(self, now: Moment) -> tuple[GpuReading, ...]:
         """Return one reading a card. Raises SourceSilentError where the driver holds none.
@@ -61,33 +48,105 @@ class AmdgpuSysfs:
         A file that answers EPERM or EBUSY (the card is being reset) leaves None behind.
         """
         if self._discovered is None or now.seconds_since(self._discovered) >= REDISCOVER_S:
-            self._cards, self._discovered = tuple(_discover(self._root)), now
+            self._files.forget()
+            self._slow.clear()
+            self._cards, self._discovered = tuple(discover(self._root)), now
         if not self._cards:
             raise SourceSilentError(f"no card of the amdgpu driver under {self._root}/class/drm")
-        readings = tuple(reading for card in self._cards if (reading := _read_card(card, now)) is not None)
-        if len(readings) < len(self._cards):
+        readings = tuple(reading for card in self._cards if (reading := self._card(card, now)) is not None)
+        if len(readings) < len(self._cards) or self._files.device_gone:
             self._discovered = None
-        return readings
+        return read_kfd_processes(self._root, {card.gpu: card.kfd_ids for card in self._cards}, readings)
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Close the files."""
+        self._files.forget()
 
+    def _card(self, card: Card, now: Moment) -> GpuReading | None:
+        status = _fresh(f"{card.device}/power/runtime_status")
+        if status is None and not os.path.exists(card.device):  # noqa: PTH110 (a Path would cost more than the question)
+            return None
+        if status in _ASLEEP:
+            return _named(card, now, status)
+        metrics = parse(self._files.raw(f"{card.device}/gpu_metrics") or b"")
+        return self._measured(card, self._seldom(card, now, metrics), metrics, status)
 
-def _read_card(card: _Card, now: Moment) -> GpuReading | None:
-    status = _text(f"{card.device}/power/runtime_status")
-    if status is None and not os.path.exists(card.device):  # noqa: PTH110 (a Path would cost more than the question)
-        return None
-    if status in _ASLEEP:
-        return GpuReading(
-            at=now,
-            gpu=card.gpu,
-            source=AmdgpuSysfs.name,
-            name=card.name,
-            unique_id=card.unique_id,
-            gfx_version=card.gfx_version,
+    def _measured(self, card: Card, seldom: GpuReading, metrics: Metrics | None, status: str | None) -> GpuReading:
+        device, temperatures, clocks = card.device, card.temperatures, card.clocks
+        power_w = next((value for path in card.powers if (value := self._microwatts(path)) is not None), None)
+        return replace(
+            seldom,
+            gpu_busy_percent=percent(self._number(f"{device}/gpu_busy_percent")),
+            memory_busy_percent=percent(self._number(f"{device}/mem_busy_percent")),
+            vram_used_bytes=count(self._number(f"{device}/mem_info_vram_used")),
+            gtt_used_bytes=count(self._number(f"{device}/mem_info_gtt_used")),
+            edge_c=self._millidegrees(temperatures.get("edge")),
+            junction_c=self._millidegrees(temperatures.get("junction")),
+            memory_c=self._millidegrees(temperatures.get("mem")),
+            power_w=power_w if power_w is not None or metrics is None else metrics.power_w,
+            fan_rpm=count(self._number(card.fan)),
+            sclk_hz=self._clock(clocks.get("sclk"), f"{device}/pp_dpm_sclk"),
+            mclk_hz=self._clock(clocks.get("mclk"), f"{device}/pp_dpm_mclk"),
+            throttled_by=None if metrics is None else throttled_by(metrics),
             runtime_status=status,
         )
-    device, temperatures, clocks = card.device, card.temperatures, card.clocks
+
+    def _seldom(self, card: Card, now: Moment, metrics: Metrics | None) -> GpuReading:
+        """Return what changes seldom, read anew when it is old."""
+        kept = self._slow.get(card.gpu)
+        if kept is not None and now.seconds_since(kept[0]) < SLOW_S:
+            return replace(kept[1], at=now)
+        device = card.device
+        replays = count(self._number(f"{device}/pcie_replay_count"))
+        correctable, uncorrectable = self._errors(card)
+        lanes = count(self._number(f"{device}/current_link_width"))
+        gts = transfers(self._files.text(f"{device}/current_link_speed"))
+        reading = replace(
+            _named(card, now, None),
+            vram_total_bytes=count(self._number(f"{device}/mem_info_vram_total")),
+            gtt_total_bytes=count(self._number(f"{device}/mem_info_gtt_total")),
+            power_cap_w=self._microwatts(card.power_cap),
+            unified_memory=card.has_processor_rail or bool(metrics and metrics.is_apu),
+            compute_partition=self._files.text(f"{device}/current_compute_partition"),
+            memory_partition=self._files.text(f"{device}/current_memory_partition"),
+            performance_level=self._files.text(f"{device}/power_dpm_force_performance_level"),
+            pcie_lanes=lanes or None,
+            pcie_gts=gts,
+            pcie_replays=replays if replays is not None or metrics is None else metrics.pcie_replays,
+            ecc_correctable=correctable,
+            ecc_uncorrectable=uncorrectable,
+        )
+        self._slow[card.gpu] = now, reading
+        return reading
+
+    def _errors(self, card: Card) -> tuple[int | None, int | None]:
+        """Return corrected and uncorrected errors of all blocks together, None where no block counts any."""
+        found: dict[str, list[int]] = {"ce": [], "ue": []}
+        for path in card.error_counts:
+            for line in (self._files.text(path) or "").splitlines():
+                name, _, value = line.partition(":")
+                if name in found and (errors := count(number(value))) is not None:
+                    found[name].append(errors)
+        corrected, uncorrected = (sum(found[name]) if found[name] else None for name in ("ce", "ue"))
+        return corrected, uncorrected
+
+    def _number(self, path: str | None) -> float | None:
+        return number(self._files.text(path)) if path else None
+
+    def _millidegrees(self, path: str | None) -> float | None:
+        value = self._number(path)
+        return None if value is None else celsius(value / 1000)
+
+    def _microwatts(self, path: str) -> float | None:
+        value = self._number(path)
+        return None if value is None else watts(value / 1e6)
+
+    def _clock(self, path: str | None, levels: str) -> int | None:
+        """Return the sensor's clock; a card without the sensor has its present level at least."""
+        return count(self._number(path)) if path else current_level_hz(self._files.text(levels))
+
+
+def _named(card: Card, now: Moment, status: str | None) -> GpuReading:
     return GpuReading(
         at=now,
         gpu=card.gpu,
@@ -95,111 +154,19 @@ def _read_card(card: _Card, now: Moment) -> GpuReading | None:
         name=card.name,
         unique_id=card.unique_id,
         gfx_version=card.gfx_version,
-        gpu_busy_percent=percent(_number(f"{device}/gpu_busy_percent")),
-        memory_busy_percent=percent(_number(f"{device}/mem_busy_percent")),
-        vram_used_bytes=count(_number(f"{device}/mem_info_vram_used")),
-        vram_total_bytes=count(_number(f"{device}/mem_info_vram_total")),
-        gtt_used_bytes=count(_number(f"{device}/mem_info_gtt_used")),
-        gtt_total_bytes=count(_number(f"{device}/mem_info_gtt_total")),
-        edge_c=_millidegrees(temperatures.get("edge")),
-        junction_c=_millidegrees(temperatures.get("junction")),
-        memory_c=_millidegrees(temperatures.get("mem")),
-        power_w=next((value for path in card.powers if (value := _microwatts(path)) is not None), None),
-        power_cap_w=_microwatts(card.power_cap),
-        fan_rpm=count(_number(card.fan)),
-        sclk_hz=count(_number(clocks.get("sclk"))),
-        mclk_hz=count(_number(clocks.get("mclk"))),
         runtime_status=status,
     )
 
 
-def _discover(root: Path) -> Iterator[_Card]:
-    """Look through the cards; only files that never touch the hardware are read here."""
-    entries = [entry for entry in _names(root / "class/drm") if _CARD.fullmatch(entry)]
-    versions = _gfx_versions(root) if entries else {}
-    for entry in entries:
-        device = f"{root}/class/drm/{entry}/device"
-        uevent = dict(line.partition("=")[::2] for line in (_text(f"{device}/uevent") or "").splitlines())
-        gpu = pci_address(uevent.get("PCI_SLOT_NAME"))
-        if uevent.get("DRIVER") != "amdgpu" or gpu is None:
-            continue
-        kfd_name, gfx_version = versions.get(gpu, (None, None))
-        hwmon = _hwmon(device)
-        yield _Card(
-            gpu=gpu,
-            device=device,
-            name=_text(f"{device}/product_name") or kfd_name,
-            unique_id=unique_id(_text(f"{device}/unique_id")),
-            gfx_version=gfx_version,
-            temperatures=_by_label(hwmon, "temp"),
-            clocks=_by_label(hwmon, "freq"),
-            powers=tuple(f"{hwmon}/{file}" for file in ("power1_average", "power1_input")) if hwmon else (),
-            power_cap=f"{hwmon}/power1_cap" if hwmon else "",
-            fan=f"{hwmon}/fan1_input" if hwmon else "",
-        )
-
-
-def _hwmon(device: str) -> str | None:
-    folders = _names(Path(device, "hwmon"))
-    return next((f"{device}/hwmon/{folder}" for folder in folders if folder.startswith("hwmon")), None)
-
-
-def _by_label(hwmon: str | None, kind: str) -> dict[str, str]:
-    """Map label to input file: which of temp1, temp2, temp3 is the junction differs from card to card."""
-    if hwmon is None:
-        return {}
-    labels = ((_text(f"{hwmon}/{kind}{index}_label"), f"{hwmon}/{kind}{index}_input") for index in range(1, 9))
-    return {label: path for label, path in labels if label}
-
-
-def _gfx_versions(root: Path) -> dict[str, tuple[str | None, str | None]]:
-    """Map PCI address to the compute driver's name and gfx version of the card (`navi10`, `gfx1010`)."""
-    found: dict[str, tuple[str | None, str | None]] = {}
-    nodes = root / "class/kfd/kfd/topology/nodes"
-    for entry in _names(nodes):
-        text = _text(f"{nodes}/{entry}/properties") or ""
-        properties = dict(line.split()[:2] for line in text.splitlines() if len(line.split()) >= 2)
-        location, domain = number(properties.get("location_id")), number(properties.get("domain", "0"))
-        version = number(properties.get("gfx_target_version"))
-        if location is None or domain is None or not version or not 0 < location < 1 << 16:
-            continue
-        where = int(location)
-        gpu = f"{int(domain):04x}:{where >> 8:02x}:{where >> 3 & 0x1F:02x}.{where & 7}"
-        found[gpu] = (_text(f"{nodes}/{entry}/name"), gfx_name(int(version)))
-    return found
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return sorted(entry.name for entry in folder.iterdir())
-    except OSError:
-        return []
-
-
-def _text(path: str) -> str | None:
-    """Return a small file's text without blanks around it, None where it cannot be read or is empty."""
+def _fresh(path: str) -> str | None:
+    """Read a file by its name: one that is gone must not answer through a descriptor."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:
-        return os.read(fd, 4096).decode("ascii", "replace").strip("\n\t \x00") or None
+        return os.read(fd, 64).decode("ascii", "replace").strip() or None
     except OSError:
-        # EPERM or EBUSY: suspended or in reset. EINVAL: the firmware does not know this sensor.
         return None
     finally:
         os.close(fd)
-
-
-def _number(path: str | None) -> float | None:
-    return number(_text(path)) if path else None
-
-
-def _millidegrees(path: str | None) -> float | None:
-    value = _number(path)
-    return None if value is None else celsius(value / 1000)
-
-
-def _microwatts(path: str) -> float | None:
-    value = _number(path)
-    return None if value is None else watts(value / 1e6)

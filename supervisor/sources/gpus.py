@@ -2,7 +2,8 @@
 
 A source lives in a thread of its own: one that hangs (a tool that waits for a card in reset) delays one round by its
 `wait_s` and no later one. Sources stand in order of preference; the next is asked only for as long as no earlier one
-answers with measurements for every card, because the tools behind cost a process a reading and wake sleeping cards.
+answers with measurements for every card of its vendor, because the tools behind cost a process a reading and wake
+sleeping cards.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from pathlib import Path
 
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading
+from supervisor.sources.amd_smi import AmdSmi
 from supervisor.sources.amdgpu_sysfs import AmdgpuSysfs
+from supervisor.sources.nvidia_smi import NvidiaSmi
+from supervisor.sources.nvml import Nvml
 from supervisor.sources.pyamdgpuinfo import Pyamdgpuinfo
 from supervisor.sources.rocm_smi import RocmSmi
 from supervisor.sources.source import GpuSource, SourceSilentError
@@ -26,14 +30,22 @@ log = logging.getLogger(__name__)
 FAILURES_BEFORE_REST = 2
 REST_S = 60.0
 LONGEST_REST_S = 600.0
-_IDENTITY = frozenset({"at", "gpu", "source", "name", "unique_id", "gfx_version", "runtime_status"})
+_IDENTITY = frozenset(
+    {"at", "gpu", "source", "name", "unique_id", "gfx_version", "runtime_status", "index", "processes"}
+)
+_IDENTITY |= {"partition", "compute_partition", "memory_partition", "unified_memory", "performance_level"}
+_IDENTITY |= {"pcie_lanes", "pcie_gts"}
+"""What may be known of a card whose sensors say nothing."""
 _MEASURED = tuple(field.name for field in fields(GpuReading) if field.name not in _IDENTITY)
 SOURCES: dict[str, Callable[[Path], GpuSource]] = {
     AmdgpuSysfs.name: AmdgpuSysfs,
     RocmSmi.name: lambda _sys_root: RocmSmi(),
+    AmdSmi.name: lambda _sys_root: AmdSmi(),
     Pyamdgpuinfo.name: lambda _sys_root: Pyamdgpuinfo(),
+    Nvml.name: lambda sys_root: Nvml(sys_root=sys_root),
+    NvidiaSmi.name: lambda sys_root: NvidiaSmi(sys_root=sys_root),
 }
-"""By the name that settings use."""
+"""By the name that settings use, best first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,17 +69,19 @@ class GpuWatch:
 
     def read(self, now: Moment) -> tuple[GpuReading, ...]:
         """Return one reading a card, the best that is there now; sources that are slow answer in a later round."""
-        best: dict[str, GpuReading] = {}
-        satisfied = False
+        best: dict[str, tuple[str, GpuReading]] = {}
+        satisfied: set[str] = set()
         for desk in self._desks:
-            if not satisfied:
+            if desk.vendor not in satisfied:
                 desk.ask(now)
             for reading in desk.collect(now):
                 kept = best.get(reading.gpu)
-                if kept is None or (not answers(kept) and answers(reading)):
-                    best[reading.gpu] = reading
-            satisfied |= desk.answers_slowly or (bool(best) and all(map(answers, best.values())))
-        return tuple(best[gpu] for gpu in sorted(best))
+                if kept is None or (not answers(kept[1]) and answers(reading)):
+                    best[reading.gpu] = desk.vendor, reading
+            known = [reading for vendor, reading in best.values() if vendor == desk.vendor]
+            if desk.answers_slowly or (known and all(map(answers, known))):
+                satisfied.add(desk.vendor)
+        return tuple(best[gpu][1] for gpu in sorted(best))
 
     def status(self) -> tuple[SourceStatus, ...]:
         """Return how each source fares, in order of preference."""
@@ -99,6 +113,7 @@ class _Desk:
 
     def __init__(self, source: GpuSource) -> None:
         self._source = source
+        self.vendor = source.vendor
         self._lock = threading.Lock()
         self._wanted: Moment | None = None
         self._wake = threading.Semaphore(0)

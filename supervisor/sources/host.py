@@ -1,15 +1,17 @@
-"""Reads the machine: memory, load, processor, disks; what cannot be read is None."""
+"""Reads the machine: memory, load, processor, pressure, disks; what cannot be read is None."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 
 from supervisor.core.moments import Moment
 from supervisor.core.readings import DiskReading, HostReading
+from supervisor.sources.pressure import ProcessorHeat, stall_percent
 
 
 def read_host(now: Moment, paths: Iterable[Path], cpu_percent: float | None = None) -> HostReading:
@@ -22,6 +24,8 @@ def read_host(now: Moment, paths: Iterable[Path], cpu_percent: float | None = No
         swap_used_bytes=_swap_used_bytes(),
         load_1m=_load_1m(),
         cpu_percent=cpu_percent,
+        memory_stall_percent=stall_percent("memory"),
+        io_stall_percent=stall_percent("io"),
         disks=tuple(disk for path in paths if (disk := read_disk(path)) is not None),
     )
 
@@ -29,8 +33,9 @@ def read_host(now: Moment, paths: Iterable[Path], cpu_percent: float | None = No
 class HostWatch:
     """The machine, read again and again: processor use is known from the second reading on."""
 
-    def __init__(self, paths: Iterable[Path]) -> None:
+    def __init__(self, paths: Iterable[Path], sys_root: Path = Path("/sys")) -> None:
         self._paths = tuple(paths)
+        self._heat = ProcessorHeat(sys_root)
         self._busy_s: tuple[float, float] | None = None
 
     def read(self, now: Moment) -> HostReading:
@@ -40,7 +45,7 @@ class HostWatch:
         if before and self._busy_s and self._busy_s[1] > before[1]:
             percent = 100 * (self._busy_s[0] - before[0]) / (self._busy_s[1] - before[1])
             percent = min(100.0, max(0.0, percent))
-        return read_host(now, self._paths, percent)
+        return replace(read_host(now, self._paths, percent), cpu_c=self._heat.read_c())
 
 
 def read_disk(path: Path) -> DiskReading | None:

@@ -6,6 +6,8 @@ import math
 import re
 
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_LEVEL = re.compile(r"^\s*(?:\d+|S):\s*(\d+(?:\.\d+)?)\s*[Mm][Hh]z\s*\*", re.MULTILINE)
+_TRANSFERS = re.compile(r"(\d+(?:\.\d+)?)\s*GT/s")
 _LARGEST = 2.0**63
 """Larger than any reading, and the largest that a database column takes."""
 
@@ -56,3 +58,27 @@ def unique_id(text: object) -> str | None:
     except ValueError:
         return None
     return f"{value:016x}" if 0 < value < 2**64 else None
+
+
+def current_level_hz(levels: str | None) -> int | None:
+    """Return the starred clock of a `pp_dpm_*` table (`1: 500Mhz *`); some drivers star a level of 0 that is none."""
+    found = _LEVEL.search(levels) if levels else None
+    return (count(number(float(found[1]) * 1e6)) or None) if found else None
+
+
+def transfers(text: str | None) -> float | None:
+    """Return the gigatransfers a second of `16.0 GT/s PCIe`."""
+    found = _TRANSFERS.match(text) if text else None
+    return number(found[1]) if found else None
+
+
+_SIZES = {"b": 1, "kb": 1024, "mb": 1024**2, "gb": 1024**3, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
+
+
+def bytes_of(value: object, unit: str) -> int | None:
+    """Return bytes of a number and its unit.
+
+    The vendors' tools write MB and GB and mean powers of 1024: 192 GiB of HBM are 196300 MB there.
+    """
+    size, factor = number(value), _SIZES.get(unit.strip().lower())
+    return None if size is None or factor is None else count(number(round(size * factor)))

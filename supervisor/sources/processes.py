@@ -5,7 +5,9 @@ from __future__ import annotations
 import psutil
 
 from supervisor.core.moments import Moment
-from supervisor.core.readings import ProcessReading
+from supervisor.core.readings import ProcessReading, ProcessUse
+
+LARGEST_KEPT = 8
 
 
 class TreeWatch:
@@ -28,17 +30,20 @@ class TreeWatch:
         """
         rss_bytes, count, waiting = 0, 0, []
         used_s: dict[tuple[int, float], float] = {}
+        uses: list[ProcessUse] = []
         for process in _tree(self._pid):
             try:
                 with process.oneshot():
                     times = process.cpu_times()
-                    rss_bytes += process.memory_info().rss
+                    own_bytes, name = process.memory_info().rss, process.name()
                     if process.status() == psutil.STATUS_DISK_SLEEP:
                         waiting.append(process.pid)
-                    used_s[process.pid, process.create_time()] = times.user + times.system
+                    key = process.pid, process.create_time()
             except psutil.Error:
                 continue
-            count += 1
+            count, rss_bytes, used_s[key] = count + 1, rss_bytes + own_bytes, times.user + times.system
+            share = self._cpu_percent({key: used_s[key]}, now)
+            uses.append(ProcessUse(pid=process.pid, name=name, rss_bytes=own_bytes, cpu_percent=share))
         percent = self._cpu_percent(used_s, now)
         self._used_s, self._at = used_s, now
         return ProcessReading(
@@ -47,6 +52,7 @@ class TreeWatch:
             rss_bytes=rss_bytes if count else None,
             cpu_percent=percent if count else None,
             uninterruptible_pids=tuple(waiting),
+            largest=tuple(sorted(uses, key=lambda one: -(one.cpu_percent or 0.0))[:LARGEST_KEPT]),
         )
 
     def _cpu_percent(self, used_s: dict[tuple[int, float], float], now: Moment) -> float | None:

@@ -2,111 +2,40 @@
 
 from __future__ import annotations
 
-import json
-import os
-import selectors
-import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading
+from supervisor.sources.child import Child
 from supervisor.sources.plausible import celsius, count, number, pci_address, percent, watts
-from supervisor.sources.source import SourceSilentError
 
 CHILD = Path(__file__).with_name("pyamdgpuinfo_child.py")
-_LONGEST_ANSWER_BYTES = 1 << 20
 
 
 class Pyamdgpuinfo:
     """The package of the name, asked through a child that is started at the first reading and kept."""
 
     name: ClassVar[str] = "pyamdgpuinfo"
+    vendor: ClassVar[str] = "amd"
     wait_s: ClassVar[float] = 0.0
 
     def __init__(
         self, interpreter: str = sys.executable, child: Path = CHILD, interval_s: float = 2.0, deadline_s: float = 5.0
     ) -> None:
-        # -I: neither the user's directory nor PYTHONPATH may put another pyamdgpuinfo in front.
-        self._command = (interpreter, "-I", str(child))
-        self._child: subprocess.Popen[bytes] | None = None
-        self._unread = b""
+        self._child = Child(child, deadline_s, interpreter)
         self.interval_s = interval_s
         self.deadline_s = deadline_s
 
     def read(self, now: Moment) -> tuple[GpuReading, ...]:
         """Ask the child. Raises SourceSilentError with what it says against it: not installed, no permission, late."""
-        try:
-            if self._child is None:
-                self._start()
-            return parse(self._ask(), now)
-        except SourceSilentError:
-            self.close()
-            raise
-        except OSError as error:
-            self.close()
-            raise SourceSilentError(f"child: {error.strerror or error}") from error
+        return parse(self._child.ask(), now)
 
     def close(self) -> None:
-        """Kill the child. One that waits in the kernel is left behind, with its pipes closed."""
-        child, self._child, self._unread = self._child, None, b""
-        if child is None:
-            return
-        child.kill()
-        for pipe in (child.stdin, child.stdout):
-            if pipe:
-                pipe.close()
-        try:
-            child.wait(timeout=1.0)
-        except subprocess.TimeoutExpired:
-            return
-
-    def _start(self) -> None:
-        self._child = subprocess.Popen(
-            self._command,
-            bufsize=0,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        self._answer()
-
-    def _ask(self) -> Mapping[str, object]:
-        assert self._child is not None
-        assert self._child.stdin is not None
-        self._child.stdin.write(b"\n")
-        return self._answer()
-
-    def _answer(self) -> Mapping[str, object]:
-        try:
-            answer = json.loads(self._line())
-        except (ValueError, RecursionError) as error:
-            raise SourceSilentError("the child's answer is no JSON") from error
-        if not isinstance(answer, dict):
-            raise SourceSilentError("the child's answer is no object")
-        if "error" in answer:
-            raise SourceSilentError(str(answer["error"])[:200])
-        return answer
-
-    def _line(self) -> bytes:
-        assert self._child is not None
-        assert self._child.stdout is not None
-        end = time.perf_counter() + self.deadline_s
-        with selectors.DefaultSelector() as ready:
-            ready.register(self._child.stdout, selectors.EVENT_READ)
-            while b"\n" not in self._unread:
-                if not ready.select(max(0.0, end - time.perf_counter())):
-                    raise SourceSilentError(f"no answer within {self.deadline_s:.0f} s")
-                chunk = os.read(self._child.stdout.fileno(), 65536)
-                self._unread += chunk
-                if not chunk or len(self._unread) > _LONGEST_ANSWER_BYTES:
-                    raise SourceSilentError("the child ended" if not chunk else "the child's answer has no end")
-        line, _, self._unread = self._unread.partition(b"\n")
-        return line
+        """Kill the child."""
+        self._child.close()
 
 
 def parse(answer: Mapping[str, object], at: Moment) -> tuple[GpuReading, ...]:

@@ -1,30 +1,27 @@
-"""Reads cards through `rocm-smi --json`, a fallback: a process a reading, in a group of its own that a deadline ends.
+"""Reads cards through `rocm-smi --json`, a fallback that costs a process a reading.
 
-Only standard output is read (its warnings go to standard error), values are taken by name, and what is absent or
-`N/A` is None. Key names: rocm_smi.py of ROCm 2.x to 7.x.
+Values are taken by name, and what is absent or `N/A` is None. Key names: rocm_smi.py of ROCm 2.x to 7.x.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
-import signal
-import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading
 from supervisor.sources.plausible import celsius, count, number, pci_address, percent, unique_id, watts
 from supervisor.sources.source import SourceSilentError
+from supervisor.sources.tool import Tool
 
 FLAGS = (
     "--showuse", "--showmemuse", "--showmeminfo", "vram", "gtt", "--showtemp", "--showpower", "--showmaxpower",
     "--showfan", "--showclocks", "--showid", "--showuniqueid", "--showbus", "--showproductname", "--json",
 )  # fmt: skip
-_CARD = re.compile(r"card\d+")
+_CARD = re.compile(r"card\d{1,4}", re.ASCII)
 _CLOCK = re.compile(r"\(\s*(\d+(?:\.\d+)?)\s*Mhz\s*\)", re.IGNORECASE)
 _GFX = re.compile(r"gfx[0-9a-f]{3,6}")
 _MISSPELT_GFX = {"gfx9010": "gfx90a", "gfx9012": "gfx90c"}
@@ -35,22 +32,19 @@ class RocmSmi:
     """The tool of the name, run once a reading."""
 
     name: ClassVar[str] = "rocm-smi"
+    vendor: ClassVar[str] = "amd"
     wait_s: ClassVar[float] = 0.0
 
     def __init__(
         self, command: Sequence[str] = ("rocm-smi",), interval_s: float = 10.0, deadline_s: float = 10.0
     ) -> None:
-        self._command = (*command, *FLAGS)
-        self._undead: subprocess.Popen[bytes] | None = None
+        self._tool = Tool((*command, *FLAGS), deadline_s)
         self.interval_s = interval_s
         self.deadline_s = deadline_s
 
     def read(self, now: Moment) -> tuple[GpuReading, ...]:
         """Run the tool. Raises SourceSilentError where it is missing, too slow, or sees no card."""
-        if self._undead is not None and self._undead.poll() is None:
-            # It waits in the kernel, where no signal reaches it; a second one would only join it there.
-            raise SourceSilentError(f"an earlier rocm-smi (pid {self._undead.pid}) cannot be ended")
-        readings = parse(self._run(), now)
+        readings = parse(self._tool.run(), now)
         if not readings:
             raise SourceSilentError("rocm-smi names no card")
         return readings
@@ -58,45 +52,29 @@ class RocmSmi:
     def close(self) -> None:
         """Nothing is held open."""
 
-    def _run(self) -> str:
-        try:
-            tool = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-                env={**os.environ, "LC_ALL": "C"},
-            )
-        except OSError as error:
-            raise SourceSilentError(f"{self._command[0]}: {error.strerror or error}") from error
-        try:
-            stdout, stderr = tool.communicate(timeout=self.deadline_s)
-        except subprocess.TimeoutExpired as late:
-            self._end(tool)
-            raise SourceSilentError(f"no answer within {self.deadline_s:.0f} s") from late
-        if b"{" not in stdout:
-            said = stderr.decode("utf-8", "backslashreplace").strip().splitlines()
-            raise SourceSilentError(said[-1][:200] if said else f"rocm-smi said nothing, status {tool.returncode}")
-        return stdout.decode("utf-8", "backslashreplace")
-
-    def _end(self, tool: subprocess.Popen[bytes]) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(tool.pid, signal.SIGKILL)
-        for pipe in (tool.stdout, tool.stderr):
-            if pipe:
-                pipe.close()
-        try:
-            tool.wait(timeout=1.0)
-        except subprocess.TimeoutExpired:
-            self._undead = tool
-
 
 def parse(stdout: str, at: Moment) -> tuple[GpuReading, ...]:
     """Return one reading for each card that the JSON names with its PCI address; () for anything else."""
-    cards = _document(stdout)
-    readings = (_reading(card, at) for key, card in cards.items() if _CARD.fullmatch(key) and isinstance(card, dict))
-    return tuple(reading for reading in readings if reading is not None)
+    return tuple(
+        replace(_reading(card, at), gpu=gpu)
+        for card in cards_of(stdout).values()
+        if (gpu := pci_address(card.get("PCI Bus"))) is not None
+    )
+
+
+def parse_saved(stdout: str, at: Moment) -> tuple[GpuReading, ...]:
+    """Return one reading for each card of a saved output, which may have been asked for less than the address."""
+    return tuple(
+        replace(_reading(card, at), gpu=pci_address(card.get("PCI Bus")) or f"gpu{key[4:]}", index=int(key[4:]))
+        for key, card in cards_of(stdout).items()
+    )
+
+
+def cards_of(stdout: str) -> dict[str, Mapping[str, object]]:
+    """Return the cards of the JSON by the tool's names for them (`card0`), {} where the text holds none."""
+    return {
+        key: card for key, card in _document(stdout).items() if _CARD.fullmatch(key) and isinstance(card, dict) and card
+    }
 
 
 def _document(stdout: str) -> Mapping[str, object]:
@@ -116,14 +94,11 @@ def _document(stdout: str) -> Mapping[str, object]:
     return {}
 
 
-def _reading(card: Mapping[str, object], at: Moment) -> GpuReading | None:
-    gpu = pci_address(card.get("PCI Bus"))
-    if gpu is None:
-        return None
+def _reading(card: Mapping[str, object], at: Moment) -> GpuReading:
     # "GPU memory use (%)" is the memory controller's activity up to ROCm 6.1.0, as the later name says.
     return GpuReading(
         at=at,
-        gpu=gpu,
+        gpu="",
         source=RocmSmi.name,
         name=_name(card),
         unique_id=unique_id(card.get("Unique ID")),
@@ -139,6 +114,7 @@ def _reading(card: Mapping[str, object], at: Moment) -> GpuReading | None:
         memory_c=celsius(_first(card, "Temperature (Sensor memory) (C)")),
         power_w=watts(_first(card, "Average Graphics Package Power (W)", "Current Socket Graphics Package Power (W)")),
         power_cap_w=watts(_first(card, "Max Graphics Package Power (W)")),
+        vram_used_percent=percent(_first(card, "GPU Memory Allocated (VRAM%)")),
         fan_rpm=count(_first(card, "Fan RPM")),
         sclk_hz=_clock(card.get("sclk clock speed:")),
         mclk_hz=_clock(card.get("mclk clock speed:")),

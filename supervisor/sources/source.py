@@ -20,6 +20,10 @@ class GpuSource(Protocol):
         """The name that settings and readings carry."""
 
     @property
+    def vendor(self) -> str:
+        """Whose cards it reads (`amd`, `nvidia`): sources stand in for each other only where it is the same."""
+
+    @property
     def interval_s(self) -> float:
         """Least time between two readings, 0 for every round."""
 

@@ -188,7 +188,7 @@ def test_files_that_are_no_configuration_are_refused(tmp_path: Path) -> None:
 
 def test_load_raises_with_every_problem(tmp_path: Path) -> None:
     path = tmp_path / "some.toml"
-    path.write_text("[telemetry]\ninterval_s = -1\nsources = ['nvml']\n")
+    path.write_text("[telemetry]\ninterval_s = -1\nsources = ['nvsmi']\n")
     with pytest.raises(ConfigError) as caught:
         load(path)
     assert [one.key for one in caught.value.problems] == ["telemetry.interval_s", "telemetry.sources[0]"]

@@ -1,6 +1,6 @@
-"""A simulated Radeon RX 5600 XT in sysfs: as a folder for readers that take a root, and as /sys for real tools.
+"""Simulated AMD cards in sysfs: as a folder for readers that take a root, and as /sys for real tools.
 
-    tree = AmdgpuTree.build(tmp_path)            # tree.sys_root for sysfs readers, no rights needed
+    tree = AmdgpuTree.build(tmp_path)            # an RX 5600 XT; tree.sys_root for sysfs readers, no rights needed
     tree.set("gpu_busy_percent", 91)             # the next reading sees it
     tree.run(["rocm-smi", "--showuse"])          # the tool sees the tree as /sys; needs root
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -78,12 +79,97 @@ class Card:
     index: int = 0
     driver: str = "amdgpu"
     gfx_target_version: int = 100100
+    kfd_name: str = "navi10"
     device: Mapping[str, object] = field(default_factory=dict)
     hwmon: Mapping[str, object] = field(default_factory=dict)
+    lacks: frozenset[str] = frozenset()
+    """Files of the RX 5600 XT that this card has not: `hwmon/fan1_input`."""
 
     @property
     def folder(self) -> str:
         return f"devices/pci0000:00/0000:00:03.1/{self.address}"
+
+
+def gpu_metrics(version: tuple[int, int], size: int, **values: tuple[int, str, int]) -> bytes:
+    """Return a binary table: each value with its offset and struct letter, everything else absent."""
+    table = bytearray(b"\xff" * size)
+    struct.pack_into("<HBB", table, 0, size, *version)
+    for offset, letter, value in values.values():
+        struct.pack_into("<" + letter, table, offset, value)
+    return bytes(table)
+
+
+def mi50(address: str = "0000:63:00.0", index: int = 0) -> Card:
+    """An Instinct MI50 with 32 GB: passive, with error counters and a table v1.1 without throttle word."""
+    ras = {f"ras/{block}_err_count": f"ue: {ue}\nce: {ce}" for block, ue, ce in (("umc", 1, 12), ("gfx", 0, 3))}
+    return Card(
+        address=address,
+        index=index,
+        gfx_target_version=90006,
+        kfd_name="vega20",
+        device={
+            "device": "0x66a1",
+            "subsystem_vendor": "0x1002",
+            "subsystem_device": "0x0834",
+            "unique_id": "2f048617326b1ea",
+            "mem_info_vram_total": 34342961152,
+            "mem_info_vram_used": 10850304,
+            "pcie_replay_count": 7,
+            "gpu_busy_percent": 64,
+            "pp_dpm_mclk": "0: 350Mhz \n1: 800Mhz \n2: 1000Mhz *",
+            "gpu_metrics": gpu_metrics((1, 1), 96, edge=(4, "H", 61), hotspot=(6, "H", 72)),
+            **ras,
+        },
+        hwmon={"power1_average": 186000000, "power1_cap": 225000000, "freq2_input": 1000000000},
+        lacks=frozenset({"hwmon/fan1_input", "hwmon/fan1_max", "hwmon/pwm1", "hwmon/pwm1_max"}),
+    )
+
+
+def rx7900xt(address: str, index: int, hotspot_c: int = 54) -> Card:
+    """An RX 7900 XT whose firmware sets the hotspot's throttle bit whatever its temperature."""
+    temperatures = {"edge": (4, "H", hotspot_c - 10), "hotspot": (6, "H", hotspot_c), "memory": (8, "H", 60)}
+    return Card(
+        address=address,
+        index=index,
+        gfx_target_version=110000,
+        kfd_name="gfx1100",
+        device={
+            "device": "0x744c",
+            "subsystem_vendor": "0x1da2",
+            "subsystem_device": "0x471e",
+            "unique_id": f"{0xD4E6A1B300000000 + index:016x}",
+            "mem_info_vram_total": 21458059264,
+            "mem_info_vram_used": 1073741824 * (index + 1),
+            "gpu_metrics": gpu_metrics((1, 3), 120, throttle=(112, "Q", 1 << 36), **temperatures),
+        },
+        hwmon={"temp2_input": hotspot_c * 1000, "power1_average": 290000000, "power1_cap": 315000000},
+    )
+
+
+def phoenix(address: str = "0000:c4:00.0", index: int = 0) -> Card:
+    """A Radeon 780M in a Ryzen 7 7840: edge temperature alone, a carve-out of 512 MB that is always nearly full."""
+    return Card(
+        address=address,
+        index=index,
+        gfx_target_version=110003,
+        kfd_name="gfx1103",
+        device={
+            "device": "0x15bf",
+            "subsystem_vendor": "0x17aa",
+            "subsystem_device": "0x50d9",
+            "mem_info_vram_total": 536870912,
+            "mem_info_vram_used": 514580480,
+            "mem_info_gtt_total": 16441004032,
+            "mem_info_gtt_used": 3946811392,
+            "gpu_metrics": gpu_metrics((2, 1), 120, edge=(4, "H", 4800)),
+        },
+        hwmon={"temp1_input": 48000, "power1_average": 14087000, "in1_label": "vddnb", "in1_input": 700},
+        lacks=frozenset(
+            {"unique_id", "mem_busy_percent", "pcie_replay_count", "hwmon/power1_cap", "hwmon/freq2_label"}
+            | {"hwmon/freq2_input", "hwmon/fan1_input", "hwmon/fan1_max", "hwmon/pwm1", "hwmon/pwm1_max"}
+            | {f"hwmon/temp{place}_{what}" for place in (2, 3) for what in ("label", "input")}
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +224,15 @@ class AmdgpuTree:
         return [sys.executable, __file__, str(self.folder), *command]
 
     def _card(self, card: Card, number: int) -> None:
-        pci_id = f"{DEVICE['vendor']}:{DEVICE['device']}".replace("0x", "").upper()
+        pci_id = f"{DEVICE['vendor']}:{card.device.get('device', DEVICE['device'])}".replace("0x", "").upper()
         uevent = f"DRIVER={card.driver}\nPCI_CLASS=30000\nPCI_ID={pci_id}\nPCI_SLOT_NAME={card.address}"
         for name, value in {**DEVICE, "uevent": uevent, **card.device}.items():
-            self._write(f"{card.folder}/{name}", value)
+            if name not in card.lacks:
+                self._write(f"{card.folder}/{name}", value)
         hwmon = f"hwmon{card.index + 3}"
         for name, value in {**HWMON, **card.hwmon}.items():
+            if f"hwmon/{name}" in card.lacks:
+                continue
             self._write(f"{card.folder}/hwmon/{hwmon}/{name}", value)
         for minor, node in ((card.index, f"card{card.index}"), (128 + card.index, f"renderD{128 + card.index}")):
             self._write(f"{card.folder}/drm/{node}/uevent", f"MAJOR=226\nMINOR={minor}\nDEVNAME=dri/{node}")
@@ -151,7 +240,7 @@ class AmdgpuTree:
             self._link(f"../../{card.folder}/drm/{node}", f"class/drm/{node}")
         self._link(f"../../{card.folder}/hwmon/{hwmon}", f"class/hwmon/{hwmon}")
         self._link(f"../../../{card.folder}", f"bus/pci/devices/{card.address}")
-        self._kfd_node(number, self._gpu_properties(card), gpu_id=41000 + number, name="navi10")
+        self._kfd_node(number, self._gpu_properties(card), gpu_id=41000 + number, name=card.kfd_name)
 
     @staticmethod
     def _gpu_properties(card: Card) -> Mapping[str, int]:
@@ -168,12 +257,12 @@ class AmdgpuTree:
             "wave_front_size": 32,
             "gfx_target_version": card.gfx_target_version,
             "vendor_id": 0x1002,
-            "device_id": 0x731F,
+            "device_id": int(str(card.device.get("device", DEVICE["device"])), 16),
             "location_id": int(bus, 16) << 8 | int(slot, 16) << 3 | int(function),
             "domain": int(domain, 16),
             "drm_render_minor": 128 + card.index,
             "hive_id": 0,
-            "unique_id": 0x3C1F5A7788E0D412,
+            "unique_id": int(str(card.device.get("unique_id", DEVICE["unique_id"])), 16),
         }
 
     def _kfd_node(self, number: int, properties: Mapping[str, int], gpu_id: int, name: str) -> None:
@@ -187,7 +276,7 @@ class AmdgpuTree:
     def _write(self, name: str, value: object) -> None:
         path = self.sys_root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{value}\n", encoding="ascii")
+        path.write_bytes(value if isinstance(value, bytes) else f"{value}\n".encode("ascii"))
 
     def _link(self, target: str, name: str) -> None:
         path = self.sys_root / name

@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-from amdgpu_tree import AmdgpuTree, Card
+from amdgpu_tree import AmdgpuTree, Card, mi50, phoenix, rx7900xt
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading
-from supervisor.sources.amdgpu_sysfs import REDISCOVER_S, AmdgpuSysfs
+from supervisor.sources.amdgpu_sysfs import REDISCOVER_S, SLOW_S, AmdgpuSysfs
 from supervisor.sources.source import SourceSilentError
 
 NOW = Moment(100.0, 1_700_000_000.0)
-IDENTITY = {"at", "gpu", "source", "name", "unique_id", "gfx_version", "runtime_status"}
+IDENTITY = {"at", "gpu", "source", "name", "unique_id", "gfx_version", "runtime_status", "processes"}
 
 
 def read_one(tree: AmdgpuTree) -> GpuReading:
@@ -55,6 +55,12 @@ def test_a_card_at_work_is_read_whole(tree: AmdgpuTree) -> None:
         sclk_hz=1_750_000_000,
         mclk_hz=875_000_000,
         runtime_status="active",
+        unified_memory=False,
+        performance_level="auto",
+        pcie_lanes=16,
+        pcie_gts=16.0,
+        pcie_replays=0,
+        processes=(),
     )
 
 
@@ -72,6 +78,68 @@ def test_a_sleeping_card_is_named_and_nothing_that_could_wake_it_is_read(tree: A
     read_one(tree)
     if {path.stat().st_atime_ns for path in files} == {1}:
         pytest.skip("this file system keeps no access times, so nothing was proven")
+
+
+def test_an_mi50_s_errors_are_summed_over_its_blocks(tmp_path: Path) -> None:
+    reading = read_one(AmdgpuTree.build(tmp_path / "tree", mi50()))
+    assert (reading.gfx_version, reading.ecc_correctable, reading.ecc_uncorrectable) == ("gfx906", 15, 1)
+    assert (reading.pcie_replays, reading.fan_rpm, reading.throttled_by) == (7, None, None)
+
+
+def test_a_cold_rdna3_card_does_not_throttle_and_a_hot_one_does(tmp_path: Path) -> None:
+    tree = AmdgpuTree.build(tmp_path / "tree", rx7900xt("0000:03:00.0", 0), rx7900xt("0000:83:00.0", 1, hotspot_c=108))
+    cold, hot = AmdgpuSysfs(tree.sys_root).read(NOW)
+    assert (cold.throttled_by, hot.throttled_by) == ((), ("thermal_hotspot",))
+    assert (cold.gpu, hot.gpu, cold.unique_id) == ("0000:03:00.0", "0000:83:00.0", "d4e6a1b300000000")
+
+
+def test_an_apu_s_memory_is_its_carve_out_and_gtt_together(tmp_path: Path) -> None:
+    reading = read_one(AmdgpuTree.build(tmp_path / "tree", phoenix()))
+    assert reading.unified_memory
+    assert reading.vram_used_bytes is not None
+    assert reading.memory_used_bytes == 514580480 + 3946811392
+    assert reading.memory_total_bytes == 536870912 + 16441004032
+    assert (reading.edge_c, reading.junction_c, reading.unique_id) == (48, None, None)
+    assert reading.mclk_hz == 875_000_000, "the starred level stands in for a sensor that an APU lacks"
+
+
+def test_cards_that_change_their_numbers_keep_their_names(tmp_path: Path) -> None:
+    before = AmdgpuTree.build(tmp_path / "one", rx7900xt("0000:03:00.0", 0), rx7900xt("0000:83:00.0", 1))
+    after = AmdgpuTree.build(
+        tmp_path / "two",
+        replace(rx7900xt("0000:83:00.0", 1), index=0),
+        replace(rx7900xt("0000:03:00.0", 0), index=1),
+    )
+    names = [{one.gpu: one.unique_id for one in AmdgpuSysfs(tree.sys_root).read(NOW)} for tree in (before, after)]
+    assert names[0] == names[1]
+
+
+def test_a_split_card_is_one_card_with_its_partitions_named(tmp_path: Path) -> None:
+    split = {"current_compute_partition": "CPX", "current_memory_partition": "NPS4"}
+    tree = AmdgpuTree.build(tmp_path / "tree", Card(device=split, gfx_target_version=90402))
+    for node in (2, 3):
+        shutil.copytree(
+            tree.sys_root / "class/kfd/kfd/topology/nodes/1", tree.sys_root / f"class/kfd/kfd/topology/nodes/{node}"
+        )
+        (tree.sys_root / f"class/kfd/kfd/topology/nodes/{node}/gpu_id").write_text(f"{50000 + node}\n")
+    folder = tree.sys_root / "class/kfd/kfd/proc/1"
+    folder.mkdir()
+    for part, size in (("41001", 100), ("50002", 20), ("50003", 3)):
+        (folder / f"vram_{part}").write_text(f"{size}\n")
+    reading = read_one(tree)
+    assert (reading.gpu, reading.compute_partition, reading.memory_partition) == ("0000:0a:00.0", "CPX", "NPS4")
+    assert [one.vram_bytes for one in reading.processes or ()] == [123]
+
+
+def test_a_second_reading_sees_what_changed_and_what_went(tree: AmdgpuTree) -> None:
+    source = AmdgpuSysfs(tree.sys_root)
+    source.read(NOW)
+    tree.set("gpu_busy_percent", 12)
+    tree.set("pcie_replay_count", 3)
+    (soon,), (later,) = source.read(NOW.plus(1)), source.read(NOW.plus(SLOW_S))
+    assert (soon.gpu_busy_percent, soon.pcie_replays, later.pcie_replays) == (12, 0, 3)
+    assert later.at == NOW.plus(SLOW_S)
+    source.close()
 
 
 def test_a_silent_sensor_is_unknown_and_not_zero(tree: AmdgpuTree) -> None:
@@ -180,10 +248,17 @@ def test_the_trees_of_real_cards_are_read_as_their_manifest_says(corpus: Path, t
         power = entry.get("power1_average") or entry.get("power1_input")
         assert reading.power_w == (None if power is None else int(power) / 1e6)
         assert reading.fan_rpm == _whole(entry.get("fan1_input"))
-        assert (reading.sclk_hz, reading.mclk_hz) == (
-            _whole(entry.get("freq1_input")),
-            _whole(entry.get("freq2_input")),
-        )
+        assert reading.sclk_hz == _whole(entry.get("freq1_input"))
+        # An APU has no sensor for its memory's clock; the starred level of pp_dpm_mclk is its clock.
+        assert entry.get("freq2_input") is None or reading.mclk_hz == _whole(entry["freq2_input"])
+        assert reading.unique_id == (entry["unique_id"] and entry["unique_id"].zfill(16))
+        assert reading.gtt_total_bytes == _whole(entry["mem_info_gtt_total"])
+        cap = _whole(entry.get("power1_cap"))
+        assert reading.power_cap_w == (None if cap is None else cap / 1e6)
+        assert f"{reading.pcie_gts} GT/s PCIe" == entry["current_link_speed"]
+        assert reading.pcie_lanes == _whole(entry["current_link_width"])
+        assert reading.performance_level == entry["power_dpm_force_performance_level"]
+        assert reading.unified_memory is (entry["gpu"] in ("vangogh", "strixpoint"))
         if entry["gpu"] in ("vangogh", "strixpoint"):
             assert reading.gfx_version == {"vangogh": "gfx1033", "strixpoint": "gfx1150"}[entry["gpu"]]
     assert seen >= 10

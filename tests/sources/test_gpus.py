@@ -6,10 +6,11 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import pytest
 
+from supervisor.config.settings import SourceName
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading
 from supervisor.sources.gpus import REST_S, SOURCES, GpuWatch
@@ -24,8 +25,10 @@ NOW = Moment(100.0, 1_700_000_000.0)
 class Fake:
     """A source that does what its function says."""
 
-    def __init__(self, name: str, answer: Callable[[Moment], tuple[GpuReading, ...]], wait_s: float = 5.0) -> None:
-        self.name, self.answer, self.wait_s = name, answer, wait_s
+    def __init__(
+        self, name: str, answer: Callable[[Moment], tuple[GpuReading, ...]], wait_s: float = 5.0, vendor: str = "amd"
+    ) -> None:
+        self.name, self.answer, self.wait_s, self.vendor = name, answer, wait_s, vendor
         self.interval_s, self.deadline_s, self.asked, self.closed = 0.0, 5.0, 0, False
 
     def read(self, now: Moment) -> tuple[GpuReading, ...]:
@@ -62,6 +65,19 @@ def test_a_source_that_raises_is_fenced_and_the_next_one_answers() -> None:
     watch = GpuWatch([Fake("first", broken), Fake("second", lambda now: (reading("a", "second", now, edge_c=51.0),))])
     assert [seen.source for seen in watch.read(NOW)] == ["second"]
     assert watch.status()[0].detail == "RuntimeError: boom"
+    watch.close()
+
+
+def test_one_vendor_s_cards_do_not_silence_the_other_s_sources() -> None:
+    amd = Fake("sysfs", lambda now: (reading("a", "sysfs", now, edge_c=50.0),))
+    spare = Fake("rocm-smi", lambda now: (reading("a", "rocm-smi", now, edge_c=51.0),))
+    nvidia = Fake("nvml", lambda now: (reading("n", "nvml", now, edge_c=40.0),), vendor="nvidia")
+    last = Fake("nvidia-smi", lambda now: (reading("n", "nvidia-smi", now, edge_c=41.0),), vendor="nvidia")
+    watch = GpuWatch([amd, spare, nvidia, last])
+    assert [(seen.gpu, seen.source) for seen in watch.read(NOW)] == [("a", "sysfs"), ("n", "nvml")]
+    assert (spare.asked, last.asked) == (0, 0)
+    nvidia.answer = broken
+    assert [(seen.gpu, seen.source) for seen in watch.read(NOW.plus(1))] == [("a", "sysfs"), ("n", "nvidia-smi")]
     watch.close()
 
 
@@ -159,7 +175,7 @@ def test_the_simulated_machine_through_the_default_sources(tree: AmdgpuTree) -> 
     sysfs, *others = watch.status()
     assert (sysfs.answering, sysfs.detail) == (True, "0000:0a:00.0 navi10")
     assert sysfs.cost_s is not None
-    assert [other.detail for other in others] == ["not asked yet", "not asked yet"]
+    assert [other.detail for other in others[:3]] == ["not asked yet"] * 3
     watch.close()
 
 
@@ -171,6 +187,6 @@ def test_a_machine_without_a_card_has_no_readings_and_reasons(tmp_path: Path) ->
 
 
 def test_a_name_that_is_no_source_is_refused_with_the_choice() -> None:
-    with pytest.raises(ValueError, match="'nvsmi' is no source; choose from sysfs, rocm-smi, pyamdgpuinfo"):
+    with pytest.raises(ValueError, match="'nvsmi' is no source; choose from sysfs, rocm-smi, amd-smi"):
         GpuWatch(["nvsmi"])
-    assert list(SOURCES) == ["sysfs", "rocm-smi", "pyamdgpuinfo"]
+    assert list(SOURCES) == list(get_args(SourceName))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from supervisor.core.moments import Moment
 from supervisor.sources.host import HostWatch, read_disk, read_host
+from supervisor.sources.pressure import stall_percent
 
 NOW = Moment(100.0, 1_700_000_000.0)
 
@@ -42,3 +43,23 @@ def test_processor_use_is_known_from_the_second_reading_on() -> None:
     busy = watch.read(NOW.plus(0.3)).cpu_percent
     assert busy is not None
     assert 50 / (os.cpu_count() or 1) < busy <= 100
+
+
+def test_pressure_is_the_share_in_which_some_process_waited(tmp_path: Path) -> None:
+    (tmp_path / "pressure").mkdir()
+    (tmp_path / "pressure/memory").write_text(
+        "some avg10=12.34 avg60=1.00 avg300=0.10 total=5\nfull avg10=3.00 avg60=0.00 avg300=0.00 total=1\n"
+    )
+    assert stall_percent("memory", tmp_path) == 12.34
+    assert stall_percent("io", tmp_path) is None
+
+
+def test_the_processor_s_hottest_sensor_counts_and_no_other_chip_s(tmp_path: Path) -> None:
+    for number, (name, values) in enumerate((("k10temp", (61000, 64500)), ("amdgpu", (99000,)), ("nvme", (88000,)))):
+        folder = tmp_path / f"class/hwmon/hwmon{number}"
+        folder.mkdir(parents=True)
+        (folder / "name").write_text(f"{name}\n")
+        for place, value in enumerate(values, start=1):
+            (folder / f"temp{place}_input").write_text(f"{value}\n")
+    assert HostWatch([], tmp_path).read(NOW).cpu_c == 64.5
+    assert HostWatch([], tmp_path / "none").read(NOW).cpu_c is None

@@ -62,9 +62,14 @@ def test_processor_use_is_that_of_the_interval() -> None:
         root.stdin.write("spin\n")
         root.stdin.flush()
         assert root.stdout.readline() == "spun\n"
-        busy = watch.read(started.plus(1.0)).cpu_percent
+        second = watch.read(started.plus(1.0))
+        busy = second.cpu_percent
         assert busy is not None
         assert 25 <= busy <= 60
+        assert (first := second.largest[0]).pid == root.pid
+        assert first.cpu_percent is not None
+        assert first.cpu_percent >= 25
+        assert len(second.largest) == 3
         idle = watch.read(started.plus(2.0)).cpu_percent
         assert idle is not None
         assert idle < 15

@@ -34,7 +34,7 @@ class VramHigh:
         cards = history.readings_by_gpu()
         act = self.act and (bool(history.gpus_used) or len(cards) == 1)
         newest = [run[-1] for run in (run_of(one, _is_known, history.now) for one in cards.values()) if run]
-        fullest = sorted(newest, key=lambda one: (_fraction(one) or 0.0, one.vram_used_bytes or 0), reverse=True)
+        fullest = sorted(newest, key=lambda one: (_fraction(one) or 0.0, one.memory_used_bytes or 0), reverse=True)
         for reading in fullest:
             run = run_of(cards[reading.gpu], self._is_full, history.now)
             if len(run) > 1 and lasted_s(run) >= self.hold_s:
@@ -46,13 +46,13 @@ class VramHigh:
         return None
 
     def _is_full(self, reading: GpuReading) -> bool | None:
-        used, fraction = reading.vram_used_bytes, _fraction(reading)
+        used, fraction = reading.memory_used_bytes, _fraction(reading)
         if self.limit_bytes is not None:
             return None if used is None else used >= self.limit_bytes
         return None if fraction is None else fraction >= self.limit_fraction
 
     def _flag(self, history: History, reading: GpuReading, severity: Severity, how_long: str) -> RedFlag:
-        used, total, fraction = reading.vram_used_bytes, reading.vram_total_bytes, _fraction(reading)
+        used, total, fraction = reading.memory_used_bytes, reading.memory_total_bytes, _fraction(reading)
         share = "" if fraction is None or total is None else f" of {total / 1e9:.2f} GB ({fraction:.0%})"
         return RedFlag(
             rule=self.name,
@@ -65,9 +65,9 @@ class VramHigh:
 
 
 def _is_known(reading: GpuReading) -> bool | None:
-    return None if reading.vram_used_bytes is None else True
+    return None if reading.memory_used_bytes is None else True
 
 
 def _fraction(reading: GpuReading) -> float | None:
-    used, total = reading.vram_used_bytes, reading.vram_total_bytes
+    used, total = reading.memory_used_bytes, reading.memory_total_bytes
     return used / total if used is not None and total else None

@@ -1,0 +1,64 @@
+"""Runs a vendor's tool once and returns what it printed; a deadline ends the tool's whole group.
+
+Only standard output is returned, since warnings go to standard error. A tool that a signal cannot reach (it waits in
+the kernel for a card in reset) is remembered: a second one would only join it there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+
+from supervisor.sources.source import SourceSilentError
+
+
+class Tool:
+    """One command line."""
+
+    def __init__(self, command: Sequence[str], deadline_s: float) -> None:
+        self._command = tuple(command)
+        self._deadline_s = deadline_s
+        self._undead: subprocess.Popen[bytes] | None = None
+
+    def run(self, *more: str) -> str:
+        """Return its standard output, whatever its exit status: tools exit with errors after good answers.
+
+        Raises SourceSilentError where it is missing, too slow, or silent, with the last line of its complaint.
+        """
+        if self._undead is not None and self._undead.poll() is None:
+            raise SourceSilentError(f"an earlier {self._command[0]} (pid {self._undead.pid}) cannot be ended")
+        try:
+            tool = subprocess.Popen(
+                (*self._command, *more),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                env={**os.environ, "LC_ALL": "C"},
+            )
+        except OSError as error:
+            raise SourceSilentError(f"{self._command[0]}: {error.strerror or error}") from error
+        try:
+            stdout, stderr = tool.communicate(timeout=self._deadline_s)
+        except subprocess.TimeoutExpired as late:
+            self._end(tool)
+            raise SourceSilentError(f"no answer within {self._deadline_s:.0f} s") from late
+        if not stdout.strip():
+            said = stderr.decode("utf-8", "backslashreplace").strip().splitlines()
+            name = os.path.basename(self._command[0])  # noqa: PTH119 (a command need not be a path)
+            raise SourceSilentError(said[-1][:200] if said else f"{name} said nothing, status {tool.returncode}")
+        return stdout.decode("utf-8", "backslashreplace")
+
+    def _end(self, tool: subprocess.Popen[bytes]) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(tool.pid, signal.SIGKILL)
+        for pipe in (tool.stdout, tool.stderr):
+            if pipe:
+                pipe.close()
+        try:
+            tool.wait(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            self._undead = tool
