@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from typing import Any
 
 import torch
@@ -35,6 +36,35 @@ def check_results_and_gradients_on_the_card_are_natives() -> None:
             made = operands((4, 8, 17, 16), (16, 8 // groups, 3, 2))
             options = {"groups": groups, "padding": padding}
             assert not differences(function, native, made, options, bound=5e-6), (algorithm, options)
+
+
+def check_each_family_passes_its_trial_on_the_card_and_gives_natives_results() -> None:
+    planned = functools.partial(conv2d, algorithm="planned")
+    for x, weight, options in (
+        ((8, 16, 160, 160), (24, 16, 3, 3), {"padding": 1}),
+        ((8, 8, 320, 320), (16, 8, 3, 3), {"padding": 1, "stride": 2}),
+        ((8, 128, 40, 40), (128, 128, 3, 3), {"padding": 1}),
+        ((8, 64, 40, 40), (32, 64, 1, 1), {}),
+        ((8, 64, 40, 40), (64, 1, 3, 3), {"padding": 1, "groups": 64}),
+    ):
+        made = operands(x, weight)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for _ in range(2):
+                found = differences(planned, native, made, options, bound=1e-5)
+                assert not found, (weight, found)
+
+
+def check_a_planned_convolution_holds_no_more_than_native_until_backward() -> None:
+    x, weight, bias = operands((8, 32, 160, 160), (32, 32, 3, 3))
+    held = []
+    for function in (native, functools.partial(conv2d, algorithm="planned")):
+        function(x, weight, bias, padding=1)
+        before = torch.cuda.memory_allocated()
+        y = function(x, weight, bias, padding=1)
+        held.append(torch.cuda.memory_allocated() - before)
+        del y
+    assert held[1] <= held[0] * 1.02 + 4096, held
 
 
 def check_autocast_on_the_card_gives_natives_dtypes_and_results() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from comparing import differences, operands, outcome, unlike
 from patching import Spy
 from rocm_agent.conv2d import columns, conv2d, depthwise, mec, planner, plans, pointwise, shifted, subpixel, winograd
 from rocm_agent.conv2d.geometry import Geometry, geometry
+from rocm_agent.conv2d.trial import Tried
 from torch.nn.functional import conv2d as native
 
 planned = functools.partial(conv2d, algorithm="planned")
@@ -235,3 +237,59 @@ def check_planned_calls_no_convolution_kernel() -> None:
             outcome(planned, operands(x, weight), options)
         assert any("bmm" in kernel or "mm." in kernel for kernel in seen.names), name
         assert not [kernel for kernel in seen.names if "conv" in kernel], name
+
+
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    """The reference of the trials below."""
+    return 2 * x
+
+
+def check_a_pass_that_agrees_with_the_reference_is_trusted_and_one_that_does_not_is_replaced() -> None:
+    x = torch.ones(4)
+    calls = []
+
+    def counted(x: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return 2 * x
+
+    agreeing = Tried(counted, doubled)
+    assert all(torch.equal(agreeing(x), 2 * x) for _ in range(3))
+    assert len(calls) == 4, "once on trial"
+    for wrong in (lambda x: 3 * x, lambda x: x * float("nan"), lambda _: torch.mm(torch.ones(2), torch.ones(2))):
+        replaced = Tried(wrong, doubled)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            assert all(torch.equal(replaced(x), 2 * x) for _ in range(3))
+        assert len(told) == 1
+
+
+def check_an_overflow_of_the_training_condemns_no_pass() -> None:
+    trial = Tried(lambda x: 2 * x + 0, doubled)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert not torch.isfinite(trial(torch.full((4,), float("inf")))).any()
+        assert torch.equal(trial(torch.ones(4)), torch.full((4,), 2.0))
+    assert not told
+
+
+def check_gradients_too_small_for_half_precision_condemn_no_pass() -> None:
+    trial = Tried(lambda x: x * 0.3 + x * 0.3, lambda x: x * 0.6)
+    tiny = torch.full((4,), 6e-8, dtype=torch.float16)
+    assert not torch.equal(tiny * 0.3 + tiny * 0.3, tiny * 0.6), "underflow tells them apart"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trial(tiny)
+
+
+def check_shortage_of_memory_condemns_no_pass() -> None:
+    answers = [RuntimeError("CUDA out of memory"), *[torch.full((4,), 2.0)] * 3]
+
+    def scarce(_: torch.Tensor) -> torch.Tensor:
+        answer = answers.pop(0)
+        if isinstance(answer, RuntimeError):
+            raise answer
+        return answer
+
+    trial = Tried(scarce, lambda _: torch.full((4,), 2.0))
+    assert all(torch.equal(trial(torch.ones(4)), torch.full((4,), 2.0)) for _ in range(2))
+    assert not answers

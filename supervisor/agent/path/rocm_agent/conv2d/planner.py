@@ -13,6 +13,7 @@ import torch
 from . import columns, depthwise, mec, pointwise, shifted, subpixel, winograd
 from .device import processors
 from .plans import Plan, in_parts
+from .trial import tried
 
 if TYPE_CHECKING:
     from .geometry import Geometry
@@ -29,15 +30,27 @@ LAUNCH_BOUND_A_PROCESSOR = 1 << 14
 """Elements of columns per processor below which a card waits for the next launch, and fewer operators win."""
 
 
+COLUMNS = Plan(columns.forward, columns.input_gradient, columns.weight_gradient)
+
+
 @lru_cache(maxsize=4096)
 def plan(
     x: Tuple[int, ...], weight: Tuple[int, ...], dtype: torch.dtype, device: torch.device, shape: Geometry
 ) -> Plan:
     """Return the plan for an input and a weight of these sizes.
 
-    The cache holds a model's shapes at many image sizes; a plan costs microseconds and needs no measuring.
+    The cache holds a model's shapes at many image sizes; a plan costs microseconds, and on a card one comparison with
+    im2col at the first use of each pass.
     """
     chosen = _chosen(x, weight, dtype, device, shape)
+    fitting = _fitting(chosen, x, weight, dtype, shape)
+    if device.type != "cuda" or chosen.forward is columns.forward:
+        return fitting
+    return tried(fitting, _fitting(COLUMNS, x, weight, dtype, shape))
+
+
+def _fitting(chosen: Plan, x: Tuple[int, ...], weight: Tuple[int, ...], dtype: torch.dtype, shape: Geometry) -> Plan:
+    """Return the plan, over parts of the batch where the whole would take more than WORKSPACE_MB."""
     bytes_a_sample = _elements_a_sample(x, weight, shape, chosen) * torch.empty((), dtype=dtype).element_size()
     samples = max(1, (WORKSPACE_MB << 20) // bytes_a_sample)
     return chosen if samples >= x[0] else in_parts(chosen, samples)
@@ -46,15 +59,14 @@ def plan(
 def _chosen(
     x: Tuple[int, ...], weight: Tuple[int, ...], dtype: torch.dtype, device: torch.device, shape: Geometry
 ) -> Plan:
-    whole = Plan(columns.forward, columns.input_gradient, columns.weight_gradient)
     if shape.groups == x[1]:
         return Plan(depthwise.forward, depthwise.input_gradient, depthwise.weight_gradient)
     if shape.groups > 1:
-        return whole
+        return COLUMNS
     if shape.kernel == (1, 1) and shape.padding == (0, 0):
         return Plan(pointwise.forward, pointwise.input_gradient, pointwise.weight_gradient)
     if not _lowers(shape) or _columns(x, shape) * x[0] < LAUNCH_BOUND_A_PROCESSOR * processors(device):
-        return whole
+        return COLUMNS
     if _winograd_pays(x, weight, dtype, shape):
         return Plan(winograd.forward, winograd.input_gradient, winograd.weight_gradient)
     if shape.stride == (1, 1):
