@@ -85,7 +85,7 @@ def _of_job(app: App, /, job: str) -> Path:
     if settings is None:
         raise CliError(f"no job {job!r} in {app.config}", "name one of its jobs, or an interpreter: --python PATH")
     path = settings.env.get("PATH", os.environ.get("PATH", os.defpath))
-    found = Path(settings.python) if settings.python else interpreter_of(settings.command, settings.cwd or "/", path)
+    found = interpreter_of(settings.command, settings.cwd or "/", path)
     if found is None:
         raise CliError(f"the interpreter of job {job!r} cannot be told from its command", "name it: --python PATH")
     return found
