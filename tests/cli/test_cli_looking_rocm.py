@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from click.testing import CliRunner
@@ -48,9 +50,23 @@ def test_the_rx_5600_xt_s_troubles_have_a_source_and_a_remedy_each() -> None:
     assert "cold card" in troubles_of("gfx1100")[0].what
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
-def test_sensors_that_are_closed_come_with_the_command_that_opens_them(tmp_path: Path) -> None:
-    tree = AmdgpuTree.build(tmp_path / "tree")
+@pytest.fixture
+def as_nobody() -> Iterator[Path]:
+    """A folder for everybody, and a test that is not root: root may read every file."""
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)
+        root = os.geteuid() == 0
+        if root:
+            os.setresuid(65534, 65534, 0)
+        try:
+            yield Path(folder)
+        finally:
+            if root:
+                os.setresuid(0, 0, 0)
+
+
+def test_sensors_that_are_closed_come_with_the_command_that_opens_them(as_nobody: Path) -> None:
+    tree = AmdgpuTree.build(as_nobody / "tree")
     (tree.device() / "gpu_busy_percent").chmod(0)
     (line,) = looking_rocm.sensor_files(tree.sys_root)
     assert line.remedy is not None
