@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "logs": ("supervisor.cli.logs", "The output of a job."),
     "checkpoints": ("supervisor.cli.checkpoints", "The checkpoints of a job, and which of them are proven."),
     "reload": ("supervisor.cli.reload", "Have the daemon read its configuration again."),
+    "explain": ("supervisor.cli.explain", "What a saved output of rocm-smi, amd-smi or nvidia-smi says."),
     "doctor": ("supervisor.cli.doctor", "What is in order here and what is not."),
     "config": ("supervisor.cli.config", "Check the configuration."),
     "setup": ("supervisor.cli.setup", "Install as a service."),

@@ -27,6 +27,13 @@ def call(sys_root: Path, *words: str) -> Result:
     return CliRunner().invoke(cli, list(words), obj=App(sys_root=sys_root, now=lambda: NOW))
 
 
+def test_a_saved_output_is_explained_on_the_command_line() -> None:
+    saved = '{"card0": {"Temperature (Sensor edge) (C)": "61.0", "PCI Bus": "0000:0A:00.0"}}'
+    result = CliRunner().invoke(cli, ["--json", "explain", "--smi", "-"], input=saved)
+    (card,) = json.loads(result.stdout)["gpus"]
+    assert (card["gpu"], card["edge_c"], card["junction_c"]) == ("0000:0a:00.0", 61.0, None)
+
+
 def test_two_cards_are_shown_with_what_nobody_may_overlook(tmp_path: Path) -> None:
     tree = AmdgpuTree.build(tmp_path / "tree", Card(), Card(address="0000:0b:00.0", index=1))
     tree.set("pcie_replay_count", 12, card=1)
