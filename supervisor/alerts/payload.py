@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -12,6 +11,7 @@ import msgspec
 
 from supervisor.core import decisions as de
 from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.harmless import sanitize
 from supervisor.core.incident import Incident
 from supervisor.core.job import Job
 from supervisor.core.moments import Moment
@@ -19,8 +19,6 @@ from supervisor.core.moments import Moment
 LARGEST_BODY_BYTES = 20_000
 TEXT_LIMIT = 700
 NAME_LIMIT = 150
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(?:\x07|\x1b\\|$)|[ -/]*[0-~])", re.DOTALL)
-_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +65,7 @@ def clean(text: str, limit: int = TEXT_LIMIT) -> str:
 
     Texts come from trainings and kernel logs: escape sequences, control characters and bidirectional overrides go.
     """
-    shown = _UNSEEN.sub("", _ESCAPES.sub("", text[: 4 * limit]))
-    return shown if len(shown) <= limit else shown[: limit - 1] + "\u2026"
+    return sanitize(text[: 4 * limit], limit)
 
 
 def notices(before: Job | None, after: Job, decision: de.Decision | None, at: Moment, host: str) -> tuple[Notice, ...]:

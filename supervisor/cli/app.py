@@ -16,9 +16,9 @@ import click
 
 from supervisor.cli import exits
 from supervisor.cli.places import find_config, find_socket
-from supervisor.cli.sanitize import one_line, sanitize, sanitized
 from supervisor.cli.table import Pen
 from supervisor.control.client import Client, ControlError, UnreachableError
+from supervisor.core.harmless import one_line, sanitize, sanitized
 
 
 def wall_clock() -> float:

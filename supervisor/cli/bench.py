@@ -18,8 +18,8 @@ import click
 import supervisor
 from supervisor.cli import exits
 from supervisor.cli.app import App, CliError, end, json_option, pass_app
-from supervisor.cli.sanitize import one_line
 from supervisor.cli.table import Cell
+from supervisor.core.harmless import one_line
 from supervisor.core.miopen import CONV2D_SETTINGS
 
 SCRIPT = Path(supervisor.__file__).resolve().parent / "agent" / "bench_conv2d.py"

@@ -7,10 +7,10 @@ from typing import Any
 import click
 
 from supervisor.cli.app import App, json_option, pass_app
-from supervisor.cli.sanitize import one_line
 from supervisor.cli.table import Cell
 from supervisor.cli.words import ago, epoch, number, size
 from supervisor.control.client import quoted
+from supervisor.core.harmless import one_line
 
 HEAD = ("EPOCH", "STEP", "SAVED", "SIZE", "VERDICT", "PATH")
 STYLES = {"proven": "green", "rejected": "red"}

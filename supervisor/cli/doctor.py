@@ -10,11 +10,11 @@ import msgspec
 
 from supervisor.cli import exits, looking, looking_rocm
 from supervisor.cli.app import App, end, json_option, pass_app
-from supervisor.cli.sanitize import one_line
 from supervisor.cli.table import Pen, cells
 from supervisor.config import Settings
 from supervisor.control.client import Client, ControlError
 from supervisor.control.types import Doctor, DoctorLine
+from supervisor.core.harmless import one_line
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO
 
 from supervisor.cli.app import App, CliError
-from supervisor.cli.sanitize import one_line
+from supervisor.core.harmless import one_line
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading
 from supervisor.sources.smi_output import read_saved

@@ -15,7 +15,7 @@ import click
 from supervisor.cli.app import App, json_option, pass_app
 from supervisor.cli.explain_smi import reading_object
 from supervisor.cli.gpus_table import lines
-from supervisor.cli.sanitize import sanitized
+from supervisor.core.harmless import sanitized
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading
 from supervisor.sources.gpus import SOURCES, GpuWatch, SourceStatus

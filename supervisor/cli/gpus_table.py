@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from supervisor.cli.sanitize import one_line
 from supervisor.cli.sparkline import sparkline
 from supervisor.cli.table import Cell, Pen
 from supervisor.cli.words import number, size
+from supervisor.core.harmless import one_line
 from supervisor.core.readings import GpuProcess, GpuReading
 
 HEAD = ("GPU", "USE", "MEMORY", "OF", "EDGE", "JUNC", "MEM", "POWER", "CAP", "CLOCK", "FAN", "BY", "NAME")

@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from supervisor.cli.app import App, json_option, pass_app
-from supervisor.cli.sanitize import one_line
 from supervisor.cli.table import Pen, cut
 from supervisor.cli.words import ago, clock_time, epoch, span
+from supervisor.core.harmless import one_line
 
 LABEL = 12
 DONE = {

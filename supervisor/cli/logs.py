@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from supervisor.cli.app import App, json_option, pass_app
-from supervisor.cli.sanitize import sanitize
 from supervisor.control.client import quoted
+from supervisor.core.harmless import sanitize
 
 PACE_S = 0.5
 

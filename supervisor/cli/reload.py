@@ -6,7 +6,7 @@ import click
 
 from supervisor.cli import exits
 from supervisor.cli.app import App, end, json_option, pass_app
-from supervisor.cli.sanitize import one_line
+from supervisor.core.harmless import one_line
 
 
 @click.command("reload")

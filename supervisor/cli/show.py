@@ -9,10 +9,10 @@ import click
 
 from supervisor.cli.app import App, json_option, pass_app
 from supervisor.cli.history import story
-from supervisor.cli.sanitize import one_line
 from supervisor.cli.table import Cell, Pen
 from supervisor.cli.words import clock_time, size, span
 from supervisor.control.client import quoted
+from supervisor.core.harmless import one_line
 
 
 @click.command("show")

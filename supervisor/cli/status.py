@@ -8,9 +8,9 @@ import click
 
 from supervisor.cli import exits
 from supervisor.cli.app import App, CliError, end, json_option, pass_app
-from supervisor.cli.sanitize import one_line
 from supervisor.cli.table import Cell, Pen
 from supervisor.cli.words import ago, epoch, number, part_of, size, span, until
+from supervisor.core.harmless import one_line
 
 DOWN = ("failed", "stopped")
 STYLES = {

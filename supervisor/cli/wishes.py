@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from supervisor.cli.app import App, CliError
-from supervisor.cli.sanitize import one_line
 from supervisor.control.client import quoted
+from supervisor.core.harmless import one_line
 
 PACE_S = 0.1
 ENDED = ("finished", "failed", "stopped")

@@ -161,7 +161,7 @@ def test_text_from_a_training_cannot_act_on_its_reader() -> None:
     hostile = (
         "\x1b[31mred\x1b[0m \x1b]0;title\x07 \x1b]8;;http://x\x1b\\link \x9b31m \u202eevil\u2066 a\tb\nc \x00\udcff"
     )
-    assert clean(hostile) == "red  link 31m evil a\tb\nc "
+    assert clean(hostile) == "red  link  evil a\tb\nc "
     assert clean("x" * 5000, 10) == "x" * 9 + "\u2026"
 
 

@@ -23,7 +23,8 @@ HEAVY = (
     "http.client",
     "asyncio",
     "supervisor.config",
-    "supervisor.core",
+    "supervisor.core.moments",
+    "supervisor.core.readings",
 )
 
 

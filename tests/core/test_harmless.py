@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.cli.sanitize import one_line, sanitize, sanitized
+from supervisor.core.harmless import one_line, sanitize, sanitized
 
 
 @pytest.mark.parametrize(

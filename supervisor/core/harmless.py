@@ -20,7 +20,7 @@ _SEQUENCES = re.compile(
 )
 _HARMFUL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but tab and newline, DEL, C1
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks, embeddings, overrides and isolates of direction
+    "\u061c\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069"  # no width; marks, embeddings, overrides, isolates
     "\u2028\u2029"  # separators that some terminals and editors take for a new line
     "\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"  # surrogates, BOM, annotations, tags
 )
