@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Literal, TypeAlias
 
 from supervisor.core.moments import Moment
+
+Act: TypeAlias = bool | Literal["shadow"]
+"""What a rule's critical flags do: act, be told as warnings, or only be recorded (`shadow`), to be looked at later."""
 
 
 class Severity(IntEnum):
@@ -21,9 +25,21 @@ class Severity(IntEnum):
         return self.name.lower()
 
     @classmethod
-    def acting(cls, *, act: bool) -> Severity:
+    def acting(cls, *, act: Act) -> Severity:
         """Return the severity of what a rule would act on: told only, where its `act` is off."""
         return cls.CRITICAL if act else cls.WARNING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What stands behind a flag, in words for its owner; the message says what was seen."""
+
+    ruled_out: tuple[str, ...] = ()
+    """What it is not, each with the reason."""
+    causes: tuple[str, ...] = ()
+    """What may be the cause, the likeliest first, each with its source in brackets."""
+    advice: tuple[str, ...] = ()
+    """What the owner could do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +62,9 @@ class RedFlag:
     """What it is about beside the job (a card, a disk), so that one rule can flag two of them."""
     fault: str | None = None
     """The class of a crash or of a kernel finding."""
+    diagnosis: Diagnosis | None = None
+    shadow: bool = False
+    """Whether it is only recorded: a rule on probation concluded it."""
 
     @property
     def key(self) -> tuple[str, str, Severity]:
