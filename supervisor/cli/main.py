@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "gpus": ("supervisor.cli.gpus", "Every card: use, memory, heat, power, errors; live with --watch."),
     "history": ("supervisor.cli.history", "What went wrong, what was done about it, and what it cost."),
     "show": ("supervisor.cli.show", "One incident with its story and evidence."),
+    "evidence": ("supervisor.cli.evidence", "The evidence of an incident, or all of it in one file."),
     "start": ("supervisor.cli.start", "Start a job, from its newest proven checkpoint."),
     "stop": ("supervisor.cli.stop", "Save and end a job; it stays stopped."),
     "restart": ("supervisor.cli.restart", "Save and end a job, then start it from there."),
