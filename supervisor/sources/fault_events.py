@@ -50,6 +50,8 @@ class Event:
     rank: int
     within_s: float
     last_s: float
+    fatal_s: float | None
+    """When its last fatal line came."""
     of_card: bool
 
 
@@ -97,6 +99,7 @@ class Events:
             rank=row.rank,
             within_s=row.grouping.within_s,
             last_s=at_s,
+            fatal_s=at_s if match.severity is FaultSeverity.FATAL else None,
             of_card=row.device == "card",
         )
 
@@ -132,3 +135,5 @@ class Events:
             event.rank = match.row.rank
         event.finding = after
         event.last_s = max(event.last_s, at_s)
+        if match.severity is FaultSeverity.FATAL:
+            event.fatal_s = at_s if event.fatal_s is None else max(event.fatal_s, at_s)

@@ -19,9 +19,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from supervisor.core.readings import FaultClass, FaultSeverity
+from supervisor.core.readings import About, FaultClass, FaultSeverity
 from supervisor.sources.needles import needle_of
 
 if sys.version_info >= (3, 11):
@@ -29,12 +29,13 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+_Word = TypeVar("_Word", bound=str)
 LINE_LIMIT = 2000
 """Characters of a line that are looked at and kept."""
 NEEDLE_LEAST = 4
 """A shorter literal would let too many lines through to the patterns."""
 WITHIN_S = 10.0
-DEVICES = ("card", "pci", "disk", "host", "none")
+DEVICES: tuple[About, ...] = ("card", "pci", "disk", "host", "none")
 """What a row can be about: a card by its driver, any PCI device, a disk, the machine, or nothing that has a name."""
 _ROW_KEYS = frozenset(
     {"class", "severity", "speaker", "pattern", "needles", "device", "remedy", "source", "examples"}
@@ -82,8 +83,7 @@ class Row:
     """The pattern, after its speaker."""
     needles: tuple[str, ...]
     """One of them is in every line that the expression fits."""
-    device: str
-    """One of `DEVICES`."""
+    device: About
     remedy: str
     source: str
     examples: tuple[str, ...]
@@ -326,7 +326,8 @@ def _severity(place: str, word: str) -> FaultSeverity:
     return FaultSeverity[_one_of(place, "severity", word, tuple(one.word for one in FaultSeverity)).upper()]
 
 
-def _one_of(place: str, key: str, word: str, words: tuple[str, ...]) -> str:
-    if word not in words:
-        raise GrammarError(f"{place}: {key} {word!r} must be one of {', '.join(words)}")
-    return word
+def _one_of(place: str, key: str, word: str, words: tuple[_Word, ...]) -> _Word:
+    for one in words:
+        if one == word:
+            return one
+    raise GrammarError(f"{place}: {key} {word!r} must be one of {', '.join(words)}")

@@ -97,11 +97,12 @@ class Crash:
         )
 
     def _in_kernel_log(self, history: History, status: ExitStatus) -> Cause | None:
-        near = [one for one in history.kernel if self._near(one.at, status.at)]
-        fatal = (one for one in near if one.fatal and one.fault is not FaultClass.OOM_KILL and history.uses(one.gpu))
+        near = [one for one in history.kernel if self._near(one.told_at, status.at)]
+        fatal = (one for one in near if one.fatal and history.concerns(one))
         fault = next(fatal, None)
         if fault is not None:
-            return Cause(fault=fault.fault.value, text=f"{status.words} after a GPU fault: {fault.line}")
+            text = f"{status.words} after a GPU fault: {fault.line}"
+            return Cause(fault=fault.fault.value, text=text if fault.remedy is None else f"{text} ({fault.remedy})")
         kills = (one for one in near if one.fault is FaultClass.OOM_KILL and _killed_ours(history, status, one))
         kill = next(kills, None)
         if kill is None:
