@@ -186,6 +186,7 @@ class FaultClass(Enum):
     OOM_KILL = "oom_kill"
     IO_ERROR = "io_error"
     HUNG_TASK = "hung_task"
+    KERNEL_PANIC = "kernel_panic"
     OOM_GPU = "oom_gpu"
     OOM_HOST = "oom_host"
     MIOPEN = "miopen"
@@ -208,6 +209,9 @@ class FaultSeverity(IntEnum):
         """The name that tables, people and programs see."""
         return self.name.lower()
 
+
+LAST_BOOT = "last boot"
+"""Origin of what the log of the boot before this one ended with."""
 
 About: TypeAlias = Literal["card", "pci", "disk", "host", "none"]
 """What a finding is about: a card, some PCI device (which may be a card), a disk, the machine, or nothing named."""
@@ -243,7 +247,7 @@ class KernelFinding:
     process: str | None = None
     lines: int = 1
     origin: str = "kmsg"
-    """Where it was read: `kmsg`, `journal`, `uevent`, `last boot`."""
+    """Where it was read: `kmsg`, `journal`, `uevent`, or `LAST_BOOT`."""
 
     @property
     def fatal(self) -> bool:

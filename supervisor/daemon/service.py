@@ -71,6 +71,7 @@ class Service:
         """Work until told to stop; return the exit status."""
         parts = self._parts
         self._read_cards_once()
+        parts.read_last_boot()
         parts.take_up_jobs()
         self._start_threads()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -14,7 +14,7 @@ from typing import ClassVar
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
-from supervisor.core.readings import ExitStatus, FaultClass, KernelFinding, signal_name
+from supervisor.core.readings import LAST_BOOT, ExitStatus, FaultClass, KernelFinding, signal_name
 
 LINE_CHARACTERS = 300
 SHELL_SIGNAL = 128
@@ -65,7 +65,7 @@ class Crash:
         """Flag an end that was not a finish."""
         ended = _came_to_its_end(history)
         if history.host_lost is not None:
-            cause = Cause(fault="host_lost", text=f"the attempt ended without a word: {history.host_lost}")
+            cause = Cause(fault="host_lost", text=_lost(history, history.host_lost))
         elif history.exit is None:
             return None
         elif history.exit.clean:
@@ -137,6 +137,14 @@ class Crash:
             since_step=since_step,
             fault=cause.fault,
         )
+
+
+def _lost(history: History, reason: str) -> str:
+    """Return why nothing is left of the attempt, with what the boot that it ran in ended with."""
+    text = f"the attempt ended without a word: {reason}"
+    last = [one for one in history.kernel if one.origin == LAST_BOOT]
+    worst = max(last, key=lambda one: one.severity, default=None)
+    return text if worst is None else f"{text}; the last boot ended with {worst.fault.value}: {worst.line}"
 
 
 def _came_to_its_end(history: History) -> bool:
