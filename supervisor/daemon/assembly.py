@@ -40,6 +40,7 @@ from supervisor.sources.gpus import GpuWatch
 from supervisor.sources.journal import JournalLog
 from supervisor.sources.kmsg import KernelLog
 from supervisor.sources.last_boot import last_boot
+from supervisor.sources.uevents import Uevents
 from supervisor.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ class Assembly:
         self.loop = Loop(clock, self.inbox, self.record, self.hands)
         self.telemetry = Telemetry(clock, self.inbox.put, self.gpus, (self.state, *_working_directories(settings)))
         self.kernel = self._kernel_log()
+        self.uevents = self._uevents()
         self.loop.may_launch = self.may_launch
         self.telemetry.live = self._live
 
@@ -121,6 +123,11 @@ class Assembly:
             )
             return KernelWatch(self.clock, self.inbox.put, "journal", journal)
         return KernelWatch(self.clock, self.inbox.put, "kmsg", kernel_log)
+
+    def _uevents(self) -> KernelWatch | None:
+        return (
+            KernelWatch(self.clock, self.inbox.put, "uevents", Uevents()) if self.settings.kernel_log.enabled else None
+        )
 
     def read_last_boot(self) -> None:
         """Once in each boot: tell how the one before it ended. Of an earlier one than our first nothing is asked."""

@@ -95,8 +95,9 @@ class Service:
         parts.attempts.start()
         parts.checkpoints.start()
         parts.sender.start()
-        if parts.kernel is not None:
-            parts.kernel.start()
+        for watch in (parts.kernel, parts.uevents):
+            if watch is not None:
+                watch.start()
         self._schedule_telemetry(parts.settings)
         self._periodic.every(GLOBS_EVERY_S, "checkpoint globs", self._look_for_checkpoints)
         self._periodic.every(SWEEP_EVERY_S, "sweep attempts", self._sweep)

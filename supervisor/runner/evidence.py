@@ -21,6 +21,7 @@ from supervisor.core import folder as names
 from supervisor.core.readings import GpuReading, HostReading, StepRecord
 from supervisor.runner import shim
 from supervisor.runner.attempt import living_shim
+from supervisor.runner.core_dumps import DEVCOREDUMP, take_core_dumps
 from supervisor.runner.launcher import Launcher
 from supervisor.runner.shim import Process
 
@@ -57,6 +58,7 @@ class EvidenceFacts:
     configuration: str = ""
     """As text, without secrets."""
     checkpoints: Sequence[Path] = ()
+    core_dumps: Path = DEVCOREDUMP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,7 @@ def _parts(folder: Path, launcher: Launcher, slot: str, facts: EvidenceFacts) ->
         "host.jsonl": lambda path: _write_rows(path / "host.jsonl", map(asdict, facts.host)),
         "configuration.txt": lambda path: _write(path / "configuration.txt", facts.configuration),
         "checkpoints.jsonl": lambda path: _write_rows(path / "checkpoints.jsonl", map(_stat_row, facts.checkpoints)),
+        "core dumps": lambda path: take_core_dumps(facts.core_dumps, path),
         "output.txt": lambda path: _write(path / "output.txt", read_output_tail(folder)),
         "stacks": lambda path: _take_stacks(folder, launcher, slot, path),
         "processes.txt": lambda path: _take_processes(folder, path / "processes.txt"),

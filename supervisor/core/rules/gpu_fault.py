@@ -8,7 +8,7 @@ from typing import ClassVar
 from supervisor.core.flags import Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
-from supervisor.core.readings import LAST_BOOT, KernelFinding
+from supervisor.core.readings import LAST_BOOT, FaultSeverity, KernelFinding
 
 LINE_CHARACTERS = 300
 
@@ -34,7 +34,7 @@ class GpuFault:
 
     @staticmethod
     def _concerns(history: History, finding: KernelFinding) -> bool:
-        if finding.origin == LAST_BOOT:
+        if finding.origin == LAST_BOOT or finding.severity is FaultSeverity.INFO:
             return False
         return finding.told_at.seconds_since(history.launched_at) >= 0 and history.concerns(finding)
 
