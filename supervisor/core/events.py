@@ -241,11 +241,14 @@ class ProcessesRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelSaid:
-    """Findings in the kernel log, and how far it was read."""
+    """Findings in what the kernel told, and how far that was read."""
 
     at: Moment
     findings: tuple[KernelFinding, ...]
-    sequence: int
+    sequence: int | None = None
+    """Of the last record of /dev/kmsg; None where it was not that which was read."""
+    cursor: str | None = None
+    """Of the last entry of the journal; None where it was not that which was read."""
     lost_lines: int = 0
 
 

@@ -111,6 +111,20 @@ class History:
             return False
         return gpu is None or not self.gpus_used or gpu in self.gpus_used
 
+    def concerns(self, finding: KernelFinding) -> bool:
+        """Whether a finding of the kernel is about a card that this job runs on.
+
+        An error of the bus names any device: it counts only where that is known to be a card.
+        """
+        match finding.about:
+            case "card":
+                return self.uses(finding.gpu)
+            case "pci":
+                known = finding.gpu in self.gpus_used or finding.gpu in self.gpus
+                return known and self.uses(finding.gpu)
+            case "disk" | "host" | "none":
+                return False
+
     def readings_by_gpu(self) -> dict[str, deque[GpuReading]]:
         """Return the readings of the cards that the job runs on."""
         return {gpu: readings for gpu, readings in self.gpus.items() if self.uses(gpu)}
@@ -158,9 +172,18 @@ class History:
             case ev.HostRead():
                 self.host.append(event.reading)
             case ev.KernelSaid():
-                self.kernel.extend(event.findings)
+                self._add_findings(event.findings)
             case _:
                 pass
+
+    def _add_findings(self, findings: tuple[KernelFinding, ...]) -> None:
+        """Take findings in; one of a key that is known already tells the same event anew."""
+        known = {one.key: place for place, one in enumerate(self.kernel)}
+        for finding in findings:
+            if (place := known.get(finding.key)) is not None:
+                self.kernel[place] = finding
+            else:
+                self.kernel.append(finding)
 
     def _enter(self, event: ev.StageEntered) -> None:
         self.stage, self.stage_since = event.stage, event.at

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import platform
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from supervisor.daemon.checkpoint_watch import CheckpointWatch
 from supervisor.daemon.hands import DoingHands, Means
 from supervisor.daemon.inbox import Inbox
 from supervisor.daemon.loop import Dossier, Loop
-from supervisor.daemon.record import KERNEL_BOOT, KERNEL_SEQUENCE, StoreRecord
+from supervisor.daemon.record import BOOT_READ, KERNEL_BOOT, KERNEL_CURSOR, KERNEL_SEQUENCE, StoreRecord
 from supervisor.daemon.recovery import Recovery
 from supervisor.daemon.seeker import Seeker
 from supervisor.daemon.telemetry import KernelWatch, Telemetry
@@ -36,7 +37,10 @@ from supervisor.runner.launcher import Launcher
 from supervisor.runner.proving import Prover
 from supervisor.runner.watch import ExitWatch
 from supervisor.sources.gpus import GpuWatch
+from supervisor.sources.journal import JournalLog
 from supervisor.sources.kmsg import KernelLog
+from supervisor.sources.last_boot import last_boot
+from supervisor.sources.uevents import Uevents
 from supervisor.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -74,6 +78,7 @@ class Assembly:
         self.loop = Loop(clock, self.inbox, self.record, self.hands)
         self.telemetry = Telemetry(clock, self.inbox.put, self.gpus, (self.state, *_working_directories(settings)))
         self.kernel = self._kernel_log()
+        self.uevents = self._uevents()
         self.loop.may_launch = self.may_launch
         self.telemetry.live = self._live
 
@@ -113,7 +118,34 @@ class Assembly:
             self.store.note(KERNEL_BOOT),
             int(sequence) if sequence is not None and sequence.isdecimal() else None,
         )
-        return KernelWatch(self.clock, self.inbox.put, kernel_log)
+        if kernel_log.problem is not None and shutil.which("journalctl") is not None:
+            log.warning("kernel_log.by_journal", extra={"fields": {"reason": kernel_log.problem}})
+            journal = JournalLog(
+                self.store.note(KERNEL_CURSOR) or None, accept_user_records=self.settings.kernel_log.accept_user_records
+            )
+            return KernelWatch(self.clock, self.inbox.put, "journal", journal)
+        return KernelWatch(self.clock, self.inbox.put, "kmsg", kernel_log)
+
+    def _uevents(self) -> KernelWatch | None:
+        return (
+            KernelWatch(self.clock, self.inbox.put, "uevents", Uevents()) if self.settings.kernel_log.enabled else None
+        )
+
+    def read_last_boot(self) -> None:
+        """Once in each boot: tell how the one before it ended. Of an earlier one than our first nothing is asked."""
+        now = self.clock.now()
+        boot_id, _, read_unix_s = (self.store.note(BOOT_READ) or "").partition(" ")
+        if boot_id == self.boot_id:
+            return
+        self.store.set_note(BOOT_READ, f"{self.boot_id} {now.unix_s:.0f}")
+        if not boot_id or not self.settings.kernel_log.enabled:
+            return
+        findings = last_boot(now, float(read_unix_s or 0))
+        for one in findings:
+            fields = {"fault": one.fault.value, "gpu": one.gpu, "line": one.line, "remedy": one.remedy}
+            log.warning("boot.last_ended_with", extra={"fields": fields})
+        if findings:
+            self.inbox.put(ev.KernelSaid(at=now, findings=findings))
 
     # --- jobs -----------------------------------------------------------------------------------------------------
 

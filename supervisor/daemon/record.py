@@ -19,6 +19,9 @@ SAVE_EVERY_S = 1.0
 """A job whose steps alone moved is saved this often; the steps themselves are never late."""
 KERNEL_SEQUENCE = "kernel log sequence"
 KERNEL_BOOT = "kernel log boot"
+KERNEL_CURSOR = "kernel log cursor"
+BOOT_READ = "last boot read"
+"""In which boot, and when, it was told how the one before it ended."""
 
 
 class StoreRecord:
@@ -109,11 +112,18 @@ class StoreRecord:
             case ev.OutputSeen():
                 self._store.save_offsets(event.job, event.attempt, output_bytes=event.offset)
             case ev.KernelSaid():
-                self._store.set_note(KERNEL_SEQUENCE, str(event.sequence))
-                self._store.set_note(KERNEL_BOOT, self._boot_id)
+                self._kernel_read(event)
             case _:
                 pass
         self._store.record_event(event)
+
+    def _kernel_read(self, event: ev.KernelSaid) -> None:
+        """Keep how far the kernel's words were read; the place in one log says nothing about the other."""
+        if event.sequence is None and event.cursor is None:
+            return
+        self._store.set_note(KERNEL_SEQUENCE, "" if event.sequence is None else str(event.sequence))
+        self._store.set_note(KERNEL_CURSOR, event.cursor or "")
+        self._store.set_note(KERNEL_BOOT, self._boot_id)
 
     def _agent_said(self, event: ev.AgentSaid, dossier: Dossier | None) -> None:
         # A new daemon reads the agent's words from the start, to know the plan; what the record has, it has.

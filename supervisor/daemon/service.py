@@ -71,6 +71,7 @@ class Service:
         """Work until told to stop; return the exit status."""
         parts = self._parts
         self._read_cards_once()
+        parts.read_last_boot()
         parts.take_up_jobs()
         self._start_threads()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -94,8 +95,9 @@ class Service:
         parts.attempts.start()
         parts.checkpoints.start()
         parts.sender.start()
-        if parts.kernel is not None:
-            parts.kernel.start()
+        for watch in (parts.kernel, parts.uevents):
+            if watch is not None:
+                watch.start()
         self._schedule_telemetry(parts.settings)
         self._periodic.every(GLOBS_EVERY_S, "checkpoint globs", self._look_for_checkpoints)
         self._periodic.every(SWEEP_EVERY_S, "sweep attempts", self._sweep)

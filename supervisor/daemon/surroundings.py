@@ -34,8 +34,11 @@ class Surroundings:
                 name="kernel log", level="warn", found="switched off", remedy="set kernel_log.enabled = true"
             )
             return
-        problem = self._parts.kernel.problem
-        yield DoctorLine(name="kernel log", level="fail" if problem else "ok", found=problem or "read as it is written")
+        problem, source = self._parts.kernel.problem, self._parts.kernel.source
+        how = "read as it is written" if source == "kmsg" else f"read from the {source}: /dev/kmsg may not be read"
+        yield DoctorLine(name="kernel log", level="fail" if problem else "ok", found=problem or how)
+        if self._parts.uevents is not None and (deaf := self._parts.uevents.problem) is not None:
+            yield DoctorLine(name="uevents", level="warn", found=deaf)
 
     def _record(self) -> Iterator[DoctorLine]:
         store = self._parts.store

@@ -13,7 +13,6 @@ from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading
 from supervisor.daemon.attempt_watch import Clock
 from supervisor.sources.host import HostWatch
-from supervisor.sources.kmsg import KernelLog
 from supervisor.sources.processes import TreeWatch
 
 RETRY_MS = 10_000
@@ -59,14 +58,37 @@ class Telemetry:
             self._put(ev.ProcessesRead(at=now, job=job, attempt=attempt, reading=self._trees[pid].read(now)))
 
 
+class KernelSource(Protocol):
+    """What the kernel speaks through: its log, the journal, uevents."""
+
+    @property
+    def problem(self) -> str | None:
+        """Why it cannot be read, None while it can."""
+        ...
+
+    def fileno(self) -> int:
+        """Return the descriptor to poll, -1 while there is none."""
+        ...
+
+    def read(self, now: Moment) -> ev.KernelSaid | None:
+        """Return what was said since the last read."""
+        ...
+
+
 class KernelWatch(threading.Thread):
     """Waits for the kernel to speak; a line is read as soon as it is written."""
 
-    def __init__(self, clock: Clock, put: Callable[[ev.Event], None], kernel_log: KernelLog) -> None:
-        super().__init__(name="kernel-watch", daemon=True)
+    def __init__(self, clock: Clock, put: Callable[[ev.Event], None], name: str, source: KernelSource) -> None:
+        super().__init__(name=f"{name}-watch", daemon=True)
         self._clock = clock
         self._put = put
-        self._log = kernel_log
+        self._source = name
+        self._log = source
+
+    @property
+    def source(self) -> str:
+        """Where it listens: `kmsg`, `journal`, `uevents`."""
+        return self._source
 
     @property
     def problem(self) -> str | None:
@@ -83,7 +105,8 @@ class KernelWatch(threading.Thread):
             if self._log.problem != problem:
                 problem = self._log.problem
                 now = self._clock.now()
-                self._put(ev.SourceChanged(at=now, source="kmsg", answering=problem is None, detail=problem or "reads"))
+                detail = problem or "reads"
+                self._put(ev.SourceChanged(at=now, source=self._source, answering=problem is None, detail=detail))
             self._wait()
 
     def _wait(self) -> None:

@@ -1,4 +1,4 @@
-"""Follows /dev/kmsg and says what in it concerns a training; it believes the kernel only, never user space.
+"""Follows /dev/kmsg by sequence; what its records mean is `kernel_findings.py`'s matter, and it forgets none.
 
 Format: the kernel's Documentation/ABI/testing/dev-kmsg. One read gives one record:
 `priority,sequence,microseconds,flags[,...];message`, then lines that begin with a blank (`DEVICE=+pci:...`).
@@ -9,40 +9,25 @@ from __future__ import annotations
 import errno
 import os
 import re
+import select
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from supervisor.core.events import KernelSaid
 from supervisor.core.moments import Moment
-from supervisor.core.readings import KernelFinding
-from supervisor.sources import kernel_grammar
+from supervisor.sources.kernel_findings import Record, Understanding
 
 RECORD_BYTES = 16384
 """A record has at most 8192 bytes; a smaller buffer would be refused with EINVAL."""
 RECORDS_PER_READ = 2000
-NEIGHBOUR_US = 1_000_000
-"""A line without an address belongs to the card that the driver named within this time, before or after."""
 REOPEN_S = 60.0
+UNNAMED_WAIT_MS = 20
+"""So long a line that names no card waits for its neighbours, which mostly do."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_KERN = 0
 _CONTROLS = frozenset((*range(0x20), 0x7F))
 _ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
 _DEVICE = re.compile(r"^ DEVICE=\+pci:(?P<gpu>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])$", re.MULTILINE)
-_LINE_LIMIT = 2000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """One record of the kernel log."""
-
-    facility: int
-    sequence: int
-    at_us: int
-    message: str
-    device: str | None
-    """PCI address that the kernel attached, lower case."""
 
 
 class Feed(Protocol):
@@ -100,11 +85,10 @@ class KernelLog:
         open_feed: Callable[[Path, bool], Feed] = lambda path, from_oldest: KmsgDevice(path, from_oldest=from_oldest),
     ) -> None:
         self._path = path
-        self._accept_user_records = accept_user_records
+        self._understanding = Understanding("kmsg", accept_user_records=accept_user_records)
         self._open_feed = open_feed
         self._from_oldest = after_sequence is not None
         self._sequence = after_sequence if after_sequence is not None and boot_id == current_boot_id() else None
-        self._card: tuple[int, str] | None = None
         self._feed: Feed | None = None
         self._tried: Moment | None = None
         self.problem: str | None = None
@@ -129,8 +113,19 @@ class KernelLog:
         records, lost = self._new_records()
         if self._sequence is None or self._sequence == before:
             return None
-        findings = self._findings(records, now)
+        if self._understanding.names_no_card(records) and self._waited():
+            more, more_lost = self._new_records()
+            records, lost = records + more, lost + more_lost
+        findings = self._understanding.findings(records, now)
         return KernelSaid(at=now, findings=findings, sequence=self._sequence, lost_lines=lost)
+
+    def _waited(self) -> bool:
+        """Wait a moment for the next record; say whether it came."""
+        if self._feed is None:
+            return False
+        poller = select.poll()
+        poller.register(self._feed.fileno(), select.POLLIN)
+        return bool(poller.poll(UNNAMED_WAIT_MS))
 
     def close(self) -> None:
         """Close the device."""
@@ -163,8 +158,7 @@ class KernelLog:
                 continue
             lost += record.sequence - self._sequence - 1 if self._sequence is not None else 0
             self._sequence = record.sequence
-            if record.facility == _KERN or self._accept_user_records:
-                records.append(record)
+            records.append(record)
         return records, lost
 
     def _next(self) -> Record | None:
@@ -174,32 +168,6 @@ class KernelLog:
         if not raw:
             raise BlockingIOError
         return parse_record(raw)
-
-    def _findings(self, records: list[Record], now: Moment) -> tuple[KernelFinding, ...]:
-        named = [(record.at_us, gpu) for record in records if (gpu := _card_of(record))]
-        if self._card:
-            named.insert(0, self._card)
-        findings = []
-        for record in records:
-            found = kernel_grammar.match(record.message)
-            if found is None:
-                continue
-            gpu = found.gpu or record.device
-            if gpu is None and kernel_grammar.speaks_of_a_card(record.message):
-                gpu = _nearest(named, record.at_us)
-            findings.append(
-                KernelFinding(
-                    at=min(now, now.at_monotonic(record.at_us / 1e6), key=lambda moment: moment.monotonic_s),
-                    sequence=record.sequence,
-                    fault=found.row.fault,
-                    fatal=found.fatal,
-                    gpu=gpu,
-                    line=record.message[:_LINE_LIMIT],
-                    pid=found.pid,
-                )
-            )
-        self._card = named[-1] if named else None
-        return tuple(findings)
 
 
 def parse_record(raw: bytes) -> Record | None:
@@ -241,15 +209,6 @@ def _unescape(message: str) -> str:
         return raw.encode("latin-1").decode("utf-8")
     except UnicodeError:
         return message
-
-
-def _card_of(record: Record) -> str | None:
-    return record.device or kernel_grammar.gpu_of(record.message)
-
-
-def _nearest(named: list[tuple[int, str]], at_us: int) -> str | None:
-    near = [(abs(named_us - at_us), gpu) for named_us, gpu in named if abs(named_us - at_us) <= NEIGHBOUR_US]
-    return min(near)[1] if near else None
 
 
 def _remedy(error: OSError) -> str:

@@ -17,9 +17,11 @@ from supervisor.core.history import History
 from supervisor.core.job import ALIVE, Attempt, Job, Limits, Phase
 from supervisor.core.moments import Moment
 from supervisor.core.readings import (
+    About,
     DiskReading,
     ExitStatus,
     FaultClass,
+    FaultSeverity,
     GpuReading,
     HostReading,
     KernelFinding,
@@ -44,6 +46,7 @@ class Story:
     def __init__(self, gpus_used: tuple[str, ...] = (GPU,)) -> None:
         self.now = START
         self.gpus_used = gpus_used
+        self.findings = 1
         self.history = History(now=START, launched_at=START, gpus_used=gpus_used)
 
     @property
@@ -123,11 +126,23 @@ class Story:
         gpu: str | None = GPU,
         pid: int | None = None,
         ago_s: float = 0.0,
+        about: About | None = None,
+        remedy: str | None = None,
     ) -> Self:
         """The kernel's log says something, `ago_s` before now."""
+        usual: About = "host" if fault is FaultClass.OOM_KILL else "card"
         finding = KernelFinding(
-            at=self.now.plus(-ago_s), sequence=1, fault=fault, fatal=fatal, gpu=gpu, line=line, pid=pid
+            at=self.now.plus(-ago_s),
+            sequence=self.findings,
+            fault=fault,
+            severity=FaultSeverity.FATAL if fatal else FaultSeverity.WARN,
+            gpu=gpu,
+            line=line,
+            pid=pid,
+            about=about or usual,
+            remedy=remedy,
         )
+        self.findings += 1
         self.put(ev.KernelSaid(at=self.now, findings=(finding,), sequence=1))
         return self
 

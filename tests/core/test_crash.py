@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from supervisor.core import events as ev
 from supervisor.core.flags import RedFlag, Severity
-from supervisor.core.readings import FaultClass, Stage
+from supervisor.core.readings import LAST_BOOT, FaultClass, Stage
 from supervisor.core.rules.crash import Crash
 
 from .stories import NAN, OTHER_GPU, Story, story
@@ -309,3 +311,11 @@ def test_a_message_is_one_bounded_line() -> None:
 
 def test_act_off_tells_only() -> None:
     assert flag_of(story().training().exits(1), Crash(act=False)).severity is Severity.WARNING
+
+
+def test_a_lost_host_is_told_with_what_its_boot_ended_with() -> None:
+    told = story().training().kernel(FaultClass.GPU_RESET_FAILED, "GPU reset(1) failed")
+    (finding,) = told.history.kernel
+    told.history.kernel[0] = replace(finding, origin=LAST_BOOT)
+    flag = flag_of(told.lost("the machine was restarted"))
+    assert "the last boot ended with gpu_reset_failed: GPU reset(1) failed" in flag.message

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from supervisor.core import events as ev
 from supervisor.core.flags import Severity
-from supervisor.core.readings import FaultClass
+from supervisor.core.readings import About, FaultClass, FaultSeverity
 from supervisor.core.rules.gpu_fault import GpuFault
 
 from .stories import GPU, OTHER_GPU, story
@@ -90,3 +92,48 @@ def test_act_off_tells_only() -> None:
     flag = story().training().kernel(FaultClass.GPU_HANG).check(GpuFault(act=False))
     assert flag is not None
     assert flag.severity is Severity.WARNING
+
+
+def test_the_remedy_is_in_the_message_and_in_the_advice() -> None:
+    flag = story().training().kernel(FaultClass.GPU_RESET_FAILED, "GPU reset(1) failed", remedy="reboot")
+    told = flag.check(GpuFault())
+    assert told is not None
+    assert told.message == f"{GPU}: gpu_reset_failed: GPU reset(1) failed (remedy: reboot)"
+    assert told.diagnosis is not None
+    assert told.diagnosis.advice == ("reboot",)
+
+
+def test_an_error_of_the_bus_counts_only_where_its_device_is_a_card_of_the_job() -> None:
+    other, own = "0000:01:00.0", GPU
+    for known, gpu, flagged in (((), other, False), ((GPU,), other, False), ((GPU,), own, True), ((), own, False)):
+        told = story(gpus_used=known).training().kernel(FaultClass.PCIE, gpu=gpu, about="pci")
+        assert (told.check(GpuFault()) is not None) is flagged
+    seen = story(gpus_used=()).training().gpu(1).kernel(FaultClass.PCIE, gpu=GPU, about="pci")
+    assert seen.check(GpuFault()) is not None
+
+
+@pytest.mark.parametrize("about", ["disk", "host"])
+def test_what_is_wrong_with_a_disk_or_the_machine_is_no_fault_of_a_card(about: About) -> None:
+    assert story().training().kernel(FaultClass.IO_ERROR, gpu=None, about=about).check(GpuFault()) is None
+
+
+def test_a_finding_told_anew_replaces_the_one_before() -> None:
+    told = story().training().kernel(FaultClass.GPU_HANG, fatal=False)
+    (first,) = told.history.kernel
+    worse = replace(first, fault=FaultClass.GPU_RESET_FAILED, severity=FaultSeverity.FATAL)
+    told.put(ev.KernelSaid(at=told.now, findings=(worse,), sequence=2))
+    assert list(told.history.kernel) == [worse]
+    flag = told.check(GpuFault())
+    assert flag is not None
+    assert flag.fault == "gpu_reset_failed"
+
+
+def test_an_event_older_than_the_attempt_counts_once_it_tells_of_something_fatal_again() -> None:
+    told = story().started().kernel(FaultClass.GPU_HANG, ago_s=5)
+    assert told.check(GpuFault()) is None
+    (old,) = told.history.kernel
+    again = replace(old, fatal_at=told.silence(3).now)
+    told.put(ev.KernelSaid(at=told.now, findings=(again,), sequence=2))
+    flag = told.check(GpuFault())
+    assert flag is not None
+    assert flag.since == again.fatal_at

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from supervisor.core.moments import Moment
 from supervisor.core.readings import FaultClass as F
+from supervisor.core.readings import FaultSeverity as Sev
 from supervisor.sources.kmsg import REOPEN_S, KernelLog, current_boot_id, parse_record
 
 KMSG = Path("/dev/kmsg")
@@ -46,6 +47,11 @@ class ListFeed:
 
 def record(sequence: int, message: str, *, facility: int = 0, at_us: int = 990_000_000, more: str = "") -> bytes:
     return f"{facility << 3 | 3},{sequence},{at_us},-;{message}\n{more}".encode()
+
+
+def apart(number: int) -> bytes:
+    """The beginning of a reset, long after the one before it: an event of its own."""
+    return record(number, AMD + "GPU reset begin!", at_us=number * 200_000_000)
 
 
 def log_of(
@@ -89,7 +95,7 @@ def test_an_overrun_is_told_by_the_gap() -> None:
 
 
 def test_in_the_same_boot_reading_goes_on_after_the_last_sequence() -> None:
-    items = [record(number, AMD + "GPU reset begin!") for number in range(5, 9)]
+    items = [apart(number) for number in range(5, 9)]
     said = log_of(*items, boot_id=current_boot_id(), after=6).read(NOW)
     assert said is not None
     assert [finding.sequence for finding in said.findings] == [7, 8]
@@ -99,7 +105,7 @@ def test_in_the_same_boot_reading_goes_on_after_the_last_sequence() -> None:
 
 
 def test_after_a_reboot_everything_is_new() -> None:
-    items = [record(number, AMD + "GPU reset begin!") for number in range(5, 9)]
+    items = [apart(number) for number in range(5, 9)]
     said = log_of(*items, boot_id=str(uuid.uuid4()), after=700).read(NOW)
     assert said is not None
     assert (len(said.findings), said.lost_lines) == (4, 0)
@@ -121,13 +127,13 @@ def test_only_a_first_start_begins_at_the_end() -> None:
 def test_a_line_without_an_address_belongs_to_the_card_named_next_to_it() -> None:
     ring = "[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring gfx_0.0.0 timeout, signaled seq=1, emitted seq=3"
     said = log_of(
-        record(1, AMD + "free PSP TMR buffer", at_us=990_000_000),
-        record(2, ring, at_us=995_000_000),
-        record(3, "amdgpu 0000:0b:00.0: amdgpu: GPU reset begin!", at_us=995_000_400),
+        record(1, AMD + "free PSP TMR buffer", at_us=790_000_000),
+        record(2, ring, at_us=795_000_000),
+        record(3, "amdgpu 0000:0b:00.0: amdgpu: PSP is resuming...", at_us=795_000_400),
         record(4, "[drm] VRAM is lost due to GPU reset!", at_us=999_000_000),
     ).read(NOW)
     assert said is not None
-    assert [finding.gpu for finding in said.findings] == ["0000:0b:00.0", "0000:0b:00.0", None]
+    assert [finding.gpu for finding in said.findings] == ["0000:0b:00.0", None]
 
 
 def test_the_address_that_the_kernel_attaches_is_used() -> None:
@@ -184,8 +190,62 @@ def test_recorded_records_of_an_oom_kill(corpus: Path) -> None:
     lines = (corpus / "kernel/recorded/memcg-oom.kmsg").read_bytes().splitlines(keepends=True)
     said = log_of(*lines).read(Moment(5400.0, 1_700_000_000.0))
     assert said is not None
-    assert {finding.fault for finding in said.findings} == {F.OOM_KILL}
-    assert {finding.pid for finding in said.findings} == {None, 12402}
+    (kill,) = said.findings
+    assert (kill.fault, kill.pid, kill.process, kill.gpu, kill.about) == (F.OOM_KILL, 12402, "python3", None, "host")
+    assert kill.lines > 3
+
+
+RING = "ring gfx_0.0.0 timeout, signaled seq=1, emitted seq=3"
+
+
+def test_what_later_lines_of_an_event_tell_is_the_same_finding_told_anew() -> None:
+    feed = ListFeed([record(1, AMD + RING)])
+    log = KernelLog(KMSG, False, None, None, open_feed=lambda _path, _oldest: feed)
+    begun = log.read(NOW)
+    feed.items = [
+        record(2, AMD + "Process information: process python pid 812 thread python pid 812", at_us=990_000_100),
+        record(3, AMD + "GPU reset begin!", at_us=990_000_200),
+    ]
+    more = log.read(NOW.plus(0.1))
+    feed.items = [record(4, AMD + "GPU reset(1) failed", at_us=994_000_000), record(5, "usb 1-1: new device")]
+    failed = log.read(NOW.plus(4))
+    feed.items = [record(6, AMD + "GPU reset end with ret = -110", at_us=994_000_100)]
+    nothing_new = log.read(NOW.plus(4.1))
+    assert None not in (begun, more, failed, nothing_new)
+    ((first,), (second,), (third,)) = (one.findings for one in (begun, more, failed) if one)
+    assert (first.key, first.fault, first.severity) == (second.key, F.GPU_HANG, Sev.FATAL)
+    assert (second.fault, second.pid, second.process, second.line) == (F.GPU_HANG, 812, "python", first.line)
+    assert (third.key, third.fault, third.at, third.lines) == (first.key, F.GPU_RESET_FAILED, first.at, 4)
+    assert "restart the machine" in (third.remedy or "")
+    assert nothing_new
+    assert nothing_new.findings == ()
+
+
+def test_a_fatal_line_that_comes_again_is_told_again_for_whoever_was_launched_between() -> None:
+    feed = ListFeed([record(1, AMD + RING)])
+    log = KernelLog(KMSG, False, None, None, open_feed=lambda _path, _oldest: feed)
+    begun = log.read(NOW)
+    feed.items = [record(2, AMD + RING, at_us=990_100_000)]
+    at_once = log.read(NOW.plus(1))
+    feed.items = [record(3, AMD + "GPU reset(1) succeeded!", at_us=995_000_000)]
+    over = log.read(NOW.plus(2))
+    feed.items = [record(4, AMD + RING, at_us=1_020_000_000)]
+    again = log.read(NOW.plus(60))
+    ((first,), (), (reset,), (second,)) = (one.findings for one in (begun, at_once, over, again) if one)
+    assert first.told_at == NOW.plus(-10)
+    assert (reset.fault, reset.told_at) == (F.GPU_RESET, NOW.plus(-9.9))
+    assert (second.key, second.at, second.told_at) == (first.key, first.at, NOW.plus(20))
+
+
+def test_a_bus_error_is_about_its_device_and_not_about_a_card() -> None:
+    said = log_of(
+        record(1, "ath10k_pci 0000:01:00.0: AER: PCIe Bus Error: severity=Uncorrected (Fatal), type=Inaccessible"),
+        record(2, "I/O error, dev nvme0n1, sector 2048 op 0x1:(WRITE) flags 0x0"),
+    ).read(NOW)
+    assert said is not None
+    bus, disk = said.findings
+    assert (bus.about, bus.gpu, bus.device) == ("pci", "0000:01:00.0", None)
+    assert (disk.about, disk.gpu, disk.device) == ("disk", None, "nvme0n1")
 
 
 @given(st.binary(max_size=120) | st.text(max_size=40).map(lambda text: f"3,5,7,-;{text}".encode("utf-8", "replace")))
@@ -235,9 +295,10 @@ def wait_for(log: KernelLog, mark: str) -> tuple[int, str | None]:
 @pytest.mark.kernel
 def test_a_real_record_is_found_where_it_is_told_to_be_believed(log: KernelLog) -> None:
     mark = uuid.uuid4().hex
-    write(f"amdgpu 0000:0a:00.0: amdgpu: GPU reset begin! test {mark}")
+    card = f"0000:0a:{uuid.uuid4().int % 32:02x}.{uuid.uuid4().int % 8}"
+    write(f"amdgpu {card}: amdgpu: GPU reset begin! test {mark}")
     sequence, gpu = wait_for(log, mark)
-    assert gpu == "0000:0a:00.0"
+    assert gpu == card
     assert log.sequence is not None
     assert log.sequence >= sequence
     again = KernelLog(KMSG, True, current_boot_id(), sequence - 1)

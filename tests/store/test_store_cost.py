@@ -8,7 +8,7 @@ from pathlib import Path
 from record_by_hand import START, at, gpu, host, job, made, open_store, tree
 
 from supervisor.core import events as ev
-from supervisor.core.readings import FaultClass, KernelFinding, OutputFinding, Stage
+from supervisor.core.readings import FaultClass, FaultSeverity, KernelFinding, OutputFinding, Stage
 from supervisor.store.archive import Archive
 
 
@@ -48,7 +48,7 @@ def test_only_rare_events_are_kept_whole(tmp_path: Path) -> None:
         at=START,
         sequence=7,
         fault=FaultClass.GPU_RESET,
-        fatal=True,
+        severity=FaultSeverity.FATAL,
         gpu="0000:0a:00.0",
         line="amdgpu: \x1b[31mreset\udcff",
     )

@@ -14,7 +14,7 @@ from typing import ClassVar
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
-from supervisor.core.readings import ExitStatus, FaultClass, KernelFinding, signal_name
+from supervisor.core.readings import LAST_BOOT, ExitStatus, FaultClass, KernelFinding, signal_name
 
 LINE_CHARACTERS = 300
 SHELL_SIGNAL = 128
@@ -65,7 +65,7 @@ class Crash:
         """Flag an end that was not a finish."""
         ended = _came_to_its_end(history)
         if history.host_lost is not None:
-            cause = Cause(fault="host_lost", text=f"the attempt ended without a word: {history.host_lost}")
+            cause = Cause(fault="host_lost", text=_lost(history, history.host_lost))
         elif history.exit is None:
             return None
         elif history.exit.clean:
@@ -97,11 +97,12 @@ class Crash:
         )
 
     def _in_kernel_log(self, history: History, status: ExitStatus) -> Cause | None:
-        near = [one for one in history.kernel if self._near(one.at, status.at)]
-        fatal = (one for one in near if one.fatal and one.fault is not FaultClass.OOM_KILL and history.uses(one.gpu))
+        near = [one for one in history.kernel if self._near(one.told_at, status.at)]
+        fatal = (one for one in near if one.fatal and history.concerns(one))
         fault = next(fatal, None)
         if fault is not None:
-            return Cause(fault=fault.fault.value, text=f"{status.words} after a GPU fault: {fault.line}")
+            text = f"{status.words} after a GPU fault: {fault.line}"
+            return Cause(fault=fault.fault.value, text=text if fault.remedy is None else f"{text} ({fault.remedy})")
         kills = (one for one in near if one.fault is FaultClass.OOM_KILL and _killed_ours(history, status, one))
         kill = next(kills, None)
         if kill is None:
@@ -136,6 +137,14 @@ class Crash:
             since_step=since_step,
             fault=cause.fault,
         )
+
+
+def _lost(history: History, reason: str) -> str:
+    """Return why nothing is left of the attempt, with what the boot that it ran in ended with."""
+    text = f"the attempt ended without a word: {reason}"
+    last = [one for one in history.kernel if one.origin == LAST_BOOT]
+    worst = max(last, key=lambda one: one.severity, default=None)
+    return text if worst is None else f"{text}; the last boot ended with {worst.fault.value}: {worst.line}"
 
 
 def _came_to_its_end(history: History) -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.flags import Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
-from supervisor.core.readings import FaultClass, KernelFinding
+from supervisor.core.moments import Moment
+from supervisor.core.readings import LAST_BOOT, FaultSeverity, KernelFinding
 
 LINE_CHARACTERS = 300
 
@@ -33,10 +34,9 @@ class GpuFault:
 
     @staticmethod
     def _concerns(history: History, finding: KernelFinding) -> bool:
-        # An OOM kill names a process, not a card: `crash` and `host_memory` speak of memory.
-        if finding.fault is FaultClass.OOM_KILL or finding.at.seconds_since(history.launched_at) < 0:
+        if finding.origin == LAST_BOOT or finding.severity is FaultSeverity.INFO:
             return False
-        return history.uses(finding.gpu)
+        return finding.told_at.seconds_since(history.launched_at) >= 0 and history.concerns(finding)
 
     def _flag(self, history: History, finding: KernelFinding) -> RedFlag:
         card = finding.gpu or ""
@@ -44,8 +44,27 @@ class GpuFault:
             rule=self.name,
             severity=Severity.acting(act=self.act and finding.fatal),
             at=history.now,
-            message=f"{card or 'a GPU'}: {finding.fault.value}: {finding.line[:LINE_CHARACTERS]}",
-            since=finding.at if finding.fatal else None,
+            message=message_of(finding, card or "a GPU"),
+            since=_since(history, finding) if finding.fatal else None,
             subject=card if finding.fatal else f"{card} {finding.fault.value}",
             fault=finding.fault.value,
+            diagnosis=diagnosis_of(finding),
         )
+
+
+def _since(history: History, finding: KernelFinding) -> Moment:
+    """Return when the trouble began for this attempt: an event that is older than it told of itself anew."""
+    return finding.at if finding.at.seconds_since(history.launched_at) >= 0 else finding.told_at
+
+
+def message_of(finding: KernelFinding, device: str) -> str:
+    """Return what the kernel saw and what cures it, in one line."""
+    what = f"{device}: {finding.fault.value}: {finding.line[:LINE_CHARACTERS]}"
+    return what if finding.remedy is None else f"{what} (remedy: {finding.remedy})"
+
+
+def diagnosis_of(finding: KernelFinding) -> Diagnosis | None:
+    """Return what stands behind a finding of the kernel: what it means, by whose word, and what cures it."""
+    cause = () if finding.what is None else (f"{finding.what} [{finding.source}]",)
+    advice = () if finding.remedy is None else (finding.remedy,)
+    return Diagnosis(causes=cause, advice=advice) if cause or advice else None

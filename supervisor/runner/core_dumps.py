@@ -1,0 +1,52 @@
+"""Copies what drivers leave of a card that hung (devcoredump) into the evidence; it reads none of it and deletes none.
+
+The kernel throws a dump away after five minutes, or once anybody writes to it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+DEVCOREDUMP = Path("/sys/class/devcoredump")
+LIMIT_BYTES = 32 << 20
+"""Of all dumps together."""
+_CHUNK_BYTES = 1 << 20
+_NAME = re.compile(r"devcd(\d{1,9})")
+
+
+def take_core_dumps(root: Path, target: Path, limit_bytes: int = LIMIT_BYTES) -> list[str]:
+    """Copy the dumps below `root`, the newest first, each named after its device; return what could not be had."""
+    missing: list[str] = []
+    for _, dump in sorted(_dumps(root), reverse=True):
+        try:
+            limit_bytes -= _copy(dump, target / f"{dump.name}-{_device(dump)}.bin", limit_bytes)
+        except OSError as error:
+            missing.append(f"core dump {dump.name}: {error.strerror}")
+            continue
+        if limit_bytes <= 0:
+            missing.append(f"core dump {dump.name}: it and those before it are cut off")
+            break
+    return missing
+
+
+def _dumps(root: Path) -> list[tuple[int, Path]]:
+    try:
+        return [(int(found[1]), one) for one in root.iterdir() if (found := _NAME.fullmatch(one.name))]
+    except OSError:
+        return []  # no driver has ever left one
+
+
+def _device(dump: Path) -> str:
+    try:
+        return re.sub(r"[^A-Za-z0-9_.:-]", "_", (dump / "failing_device").readlink().name)
+    except OSError:
+        return "unknown"
+
+
+def _copy(dump: Path, target: Path, limit_bytes: int) -> int:
+    copied = 0
+    with (dump / "data").open("rb") as source, target.open("wb") as copy:
+        while copied < limit_bytes and (chunk := source.read(min(limit_bytes - copied, _CHUNK_BYTES))):
+            copied += copy.write(chunk)
+    return copied

@@ -1,0 +1,60 @@
+"""Reads entries of the journal as `journalctl -o json` prints them; it runs nothing and judges nothing.
+
+Format: systemd's Journal Export Formats, JSON: a field is a string, a list of bytes where it is not UTF-8, null where
+it is too large.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+from supervisor.sources.kernel_findings import Record
+
+FIELDS = "MESSAGE,SYSLOG_FACILITY,_TRANSPORT,_KERNEL_DEVICE,_SOURCE_MONOTONIC_TIMESTAMP"
+"""What is asked for; the cursor and the times come with every entry."""
+_PCI = re.compile(r"^\+pci:([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])$")
+_KERN, _USER = 0, 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One entry of the kernel's journal."""
+
+    cursor: str
+    record: Record
+
+
+def parse_entry(line: bytes, number: int) -> Entry | None:
+    """Return the entry of one line of JSON, its record numbered `number`; None where it is none of the kernel's."""
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(fields, dict) or fields.get("_TRANSPORT", "kernel") != "kernel":
+        return None
+    message, cursor = _text(fields.get("MESSAGE")), fields.get("__CURSOR")
+    at_us = _count(fields.get("_SOURCE_MONOTONIC_TIMESTAMP")) or _count(fields.get("__MONOTONIC_TIMESTAMP"))
+    if message is None or not isinstance(cursor, str) or at_us is None:
+        return None
+    device = _PCI.match(_text(fields.get("_KERNEL_DEVICE")) or "")
+    facility = fields.get("SYSLOG_FACILITY", "0")
+    record = Record(
+        facility=_KERN if facility == "0" else _USER,
+        sequence=number,
+        at_us=at_us,
+        message=message,
+        device=device[1] if device else None,
+    )
+    return Entry(cursor=cursor, record=record)
+
+
+def _text(value: object) -> str | None:
+    if isinstance(value, list) and all(isinstance(one, int) and 0 <= one < 256 for one in value):
+        return bytes(value).decode("utf-8", "backslashreplace")
+    return value if isinstance(value, str) else None
+
+
+def _count(value: object) -> int | None:
+    return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 18 else None

@@ -1,0 +1,149 @@
+"""Turns records of the kernel's log into findings, an event at a time; it believes the kernel only, never user space.
+
+A fatal line is a finding at once. What later lines of the same event add (its process, how a reset came out) comes as
+the same finding told anew, and only where it changes something that counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from supervisor.core.moments import Moment
+from supervisor.core.readings import About, KernelFinding
+from supervisor.sources.fault_events import Event, Events
+from supervisor.sources.findings import card_of
+from supervisor.sources.grammar import Grammar, Match
+from supervisor.sources.kernel_grammar import kernel_grammar
+
+NEIGHBOUR_US = 1_000_000
+"""A line without an address belongs to the card that the driver named within this time, before or after."""
+AGAIN_S = 1.0
+"""A fatal line that comes so long after the last one told of is told: whoever was launched between is concerned."""
+KNOWN_EVENTS = 64
+_KERN = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One record of the kernel log."""
+
+    facility: int
+    sequence: int
+    at_us: int
+    """On the monotonic clock of its boot."""
+    message: str
+    device: str | None
+    """PCI address that the kernel attached, lower case."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Told:
+    """An event with what was told of it last."""
+
+    event: Event
+    at_us: int
+    about: About
+    finding: KernelFinding | None = None
+
+
+class Understanding:
+    """What the records of one log mean; it remembers the events that are open."""
+
+    def __init__(self, origin: str, *, accept_user_records: bool = False, grammar: Grammar | None = None) -> None:
+        self._origin = origin
+        self._accept_user_records = accept_user_records
+        self._grammar = grammar if grammar is not None else kernel_grammar()
+        self._events = Events(self._grammar.kind)
+        self._told: list[_Told] = []
+        self._card: tuple[int, str] | None = None
+
+    def names_no_card(self, records: Sequence[Record]) -> bool:
+        """Whether a line is among them that is about a card and leaves open which."""
+        named = self._named(records)
+        return any(
+            match.row.device == "card" and self._card_near(record, match, named) is None
+            for record, match in self._matches(records)
+        )
+
+    def findings(self, records: Sequence[Record], now: Moment) -> tuple[KernelFinding, ...]:
+        """Return the events that these records began, and those on which they told something new."""
+        named = self._named(records)
+        touched: list[_Told] = []
+        for record, match in self._matches(records):
+            card = self._card_near(record, match, named)
+            event = self._events.add(
+                match, number=record.sequence, line=record.message, at_s=record.at_us / 1e6, card=card
+            )
+            if event is None:
+                continue
+            told = self._of(event, record, match)
+            if told not in touched:
+                touched.append(told)
+        self._card = named[-1] if named else None
+        return tuple(finding for told in touched if (finding := self._news(told, now)) is not None)
+
+    def _matches(self, records: Sequence[Record]) -> list[tuple[Record, Match]]:
+        believed = (one for one in records if one.facility == _KERN or self._accept_user_records)
+        return [(one, match) for one in believed if (match := self._grammar.match(one.message)) is not None]
+
+    def _named(self, records: Sequence[Record]) -> list[tuple[int, str]]:
+        named = [self._card] if self._card else []
+        for record in records:
+            gpu = record.device or card_of(record.message)
+            if gpu is not None and (record.facility == _KERN or self._accept_user_records):
+                named.append((record.at_us, gpu))
+        return named
+
+    @staticmethod
+    def _card_near(record: Record, match: Match, named: list[tuple[int, str]]) -> str | None:
+        """Return the card that a line is about; of another device only what the kernel attached."""
+        own = match.pci or record.device or card_of(record.message)
+        if own is not None or match.row.device != "card":
+            return own
+        near = [(abs(at_us - record.at_us), gpu) for at_us, gpu in named if abs(at_us - record.at_us) <= NEIGHBOUR_US]
+        return min(near)[1] if near else None
+
+    def _of(self, event: Event, record: Record, match: Match) -> _Told:
+        for told in self._told:
+            if told.event is event:
+                return told
+        told = _Told(event=event, at_us=record.at_us, about=match.row.device)
+        self._told = [*self._told[-KNOWN_EVENTS:], told]
+        return told
+
+    def _news(self, told: _Told, now: Moment) -> KernelFinding | None:
+        """Return the finding if it says anything that the one before it did not."""
+        event, before = told.event.finding, told.finding
+        at, fatal_s = _moment(now, told.at_us / 1e6), told.event.fatal_s
+        fatal_at = None if fatal_s is None else _moment(now, fatal_s)
+        if before is not None:
+            news = fatal_at is not None and fatal_at.seconds_since(before.told_at) >= AGAIN_S
+            said_before = (before.fault, before.severity, before.gpu or before.device, before.pid)
+            if not news and said_before == (event.fault, event.severity, event.device, event.pid):
+                return None
+        on_bus = told.about in ("card", "pci")
+        told.finding = KernelFinding(
+            at=at,
+            fatal_at=fatal_at,
+            sequence=event.line_number,
+            origin=self._origin,
+            fault=event.fault,
+            severity=event.severity,
+            about=told.about,
+            gpu=event.device if on_bus else None,
+            device=None if on_bus else event.device,
+            line=event.line,
+            remedy=event.remedy,
+            source=event.source,
+            what=event.what,
+            pid=event.pid,
+            process=event.process,
+            lines=event.lines,
+        )
+        return told.finding
+
+
+def _moment(now: Moment, monotonic_s: float) -> Moment:
+    """Return the moment of a record: none lies in the future."""
+    return min(now, now.at_monotonic(monotonic_s), key=lambda moment: moment.monotonic_s)

@@ -1,0 +1,272 @@
+"""Hears the kernel's uevents about cards: wedged, gone, back, a core dump left; it believes the kernel alone.
+
+Form: the kernel's lib/kobject_uevent.c, `ACTION@DEVPATH` and then KEY=VALUE, each ended by a NUL. Wedged cards:
+Documentation/gpu/drm-uapi.rst, "Device Wedging", Linux 6.15 and later. What udev passes on in its own form (`libudev`)
+and what a program asked the kernel to say (`SYNTH_UUID`, as `udevadm trigger` does) is no news.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import socket
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from supervisor.core.events import KernelSaid
+from supervisor.core.moments import Moment
+from supervisor.core.readings import FaultClass, FaultSeverity, KernelFinding
+
+ORIGIN = "uevent"
+MESSAGE_BYTES = 16384
+MESSAGES_PER_READ = 1000
+BUFFER_BYTES = 1 << 20
+REOPEN_S = 60.0
+_NETLINK_KOBJECT_UEVENT = 15
+_KERNEL_GROUP = 1
+_CREDENTIALS = struct.Struct("3i")
+_PCI = re.compile(r"(?:^|/)([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])(?=/|$)")
+_CARD = re.compile(r"/drm/card\d+$")
+_LINE_LIMIT = 300
+
+_METHODS = {
+    "none": "none for the card: the driver reset it by itself; start again what had work on it",
+    "rebind": "unbind the driver from the card and bind it again, or restart the machine",
+    "bus-reset": "unbind the driver, reset the card's bus, bind the driver again; or restart the machine",
+    "vendor-specific": "do what the card's maker names for it, or restart the machine",
+    "unknown": "nobody knows of a way: restart the machine, switch it off and on if that does not help",
+}
+_WEDGED_SOURCE = "Documentation/gpu/drm-uapi.rst: Device Wedging"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uevent:
+    """One message of the kernel."""
+
+    action: str
+    devpath: str
+    facts: Mapping[str, str]
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether a program asked for it, through a `uevent` file."""
+        return "SYNTH_UUID" in self.facts
+
+    @property
+    def pci(self) -> str | None:
+        """Address of the PCI device that it is about, or that it hangs on."""
+        found = _PCI.findall(self.devpath)
+        return found[-1] if found else None
+
+
+class Messages(Protocol):
+    """Where messages come from: the kernel's socket, or a test's list."""
+
+    def fileno(self) -> int:
+        """A descriptor that polls readable when a message is there."""
+
+    def read(self) -> bytes | None:
+        """Return one message, None for one that is not the kernel's. Raises BlockingIOError when there is none."""
+
+    def close(self) -> None:
+        """Let go of the socket."""
+
+
+class KernelSocket:
+    """The kernel's multicast group; what another process sent there is recognised and dropped."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(
+            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, _NETLINK_KOBJECT_UEVENT
+        )
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
+            self._socket.bind((0, _KERNEL_GROUP))
+        except OSError:
+            self._socket.close()
+            raise
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return self._socket.fileno()
+
+    def read(self) -> bytes | None:
+        """Take one message; BlockingIOError when there is none, OSError(ENOBUFS) when some were lost."""
+        space = socket.CMSG_SPACE(_CREDENTIALS.size)
+        message, ancillary, _, sender = self._socket.recvmsg(MESSAGE_BYTES, space)
+        return message if _is_kernels(sender, ancillary) else None
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+
+class Uevents:
+    """The cards' uevents from now on; what was said while nobody listened is said nowhere."""
+
+    def __init__(self, sys_root: Path = Path("/sys"), messages: Messages | None = None) -> None:
+        self._sys_root = sys_root
+        self._messages = messages
+        self._tried: Moment | None = None
+        self._count = 0
+        self.problem: str | None = None
+        """Why nothing can be heard, None while it can."""
+
+    def fileno(self) -> int:
+        """Return the descriptor to poll, -1 while there is none."""
+        return self._messages.fileno() if self._messages is not None else -1
+
+    def read(self, now: Moment) -> KernelSaid | None:
+        """Return what was said about cards since the last read; None where nothing was."""
+        if self._messages is None and (self._tried is None or now.seconds_since(self._tried) >= REOPEN_S):
+            self._tried = now
+            self._open()
+        findings: list[KernelFinding] = []
+        lost = 0
+        for _ in range(MESSAGES_PER_READ):
+            try:
+                raw = self._messages.read() if self._messages is not None else None
+            except BlockingIOError:
+                break
+            except OSError as error:
+                if error.errno == errno.ENOBUFS:
+                    lost += 1
+                    continue
+                self.problem = f"uevents: {error.strerror}"
+                self.close()
+                break
+            if self._messages is None:
+                break
+            if raw is not None and (event := parse_uevent(raw)) is not None and not event.synthetic:
+                findings += self._findings(event, now)
+        return KernelSaid(at=now, findings=tuple(findings), lost_lines=lost) if findings or lost else None
+
+    def close(self) -> None:
+        """Close the socket."""
+        if self._messages is not None:
+            self._messages.close()
+            self._messages = None
+
+    def _open(self) -> None:
+        try:
+            self._messages, self.problem = KernelSocket(), None
+        except OSError as error:
+            self.problem = f"uevents: {error.strerror}; a unit needs RestrictAddressFamilies=AF_NETLINK for them"
+
+    def _findings(self, event: Uevent, now: Moment) -> list[KernelFinding]:
+        subsystem = event.facts.get("SUBSYSTEM")
+        if subsystem == "devcoredump" and event.action == "add":
+            return [self._core_dump(event, now)]
+        if subsystem != "drm" or not _CARD.search(event.devpath) or event.pci is None:
+            return []
+        if "WEDGED" in event.facts:
+            return [self._wedged(event, now)]
+        if event.action in ("add", "remove"):
+            return [self._came_or_went(event, now)]
+        return []
+
+    def _wedged(self, event: Uevent, now: Moment) -> KernelFinding:
+        methods = [one for one in event.facts["WEDGED"].split(",") if one]
+        over = methods == ["none"]
+        pid = event.facts.get("PID", "")
+        return self._finding(
+            event,
+            now,
+            fault=FaultClass.GPU_RESET if over else FaultClass.GPU_HANG,
+            severity=FaultSeverity.WARN if over else FaultSeverity.FATAL,
+            remedy=_METHODS.get(methods[0] if methods else "unknown", _METHODS["unknown"]),
+            source=_WEDGED_SOURCE,
+            what="the driver lost the card and reset it" if over else "the driver declared the card wedged",
+            pid=int(pid) if pid.isascii() and pid.isdigit() and 0 < len(pid) < 11 else None,
+            process=event.facts.get("TASK") or None,
+        )
+
+    def _came_or_went(self, event: Uevent, now: Moment) -> KernelFinding:
+        gone = event.action == "remove"
+        return self._finding(
+            event,
+            now,
+            fault=FaultClass.GPU_LOST,
+            severity=FaultSeverity.FATAL if gone else FaultSeverity.INFO,
+            remedy="start again when the card is back; if nobody took it away: switch the machine off and on"
+            if gone
+            else "none",
+            source="uevent of subsystem drm",
+            what="the card is gone" if gone else "a card is there",
+        )
+
+    def _core_dump(self, event: Uevent, now: Moment) -> KernelFinding:
+        link = self._sys_root / "class/devcoredump" / event.devpath.rpartition("/")[2] / "failing_device"
+        try:
+            device = link.readlink().name
+        except OSError:
+            device = ""
+        return self._finding(
+            event,
+            now,
+            fault=FaultClass.GPU_HANG,
+            severity=FaultSeverity.INFO,
+            remedy="none: the evidence of an incident holds a copy",
+            source="drivers/base/devcoredump.c",
+            what="the driver left a core dump",
+            gpu=device if _PCI.fullmatch(device) else None,
+        )
+
+    def _finding(  # noqa: PLR0913 - a finding's own fields, by name
+        self,
+        event: Uevent,
+        now: Moment,
+        *,
+        fault: FaultClass,
+        severity: FaultSeverity,
+        remedy: str,
+        source: str,
+        what: str,
+        pid: int | None = None,
+        process: str | None = None,
+        gpu: str | None = None,
+    ) -> KernelFinding:
+        self._count += 1
+        words = [f"{event.action}@{event.devpath}"]
+        words += [f"{name}={event.facts[name]}" for name in ("WEDGED", "PID", "TASK") if name in event.facts]
+        return KernelFinding(
+            at=now,
+            sequence=self._count,
+            origin=ORIGIN,
+            fault=fault,
+            severity=severity,
+            gpu=gpu or event.pci,
+            line=" ".join(words)[:_LINE_LIMIT],
+            remedy=remedy,
+            source=source,
+            what=what,
+            pid=pid,
+            process=process,
+        )
+
+
+def parse_uevent(raw: bytes) -> Uevent | None:
+    """Return one message of the kernel, None for udev's form and for what is neither."""
+    head, *rest = raw.decode("utf-8", "backslashreplace").rstrip("\0").split("\0")
+    action, separator, devpath = head.partition("@")
+    if not separator or not action.isalpha() or not devpath.startswith("/"):
+        return None
+    facts = {name: value for name, equals, value in (one.partition("=") for one in rest) if equals}
+    if facts.get("ACTION") != action or facts.get("DEVPATH") != devpath:
+        return None
+    return Uevent(action=action, devpath=devpath, facts=facts)
+
+
+def _is_kernels(sender: object, ancillary: list[tuple[int, int, bytes]]) -> bool:
+    """Whether a message is from port 0 and the kernel vouches for no process as its sender."""
+    if not isinstance(sender, tuple) or sender[0] != 0:
+        return False
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS and len(data) >= _CREDENTIALS.size:
+            pid, uid, _ = _CREDENTIALS.unpack_from(data)
+            return bool(pid == 0 and uid == 0)
+    return False
