@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, IntEnum
 from signal import Signals
 
 from supervisor.core.moments import Moment
@@ -176,9 +176,15 @@ class FaultClass(Enum):
     GPU_LOST = "gpu_lost"
     PAGE_FAULT = "page_fault"
     ECC_UNCORRECTABLE = "ecc_uncorrectable"
+    ECC_CORRECTABLE = "ecc_correctable"
+    THERMAL = "thermal"
+    PCIE = "pcie"
+    SMU = "smu"
     QUEUE_EVICTION = "queue_eviction"
     XID = "xid"
     OOM_KILL = "oom_kill"
+    IO_ERROR = "io_error"
+    HUNG_TASK = "hung_task"
     OOM_GPU = "oom_gpu"
     OOM_HOST = "oom_host"
     MIOPEN = "miopen"
@@ -187,6 +193,19 @@ class FaultClass(Enum):
     BLAS = "blas"
     DATA_LOADER = "data_loader"
     DISK_FULL = "disk_full"
+
+
+class FaultSeverity(IntEnum):
+    """How bad a finding is for whoever uses what it is about: `fatal` means that it cannot go on."""
+
+    INFO = 0
+    WARN = 1
+    FATAL = 2
+
+    @property
+    def word(self) -> str:
+        """The name that tables, people and programs see."""
+        return self.name.lower()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,134 @@
+"""Groups lines that mean something into events: one trouble of one device, however many lines; it matches none itself.
+
+A ring that timed out, the process that was on it, the reset and how that came out are one event. Its class is that of
+its weightiest line, its severity the worst, its place the first line's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+
+from supervisor.core.readings import FaultClass, FaultSeverity
+from supervisor.sources.grammar import LINE_LIMIT, Match
+
+OPEN_EVENTS = 64
+"""Events that a further line can still join; more at once are a flood, in which the oldest is closed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One event: what happened, to what, and what cures it."""
+
+    kind: str
+    """`kernel` or `training`: which table knew it."""
+    line_number: int
+    """Of its first line, counted from 1; for records of the kernel log their sequence."""
+    line: str
+    """Its first line, without time stamps."""
+    fault: FaultClass
+    severity: FaultSeverity
+    device: str | None
+    """PCI address of a card, or the name of a disk; None where no line names any."""
+    remedy: str
+    source: str
+    """Where the wording comes from: a file of a driver, a page of documentation."""
+    what: str | None = None
+    pid: int | None = None
+    process: str | None = None
+    lines: int = 1
+    """How many lines told of it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Event:
+    """A finding in the making."""
+
+    finding: Finding
+    group: str
+    """Only lines of this group join it, and those of the aftermath."""
+    rank: int
+    within_s: float
+    last_s: float
+    of_card: bool
+
+
+class Events:
+    """The events that are open; hand it the matches in the order of the log."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._open: deque[Event] = deque(maxlen=OPEN_EVENTS)
+
+    def add(self, match: Match, *, number: int, line: str, at_s: float, card: str | None = None) -> Event | None:
+        """Return the event that a line began or joined; None where it only adds and there is nothing to add to.
+
+        `at_s` may count from anywhere; `card` is the address of the card whose driver spoke, where that is known.
+        """
+        device = match.pci or (card if match.row.device in ("card", "pci") else None) or match.device
+        event = self._joined(match, device, at_s)
+        if event is not None:
+            self._join(event, match, device, at_s)
+            return event
+        if match.row.detail:
+            return None
+        event = self._begun(match, device, number=number, line=line, at_s=at_s)
+        self._open.append(event)
+        return event
+
+    def _begun(self, match: Match, device: str | None, *, number: int, line: str, at_s: float) -> Event:
+        row = match.row
+        finding = Finding(
+            kind=self._kind,
+            line_number=number,
+            line=line[:LINE_LIMIT],
+            fault=match.fault,
+            severity=match.severity,
+            device=device,
+            remedy=match.remedy,
+            source=row.source,
+            what=match.what,
+            pid=match.pid,
+            process=match.process,
+        )
+        return Event(
+            finding=finding,
+            group=row.grouping.event,
+            rank=row.rank,
+            within_s=row.grouping.within_s,
+            last_s=at_s,
+            of_card=row.device == "card",
+        )
+
+    def _joined(self, match: Match, device: str | None, at_s: float) -> Event | None:
+        row = match.row
+        for event in reversed(self._open):
+            if abs(at_s - event.last_s) > max(event.within_s, row.grouping.within_s):
+                continue
+            known = event.finding.device
+            same = known == device or known is None or device is None
+            if event.group == row.grouping.event and same:
+                return event
+            if row.aftermath and event.of_card:
+                return event
+        return None
+
+    @staticmethod
+    def _join(event: Event, match: Match, device: str | None, at_s: float) -> None:
+        before = event.finding
+        after = replace(
+            before,
+            severity=max(before.severity, match.severity),
+            device=before.device or (None if match.row.aftermath else device),
+            pid=before.pid if before.pid is not None else match.pid,
+            process=before.process or match.process,
+            lines=before.lines + 1,
+        )
+        weightier = (match.row.rank, match.severity) > (event.rank, before.severity)
+        if weightier and event.group == match.row.grouping.event and not match.row.detail:
+            after = replace(
+                after, fault=match.fault, remedy=match.remedy, source=match.row.source, what=match.what or before.what
+            )
+            event.rank = match.row.rank
+        event.finding = after
+        event.last_s = max(event.last_s, at_s)

@@ -1,0 +1,68 @@
+"""Says what a pasted log tells of: one finding an event, from a file's lines alone; it reads no file and no clock.
+
+Its lines may bear the prefixes of dmesg, journalctl, syslog or /dev/kmsg, or none. Lines without a time follow each
+other at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from supervisor.sources.fault_events import OPEN_EVENTS, Event, Events, Finding
+from supervisor.sources.grammar import Grammar, Match
+from supervisor.sources.log_lines import LogLine, log_line
+
+NEIGHBOURS = 40
+"""A line that names no card belongs to the one that the driver names within so many lines before or after ..."""
+NEIGHBOUR_S = 1.5
+"""... and so many seconds; whole seconds are all that some prefixes tell."""
+_DRIVER_CARD = re.compile(
+    r"(?:^|[\s:;\]])(?:amdgpu|radeon|nvidia|NVRM: GPU) "
+    r"(?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]): "
+)
+
+
+def findings_in(lines: Iterable[str], grammar: Grammar) -> Iterator[Finding]:
+    """Yield what the lines of a log mean by one table, in the order of the events' first lines."""
+    text = list(lines)
+    events = Events(grammar.kind)
+    found: list[Event] = []
+    at_s = 0.0
+    for number, raw in enumerate(text, start=1):
+        if not grammar.may_match(raw):
+            continue
+        line = log_line(raw)
+        match = grammar.match(line.message, user=line.user and grammar.kind == "kernel")
+        if match is None:
+            continue
+        at_s = line.at_s if line.at_s is not None else at_s
+        card = _card(text, number, line, match)
+        event = events.add(match, number=number, line=line.message, at_s=at_s, card=card)
+        if event is not None and not any(event is one for one in found[-OPEN_EVENTS:]):
+            found.append(event)
+    return (one.finding for one in found)
+
+
+def card_of(message: str) -> str | None:
+    """Return the PCI address of the card whose driver speaks, lower case, where the line has it."""
+    found = _DRIVER_CARD.search(message)
+    return found["pci"].lower() if found else None
+
+
+def _card(text: Sequence[str], number: int, line: LogLine, match: Match) -> str | None:
+    """Return the card that a line is about, by itself or by its neighbours."""
+    if match.row.device != "card" or match.pci is not None:
+        return None
+    own = card_of(line.message)
+    if own is not None:
+        return own
+    for away in range(1, NEIGHBOURS):
+        for at in (number - 1 - away, number - 1 + away):
+            if 0 <= at < len(text) and (near := card_of(text[at])) is not None:
+                return near if _soon(line, log_line(text[at])) else None
+    return None
+
+
+def _soon(one: LogLine, other: LogLine) -> bool:
+    return one.at_s is None or other.at_s is None or abs(one.at_s - other.at_s) <= NEIGHBOUR_S

@@ -1,0 +1,329 @@
+"""Reads a table of fault wordings and says which row a line fits; it keeps no state and knows no wording itself.
+
+A table is TOML: `kind`, then in any order
+- `[remedies]`: name = text; a row's `remedy = "@name"` stands for that text,
+- `[speakers]`: name = regular expression of what stands before the message of one driver; a pattern follows it,
+- `[classes.NAME]`: into which `event` findings of the class are grouped, with which `rank`, `within_s` of each other,
+- `[codes.NAME]`: what numbers in a message mean, for patterns with a group `code`,
+- `[[row]]`: the wordings; the first row that fits a line wins, so the particular stands before the general.
+
+A pattern's named groups tell more: `pci` (a PCI address), `device` (any other device), `pid`, `process`, `code`.
+Every row shows by `examples` what it is about, and `unproven` finds the rows that do not fit theirs.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from supervisor.core.readings import FaultClass, FaultSeverity
+from supervisor.sources.needles import needle_of
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+LINE_LIMIT = 2000
+"""Characters of a line that are looked at and kept."""
+NEEDLE_LEAST = 4
+"""A shorter literal would let too many lines through to the patterns."""
+WITHIN_S = 10.0
+DEVICES = ("card", "pci", "disk", "host", "none")
+"""What a row can be about: a card by its driver, any PCI device, a disk, the machine, or nothing that has a name."""
+_ROW_KEYS = frozenset(
+    {"class", "severity", "speaker", "pattern", "needles", "device", "remedy", "source", "examples"}
+    | {"codes", "rank", "detail", "aftermath", "user", "what"}
+)
+_REQUIRED = ("class", "severity", "pattern", "device", "remedy", "source", "examples")
+
+
+class GrammarError(ValueError):
+    """A table cannot be used; says which row and what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grouping:
+    """How findings of one class become events."""
+
+    event: str
+    """Findings of the same word, on one device and near in time, are one event."""
+    rank: int = 0
+    """The class of the highest rank names the event."""
+    within_s: float = WITHIN_S
+    """So long after its last line a further line still belongs to the event."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Code:
+    """What one number in a message means."""
+
+    what: str
+    remedy: str
+    severity: FaultSeverity | None = None
+    """None: the row's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One wording of one fault."""
+
+    number: int
+    """Its place in the table, from 1."""
+    fault: FaultClass
+    severity: FaultSeverity
+    pattern: str
+    expression: str
+    """The pattern, after its speaker."""
+    needles: tuple[str, ...]
+    """One of them is in every line that the expression fits."""
+    device: str
+    """One of `DEVICES`."""
+    remedy: str
+    source: str
+    examples: tuple[str, ...]
+    grouping: Grouping
+    rank: int
+    what: str | None = None
+    codes: Mapping[str, Code] = field(default_factory=dict)
+    detail: bool = False
+    """Whether it only adds to an event that another line began."""
+    aftermath: bool = False
+    """Whether it belongs to the card's trouble just before it, of whatever class, if there was one."""
+    user: bool = False
+    """Whether programs say it too, beside the kernel."""
+
+    def fits(self, message: str) -> re.Match[str] | None:
+        """Return how the message says this, None where it does not."""
+        if not any(needle in message for needle in self.needles):
+            return None
+        return compiled(self.expression).search(message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """What one line means."""
+
+    row: Row
+    severity: FaultSeverity
+    remedy: str
+    what: str | None
+    """The fault in words, where the table or a code has any."""
+    pci: str | None
+    """PCI address in the line itself, lower case with its function."""
+    device: str | None
+    """Name of any other device in the line."""
+    pid: int | None
+    process: str | None
+
+    @property
+    def fault(self) -> FaultClass:
+        """The class of the row."""
+        return self.row.fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grammar:
+    """A table, checked and ready."""
+
+    kind: str
+    rows: tuple[Row, ...]
+    sieve: re.Pattern[str]
+
+    def may_match(self, text: str) -> bool:
+        """Whether any row could fit; what goes through here costs hardly anything. Prefixes do no harm."""
+        return self.sieve.search(text) is not None
+
+    def match(self, message: str, *, user: bool = False) -> Match | None:
+        """Return what a line means, None for the thousands that mean nothing.
+
+        `message` bears no time stamp or other prefix; `user` says that a program wrote it and not the kernel.
+        """
+        if not self.may_match(message):
+            return None
+        message = message[:LINE_LIMIT]
+        for row in self.rows:
+            if (row.user or not user) and (found := row.fits(message)):
+                return _match(row, found)
+        return None
+
+
+@cache
+def compiled(expression: str) -> re.Pattern[str]:
+    """Return the expression compiled, at its first use: most rows are never needed."""
+    return re.compile(expression)
+
+
+def load(path: Path) -> Grammar:
+    """Return the grammar in a table file; GrammarError names the row and the fault, OSError the missing file."""
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except (GrammarError, tomllib.TOMLDecodeError) as error:
+        raise GrammarError(f"{path.name}: {error}") from None
+
+
+def parse(text: str) -> Grammar:
+    """Return the grammar of a table's text. Raises GrammarError, or TOMLDecodeError where it is no TOML."""
+    table = tomllib.loads(text)
+    kind = table.get("kind")
+    if not isinstance(kind, str):
+        raise GrammarError('the table must open with its kind, as kind = "kernel"')
+    reader = _Reader(table)
+    rows = tuple(reader.row(number, one) for number, one in enumerate(table.get("row", ()), start=1))
+    if not rows:
+        raise GrammarError("the table has no [[row]]")
+    return Grammar(kind=kind, rows=rows, sieve=_sieve(rows))
+
+
+def unproven(grammar: Grammar) -> list[str]:
+    """Return what is wrong with the rows' examples: each must be fitted by its row and by none before it."""
+    wrong = []
+    for row in grammar.rows:
+        try:
+            compiled(row.expression)
+        except re.error as error:
+            wrong.append(f"{_place(row.number, row.pattern)}: pattern: {error}")
+            continue
+        for example in row.examples:
+            found = grammar.match(example, user=row.user)
+            if found is None or found.row is not row:
+                by = "no row" if found is None else f"row {found.row.number}"
+                wrong.append(f"{_place(row.number, row.pattern)}: its example is fitted by {by}: {example}")
+    return wrong
+
+
+class _Reader:
+    """Turns the parts of one table into rows; every complaint names the row."""
+
+    def __init__(self, table: Mapping[str, Any]) -> None:
+        self._remedies = _texts(table, "remedies")
+        self._speakers = _texts(table, "speakers")
+        self._classes = {name: _grouping(name, one) for name, one in table.get("classes", {}).items()}
+        self._codes = {
+            name: {str(code): self._code(name, str(code), one) for code, one in codes.items()}
+            for name, codes in table.get("codes", {}).items()
+        }
+
+    def row(self, number: int, raw: Mapping[str, Any]) -> Row:
+        place = _place(number, str(raw.get("pattern")))
+        for key in raw.keys() - _ROW_KEYS:
+            raise GrammarError(f"{place}: unknown key {key!r}; known are {', '.join(sorted(_ROW_KEYS))}")
+        for key in _REQUIRED:
+            if not raw.get(key):
+                raise GrammarError(f"{place}: {key} is missing")
+        fault = _fault(place, raw["class"])
+        grouping = self._classes.get(fault.value, Grouping(event=fault.value))
+        speaker = self._named(place, "speaker", self._speakers, raw["speaker"]) if "speaker" in raw else ""
+        return Row(
+            number=number,
+            fault=fault,
+            severity=_severity(place, raw["severity"]),
+            pattern=raw["pattern"],
+            expression=speaker + raw["pattern"],
+            needles=_needles(place, raw),
+            device=_one_of(place, "device", raw["device"], DEVICES),
+            remedy=self._remedy(place, raw["remedy"]),
+            source=str(raw["source"]),
+            examples=tuple(raw["examples"]),
+            grouping=grouping,
+            rank=int(raw.get("rank", grouping.rank)),
+            what=raw.get("what"),
+            codes=self._named(place, "codes", self._codes, raw["codes"]) if "codes" in raw else {},
+            detail=bool(raw.get("detail", False)),
+            aftermath=bool(raw.get("aftermath", False)),
+            user=bool(raw.get("user", False)),
+        )
+
+    def _code(self, table: str, code: str, raw: Mapping[str, Any]) -> Code:
+        place = f"codes.{table}.{code}"
+        if not raw.get("what") or not raw.get("remedy"):
+            raise GrammarError(f"{place}: needs what and remedy")
+        severity = _severity(place, raw["severity"]) if "severity" in raw else None
+        return Code(what=str(raw["what"]), remedy=self._remedy(place, raw["remedy"]), severity=severity)
+
+    def _remedy(self, place: str, text: str) -> str:
+        return self._named(place, "remedy", self._remedies, text[1:]) if text.startswith("@") else text
+
+    @staticmethod
+    def _named(place: str, key: str, known: Mapping[str, Any], name: str) -> Any:
+        if name not in known:
+            raise GrammarError(f"{place}: {key} {name!r} is not defined; defined are {', '.join(sorted(known))}")
+        return known[name]
+
+
+def _match(row: Row, found: re.Match[str]) -> Match:
+    groups = found.groupdict()
+    code = row.codes.get(groups.get("code") or "")
+    pid = groups.get("pid")
+    return Match(
+        row=row,
+        severity=code.severity if code is not None and code.severity is not None else row.severity,
+        remedy=code.remedy if code is not None else row.remedy,
+        what=code.what if code is not None else row.what,
+        pci=address(groups["pci"]) if groups.get("pci") else None,
+        device=groups.get("device"),
+        pid=int(pid) if pid else None,
+        process=groups.get("process") or None,
+    )
+
+
+def address(text: str) -> str:
+    """Return a PCI address in lower case and whole: NVIDIA leaves the function out, 0000:9b:00 is 0000:9b:00.0."""
+    return text.lower() if "." in text else f"{text.lower()}.0"
+
+
+def _sieve(rows: Iterable[Row]) -> re.Pattern[str]:
+    """Return an expression that finds any needle; one that another contains needs not be looked for."""
+    kept: list[str] = []
+    for needle in sorted({one for row in rows for one in row.needles}, key=len):
+        if not any(one in needle for one in kept):
+            kept.append(needle)
+    return re.compile("|".join(map(re.escape, kept)))
+
+
+def _needles(place: str, raw: Mapping[str, Any]) -> tuple[str, ...]:
+    if "needles" in raw:
+        return tuple(map(str, raw["needles"]))
+    needle = needle_of(raw["pattern"])
+    if needle is None or len(needle) < NEEDLE_LEAST:
+        raise GrammarError(f"{place}: no literal of {NEEDLE_LEAST} characters is in every line of it; name needles")
+    return (needle,)
+
+
+def _place(number: int, pattern: str) -> str:
+    return f"row {number} ({pattern[:60]})"
+
+
+def _texts(table: Mapping[str, Any], key: str) -> dict[str, str]:
+    return {name: str(text) for name, text in table.get(key, {}).items()}
+
+
+def _grouping(name: str, raw: Mapping[str, Any]) -> Grouping:
+    _fault(f"classes.{name}", name)
+    return Grouping(
+        event=str(raw.get("event", name)),
+        rank=int(raw.get("rank", 0)),
+        within_s=float(raw.get("within_s", WITHIN_S)),
+    )
+
+
+def _fault(place: str, name: str) -> FaultClass:
+    try:
+        return FaultClass(name)
+    except ValueError:
+        raise GrammarError(f"{place}: {name!r} is no class of faults") from None
+
+
+def _severity(place: str, word: str) -> FaultSeverity:
+    return FaultSeverity[_one_of(place, "severity", word, tuple(one.word for one in FaultSeverity)).upper()]
+
+
+def _one_of(place: str, key: str, word: str, words: tuple[str, ...]) -> str:
+    if word not in words:
+        raise GrammarError(f"{place}: {key} {word!r} must be one of {', '.join(words)}")
+    return word
