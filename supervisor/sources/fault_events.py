@@ -93,7 +93,7 @@ class Events:
         )
         return Event(
             finding=finding,
-            group=row.grouping.event,
+            group=row.event,
             rank=row.rank,
             within_s=row.grouping.within_s,
             last_s=at_s,
@@ -107,7 +107,7 @@ class Events:
                 continue
             known = event.finding.device
             same = known == device or known is None or device is None
-            if event.group == row.grouping.event and same:
+            if event.group == row.event and same:
                 return event
             if row.aftermath and event.of_card:
                 return event
@@ -125,7 +125,7 @@ class Events:
             lines=before.lines + 1,
         )
         weightier = (match.row.rank, match.severity) > (event.rank, before.severity)
-        if weightier and event.group == match.row.grouping.event and not match.row.detail:
+        if weightier and event.group == match.row.event and not match.row.detail:
             after = replace(
                 after, fault=match.fault, remedy=match.remedy, source=match.row.source, what=match.what or before.what
             )

@@ -18,8 +18,8 @@ NEIGHBOURS = 40
 NEIGHBOUR_S = 1.5
 """... and so many seconds; whole seconds are all that some prefixes tell."""
 _DRIVER_CARD = re.compile(
-    r"(?:^|[\s:;\]])(?:amdgpu|radeon|nvidia|NVRM: GPU) "
-    r"(?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]): "
+    r"(?:^|[\s:;\]])(?:amdgpu|radeon|nvidia|NVRM: GPU|NVRM: The NVIDIA GPU) "
+    r"(?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])(?:: |$)"
 )
 
 

@@ -38,7 +38,7 @@ DEVICES = ("card", "pci", "disk", "host", "none")
 """What a row can be about: a card by its driver, any PCI device, a disk, the machine, or nothing that has a name."""
 _ROW_KEYS = frozenset(
     {"class", "severity", "speaker", "pattern", "needles", "device", "remedy", "source", "examples"}
-    | {"codes", "rank", "detail", "aftermath", "user", "what"}
+    | {"codes", "rank", "detail", "aftermath", "event", "user", "what"}
 )
 _REQUIRED = ("class", "severity", "pattern", "device", "remedy", "source", "examples")
 
@@ -88,6 +88,8 @@ class Row:
     source: str
     examples: tuple[str, ...]
     grouping: Grouping
+    event: str
+    """The row's own, or that of its class."""
     rank: int
     what: str | None = None
     codes: Mapping[str, Code] = field(default_factory=dict)
@@ -231,6 +233,7 @@ class _Reader:
             source=str(raw["source"]),
             examples=tuple(raw["examples"]),
             grouping=grouping,
+            event=str(raw.get("event", grouping.event)),
             rank=int(raw.get("rank", grouping.rank)),
             what=raw.get("what"),
             codes=self._named(place, "codes", self._codes, raw["codes"]) if "codes" in raw else {},

@@ -157,14 +157,14 @@ LINE = "amdgpu: ring gfx timeout"
         ("[    2.304006] kernel: ", 2.304006),
         ("[    2.304006] host kernel: ", 2.304006),
         ("[  +0.000844] ", None),
-        ("[Sat Nov 21 03:00:15 2026] ", ...),
-        ("2026-11-21T03:00:15,652667+00:00 ", ...),
-        ("2025-01-06T14:37:38+0100 archdesktop kernel: ", ...),
-        ("2025-01-06T14:37:38.123456+01:00 archdesktop kernel: [ 12.5] ", ...),
-        ("Mon 2025-01-06 14:37:38 CET archdesktop kernel: ", ...),
+        ("[Sat Nov 21 03:00:15 2026] ", "some"),
+        ("2026-11-21T03:00:15,652667+00:00 ", "some"),
+        ("2025-01-06T14:37:38+0100 archdesktop kernel: ", "some"),
+        ("2025-01-06T14:37:38.123456+01:00 archdesktop kernel: [ 12.5] ", "some"),
+        ("Mon 2025-01-06 14:37:38 CET archdesktop kernel: ", "some"),
         ("kern  :err   : [ 5334.652667] ", 5334.652667),
         ("kern  :crit  : [  424.414068] [   T5607] ", 424.414068),
-        ("kern  :warn  : 2025-01-21T04:41:44,283302+00:00 ", ...),
+        ("kern  :warn  : 2025-01-21T04:41:44,283302+00:00 ", "some"),
         ("Jan 06 14:37:38 archdesktop kernel: ", 52658.0),
         ("Jan  6 14:37:38 archdesktop kernel: [ 12.5] ", 52658.0),
         ("Jan 15 00:53:02 kernel: ", 3182.0),
@@ -176,10 +176,10 @@ LINE = "amdgpu: ring gfx timeout"
         ("> [ 12.5] ", 12.5),
     ],
 )
-def test_the_prefixes_of_every_tool_come_off(prefix: str, at_s: float | None) -> None:
+def test_the_prefixes_of_every_tool_come_off(prefix: str, at_s: float | str | None) -> None:
     line = log_line(prefix + LINE + "\n")
     assert (line.message, line.user) == (LINE, False)
-    if at_s is ...:
+    if at_s == "some":
         assert line.at_s is not None
     else:
         assert line.at_s == at_s
