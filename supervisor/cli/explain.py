@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from supervisor.cli.app import App, CliError, json_option, pass_app
+from supervisor.cli.app import App, json_option, pass_app
 from supervisor.cli.saved import read_saved
 from supervisor.cli.table import Pen
-from supervisor.core.harmless import one_line, sanitized
+from supervisor.core.harmless import one_line
 from supervisor.sources.explained import explained
 from supervisor.sources.fault_events import Finding
 
@@ -39,8 +39,7 @@ def command(app: App, file: str | None, smi: str | None) -> None:
         return
     found = explained(read_saved(file or "-"))
     if app.json:
-        for one in found:
-            app.print_json_line(sanitized(as_json(one)))
+        app.print_json_lines(map(as_json, found))
         return
     app.print("\n\n".join(told(one, app.pen) for one in found) or "nothing in it tells of a fault that is known here")
 
@@ -81,6 +80,3 @@ def _process(finding: Finding) -> str | None:
 
 def _known(parts: Iterable[str | None]) -> Iterable[str]:
     return (part for part in parts if part)
-
-
-__all__ = ["CliError", "as_json", "command", "told"]
