@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -141,6 +141,11 @@ class App:
     def print_json(self, value: object) -> None:
         """Print one JSON document; strings from jobs and kernel are made harmless in it too."""
         click.echo(json.dumps(sanitized(value), indent=2, ensure_ascii=False))
+
+    def print_json_lines(self, values: Iterable[object]) -> None:
+        """Print one JSON object a line, made harmless as in `print_json`."""
+        for value in values:
+            click.echo(json.dumps(sanitized(value), ensure_ascii=False))
 
 
 def _wants_json(context: click.Context) -> bool:

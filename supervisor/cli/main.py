@@ -26,7 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "checkpoints": ("supervisor.cli.checkpoints", "The checkpoints of a job, and which of them are proven."),
     "account": ("supervisor.cli.account", "Where every second of a job's life went, and what each fault cost."),
     "reload": ("supervisor.cli.reload", "Have the daemon read its configuration again."),
-    "explain": ("supervisor.cli.explain", "What a saved output of rocm-smi, amd-smi or nvidia-smi says."),
+    "explain": ("supervisor.cli.explain", "What a kernel log, a training's output or a saved rocm-smi says."),
     "doctor": ("supervisor.cli.doctor", "What is in order here and what is not."),
     "config": ("supervisor.cli.config", "Check the configuration."),
     "setup": ("supervisor.cli.setup", "Install as a service."),

@@ -195,6 +195,13 @@ class FaultClass(Enum):
     BLAS = "blas"
     DATA_LOADER = "data_loader"
     DISK_FULL = "disk_full"
+    NO_GPU = "no_gpu"
+    NCCL_TIMEOUT = "nccl_timeout"
+    NCCL_ERROR = "nccl_error"
+    """NCCL's, and RCCL's, which says NCCL too."""
+    ASSERTION = "assertion"
+    COMPILE = "compile"
+    NAN = "nan"
 
 
 class FaultSeverity(IntEnum):
@@ -277,6 +284,9 @@ class OutputFinding:
     at: Moment
     fault: FaultClass
     line: str
+    fatal: bool = True
+    """Whether a training that says so ends of it, as a rule."""
+    remedy: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

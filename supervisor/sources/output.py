@@ -14,10 +14,12 @@ from pathlib import Path
 from supervisor.core import folder
 from supervisor.core.moments import Moment
 from supervisor.core.readings import OutputFinding
-from supervisor.sources import output_grammar
 from supervisor.sources.folding import Folded, Folder
+from supervisor.sources.grammar import LINE_LIMIT
 from supervisor.sources.output_files import FoldedText, RawFile
-from supervisor.sources.output_grammar import LINE_LIMIT, Progress
+from supervisor.sources.output_grammar import findings
+from supervisor.sources.progress import Progress
+from supervisor.sources.progress_lines import progress
 
 BYTES_PER_READ = 1 << 20
 BEHIND_LIMIT_BYTES = 4 << 20
@@ -114,13 +116,12 @@ class OutputReader:
     def _page(self, folded: Folded, now: Moment, new_bytes: int, skipped: int = 0, behind: int = 0) -> OutputPage:
         last = self._folder.current or next((line for line in reversed(folded.lines) if line), "")
         self._last_line = last[:LINE_LIMIT] or self._last_line
-        found = output_grammar.findings(folded.segments)
         return OutputPage(
             new_bytes=new_bytes,
             lines=tuple(folded.lines),
             last_line=self._last_line,
-            findings=tuple(OutputFinding(at=now, fault=fault, line=line) for fault, line in found),
-            progress=output_grammar.progress(folded.segments),
+            findings=tuple(findings(folded.segments, now)),
+            progress=progress(folded.segments),
             skipped_bytes=skipped,
             behind_bytes=behind,
             problem=self._keep(folded.lines),

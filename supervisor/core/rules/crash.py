@@ -116,10 +116,11 @@ class Crash:
         return _raised(history)
 
     def _printed(self, history: History, status: ExitStatus) -> Cause | None:
-        found = [one for one in history.output if self._near(one.at, status.at)]
+        found = [one for one in history.output if one.fatal and self._near(one.at, status.at)]
         if not found:
             return None
-        return Cause(fault=found[-1].fault.value, text=f"{status.words}: {found[-1].line}")
+        fault = NON_FINITE if found[-1].fault is FaultClass.NAN else found[-1].fault.value
+        return Cause(fault=fault, text=f"{status.words}: {found[-1].line}")
 
     def _near(self, at: Moment, end: Moment) -> bool:
         return abs(end.seconds_since(at)) <= self.tail_s

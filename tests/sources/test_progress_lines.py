@@ -1,0 +1,165 @@
+"""Progress is read from what frameworks really print, and from nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.sources.folding import clean
+from supervisor.sources.progress import Progress
+from supervisor.sources.progress_lines import progress, progress_in
+
+
+def excerpts(corpus: Path, framework: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for line in (corpus / "training/excerpts.jsonl").read_text().splitlines():
+        excerpt = json.loads(line)
+        if excerpt["framework"] == framework:
+            yield clean(str(excerpt["text"])), excerpt["facts"]
+
+
+def read(line: str) -> Progress:
+    seen = progress_in(line)
+    assert seen is not None, line
+    return seen
+
+
+def test_every_recorded_ultralytics_frame_is_read_exactly(corpus: Path) -> None:
+    frames = 0
+    for line, facts in excerpts(corpus, "ultralytics"):
+        if "total_steps" not in facts:
+            assert progress(line.split("\n")) is None
+            continue
+        seen = read(line)
+        assert (seen.epoch, seen.epochs) == (facts["epoch"] - 1, facts["total_epochs"])
+        assert (seen.batch, seen.batches, seen.is_nan) == (facts["step"], facts["total_steps"], facts["nan"])
+        assert list(seen.losses.values()) == list(facts["loss"].values())
+        assert seen.rate_per_s == (None if facts["it_per_s"] is None else pytest.approx(facts["it_per_s"], rel=0.01))
+        frames += 1
+    assert frames > 100
+
+
+def test_every_recorded_lightning_frame_is_read_exactly(corpus: Path) -> None:
+    frames = 0
+    for line, facts in excerpts(corpus, "lightning"):
+        seen = read(line)
+        assert (seen.shape, seen.epoch, seen.batch) == ("lightning", facts["epoch"], facts["step"])
+        assert (seen.batches, seen.rate_per_s, seen.is_nan) == (facts["total_steps"], facts["it_per_s"], facts["nan"])
+        assert dict(seen.losses) == facts["loss"]
+        frames += 1
+    assert frames > 5
+
+
+def test_every_recorded_dictionary_of_the_trainer_is_read_exactly(corpus: Path) -> None:
+    logs = 0
+    for line, facts in excerpts(corpus, "hf-trainer"):
+        seen = read(line)
+        assert (seen.part, list(seen.not_finite)) == (facts["epoch"], facts["nan_keys"])
+        assert (seen.grad_norm, seen.lr) == (facts.get("grad_norm"), facts.get("learning_rate"))
+        assert dict(seen.losses) == {name: value for name, value in facts.items() if name.endswith("loss")}
+        logs += 1
+    assert logs > 10
+
+
+def test_samples_of_an_own_loop_are_not_taken_for_steps(corpus: Path) -> None:
+    lines = [(line, facts) for line, facts in excerpts(corpus, "pytorch") if "samples" in facts]
+    assert lines
+    for line, facts in lines:
+        seen = read(line)
+        assert (seen.epoch, seen.samples, seen.step) == (facts["epoch"] - 1, facts["samples"], None)
+        assert seen.loss == facts["loss"]
+
+
+@pytest.mark.parametrize(
+    ("line", "epoch", "batch", "batches", "step", "loss"),
+    [
+        ("Epoch 0/1  ━━━━━━━━━━━ 20/20 0:00:00 • 0:00:00 840.69it/s v_num: 0 train_loss: 0.25", 0, 20, 20, 20, 0.25),
+        ("Epoch 3/10:  45%|████▌     | 9/20 [00:01<00:01, 8.1it/s, loss=0.5]", 2, 9, 20, 49, 0.5),
+        ("Train epoch [2/5]: 50%|█████     | 5/10 [00:01<00:01, 1.50s/it]", 1, 5, 10, 15, None),
+        ("iter 340: loss 2.4123, time 61.20ms, mfu 12.00%", None, 340, None, 340, 2.4123),
+        ("step 120/4000 | loss=1.5 | lr: 0.001", None, 120, 4000, 120, 1.5),
+        ("Epoch: [4][ 10/100]\tTime  0.07 (  0.10)\tLoss 6.9e+00 (7.0e+00)", 4, 10, 100, 410, 6.9),
+        ("11/21 10:00:00 - mmengine - INFO - Epoch(train)  [2][ 50/100]  lr: 1.0e-02  loss: 0.3",
+         1, 50, 100, 150, 0.3),
+        (" 12%|█▎        | 4/32 [00:00<00:00, 139.22it/s]", None, 4, 32, None, None),
+        ("{'loss': '0.6928', 'grad_norm': '0.55', 'learning_rate': '4.5e-05', 'epoch': '0.25'}",
+         0, None, None, None, 0.6928),
+    ],
+)  # fmt: skip
+def test_other_frameworks_and_own_loops_are_read(  # noqa: PLR0917 - a row of a table
+    line: str, epoch: int | None, batch: int | None, batches: int | None, step: int | None, loss: float | None
+) -> None:
+    seen = read(line)
+    assert (seen.epoch, seen.batch, seen.batches, seen.step, seen.loss) == (epoch, batch, batches, step, loss)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Epoch    GPU_mem   box_loss   cls_loss   dfl_loss  Instances       Size",
+        "                 Class     Images  Instances      Box(P          R      mAP50  mAP50-95): 100%",
+        "train: Scanning /data/labels.cache... 329299 images, 12 backgrounds, 0 corrupt: 100% 329299/329299",
+        "stepping into the model, iterations are counted later",
+        "{'name': 'person', 'id': 0}",
+        "GPU 0 has a total capacity of 5.98 GiB",
+        "Epochs are done",
+    ],
+)
+def test_what_only_looks_like_it_is_no_training(line: str) -> None:
+    seen = progress_in(line)
+    assert seen is None or (seen.shape == "bar" and seen.step is None)
+
+
+def test_nan_is_told_by_name_and_never_as_a_number() -> None:
+    seen = read("Epoch 1:  75%|███████▌  | 15/20 [00:00<00:00, 9.7it/s, train_loss=nan.0, val_loss=0.3]")
+    assert (seen.not_finite, seen.loss, seen.losses["val_loss"]) == (("train_loss",), None, 0.3)
+    frame = "3/100       2.1G        nan      1.234      inf         13        640:"
+    seen = read(frame + "  16%|█▌        | 3200/20582 [02:57<16:05, 18.00it/s]")
+    assert (seen.loss, len(seen.not_finite), seen.batch, seen.batches) == (None, 2, 3200, 20582)
+
+
+@pytest.mark.parametrize("losses", ["0.7", "1.1 2.2 3.3 4.4", "1 2 3 4 5"])
+def test_any_task_s_number_of_losses_is_read(losses: str) -> None:
+    """Classification prints one loss, segmentation four, pose five."""
+    seen = read(f"  1/2   1.5G   {losses}   13   640: 50% ━━━━━━────── 3/6 2.1it/s 0.1s<2.4s")
+    assert seen.loss == pytest.approx(sum(map(float, losses.split())))
+
+
+def test_the_newest_line_that_tells_of_it_counts() -> None:
+    lines = ["iter 1: loss 3", "iter 2: loss 2", "saving checkpoint"]
+    seen = progress(lines)
+    assert seen is not None
+    assert seen.step == 2
+
+
+WORDS = st.sampled_from(
+    [
+        "Epoch ",
+        "epoch: [",
+        "1/2",
+        "0G",
+        "nan",
+        "100%|",
+        "━━",
+        "6/6",
+        "it/s",
+        "{'loss': ",
+        "'epoch': 1}",
+        "iter 9: ",
+        "\t",
+        "%",
+    ]
+)
+
+
+@given(st.lists(st.lists(WORDS | st.text(max_size=12), max_size=14).map("".join), max_size=4))
+def test_no_text_makes_it_raise_or_see_a_number_that_is_none(lines: list[str]) -> None:
+    seen = progress(lines)
+    if seen is not None:
+        assert all(value is None or value == value for value in seen.losses.values())  # noqa: PLR0124 - NaN differs
+        assert seen.batch is None or seen.batch >= 0
