@@ -27,6 +27,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "account": ("supervisor.cli.account", "Where every second of a job's life went, and what each fault cost."),
     "reload": ("supervisor.cli.reload", "Have the daemon read its configuration again."),
     "explain": ("supervisor.cli.explain", "What a kernel log, a training's output or a saved rocm-smi says."),
+    "replay": ("supervisor.cli.replay", "What the rules would have said of a recorded attempt, and when."),
+    "export": ("supervisor.cli.export", "A recorded attempt as a folder that replays elsewhere."),
     "doctor": ("supervisor.cli.doctor", "What is in order here and what is not."),
     "config": ("supervisor.cli.config", "Check the configuration."),
     "setup": ("supervisor.cli.setup", "Install as a service."),

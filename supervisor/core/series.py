@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Reversible
 from typing import Protocol, TypeVar
 
 from supervisor.core.moments import Moment
@@ -38,6 +38,16 @@ def run_of(readings: Iterable[R], holds: Callable[[R], bool | None], now: Moment
             break
         run.append(reading)
     return tuple(reversed(run))
+
+
+def newest_of(readings: Reversible[R], known: Callable[[R], bool], now: Moment) -> R | None:
+    """Return the newest reading of which enough is known, None where that is older than FRESH_S."""
+    for reading in reversed(readings):
+        if now.seconds_since(reading.at) > FRESH_S:
+            return None
+        if known(reading):
+            return reading
+    return None
 
 
 def lasted_s(run: tuple[R, ...]) -> float:

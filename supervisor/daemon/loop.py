@@ -7,7 +7,6 @@ no file, sends no signal and decides nothing itself: `core` decides, `Hands` act
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from supervisor.core.job import ALIVE, Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.core.readings import StepRecord
 from supervisor.core.rules import Rule
+from supervisor.core.urgent import can_wait
 from supervisor.daemon.attempt_watch import Clock
 from supervisor.daemon.inbox import Inbox, Inquiry
 
@@ -120,7 +120,7 @@ class Loop:
             self._record.event(event, self._of(event))
             for dossier in self._concerned(event):
                 self._apply(dossier, event)
-                if not _can_wait(event):
+                if not can_wait(event):
                     acts.extend((decision, dossier) for decision in self._decide(dossier, now))
         for decision, dossier in acts:
             self._hands.act(decision, dossier.job, dossier.history)
@@ -199,23 +199,6 @@ class Loop:
             inquiry.answer.set_result(inquiry.question())
         except Exception as error:  # noqa: BLE001 - the error belongs to whoever asked
             inquiry.answer.set_exception(error)
-
-
-def _can_wait(event: ev.Event) -> bool:
-    """Whether the next tick is soon enough to judge by: readings and steps that are as they should be."""
-    match event:
-        case ev.StepsMade():
-            return all(_finite(one.loss) and _finite(one.grad_norm) for one in event.records)
-        case ev.GpusRead() | ev.HostRead() | ev.ProcessesRead() | ev.AlertTried() | ev.CheckpointSeen():
-            return True
-        case ev.OutputSeen() | ev.KernelSaid():
-            return not event.findings
-        case _:
-            return False
-
-
-def _finite(value: float | None) -> bool:
-    return value is None or math.isfinite(value)
 
 
 def _belongs(event: ev.Event, job: Job) -> bool:

@@ -1,0 +1,24 @@
+"""Which events are judged at once and which can wait for the next tick; it judges nothing."""
+
+from __future__ import annotations
+
+import math
+
+from supervisor.core import events as ev
+
+
+def can_wait(event: ev.Event) -> bool:
+    """Whether the next tick is soon enough to judge by: readings and steps that are as they should be."""
+    match event:
+        case ev.StepsMade():
+            return all(_finite(one.loss) and _finite(one.grad_norm) for one in event.records)
+        case ev.GpusRead() | ev.HostRead() | ev.ProcessesRead() | ev.AlertTried() | ev.CheckpointSeen():
+            return True
+        case ev.OutputSeen() | ev.KernelSaid():
+            return not event.findings
+        case _:
+            return False
+
+
+def _finite(value: float | None) -> bool:
+    return value is None or math.isfinite(value)

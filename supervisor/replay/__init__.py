@@ -1,0 +1,1 @@
+"""Recorded attempts, judged again by the rules as they are now."""

@@ -1,0 +1,63 @@
+"""Runs the rules over a recording, as fast as they go; they are the daemon's own, and nothing is acted on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from supervisor.core import events as ev
+from supervisor.core.decide import judge
+from supervisor.core.flags import RedFlag
+from supervisor.core.history import History
+from supervisor.core.moments import Moment
+from supervisor.core.rules import Rule
+from supervisor.core.urgent import can_wait
+from supervisor.replay.recording import Recording
+
+TICK_S = 1.0
+"""The daemon ticks four times a second; a replay tells the second."""
+LONGEST_SILENCE_S = 7 * 86400.0
+"""Ticks that bridge a gap in a recording; a longer one is a clock that went wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fired:
+    """A flag, and when it would have risen for the first time."""
+
+    after_s: float
+    """Since the launch."""
+    step: int | None
+    """The last step that was known then."""
+    flag: RedFlag
+
+
+def replay(recording: Recording, rules: Iterable[Rule], tick_s: float = TICK_S) -> Iterator[Fired]:
+    """Yield every flag with the second of its first rise, each trouble once, as a daemon tells it.
+
+    The recording goes on after a flag that would have stopped the attempt: it shows what happened then.
+    """
+    asked = [rule for rule in rules if rule.enabled]
+    history = History(now=recording.launched_at, launched_at=recording.launched_at, gpus_used=recording.gpus_used)
+    told: set[object] = set()
+    for event in _ticking(recording.events(), recording.launched_at, tick_s):
+        history.add(event)
+        if can_wait(event):
+            continue
+        for flag in judge(asked, history):
+            if flag.key not in told:
+                told.add(flag.key)
+                after_s = flag.at.seconds_since(recording.launched_at)
+                yield Fired(after_s=after_s, step=history.steps[-1].step if history.steps else None, flag=flag)
+
+
+def _ticking(events: Iterable[ev.Event], began: Moment, tick_s: float) -> Iterator[ev.Event]:
+    """Return the events with the ticks between them."""
+    due = began.monotonic_s + tick_s
+    for event in events:
+        gap_s = event.at.monotonic_s - due
+        while due <= event.at.monotonic_s and gap_s <= LONGEST_SILENCE_S:
+            yield ev.Tick(at=event.at.at_monotonic(due))
+            due += tick_s
+        if gap_s > LONGEST_SILENCE_S:
+            due = event.at.monotonic_s + tick_s
+        yield event

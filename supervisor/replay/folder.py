@@ -1,0 +1,159 @@
+"""A recording as a folder that can be carried elsewhere; what is not sound in it is named with its line.
+
+recording.json    {"version": 1, "job", "attempt", "launched_at", "gpus_used", "rules", "made_of"}
+events.jsonl.gz   {"kind": ..., ...} a line, in the order of time: the events of `core/events.py`, without steps
+steps.csv.gz      monotonic_s,unix_s,step,epoch,loss,lr,grad_norm,gpu_memory_bytes,data_wait_s: a line a step
+buckets.jsonl.gz  older steps, folded into ten seconds
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any, get_args
+
+import msgspec
+
+from supervisor.core import events as ev
+from supervisor.core.moments import Moment
+from supervisor.core.readings import StepRecord
+from supervisor.replay.recording import Recording
+from supervisor.store.bodies import kind_of
+from supervisor.store.records import StepBucket
+
+VERSION = 1
+HEAD, EVENTS, STEPS, BUCKETS = "recording.json", "events.jsonl.gz", "steps.csv.gz", "buckets.jsonl.gz"
+COLUMNS = ("monotonic_s", "unix_s", "step", "epoch", "loss", "lr", "grad_norm", "gpu_memory_bytes", "data_wait_s")
+
+
+class RecordingError(ValueError):
+    """A folder holds no recording that can be replayed; says which file, which line and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Head:
+    version: int
+    job: str
+    attempt: int
+    launched_at: Moment
+    gpus_used: tuple[str, ...] = ()
+    rules: dict[str, dict[str, Any]]
+    made_of: str = ""
+
+
+def event_types() -> dict[str, type[ev.Event]]:
+    """Return every kind of event by the name that the record gives it."""
+    kinds = (one for union in (ev.AttemptEvent, ev.MachineEvent) for one in get_args(union))
+    return {_kind(one): one for one in (*kinds, ev.Asked)}
+
+
+def write(recording: Recording, folder: Path) -> None:
+    """Write a recording into a new folder; raise FileExistsError where something is there, OSError where it fails."""
+    folder.mkdir(parents=True)
+    head = {name: getattr(recording, name) for name in ("job", "attempt", "launched_at", "gpus_used", "made_of")}
+    head |= {"version": VERSION, "rules": {name: dict(one) for name, one in recording.rules.items()}}
+    (folder / HEAD).write_bytes(msgspec.json.format(msgspec.json.encode(head), indent=2) + b"\n")
+    with _packed(folder / EVENTS) as out:
+        for fact in recording.facts:
+            out.write(json.dumps({"kind": kind_of(fact), **_plain(fact)}, ensure_ascii=False) + "\n")
+    with _packed(folder / STEPS) as out:
+        rows = csv.writer(out)
+        rows.writerow(COLUMNS)
+        rows.writerows(_row(one) for one in recording.steps)
+    with _packed(folder / BUCKETS) as out:
+        for bucket in recording.buckets:
+            out.write(json.dumps(asdict(bucket)) + "\n")
+
+
+def read(folder: Path) -> Recording:
+    """Return the recording in a folder; raise RecordingError where it is none."""
+    try:
+        head = msgspec.json.decode((folder / HEAD).read_bytes(), type=_Head)
+    except OSError as error:
+        raise RecordingError(f"{folder / HEAD}: {error.strerror}; supervisorctl export JOB FOLDER writes one") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise RecordingError(f"{folder / HEAD}: {error}") from None
+    if head.version != VERSION:
+        raise RecordingError(f"{folder / HEAD}: version {head.version}, this program replays version {VERSION}")
+    return Recording(
+        job=head.job,
+        attempt=head.attempt,
+        launched_at=head.launched_at,
+        gpus_used=head.gpus_used,
+        rules=head.rules,
+        made_of=head.made_of or str(folder),
+        facts=tuple(_in_order(_each(folder / EVENTS, _event), folder / EVENTS)),
+        buckets=tuple(_each(folder / BUCKETS, lambda line: msgspec.json.decode(line, type=StepBucket))),
+        steps=tuple(_each(folder / STEPS, _step, skip=1)),
+    )
+
+
+def _event(line: str) -> ev.Event:
+    fields = json.loads(line)
+    if not isinstance(fields, dict):
+        raise ValueError("is no object")
+    kind = event_types().get(fields.pop("kind", ""))
+    if kind is None:
+        raise ValueError("names no kind of event that is known here")
+    return msgspec.convert(fields, type=kind, strict=False)
+
+
+def _step(line: str) -> StepRecord:
+    values = next(csv.reader([line]))
+    if len(values) != len(COLUMNS):
+        raise ValueError(f"has {len(values)} columns, not {len(COLUMNS)}")
+    monotonic_s, unix_s, step, epoch, loss, lr, grad_norm, memory, wait = values
+    return StepRecord(
+        at=Moment(float(monotonic_s), float(unix_s)),
+        step=int(step),
+        epoch=int(epoch) if epoch else None,
+        loss=float(loss) if loss else None,
+        lr=float(lr) if lr else None,
+        grad_norm=float(grad_norm) if grad_norm else None,
+        gpu_memory_bytes=int(memory) if memory else None,
+        data_wait_s=float(wait) if wait else None,
+    )
+
+
+def _row(one: StepRecord) -> list[object]:
+    values = (one.step, one.epoch, one.loss, one.lr, one.grad_norm, one.gpu_memory_bytes, one.data_wait_s)
+    return [repr(one.at.monotonic_s), repr(one.at.unix_s), *("" if value is None else value for value in values)]
+
+
+def _each(path: Path, made: Any, skip: int = 0) -> Iterator[Any]:
+    if not path.exists():
+        return
+    number = 0
+    try:
+        with gzip.open(path, "rt", encoding="utf-8", newline="") as lines:
+            for number, line in enumerate(lines, start=1):
+                if number > skip:
+                    yield made(line.rstrip("\r\n"))
+    except (ValueError, EOFError, OSError, msgspec.MsgspecError) as error:
+        raise RecordingError(f"{path}: line {number}: {error}") from None
+
+
+def _in_order(facts: Iterable[ev.Event], path: Path) -> Iterator[ev.Event]:
+    last = float("-inf")
+    for number, fact in enumerate(facts, start=1):
+        if not fact.at.monotonic_s >= last:
+            raise RecordingError(f"{path}: line {number}: is earlier than the line before it")
+        last = fact.at.monotonic_s
+        yield fact
+
+
+def _plain(fact: ev.Event) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(fact, enc_hook=repr, str_keys=True)
+    return plain
+
+
+def _kind(event: type[ev.Event]) -> str:
+    return kind_of(object.__new__(event))
+
+
+def _packed(path: Path) -> IO[str]:
+    return gzip.open(path, "wt", encoding="utf-8", newline="")

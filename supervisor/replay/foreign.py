@@ -1,0 +1,195 @@
+"""Makes a recording of what others kept: a training's log, a kernel log, a table of readings; it guesses no time.
+
+Times are taken where they stand: in front of a line, in a telemetry table, or from a progress bar's own rate. What
+bears none belongs to the moment of what came before it. Clocks that count from a boot and clocks of the wall cannot
+be told apart in a log, so each file is laid beside the others from its own first line.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from math import isfinite
+from pathlib import Path
+
+from supervisor.core import events as ev
+from supervisor.core.moments import Moment
+from supervisor.core.readings import (
+    FaultSeverity,
+    GpuReading,
+    KernelFinding,
+    OutputFinding,
+    Stage,
+    StepRecord,
+)
+from supervisor.replay.folder import RecordingError
+from supervisor.replay.recording import Recording
+from supervisor.sources.findings import findings_in
+from supervisor.sources.folding import clean
+from supervisor.sources.kernel_grammar import kernel_grammar
+from supervisor.sources.log_lines import log_line
+from supervisor.sources.output_grammar import findings
+from supervisor.sources.progress import Progress
+from supervisor.sources.progress_lines import progress_in
+
+JOB = "foreign"
+LONGEST_BYTES = 1 << 30
+BEGAN = Moment(0.0, 0.0)
+
+
+def of_files(log: Path | None, kernel: Path | None, telemetry: Path | None) -> Recording:
+    """Return a recording of the files that are given; raise RecordingError naming the file and the line at fault."""
+    parts: list[ev.Event] = []
+    steps: tuple[StepRecord, ...] = ()
+    if log is not None:
+        told, steps = _training(_text(log))
+        parts += told
+    if kernel is not None:
+        parts += _kernel(_text(kernel))
+    if telemetry is not None:
+        parts += _readings(_text(telemetry), telemetry)
+    given = [str(one) for one in (log, kernel, telemetry) if one is not None]
+    if not parts and not steps:
+        raise RecordingError(f"{', '.join(given)}: holds no progress, no fault and no reading that is known here")
+    facts = tuple(sorted(parts, key=lambda one: one.at.monotonic_s))
+    return Recording(job=JOB, attempt=1, launched_at=BEGAN, made_of=", ".join(given), facts=facts, steps=steps)
+
+
+def _training(text: str) -> tuple[list[ev.Event], tuple[StepRecord, ...]]:
+    """Return what a training's output tells, and its steps: one a line of progress."""
+    clock = _Clock()
+    told: list[ev.Event] = []
+    steps: list[StepRecord] = []
+    for line in text.split("\n"):
+        for frame in line.split("\r"):
+            shown = clean(frame)
+            seen = progress_in(shown)
+            at = clock.after(shown, seen)
+            found = tuple(findings([shown], at))
+            if found:
+                told.append(_output(at, found))
+            if seen is not None and seen.step is not None and (not steps or seen.step > steps[-1].step):
+                steps.append(_step(at, seen))
+    if steps:
+        told.insert(0, ev.StageEntered(at=steps[0].at, job=JOB, attempt=1, stage=Stage.STEP))
+    return told, tuple(steps)
+
+
+class _Clock:
+    """Tells when a line was printed, in seconds since the first."""
+
+    def __init__(self) -> None:
+        self._first_s: float | None = None
+        self._now_s = 0.0
+        self._step = 0
+
+    def after(self, line: str, seen: Progress | None) -> Moment:
+        """Return the moment of the next line; time does not run back."""
+        at_s = log_line(line).at_s
+        if at_s is not None:
+            self._first_s = at_s if self._first_s is None else self._first_s
+            self._now_s = max(self._now_s, at_s - self._first_s)
+        elif seen is not None and seen.step is not None and seen.rate_per_s:
+            self._now_s += max(0, seen.step - self._step) / seen.rate_per_s
+        if seen is not None and seen.step is not None:
+            self._step = max(self._step, seen.step)
+        return BEGAN.plus(self._now_s)
+
+
+def _output(at: Moment, found: tuple[OutputFinding, ...]) -> ev.OutputSeen:
+    line = found[-1].line
+    return ev.OutputSeen(at=at, job=JOB, attempt=1, new_bytes=len(line), last_line=line, findings=found)
+
+
+def _step(at: Moment, seen: Progress) -> StepRecord:
+    losses = [value for name, value in seen.losses.items() if not name.startswith(("val", "eval"))]
+    nan = float("nan") if seen.not_finite else None
+    return StepRecord(
+        at=at,
+        step=seen.step or 0,
+        epoch=seen.epoch,
+        loss=nan if None in losses else seen.loss,
+        lr=seen.lr,
+        grad_norm=nan if "grad_norm" in seen.not_finite else seen.grad_norm,
+    )
+
+
+def _kernel(text: str) -> Iterator[ev.KernelSaid]:
+    lines = text.split("\n")
+    first_s: float | None = None
+    for finding in findings_in(lines, kernel_grammar()):
+        at_s = log_line(lines[finding.line_number - 1]).at_s
+        first_s = _first_time(lines) if first_s is None else first_s
+        at = BEGAN.plus(max(0.0, (at_s or 0.0) - (first_s or 0.0)))
+        said = KernelFinding(
+            at=at,
+            sequence=finding.line_number,
+            fault=finding.fault,
+            fatal=finding.severity is FaultSeverity.FATAL,
+            gpu=finding.device,
+            line=finding.line,
+            pid=finding.pid,
+        )
+        yield ev.KernelSaid(at=at, findings=(said,), sequence=finding.line_number)
+
+
+def _first_time(lines: list[str]) -> float | None:
+    return next((at_s for line in lines if (at_s := log_line(line).at_s) is not None), None)
+
+
+_TIME = ("unix_s", "at_unix_s", "at", "time", "seconds")
+_CONVERT: Mapping[str, Callable[[str], object]] = {"int": lambda text: int(float(text)), "float": float, "str": str}
+
+
+def _readings(text: str, path: Path) -> Iterator[ev.GpusRead]:
+    """Return the readings of a table: CSV with a head, or an object a line; columns bear the names of `GpuReading`."""
+    first_s: float | None = None
+    for number, row in _rows(text, path):
+        time = next((row[name] for name in _TIME if row.get(name) not in (None, "")), None)
+        try:
+            at_s = float(str(time))
+            if not isfinite(at_s):
+                raise ValueError("not finite")
+            first_s = at_s if first_s is None else first_s
+            at = BEGAN.plus(max(0.0, at_s - first_s))
+            known = {one.name: one.type for one in fields(GpuReading)}
+            values = {
+                name: _value(str(known[name]), value)
+                for name, value in row.items()
+                if name in known and name != "at" and value not in (None, "")
+            }
+            values = {"gpu": "gpu0", "source": str(path), **values}
+            yield ev.GpusRead(at=at, readings=(GpuReading(at=at, **values),))  # type: ignore[arg-type] # as named
+        except (TypeError, ValueError, OverflowError) as error:
+            wanted = f"a time in one of {', '.join(_TIME)}, and columns named as in supervisorctl gpus --json"
+            raise RecordingError(f"{path}: line {number}: {error}; wanted is {wanted}") from None
+
+
+def _rows(text: str, path: Path) -> Iterator[tuple[int, dict[str, object]]]:
+    if not text.lstrip().startswith("{"):
+        for number, row in enumerate(csv.DictReader(text.splitlines()), start=2):
+            yield number, {str(name): value for name, value in row.items()}
+        return
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.strip():
+            try:
+                yield number, dict(json.loads(line))
+            except (ValueError, TypeError) as error:
+                raise RecordingError(f"{path}: line {number}: {error}") from None
+
+
+def _value(kind: str, value: object) -> object:
+    convert = _CONVERT.get(kind.split(" |", maxsplit=1)[0])
+    if convert is None or isinstance(value, (list, dict)):
+        raise ValueError(f"a field of type {kind} cannot stand in a table")
+    return convert(str(value))
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(LONGEST_BYTES).decode("utf-8", "backslashreplace")
+    except OSError as error:
+        raise RecordingError(f"{path}: {error.strerror}; give a file that can be read") from None

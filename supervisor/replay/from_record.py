@@ -1,0 +1,132 @@
+"""Makes a recording of what the daemon kept of an attempt: its database and the attempt's folder; it writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+
+import msgspec
+
+from supervisor.core import events as ev
+from supervisor.core import folder as fo
+from supervisor.core.moments import Moment
+from supervisor.core.readings import DiskReading, GpuReading, HostReading, ProcessReading, StepRecord
+from supervisor.replay.folder import RecordingError, event_types
+from supervisor.replay.recording import Recording
+from supervisor.sources.recorder import RecorderReader
+from supervisor.store.archive import Archive
+from supervisor.store.records import AttemptRecord, EventRecord, GpuRecord, GpuSample, HostSample, ProcessSample
+
+ALL = 10_000_000
+SLACK_S = 60.0
+"""Readings this long after the end still belong to the story."""
+
+
+def of_attempt(
+    archive: Archive,
+    job: str,
+    number: int | None = None,
+    rules: Mapping[str, Mapping[str, object]] | None = None,
+    gpus_used: tuple[str, ...] = (),
+) -> Recording:
+    """Return an attempt, the newest where no number is given; raise RecordingError where none is kept, ArchiveError."""
+    attempts = [one for one in archive.attempts(job, ALL) if number in (None, one.number)]
+    if not attempts or attempts[0].launched_unix_s is None:
+        which = f"attempt {number}" if number is not None else "an attempt"
+        raise RecordingError(f"{archive.path}: {which} of job {job!r} is not recorded; see supervisorctl status")
+    attempt = attempts[0]
+    launched = _launched_at(archive, attempt)
+    empty = Recording(job=job, attempt=attempt.number, launched_at=launched)
+    facts = sorted(_facts(archive, attempt, empty), key=lambda one: one.at.monotonic_s)
+    return Recording(
+        job=job,
+        attempt=attempt.number,
+        launched_at=launched,
+        gpus_used=gpus_used,
+        rules=rules or {},
+        made_of=f"{archive.path}: {job}, attempt {attempt.number}",
+        facts=facts,
+        buckets=archive.step_metrics(job, attempt.number),
+        steps=_recorded_steps(attempt, empty),
+    )
+
+
+def _launched_at(archive: Archive, attempt: AttemptRecord) -> Moment:
+    """Return the launch on the monotonic clock of its boot, where an event tells that clock."""
+    assert attempt.launched_unix_s is not None
+    for row in archive.events(attempt.job, kind="launched", limit=ALL):
+        if row.attempt == attempt.number and (event := _event(row)) is not None:
+            return event.at.at_monotonic(event.at.monotonic_s - (event.at.unix_s - attempt.launched_unix_s))
+    return Moment(0.0, attempt.launched_unix_s)
+
+
+def _facts(archive: Archive, attempt: AttemptRecord, clock: Recording) -> Iterator[ev.Event]:
+    began = attempt.launched_unix_s or 0.0
+    until = None if attempt.ended_unix_s is None else attempt.ended_unix_s + SLACK_S
+    for row in archive.events(attempt.job, after_id=0, limit=ALL):
+        concerns = row.attempt == attempt.number if row.job is not None else _within(row.at_unix_s, began, until)
+        if concerns and (event := _event(row)) is not None:
+            yield event
+    cards = {one.gpu: one for one in archive.gpus()}
+    for reading in archive.gpu_samples(None, began, until, ALL):
+        seen = _gpu(reading, cards.get(reading.gpu), clock)
+        yield ev.GpusRead(at=seen.at, readings=(seen,))
+    for sample in archive.host_samples(began, until, ALL):
+        yield ev.HostRead(at=clock.moment(sample.at_unix_s), reading=_host(sample, clock))
+    for tree in archive.process_samples(attempt.job, began, until, ALL):
+        if tree.attempt == attempt.number:
+            reading_of = _tree(tree, clock)
+            yield ev.ProcessesRead(at=reading_of.at, job=attempt.job, attempt=attempt.number, reading=reading_of)
+
+
+def _within(unix_s: float, began: float, until: float | None) -> bool:
+    return began <= unix_s and (until is None or unix_s <= until)
+
+
+def _event(row: EventRecord) -> ev.Event | None:
+    """Return a recorded event; None for one of a kind, or of a form, that this version does not know."""
+    kind = event_types().get(row.kind)
+    if kind is None:
+        return None
+    try:
+        return msgspec.json.decode(row.body, type=kind, strict=False)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _gpu(sample: GpuSample, card: GpuRecord | None, clock: Recording) -> GpuReading:
+    known = {one.name for one in fields(GpuReading)} - {"at"}
+    parts: list[GpuRecord | GpuSample] = [sample] if card is None else [card, sample]
+    values = {one.name: getattr(part, one.name) for part in parts for one in fields(part) if one.name in known}
+    return GpuReading(at=clock.moment(sample.at_unix_s), **values)
+
+
+def _host(sample: HostSample, clock: Recording) -> HostReading:
+    disks = tuple(msgspec.convert(one, type=DiskReading) for one in sample.disks or ())
+    known = {one.name for one in fields(HostReading)} - {"at", "disks"}
+    values = {one.name: getattr(sample, one.name) for one in fields(sample) if one.name in known}
+    return HostReading(at=clock.moment(sample.at_unix_s), disks=disks, **values)
+
+
+def _tree(sample: ProcessSample, clock: Recording) -> ProcessReading:
+    return ProcessReading(
+        at=clock.moment(sample.at_unix_s),
+        processes=sample.processes,
+        rss_bytes=sample.rss_bytes,
+        cpu_percent=sample.cpu_percent,
+    )
+
+
+def _recorded_steps(attempt: AttemptRecord, clock: Recording) -> tuple[StepRecord, ...]:
+    """Return the newest steps as the flight recorder still holds them; none where its folder is gone."""
+    if attempt.folder is None:
+        return ()
+    reader = RecorderReader(Path(attempt.folder) / fo.RECORDER)
+    found: list[StepRecord] = []
+    page = reader.read(0, clock.launched_at)
+    while page.records:
+        found.extend(page.records)
+        page = reader.read(page.cursor, clock.launched_at)
+    reader.close()
+    return tuple(found)

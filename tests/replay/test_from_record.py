@@ -1,0 +1,139 @@
+"""What the daemon's database keeps of an attempt is enough to judge it again, here or elsewhere."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from supervisor.cli.app import App
+from supervisor.cli.main import cli
+from supervisor.core import decisions as de
+from supervisor.core import events as ev
+from supervisor.core.job import Attempt
+from supervisor.core.moments import Moment
+from supervisor.core.readings import ExitStatus, GpuReading, HostReading, Stage, StepRecord
+from supervisor.replay.folder import RecordingError
+from supervisor.replay.from_record import of_attempt
+from supervisor.store.archive import Archive
+from supervisor.store.store import Store
+
+T0 = Moment(1000.0, 1_763_600_000.0)
+CARD = "0000:0a:00.0"
+
+
+def at(seconds: float) -> Moment:
+    return T0.plus(seconds)
+
+
+def made(first: int, last: int) -> ev.StepsMade:
+    """One step a second, the last of them NaN."""
+    losses = {last: math.nan}
+    records = tuple(StepRecord(at=at(step), step=step, loss=losses.get(step, 0.5)) for step in range(first, last + 1))
+    return ev.StepsMade(at=records[-1].at, job="night", attempt=1, records=records, cursor=last)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A night of 95 steps that ended in NaN, then silence until it was killed at 400 s."""
+    state = tmp_path / "state"
+    state.mkdir()
+    store = Store.open(f"sqlite:///{state}/supervisor.db", T0, "boot")
+    status = ExitStatus(at=at(400), signal=9)
+    with store.turn(at(1)):
+        store.open_attempt(de.Launch(at=T0, job="night", attempt=1, resume_from=None, reason="start"), str(state / "1"))
+        store.record_event(ev.Launched(at=at(0.1), job="night", attempt=1, shim_pid=10, training_pid=11))
+        store.record_event(ev.StageEntered(at=at(0.5), job="night", attempt=1, stage=Stage.STEP))
+    with store.turn(at(100)):
+        store.add_steps(made(1, 95))
+    for second in range(0, 400, 5):
+        with store.turn(at(second)):
+            reading = GpuReading(at=at(second), gpu=CARD, source="sysfs", vram_used_bytes=99, vram_total_bytes=100)
+            store.add_gpu_samples([reading])
+            store.add_host_sample(HostReading(at=at(second), memory_total_bytes=2**35, memory_available_bytes=2**34))
+    with store.turn(at(400)):
+        store.record_event(ev.Exited(at=at(400), job="night", attempt=1, status=status))
+        store.close_attempt("night", Attempt(number=1, launched_at=T0, exit=status), at(400))
+    store.close(at(400))
+    path = tmp_path / "config.toml"
+    path.write_text(
+        f"[supervisor]\nstate_dir = '{state}'\n[jobs.night]\ncommand = ['true']\n"
+        "[jobs.night.rules.stall]\nlimit_s = 90.0\n"
+    )
+    return path
+
+
+def call(config: Path, *words: str) -> Result:
+    return CliRunner().invoke(cli, ["--config", str(config), *words], obj=App())
+
+
+def flags(config: Path, *words: str) -> dict[str, float]:
+    answer = json.loads(call(config, "--json", "replay", *words).stdout)
+    return {one["rule"]: one["after_s"] for one in answer["flags"]}
+
+
+def test_the_record_of_an_attempt_is_judged_with_its_jobs_limits(config: Path) -> None:
+    seen = flags(config, "night")
+    assert 185 <= seen["stall"] <= 187
+    assert 90 <= seen["non_finite_loss"] <= 96
+    assert "vram_high" in seen
+    assert 400 <= seen["crash"] <= 401
+
+
+def test_other_limits_are_tried_without_touching_the_configuration(config: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.toml"
+    other.write_text("[stall]\nlimit_s = 20.0\n[vram_high]\nenabled = false\n")
+    seen = flags(config, "night", "--rules", str(other))
+    assert 115 <= seen["stall"] <= 117
+    assert "vram_high" not in seen
+
+
+def test_an_exported_attempt_replays_elsewhere_as_it_does_here(config: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "carried"
+    exported = call(config, "export", "night", str(folder))
+    assert exported.exit_code == 0
+    assert f"supervisorctl replay {folder}" in exported.stdout
+    elsewhere = tmp_path / "elsewhere.toml"
+    elsewhere.write_text("[jobs]\n")
+    assert flags(elsewhere, str(folder)) == flags(config, "night")
+    again = call(config, "export", "night", str(folder))
+    assert (again.exit_code, "File exists" in again.stderr) == (1, True)
+
+
+def test_people_read_a_table(config: Path) -> None:
+    shown = call(config, "replay", "night").stdout
+    assert "3 min 6 s" in shown or "3 min 5 s" in shown
+    assert "stall" in shown
+
+
+@pytest.mark.parametrize(
+    ("rules", "told"),
+    [
+        ("[no_such_rule]\n", "no rule 'no_such_rule'"),
+        ("[stall]\nlimit = 3\n", "rule stall has no setting 'limit'"),
+        ("limit_s = 3\n", "holds no tables of rules"),
+        ("[stall\n", "other.toml: "),
+    ],
+)
+def test_wrong_rules_are_named(config: Path, tmp_path: Path, rules: str, told: str) -> None:
+    other = tmp_path / "other.toml"
+    other.write_text(rules)
+    result = call(config, "replay", "night", "--rules", str(other))
+    assert (result.exit_code, told in result.stderr) == (1, True)
+
+
+def test_what_is_not_recorded_is_said(config: Path) -> None:
+    for words in (("replay", "other"), ("replay", "night", "--attempt", "9"), ("export", "other", "x")):
+        result = call(config, *words)
+        assert (result.exit_code, "is not recorded" in result.stderr) == (1, True)
+    assert call(config, "replay").exit_code == 2
+    assert call(config, "replay", "night", "--log", "x").exit_code == 2
+
+
+def test_an_attempt_that_never_was_is_named(config: Path, tmp_path: Path) -> None:
+    archive = Archive(tmp_path / "state" / "supervisor.db")
+    with pytest.raises(RecordingError, match="attempt 3 of job 'night' is not recorded"):
+        of_attempt(archive, "night", 3)
