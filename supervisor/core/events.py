@@ -7,6 +7,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from supervisor.core.checkpoints import Checkpoint, ResumePoint
+from supervisor.core.flags import SHADOW, Act
 from supervisor.core.moments import Moment
 from supervisor.core.readings import (
     ExitStatus,
@@ -277,6 +278,22 @@ class AlertTried:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RuleChanged:
+    """What a rule of a job may do was changed by a new configuration."""
+
+    at: Moment
+    job: str
+    rule: str
+    before: Act
+    after: Act
+
+    @property
+    def promoted(self) -> bool:
+        """Whether it was on probation and acts from now on."""
+        return self.before == SHADOW and self.after is True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClockStepped:
     """The wall clock jumped against the monotonic one."""
 
@@ -299,5 +316,7 @@ AttemptEvent: TypeAlias = (
     | OutputSeen
     | ProcessesRead
 )
-MachineEvent: TypeAlias = Tick | GpusRead | HostRead | KernelSaid | SourceChanged | ClockStepped | AlertTried
+MachineEvent: TypeAlias = (
+    Tick | GpusRead | HostRead | KernelSaid | SourceChanged | RuleChanged | ClockStepped | AlertTried
+)
 Event: TypeAlias = Asked | AttemptEvent | MachineEvent

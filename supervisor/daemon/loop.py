@@ -16,7 +16,7 @@ from typing import Protocol
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.decide import decide, judge
-from supervisor.core.follow import after_decision, after_event
+from supervisor.core.follow import after_decision, after_event, after_flags
 from supervisor.core.history import History
 from supervisor.core.job import ALIVE, Job, Phase
 from supervisor.core.moments import Moment
@@ -159,6 +159,7 @@ class Loop:
             if history is not None and now.monotonic_s > history.now.monotonic_s:
                 history.now = now
             flags = judge(dossier.rules, history) if history is not None else ()
+            dossier.job = after_flags(dossier.job, flags)
             decision = decide(dossier.job, flags, now, launch_allowed=self.may_launch())
             if decision is None:
                 return
@@ -226,8 +227,8 @@ def _belongs(event: ev.Event, job: Job) -> bool:
 
 def _tell(decision: de.Decision) -> None:
     name = type(decision).__name__.lower()
-    reason = decision.flag.message if isinstance(decision, de.Warn) else decision.reason
-    level = logging.INFO if isinstance(decision, de.Launch | de.Finish) else logging.WARNING
+    reason = decision.flag.message if isinstance(decision, de.Warn | de.Note) else decision.reason
+    level = logging.INFO if isinstance(decision, de.Launch | de.Finish | de.Note) else logging.WARNING
     fields = {"job": decision.job, "attempt": decision.attempt, "reason": reason}
     log.log(level, "decision.%s", name, extra={"fields": fields})
 

@@ -8,7 +8,14 @@ from pathlib import Path
 
 from supervisor import __version__
 from supervisor.control import types
-from supervisor.control.shapes import checkpoint_entry, gpu_status, host_status, incident_entry, story_lines
+from supervisor.control.shapes import (
+    checkpoint_entry,
+    gpu_status,
+    host_status,
+    incident_entry,
+    shadow_entry,
+    story_lines,
+)
 from supervisor.control.tail import tail
 from supervisor.control.view import NoSuchJob, Refused
 from supervisor.core import events as ev
@@ -102,6 +109,10 @@ class DaemonView:
     def incidents(self, job: str | None, limit: int) -> Sequence[types.IncidentEntry]:
         """Return incidents from the record, newest first."""
         return [incident_entry(one) for one in self._archive.incidents(job, limit)]
+
+    def shadows(self, job: str | None, limit: int) -> Sequence[types.ShadowEntry]:
+        """Return what rules in shadow would have acted on, newest first."""
+        return [shadow_entry(one) for one in self._archive.notes(job, limit)]
 
     def incident(self, incident_id: str) -> types.IncidentDetail | None:
         """Return one incident with its flags and decisions."""

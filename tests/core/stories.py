@@ -12,7 +12,7 @@ from supervisor.core import events as ev
 from supervisor.core.checkpoints import Checkpoint, Fingerprint, Verdict, before_trouble, choose, of_this_training
 from supervisor.core.decide import decide, judge
 from supervisor.core.flags import RedFlag
-from supervisor.core.follow import after_decision, after_event
+from supervisor.core.follow import after_decision, after_event, after_flags
 from supervisor.core.history import History
 from supervisor.core.job import ALIVE, Attempt, Job, Limits, Phase
 from supervisor.core.moments import Moment
@@ -235,6 +235,7 @@ class Life(Story):
     def next_decision(self) -> de.Decision | None:
         """Ask for the next decision and carry nothing out."""
         flags = judge(self.rules, self.history) if self.job.phase in ALIVE else ()
+        self.job = after_flags(self.job, flags)
         return decide(self.job, flags, self.now, launch_allowed=self.launch_allowed)
 
     def asks(self, ask: ev.Ask, *, fresh: bool = False) -> Self:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
-from supervisor.core.flags import RedFlag
+from supervisor.core.flags import Act, RedFlag
 from supervisor.core.history import History
 from supervisor.core.rules.crash import Crash
 from supervisor.core.rules.disk_low import DiskLow
@@ -15,6 +15,7 @@ from supervisor.core.rules.non_finite_loss import NonFiniteLoss
 from supervisor.core.rules.stall import Stall
 from supervisor.core.rules.start_timeout import StartTimeout
 from supervisor.core.rules.vram_high import VramHigh
+from supervisor.core.watched import Watched
 
 
 class Rule(Protocol):
@@ -28,12 +29,21 @@ class Rule(Protocol):
         ...
 
     @property
-    def act(self) -> bool:
-        """Whether its critical flags act; if not they are told as warnings."""
+    def act(self) -> Act:
+        """Whether its critical flags act, are told as warnings, or are only recorded."""
         ...
 
     def check(self, history: History) -> RedFlag | None:
         """Return what is wrong, or None."""
+        ...
+
+
+@runtime_checkable
+class Measures(Protocol):
+    """A rule that measures something against a limit, and can say how near to it the training is."""
+
+    def watch(self, history: History) -> Watched | None:
+        """Return what it measures now; None where the rule has nothing to measure in this attempt."""
         ...
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.flags import Act, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading, Stage
@@ -24,7 +24,7 @@ class GpuIdle:
 
     name: ClassVar[str] = "gpu_idle"
     enabled: bool = True
-    act: bool = True
+    act: Act = True
     idle_percent: float = 1.0
     hold_s: float = 30.0
     min_readings: int = 3

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.flags import Act, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.readings import StepRecord
 
@@ -26,7 +26,7 @@ class NonFiniteLoss:
 
     name: ClassVar[str] = "non_finite_loss"
     enabled: bool = True
-    act: bool = True
+    act: Act = True
     tolerated: int = 2
     window_steps: int = 1000
     tolerated_gradients: int = 20

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.flags import Act, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.readings import Stage
 
@@ -26,7 +26,7 @@ class Stall:
 
     name: ClassVar[str] = "stall"
     enabled: bool = True
-    act: bool = True
+    act: Act = True
     limit_s: float = 60.0
     validate_limit_s: float = 3600.0
     checkpoint_limit_s: float = 900.0

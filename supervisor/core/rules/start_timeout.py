@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.flags import Act, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.readings import Stage
@@ -26,7 +26,7 @@ class StartTimeout:
 
     name: ClassVar[str] = "start_timeout"
     enabled: bool = True
-    act: bool = True
+    act: Act = True
     setup_limit_s: float = 1800.0
     warmup_limit_s: float = 600.0
 
