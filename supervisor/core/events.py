@@ -166,6 +166,17 @@ class StageEntered:
     job: str
     attempt: int
     stage: Stage
+    whole: bool = False
+    """Whether the agent tells every stage there is, so that a long step is nothing else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """The recorder was read to its end and nothing new was in it: up to now there is no further step."""
+
+    at: Moment
+    job: str
+    attempt: int
 
 
 class Word(Enum):
@@ -207,6 +218,8 @@ class OutputSeen:
     new_bytes: int
     last_line: str
     findings: tuple[OutputFinding, ...] = ()
+    progress_step: int | None = None
+    """The step that the newest progress bar shows; None where there is none."""
     offset: int = 0
     """Bytes of output.log read so far; kept, so that a new daemon reads on."""
 
@@ -312,6 +325,7 @@ AttemptEvent: TypeAlias = (
     | CheckpointSeen
     | StepsMade
     | StageEntered
+    | Looked
     | AgentSaid
     | OutputSeen
     | ProcessesRead

@@ -50,7 +50,7 @@ def _attempt_event(job: Job, attempt: Attempt, event: ev.AttemptEvent) -> Job:
         case ev.OutputSeen():
             failed = any(one.fault is FaultClass.MIOPEN for one in event.findings)
             return replace(job, miopen_failed=True) if failed else job
-        case ev.CheckpointSeen() | ev.ProcessesRead():
+        case ev.CheckpointSeen() | ev.ProcessesRead() | ev.Looked():
             return job
     assert_never(event)
 

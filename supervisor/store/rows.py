@@ -221,7 +221,15 @@ def event_row(event: ev.Event) -> Row | None:
 
 def _rare(event: ev.Event) -> bool:
     match event:
-        case ev.Tick() | ev.StepsMade() | ev.GpusRead() | ev.HostRead() | ev.ProcessesRead() | ev.AlertTried():
+        case (
+            ev.Tick()
+            | ev.StepsMade()
+            | ev.Looked()
+            | ev.GpusRead()
+            | ev.HostRead()
+            | ev.ProcessesRead()
+            | ev.AlertTried()
+        ):
             return False
         case ev.OutputSeen() | ev.KernelSaid():
             return bool(event.findings)

@@ -14,8 +14,9 @@ from supervisor.core.checkpoints import Checkpoint, Fingerprint
 from supervisor.core.flags import Diagnosis, RedFlag, Severity
 from supervisor.core.follow import after_decision, after_event
 from supervisor.core.job import Job
+from supervisor.core.limits import Learned
 from supervisor.core.moments import Moment
-from supervisor.core.readings import ExitStatus
+from supervisor.core.readings import ExitStatus, Stage
 from supervisor.daemon.announce import Announcer
 from supervisor.daemon.loop import Dossier
 from supervisor.daemon.record import StoreRecord
@@ -99,3 +100,15 @@ def test_what_a_rule_in_shadow_would_have_done_is_kept_with_its_diagnosis(night:
     assert night.archive.notes("other") == ()
     assert night.archive.flags("night") == ()
     assert night.archive.incidents() == ()
+
+
+def test_what_was_learned_outlives_the_attempt_for_this_set_up_alone(night: Night) -> None:
+    learned = Learned()
+    for _ in range(2000):
+        learned.add(Stage.STEP, 0.4)
+    night.record.keep_learned("night", "batch=4", learned)
+    assert night.record.learned("night", "batch=4") == learned
+    assert night.record.learned("night", "batch=8") == Learned()
+    assert night.record.learned("day", "batch=4") == Learned()
+    night.store.set_note("learned limits of night: batch=4", "{half a wor")
+    assert night.record.learned("night", "batch=4") == Learned()

@@ -6,11 +6,14 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 from supervisor.core.flags import Act, RedFlag
 from supervisor.core.history import History
+from supervisor.core.rules.busy_without_progress import BusyWithoutProgress
 from supervisor.core.rules.crash import Crash
 from supervisor.core.rules.disk_low import DiskLow
 from supervisor.core.rules.gpu_fault import GpuFault
 from supervisor.core.rules.gpu_idle import GpuIdle
+from supervisor.core.rules.hang import Hang
 from supervisor.core.rules.host_memory import HostMemory
+from supervisor.core.rules.non_finite_grad import NonFiniteGrad
 from supervisor.core.rules.non_finite_loss import NonFiniteLoss
 from supervisor.core.rules.stall import Stall
 from supervisor.core.rules.start_timeout import StartTimeout
@@ -51,6 +54,9 @@ RULES: tuple[type[Rule], ...] = (
     Crash,
     GpuFault,
     NonFiniteLoss,
+    NonFiniteGrad,
+    Hang,
+    BusyWithoutProgress,
     Stall,
     StartTimeout,
     GpuIdle,
