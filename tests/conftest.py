@@ -8,6 +8,11 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
+"""How fast examples are made says something of the machine and nothing of the code."""
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENTS = {"current": "ROCM_SUPERVISOR_TRAIN_PYTHON", "owner": "ROCM_SUPERVISOR_OWNER_PYTHON"}

@@ -48,6 +48,7 @@ class FakeView:
     host: types.HostStatus | None = None
     daemon: types.DaemonStatus = DAEMON
     history: list[types.IncidentEntry] = field(default_factory=lambda: [FREEZE])
+    shadowed: list[types.ShadowEntry] = field(default_factory=list)
     saved: list[types.CheckpointEntry] = field(default_factory=list)
     lives: tuple[Life, ...] = ()
     lines: list[types.DoctorLine] = field(default_factory=list)
@@ -69,6 +70,9 @@ class FakeView:
 
     def incidents(self, job: str | None, limit: int) -> list[types.IncidentEntry]:
         return [one for one in self.history if job in (None, one.job)][:limit]
+
+    def shadows(self, job: str | None, limit: int) -> list[types.ShadowEntry]:
+        return [one for one in self.shadowed if job in (None, one.job)][:limit]
 
     def incident(self, incident_id: str) -> types.IncidentDetail | None:
         story = [types.StoryLine(at=1_763_164_801.0, what="decision", detail="stop")]

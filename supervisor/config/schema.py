@@ -24,7 +24,6 @@ MAY_BE_ZERO = frozenset(
         "settle_s",
         "tail_s",
         "tolerated",
-        "tolerated_gradients",
         "warn_bytes",
     }
 )

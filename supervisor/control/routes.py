@@ -54,6 +54,10 @@ def _reading(view: View) -> dict[str, Endpoint]:
         job, limit = request.query_params.get("job"), whole(request, "limit", 50, INCIDENTS_AT_ONCE)
         return answer(types.History(incidents=list(await asked(view.incidents, job, limit))))
 
+    async def shadows(request: Request) -> Response:
+        job, limit = request.query_params.get("job"), whole(request, "limit", 50, INCIDENTS_AT_ONCE)
+        return answer(types.Shadows(flags=list(await asked(view.shadows, job, limit))))
+
     async def incident(request: Request) -> Response:
         wanted = request.path_params["id"]
         found = await asked(view.incident, wanted)
@@ -80,6 +84,7 @@ def _reading(view: View) -> dict[str, Endpoint]:
         "/v1/status": status,
         "/v1/incidents": incidents,
         "/v1/incidents/{id}": incident,
+        "/v1/shadows": shadows,
         "/v1/jobs/{job}/checkpoints": checkpoints,
         "/v1/jobs/{job}/account": account,
         "/v1/jobs/{job}/output": output,

@@ -40,6 +40,24 @@ class DaemonStatus(Struct, frozen=True, kw_only=True):
     """What keeps it from doing all of its work (database lost, disk full)."""
 
 
+class WatchedStatus(Struct, frozen=True, kw_only=True):
+    """What one rule measures, and how near it is to its limit."""
+
+    rule: str
+    what: str
+    unit: str = ""
+    now: float | None = None
+    limit: float | None = None
+    share: float | None = None
+    """Of the way to the limit, 0 to 1."""
+    learned: bool = False
+    """Whether the limit was learned from this job's own runs."""
+    shadow: bool = False
+    """Whether the rule is on probation: it records and never acts."""
+    not_watched: str | None = None
+    """Why it is not watched now."""
+
+
 class JobStatus(Struct, frozen=True, kw_only=True):
     """Where one job stands."""
 
@@ -71,6 +89,10 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     unkillable: bool = False
     flags: list[str] = field(default_factory=list)
     """Messages of the red flags that stand now."""
+    shadows: int = 0
+    """Flags of rules in shadow ever recorded about the job; `history --shadow` lists them."""
+    watched: list[WatchedStatus] = field(default_factory=list)
+    """What is watched now, the nearest to its limit first."""
     gpus: list[str] = field(default_factory=list)
     """PCI addresses; empty: every card."""
 
@@ -170,6 +192,35 @@ class IncidentEntry(Struct, frozen=True, kw_only=True):
     """Folder."""
     reason: str | None = None
     """Why it was given up."""
+    diagnosis: Diagnosis | None = None
+
+
+class Diagnosis(Struct, frozen=True, kw_only=True):
+    """What stands behind a flag, in words."""
+
+    ruled_out: list[str] = field(default_factory=list)
+    causes: list[str] = field(default_factory=list)
+    """The likeliest first."""
+    advice: list[str] = field(default_factory=list)
+
+
+class ShadowEntry(Struct, frozen=True, kw_only=True):
+    """A flag on which a rule in shadow would have acted."""
+
+    job: str
+    attempt: int
+    at: float
+    rule: str
+    message: str
+    fault: str | None = None
+    diagnosis: Diagnosis | None = None
+
+
+class Shadows(Struct, frozen=True, kw_only=True):
+    """Flags of rules in shadow, newest first."""
+
+    schema: int = SCHEMA
+    flags: list[ShadowEntry] = field(default_factory=list)
 
 
 class History(Struct, frozen=True, kw_only=True):
@@ -307,5 +358,15 @@ class Failure(Struct, frozen=True, kw_only=True):
 
 
 Answer = (
-    Status | History | IncidentDetail | Checkpoints | JobAccount | Output | Doctor | Accepted | ReloadReport | Failure
+    Status
+    | History
+    | Shadows
+    | IncidentDetail
+    | Checkpoints
+    | JobAccount
+    | Output
+    | Doctor
+    | Accepted
+    | ReloadReport
+    | Failure
 )

@@ -28,6 +28,10 @@ class View(Protocol):
         """Return incidents of one job, or of all, newest first."""
         ...
 
+    def shadows(self, job: str | None, limit: int) -> Sequence[types.ShadowEntry]:
+        """Return what rules in shadow would have acted on, of one job or of all, newest first."""
+        ...
+
     def incident(self, incident_id: str) -> types.IncidentDetail | None:
         """Return one incident with its story, or None where there is none of that id."""
         ...

@@ -6,10 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
+
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.flags import RedFlag
 from supervisor.core.job import Job
+from supervisor.core.limits import Learned
 from supervisor.core.moments import Moment
 from supervisor.daemon.announce import Announcer
 from supervisor.daemon.loop import Dossier
@@ -22,6 +25,7 @@ KERNEL_BOOT = "kernel log boot"
 KERNEL_CURSOR = "kernel log cursor"
 BOOT_READ = "last boot read"
 """In which boot, and when, it was told how the one before it ended."""
+LEARNED = "learned limits of"
 
 
 class StoreRecord:
@@ -80,6 +84,18 @@ class StoreRecord:
             return
         self._changed(before, after)
         self._announcer.job(before, after, event.at)
+
+    def learned(self, job: str, setting: str) -> Learned:
+        """Return what was learned of a set-up; what cannot be read is unknown."""
+        kept = self._store.note(f"{LEARNED} {job}: {setting}")
+        try:
+            return Learned.of_plain(msgspec.json.decode(kept or "{}"))
+        except msgspec.DecodeError:
+            return Learned()
+
+    def keep_learned(self, job: str, setting: str, learned: Learned) -> None:
+        """Keep what is known of a set-up by now."""
+        self._store.set_note(f"{LEARNED} {job}: {setting}", msgspec.json.encode(learned.plain()).decode())
 
     def _changed(self, before: Job, after: Job) -> None:
         self._moved[after.name] = after

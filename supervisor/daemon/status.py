@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from supervisor.control import types
-from supervisor.control.shapes import finite
+from supervisor.control.shapes import finite, watched_status
 from supervisor.core.decide import judge
+from supervisor.core.flags import SHADOW
 from supervisor.core.history import History
 from supervisor.core.job import ALIVE, Job, Phase
 from supervisor.core.moments import Moment
+from supervisor.core.rules import Measures
 from supervisor.daemon.loop import Dossier
 
 PACE_OVER_S = 60.0
@@ -59,7 +61,9 @@ def job_status(dossier: Dossier, now: Moment) -> types.JobStatus:
         reason=job.reason,
         hooked=history.claimed if history and alive else False,
         unkillable=job.unkillable,
-        flags=list(_standing(dossier, now)) if alive else [],
+        flags=list(_standing(dossier)) if alive else [],
+        shadows=job.shadows_noted,
+        watched=list(_watched(dossier)) if alive else [],
         gpus=list(dossier.gpus_used),
     )
 
@@ -70,9 +74,21 @@ def _eta(now: Moment, pace: float | None, last: int | None, total: int | None) -
     return now.unix_s + max(0, total - last) / pace
 
 
-def _standing(dossier: Dossier, now: Moment) -> Iterable[str]:
+def _standing(dossier: Dossier) -> Iterable[str]:
     if dossier.history is not None:
-        yield from (f"{flag.rule}: {flag.message}" for flag in judge(dossier.rules, dossier.history))
+        for flag in judge(dossier.rules, dossier.history):
+            yield f"{flag.rule}{' (in shadow)' if flag.shadow else ''}: {flag.message}"
+
+
+def _watched(dossier: Dossier) -> Iterable[types.WatchedStatus]:
+    if dossier.history is None:
+        return ()
+    found = [
+        watched_status(one, shadow=rule.act == SHADOW)
+        for rule in dossier.rules
+        if rule.enabled and isinstance(rule, Measures) and (one := rule.watch(dossier.history)) is not None
+    ]
+    return sorted(found, key=lambda one: -1.0 if one.share is None else one.share, reverse=True)
 
 
 def line(jobs: Iterable[Job], problem: str | None) -> str:

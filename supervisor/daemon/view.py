@@ -14,6 +14,7 @@ from supervisor.control.shapes import (
     host_status,
     incident_entry,
     job_account,
+    shadow_entry,
     story_lines,
 )
 from supervisor.control.tail import tail
@@ -110,6 +111,10 @@ class DaemonView:
     def incidents(self, job: str | None, limit: int) -> Sequence[types.IncidentEntry]:
         """Return incidents from the record, newest first."""
         return [incident_entry(one) for one in self._archive.incidents(job, limit)]
+
+    def shadows(self, job: str | None, limit: int) -> Sequence[types.ShadowEntry]:
+        """Return what rules in shadow would have acted on, newest first."""
+        return [shadow_entry(one) for one in self._archive.notes(job, limit)]
 
     def incident(self, incident_id: str) -> types.IncidentDetail | None:
         """Return one incident with its flags and decisions."""

@@ -17,7 +17,6 @@ from pathlib import Path
 from supervisor.core import events as ev
 from supervisor.core.moments import Moment
 from supervisor.core.readings import (
-    FaultSeverity,
     GpuReading,
     KernelFinding,
     OutputFinding,
@@ -47,7 +46,7 @@ def of_files(log: Path | None, kernel: Path | None, telemetry: Path | None) -> R
         told, steps = _training(_text(log))
         parts += told
     if kernel is not None:
-        parts += _kernel(_text(kernel))
+        parts += _kernel(_text(kernel), kernel)
     if telemetry is not None:
         parts += _readings(_text(telemetry), telemetry)
     given = [str(one) for one in (log, kernel, telemetry) if one is not None]
@@ -116,7 +115,7 @@ def _step(at: Moment, seen: Progress) -> StepRecord:
     )
 
 
-def _kernel(text: str) -> Iterator[ev.KernelSaid]:
+def _kernel(text: str, path: Path) -> Iterator[ev.KernelSaid]:
     lines = text.split("\n")
     first_s: float | None = None
     for finding in findings_in(lines, kernel_grammar()):
@@ -127,10 +126,16 @@ def _kernel(text: str) -> Iterator[ev.KernelSaid]:
             at=at,
             sequence=finding.line_number,
             fault=finding.fault,
-            fatal=finding.severity is FaultSeverity.FATAL,
+            severity=finding.severity,
             gpu=finding.device,
             line=finding.line,
+            remedy=finding.remedy,
+            source=finding.source,
+            what=finding.what,
             pid=finding.pid,
+            process=finding.process,
+            lines=finding.lines,
+            origin=str(path),
         )
         yield ev.KernelSaid(at=at, findings=(said,), sequence=finding.line_number)
 

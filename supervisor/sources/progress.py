@@ -52,6 +52,12 @@ class Progress:
         return None if self.batches is None else self.epoch * self.batches + self.batch
 
     @property
+    def place(self) -> int | None:
+        """What changes as the training goes on: its step, or else whatever it counts."""
+        known = (self.step, self.samples, self.batch, None if self.part is None else round(self.part * 1e6))
+        return next((one for one in known if one is not None), None)
+
+    @property
     def steps(self) -> int | None:
         """Batches of the whole training."""
         return self.epochs * self.batches if self.epochs is not None and self.batches is not None else None

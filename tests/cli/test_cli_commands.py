@@ -216,6 +216,11 @@ class TestHistory:
 
     def test_a_quiet_night_is_said_to_be_one(self, path: Path, view: FakeView) -> None:
         view.history = []
+        assert call(path, "history", "--shadow").stdout == "no rule in shadow would have acted\n"
+        noted = types.ShadowEntry(job="yolo", attempt=2, at=1_763_164_800.0, rule="stall", message="no step for 61 s")
+        view.shadowed = [noted]
+        assert lines(call(path, "history", "yolo", "--shadow"))[1] == " would act  stall: no step for 61 s"
+        assert json.loads(call(path, "history", "--shadow", "--json").stdout)["flags"][0]["rule"] == "stall"
         assert call(path, "history").stdout == "nothing went wrong as far as is recorded\n"
 
     def test_programs_get_every_field(self, path: Path) -> None:

@@ -28,7 +28,7 @@ def test_a_rule_is_frozen_and_named_and_has_its_two_switches(rule: type[Rule]) -
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_limit_names_its_unit(rule: type[Rule]) -> None:
-    counts = {"tolerated", "tolerated_gradients", "min_readings", "min_share", "window_steps"}
+    counts = {"tolerated", "min_readings", "min_share", "window_steps", "run_steps", "learn"}
     for name in fields_of(rule)[2:]:
         assert name in counts or name.endswith(("_s", "_bytes", "_fraction", "_percent")), name
 

@@ -72,7 +72,7 @@ def call(config: Path, *words: str) -> Result:
 
 def flags(config: Path, *words: str) -> dict[str, float]:
     answer = json.loads(call(config, "--json", "replay", *words).stdout)
-    return {one["rule"]: one["after_s"] for one in answer["flags"]}
+    return {one["rule"]: one["after_s"] for one in answer["flags"]}  # a critical one after its warning
 
 
 def test_the_record_of_an_attempt_is_judged_with_its_jobs_limits(config: Path) -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
-from supervisor.core.flags import RedFlag
+from supervisor.core.flags import Act, RedFlag
 from supervisor.core.history import History
+from supervisor.core.rules.busy_without_progress import BusyWithoutProgress
 from supervisor.core.rules.crash import Crash
 from supervisor.core.rules.disk_low import DiskLow
 from supervisor.core.rules.gpu_fault import GpuFault
 from supervisor.core.rules.gpu_idle import GpuIdle
+from supervisor.core.rules.hang import Hang
 from supervisor.core.rules.host_memory import HostMemory
+from supervisor.core.rules.non_finite_grad import NonFiniteGrad
 from supervisor.core.rules.non_finite_loss import NonFiniteLoss
 from supervisor.core.rules.stall import Stall
 from supervisor.core.rules.start_timeout import StartTimeout
 from supervisor.core.rules.vram_high import VramHigh
+from supervisor.core.watched import Watched
 
 
 class Rule(Protocol):
@@ -28,8 +32,8 @@ class Rule(Protocol):
         ...
 
     @property
-    def act(self) -> bool:
-        """Whether its critical flags act; if not they are told as warnings."""
+    def act(self) -> Act:
+        """Whether its critical flags act, are told as warnings, or are only recorded."""
         ...
 
     def check(self, history: History) -> RedFlag | None:
@@ -37,10 +41,22 @@ class Rule(Protocol):
         ...
 
 
+@runtime_checkable
+class Measures(Protocol):
+    """A rule that measures something against a limit, and can say how near to it the training is."""
+
+    def watch(self, history: History) -> Watched | None:
+        """Return what it measures now; None where the rule has nothing to measure in this attempt."""
+        ...
+
+
 RULES: tuple[type[Rule], ...] = (
     Crash,
     GpuFault,
     NonFiniteLoss,
+    NonFiniteGrad,
+    Hang,
+    BusyWithoutProgress,
     Stall,
     StartTimeout,
     GpuIdle,

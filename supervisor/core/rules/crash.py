@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from signal import SIGBUS, SIGKILL, SIGSEGV
 from typing import ClassVar
 
-from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.flags import Act, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.readings import LAST_BOOT, ExitStatus, FaultClass, KernelFinding, signal_name
@@ -57,7 +57,7 @@ class Crash:
 
     name: ClassVar[str] = "crash"
     enabled: bool = True
-    act: bool = True
+    act: Act = True
     tail_s: float = 60.0
     """A line of output or of the kernel's log counts as a cause this long before the end."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.flags import Act, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.readings import DiskReading
 from supervisor.core.series import FRESH_S
@@ -20,7 +20,7 @@ class DiskLow:
 
     name: ClassVar[str] = "disk_low"
     enabled: bool = True
-    act: bool = True
+    act: Act = True
     warn_bytes: int = 2_000_000_000
     warn_fraction: float = 0.02
     limit_bytes: int = 200_000_000

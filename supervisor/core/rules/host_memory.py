@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.flags import Act, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.readings import HostReading, ProcessReading
 from supervisor.core.series import lasted_s, run_of
@@ -20,7 +20,7 @@ class HostMemory:
 
     name: ClassVar[str] = "host_memory"
     enabled: bool = True
-    act: bool = True
+    act: Act = True
     warn_fraction: float = 0.10
     limit_fraction: float = 0.03
     hold_s: float = 10.0

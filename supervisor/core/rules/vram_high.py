@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.flags import Act, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.readings import GpuReading
 from supervisor.core.series import lasted_s, newest_of, run_of
@@ -20,7 +20,7 @@ class VramHigh:
 
     name: ClassVar[str] = "vram_high"
     enabled: bool = True
-    act: bool = True
+    act: Act = True
     warn_fraction: float = 0.83
     """5 of 6 GB."""
     limit_fraction: float = 0.95
