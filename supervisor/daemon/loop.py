@@ -10,12 +10,13 @@ import logging
 import math
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.decide import decide, judge
+from supervisor.core.expectations import Expectation
 from supervisor.core.follow import after_decision, after_event
 from supervisor.core.history import History
 from supervisor.core.job import ALIVE, Job, Phase
@@ -41,6 +42,7 @@ class Dossier:
     rules: tuple[Rule, ...]
     history: History | None = None
     gpus_used: tuple[str, ...] = ()
+    expected: Expectation = field(default_factory=Expectation)
     agent_offset: int = 0
     """How far the agent's words are in the record already."""
     searching: bool = False

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from supervisor.alerts.sink import Sink, SinkError
-from supervisor.config.derive import limits_of, rules_of
+from supervisor.config.derive import expectation_of, limits_of, rules_of
 from supervisor.config.difference import difference
 from supervisor.config.load import check
 from supervisor.config.settings import JobSettings, Settings
@@ -86,7 +86,7 @@ class Reloading:
         for name, job in new.jobs.items():
             if name in parts.loop.dossiers:
                 dossier = parts.loop.dossiers[name]
-                dossier.rules = rules_of(job)
+                dossier.rules, dossier.expected = rules_of(job), expectation_of(job)
                 dossier.gpus_used = parts.cards.used_by(job)
                 dossier.job = replace(dossier.job, limits=limits_of(job))
             else:
