@@ -63,7 +63,8 @@ def progress_of(history: History, wanted_per_s: float | None = None) -> Progress
     """Return where the training of one attempt stands; `wanted_per_s` is the owner's pace, in steps a second."""
     last = history.steps[-1] if history.steps else None
     total = steps_total(history)
-    step, pause = _step_s(history), _pause_s(history)
+    step = _step_s(history)
+    pause = _pause_s(history, step)
     left = _left(history, step, pause, total)
     batches = history.batches_per_epoch
     return Progress(
@@ -102,8 +103,10 @@ def _step_s(history: History) -> _Seconds | None:
     return _Seconds(early=each_s / 2, usual=each_s, late=each_s * 2) if each_s > 0 else None
 
 
-def _pause_s(history: History) -> _Seconds | None:
-    pauses = sorted(history.pace.pauses)
+def _pause_s(history: History, step: _Seconds | None) -> _Seconds | None:
+    """Return what lies between two epochs, without the step that ends it."""
+    step_s = step.usual if step is not None else 0.0
+    pauses = sorted(max(0.0, one - step_s) for one in history.pace.pauses)
     if not pauses:
         return None
     return _Seconds(early=quantile(pauses, 0.1), usual=quantile(pauses, 0.5), late=quantile(pauses, 0.9))
