@@ -17,6 +17,7 @@ from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.decide import decide, judge
 from supervisor.core.expectations import Expectation
+from supervisor.core.flags import Severity
 from supervisor.core.follow import after_decision, after_event
 from supervisor.core.history import History
 from supervisor.core.job import ALIVE, Job, Phase
@@ -229,7 +230,8 @@ def _belongs(event: ev.Event, job: Job) -> bool:
 def _tell(decision: de.Decision) -> None:
     name = type(decision).__name__.lower()
     reason = decision.flag.message if isinstance(decision, de.Warn) else decision.reason
-    level = logging.INFO if isinstance(decision, de.Launch | de.Finish) else logging.WARNING
+    told = isinstance(decision, de.Warn) and decision.flag.severity is Severity.INFO
+    level = logging.INFO if told or isinstance(decision, de.Launch | de.Finish) else logging.WARNING
     fields = {"job": decision.job, "attempt": decision.attempt, "reason": reason}
     log.log(level, "decision.%s", name, extra={"fields": fields})
 
