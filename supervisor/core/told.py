@@ -77,6 +77,8 @@ class Precision:
     asked: str
     used: str
     why: str = ""
+    device: str | None = None
+    """Type of the device that it is about (`cpu`, `cuda`)."""
 
 
 @dataclass(slots=True)
@@ -108,10 +110,7 @@ class Told:
             case ev.Word.PRECISION:
                 asked, used = said.facts.get("asked"), said.facts.get("used")
                 if isinstance(asked, str) and isinstance(used, str):
-                    why = said.facts.get("why")
-                    self.precision = Precision(
-                        at=said.at, asked=asked, used=used, why=why if isinstance(why, str) else ""
-                    )
+                    self.precision = _precision(said, asked, used)
             case ev.Word.CLAIMED:
                 if said.rank is not None and said.pid is not None and said.rank < RANKS_KEPT:
                     self.rank_pids[said.rank] = said.pid
@@ -160,13 +159,24 @@ class Told:
             return
         key = (said.pid, loader)
         known = tuple(one for one in map(whole, pids) if one is not None)
-        if said.facts.get("training") is not False and said.facts.get("ended") is not True:
+        if said.facts.get("training") is True:
             self.workers = len(known)
         if not known or said.facts.get("ended") is True:
             self.loaders.pop(key, None)
         elif len(self.loaders) < LOADERS_KEPT:
             finite = said.facts.get("iterable") is not True
             self.loaders[key] = Loader(at=said.at, parent=said.pid, pids=known, finite=finite)
+
+
+def _precision(said: ev.AgentSaid, asked: str, used: str) -> Precision:
+    why, device = said.facts.get("why"), said.facts.get("device")
+    return Precision(
+        at=said.at,
+        asked=asked,
+        used=used,
+        why=why if isinstance(why, str) else "",
+        device=device if isinstance(device, str) else None,
+    )
 
 
 def whole(value: object) -> int | None:

@@ -23,7 +23,7 @@ class Fp32Fallback:
     def check(self, history: History) -> RedFlag | None:
         """Flag the fallback for as long as the attempt runs."""
         precision = history.told.precision
-        if history.over or precision is None or history.device == "cpu":
+        if history.over or precision is None or "cpu" in (history.device, precision.device):
             return None
         if precision.asked == precision.used or precision.used != "single":
             return None
