@@ -8,6 +8,7 @@ import click
 
 from supervisor.cli import exits
 from supervisor.cli.app import App, CliError, end, json_option, pass_app
+from supervisor.cli.progress import progress_lines
 from supervisor.cli.table import Cell, Pen
 from supervisor.cli.words import ago, epoch, number, part_of, size, span, until
 from supervisor.core.harmless import one_line
@@ -62,6 +63,7 @@ def lines(status: dict[str, Any], now: float, pen: Pen, *, alone: bool = False) 
     text += ["", pen.table(JOB_HEAD, [_job(one, now) for one in jobs]) if jobs else "no job is configured"]
     for job in jobs:
         text += _remarks(job, now, pen)
+        text += progress_lines(job, now, pen)
     if alone:
         text += [line for job in jobs for line in _watched(job, pen)]
     if status["gpus"]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from supervisor.config.settings import JobSettings, SupervisorSettings
+from supervisor.core.expectations import Expectation
 from supervisor.core.job import Limits
 from supervisor.core.rules import RULES, Rule
 
@@ -26,8 +27,28 @@ def socket_path(settings: SupervisorSettings, environment: Mapping[str, str]) ->
 
 
 def rules_of(job: JobSettings) -> tuple[Rule, ...]:
-    """Return every rule with the job's settings, in the order of RULES."""
-    return tuple(rule(**job.rules.get(rule.name, {})) for rule in RULES)
+    """Return every rule with the job's settings, in the order of RULES; what the owner expects fills what is unset."""
+    expected = expectation_of(job)
+    unset = {
+        "throughput_drop": {"at_least_per_s": expected.batches_per_s},
+        "deadline": {"at_unix_s": expected.deadline_unix_s},
+    }
+    return tuple(rule(**{**unset.get(rule.name, {}), **job.rules.get(rule.name, {})}) for rule in RULES)
+
+
+def expectation_of(job: JobSettings) -> Expectation:
+    """Return the owner's success criteria; a deadline without an offset is local time."""
+    wanted = job.expect
+    return Expectation(
+        batches_per_s=wanted.batches_per_s,
+        checkpoint_each_epoch=wanted.checkpoint_each_epoch,
+        losses_fall=wanted.losses_fall,
+        map_rises=wanted.map_rises,
+        max_temperature_c=wanted.max_temperature_c,
+        max_vram_bytes=wanted.max_vram_bytes,
+        no_nan=wanted.no_nan,
+        deadline_unix_s=wanted.deadline.timestamp() if wanted.deadline is not None else None,
+    )
 
 
 def limits_of(job: JobSettings) -> Limits:

@@ -18,12 +18,16 @@ MAY_BE_ZERO = frozenset(
         "backoff_s",
         "hold_s",
         "idle_percent",
+        "min_gain_fraction",
+        "min_rise_fraction",
         "min_share",
         "restarts",
         "restarts_per_period",
         "settle_s",
         "tail_s",
         "tolerated",
+        "tolerated_correctable",
+        "tolerated_gradients",
         "warn_bytes",
     }
 )
@@ -106,8 +110,6 @@ def _words(info: shapes.Type) -> str:
             return str(
                 (extra or {}).get("allowed") or ("an absolute path" if "path" in (extra or {}) else _words(inner))
             )
-        case shapes.BoolType():
-            return "true or false"
         case shapes.IntType():
             return "a whole number" + _bounds(info)
         case shapes.FloatType():
@@ -123,7 +125,13 @@ def _words(info: shapes.Type) -> str:
         case shapes.UnionType(types=types):
             return " or ".join(_words(one) for one in types if not isinstance(one, shapes.NoneType))
         case _:
-            return "a table"
+            return _PLAIN.get(type(info), "a table")
+
+
+_PLAIN: Mapping[type, str] = {
+    shapes.BoolType: "true or false",
+    shapes.DateTimeType: "a date and time, as 2026-11-30T08:00:00",
+}
 
 
 def _bounds(info: shapes.IntType | shapes.FloatType) -> str:

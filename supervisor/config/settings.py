@@ -6,6 +6,7 @@ the project shows every key of both; a test holds them together.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
@@ -85,6 +86,22 @@ class ResumeSettings(Struct, frozen=True, kw_only=True):
     """`{checkpoint}` stands for the file; None: worked out from the command and the framework."""
 
 
+class ExpectSettings(Struct, frozen=True, kw_only=True):
+    """What the owner expects of a job: shown as a checklist, told where it fails, never acted upon."""
+
+    batches_per_s: Positive | None = None
+    """While stepping."""
+    checkpoint_each_epoch: bool = False
+    losses_fall: bool = False
+    map_rises: bool = False
+    """mAP50-95, or the framework's own figure of merit."""
+    max_temperature_c: Positive | None = None
+    max_vram_bytes: Annotated[int, Meta(gt=0)] | None = None
+    no_nan: bool = False
+    deadline: datetime | None = None
+    """Without an offset: local time."""
+
+
 class JobSettings(Struct, frozen=True, kw_only=True):
     """One training that is to be kept alive."""
 
@@ -103,6 +120,7 @@ class JobSettings(Struct, frozen=True, kw_only=True):
     rules: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Settings by the rule's name, checked against its class; `derive.rules_of` makes the rules of them."""
     budget: Budget = field(default_factory=Budget)
+    expect: ExpectSettings = field(default_factory=ExpectSettings)
 
 
 class AlertSettings(Struct, frozen=True, kw_only=True):

@@ -58,6 +58,14 @@ class WatchedStatus(Struct, frozen=True, kw_only=True):
     """Why it is not watched now."""
 
 
+class Criterion(Struct, frozen=True, kw_only=True):
+    """One of the owner's success criteria, of [jobs.NAME.expect]."""
+
+    name: str
+    verdict: Literal["met", "not_met", "unknown"]
+    text: str
+
+
 class JobStatus(Struct, frozen=True, kw_only=True):
     """Where one job stands."""
 
@@ -79,7 +87,14 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     steps_per_s: float | None = None
     last_step_at: float | None = None
     eta: float | None = None
-    """When it will have finished, if it goes on like this."""
+    """When it will have finished, if it goes on like this: validations and checkpoints are counted in."""
+    eta_early: float | None = None
+    """At the pace of the fastest tenth of this attempt."""
+    eta_late: float | None = None
+    epoch_s: float | None = None
+    """One epoch, with what lies between it and the next."""
+    steps_expected: int | None = None
+    """What should be made by now at the owner's pace."""
     loss: float | None = None
     restarts: int = 0
     """Ever made that counted against the budget."""
@@ -95,6 +110,7 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     """What is watched now, the nearest to its limit first."""
     gpus: list[str] = field(default_factory=list)
     """PCI addresses; empty: every card."""
+    expectations: list[Criterion] = field(default_factory=list)
 
 
 class GpuStatus(Struct, frozen=True, kw_only=True):

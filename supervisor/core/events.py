@@ -192,6 +192,10 @@ class Word(Enum):
     TRAIN_END = "train_end"
     HOOK_FAILED = "hook_failed"
     SAVE_FAILED = "save_failed"
+    ALLOCATOR = "allocator"
+    WORKERS = "workers"
+    PRECISION = "precision"
+    EPOCH_END = "epoch_end"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +210,9 @@ class AgentSaid:
     """As in the file; fields are described in `core/folder.py`."""
     offset: int = 0
     """Bytes of agent.jsonl read up to and with this line."""
+    pid: int | None = None
+    """The process that said it."""
+    rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

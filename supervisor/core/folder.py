@@ -32,6 +32,12 @@ Fields of agent.jsonl beside the common ones, by event:
     resumed           path, epoch, step
     train_end         epoch, step
     hook_failed       where, error
+    allocator         reserved_bytes, allocated_bytes, inactive_split_bytes, retries, ooms, total_bytes; at a step's
+                      end, each half minute, and at most every 2 s where a retry, an OOM or a change of 1 % came
+    workers           loader (number of the iteration), pids (list), training (whether the training draws from it),
+                      iterable, ended (true once they are let go)
+    precision         asked, used ("half", "bfloat16", "single"), why, device
+    epoch_end         epoch, fitness, metrics (object), train_loss, val_loss; null is a number that was not finite
 The stage is in the recorder's header, not here.
 
 recorder.bin: a header page, then a ring of records, all little-endian. `head` counts the records ever written; record

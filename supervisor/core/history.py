@@ -10,8 +10,12 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from supervisor.core import events as ev
+from supervisor.core.card_facts import CardFacts
+from supervisor.core.checkpoints import Checkpoint
 from supervisor.core.limits import Learned
+from supervisor.core.losses import Losses
 from supervisor.core.moments import Moment
+from supervisor.core.pace import Pace
 from supervisor.core.readings import (
     ExitStatus,
     GpuReading,
@@ -22,9 +26,12 @@ from supervisor.core.readings import (
     Stage,
     StepRecord,
 )
+from supervisor.core.told import Told
+from supervisor.core.trend import Trend
 
 STEPS_KEPT = 2048
 READINGS_KEPT = 600
+RANKS_KEPT = 64
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,6 +92,22 @@ class History:
     exit: ExitStatus | None = None
     host_lost: str | None = None
     launch_error: str | None = None
+    pace: Pace = field(default_factory=Pace)
+    losses: Losses = field(default_factory=Losses)
+    told: Told = field(default_factory=Told)
+    cards: dict[str, CardFacts] = field(default_factory=dict)
+    gpus_read_at: Moment | None = None
+    rss: Trend = field(default_factory=Trend)
+    """Memory of the process tree."""
+    disks_used: dict[str, Trend] = field(default_factory=dict)
+    saved: deque[tuple[Moment, int | None]] = field(default_factory=lambda: deque(maxlen=200))
+    """When a checkpoint was saved, and how many steps had been made by then."""
+    saved_unix_s: float | None = None
+    """When the newest checkpoint file that was seen was written."""
+    proofs: dict[str, deque[Checkpoint]] = field(default_factory=dict)
+    """What proving said of the newest checkpoints of each path."""
+    ranks: dict[int, Pace] = field(default_factory=dict)
+    """Of the ranks beside 0."""
 
     def add(self, event: ev.Event) -> None:
         """Take in one event; events of other attempts must not be handed in."""
@@ -173,10 +196,8 @@ class History:
 
     def _add_of_attempt(self, event: ev.AttemptEvent) -> None:
         match event:
-            case ev.StepsMade(rank=0):
-                self._look(event.at, only_where_told=True)
-                for record in event.records:
-                    self._add_step(record)
+            case ev.StepsMade():
+                self._add_steps(event)
             case ev.Looked():
                 self._look(event.at)
             case ev.StageEntered():
@@ -184,16 +205,21 @@ class History:
             case ev.AgentSaid():
                 self._add_word(event)
             case ev.OutputSeen():
-                self.last_line, self.output_at = event.last_line or self.last_line, event.at
-                self.output.extend(event.findings)
-                if event.progress_step is not None and event.progress_step != self.output_step:
-                    self.output_step, self.output_step_at = event.progress_step, event.at
+                self._add_output(event)
             case ev.ProcessesRead():
-                self.processes.append(event.reading)
+                self._add_processes(event.reading)
+            case ev.CheckpointSeen():
+                self._prove(event.checkpoint)
             case ev.Launched() | ev.LaunchFailed() | ev.Exited() | ev.HostLost():
                 self._add_life(event)
             case _:
                 pass
+
+    def _add_output(self, event: ev.OutputSeen) -> None:
+        self.last_line, self.output_at = event.last_line or self.last_line, event.at
+        self.output.extend(event.findings)
+        if event.progress_step is not None and event.progress_step != self.output_step:
+            self.output_step, self.output_step_at = event.progress_step, event.at
 
     def _add_life(self, event: ev.Launched | ev.LaunchFailed | ev.Exited | ev.HostLost) -> None:
         match event:
@@ -209,10 +235,15 @@ class History:
     def _add_of_machine(self, event: ev.Asked | ev.MachineEvent) -> None:
         match event:
             case ev.GpusRead():
+                self.gpus_read_at = event.at
                 for reading in event.readings:
                     self.gpus.setdefault(reading.gpu, deque(maxlen=READINGS_KEPT)).append(reading)
+                    self.cards.setdefault(reading.gpu, CardFacts(reading.at)).add(reading)
             case ev.HostRead():
                 self.host.append(event.reading)
+                for disk in event.reading.disks:
+                    used = float(disk.total_bytes - disk.free_bytes)
+                    self.disks_used.setdefault(disk.path, Trend()).add(event.reading.at, used)
             case ev.KernelSaid():
                 self._add_findings(event.findings)
             case ev.ClockStepped():
@@ -245,6 +276,8 @@ class History:
     def _add_step(self, record: StepRecord) -> None:
         self.claimed = True
         self._learn_step(record)
+        self.losses.add(record)
+        self.pace.add(record, stepping=self._stepping())
         self.steps.append(record)
         self.last_step_at = record.at
         if self.first_step_at is None:
@@ -271,7 +304,39 @@ class History:
         jumped = self.clock_stepped_at
         return self.troubled or (jumped is not None and jumped.seconds_since(since) >= 0)
 
+    def _stepping(self) -> bool:
+        """Whether nothing but stepping was done since the last step, as far as stages tell."""
+        since, last = self.stage_since, self.last_step_at
+        if self.stage not in (Stage.STEP, None):
+            return False
+        return since is None or last is None or last.seconds_since(since) >= 0
+
+    def _add_steps(self, event: ev.StepsMade) -> None:
+        if event.rank == 0:
+            self._look(event.at, only_where_told=True)
+            for record in event.records:
+                self._add_step(record)
+        elif event.rank in self.ranks or len(self.ranks) < RANKS_KEPT:
+            pace = self.ranks.setdefault(event.rank, Pace())
+            for record in event.records:
+                pace.add(record, stepping=self._stepping())
+
+    def _add_processes(self, reading: ProcessReading) -> None:
+        self.processes.append(reading)
+        if reading.rss_bytes is not None:
+            self.rss.add(reading.at, float(reading.rss_bytes))
+
+    def _prove(self, checkpoint: Checkpoint) -> None:
+        if checkpoint.fingerprint.size_bytes:
+            self.saved_unix_s = max(self.saved_unix_s or 0.0, checkpoint.saved_unix_s)
+        if checkpoint.verdict is None:
+            return
+        proofs = self.proofs.setdefault(checkpoint.path, deque(maxlen=4))
+        if not any(one.key == checkpoint.key and one.verdict is checkpoint.verdict for one in proofs):
+            proofs.append(checkpoint)
+
     def _add_word(self, event: ev.AgentSaid) -> None:
+        self.told.add(event)
         match event.word:
             case ev.Word.ALIVE:
                 self.agent_alive = True
@@ -283,6 +348,8 @@ class History:
                 self._plan(event.facts)
             case ev.Word.CHECKPOINT_SAVED:
                 self.save_requested = event.facts.get("requested") is True
+                if not self.save_requested:
+                    self.saved.append((event.at, self.steps[-1].step if self.steps else None))
             case ev.Word.HOOK_FAILED:
                 self.hook_failed_at = event.at
             case ev.Word.EXCEPTION:

@@ -172,6 +172,8 @@ class ProcessReading:
     """Processes in state D, which no signal reaches."""
     largest: tuple[ProcessUse, ...] = ()
     """The processes that take most of the processor, the busiest first."""
+    pids: tuple[int, ...] | None = None
+    """Every process that is alive, zombies left out; None where the tree was not listed."""
 
 
 class FaultClass(Enum):

@@ -29,7 +29,7 @@ def run_of(readings: Iterable[R], holds: Callable[[R], bool | None], now: Moment
     A reading of which nothing is known (None) neither continues nor breaks a run; a silence of FRESH_S does break it.
     """
     run: list[R] = []
-    for reading in reversed(tuple(readings)):
+    for reading in reversed(readings if isinstance(readings, Reversible) else tuple(readings)):
         verdict = holds(reading)
         if verdict is None:
             continue

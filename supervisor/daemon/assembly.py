@@ -12,7 +12,7 @@ from pathlib import Path
 
 from supervisor.alerts.outbox import AlertSender
 from supervisor.alerts.sink import Sink
-from supervisor.config.derive import database_url, limits_of, rules_of
+from supervisor.config.derive import database_url, expectation_of, limits_of, rules_of
 from supervisor.config.redact import redacted
 from supervisor.config.settings import JobSettings, Settings
 from supervisor.core import events as ev
@@ -166,7 +166,8 @@ class Assembly:
         """Begin to hold a job."""
         job = known or _new_job(name, settings, now)
         gpus = self.cards.used_by(settings)
-        dossier = Dossier(job=replace(job, limits=limits_of(settings)), rules=rules_of(settings), gpus_used=gpus)
+        job, rules = replace(job, limits=limits_of(settings)), rules_of(settings)
+        dossier = Dossier(job=job, rules=rules, gpus_used=gpus, expected=expectation_of(settings))
         self.loop.dossiers[name] = dossier
         return dossier
 

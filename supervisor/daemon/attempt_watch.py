@@ -193,6 +193,8 @@ class AttemptWatch(threading.Thread):
                     word=said.word,
                     facts=said.facts,
                     offset=said.offset,
+                    pid=said.pid,
+                    rank=said.rank,
                 )
             )
 

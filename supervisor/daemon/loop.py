@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.decide import decide, judge
+from supervisor.core.expectations import Expectation
 from supervisor.core.flags import Severity
 from supervisor.core.follow import after_decision, after_event, after_flags
 from supervisor.core.history import History
@@ -44,6 +45,7 @@ class Dossier:
     rules: tuple[Rule, ...]
     history: History | None = None
     gpus_used: tuple[str, ...] = ()
+    expected: Expectation = field(default_factory=Expectation)
     agent_offset: int = 0
     """How far the agent's words are in the record already."""
     setting: str | None = None
@@ -245,7 +247,8 @@ def _belongs(event: ev.Event, job: Job) -> bool:
 def _tell(decision: de.Decision) -> None:
     name = type(decision).__name__.lower()
     reason = decision.flag.message if isinstance(decision, de.Warn | de.Note) else decision.reason
-    level = logging.INFO if isinstance(decision, de.Launch | de.Finish | de.Note) else logging.WARNING
+    told = isinstance(decision, de.Warn) and decision.flag.severity is Severity.INFO
+    level = logging.INFO if told or isinstance(decision, de.Launch | de.Finish | de.Note) else logging.WARNING
     fields = {"job": decision.job, "attempt": decision.attempt, "reason": reason}
     log.log(level, "decision.%s", name, extra={"fields": fields})
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from supervisor.alerts.sink import Sink, SinkError
-from supervisor.config.derive import limits_of, rules_of
+from supervisor.config.derive import expectation_of, limits_of, rules_of
 from supervisor.config.difference import difference
 from supervisor.config.load import check
 from supervisor.config.settings import JobSettings, Settings
@@ -89,6 +89,7 @@ class Reloading:
                 dossier = parts.loop.dossiers[name]
                 rules, dossier.rules = dossier.rules, rules_of(job)
                 self._tell_promotions(name, rules, dossier.rules, now)
+                dossier.expected = expectation_of(job)
                 dossier.gpus_used = parts.cards.used_by(job)
                 dossier.job = replace(dossier.job, limits=limits_of(job))
             else:

@@ -6,8 +6,10 @@ from collections.abc import Iterable
 
 from supervisor.control import types
 from supervisor.control.shapes import finite, watched_status
+from supervisor.core import progress as pr
 from supervisor.core.decide import judge
-from supervisor.core.flags import SHADOW
+from supervisor.core.expectations import checklist
+from supervisor.core.flags import SHADOW, Severity
 from supervisor.core.history import History
 from supervisor.core.job import ALIVE, Job, Phase
 from supervisor.core.moments import Moment
@@ -29,9 +31,7 @@ def steps_per_s(history: History | None) -> float | None:
 
 def steps_total(history: History | None) -> int | None:
     """Return how many steps the whole training has, as far as its plan is known."""
-    if history is None or history.epochs is None or history.batches_per_epoch is None:
-        return None
-    return history.epochs * history.batches_per_epoch
+    return None if history is None else pr.steps_total(history)
 
 
 def job_status(dossier: Dossier, now: Moment) -> types.JobStatus:
@@ -39,8 +39,8 @@ def job_status(dossier: Dossier, now: Moment) -> types.JobStatus:
     job, history = dossier.job, dossier.history
     attempt, alive = job.attempt, job.phase in ALIVE
     pace = steps_per_s(history) if job.phase is Phase.RUNNING else None
-    total = steps_total(history)
-    last = attempt.last_step if attempt else None
+    running = history if job.phase is Phase.RUNNING else None
+    progress = pr.Progress() if running is None else pr.progress_of(running, dossier.expected.batches_per_s)
     stage = history.stage if history and alive else None
     return types.JobStatus(
         name=job.name,
@@ -51,11 +51,15 @@ def job_status(dossier: Dossier, now: Moment) -> types.JobStatus:
         pid=attempt.training_pid if attempt and alive else None,
         epoch=attempt.epoch if attempt else None,
         epochs=history.epochs if history else None,
-        step=last,
-        steps_total=total,
+        step=attempt.last_step if attempt else None,
+        steps_total=steps_total(history),
         steps_per_s=pace,
         last_step_at=attempt.last_step_at.unix_s if attempt and attempt.last_step_at else None,
-        eta=_eta(now, pace, last, total),
+        eta=_after(now, progress.left_s),
+        eta_early=_after(now, progress.left_early_s),
+        eta_late=_after(now, progress.left_late_s),
+        epoch_s=progress.epoch_s,
+        steps_expected=progress.steps_expected,
         loss=finite(attempt.loss) if attempt else None,
         restarts=job.ledger.total,
         reason=job.reason,
@@ -65,19 +69,24 @@ def job_status(dossier: Dossier, now: Moment) -> types.JobStatus:
         shadows=job.shadows_noted,
         watched=list(_watched(dossier)) if alive else [],
         gpus=list(dossier.gpus_used),
+        expectations=[] if running is None else _criteria(dossier, running, progress),
     )
 
 
-def _eta(now: Moment, pace: float | None, last: int | None, total: int | None) -> float | None:
-    if not pace or last is None or total is None:
-        return None
-    return now.unix_s + max(0, total - last) / pace
+def _after(now: Moment, left_s: float | None) -> float | None:
+    return None if left_s is None else now.unix_s + left_s
+
+
+def _criteria(dossier: Dossier, history: History, progress: pr.Progress) -> list[types.Criterion]:
+    found = checklist(dossier.expected, history, progress)
+    return [types.Criterion(name=one.name, verdict=one.verdict, text=one.text) for one in found]
 
 
 def _standing(dossier: Dossier) -> Iterable[str]:
     if dossier.history is not None:
         for flag in judge(dossier.rules, dossier.history):
-            yield f"{flag.rule}{' (in shadow)' if flag.shadow else ''}: {flag.message}"
+            if flag.severity is not Severity.INFO:
+                yield f"{flag.rule}{' (in shadow)' if flag.shadow else ''}: {flag.message}"
 
 
 def _watched(dossier: Dossier) -> Iterable[types.WatchedStatus]:

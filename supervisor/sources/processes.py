@@ -29,6 +29,7 @@ class TreeWatch:
         process's main thread.
         """
         rss_bytes, count, waiting = 0, 0, []
+        alive: list[int] = []
         used_s: dict[tuple[int, float], float] = {}
         uses: list[ProcessUse] = []
         for process in _tree(self._pid):
@@ -36,11 +37,14 @@ class TreeWatch:
                 with process.oneshot():
                     times = process.cpu_times()
                     own_bytes, name = process.memory_info().rss, process.name()
-                    if process.status() == psutil.STATUS_DISK_SLEEP:
+                    status = process.status()
+                    if status == psutil.STATUS_DISK_SLEEP:
                         waiting.append(process.pid)
                     key = process.pid, process.create_time()
             except psutil.Error:
                 continue
+            if status not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+                alive.append(process.pid)
             count, rss_bytes, used_s[key] = count + 1, rss_bytes + own_bytes, times.user + times.system
             share = self._cpu_percent({key: used_s[key]}, now)
             uses.append(ProcessUse(pid=process.pid, name=name, rss_bytes=own_bytes, cpu_percent=share))
@@ -53,6 +57,7 @@ class TreeWatch:
             cpu_percent=percent if count else None,
             uninterruptible_pids=tuple(waiting),
             largest=tuple(sorted(uses, key=lambda one: -(one.cpu_percent or 0.0))[:LARGEST_KEPT]),
+            pids=tuple(alive) if count else None,
         )
 
     def _cpu_percent(self, used_s: dict[tuple[int, float], float], now: Moment) -> float | None:

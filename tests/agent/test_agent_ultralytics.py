@@ -200,6 +200,20 @@ def test_a_yolo_training_is_recorded_whole_and_its_numbers_are_unchanged(trainin
     assert (first["epoch"], first["step"], first["requested"]) == (0, BATCHES, False)
     assert second["paths"] in ([last], [last, best])
     assert (second["epoch"], second["step"]) == (1, 2 * BATCHES)
+    epochs = attempt.said("epoch_end")
+    assert [one["epoch"] for one in epochs] == [0, 1]
+    for told_epoch, row in zip(epochs, rows, strict=True):
+        mean = sum(float(value) for name, value in row.items() if name.startswith("train/"))
+        assert math.isclose(told_epoch["train_loss"], mean, rel_tol=1e-3)
+        validation = sum(float(value) for name, value in row.items() if name.startswith("val/"))
+        assert math.isclose(told_epoch["val_loss"], validation, rel_tol=1e-3)
+        assert math.isclose(
+            told_epoch["metrics"]["metrics/mAP50-95(B)"], float(row["metrics/mAP50-95(B)"]), abs_tol=1e-4
+        )
+        assert "fitness" in told_epoch
+    (precision,) = attempt.said("precision")
+    assert (precision["asked"], precision["used"], precision["device"]) == ("single", "single", "cpu")
+    assert attempt.said("workers")[0]["pids"] == []
     (end,) = attempt.said("train_end")
     assert (end["epoch"], end["step"]) == (1, 6)
     assert attempt.stage() == "ended"

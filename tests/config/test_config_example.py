@@ -24,7 +24,10 @@ SHOWN_OTHERWISE = {
     "jobs.yolo.env",
     "jobs.yolo.checkpoints.paths",
     "jobs.yolo.resume.command",
+    "jobs.yolo.expect",
     "jobs.yolo.rules.vram_high.limit_bytes",
+    "jobs.yolo.rules.throughput_drop.at_least_per_s",
+    "jobs.yolo.rules.deadline.at_unix_s",
 }
 """Keys whose line is an example, as their default is to be unset or empty."""
 

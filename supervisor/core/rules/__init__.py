@@ -6,18 +6,39 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 from supervisor.core.flags import Act, RedFlag
 from supervisor.core.history import History
+from supervisor.core.rules.best_metric import BestMetric
 from supervisor.core.rules.busy_without_progress import BusyWithoutProgress
+from supervisor.core.rules.checkpoint_bad import CheckpointBad
+from supervisor.core.rules.checkpoint_overdue import CheckpointOverdue
 from supervisor.core.rules.crash import Crash
+from supervisor.core.rules.data_starved import DataStarved
+from supervisor.core.rules.dead_worker import DeadWorker
+from supervisor.core.rules.deadline import Deadline
 from supervisor.core.rules.disk_low import DiskLow
+from supervisor.core.rules.ecc import Ecc
+from supervisor.core.rules.fan import Fan
+from supervisor.core.rules.fp32_fallback import Fp32Fallback
+from supervisor.core.rules.fragmentation import Fragmentation
 from supervisor.core.rules.gpu_fault import GpuFault
 from supervisor.core.rules.gpu_idle import GpuIdle
+from supervisor.core.rules.gpu_lost import GpuLost
 from supervisor.core.rules.hang import Hang
 from supervisor.core.rules.host_memory import HostMemory
+from supervisor.core.rules.host_memory_slope import HostMemorySlope
+from supervisor.core.rules.loss_plateau_or_divergence import LossPlateauOrDivergence
+from supervisor.core.rules.loss_spike import LossSpike
+from supervisor.core.rules.milestone import Milestone
 from supervisor.core.rules.non_finite_grad import NonFiniteGrad
 from supervisor.core.rules.non_finite_loss import NonFiniteLoss
+from supervisor.core.rules.power import Power
 from supervisor.core.rules.stall import Stall
 from supervisor.core.rules.start_timeout import StartTimeout
+from supervisor.core.rules.straggler_rank import StragglerRank
+from supervisor.core.rules.thermal import Thermal
+from supervisor.core.rules.throttling import Throttling
+from supervisor.core.rules.throughput_drop import ThroughputDrop
 from supervisor.core.rules.vram_high import VramHigh
+from supervisor.core.rules.vram_leak import VramLeak
 from supervisor.core.watched import Watched
 
 
@@ -63,5 +84,26 @@ RULES: tuple[type[Rule], ...] = (
     VramHigh,
     HostMemory,
     DiskLow,
+    GpuLost,
+    DeadWorker,
+    Ecc,
+    Fragmentation,
+    LossSpike,
+    LossPlateauOrDivergence,
+    CheckpointBad,
+    CheckpointOverdue,
+    VramLeak,
+    HostMemorySlope,
+    Thermal,
+    Throttling,
+    Fan,
+    Power,
+    ThroughputDrop,
+    DataStarved,
+    StragglerRank,
+    Fp32Fallback,
+    Deadline,
+    Milestone,
+    BestMetric,
 )
 """Every rule, in the order in which flags of equal severity are taken."""

@@ -5,16 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from supervisor.core.flags import Act, RedFlag, Severity
+from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.readings import DiskReading
 from supervisor.core.series import FRESH_S
+
+SLOPE_OVER_S = 1800.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskLow:
     """Free space below `warn_bytes`, or below `warn_fraction` of the disk, is told; below `limit_bytes` acts.
 
+    Told too: a disk that fills so fast, over half an hour with 99.9 % confidence, that `warn_left_s` are left.
     Nothing is saved before such a stop: a checkpoint written into a full disk is a destroyed one.
     """
 
@@ -24,6 +27,7 @@ class DiskLow:
     warn_bytes: int = 2_000_000_000
     warn_fraction: float = 0.02
     limit_bytes: int = 200_000_000
+    warn_left_s: float = 7200.0
 
     def check(self, history: History) -> RedFlag | None:
         """Flag the fullest of the disks that the newest reading of disks names."""
@@ -35,13 +39,40 @@ class DiskLow:
                 return self._flag(history, disk, Severity.acting(act=self.act))
             if disk.free_bytes < self.warn_bytes or disk.free_bytes < disk.total_bytes * self.warn_fraction:
                 return self._flag(history, disk, Severity.WARNING)
+        for disk in newest.disks:
+            left_s = self._left_s(history, disk)
+            if left_s is not None and left_s <= self.warn_left_s:
+                return self._flag(history, disk, Severity.WARNING)
         return None
 
+    def _left_s(self, history: History, disk: DiskReading) -> float | None:
+        """Return the time until `limit_bytes` are left; None where it does not fill, or that cannot be told."""
+        trend = history.disks_used.get(disk.path)
+        slope = None if trend is None else trend.slope(SLOPE_OVER_S)
+        if slope is None or not slope.low_per_s > 0:
+            return None
+        return max(0.0, disk.free_bytes - self.limit_bytes) / slope.per_s
+
     def _flag(self, history: History, disk: DiskReading, severity: Severity) -> RedFlag:
+        left_s = self._left_s(history, disk)
+        filling = "" if left_s is None else f", full in {left_s / 3600:.1f} h at this rate"
         return RedFlag(
             rule=self.name,
             severity=severity,
             at=history.now,
-            message=f"{disk.path}: {disk.free_bytes / 1e9:.2f} of {disk.total_bytes / 1e9:.2f} GB are free",
+            message=f"{disk.path}: {disk.free_bytes / 1e9:.2f} of {disk.total_bytes / 1e9:.2f} GB are free{filling}",
             subject=disk.path,
+            diagnosis=FULL,
         )
+
+
+FULL = Diagnosis(
+    causes=(
+        "checkpoints of every epoch are kept [ultralytics docs, save_period]",
+        "caches of data sets, logs or core dumps beside them",
+    ),
+    advice=(
+        "du -xh --max-depth=2 on that path names the largest; fewer kept checkpoints, another disk for runs",
+        "nothing is saved on a full disk: a checkpoint written into it is a destroyed one",
+    ),
+)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from time import monotonic_ns
-from typing import Any, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Tuple
+
+from . import events
+from .fence import fenced
 
 MEMORY_EVERY_NS = 1_000_000_000
+TELL_EVERY_NS = 30_000_000_000
+TELL_AGAIN_NS = 2_000_000_000
 
 Pair = Tuple[Optional[float], Optional[float]]
 
@@ -69,17 +74,49 @@ class LateScalars:
 
 
 class GpuMemory:
-    """Memory that the allocator holds on this process's GPU, asked at most once a second."""
+    """Memory that the allocator holds on this process's GPU, asked at most once a second.
 
-    def __init__(self, torch: Any) -> None:
+    What else the allocator counts is told as an event: each half minute, and sooner where it had to try again.
+    """
+
+    def __init__(self, torch: Any, clock: Callable[[], int] = monotonic_ns) -> None:
         self._cuda = torch.cuda
+        self._clock = clock
         self._next_ns = 0
         self._bytes: Optional[int] = None
+        self._total_bytes: Optional[int] = None
+        self._told_ns = -TELL_EVERY_NS
+        self._told: Tuple[int, int, int] = (0, 0, 0)
 
     def read(self) -> Optional[int]:
         """Return bytes, None where no GPU is in use."""
-        now = monotonic_ns()
+        now = self._clock()
         if now >= self._next_ns:
             self._next_ns = now + MEMORY_EVERY_NS
-            self._bytes = int(self._cuda.memory_reserved()) if self._cuda.is_initialized() else None
+            self._bytes = self._look(now) if self._cuda.is_initialized() else None
         return self._bytes
+
+    def _look(self, now: int) -> int:
+        stats = self._cuda.memory_stats()
+        reserved = int(stats.get("reserved_bytes.all.current", 0))
+        counts = (reserved, int(stats.get("num_alloc_retries", 0)), int(stats.get("num_ooms", 0)))
+        since, before = now - self._told_ns, self._told
+        changed = counts[1:] != before[1:] or abs(reserved - before[0]) * 100 > max(reserved, before[0])
+        if since >= TELL_EVERY_NS or (changed and since >= TELL_AGAIN_NS):
+            self._told_ns, self._told = now, counts
+            self._tell(stats, counts)
+        return reserved
+
+    @fenced
+    def _tell(self, stats: Any, counts: Tuple[int, int, int]) -> None:
+        if self._total_bytes is None:
+            self._total_bytes = int(self._cuda.get_device_properties(self._cuda.current_device()).total_memory)
+        events.write(
+            "allocator",
+            reserved_bytes=counts[0],
+            allocated_bytes=int(stats.get("allocated_bytes.all.current", 0)),
+            inactive_split_bytes=int(stats.get("inactive_split_bytes.all.current", 0)),
+            retries=counts[1],
+            ooms=counts[2],
+            total_bytes=self._total_bytes,
+        )

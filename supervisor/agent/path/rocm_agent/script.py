@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _last_step = 0
 _scalars = None
+_memory = None
 _requested = None
 """The command that the script was told of and has not yet served."""
 
@@ -40,7 +41,7 @@ def step(loss: Any = None, step: Optional[int] = None, epoch: Optional[int] = No
 
     _last_step = _last_step + 1 if step is None else int(step)
     loss_now = _late(loss) if hasattr(loss, "is_cuda") else number(loss)
-    recorder.record(_last_step, epoch, loss_now, number(lr))
+    recorder.record(_last_step, epoch, loss_now, number(lr), None, None, _memory_bytes())
     recorder.stage, recorder.aside = layout.STEP, 0
     save_command.refuse_unheard(recorder)
 
@@ -114,6 +115,19 @@ def _saved(path: Any, epoch: Optional[int], step: Optional[int]) -> Any:
 def resume_from() -> Optional[str]:
     """Return the checkpoint to go on from, None to begin at the beginning."""
     return os.environ.get("ROCM_SUPERVISOR_RESUME_FROM") or None
+
+
+def _memory_bytes() -> Optional[int]:
+    """Return what torch's allocator holds, where the script has imported torch."""
+    global _memory
+    if _memory is None:
+        torch = sys.modules.get("torch")
+        if torch is None or not hasattr(torch, "cuda"):
+            return None
+        from .scalars import GpuMemory
+
+        _memory = GpuMemory(torch)
+    return _memory.read()
 
 
 def _late(loss: Any) -> Any:

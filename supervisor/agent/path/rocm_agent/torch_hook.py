@@ -14,7 +14,7 @@ from time import monotonic_ns
 from types import ModuleType
 from typing import Any, Callable, Optional
 
-from . import claim, save_command
+from . import claim, precision, save_command, workers
 from .fence import failed, fenced
 from .layout import CHECKPOINT, COMPILE, DATA_WAIT, STEP, VALIDATE
 from .recorder import Recorder
@@ -46,6 +46,7 @@ class Watch:
         self._step = 0
         self._scalars = LateScalars(torch)
         self._memory = GpuMemory(torch)
+        self.precision = precision.Watch()
 
     def saw_scaling(self, loss: Any, scaled: Any) -> None:
         """A GradScaler multiplied `loss`; what backward is then called on is not the loss."""
@@ -62,6 +63,7 @@ class Watch:
         if not self._leads(optimizer):
             return
         self._step = self._step + 1 if self._step else _steps_made(optimizer)
+        self.precision.stepped(self._loss)
         loss, grad_norm = self._scalars.exchange(self._loss, self.grad_norm)
         wait_s = self.wait_ns / 1e9 if self.wait_ns else None
         self._loss = self._unscaled = self.grad_norm = None
@@ -93,6 +95,8 @@ def install(torch: Any) -> None:
     _watch_clipping(torch, watch)
     _watch_loaders(torch, watch)
     _watch_saving(torch)
+    fenced(workers.install)(torch)
+    fenced(watch.precision.begin)(torch)
 
 
 def take_grad_norm() -> Any:
@@ -190,7 +194,7 @@ def _watch_scalers(torch: Any, watch: Watch) -> None:
     kinds = {getattr(getattr(torch, "amp", None), "GradScaler", None), torch.cuda.amp.GradScaler}
     for kind in kinds:
         if kind is not None and "scale" in vars(kind):
-            _watch_scale(kind, fenced(watch.saw_scaling))
+            _watch_scale(kind, fenced(watch.saw_scaling), fenced(watch.precision.saw_scaling))
             _watch_skipping(kind, watch)
 
 
@@ -217,7 +221,7 @@ def _skipped(watch: Watch, optimizer: Any) -> None:
         watch.counted(recorder, optimizer)
 
 
-def _watch_scale(kind: Any, saw_scaling: Callable[..., None]) -> None:
+def _watch_scale(kind: Any, saw_scaling: Callable[..., None], saw_scaler: Callable[..., None]) -> None:
     original = kind.scale
 
     @wraps(original)
@@ -225,6 +229,7 @@ def _watch_scale(kind: Any, saw_scaling: Callable[..., None]) -> None:
         scaled = original(self, outputs)
         if claim.speaks(claim.GENERIC):
             saw_scaling(outputs, scaled)
+            saw_scaler(self)
         return scaled
 
     kind.scale = scale
@@ -253,6 +258,7 @@ def _watch_loaders(torch: Any, watch: Watch) -> None:
         if not training():  # the wait for a batch of validation is no step's
             _validating()
             return original(self)
+        workers.drawn(self)
         began = monotonic_ns()
         recorder = _step_waits()
         try:

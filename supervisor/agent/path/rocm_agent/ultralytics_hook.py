@@ -20,7 +20,7 @@ from .fence import failed, fenced
 from .layout import CHECKPOINT, DATA_WAIT, ENDED, SETUP, STEP, VALIDATE, WARMUP
 from .recorder import Recorder
 from .save_command import end_if_asked
-from .scalars import GpuMemory
+from .scalars import GpuMemory, number
 from .shapes import Shapes
 
 _run: Optional[Run] = None
@@ -42,6 +42,7 @@ class Run:
         """Whether the epochs are over and only the best checkpoint is validated."""
         self._last_end_ns = 0
         self._wait_s: Optional[float] = None
+        self._metrics: Any = trainer.metrics
 
     @property
     def trainer(self) -> Any:
@@ -70,6 +71,7 @@ class Run:
             image_size=getattr(trainer.args, "imgsz", None),
             torch=_torch_version(),
         )
+        _tell_precision(trainer)
 
     def epoch_starts(self, trainer: Any, recorder: Recorder) -> None:
         """Also the second time for one epoch, when ultralytics repeats it with smaller batches or after NaN."""
@@ -123,6 +125,19 @@ class Run:
         """Validation and saving are over; after the last epoch it is said once more of the best checkpoint."""
         if not self.final:
             recorder.stage, recorder.aside = STEP, DATA_WAIT
+            if claim.rank == 0:
+                self._tell_epoch(trainer)
+
+    def _tell_epoch(self, trainer: Any) -> None:
+        """Say how the epoch came out; metrics of an earlier validation are not said again."""
+        validated = trainer.metrics is not self._metrics and getattr(trainer, "fitness", None) is not None
+        self._metrics = trainer.metrics
+        metrics = {str(name): _figure(one) for name, one in (trainer.metrics or {}).items()} if validated else {}
+        losses = [one for name, one in metrics.items() if name.startswith("val/") and one is not None]
+        facts: Dict[str, Any] = {"epoch": trainer.epoch, "train_loss": _total(trainer.tloss), "metrics": metrics}
+        if validated:
+            facts.update(fitness=_figure(trainer.fitness), val_loss=sum(losses) if losses else None)
+        events.write("epoch_end", **{name: one for name, one in facts.items() if one is not None})
 
     def train_ends(self, trainer: Any, recorder: Recorder) -> None:
         """Everything is done."""
@@ -276,9 +291,31 @@ def _between_validations() -> Optional[Tuple[int, int]]:
     return _reach(Run.batch_is_over, run.trainer, "on_val_batch_end")
 
 
+def _tell_precision(trainer: Any) -> None:
+    """Say what arithmetic was asked for; ultralytics tries AMP once and leaves it off where the results differ."""
+    wanted, amp = getattr(trainer.args, "amp", None), getattr(trainer, "amp", None)
+    if wanted is None or amp is None:
+        return
+    asked = "single" if wanted in {False, "fp32"} else "bfloat16" if wanted == "bf16" else "half"
+    used = asked if bool(amp) else "single"
+    why = "" if used == asked else "ultralytics' own check of AMP did not pass"
+    events.write("precision", asked=asked, used=used, why=why, device=trainer.device.type)
+
+
 def _loss(trainer: Any) -> Optional[float]:
-    """Return the sum of the loss items: a dict of tensors since ultralytics 8.4, one tensor before."""
-    items = trainer.loss_items
+    """Return the sum of the newest batch's losses."""
+    return _total(trainer.loss_items)
+
+
+def _figure(value: Any) -> Optional[float]:
+    try:
+        return number(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _total(items: Any) -> Optional[float]:
+    """Return the sum of loss items: a dict of tensors since ultralytics 8.4, one tensor before."""
     if isinstance(items, dict):
         return sum([float(one) for one in items.values()])
     return float(items.sum()) if hasattr(items, "sum") else None

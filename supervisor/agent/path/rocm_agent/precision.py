@@ -1,0 +1,70 @@
+"""Tells which arithmetic a training asked for and which it uses; looked at for its first steps, and then no more."""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import Any, Dict, Optional
+
+from . import events
+from .fence import fenced
+
+DECIDED_AT_STEP = 20
+ENTRIES_WATCHED = 200
+
+NAMES = {"float16": "half", "bfloat16": "bfloat16"}
+
+
+class Watch:
+    """What was entered and scaled so far."""
+
+    def __init__(self) -> None:
+        self._entered: Dict[str, str] = {}
+        """Precision by type of device."""
+        self._entries = 0
+        self._scaled = False
+        self._steps: Optional[int] = 0
+
+    def begin(self, torch: Any) -> None:
+        """Watch autocast being entered, a few hundred times."""
+        kind = torch.amp.autocast_mode.autocast
+        begin = kind.__enter__
+
+        @wraps(begin)
+        def __enter__(autocast: Any) -> Any:  # noqa: N807 - it takes that method's place
+            result = begin(autocast)
+            self._saw_entry(autocast)
+            if self._entries >= ENTRIES_WATCHED and kind.__enter__ is __enter__:
+                kind.__enter__ = begin
+            return result
+
+        kind.__enter__ = __enter__
+
+    @fenced
+    def _saw_entry(self, autocast: Any) -> None:
+        self._entries += 1
+        if getattr(autocast, "_enabled", False):
+            self._entered[str(autocast.device)] = str(autocast.fast_dtype).rpartition(".")[2]
+
+    def saw_scaling(self, scaler: Any) -> None:
+        """A gradient scaler multiplied a loss: half precision was asked for."""
+        if self._steps is not None and not self._scaled:
+            self._scaled = bool(scaler.is_enabled())
+
+    def stepped(self, loss: Any) -> None:
+        """A step was made; after some of them it is clear what the training does."""
+        if self._steps is None:
+            return
+        self._steps += 1
+        if self._steps >= DECIDED_AT_STEP:
+            self._steps = None
+            self._tell(loss)
+
+    @fenced
+    def _tell(self, loss: Any) -> None:
+        device = getattr(getattr(loss, "device", None), "type", None)
+        if device is None or not (self._entered or self._scaled):
+            return
+        asked = next((NAMES.get(one, one) for one in self._entered.values()), "half")
+        used = NAMES.get(self._entered.get(device, ""), "single")
+        why = "no autocast was entered for %s" % device if used == "single" else ""
+        events.write("precision", asked=asked, used=used, why=why, device=device)

@@ -1,0 +1,82 @@
+"""Tells which processes the data loaders of a training have, and when they are let go; it touches no loader."""
+
+from __future__ import annotations
+
+import os
+from functools import wraps
+from typing import Any, List, Optional, Tuple
+
+from . import claim, events
+from .fence import fenced
+
+_loaders = 0
+_drawn_from: Optional[int] = None
+"""The identity of the iterator that the training drew its last batch from."""
+_drawn_workers: Optional[int] = None
+
+
+def install(torch: Any) -> None:
+    """Watch every loader iterator with processes that is made from now on."""
+    kind = torch.utils.data.dataloader._MultiProcessingDataLoaderIter
+    begin, shut_down = kind.__init__, kind._shutdown_workers
+
+    @wraps(begin)
+    def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - takes that method's place
+        begin(self, loader, *args, **kwargs)
+        _begun(self)
+
+    @wraps(shut_down)
+    def _shutdown_workers(self: Any) -> Any:
+        _ended(self)
+        return shut_down(self)
+
+    kind.__init__, kind._shutdown_workers = __init__, _shutdown_workers
+
+
+def drawn(iterator: Any) -> None:
+    """A batch of the training was drawn from `iterator`."""
+    global _drawn_from
+    if id(iterator) != _drawn_from:
+        _drawn_from = id(iterator)
+        _tell_drawn(iterator)
+
+
+@fenced
+def _tell_drawn(iterator: Any) -> None:
+    global _drawn_workers
+    pids = _pids(iterator)
+    if len(pids) != _drawn_workers and claim.speaks(claim.EXPLICIT):
+        _drawn_workers = len(pids)
+        _, number = _known(iterator) or (0, 0)
+        events.write("workers", loader=number, pids=pids, training=True, iterable=_is_iterable(iterator))
+
+
+@fenced
+def _begun(iterator: Any) -> None:
+    global _loaders
+    if claim.speaks(claim.EXPLICIT):
+        _loaders += 1
+        iterator._rocm_agent_loader = (os.getpid(), _loaders)
+        events.write("workers", loader=_loaders, pids=_pids(iterator), training=False, iterable=_is_iterable(iterator))
+
+
+@fenced
+def _ended(iterator: Any) -> None:
+    """Say it once, and not from a worker, in which the parent's iterator is still to be found."""
+    process, number = _known(iterator) or (0, 0)
+    if process == os.getpid():
+        iterator._rocm_agent_loader = None
+        events.write("workers", loader=number, pids=[], ended=True)
+
+
+def _known(iterator: Any) -> Optional[Tuple[int, int]]:
+    return getattr(iterator, "_rocm_agent_loader", None)
+
+
+def _pids(iterator: Any) -> List[int]:
+    return [worker.pid for worker in getattr(iterator, "_workers", ())]
+
+
+def _is_iterable(iterator: Any) -> bool:
+    """Whether the data has its own end in each worker, which is gone then while the others go on."""
+    return getattr(iterator, "_dataset_kind", 0) != 0  # _DatasetKind.Map

@@ -1,0 +1,134 @@
+"""How fast a training steps, without what lies between its epochs; bounded however long it runs, and it judges nothing.
+
+An interval between two steps counts as stepping only where the training was stepping all the time and the epoch did
+not change: a validation, a checkpoint, loaders that start anew are kept apart, as pauses.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from supervisor.core.moments import Moment
+from supervisor.core.readings import StepRecord
+from supervisor.core.robust import quantile
+
+STRETCH_S = 30.0
+STRETCHES_KEPT = 480
+WARM_STRETCHES = 2
+"""Not counted into what is usual: caches fill, kernels are chosen, a clock rises."""
+PAUSES_KEPT = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Half a minute of stepping, or one longer step."""
+
+    at: Moment
+    """Its end."""
+    steps: int
+    took_s: float
+    waited_s: float | None = None
+    """Of it, for data; None where nobody said."""
+
+    @property
+    def step_s(self) -> float:
+        """Seconds a step."""
+        return self.took_s / self.steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usual:
+    """Seconds a step over everything that is kept, the slow and fast tenth named beside the median."""
+
+    step_s: float
+    fast_step_s: float
+    slow_step_s: float
+    stretches: int
+
+
+@dataclass(slots=True)
+class Pace:
+    """Stretches of stepping and the pauses between epochs, newest last."""
+
+    stretches: deque[Stretch] = field(default_factory=lambda: deque(maxlen=STRETCHES_KEPT))
+    pauses: deque[float] = field(default_factory=lambda: deque(maxlen=PAUSES_KEPT))
+    """Seconds from the last step of an epoch to the first of the next."""
+    first: StepRecord | None = None
+    last: StepRecord | None = None
+    steps: int = 0
+    """Seen since `first`, it not counted."""
+    idle_s: float = 0.0
+    """Time since `first` that was not stepping."""
+    _steps: int = 0
+    _took_s: float = 0.0
+    _waited_s: float | None = None
+    _made: int = 0
+    _usual: tuple[int, Usual | None] = field(default=(0, None), compare=False)
+
+    def add(self, record: StepRecord, *, stepping: bool) -> None:
+        """Take in a step; `stepping` says whether the training did nothing else since the step before."""
+        before, self.last = self.last, record
+        if before is None or record.step <= before.step or record.at.monotonic_s < before.at.monotonic_s:
+            self.first = self.first if before is not None else record
+            return
+        took_s, made = record.at.seconds_since(before.at), record.step - before.step
+        self.steps += made
+        if record.epoch != before.epoch:
+            self.pauses.append(took_s)
+        if record.epoch != before.epoch or not stepping:
+            self.idle_s += took_s
+            return
+        self._steps, self._took_s = self._steps + made, self._took_s + took_s
+        if record.data_wait_s is not None:
+            self._waited_s = (self._waited_s or 0.0) + record.data_wait_s
+        if self._took_s >= STRETCH_S:
+            self._close(record.at)
+
+    def _close(self, at: Moment) -> None:
+        waited_s = None if self._waited_s is None else min(self._waited_s, self._took_s)
+        self.stretches.append(Stretch(at=at, steps=self._steps, took_s=self._took_s, waited_s=waited_s))
+        self._steps, self._took_s, self._waited_s = 0, 0.0, None
+        self._made += 1
+
+    def recent(self, over_s: float, now: Moment) -> tuple[Stretch, ...]:
+        """Return the newest stretches that together hold `over_s` of stepping; () where they do not or are old."""
+        found: list[Stretch] = []
+        held_s = 0.0
+        for one in reversed(self.stretches):
+            found.append(one)
+            held_s += one.took_s
+            if held_s >= over_s:
+                break
+        if held_s < over_s or now.seconds_since(found[0].at) > over_s + 2 * max(STRETCH_S, found[0].took_s):
+            return ()
+        return tuple(reversed(found))
+
+    def usual(self) -> Usual | None:
+        """Return what a step usually takes in this attempt; None before its first minutes are over."""
+        if self._usual[0] != self._made:
+            kept = list(self.stretches)[WARM_STRETCHES if self._made <= STRETCHES_KEPT else 0 :]
+            self._usual = (self._made, _usual(sorted(one.step_s for one in kept)))
+        return self._usual[1]
+
+
+def joined(stretches: tuple[Stretch, ...]) -> Stretch:
+    """Return several stretches, at least one, as one."""
+    waits = [one.waited_s for one in stretches if one.waited_s is not None]
+    return Stretch(
+        at=stretches[-1].at,
+        steps=sum(one.steps for one in stretches),
+        took_s=sum(one.took_s for one in stretches),
+        waited_s=sum(waits) if len(waits) == len(stretches) else None,
+    )
+
+
+def _usual(ordered: list[float]) -> Usual | None:
+    if not ordered:
+        return None
+    return Usual(
+        step_s=quantile(ordered, 0.5),
+        fast_step_s=quantile(ordered, 0.1),
+        slow_step_s=quantile(ordered, 0.9),
+        stretches=len(ordered),
+    )

@@ -1,0 +1,68 @@
+"""Checkpoint bad: what was saved did not stand its proof. One bad file is told; a run of them can act."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from supervisor.core.checkpoints import Checkpoint, Verdict
+from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
+from supervisor.core.history import History
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointBad:
+    """The newest checkpoint of a path was rejected; `limit` in a row act, where `act` says so.
+
+    It tells by default: a save that was read halfway, or another kind of file under the same pattern, is rejected too.
+    """
+
+    name: ClassVar[str] = "checkpoint_bad"
+    enabled: bool = True
+    act: Act = False
+    limit: int = 2
+
+    def check(self, history: History) -> RedFlag | None:
+        """Flag the path with most bad checkpoints in a row."""
+        if history.over:
+            return None
+        runs = [_bad_in_a_row(tuple(proofs)) for proofs in history.proofs.values()]
+        worst = max(runs, key=len, default=())
+        return self._flag(history, worst) if worst else None
+
+    def _flag(self, history: History, bad: tuple[Checkpoint, ...]) -> RedFlag:
+        newest, many = bad[-1], len(bad) >= self.limit
+        spoilt = many and any("finite" in (one.reason or "") or "NaN" in (one.reason or "") for one in bad)
+        ago_s = history.now.unix_s - bad[0].saved_unix_s
+        return RedFlag(
+            rule=self.name,
+            severity=Severity.acting(act=self.act and spoilt),
+            at=history.now,
+            message=f"{newest.path}: {newest.reason or 'rejected'}"
+            + (f"; {len(bad)} in a row" if len(bad) > 1 else "")
+            + ("" if newest.step is None else f", saved at step {newest.step}"),
+            since=history.now.plus(-ago_s) if spoilt else None,
+            since_step=bad[0].step if spoilt else None,
+            subject=newest.path,
+            diagnosis=BAD,
+        )
+
+
+def _bad_in_a_row(proofs: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:
+    bad: list[Checkpoint] = []
+    for one in reversed(proofs):
+        if one.verdict is not Verdict.REJECTED:
+            break
+        bad.append(one)
+    return tuple(reversed(bad))
+
+
+BAD = Diagnosis(
+    ruled_out=("not resumed from in any case: only proven checkpoints are",),
+    causes=(
+        "the weights hold numbers that are not finite, while losses still look well [owner's record of 18 November]",
+        "the file was cut: ultralytics writes last.pt in place, and the disk or the process ended in between "
+        "[Lightning-AI/pytorch-lightning#19970]",
+    ),
+    advice=("supervisorctl checkpoints JOB says which are proven; the next resume takes the newest of those",),
+)

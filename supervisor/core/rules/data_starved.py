@@ -1,0 +1,101 @@
+"""Data starved: the card waits for batches. It only ever tells: a starved training makes its steps and is no hang.
+
+A ResNet-50 on an A10G at 0.19 batches/s with the card at 0-10 % looks like a hang to whoever sees the card alone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
+from supervisor.core.history import History
+from supervisor.core.pace import Stretch, joined
+from supervisor.core.robust import median
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataStarved:
+    """`wait_fraction` of the newest `over_s` of stepping went into waiting for data, every card at `busy_percent`.
+
+    Two signals, the agent's and the cards'; where one is silent nothing is said. `act` changes nothing.
+    """
+
+    name: ClassVar[str] = "data_starved"
+    enabled: bool = True
+    act: Act = False
+    wait_fraction: float = 0.5
+    over_s: float = 120.0
+    busy_percent: float = 30.0
+
+    def check(self, history: History) -> RedFlag | None:
+        """Flag a training that waits for data more than it computes."""
+        if history.over or history.train_ended:
+            return None
+        recent = history.pace.recent(self.over_s, history.now)
+        if not recent:
+            return None
+        now = joined(recent)
+        if now.waited_s is None or now.waited_s < self.wait_fraction * now.took_s:
+            return None
+        busy_percent = self._busy_percent(history)
+        if busy_percent is None or busy_percent > self.busy_percent:
+            return None
+        return RedFlag(
+            rule=self.name,
+            severity=Severity.WARNING,
+            at=history.now,
+            message=f"{now.waited_s / now.took_s:.0%} of {now.took_s:.0f} s of stepping went into waiting for data, "
+            f"the GPU at {busy_percent:.0f} %, {1 / now.step_s:.3g} steps/s",
+            can_save=True,
+            diagnosis=_diagnosis(history, now),
+        )
+
+    def _busy_percent(self, history: History) -> float | None:
+        """Return the use of the busiest card, the median over the time looked at; None where any is silent."""
+        uses = []
+        for readings in history.readings_by_gpu().values():
+            values = [
+                one.gpu_busy_percent
+                for one in readings
+                if one.gpu_busy_percent is not None
+                and math.isfinite(one.gpu_busy_percent)
+                and history.now.seconds_since(one.at) <= self.over_s
+            ]
+            if not values:
+                return None
+            uses.append(median(values))
+        return max(uses, default=None)
+
+
+def _diagnosis(history: History, now: Stretch) -> Diagnosis:
+    causes, advice = [], []
+    workers = history.told.workers
+    if workers in (0, None):
+        causes.append("no loader workers: the training process reads and decodes by itself [PyTorch docs, DataLoader]")
+        advice.append("workers=4 and more (on gfx10 with ROCm 5 they may hang: then workers=0 with cache=ram or disk)")
+    else:
+        causes.append(
+            f"{workers} loader workers are too few for the decoding and augmentation [PyTorch docs, DataLoader]"
+        )
+        advice.append("more workers, persistent_workers=True, a higher prefetch_factor")
+    host = history.host[-1] if history.host else None
+    if host is not None and host.io_stall_percent is not None and host.io_stall_percent >= 10:
+        causes.insert(
+            0, f"slow storage: something waited for it {host.io_stall_percent:.0f} % of the time [kernel, PSI]"
+        )
+        advice.insert(
+            0, "the data set on an SSD, or cache=ram / cache=disk with ultralytics, or fewer and larger files"
+        )
+    elif host is not None and host.cpu_percent is not None and host.cpu_percent >= 90:
+        causes.insert(0, f"the processor is used up: {host.cpu_percent:.0f} % of all cores")
+        advice.insert(0, "smaller source images, cheaper augmentation, decoding with pillow-simd or turbojpeg")
+    return Diagnosis(
+        ruled_out=(
+            f"not a hang: {now.steps} steps were made in that time",
+            "not a slow card: it has nothing to do",
+        ),
+        causes=tuple(causes),
+        advice=tuple(advice),
+    )

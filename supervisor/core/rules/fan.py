@@ -1,0 +1,60 @@
+"""Fan: it stands while its card is hot. A card that rests its fan while cool, or that has none, is left alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from supervisor.core.card_facts import hottest
+from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
+from supervisor.core.history import History
+from supervisor.core.readings import GpuReading
+from supervisor.core.series import lasted_s, run_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fan:
+    """0 rpm at `hot_c` and above for `hold_s`, of a fan that was seen to turn. It only tells; `act` changes nothing.
+
+    A fan that never turned in this attempt may not be there at all: what follows from it is `thermal`'s to see.
+    """
+
+    name: ClassVar[str] = "fan"
+    enabled: bool = True
+    act: Act = False
+    hot_c: float = 80.0
+    hold_s: float = 60.0
+
+    def check(self, history: History) -> RedFlag | None:
+        """Flag the first fan that stands."""
+        if history.over:
+            return None
+        for gpu, readings in history.readings_by_gpu().items():
+            if not history.cards[gpu].fan_turned:
+                continue
+            run = run_of(readings, self._stands, history.now)
+            if len(run) > 1 and lasted_s(run) >= self.hold_s:
+                sensor, celsius = hottest(run[-1]) or ("", self.hot_c)
+                return RedFlag(
+                    rule=self.name,
+                    severity=Severity.WARNING,
+                    at=history.now,
+                    message=f"{gpu}: its fan stands for {lasted_s(run):.0f} s, {sensor} at {celsius:.0f} C",
+                    can_save=True,
+                    subject=gpu,
+                    diagnosis=STANDS,
+                )
+        return None
+
+    def _stands(self, reading: GpuReading) -> bool | None:
+        found = hottest(reading)
+        if reading.fan_rpm is None or found is None:
+            return None
+        return reading.fan_rpm == 0 and found[1] >= self.hot_c
+
+
+STANDS = Diagnosis(
+    ruled_out=("not a passive card: this fan has turned before", "not the rest of a cool card: it is hot"),
+    causes=("a dead or blocked fan", "a manual fan setting of 0 (pwm1_enable) [kernel docs, amdgpu thermal control]"),
+    advice=("give the fan back to the firmware: rocm-smi --resetfans; look at it",),
+)

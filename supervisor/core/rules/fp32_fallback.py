@@ -1,0 +1,51 @@
+"""Single precision where half was asked for: the training is sound, and slower and larger than its owner thinks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
+from supervisor.core.history import History
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fp32Fallback:
+    """The agent says that half precision was asked for and single is used, on a card. It only tells.
+
+    `act` changes nothing. On the CPU that is how it is meant.
+    """
+
+    name: ClassVar[str] = "fp32_fallback"
+    enabled: bool = True
+    act: Act = False
+
+    def check(self, history: History) -> RedFlag | None:
+        """Flag the fallback for as long as the attempt runs."""
+        precision = history.told.precision
+        if history.over or precision is None or "cpu" in (history.device, precision.device):
+            return None
+        if precision.asked == precision.used or precision.used != "single":
+            return None
+        why = f" ({precision.why})" if precision.why else ""
+        return RedFlag(
+            rule=self.name,
+            severity=Severity.WARNING,
+            at=history.now,
+            message=f"{precision.asked} precision was asked for, {precision.used} is used{why}",
+            can_save=True,
+            diagnosis=FALLBACK,
+        )
+
+
+FALLBACK = Diagnosis(
+    ruled_out=("not a wrong result: single precision is the more exact one",),
+    causes=(
+        "ultralytics compares a prediction with and without AMP at the start and switches AMP off where they differ "
+        "or where its test model cannot be had [ultralytics, check_amp]",
+        "a GradScaler without an autocast around the forward pass [PyTorch docs, automatic mixed precision]",
+    ),
+    advice=(
+        "with amp=False it is said openly; with AMP a batch takes about half the memory, so the batch may be too large",
+    ),
+)

@@ -1,0 +1,91 @@
+"""Fragmentation: the card is taken whole, much of that is unused, and allocations fail at their first try.
+
+The death of the two RX 7900 XT after 35 to 50 batches, foretold: an out-of-memory error although memory is free, in
+pieces too small. One signal alone is ambiguous: a retry happens in sound trainings too, when a kernel's workspace does
+not fit, and at a step's end what activations will need is unused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
+from supervisor.core.history import History
+from supervisor.core.told import Allocation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fragmentation:
+    """Within `over_s`: `min_retries` more retries, in two readings at least, and all that while a card that is full.
+
+    Full: the allocator holds `taken_fraction` of it, `unused_fraction` of that unused. Its state is sound, so a stop
+    saves first. By default it tells: some trainings limp on like this for days.
+    """
+
+    name: ClassVar[str] = "fragmentation"
+    enabled: bool = True
+    act: Act = False
+    over_s: float = 300.0
+    min_retries: int = 3
+    taken_fraction: float = 0.8
+    unused_fraction: float = 0.15
+
+    def check(self, history: History) -> RedFlag | None:
+        """Flag the first rank whose memory is in pieces."""
+        if history.over or history.train_ended:
+            return None
+        for rank, readings in history.told.allocations.items():
+            recent = [one for one in readings if history.now.seconds_since(one.at) <= self.over_s]
+            if recent and self._in_pieces(recent):
+                return self._flag(history, rank, recent)
+        return None
+
+    def _in_pieces(self, recent: Sequence[Allocation]) -> bool:
+        newest = recent[-1]
+        if newest.total_bytes is None or newest.reserved_bytes < self.taken_fraction * newest.total_bytes:
+            return False
+        if newest.unused_bytes < self.unused_fraction * newest.reserved_bytes:
+            return False
+        grew = sum(later.retries > earlier.retries for earlier, later in pairwise(recent))
+        return grew >= 2 and newest.retries - recent[0].retries >= self.min_retries
+
+    def _flag(self, history: History, rank: int, recent: Sequence[Allocation]) -> RedFlag:
+        first, newest = recent[0], recent[-1]
+        total_bytes = newest.total_bytes or newest.reserved_bytes
+        pieces = newest.inactive_split_bytes
+        split = "" if pieces is None else f", {pieces / 1e9:.2f} GB of it in pieces of blocks in use"
+        tried, ooms = newest.retries - first.retries, newest.ooms - first.ooms
+        failed = f", {ooms} failed" if ooms else ""
+        return RedFlag(
+            rule=self.name,
+            severity=Severity.acting(act=self.act),
+            at=history.now,
+            message=f"rank {rank}: {tried} allocations in {newest.at.seconds_since(first.at):.0f} s had to be retried "
+            f"after all cached memory was given back{failed}; the allocator holds "
+            f"{newest.reserved_bytes / 1e9:.2f} of {total_bytes / 1e9:.2f} GB, "
+            f"{newest.unused_bytes / 1e9:.2f} GB unused{split}",
+            can_save=True,
+            subject=f"rank {rank}",
+            diagnosis=PIECES,
+        )
+
+
+PIECES = Diagnosis(
+    ruled_out=(
+        "not a full card alone: what is unused would do, were it in one piece",
+        "not a leak: that is vram_leak's, by the memory in use",
+    ),
+    causes=(
+        "inputs of ever new sizes leave holes that fit no later one [PyTorch docs, CUDA semantics: memory management]",
+        "kernels' workspaces that come and go [pytorch/pytorch#175431: out of memory on ROCm with most of it free]",
+    ),
+    advice=(
+        'env = { PYTORCH_HIP_ALLOC_CONF = "expandable_segments:True" } where torch and card support it, else '
+        '"garbage_collection_threshold:0.8,max_split_size_mb:256"',
+        "a smaller batch, one image size (rect=False, no multi_scale)",
+        "act = true makes a planned restart of it: save, end, resume",
+    ),
+)

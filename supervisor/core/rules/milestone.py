@@ -1,0 +1,58 @@
+"""Milestones: good news that an owner waits for. Nothing here is wrong, and nothing is ever done about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from supervisor.core.flags import Act, RedFlag, Severity
+from supervisor.core.history import History
+from supervisor.core.progress import steps_total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Milestone:
+    """The first epoch, a tenth, a half and all of the steps, each told once, in the attempt that reaches it.
+
+    Flags of severity `info`: receivers with min_severity = "info" get them. `act` changes nothing.
+    """
+
+    name: ClassVar[str] = "milestone"
+    enabled: bool = True
+    act: Act = False
+
+    def check(self, history: History) -> RedFlag | None:
+        """Return the highest milestone that this attempt has passed."""
+        total, first = steps_total(history), _first_step(history)
+        if total is None or not history.steps or first is None:
+            return None
+        last, batches = history.steps[-1].step, history.batches_per_epoch or total
+        passed = [
+            (step, words)
+            for step, words in (
+                (batches, "the first epoch is over"),
+                (-(-total // 10), "a tenth is done"),
+                (-(-total // 2), "half is done"),
+                (total, "all steps are done"),
+            )
+            if first < step <= last
+        ]
+        if not passed:
+            return None
+        step, words = max(passed)
+        return RedFlag(
+            rule=self.name,
+            severity=Severity.INFO,
+            at=history.now,
+            message=f"{words}: step {step} of {total}",
+            can_save=True,
+            subject=words,
+        )
+
+
+def _first_step(history: History) -> int | None:
+    """Return the last step that had been made when the attempt began: a new daemon does not tell old news again."""
+    if history.told.start_epoch is not None and history.batches_per_epoch is not None:
+        return history.told.start_epoch * history.batches_per_epoch
+    first = history.pace.first
+    return None if first is None else first.step - 1

@@ -1,0 +1,62 @@
+"""Throttling: heat or its regulators hold a card's clocks down. A power limit at full load is how cards work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
+from supervisor.core.history import History
+from supervisor.core.readings import GpuReading
+from supervisor.core.series import lasted_s, run_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throttling:
+    """A limit other than power and current holds the clocks down for `hold_s`. It only tells; `act` changes nothing."""
+
+    name: ClassVar[str] = "throttling"
+    enabled: bool = True
+    act: Act = False
+    hold_s: float = 120.0
+
+    def check(self, history: History) -> RedFlag | None:
+        """Flag the first card that is slowed down."""
+        if history.over:
+            return None
+        for gpu, readings in history.readings_by_gpu().items():
+            run = run_of(readings, _slowed, history.now)
+            if len(run) > 1 and lasted_s(run) >= self.hold_s:
+                return self._flag(history, gpu, run)
+        return None
+
+    def _flag(self, history: History, gpu: str, run: tuple[GpuReading, ...]) -> RedFlag:
+        newest = run[-1]
+        clock = "" if newest.sclk_hz is None else f", core clock {newest.sclk_hz / 1e6:.0f} MHz"
+        return RedFlag(
+            rule=self.name,
+            severity=Severity.WARNING,
+            at=history.now,
+            message=f"{gpu}: slowed down by {', '.join(_limits(newest))} for {lasted_s(run):.0f} s{clock}",
+            can_save=True,
+            subject=gpu,
+            diagnosis=SLOWED,
+        )
+
+
+def _limits(reading: GpuReading) -> tuple[str, ...]:
+    return tuple(one for one in reading.throttled_by or () if one not in ("power", "current"))
+
+
+def _slowed(reading: GpuReading) -> bool | None:
+    return None if reading.throttled_by is None else bool(_limits(reading))
+
+
+SLOWED = Diagnosis(
+    ruled_out=(
+        "not the power limit: that is left out",
+        "not RDNA3's false bit on a cold card: a thermal bit counts near its limit only [ROCm/rocm-systems#11781]",
+    ),
+    causes=("the cooler is at its end: dust, fan curve, hot room", "voltage regulators without air over them"),
+    advice=("a lower power cap, a steeper fan curve; throughput_drop tells what it costs",),
+)

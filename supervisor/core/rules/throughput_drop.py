@@ -1,0 +1,88 @@
+"""Throughput drop: slower than its own usual pace, or than its owner wants. It slows nothing and stops nothing.
+
+Only time spent stepping counts: validations, checkpoints and the gaps between epochs do not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
+from supervisor.core.history import History
+from supervisor.core.pace import Stretch, Usual, joined
+from supervisor.core.series import FRESH_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThroughputDrop:
+    """The newest `over_s` of stepping are below `at_least_per_s`, or `drop_fraction` below the attempt's median.
+
+    Against its own pace only after `min_stretches` half minutes, and only where it is also slower than the slowest
+    tenth of them: image sizes that change all the time are usual then. It tells by default: slow is not stuck.
+    """
+
+    name: ClassVar[str] = "throughput_drop"
+    enabled: bool = True
+    act: Act = False
+    over_s: float = 120.0
+    drop_fraction: float = 0.4
+    min_stretches: int = 20
+    at_least_per_s: float | None = None
+    """None: what [jobs.NAME.expect] says, if anything."""
+
+    def check(self, history: History) -> RedFlag | None:
+        """Flag the owner's limit first, then the training's own."""
+        if history.over or history.train_ended:
+            return None
+        recent, usual = history.pace.recent(self.over_s, history.now), history.pace.usual()
+        if not recent or usual is None:
+            return None
+        now = joined(recent)
+        if self.at_least_per_s is not None and 1 / now.step_s < self.at_least_per_s:
+            limit = f"{self.at_least_per_s:g} are wanted"
+            return self._flag(history, now, usual, limit, "wanted")
+        slower = now.step_s > usual.step_s / (1 - self.drop_fraction) and now.step_s > 1.2 * usual.slow_step_s
+        if usual.stretches < self.min_stretches or not slower:
+            return None
+        limit = f"{1 / usual.step_s:.3g} are usual here (limit {(1 - self.drop_fraction) / usual.step_s:.3g})"
+        return self._flag(history, now, usual, limit, "usual")
+
+    def _flag(self, history: History, now: Stretch, usual: Usual, limit: str, subject: str) -> RedFlag:
+        return RedFlag(
+            rule=self.name,
+            severity=Severity.acting(act=self.act),
+            at=history.now,
+            message=f"{1 / now.step_s:.3g} steps/s over {now.took_s:.0f} s of stepping; {limit}",
+            can_save=True,
+            subject=subject,
+            diagnosis=_diagnosis(history, now, usual),
+        )
+
+
+def _diagnosis(history: History, now: Stretch, usual: Usual) -> Diagnosis:
+    causes: list[str] = []
+    ruled_out = ["not a stall: steps are made", "not validation or saving: their time is not counted"]
+    if now.waited_s is not None:
+        share = now.waited_s / now.took_s
+        text = f"{share:.0%} of the time goes into waiting for data"
+        (causes if share > 0.3 else ruled_out).append(text if share > 0.3 else f"not the loader: {text}")
+    for gpu, readings in history.readings_by_gpu().items():
+        newest = readings[-1]
+        if history.now.seconds_since(newest.at) <= FRESH_S and newest.throttled_by:
+            causes.append(f"{gpu} holds its clocks down: {', '.join(newest.throttled_by)}")
+    host = history.host[-1] if history.host else None
+    if host is not None and host.io_stall_percent is not None and host.io_stall_percent > 20:
+        causes.append(
+            f"storage is slow: something waited for it {host.io_stall_percent:.0f} % of the time [kernel, PSI]"
+        )
+    if host is not None and host.memory_stall_percent is not None and host.memory_stall_percent > 10:
+        causes.append(f"memory is short: {host.memory_stall_percent:.0f} % of the time something waited for it")
+    causes.append("another program on the same card or processor [supervisorctl gpus shows a card's processes]")
+    if usual.stretches < 4:
+        causes.append("a layer benchmark promised more than a whole model can do [owner's record of 12 November]")
+    return Diagnosis(
+        ruled_out=tuple(ruled_out),
+        causes=tuple(causes),
+        advice=("compare supervisorctl gpus --watch with an hour ago: clocks, heat, other processes",),
+    )

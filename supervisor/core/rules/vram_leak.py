@@ -1,0 +1,93 @@
+"""VRAM leak: the memory that tensors hold at a step's end rises hour after hour. It does not count what is only cached.
+
+Where torch's allocator is told of, its `allocated` speaks, which a sound training holds steady; without it the card's
+use does, whose steps upwards (a larger image, a new kernel's workspace) are no slope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
+from supervisor.core.history import History
+from supervisor.core.series import FRESH_S
+from supervisor.core.trend import Slope, Trend
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VramLeak:
+    """The slope over `over_s` is above 0 with 99.9 % confidence and the card would be full within `full_within_s`.
+
+    In that time it must have risen by `min_rise_fraction` of the card. It tells by default: memory may level off.
+    """
+
+    name: ClassVar[str] = "vram_leak"
+    enabled: bool = True
+    act: Act = False
+    over_s: float = 3600.0
+    full_within_s: float = 43200.0
+    min_rise_fraction: float = 0.02
+
+    def check(self, history: History) -> RedFlag | None:
+        """Flag the first memory that leaks."""
+        if history.over:
+            return None
+        for subject, trend, used, total in _memories(history):
+            slope = trend.slope(self.over_s)
+            if slope is None or not slope.low_per_s > 0 or slope.rise < self.min_rise_fraction * total:
+                continue
+            left_s = max(0.0, total - used) / slope.per_s
+            if left_s <= self.full_within_s:
+                level = f"{used / 1e9:.2f} of {total / 1e9:.2f} GB are taken, full in {left_s / 3600:.1f} h"
+                return self._flag(history, subject, slope, level)
+        return None
+
+    def _flag(self, history: History, subject: str, slope: Slope, level: str) -> RedFlag:
+        per_hour, low, high = (one * 3600 / 1e6 for one in (slope.per_s, slope.low_per_s, slope.high_per_s))
+        return RedFlag(
+            rule=self.name,
+            severity=Severity.acting(act=self.act),
+            at=history.now,
+            message=f"{subject}: memory in use rises by {per_hour:.0f} MB/h (99.9 %: {low:.0f} to {high:.0f}), {level}",
+            can_save=True,
+            subject=subject,
+            diagnosis=LEAK,
+        )
+
+
+def _memories(history: History) -> Iterator[tuple[str, Trend, float, float]]:
+    """Yield (what, its trend, used bytes, total bytes) of each memory whose trend is known."""
+    told = False
+    for rank, readings in history.told.allocations.items():
+        newest = readings[-1]
+        if newest.total_bytes:
+            told = True
+            trend = history.told.allocated[rank]
+            yield f"rank {rank}", trend, float(newest.reserved_bytes), float(newest.total_bytes)
+    if told:
+        return
+    for gpu, readings_of_card in history.readings_by_gpu().items():
+        card, last = history.cards.get(gpu), readings_of_card[-1]
+        if card is None or history.now.seconds_since(last.at) > FRESH_S:
+            continue
+        if last.memory_used_bytes is not None and last.memory_total_bytes:
+            yield gpu, card.memory, float(last.memory_used_bytes), float(last.memory_total_bytes)
+
+
+LEAK = Diagnosis(
+    ruled_out=(
+        "not the allocator's cache: what each minute needs least is rising, not its peak",
+        "not one large batch: the slope is the median over an hour",
+    ),
+    causes=(
+        "losses or outputs kept with their graph, as `total += loss` instead of `loss.item()` [PyTorch docs, FAQ]",
+        "a list of predictions or metrics that lives on the card and is never emptied [PyTorch docs, FAQ]",
+        "kernels compiled for ever new shapes [PyTorch docs, torch.compile and dynamic shapes]",
+    ),
+    advice=(
+        "torch.cuda.memory_snapshot() an hour apart names the lines that allocate",
+        "until it is mended: a planned restart from a checkpoint before it is full, act = true does that",
+    ),
+)

@@ -1,0 +1,178 @@
+"""What the agent tells of a training beside its steps: allocator, loader workers, precision."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from agent_by_hand import Attempt
+
+LOADING = """
+import sys, torch
+from torch import nn
+from torch.utils.data import DataLoader
+torch.manual_seed(3)
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self): return 8
+    def __getitem__(self, index): return torch.full((4,), float(index))
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self): return iter(torch.ones(4, 4))
+if __name__ == "__main__":
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = Stream() if sys.argv[1] == "stream" else Numbers()
+    loader = DataLoader(data, batch_size=2, num_workers=int(sys.argv[2]))
+    for epoch in range(2):
+        for batch in loader:
+            loss = model(batch).pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    print([p.double().sum().item() for p in model.parameters()])
+"""
+
+HALF = """
+import sys, torch
+from torch import nn
+torch.manual_seed(3)
+model, entered = nn.Linear(4, 1), sys.argv[1] == "autocast"
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cpu") if sys.argv[1] == "scaler" else None
+for step in range(25):
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=entered):
+        loss = model(torch.ones(2, 4)).float().pow(2).mean()
+    optimizer.zero_grad()
+    (scaler.scale(loss) if scaler else loss).backward()
+    scaler.step(optimizer) if scaler else optimizer.step()
+    scaler and scaler.update()
+print("patched" if hasattr(torch.amp.autocast_mode.autocast.__enter__, "__wrapped__") else "as it was")
+for step in range(300):
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=entered): pass
+print("patched" if hasattr(torch.amp.autocast_mode.autocast.__enter__, "__wrapped__") else "as it was")
+"""
+
+ALLOCATOR = """
+import sys
+from types import SimpleNamespace
+from rocm_agent import scalars
+stats = {"reserved_bytes.all.current": 1000, "allocated_bytes.all.current": 600, "num_alloc_retries": 0}
+cuda = SimpleNamespace(
+    is_initialized=lambda: True,
+    memory_stats=lambda: dict(stats),
+    current_device=lambda: 0,
+    get_device_properties=lambda device: SimpleNamespace(total_memory=24000),
+)
+clock = [0]
+memory = scalars.GpuMemory(SimpleNamespace(cuda=cuda), clock=lambda: clock[0])
+def second(**changed):
+    clock[0] += 1_000_000_000
+    stats.update(changed)
+    return memory.read()
+print([second() for _ in range(29)][-1])
+second(**{"reserved_bytes.all.current": 1005})
+second(num_alloc_retries=1), second(num_alloc_retries=2), second(num_alloc_retries=3)
+stats.clear()
+second(), second()
+"""
+
+ON_A_CARD = """
+import torch
+if not torch.cuda.is_available():
+    raise SystemExit(77)
+weights = torch.zeros(1 << 20, device="cuda", requires_grad=True)
+optimizer = torch.optim.SGD([weights], lr=0.1)
+for step in range(5):
+    (weights * 2).sum().backward()
+    optimizer.step()
+"""
+
+
+def run(attempt: Attempt, python: Path | str, tmp_path: Path, program: str, *words: str) -> str:
+    script = tmp_path / "train.py"
+    script.write_text(program)
+    finished = attempt.run([python, script, *words], OMP_NUM_THREADS="1")
+    assert finished.code == 0, finished.output
+    assert not attempt.failures()
+    return finished.output
+
+
+@pytest.mark.train
+def test_workers_are_named_when_they_begin_when_drawn_from_and_when_they_are_let_go(
+    attempt: Attempt, train_python: Path, tmp_path: Path
+) -> None:
+    run(attempt, train_python, tmp_path, LOADING, "map", "2")
+    told = attempt.said("workers")
+    assert [(one["loader"], len(one["pids"]), one.get("training"), one.get("ended")) for one in told] == [
+        (1, 2, False, None),
+        (1, 2, True, None),
+        (1, 0, None, True),
+        (2, 2, False, None),
+        (2, 0, None, True),
+    ]
+    assert not any(one.get("iterable") for one in told)
+    assert len({one["pid"] for one in told}) == 1
+    assert told[0]["pid"] not in told[0]["pids"]
+
+
+@pytest.mark.train
+def test_a_loader_without_workers_says_so_once_and_a_stream_is_named_one(
+    attempt: Attempt, owner_python: Path, tmp_path: Path
+) -> None:
+    run(attempt, owner_python, tmp_path, LOADING, "map", "0")
+    (told,) = attempt.said("workers")
+    assert (told["pids"], told["training"]) == ([], True)
+    run(attempt, owner_python, tmp_path, LOADING, "stream", "1")
+    assert {one["iterable"] for one in attempt.said("workers")[1:] if not one.get("ended")} == {True}
+
+
+@pytest.mark.train
+def test_the_precision_that_is_used_is_told_once_and_autocast_is_given_back(
+    attempt: Attempt, train_python: Path, tmp_path: Path
+) -> None:
+    output = run(attempt, train_python, tmp_path, HALF, "autocast")
+    (told,) = attempt.said("precision")
+    assert (told["asked"], told["used"], told["device"]) == ("bfloat16", "bfloat16", "cpu")
+    assert output.split() == ["patched", "as", "it", "was"]
+
+
+@pytest.mark.train
+def test_a_scaler_without_an_autocast_is_half_asked_and_single_used(
+    attempt: Attempt, current_python: Path, tmp_path: Path
+) -> None:
+    run(attempt, current_python, tmp_path, HALF, "scaler")
+    (told,) = attempt.said("precision")
+    assert (told["asked"], told["used"], told["why"]) == ("half", "single", "no autocast was entered for cpu")
+
+
+@pytest.mark.train
+def test_where_nobody_asks_for_a_precision_nothing_is_told(
+    attempt: Attempt, owner_python: Path, tmp_path: Path
+) -> None:
+    run(attempt, owner_python, tmp_path, HALF, "plain")
+    assert attempt.said("precision") == []
+
+
+def test_the_allocator_is_told_each_half_minute_and_at_once_where_it_tried_again(
+    attempt: Attempt, tmp_path: Path
+) -> None:
+    output = run(attempt, sys.executable, tmp_path, ALLOCATOR)
+    assert output.split() == ["1000"]
+    told = attempt.said("allocator")
+    first = {"reserved_bytes": 1000, "allocated_bytes": 600, "inactive_split_bytes": 0, "total_bytes": 24000}
+    assert first.items() <= told[0].items()
+    assert [one["retries"] for one in told] == [0, 1, 3, 0]
+
+
+@pytest.mark.train
+def test_on_a_card_the_allocators_own_numbers_are_told(attempt: Attempt, train_python: Path, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(ON_A_CARD)
+    finished = attempt.run([train_python, script])
+    if finished.code == 77:
+        pytest.skip("torch sees no GPU here")
+    assert finished.code == 0, finished.output
+    assert not attempt.failures()
+    told = attempt.said("allocator")[0]
+    assert 4 << 20 <= told["allocated_bytes"] <= told["reserved_bytes"] <= told["total_bytes"]
+    assert (told["retries"], told["ooms"]) == (0, 0)

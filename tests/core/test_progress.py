@@ -1,0 +1,157 @@
+"""Progress: an end with its bounds, from steps and pauses as they were; the owner's criteria, each with its numbers."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.core import events as ev
+from supervisor.core.expectations import Criterion, Expectation, checklist
+from supervisor.core.progress import progress_of
+from supervisor.core.readings import Stage
+
+from .long_stories import LongStory, long_story
+from .stories import GB, NAN, START
+
+EPOCHS, BATCHES = 50, 100
+
+
+def planned() -> LongStory:
+    """A plan of 50 epochs of 100 batches."""
+    told = long_story()
+    told.started().says(ev.Word.PLAN, epochs=EPOCHS, batches_per_epoch=BATCHES, start_epoch=0).stage(Stage.STEP)
+    return told
+
+
+def trained(epochs: int, every_s: float = 1.0, validation_s: float = 60.0, loss: float = 1.0) -> LongStory:
+    """Whole epochs, each followed by a validation and a checkpoint, and the first step of the next one."""
+    told = planned()
+    for _ in range(epochs):
+        told.pace(BATCHES * every_s, every_s, batches=BATCHES, loss=loss)
+        told.stage(Stage.VALIDATE).silence(validation_s).stage(Stage.STEP)
+        told.says(ev.Word.CHECKPOINT_SAVED, requested=False)
+    return told.pace(every_s, every_s, batches=BATCHES)
+
+
+def of(told: LongStory, expected: Expectation) -> Criterion:
+    (found,) = checklist(expected, told.history, progress_of(told.history, expected.batches_per_s))
+    return found
+
+
+def test_validations_are_part_of_what_is_left() -> None:
+    progress = progress_of(trained(10).history)
+    assert (progress.steps, progress.steps_total, progress.epoch) == (1001, 5000, 10)
+    assert progress.step_s == pytest.approx(1.0)
+    assert progress.pause_s == pytest.approx(60.0)
+    assert progress.epoch_s == pytest.approx(160.0)
+    assert progress.left_s == pytest.approx(3999 + 40 * 60.0)
+    assert progress.fraction == pytest.approx(1001 / 5000)
+
+
+def test_a_changing_pace_widens_the_bounds_and_the_end_lies_between() -> None:
+    steady = progress_of(trained(10).history)
+    told = planned()
+    for every_s in (1.0, 1.5, 1.0, 0.5, 1.0, 1.5, 0.5, 1.0):
+        told.pace(120, every_s)
+    mixed = progress_of(told.history)
+    assert steady.left_early_s is not None
+    assert steady.left_s is not None
+    assert steady.left_late_s is not None
+    assert mixed.left_early_s is not None
+    assert mixed.left_s is not None
+    assert mixed.left_late_s is not None
+    assert mixed.left_early_s < mixed.left_s < mixed.left_late_s
+    assert mixed.left_late_s / mixed.left_early_s > 2 > steady.left_late_s / steady.left_early_s
+
+
+def test_one_slow_stretch_moves_the_end_by_itself_only() -> None:
+    told = trained(10).pace(60, 20.0, batches=BATCHES).pace(300, batches=BATCHES)
+    assert progress_of(told.history).step_s == pytest.approx(1.0)
+
+
+def test_the_first_steps_give_an_end_with_wide_bounds() -> None:
+    progress = progress_of(planned().pace(10).history)
+    assert progress.left_s == pytest.approx(4990)
+    assert progress.left_early_s == pytest.approx(2495)
+    assert progress.left_late_s == pytest.approx(9980)
+
+
+def test_what_is_unknown_is_none() -> None:
+    assert progress_of(planned().history).left_s is None
+    assert progress_of(planned().pace(1).history).step_s is None
+    without_plan = progress_of(long_story().pace(600).history)
+    assert (without_plan.left_s, without_plan.steps_total, without_plan.fraction) == (None, None, None)
+    assert progress_of(planned().pace(600).history).steps_expected is None
+
+
+def test_a_step_counter_that_goes_back_makes_no_negative_time() -> None:
+    told = planned().pace(100)
+    told.step(50).pace(100)
+    progress = progress_of(told.history)
+    assert progress.step_s is not None
+    assert progress.step_s > 0
+
+
+def test_expected_steps_follow_the_owners_pace_without_the_pauses() -> None:
+    progress = progress_of(trained(10, validation_s=600.0).history, 2.0)
+    assert progress.steps_expected == pytest.approx(2 * 990, abs=5)
+
+
+def test_the_pace_met_and_not_met_and_unknown() -> None:
+    wanted = Expectation(batches_per_s=15.0)
+    slow = of(trained(10), wanted)
+    assert slow.verdict == "not_met"
+    assert slow.text.startswith("1/s, at least 15 wanted; 1001 steps are made, ")
+    assert of(planned().pace(60, 0.05), wanted).verdict == "met"
+    assert of(planned(), wanted).verdict == "unknown"
+
+
+def test_a_checkpoint_each_epoch() -> None:
+    wanted = Expectation(checkpoint_each_epoch=True)
+    assert of(planned().pace(50, batches=BATCHES), wanted).verdict == "unknown"
+    assert of(trained(3), wanted) == Criterion(
+        name="checkpoint_each_epoch", verdict="met", text="3 saved, 3 epochs over"
+    )
+    assert of(planned().pace(250, batches=BATCHES), wanted).verdict == "not_met"
+
+
+def test_losses_that_fall() -> None:
+    wanted = Expectation(losses_fall=True)
+    told = planned()
+    for loss in (3.0, 2.0, 1.0):
+        told.pace(100, batches=BATCHES, loss=loss)
+    assert of(told, wanted).verdict == "met"
+    assert of(trained(3), wanted).verdict == "not_met"
+    assert of(trained(1), wanted).verdict == "unknown"
+    told = planned()
+    for loss in (3.0, NAN, 1.0):
+        told.pace(100, batches=BATCHES, loss=loss)
+    assert of(told, wanted).verdict == "not_met"
+
+
+def test_a_map_that_rises() -> None:
+    wanted = Expectation(map_rises=True)
+    told = trained(2).epoch_ends(0, metrics={"metrics/mAP50-95(B)": 0.2})
+    assert of(told, wanted).verdict == "unknown"
+    assert of(told.epoch_ends(1, metrics={"metrics/mAP50-95(B)": 0.1}), wanted).verdict == "not_met"
+    found = of(told.epoch_ends(2, metrics={"metrics/mAP50-95(B)": 0.3}), wanted)
+    assert found == Criterion(name="map_rises", verdict="met", text="0.2 at first, 0.3 lately, best 0.3")
+
+
+def test_heat_and_memory_of_the_cards() -> None:
+    hot, full = Expectation(max_temperature_c=90.0), Expectation(max_vram_bytes=5 * GB)
+    told = trained(1)
+    assert (of(told, hot).verdict, of(told, full).verdict) == ("unknown", "unknown")
+    told.card(junction_c=95.0, vram_used_bytes=6 * GB)
+    assert (of(told, hot).verdict, of(told, full).verdict) == ("not_met", "not_met")
+    told.silence(601).card(junction_c=80.0, vram_used_bytes=4 * GB)
+    assert (of(told, hot).verdict, of(told, full).verdict) == ("met", "met")
+
+
+def test_nan_and_the_date() -> None:
+    told = trained(10)
+    assert of(told, Expectation(no_nan=True)).verdict == "met"
+    early, late = Expectation(deadline_unix_s=START.unix_s + 100.0), Expectation(deadline_unix_s=START.unix_s + 1e6)
+    assert (of(told, early).verdict, of(told, late).verdict) == ("not_met", "met")
+    assert of(planned(), early).verdict == "unknown"
+    assert of(told.pace(1, loss=NAN), Expectation(no_nan=True)).verdict == "not_met"
+    assert checklist(Expectation(), told.history, progress_of(told.history)) == ()

@@ -1,0 +1,81 @@
+"""Throughput drop: against the training's own pace, and against its owner's."""
+
+from __future__ import annotations
+
+from supervisor.core import events as ev
+from supervisor.core.flags import Severity
+from supervisor.core.readings import HostReading, Stage
+from supervisor.core.rules.throughput_drop import ThroughputDrop
+
+from .long_stories import trained
+from .stories import GPU
+
+RULE = ThroughputDrop()
+
+
+def test_a_pace_far_below_its_own_is_told() -> None:
+    flag = trained(5).pace(1200).pace(130, 2.0).check(RULE)
+    assert flag is not None
+    assert (flag.severity, flag.subject, flag.can_save) == (Severity.WARNING, "usual", True)
+    assert flag.message == "0.5 steps/s over 120 s of stepping; 1 are usual here (limit 0.6)"
+
+
+def test_a_little_slower_is_not() -> None:
+    assert trained(5).pace(1200).pace(150, 1.5).check(RULE) is None
+
+
+def test_two_minutes_are_needed() -> None:
+    assert trained(5).pace(1200).pace(100, 2.0).check(RULE) is None
+
+
+def test_a_return_to_the_usual_pace_interrupts() -> None:
+    assert trained(5).pace(1200).pace(130, 2.0).pace(60).check(RULE) is None
+
+
+def test_without_a_pace_of_its_own_yet_it_says_nothing() -> None:
+    assert trained(5).pace(300).pace(130, 2.0).check(RULE) is None
+
+
+def test_paces_that_always_change_are_usual() -> None:
+    told = trained(5)
+    for _ in range(8):
+        told.pace(90, 0.5).pace(90, 1.5)
+    assert told.pace(90, 1.5).check(RULE) is None
+
+
+def test_a_validation_between_epochs_slows_nothing_down() -> None:
+    told = trained(5).pace(1200, batches=600)
+    for _ in range(4):
+        told.stage(Stage.VALIDATE).silence(400).stage(Stage.STEP)
+        told.pace(60, batches=60)
+    assert told.check(RULE) is None
+
+
+def test_the_owners_pace_is_held_against_it_sooner() -> None:
+    rule = ThroughputDrop(at_least_per_s=15.0)
+    flag = trained(5).pace(200, 0.1).check(rule)
+    assert flag is not None
+    assert (flag.subject, flag.severity) == ("wanted", Severity.WARNING)
+    assert flag.message == "10 steps/s over 120 s of stepping; 15 are wanted"
+    assert trained(5).pace(200, 0.06).check(rule) is None
+
+
+def test_a_training_that_stands_is_the_stalls() -> None:
+    assert trained(5).pace(1200).silence(600).check(ThroughputDrop(at_least_per_s=15.0)) is None
+
+
+def test_no_steps_say_nothing() -> None:
+    assert trained(1).silence(4000).check(RULE) is None
+
+
+def test_the_diagnosis_names_what_is_slow() -> None:
+    told = trained(5).pace(1200, wait_s=0.1)
+    told.pace(130, 2.0, wait_s=1.5).card(throttled_by=("thermal_edge",))
+    told.put(ev.HostRead(at=told.now, reading=HostReading(at=told.now, io_stall_percent=60.0)))
+    flag = told.check(RULE)
+    assert flag is not None
+    assert flag.diagnosis is not None
+    causes = " ".join(flag.diagnosis.causes)
+    assert "75% of the time goes into waiting for data" in causes
+    assert f"{GPU} holds its clocks down: thermal_edge" in causes
+    assert "storage is slow" in causes
