@@ -10,22 +10,26 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import click
 
 import supervisor
 from supervisor.cli import exits
-from supervisor.cli.app import App, CliError, end, json_option, pass_app
-from supervisor.cli.table import Cell
+from supervisor.cli.app import App, CliError, WrongUsageError, end, json_option, pass_app
+from supervisor.cli.bench_picture import picture
+from supervisor.cli.bench_report import report
 from supervisor.core.harmless import one_line
 from supervisor.core.miopen import CONV2D_SETTINGS
 
 SCRIPT = Path(supervisor.__file__).resolve().parent / "agent" / "bench_conv2d.py"
-MIB = 1 << 20
 NAMES = (*(name for name in CONV2D_SETTINGS if name not in ("auto", "off")), "no-library", "native")
 """Ours, ATen's own kernels (torch.backends.cudnn.enabled = False), and what torch does by itself."""
+
+_file = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.group("bench")
@@ -47,30 +51,64 @@ def command() -> None:
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @click.option("--only", "algorithms", multiple=True, type=click.Choice(NAMES), help="Only this one; may be repeated.")
 @click.option(
+    "--scope",
+    type=click.Choice(["modules", "all"]),
+    default="modules",
+    show_default=True,
+    help="Ours as conv2d_scope would put them in.",
+)
+@click.option(
     "--runs", type=click.IntRange(1, 100000), default=7, show_default=True, help="Of which the median counts."
 )
+@click.option("--stability", type=click.IntRange(8), help="Then repeat N times: do time, memory and results stay?")
 @click.option("--threads", type=click.IntRange(0), default=0, help="On a CPU; 0 leaves torch's own.")
 @click.option("--images", type=click.IntRange(1), help="With --model and --epochs: estimate a training's hours.")
 @click.option("--epochs", type=click.IntRange(1), default=100, show_default=True)
-@click.option(
-    "--log", type=click.Path(path_type=Path, dir_okay=False), help="Write every measurement there, as JSON lines."
-)
+@click.option("--log", type=_file, help="Write every measurement there as it is made, as JSON lines.")
+@click.option("--picture", "drawing", type=_file, help="Draw bars a layer there, as SVG.")
 @json_option
 @pass_app
-def conv2d_command(app: App, /, job: str | None, python: Path | None, log: Path | None, **given: Any) -> None:
+def conv2d_command(
+    app: App, /, job: str | None, python: Path | None, log: Path | None, drawing: Path | None, **given: Any
+) -> None:
     """Check and time the six layers of the published benchmark, or a model's own layers and its whole training step.
 
     On ROCm "native" is MIOpen, which may hang: it is run only where asked for, with --only native.
     """
     images, epochs = given.pop("images"), given.pop("epochs")
+    if images is not None and not given["model"]:
+        raise WrongUsageError("--images needs a model: hours come from its whole training step", "add --model NAME")
+    if job and python:
+        raise WrongUsageError("--job and --python both name an interpreter", "give one of them")
     interpreter = python or (_of_job(app, job) if job else Path(sys.executable))
-    lines = _measured(interpreter, given, log, quiet=app.json)
-    hours = _hours(lines, images, epochs, given["batch"])
+    with ExitStack() as stack:
+        files = [stack.enter_context(_opened(path)) if path else None for path in (log, drawing)]
+        lines = []
+        for line in _measured(interpreter, given):
+            lines.append(line)
+            if files[0] is not None:
+                files[0].write(json.dumps(line) + "\n")
+                files[0].flush()
+            if not app.json:
+                _show_progress(line)
+        if files[1] is not None:
+            files[1].write(picture(lines))
+    _tell(app, given, lines, _hours(lines, images, epochs, given["batch"]))
+
+
+def _opened(path: Path) -> IO[str]:
+    try:
+        return path.open("w", encoding="utf-8")
+    except OSError as error:
+        raise CliError(f"{path}: {error.strerror}", "name a file that can be written") from error
+
+
+def _tell(app: App, /, given: dict[str, Any], lines: list[dict[str, Any]], hours: dict[str, float]) -> None:
     if app.json:
         app.print_json({"schema": 1, "options": given, "measurements": lines, "hours": hours})
     else:
-        app.print(_report(app, lines, hours))
-    if any("problem" in line or line.get("right") is False for line in lines):
+        app.print(report(app.pen, lines, hours, bars=sys.stdout.isatty()))
+    if any("problem" in line or line.get("right") is False or line.get("steady") is False for line in lines):
         end(exits.FAILED)
 
 
@@ -91,13 +129,12 @@ def _of_job(app: App, /, job: str) -> Path:
     return found
 
 
-def _measured(python: Path, given: dict[str, Any], log: Path | None, *, quiet: bool) -> list[dict[str, Any]]:
-    """Run the script and return its lines, each written to `log` as it comes; raise CliError where it fails."""
-    argv = [str(python), str(SCRIPT), json.dumps(given)]
-    lines: list[dict[str, Any]] = []
+def _measured(python: Path, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Run the script and yield its lines as they come; raise CliError where it fails or refuses."""
     try:
-        file = log.open("w") if log else None
-        process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, errors="replace")
+        process = subprocess.Popen(
+            [str(python), str(SCRIPT), json.dumps(given)], stdout=subprocess.PIPE, text=True, errors="replace"
+        )
     except OSError as error:
         raise CliError(
             f"{error.filename}: {error.strerror}", "name the interpreter of a training: --python PATH"
@@ -107,26 +144,27 @@ def _measured(python: Path, given: dict[str, Any], log: Path | None, *, quiet: b
         for text in process.stdout:
             if not text.startswith('{"kind"'):
                 continue  # what libraries have to say
-            if file is not None:
-                file.write(text)
-                file.flush()
-            lines.append(json.loads(text))
-            if not quiet:
-                _show_progress(lines[-1])
+            line = json.loads(text)
+            if line["kind"] == "refused":
+                raise CliError(line["message"], line["remedy"])
+            yield line
         status = process.wait()
     finally:
         process.kill()
         process.wait()
-        if file is not None:
-            file.close()
+        process.stdout.close()
     if status != 0:
         raise CliError(f"the measurement ended with status {status}", "read what it wrote above")
-    return lines
 
 
 def _show_progress(line: dict[str, Any]) -> None:
-    if sys.stderr.isatty() and line["kind"] == "layer":
-        click.echo(f"layer {line['layer']} of {line['of']}: {one_line(line['algorithm'])}", err=True)
+    if not sys.stderr.isatty():
+        return
+    name = one_line(line.get("algorithm", ""))
+    if line["kind"] == "layer":
+        click.echo(f"layer {line['layer']} of {line['of']}: {name}", err=True)
+    elif line["kind"] == "progress":
+        click.echo(f"{line['done']} of {line['of']}: {name}, median {line['median_ms']:.2f} ms", err=True)
 
 
 def _hours(lines: list[dict[str, Any]], images: int | None, epochs: int, batch: int) -> dict[str, float]:
@@ -135,62 +173,3 @@ def _hours(lines: list[dict[str, Any]], images: int | None, epochs: int, batch: 
         return {}
     steps = math.ceil(images / batch) * epochs
     return {line["algorithm"]: line["step_ms"] * steps / 3.6e6 for line in lines if "step_ms" in line}
-
-
-def _report(app: App, lines: list[dict[str, Any]], hours: dict[str, float]) -> str:
-    device = lines[0]
-    parts = [one_line(f"{device['name']}, torch {device['torch']}, {device['python']}"), ""]
-    layers = [line for line in lines if line["kind"] == "layer"]
-    names = list(dict.fromkeys(line["algorithm"] for line in layers))
-    head = ["layer", "times", *names]
-    rows = []
-    for number in dict.fromkeys(line["layer"] for line in layers):
-        of_layer = {line["algorithm"]: line for line in layers if line["layer"] == number}
-        first = next(iter(of_layer.values()))
-        title = f"{'x'.join(map(str, first['input']))} by {'x'.join(map(str, first['weight']))} s{first['stride']}"
-        rows.append([Cell(title), Cell(str(first["count"]), right=True), *(_time(of_layer[name]) for name in names)])
-    parts += ["Forward and backward, ms:", app.pen.table(head, rows), "", "All layers:", _totals(app, layers, names)]
-    if steps := [line for line in lines if line["kind"] == "step"]:
-        cells = [
-            [
-                Cell(one_line(line["algorithm"])),
-                _number(line.get("step_ms")),
-                _bytes(line.get("peak_bytes")),
-                _number(hours.get(line["algorithm"])),
-                Cell(one_line(line.get("problem", ""))),
-            ]
-            for line in steps
-        ]
-        parts += ["", "The whole training step:", app.pen.table(["algorithm", "ms", "peak MiB", "hours", ""], cells)]
-    return "\n".join(parts)
-
-
-def _totals(app: App, layers: list[dict[str, Any]], names: list[str]) -> str:
-    """Return a table of sums over the layers, each counted as often as the model has it."""
-    rows = []
-    for name in names:
-        mine = [line for line in layers if line["algorithm"] == name]
-        whole = [line for line in mine if "problem" not in line]
-        worst = max((error for line in whole for error in line["errors"]), default=math.nan)
-        verdict = "right" if all(line.get("right") for line in mine) else "WRONG, or failed"
-        sums = [
-            None if any(line.get(key) is None for line in mine) else sum(line[key] * line["count"] for line in mine)
-            for key in ("forward_ms", "backward_ms", "total_ms", "held_bytes")
-        ]
-        peak = max((line["peak_bytes"] or 0 for line in whole), default=0) or None
-        cells = [Cell(one_line(name)), *map(_number, sums[:3]), _bytes(sums[3]), _bytes(peak)]
-        rows.append([*cells, Cell(f"{worst:.1e}", right=True), Cell(verdict, None if verdict == "right" else "red")])
-    head = ["algorithm", "forward ms", "backward ms", "total ms", "held MiB", "peak MiB", "error", "against float64"]
-    return app.pen.table(head, rows)
-
-
-def _time(line: dict[str, Any]) -> Cell:
-    return Cell("failed", "red", right=True) if "problem" in line else _number(line["total_ms"])
-
-
-def _number(value: float | None) -> Cell:
-    return Cell("-" if value is None else f"{value:.2f}", right=True)
-
-
-def _bytes(value: float | None) -> Cell:
-    return Cell("-" if value is None else f"{value / MIB:.0f}", right=True)

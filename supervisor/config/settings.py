@@ -113,6 +113,8 @@ class JobSettings(Struct, frozen=True, kw_only=True):
     save_s: NonNegative = 20.0
     kill_wait_s: Positive = 10.0
     conv2d: Literal["auto", "off", "planned", "unfold", "unfold_reference"] = "auto"
+    conv2d_scope: Literal["modules", "all"] = "modules"
+    """What `conv2d` replaces: nn.Conv2d alone, or every convolution and BatchNorm below all of PyTorch."""
     gpus: list[Gpu] = field(default_factory=list)
     """Empty: every card."""
     checkpoints: CheckpointSettings = field(default_factory=CheckpointSettings)

@@ -28,7 +28,7 @@ Fields of agent.jsonl beside the common ones, by event:
     checkpoint_saved  paths (list), epoch, step, requested (bool)
     save_failed       error
     exception         type, message, traceback
-    patched           conv2d (algorithm), torch
+    patched           conv2d (algorithm), scope, torch
     resumed           path, epoch, step
     train_end         epoch, step
     hook_failed       where, error
@@ -67,6 +67,7 @@ ENV_FOLDER = "ROCM_SUPERVISOR_ATTEMPT_DIR"
 ENV_JOB = "ROCM_SUPERVISOR_JOB"
 ENV_ATTEMPT = "ROCM_SUPERVISOR_ATTEMPT"
 ENV_CONV2D = "ROCM_SUPERVISOR_CONV2D"
+ENV_CONV2D_SCOPE = "ROCM_SUPERVISOR_CONV2D_SCOPE"
 ENV_RESUME_FROM = "ROCM_SUPERVISOR_RESUME_FROM"
 
 # --- signals that the shim understands, by name in the signal module ----------------------------------------------

@@ -149,6 +149,7 @@ class DoingHands:
                 inherited=os.environ,
                 agent=agent_path() if means.with_agent() else None,
                 conv2d=conv2d,
+                conv2d_scope=settings.conv2d_scope,
                 resume_from=checkpoint.path if checkpoint else None,
             ),
             grace_s=settings.grace_s,

@@ -123,6 +123,7 @@ def compose_env(  # noqa: PLR0913 - one argument a variable
     inherited: Mapping[str, str],
     agent: Path | None,
     conv2d: str,
+    conv2d_scope: str,
     resume_from: str | None,
 ) -> dict[str, str]:
     """Return the variables that the training gets on top of what its shim inherits.
@@ -138,6 +139,7 @@ def compose_env(  # noqa: PLR0913 - one argument a variable
             names.ENV_JOB: job,
             names.ENV_ATTEMPT: str(number),
             names.ENV_CONV2D: conv2d,
+            names.ENV_CONV2D_SCOPE: conv2d_scope,
             # Empty, not absent: a daemon that was itself started by a supervised program must not pass on its own.
             names.ENV_RESUME_FROM: resume_from or "",
         }

@@ -281,15 +281,38 @@ def test_conv2d_is_patched_when_the_setting_says_so(attempt: Attempt, train: Cal
     assert attempt.said("patched") == []
     train("import torch; from rocm_agent.conv2d import is_patched; assert is_patched()", **{at.ENV_CONV2D: "unfold"})
     (patched,) = attempt.said("patched")
-    assert patched["conv2d"] == "unfold"
+    assert (patched["conv2d"], patched["scope"]) == ("unfold", "modules")
     assert patched["torch"][0].isdigit()
+
+
+def test_conv2d_everywhere_leaves_the_modules_alone_and_ends_in_silence(
+    attempt: Attempt, train: Callable[..., str]
+) -> None:
+    program = """
+import torch
+from torch.nn.functional import conv1d
+x = torch.ones(1, 2, 5, requires_grad=True)
+with torch.autograd.profiler.profile() as profile:
+    conv1d(x, torch.ones(2, 2, 3)).sum().backward()
+print(torch.nn.Conv2d._conv_forward.__module__, any("mm" in event.key for event in profile.key_averages()))
+"""
+    said = train(program, **{at.ENV_CONV2D: "planned", at.ENV_CONV2D_SCOPE: "all"})
+    assert said.splitlines()[-1] == "torch.nn.modules.conv True"
+    (patched,) = attempt.said("patched")
+    assert (patched["conv2d"], patched["scope"]) == ("planned", "all")
 
 
 def test_an_unknown_conv2d_setting_is_told_and_changes_nothing(attempt: Attempt, owner_python: Path) -> None:
     finished = attempt.run([owner_python, "-c", "import torch; print('fine')"], **{at.ENV_CONV2D: "magic"})
     assert finished == (0, "fine\n")
-    (failed,) = attempt.said("hook_failed")
-    assert "magic" in failed["error"]
+    finished = attempt.run(
+        [owner_python, "-c", "import torch; print('fine')"],
+        **{at.ENV_CONV2D: "planned", at.ENV_CONV2D_SCOPE: "nowhere"},
+    )
+    assert finished == (0, "fine\n")
+    algorithm, scope = attempt.said("hook_failed")
+    assert "magic" in algorithm["error"]
+    assert "nowhere" in scope["error"]
 
 
 def test_a_validation_is_no_standstill_of_the_steps(attempt: Attempt, train_once: Callable[..., str]) -> None:

@@ -63,6 +63,14 @@ model.train(**json.loads(sys.argv[1]))
 print("SAID", json.dumps(said))
 """
 
+PROFILED = """
+import json, sys
+sys.path.insert(0, sys.argv[2])
+from profiling import library_kernels
+from ultralytics import YOLO
+print("LIBRARY", json.dumps(sorted(library_kernels(lambda: YOLO("yolov8n.yaml").train(**json.loads(sys.argv[1]))))))
+"""
+
 LOAD_ALONE = """
 import json, sys
 assert not any("rocm" in name for name in sys.modules) and not any(one.endswith("agent/path") for one in sys.path)
@@ -103,17 +111,14 @@ class Trainings:
         return [self.python, *CLI, "detect", "train", "model=yolov8n.yaml", *words]
 
     def story(self, epochs: int, stop: tuple[str, int] = ("never", 0)) -> list[str | Path]:
-        arguments = {
-            **self.arguments,
-            "epochs": epochs,
-            "imgsz": 64,
-            "batch": 3,
-            "workers": 0,
-            "amp": False,
-            "plots": False,
-            "exist_ok": True,
-        }
-        return [self.python, "-c", STORY, json.dumps(arguments), stop[0], str(stop[1])]
+        return [self.python, "-c", STORY, self._typed(epochs), stop[0], str(stop[1])]
+
+    def profiled(self) -> list[str | Path]:
+        return [self.python, "-c", PROFILED, self._typed(1), HERE / "conv2d"]
+
+    def _typed(self, epochs: int) -> str:
+        numbers = {"epochs": epochs, "imgsz": 64, "batch": 3, "workers": 0}
+        return json.dumps({**self.arguments, **numbers, "amp": False, "plots": False, "exist_ok": True})
 
     def supervised(self, name: str, command: Sequence[str | Path], **environment: str) -> tuple[Attempt, Finished]:
         attempt = Attempt(self.folder / name, cwd=self.folder)
@@ -223,7 +228,7 @@ def test_a_save_in_the_first_epoch_ends_the_training_and_the_command_line_resume
     first = Attempt(trainings.folder / "first", cwd=trainings.folder)
     first.make_recorder()
     first.command(at.COMMAND_SAVE_AND_STOP, 3)
-    settings = {at.ENV_CONV2D: "unfold"}
+    settings = {at.ENV_CONV2D: "planned", at.ENV_CONV2D_SCOPE: "all"}
     finished = first.run(trainings.cli(epochs="2"), **trainings.environment, **settings)
     assert finished.code == -signal.SIGTERM, finished.output
     assert first.failures() == []
@@ -253,6 +258,18 @@ def test_a_save_in_the_first_epoch_ends_the_training_and_the_command_line_resume
     assert [record.step for record in second.records()] == [1, 2]
     assert len(results(trainings.folder / "run")) == 2
     assert not (trainings.folder / "run2").exists()
+
+
+def test_a_training_patched_everywhere_runs_no_library_kernel_from_its_first_batch_to_its_last_validation(
+    trainings: Trainings,
+) -> None:
+    settings = {at.ENV_CONV2D: "planned", at.ENV_CONV2D_SCOPE: "all"}
+    attempt, finished = trainings.supervised("attempt", trainings.profiled(), **settings)
+    assert finished.code == 0, finished.output
+    assert told("LIBRARY", finished) == []
+    assert attempt.failures() == []
+    assert attempt.said("patched")[0]["scope"] == "all"
+    assert len(results(trainings.folder / "run")) == 1
 
 
 def test_a_save_in_a_later_epoch_is_resumed_by_a_script_with_the_same_weights(trainings: Trainings) -> None:

@@ -187,6 +187,14 @@ def check_the_graph_holds_the_input_and_not_its_columns() -> None:
         assert {tensor.data_ptr() for tensor in held} <= known, name
 
 
+def check_outputs_can_be_flattened_by_view_as_natives_can() -> None:
+    for _, (_, x, weight, options, _) in LARGE.items():
+        made = operands((4, *x[1:]), weight)
+        y = planned(*made, **options)
+        assert y.stride() == native(*made, **options).stride()
+        assert y.view(4, -1).shape[1] == y[0].numel()
+
+
 def check_a_changed_input_is_noticed_before_a_wrong_gradient_is_made() -> None:
     x, weight, bias = operands((2, 4, 6, 6), (4, 4, 3, 3))
     x = x.detach().clone()

@@ -25,9 +25,9 @@ class Spy(TorchDispatchMode):  # type: ignore[misc] # torch is not installed whe
 
 
 @contextmanager
-def patched(algorithm: str = "planned") -> Iterator[None]:
+def patched(algorithm: str = "planned", scope: str = "modules") -> Iterator[None]:
     """Patch for the length of a block."""
-    patch(algorithm)
+    patch(algorithm, scope)
     try:
         yield
     finally:

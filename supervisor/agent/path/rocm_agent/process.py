@@ -9,7 +9,7 @@ import sys
 
 from . import claim, events, exceptions, finder, stacks
 from .fence import fenced
-from .layout import ENV_CONV2D
+from .layout import ENV_CONV2D, ENV_CONV2D_SCOPE
 
 TYPE_CHECKING = False  # typing costs milliseconds at every interpreter's start
 if TYPE_CHECKING:
@@ -57,10 +57,11 @@ def _torch_imported(torch: ModuleType) -> None:
     if algorithm not in {"", "off"}:
         from . import conv2d
 
-        conv2d.patch(algorithm)
+        scope = os.environ.get(ENV_CONV2D_SCOPE) or "modules"
+        conv2d.patch(algorithm, scope)
         _avoid_miopen(torch)
         if not _is_helper():
-            events.write("patched", conv2d=algorithm, torch=str(torch.__version__))
+            events.write("patched", conv2d=algorithm, scope=scope, torch=str(torch.__version__))
 
 
 def _compiler_imported(module: ModuleType) -> None:
@@ -70,7 +71,11 @@ def _compiler_imported(module: ModuleType) -> None:
 
 
 def _avoid_miopen(torch: ModuleType) -> None:
-    """Keep the rest of a patched training from MIOpen: on ROCm, BatchNorm calls it too, and hangs just as well."""
+    """Keep the rest of a patched training from MIOpen: on ROCm, BatchNorm, LSTM and CTC loss call it too, and hang.
+
+    It stands for every scope. With "all", convolutions and BatchNorm stay away from it even where a program turns the
+    switch on again; recurrent layers and CTC loss rely on it.
+    """
     if getattr(torch.version, "hip", None) is not None:
         torch.backends.cudnn.enabled = False
 

@@ -1,6 +1,8 @@
-"""Which dtype autocast wants of a convolution's operands; it switches nothing on or off."""
+"""Which dtype autocast wants of a convolution's operands; and computing what autocast shall not lower again."""
 
 from __future__ import annotations
+
+from typing import Any, Callable
 
 import torch
 
@@ -24,3 +26,11 @@ def lowered(tensor: torch.Tensor | None, dtype: torch.dtype | None) -> torch.Ten
     if tensor is None or dtype is None or not tensor.is_floating_point() or tensor.dtype is torch.float64:
         return tensor
     return tensor.to(dtype)
+
+
+def without_autocast(function: Callable[..., Any], first: torch.Tensor, *others: Any) -> Any:
+    """Call `function` with autocast off: the operands have their dtype already, and products would be lowered again."""
+    if autocast_dtype(first.device.type) in (None, first.dtype):
+        return function(first, *others)
+    with torch.autocast(first.device.type, enabled=False):
+        return function(first, *others)

@@ -1,8 +1,9 @@
-"""Puts an algorithm in place of nn.Conv2d's own, on the class; it leaves nothing in any module.
+"""Puts an algorithm in place of PyTorch's convolutions: nn.Conv2d's alone on its class, or all in the dispatcher.
 
-The class's `_conv_forward` is replaced, so modules made before and after, subclasses, and lazy modules once they have
-become Conv2d all use it, and since no module holds a reference to it, a patched model pickles, copies and loads where
-this package does not exist. F.conv2d called directly, Conv1d, ConvTranspose2d and BatchNorm are not touched.
+Either way no module holds a reference to this package, so that a patched model pickles, copies and loads where it does
+not exist. The scope "modules" replaces the class's `_conv_forward`, which modules made before and after, subclasses,
+and lazy modules once they have become Conv2d all use; F.conv2d called directly, other convolutions and BatchNorm keep
+native. The scope "all" replaces them too, see dispatcher.py.
 """
 
 from __future__ import annotations
@@ -15,37 +16,43 @@ import torch.nn.functional as F  # noqa: N812 - the name that native's source us
 from torch import Tensor, nn
 from torch.nn.modules.utils import _pair
 
+from . import dispatcher
 from .algorithms import algorithm_named
 from .operator import conv2d
 
+SCOPES = ("modules", "all")
+
 _native = nn.Conv2d._conv_forward
 _algorithm: Optional[str] = None
+_scope: Optional[str] = None
 _installed = False
 
 
-def patch(algorithm: str = "planned") -> None:
-    """Make every nn.Conv2d of this process use `algorithm`; a second call switches to another.
+def patch(algorithm: str = "planned", scope: str = "modules") -> None:
+    """Make every nn.Conv2d of this process, or with the scope "all" every convolution, use `algorithm`.
 
-    Raises ValueError for an unknown algorithm, and then changes nothing.
+    With "all" BatchNorm is computed by PyTorch's own kernels. A second call switches to another algorithm or scope.
+    Raises ValueError for an unknown algorithm or scope, and then changes nothing.
     """
-    global _native, _algorithm, _installed
+    global _algorithm, _scope
     algorithm_named(algorithm)
-    if not _installed:
-        _native = nn.Conv2d._conv_forward
-        # torch.jit.script compiles the source behind __wrapped__, with the names below: it gets native's.
-        functools.update_wrapper(_conv_forward, _native)
-        nn.Conv2d._conv_forward = _conv_forward
-        _installed = True
-    _algorithm = algorithm
+    if scope not in SCOPES:
+        raise ValueError(f"conv2d scope {scope!r} does not exist; choose one of {', '.join(SCOPES)}")
+    if scope == "all":
+        _leave_modules()
+        dispatcher.install(algorithm)
+    else:
+        dispatcher.remove()
+        _enter_modules()
+    _algorithm, _scope = algorithm, scope
 
 
 def unpatch() -> None:
-    """Give nn.Conv2d its own function back; where another patch lies on top of this one, step aside inside it."""
-    global _algorithm, _installed
-    _algorithm = None
-    if _installed and nn.Conv2d._conv_forward is _conv_forward:
-        nn.Conv2d._conv_forward = _native
-        _installed = False
+    """Give back what `patch` replaced; where another patch lies on top of this one, step aside inside it."""
+    global _algorithm, _scope
+    _algorithm = _scope = None
+    dispatcher.remove()
+    _leave_modules()
 
 
 def is_patched() -> bool:
@@ -53,8 +60,25 @@ def is_patched() -> bool:
     return _algorithm is not None
 
 
+def _enter_modules() -> None:
+    global _native, _installed
+    if not _installed:
+        _native = nn.Conv2d._conv_forward
+        # torch.jit.script compiles the source behind __wrapped__, with the names below: it gets native's.
+        functools.update_wrapper(_conv_forward, _native)
+        nn.Conv2d._conv_forward = _conv_forward
+        _installed = True
+
+
+def _leave_modules() -> None:
+    global _installed
+    if _installed and nn.Conv2d._conv_forward is _conv_forward:
+        nn.Conv2d._conv_forward = _native
+        _installed = False
+
+
 def _conv_forward(self: nn.Conv2d, input: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:  # noqa: A002 - native's
-    if _algorithm is None:
+    if _scope != "modules":
         return _native(self, input, weight, bias)
     if _exporting():
         return _recorded(self, input, weight, bias)

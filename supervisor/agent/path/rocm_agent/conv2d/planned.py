@@ -13,7 +13,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.nn import functional
 
-from .autocast import autocast_dtype
+from .autocast import without_autocast
 from .planner import plan
 from .unfold import unfold
 
@@ -46,7 +46,7 @@ def planned(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, sh
     chosen = plan(x.shape, weight.shape, x.dtype, x.device, shape)
     if torch.is_grad_enabled():
         return _Convolution.apply(x, weight, bias, shape, chosen)
-    return _run(chosen.forward, x, weight, bias, shape)
+    return without_autocast(chosen.forward, x, weight, bias, shape)
 
 
 def _takes(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
@@ -64,14 +64,6 @@ def _takes(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> 
     )
 
 
-def _run(function: Any, first: torch.Tensor, *others: Any) -> Any:
-    """Call `function` with autocast off: the operands have their dtype already, and products would be lowered again."""
-    if autocast_dtype(first.device.type) in (None, first.dtype):
-        return function(first, *others)
-    with torch.autocast(first.device.type, enabled=False):
-        return function(first, *others)
-
-
 class _Convolution(torch.autograd.Function):
     """A planned convolution in autograd's graph."""
 
@@ -81,7 +73,7 @@ class _Convolution(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
         ctx.shape, ctx.chosen = shape, chosen
-        return _run(chosen.forward, x, weight, bias, shape)
+        return without_autocast(chosen.forward, x, weight, bias, shape)
 
     @staticmethod
     def backward(ctx: Any, dy: torch.Tensor) -> Any:
@@ -89,14 +81,14 @@ class _Convolution(torch.autograd.Function):
         wants_x, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         dx = dw = None
         if torch.is_grad_enabled():
-            dx, dw = _run(_differentiable_gradients, dy, x, weight, ctx.shape)
+            dx, dw = without_autocast(_differentiable_gradients, dy, x, weight, ctx.shape)
         elif wants_x and wants_weight and ctx.chosen.both is not None:
-            dx, dw = _run(ctx.chosen.both, dy, x, weight, ctx.shape)
+            dx, dw = without_autocast(ctx.chosen.both, dy, x, weight, ctx.shape)
         else:
             if wants_x:
-                dx = _run(ctx.chosen.input_gradient, dy, weight, x.shape[2:], ctx.shape)
+                dx = without_autocast(ctx.chosen.input_gradient, dy, weight, x.shape[2:], ctx.shape)
             if wants_weight:
-                dw = _run(ctx.chosen.weight_gradient, dy, x, ctx.shape)
+                dw = without_autocast(ctx.chosen.weight_gradient, dy, x, ctx.shape)
         return dx, dw, dy.sum((0, 2, 3)) if wants_bias else None, None, None
 
 

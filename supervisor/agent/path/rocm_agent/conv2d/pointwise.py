@@ -38,7 +38,8 @@ def forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, sh
     y = _product(weight.reshape(weight.shape[0], -1), _picked(x, shape))
     if bias is not None:
         y = y.add_(bias.view(-1, 1))
-    return y.reshape(x.shape[0], weight.shape[0], *shape.out)
+    # Contiguous, as native's: code after a convolution may flatten it with `view`.
+    return y.reshape(x.shape[0], weight.shape[0], *shape.out).contiguous()
 
 
 def input_gradient(dy: torch.Tensor, weight: torch.Tensor, size: Tuple[int, int], shape: Geometry) -> torch.Tensor:

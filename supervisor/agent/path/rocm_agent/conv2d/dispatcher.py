@@ -1,0 +1,38 @@
+"""Puts the kernels into PyTorch's dispatcher, where every caller arrives, and takes them out; it computes nothing.
+
+Whoever convolves ends at the operators that kernels.py replaces: modules, torch.nn.functional under any name and
+however early imported, scripted models, C++. Only the kernels of CPUs and cards are replaced ("cuda" is ROCm too).
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Optional
+
+import torch
+
+from .kernels import Kernels
+
+DEVICES = ("CPU", "CUDA")
+
+_library: Optional[torch.library.Library] = None
+
+
+def install(algorithm: str) -> None:
+    """Have every convolution and BatchNorm of this process computed by `algorithm`, in place of an earlier one."""
+    global _library
+    remove()
+    _library = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"(?s).*Overriding a previously registered kernel")
+        for name, kernel in Kernels(algorithm).by_name().items():
+            for device in DEVICES:
+                _library.impl(name, kernel, device)
+
+
+def remove() -> None:
+    """Give the operators their own kernels back; graphs of autograd made before are then differentiated by those."""
+    global _library
+    library, _library = _library, None
+    if hasattr(library, "_destroy"):
+        library._destroy()

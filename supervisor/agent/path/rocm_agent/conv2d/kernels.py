@@ -1,0 +1,260 @@
+"""Kernels of PyTorch's own convolution and BatchNorm operators, made of matrix products; it installs none of them.
+
+They stand below autograd, autocast, torch.func and the tracers, which therefore work as with native: derivatives of any
+order, their dtypes and layouts, the recorded graphs. What is no convolution is handed to native, which says why.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Sequence, Tuple
+
+import torch
+from torch.nn import functional
+
+from . import columns, lowering
+from .algorithms import ALGORITHMS
+from .autocast import without_autocast
+from .layers import Layer, layer
+from .planned import REAL
+from .planner import plan
+from .plans import Plan
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Numbers = Sequence[int]
+Gradients = Tuple[Optional[torch.Tensor], Optional[torch.Tensor], Optional[torch.Tensor]]
+
+
+class Kernels:
+    """The operators' kernels, each with its operator's arguments, computed by one algorithm."""
+
+    def __init__(self, algorithm: str) -> None:
+        self._fixed = None
+        if algorithm != "planned":
+            self._fixed = Plan(ALGORITHMS[algorithm], columns.input_gradient, columns.weight_gradient)
+
+    def by_name(self) -> Dict[str, Callable[..., Any]]:
+        """Return the kernels by the names of their operators in aten."""
+        return {
+            "convolution": self.convolution,
+            "convolution_backward": self.convolution_backward,
+            "miopen_convolution": self._library_convolution,
+            "miopen_depthwise_convolution": self._library_convolution,
+            "miopen_convolution_transpose": self._library_transposed,
+            "miopen_batch_norm": batch_norm,
+            "miopen_batch_norm_backward": batch_norm_backward,
+            "cudnn_batch_norm": _with_reserve,
+            "cudnn_batch_norm_backward": _without_reserve,
+        }
+
+    def convolution(  # noqa: PLR0913, PLR0917 - the operator's arguments
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Optional[Tensor],
+        stride: Numbers,
+        padding: Numbers,
+        dilation: Numbers,
+        transposed: bool,  # noqa: FBT001 - positional as in aten
+        output_padding: Numbers,
+        groups: int,
+    ) -> Tensor:
+        """Return the convolution, or transposed convolution, of one to three dimensions, laid out as native does it.
+
+        Raises RuntimeError as native, whose own words they are.
+        """
+        numbers = (tuple(stride), tuple(padding), tuple(dilation), transposed, tuple(output_padding), groups)
+        if torch._C._is_tracing() or not _alike(x, weight, bias):
+            return _native(x, weight, bias, numbers)
+        found = layer(tuple(x.shape), tuple(weight.shape), None if bias is None else tuple(bias.shape), *numbers)
+        if found is None:
+            return _native(x, weight, bias, numbers)
+        if x.numel() == 0:
+            return x.new_empty(found.input if transposed else found.output)
+        chosen, plane = self._plan(found, x), weight.reshape(found.plane_weight)
+        if not transposed:
+            y = without_autocast(chosen.forward, lowering.input_plane(x, found), plane, bias, found.plane)
+            return _laid_out(lowering.output(y, found), x, weight)
+        dy = lowering.output_plane(_whole(x, found), found)
+        dx = without_autocast(chosen.input_gradient, dy, plane, found.plane_input[2:], found.plane)
+        y = lowering.gradient_of_input(dx, found)
+        if bias is not None:
+            y.add_(bias.view(-1, *[1] * found.dimensions))
+        return _laid_out(y, x, weight)
+
+    def convolution_backward(  # noqa: PLR0913, PLR0917 - the operator's arguments
+        self,
+        dy: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        bias_sizes: Optional[Numbers],
+        stride: Numbers,
+        padding: Numbers,
+        dilation: Numbers,
+        transposed: bool,  # noqa: FBT001 - the same
+        output_padding: Numbers,
+        groups: int,
+        wanted: Sequence[bool],
+    ) -> Gradients:
+        """Return the gradients of x, weight and bias, None for what is not wanted."""
+        db = dy.sum([0, *range(2, dy.dim())]) if wanted[2] else None
+        if 0 in (dy.numel(), x.numel(), weight.numel()):
+            return torch.zeros_like(x) if wanted[0] else None, torch.zeros_like(weight) if wanted[1] else None, db
+        numbers = (tuple(stride), tuple(padding), tuple(dilation), transposed, tuple(output_padding), groups)
+        found = layer(tuple(x.shape), tuple(weight.shape), None, *numbers)
+        if found is None:
+            raise RuntimeError(f"no convolution has the gradients of {list(x.shape)} and {list(weight.shape)}")
+        make = self._transposed_gradients if transposed else self._gradients
+        dx, dw = make(found, dy, x, weight.reshape(found.plane_weight), wanted)
+        return (
+            None if dx is None else _laid_out(dx, x, weight),
+            None if dw is None else _laid_out(dw.view(weight.shape), x, weight),
+            db,
+        )
+
+    def _gradients(
+        self, found: Layer, dy: Tensor, x: Tensor, weight: Tensor, wanted: Sequence[bool]
+    ) -> Tuple[Optional[Tensor], Optional[Tensor]]:
+        chosen, dx, dw = self._plan(found, x), None, None
+        dy = lowering.output_plane(dy, found)
+        plane = lowering.input_plane(x, found) if wanted[1] else x
+        if wanted[0] and wanted[1] and chosen.both is not None:
+            dx, dw = without_autocast(chosen.both, dy, plane, weight, found.plane)
+        else:
+            if wanted[0]:
+                dx = without_autocast(chosen.input_gradient, dy, weight, found.plane_input[2:], found.plane)
+            if wanted[1]:
+                dw = without_autocast(chosen.weight_gradient, dy, plane, found.plane)
+        return None if dx is None else lowering.gradient_of_input(dx, found), dw
+
+    def _transposed_gradients(
+        self, found: Layer, dy: Tensor, x: Tensor, weight: Tensor, wanted: Sequence[bool]
+    ) -> Tuple[Optional[Tensor], Optional[Tensor]]:
+        """Swap the roles: x is the output of the convolution whose input's gradient was computed forward."""
+        chosen, dx, dw = self._plan(found, dy), None, None
+        plane = lowering.input_plane(dy, found)
+        if wanted[0]:
+            dx = lowering.output(without_autocast(chosen.forward, plane, weight, None, found.plane), found)
+            dx = dx[tuple(slice(size) for size in x.shape)].contiguous()
+        if wanted[1]:
+            given = lowering.output_plane(_whole(x, found), found)
+            dw = without_autocast(chosen.weight_gradient, given, plane, found.plane)
+        return dx, dw
+
+    def _plan(self, found: Layer, like: Tensor) -> Plan:
+        if self._fixed is not None:
+            return self._fixed
+        return plan(found.plane_input, found.plane_weight, like.dtype, like.device, found.plane)
+
+    def _library_convolution(  # noqa: PLR0913, PLR0917 - the operator's arguments
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Optional[Tensor],
+        padding: Numbers,
+        stride: Numbers,
+        dilation: Numbers,
+        groups: int,
+        *_: Any,
+    ) -> Tensor:
+        """Stand in for MIOpen's own operators, which code recorded elsewhere calls by their names."""
+        return self.convolution(x, weight, bias, stride, padding, dilation, False, (0,), groups)  # noqa: FBT003 - aten's
+
+    def _library_transposed(  # noqa: PLR0913, PLR0917 - the operator's arguments
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Optional[Tensor],
+        padding: Numbers,
+        output_padding: Numbers,
+        stride: Numbers,
+        dilation: Numbers,
+        groups: int,
+        *_: Any,
+    ) -> Tensor:
+        return self.convolution(x, weight, bias, stride, padding, dilation, True, output_padding, groups)  # noqa: FBT003
+
+
+def batch_norm(  # noqa: PLR0913, PLR0917 - the operator's arguments
+    x: Tensor,
+    weight: Optional[Tensor],
+    bias: Optional[Tensor],
+    mean: Optional[Tensor],
+    variance: Optional[Tensor],
+    training: bool,  # noqa: FBT001 - positional as in aten
+    momentum: float,
+    eps: float,
+) -> Tuple[Tensor, Tensor, Tensor]:
+    """Normalize by PyTorch's own kernel; return the result, the batch's mean and its inverse deviation."""
+    return torch.native_batch_norm(x, weight, bias, mean, variance, training, momentum, eps)
+
+
+def batch_norm_backward(  # noqa: PLR0913, PLR0917 - the operator's arguments
+    x: Tensor,
+    dy: Tensor,
+    weight: Optional[Tensor],
+    mean: Optional[Tensor],
+    variance: Optional[Tensor],
+    saved_mean: Optional[Tensor],
+    saved_deviation: Optional[Tensor],
+    eps: float,
+) -> Tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of x, weight and bias by PyTorch's own kernel; the operator exists for training alone."""
+    saved = (mean, variance, saved_mean, saved_deviation)
+    return torch.ops.aten.native_batch_norm_backward(dy, x, weight, *saved, True, eps, [True, True, True])  # noqa: FBT003
+
+
+def _with_reserve(x: Tensor, *arguments: Any) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Stand in for cuDNN's BatchNorm, which keeps a fourth tensor for itself."""
+    return (*batch_norm(x, *arguments), x.new_empty(0, dtype=torch.uint8))
+
+
+def _without_reserve(*arguments: Any) -> Tuple[Tensor, Tensor, Tensor]:
+    return batch_norm_backward(*arguments[:-1])
+
+
+def _alike(x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> bool:
+    """Whether products take these operands; others are native's to compute without the library, or to refuse."""
+    dtype, device = x.dtype, x.device
+    return (
+        dtype in REAL
+        and weight.dtype is dtype
+        and weight.device == device
+        and (bias is None or (bias.dtype is dtype and bias.device == device))
+    )
+
+
+def _native(x: Tensor, weight: Tensor, bias: Optional[Tensor], numbers: Tuple[Any, ...]) -> Tensor:
+    """Call ATen's own kernels, on a card never the vendor's library: to have the call recorded, or refused."""
+    cudnn = torch.backends.cudnn
+    enabled = cudnn.enabled and not x.is_cuda
+    flags = (cudnn.benchmark, cudnn.deterministic, enabled, cudnn.allow_tf32)
+    return torch.ops.aten._convolution.default(x, weight, bias, *numbers, *flags)
+
+
+def _whole(x: Tensor, found: Layer) -> Tensor:
+    """Return a transposed convolution's operand with zeros where output_padding beyond the stride adds to its sizes."""
+    missing = [size - has for size, has in zip(found.output[2:], x.shape[2:])]
+    if not any(missing):
+        return x
+    return functional.pad(x, [number for more in reversed(missing) for number in (0, more)])
+
+
+def _laid_out(made: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    """Return the result in the memory format that native gives it: compiled code relies on that."""
+    if x.stride(1) != 1 and weight.stride(1) != 1:
+        return made.contiguous()
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(made.dim())
+    if last is None or (x.is_cuda and not torch.backends.cudnn.enabled):
+        return made.contiguous()
+    if _is_last(x, last) or _is_last(weight, last):
+        return made.contiguous(memory_format=last)
+    return made.contiguous()
+
+
+def _is_last(tensor: Tensor, last: torch.memory_format) -> bool:
+    """Whether strides say channels last, also of one channel or one pixel, for which is_contiguous says anything."""
+    shape = tensor.shape
+    told = tensor.stride(1) == 1 and tensor.stride(-1) == shape[1] and shape[1:].numel() > 1
+    return told and tensor.is_contiguous(memory_format=last)

@@ -1,0 +1,30 @@
+"""Which kernels of convolution libraries ran, below whatever called them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+DOORS = {
+    *(f"aten::conv{way}{dimensions}d" for way in ("", "_transpose") for dimensions in (1, 2, 3)),
+    "aten::_convolution_mode",
+    "aten::convolution",
+    "aten::convolution_backward",
+}
+"""Operators that only pass a call on, and the two into which the patch puts its kernels."""
+LIBRARIES = ("conv", "cudnn", "miopen", "mkldnn", "thnn")
+
+
+def operators(function: Callable[[], Any]) -> set[str]:
+    """Return the names of all ATen operators that ran on any thread on the way through `function`."""
+    with torch.profiler.profile() as profile:
+        function()
+    return {event.key for event in profile.key_averages() if event.key.startswith("aten::")}
+
+
+def library_kernels(function: Callable[[], Any]) -> set[str]:
+    """Return the convolutions and normalizations that ran in a kernel made for them by ATen or a vendor's library."""
+    names = operators(function) - DOORS
+    return {name for name in names if any(part in name for part in LIBRARIES)}
