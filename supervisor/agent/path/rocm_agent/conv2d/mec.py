@@ -121,11 +121,11 @@ def both_gradients(
     dy is lowered once, as D (H + kh - 1, kw, O, N*W), and serves both: dx is the turned weight (C, kh*kw*O) times D's
     windows; dW, turned, is x (C, N*W) times their transposes, summed over the rows. Neither lowers x nor folds.
     """
-    low = _lowered_gradient(dy, x.shape[2], x.shape[3], shape)
+    low = lowered_gradient(dy, x.shape[2], x.shape[3], shape)
     view = overlapping(low, shape.kernel[0], 1, x.shape[2])
     parts = torch.bmm(rows_of(x), view.transpose(1, 2)).sum(0)
     dw = parts.view(x.shape[1], *shape.kernel, dy.shape[1]).flip(1, 2).permute(3, 0, 1, 2).contiguous()
-    dx = torch.bmm(_turned(weight).expand(x.shape[2], -1, -1), view)
+    dx = torch.bmm(turned(weight).expand(x.shape[2], -1, -1), view)
     del low, view
     return images(dx, dy.shape[0], None, out), dw
 
@@ -134,15 +134,16 @@ def input_gradient(
     dy: torch.Tensor, weight: torch.Tensor, size: Tuple[int, int], shape: Geometry, out: torch.Tensor | None = None
 ) -> torch.Tensor:
     """Return the input's gradient alone, as in `both_gradients`."""
-    view = overlapping(_lowered_gradient(dy, *size, shape), shape.kernel[0], 1, size[0])
-    return images(torch.bmm(_turned(weight).expand(size[0], -1, -1), view), dy.shape[0], None, out)
+    view = overlapping(lowered_gradient(dy, *size, shape), shape.kernel[0], 1, size[0])
+    return images(torch.bmm(turned(weight).expand(size[0], -1, -1), view), dy.shape[0], None, out)
 
 
-def _lowered_gradient(dy: torch.Tensor, height: int, width: int, shape: Geometry) -> torch.Tensor:
+def lowered_gradient(dy: torch.Tensor, height: int, width: int, shape: Geometry) -> torch.Tensor:
+    """Return D (height + kh - 1, kw, O, N*width): dy of a convolution of stride 1, lowered for its input's gradient."""
     (kh, kw), (ph, pw), dilation = shape.kernel, shape.padding, shape.dilation[1]
     return lowered(dy, kh - 1 - ph, dilation * (kw - 1) - pw, height + kh - 1, width, kw, 1, dilation)
 
 
-def _turned(weight: torch.Tensor) -> torch.Tensor:
+def turned(weight: torch.Tensor) -> torch.Tensor:
     """Return the weight turned by 180 degrees as (C, kh*kw*O)."""
     return weight.flip(2, 3).permute(1, 2, 3, 0).reshape(weight.shape[1], -1)

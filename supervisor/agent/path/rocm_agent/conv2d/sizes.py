@@ -1,0 +1,232 @@
+"""How much memory each family needs beside operands and results, in elements; it allocates nothing.
+
+Every number is an upper bound of what lives at one moment in the family's code; a test measures them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Tuple
+
+from .depthwise import counts, tile_of
+from .subpixel import taps
+
+if TYPE_CHECKING:
+    from .geometry import Geometry
+
+
+class Need(NamedTuple):
+    """Elements of workspace."""
+
+    a_sample: int
+    fixed: int = 0
+    """Whatever the batch."""
+
+
+class Sizes:
+    """One convolution's numbers of elements; `x` is (N, C, H, W), `weight` (O, C / groups, kh, kw)."""
+
+    def __init__(self, x: Tuple[int, ...], weight: Tuple[int, ...], shape: Geometry) -> None:
+        self.shape = shape
+        self.channels, self.height, self.width = x[1:]
+        self.outputs = weight[0]
+        self.inside = x[1] * x[2] * x[3]
+        self.outside = weight[0] * shape.out[0] * shape.out[1]
+        self.weights = weight[0] * weight[1] * weight[2] * weight[3]
+        (kh, kw), (ph, pw) = shape.kernel, shape.padding
+        self.columns = x[1] * kh * kw * shape.out[0] * shape.out[1]
+        self.padded = x[1] * (x[2] + 2 * ph) * (x[3] + 2 * pw)
+
+    def _lowered(self) -> Tuple[int, int]:
+        """Return the elements of T and of the padded input it is gathered from."""
+        (kh, kw), (sh, sw), (ho, wo) = self.shape.kernel, self.shape.stride, self.shape.out
+        rows = (ho - 1) * sh + kh
+        return self.channels * rows * kw * wo, self.channels * rows * ((wo - 1) * sw + self._spread() + 1)
+
+    def _lowered_gradient(self) -> Tuple[int, int]:
+        """Return the elements of D and of the padded dy it is gathered from."""
+        rows = self.height + self.shape.kernel[0] - 1
+        lines = self.outputs * rows
+        return lines * self.shape.kernel[1] * self.width, lines * (self.width + self._spread())
+
+    def _spread(self) -> int:
+        return self.shape.dilation[1] * (self.shape.kernel[1] - 1)
+
+    # --- im2col ---------------------------------------------------------------------------------------------------
+
+    def columns_forward(self) -> Need:
+        """Columns and what they are gathered from."""
+        return Need(self.padded + self.columns, self.weights)
+
+    def columns_input(self) -> Need:
+        """Columns of the gradient."""
+        return Need(self.outside + self.columns, self.weights)
+
+    def columns_weight(self) -> Need:
+        """As forward, and a weight a sample."""
+        return Need(self.padded + self.columns + self.weights)
+
+    # --- MEC ------------------------------------------------------------------------------------------------------
+
+    def mec_forward(self) -> Need:
+        """T, and the padded input or the output as rows."""
+        low, room = self._lowered()
+        return Need(low + max(room, self.outside), self.weights)
+
+    def mec_input(self) -> Need:
+        """D, and the padded dy or dx as rows."""
+        low, room = self._lowered_gradient()
+        return Need(low + max(room, self.inside), 2 * self.weights)
+
+    def mec_weight(self) -> Need:
+        """T, and the padded input or dy as rows; a weight a row of output."""
+        low, room = self._lowered()
+        return Need(low + max(room, self.outside), (self.shape.out[0] + 2) * self.weights)
+
+    def mec_both(self) -> Need:
+        """D, and the padded dy, x or dx as rows; a weight a row of input."""
+        low, room = self._lowered_gradient()
+        return Need(low + max(room, self.inside), (self.height + 3) * self.weights)
+
+    def direct_forward(self) -> Need:
+        """T and the padded input."""
+        return Need(sum(self._lowered()), self.weights)
+
+    def direct_input(self) -> Need:
+        """D and the padded dy."""
+        return Need(sum(self._lowered_gradient()), 2 * self.weights)
+
+    def direct_weight(self) -> Need:
+        """T and the padded input; a weight a row of output."""
+        return Need(sum(self._lowered()), (self.shape.out[0] + 2) * self.weights)
+
+    def direct_both(self) -> Need:
+        """D and the padded dy; a weight a row of input."""
+        return Need(sum(self._lowered_gradient()), (self.height + 3) * self.weights)
+
+    # --- shifts ---------------------------------------------------------------------------------------------------
+
+    def _shifted(self, channels: int, outputs: int, size: Tuple[int, int], kernel: Tuple[int, int], spread: int) -> int:
+        wide = size[1] + spread
+        room = channels * (size[0] + kernel[0] - 1) * wide
+        return room + max(room, outputs * size[0] * wide)
+
+    def shifted_forward(self) -> Need:
+        """The padded input twice, or once and the padded output."""
+        out, kernel = self.shape.out, self.shape.kernel
+        return Need(self._shifted(self.channels, self.outputs, out, kernel, self._spread()), 2 * self.weights)
+
+    def shifted_input(self) -> Need:
+        """The padded dy twice, or once and the padded dx."""
+        size, kernel = (self.height, self.width), self.shape.kernel
+        return Need(self._shifted(self.outputs, self.channels, size, kernel, self._spread()), 3 * self.weights)
+
+    def shifted_weight(self) -> Need:
+        """The padded input and dy, one of them twice; a weight's row a row of output."""
+        (ho, wo), kh = self.shape.out, self.shape.kernel[0]
+        wide = wo + self._spread()
+        x, dy = self.channels * (ho + kh - 1) * wide, self.outputs * ho * wide
+        return Need(max(2 * x, x + 2 * dy), (ho + 2) * self.weights)
+
+    def _phases(self) -> Tuple[int, int, Tuple[int, int], Tuple[int, int]]:
+        (rows, _, _), (columns, _, _) = (
+            taps(k, s, p) for k, s, p in zip(self.shape.kernel, self.shape.stride, self.shape.padding)
+        )
+        (sh, sw) = self.shape.stride
+        cut = (-(-self.height // sh), -(-self.width // sw))
+        return self.channels * sh * sw, 4 * sh * sw * self.outputs * self.channels * rows * columns, cut, (rows, columns)
+
+    def subpixel_input(self) -> Need:
+        """dy lowered, and padded or the phases' images; those once more where they are cut."""
+        images, fixed, (high, wide), (rows, columns) = self._phases()
+        lines = self.outputs * (high + rows - 1)
+        low, room, dx = lines * columns * wide, lines * (wide + columns - 1), images * high * wide
+        return Need(max(low + max(room, dx), 2 * dx), fixed)
+
+    def shifted_strided_input(self) -> Need:
+        """dy padded twice, or once and the phases' images; those once more where they are cut."""
+        images, fixed, cut, kernel = self._phases()
+        need = self._shifted(self.outputs, images, cut, kernel, kernel[1] - 1)
+        return Need(max(need, 2 * images * cut[0] * (cut[1] + kernel[1] - 1)), fixed)
+
+    # --- Winograd -------------------------------------------------------------------------------------------------
+
+    def _winograd(self, channels: int, outputs: int, size: Tuple[int, int]) -> Need:
+        high, wide = -(-size[0] // 4), -(-size[1] // 4)
+        room, tiles = (4 * high + 2) * (4 * wide + 2), high * wide
+        made = channels * (room + 72 * tiles)
+        return Need(max(made, 36 * (channels + outputs) * tiles, 52 * outputs * tiles), 64 * self.weights)
+
+    def winograd_forward(self) -> Need:
+        """The input's tiles twice, or transformed ones of input and output."""
+        return self._winograd(self.channels, self.outputs, self.shape.out)
+
+    def winograd_input(self) -> Need:
+        """As forward, from dy to dx."""
+        return self._winograd(self.outputs, self.channels, (self.height, self.width))
+
+    def winograd_weight(self) -> Need:
+        """dy's transformed tiles, and dy's own or the input's twice."""
+        high, wide = -(-self.shape.out[0] // 4), -(-self.shape.out[1] // 4)
+        room, tiles = (4 * high + 2) * (4 * wide + 2), high * wide
+        more = max(self.channels * (room + 72 * tiles), self.outputs * (room + 16 * tiles))
+        return Need(36 * self.outputs * tiles + more, 64 * self.weights)
+
+    # --- 1x1 ------------------------------------------------------------------------------------------------------
+
+    def _picked(self) -> int:
+        return self.channels * self.shape.out[0] * self.shape.out[1]
+
+    def pointwise(self) -> Need:
+        """The pixels that a stride picks."""
+        return Need(self._picked() if self.shape.stride != (1, 1) else 0, self.weights)
+
+    def pointwise_weight(self) -> Need:
+        """The pixels that a stride picks, and a weight a sample."""
+        return Need(self.pointwise().a_sample + self.weights)
+
+    def pointwise_whole(self) -> Need:
+        """Input and output once more each, and what a stride picks."""
+        return Need(2 * self._picked() + 2 * self.outside, 2 * self.weights)
+
+    # --- depthwise ------------------------------------------------------------------------------------------------
+
+    def _tiles(self) -> Tuple[int, int, int, int]:
+        """Return the elements of a sample's input tiles, output tiles, padded input, and of M."""
+        (high, wide), tile = counts(self.shape), tile_of(self.shape)
+        reach, room = [], []
+        for count, a, s, k, d in zip((high, wide), tile, self.shape.stride, self.shape.kernel, self.shape.dilation):
+            reach.append((a - 1) * s + d * (k - 1) + 1)
+            room.append((count - 1) * a * s + reach[-1])
+        inputs, outputs, many = reach[0] * reach[1], tile[0] * tile[1], high * wide
+        matrix = (self.outputs + self.shape.kernel[0] * self.shape.kernel[1]) * inputs * outputs
+        return self.channels * inputs * many, self.outputs * outputs * many, self.channels * room[0] * room[1], matrix
+
+    def tiles_forward(self) -> Need:
+        """The input's tiles, and what they are gathered from or the output's tiles; those twice."""
+        inputs, outputs, room, matrix = self._tiles()
+        return Need(max(inputs + max(room, outputs), 2 * outputs), matrix)
+
+    def tiles_input(self) -> Need:
+        """dx's tiles twice, or once with dy's or the padded dx."""
+        inputs, outputs, room, matrix = self._tiles()
+        return Need(inputs + max(inputs, 2 * outputs, room) + room, matrix)
+
+    def tiles_weight(self) -> Need:
+        """The tiles of dy and of the input, and what either is gathered from."""
+        inputs, outputs, room, matrix = self._tiles()
+        return Need(outputs + max(outputs, inputs + room), 2 * matrix)
+
+    def taps(self) -> Need:
+        """The products of every tap, and the padded input."""
+        return Need(self.padded + self.outside * self.shape.kernel[0] * self.shape.kernel[1])
+
+    def taps_input(self) -> Need:
+        """The products of every tap, and their sum over a channel's outputs."""
+        products = self.outside * self.shape.kernel[0] * self.shape.kernel[1]
+        return Need(self.outside + products + (self.columns if self.outputs > self.channels else 0))
+
+    def dense(self) -> Need:
+        """M, and the result once more."""
+        pixels = self.height * self.width * self.shape.out[0] * self.shape.out[1]
+        many = self.channels + self.shape.kernel[0] * self.shape.kernel[1]
+        return Need(max(self.inside, self.outside), many * pixels)
