@@ -152,8 +152,9 @@ def _pointwise(kind: str, s: Sizes, shape: Geometry) -> Candidates:
 
 
 def _depthwise(kind: str, s: Sizes, shape: Geometry) -> Candidates:
+    single = s.outputs == s.channels
     if kind == BOTH:
-        return {}
+        return {"tiles": Candidate(depthwise.both_gradients, s.tiles_both())} if single else {}
     at = (FORWARD, INPUT, WEIGHT).index(kind)
     tiles = (depthwise.forward, depthwise.input_gradient, depthwise.weight_gradient)[at]
     taps = (depthwise_taps.forward, depthwise_taps.input_gradient, depthwise_taps.weight_gradient)[at]
@@ -161,7 +162,7 @@ def _depthwise(kind: str, s: Sizes, shape: Geometry) -> Candidates:
         "tiles": Candidate(tiles, (s.tiles_forward, s.tiles_input, s.tiles_weight)[at]()),
         "taps": Candidate(taps, s.taps_input() if kind == INPUT else s.taps()),
     }
-    if s.outputs == s.channels and s.height * s.width * shape.out[0] * shape.out[1] <= DENSE_PIXELS:
+    if single and s.height * s.width * shape.out[0] * shape.out[1] <= DENSE_PIXELS:
         dense = (depthwise_dense.forward, depthwise_dense.input_gradient, depthwise_dense.weight_gradient)[at]
         found["dense"] = Candidate(dense, s.dense())
     return found

@@ -31,7 +31,7 @@ def preferred(case: Case, kind: str) -> Tuple[str, ...]:
     """Return names of candidates for the pass, the best first; for BOTH none where the gradients go apart."""
     shape, x = case.shape, case.x
     if shape.groups == x[1]:
-        return () if kind == BOTH else ("tiles", "columns")
+        return ("tiles",) if kind == BOTH else ("tiles", "columns")
     if shape.groups > 1:
         return () if kind == BOTH else ("columns",)
     if shape.kernel == (1, 1) and shape.padding == (0, 0):

@@ -32,6 +32,8 @@ def lowered(  # noqa: PLR0913, PLR0917 - one axis' sizes after the other
     """
     batch, channels, height, width = x.shape
     if rows * taps * channels * batch * columns < FEW_A_PROCESSOR * processors(x.device):
+        if taps == stride == 1:
+            return _placed(x, top, left, rows, columns)
         return _lowered_in_two(x, top, left, rows, columns, taps, stride, dilation)
     out = x.new_empty((rows, taps, channels, batch, columns))
     first, end = max(0, top), min(rows, top + height)
@@ -50,6 +52,16 @@ def lowered(  # noqa: PLR0913, PLR0917 - one axis' sizes after the other
             at = start + begin * stride
             part[..., begin:stop].copy_(source[..., at : at + (stop - begin - 1) * stride + 1 : stride])
     return out.view(rows, taps, channels, batch * columns)
+
+
+def _placed(x: torch.Tensor, top: int, left: int, rows: int, columns: int) -> torch.Tensor:
+    """Do the same for one tap, where it is one copy between zeros."""
+    batch, channels, height, width = x.shape
+    out = x.new_zeros((rows, 1, channels, batch, columns))
+    first, end, begin, stop = max(0, top), min(rows, top + height), max(0, left), min(columns, left + width)
+    source = x[:, :, first - top : end - top, begin - left : stop - left]
+    out[first:end, 0, :, :, begin:stop].copy_(source.permute(2, 1, 0, 3))
+    return out.view(rows, 1, channels, batch * columns)
 
 
 def _lowered_in_two(  # noqa: PLR0913, PLR0917 - lowered's own

@@ -41,9 +41,10 @@ def products(
     wide, out_channels, lines = wo + spread * (kw - 1), weight.shape[0], kh * channels
     low = lowered(x, *before, ho + kh - 1, wide, 1, 1, 1)
     line, columns = batch * wide, batch * wide - spread * (kw - 1)
+    flats = weight.permute(3, 0, 2, 1).reshape(kw, out_channels, lines)
     y = None
     for tap in range(kw):
-        flat = weight[:, :, :, tap].transpose(1, 2).reshape(out_channels, lines).expand(ho, -1, -1)
+        flat = flats[tap].expand(ho, -1, -1)
         part = low.as_strided((ho, lines, columns), (channels * line, line, 1), tap * spread)
         y = torch.bmm(flat, part) if y is None else y.baddbmm_(flat, part)
     assert y is not None

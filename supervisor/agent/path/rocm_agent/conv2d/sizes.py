@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Tuple
 
-from .depthwise import counts, tile_of
+from .depthwise import Axis, forward_axes, gradient_axes
 from .subpixel import taps
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class Sizes:
         high, wide = -(-size[0] // 4), -(-size[1] // 4)
         room, tiles = (4 * high + 2) * (4 * wide + 2), high * wide
         made = channels * (room + 72 * tiles)
-        return Need(max(made, 36 * (channels + outputs) * tiles, 52 * outputs * tiles), 64 * self.weights)
+        return Need(max(made, 36 * (channels + outputs) * tiles, 52 * outputs * tiles), 6 * self.weights)
 
     def winograd_forward(self) -> Need:
         """The input's tiles twice, or transformed ones of input and output."""
@@ -169,7 +169,7 @@ class Sizes:
         high, wide = -(-self.shape.out[0] // 4), -(-self.shape.out[1] // 4)
         room, tiles = (4 * high + 2) * (4 * wide + 2), high * wide
         more = max(self.channels * (room + 72 * tiles), self.outputs * (room + 16 * tiles))
-        return Need(36 * self.outputs * tiles + more, 64 * self.weights)
+        return Need(36 * self.outputs * tiles + more, 6 * self.weights)
 
     # --- 1x1 ------------------------------------------------------------------------------------------------------
 
@@ -190,31 +190,35 @@ class Sizes:
 
     # --- depthwise ------------------------------------------------------------------------------------------------
 
-    def _tiles(self) -> Tuple[int, int, int, int]:
-        """Return the elements of a sample's input tiles, output tiles, padded input, and of M."""
-        (high, wide), tile = counts(self.shape), tile_of(self.shape)
-        reach, room = [], []
-        for count, a, s, k, d in zip((high, wide), tile, self.shape.stride, self.shape.kernel, self.shape.dilation):
-            reach.append((a - 1) * s + d * (k - 1) + 1)
-            room.append((count - 1) * a * s + reach[-1])
-        inputs, outputs, many = reach[0] * reach[1], tile[0] * tile[1], high * wide
-        matrix = (self.outputs + self.shape.kernel[0] * self.shape.kernel[1]) * inputs * outputs
-        return self.channels * inputs * many, self.outputs * outputs * many, self.channels * room[0] * room[1], matrix
+    def _tiles(self, axes: Tuple[Axis, Axis], inputs: int, outputs: int) -> Tuple[int, int, int, int]:
+        """Return the elements of a sample's windows, tiles and padded maps, from `inputs` to `outputs` maps, and of M."""
+        many = axes[0].count * axes[1].count
+        tile, window = axes[0].tile * axes[1].tile, axes[0].window * axes[1].window
+        room = [(axis.count - 1) * axis.step + axis.window for axis in axes]
+        matrix = (self.outputs + self.shape.kernel[0] * self.shape.kernel[1]) * window * tile
+        return inputs * window * many, outputs * tile * many, inputs * room[0] * room[1], matrix
 
     def tiles_forward(self) -> Need:
-        """The input's tiles, and what they are gathered from or the output's tiles; those twice."""
-        inputs, outputs, room, matrix = self._tiles()
-        return Need(max(inputs + max(room, outputs), 2 * outputs), matrix)
+        """The windows, and what they are gathered from or the output's tiles; those twice."""
+        windows, tiles, room, matrix = self._tiles(forward_axes(self.shape), self.channels, self.outputs)
+        return Need(max(windows + max(room, tiles), 2 * tiles), matrix)
 
     def tiles_input(self) -> Need:
-        """dx's tiles twice, or once with dy's or the padded dx."""
-        inputs, outputs, room, matrix = self._tiles()
-        return Need(inputs + max(inputs, 2 * outputs, room) + room, matrix)
+        """As forward, from dy to dx."""
+        axes = gradient_axes(self.shape, (self.height, self.width))
+        windows, tiles, room, matrix = self._tiles(axes, self.outputs, self.channels)
+        return Need(max(windows + max(room, tiles), 2 * tiles), 2 * matrix)
 
     def tiles_weight(self) -> Need:
-        """The tiles of dy and of the input, and what either is gathered from."""
-        inputs, outputs, room, matrix = self._tiles()
-        return Need(outputs + max(outputs, inputs + room), 2 * matrix)
+        """The tiles of dy, padded before, and the windows of x with what they are gathered from."""
+        windows, tiles, room, matrix = self._tiles(forward_axes(self.shape), self.channels, self.outputs)
+        return Need(tiles + max(tiles, windows + room), 2 * matrix)
+
+    def tiles_both(self) -> Need:
+        """dy's windows, and what they are gathered from, or dx's tiles twice, as large as those of x."""
+        axes = gradient_axes(self.shape, (self.height, self.width))
+        windows, tiles, room, matrix = self._tiles(axes, self.outputs, self.channels)
+        return Need(windows + max(room, 2 * tiles), 3 * matrix)
 
     def taps(self) -> Need:
         """The products of every tap, and the padded input."""
