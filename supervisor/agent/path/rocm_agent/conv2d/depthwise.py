@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 TILES = (8, 7, 6, 5, 4)
 SMALLEST = 4
-LARGEST_GRADIENT = 14
+LARGE = (10, 12, 14)
+"""Tiles of dx where none of TILES divides it and holds whole strides."""
 
 
 class Axis(NamedTuple):
@@ -50,8 +51,7 @@ def gradient_axis(shape: Geometry, axis: int, size: int) -> Axis:
     """Return how an axis of dx, `size` long, is made of dy: in tiles of whole strides, that divide it where they can."""
     stride, padding = shape.stride[axis], shape.padding[axis]
     reach = shape.dilation[axis] * (shape.kernel[axis] - 1)
-    fitting = range(stride, LARGEST_GRADIENT + 1, stride)
-    tile = next((tile for tile in reversed(fitting) if size % tile == 0 and tile >= SMALLEST), 0)
+    tile = next((tile for tile in (*TILES, *LARGE) if size % tile == 0 and tile % stride == 0), 0)
     tile = tile or -(-SMALLEST // stride) * stride
     first, last = -((reach - padding) // stride), (tile - 1 + padding) // stride
     return Axis(tile, -(-size // tile), last - first + 1, tile // stride, -first)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Tuple
 import torch
 
 from .device import processors
+from .moving import copied, rearranged
 from .padding import span
 
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ def lowered(  # noqa: PLR0913, PLR0917 - one axis' sizes after the other
     """
     batch, channels, height, width = x.shape
     if rows * taps * channels * batch * columns < FEW_A_PROCESSOR * processors(x.device):
-        if taps == stride == 1:
-            return _placed(x, top, left, rows, columns)
         return _lowered_in_two(x, top, left, rows, columns, taps, stride, dilation)
     out = x.new_empty((rows, taps, channels, batch, columns))
     first, end = max(0, top), min(rows, top + height)
@@ -54,16 +53,6 @@ def lowered(  # noqa: PLR0913, PLR0917 - one axis' sizes after the other
     return out.view(rows, taps, channels, batch * columns)
 
 
-def _placed(x: torch.Tensor, top: int, left: int, rows: int, columns: int) -> torch.Tensor:
-    """Do the same for one tap, where it is one copy between zeros."""
-    batch, channels, height, width = x.shape
-    out = x.new_zeros((rows, 1, channels, batch, columns))
-    first, end, begin, stop = max(0, top), min(rows, top + height), max(0, left), min(columns, left + width)
-    source = x[:, :, first - top : end - top, begin - left : stop - left]
-    out[first:end, 0, :, :, begin:stop].copy_(source.permute(2, 1, 0, 3))
-    return out.view(rows, 1, channels, batch * columns)
-
-
 def _lowered_in_two(  # noqa: PLR0913, PLR0917 - lowered's own
     x: torch.Tensor, top: int, left: int, rows: int, columns: int, taps: int, stride: int, dilation: int
 ) -> torch.Tensor:
@@ -79,7 +68,7 @@ def _lowered_in_two(  # noqa: PLR0913, PLR0917 - lowered's own
 
 def rows_of(x: torch.Tensor) -> torch.Tensor:
     """Return (N, C, H, W) as (H, C, N*W), copied."""
-    return x.permute(2, 1, 0, 3).reshape(x.shape[2], x.shape[1], x.shape[0] * x.shape[3])
+    return rearranged(x, (2, 1, 0, 3)).view(x.shape[2], x.shape[1], x.shape[0] * x.shape[3])
 
 
 def overlapping(low: torch.Tensor, taps: int, stride: int, rows: int) -> torch.Tensor:
@@ -107,10 +96,13 @@ def forward(
 def images(rows: torch.Tensor, batch: int, bias: torch.Tensor | None, out: torch.Tensor | None = None) -> torch.Tensor:
     """Return (H, C, N*W) as contiguous (N, C, H, W), in `out` if given, the bias added on the way."""
     height, channels, _ = rows.shape
-    view = rows.view(height, channels, batch, -1).permute(2, 1, 0, 3)
-    if bias is None:
-        return view.contiguous() if out is None else out.copy_(view)
-    return torch.add(view, bias.view(-1, 1, 1), out=rows.new_empty(view.shape) if out is None else out)
+    return written(rows.view(height, channels, batch, -1).permute(2, 1, 0, 3), bias, out)
+
+
+def written(view: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor | None) -> torch.Tensor:
+    """Return `view` (N, C, H, W) contiguous, in `out` if given, the bias added on the way."""
+    made = view.new_empty(view.shape) if out is None else out
+    return copied(made, view) if bias is None else torch.add(view, bias.view(-1, 1, 1), out=made)
 
 
 def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry) -> torch.Tensor:

@@ -105,27 +105,32 @@ class Sizes:
 
     # --- shifts ---------------------------------------------------------------------------------------------------
 
-    def _shifted(self, channels: int, outputs: int, size: Tuple[int, int], kernel: Tuple[int, int], spread: int) -> int:
-        wide = size[1] + spread
-        room = channels * (size[0] + kernel[0] - 1) * wide
-        return room + max(room, outputs * size[0] * wide)
+    def _shifted(self, channels: int, outputs: int, width: int, size: Tuple[int, int], kernel: Tuple[int, int]) -> int:
+        """Return the elements a sample of what is shifted and of the products, for `width` columns of `channels`."""
+        line = self._line(width, size[1])
+        return channels * (size[0] + kernel[0] - 1) * line + outputs * size[0] * line
+
+    def _line(self, width: int, outputs: int) -> int:
+        """Return the most columns a sample takes in a row: its own and margins, all rounded up to 16 bytes."""
+        return max(width, outputs) + 2 * self._spread() + 48
 
     def shifted_forward(self) -> Need:
-        """The padded input twice, or once and the padded output."""
-        out, kernel = self.shape.out, self.shape.kernel
-        return Need(self._shifted(self.channels, self.outputs, out, kernel, self._spread()), 2 * self.weights)
+        """The padded input and the padded output."""
+        need = self._shifted(self.channels, self.outputs, self.width, self.shape.out, self.shape.kernel)
+        return Need(need, 2 * self.weights)
 
     def shifted_input(self) -> Need:
-        """The padded dy twice, or once and the padded dx."""
-        size, kernel = (self.height, self.width), self.shape.kernel
-        return Need(self._shifted(self.outputs, self.channels, size, kernel, self._spread()), 3 * self.weights)
+        """The padded dy and the padded dx."""
+        size = (self.height, self.width)
+        return Need(
+            self._shifted(self.outputs, self.channels, self.shape.out[1], size, self.shape.kernel), 3 * self.weights
+        )
 
     def shifted_weight(self) -> Need:
-        """The padded input and dy, one of them twice; a weight's row a row of output."""
+        """The padded input and dy; a weight's row a row of output."""
         (ho, wo), kh = self.shape.out, self.shape.kernel[0]
-        wide = wo + self._spread()
-        x, dy = self.channels * (ho + kh - 1) * wide, self.outputs * ho * wide
-        return Need(max(2 * x, x + 2 * dy), (ho + 2) * self.weights)
+        line = self._line(self.width, wo)
+        return Need((self.channels * (ho + kh - 1) + self.outputs * ho) * line, (ho + 2) * self.weights)
 
     def _phases(self) -> Tuple[int, int, Tuple[int, int], Tuple[int, int]]:
         (rows, _, _), (columns, _, _) = (
@@ -145,8 +150,8 @@ class Sizes:
     def shifted_strided_input(self) -> Need:
         """dy padded twice, or once and the phases' images; those once more where they are cut."""
         images, fixed, cut, kernel = self._phases()
-        need = self._shifted(self.outputs, images, cut, kernel, kernel[1] - 1)
-        return Need(max(need, 2 * images * cut[0] * (cut[1] + kernel[1] - 1)), fixed)
+        need = self._shifted(self.outputs, images, self.shape.out[1], cut, kernel)
+        return Need(max(need, images * cut[0] * (self._line(self.shape.out[1], cut[1]) + cut[1])), fixed)
 
     # --- Winograd -------------------------------------------------------------------------------------------------
 
