@@ -49,7 +49,7 @@ def lowered(  # noqa: PLR0913, PLR0917 - one axis' sizes after the other
             part[..., stop:].zero_()
         if stop:
             at = start + begin * stride
-            part[..., begin:stop].copy_(source[..., at : at + (stop - begin - 1) * stride + 1 : stride])
+            copied(part[..., begin:stop], source[..., at : at + (stop - begin - 1) * stride + 1 : stride])
     return out.view(rows, taps, channels, batch * columns)
 
 

@@ -55,7 +55,8 @@ def _telling(operand: torch.Tensor) -> torch.Tensor:
     """
     largest = float(operand.detach().abs().max())
     if 0 < largest < float("inf"):
-        return operand * (1 / 16 / largest)
+        wide = operand if operand.dtype is torch.float64 else operand.float()
+        return (wide * (1 / 16 / largest)).to(operand.dtype)
     pattern = torch.arange(operand.numel(), device=operand.device, dtype=torch.float32).mul_(0.7).sin_().mul_(1 / 16)
     return pattern.view(operand.shape).to(operand.dtype)
 
