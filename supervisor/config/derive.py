@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from supervisor.config.settings import JobSettings, SupervisorSettings
+from supervisor.core import folder
 from supervisor.core.job import Limits
 from supervisor.core.rules import RULES, Rule
 
@@ -28,6 +29,15 @@ def socket_path(settings: SupervisorSettings, environment: Mapping[str, str]) ->
 def rules_of(job: JobSettings) -> tuple[Rule, ...]:
     """Return every rule with the job's settings, in the order of RULES."""
     return tuple(rule(**job.rules.get(rule.name, {})) for rule in RULES)
+
+
+def conv2d_environment(job: JobSettings) -> dict[str, str]:
+    """Return the variables that tell the agent's planner what it may do."""
+    return {
+        folder.ENV_CONV2D_WORKSPACE: str(job.conv2d_workspace_mb),
+        folder.ENV_CONV2D_WINOGRAD: "on" if job.conv2d_winograd else "off",
+        folder.ENV_CONV2D_TUNE: f"{job.conv2d_tune_s:g}",
+    }
 
 
 def limits_of(job: JobSettings) -> Limits:

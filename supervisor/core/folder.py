@@ -17,6 +17,7 @@ STATE/jobs/JOB/ATTEMPT/
     stacks/PID.txt  agent              present while process PID answers STACKS_SIGNAL by dumping its stacks into it
     evidence/       daemon             one folder an incident
 
+`STATE/jobs/JOB/conv2d/` is the agent's: what it learned of each device's convolutions, for the job's next attempts.
 `STATE/jobs/JOB/current` is a symbolic link to the newest attempt's folder; `STATE/jobs/JOB/lock` is held (flock) by
 the shim for as long as anything of the attempt runs.
 

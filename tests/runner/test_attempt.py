@@ -23,7 +23,7 @@ def make(state: Path, number: int, group: int | None = None) -> Path:
 def compose(env: dict[str, str], inherited: dict[str, str], agent: Path | None = None) -> dict[str, str]:
     return compose_env(
         job="yolo", number=3, folder=Path("/s/3"), env=env, inherited=inherited, agent=agent, conv2d="off",
-        resume_from=None,
+        conv2d_limits={names.ENV_CONV2D_WORKSPACE: "256"}, resume_from=None,
     )  # fmt: skip
 
 
@@ -94,6 +94,7 @@ def test_the_attempt_outranks_what_the_job_says_of_it() -> None:
     assert composed[names.ENV_ATTEMPT] == "3"
     assert composed[names.ENV_FOLDER] == "/s/3"
     assert composed[names.ENV_CONV2D] == "off"
+    assert composed[names.ENV_CONV2D_WORKSPACE] == "256"
     assert composed[names.ENV_RESUME_FROM] == ""
 
 

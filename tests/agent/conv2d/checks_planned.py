@@ -50,7 +50,9 @@ def passes(made: tuple[torch.Tensor, ...], options: dict[str, Any], shape: Geome
 def differing(case: Case, bound: float, seen: set[tuple[str, str]]) -> list[str]:
     """Return where a candidate of any pass differs from native, and note the candidates in `seen`."""
     shape, made, options = case
-    planned_case = Planned(tuple(made[0].shape), tuple(made[1].shape), made[0].dtype, made[0].device, shape, KEPT_NOWHERE)
+    planned_case = Planned(
+        tuple(made[0].shape), tuple(made[1].shape), made[0].dtype, made[0].device, shape, KEPT_NOWHERE
+    )
     found, todo = [], passes(made, options, shape)
     with torch.no_grad():
         for kind, (given, expected) in todo.items():
@@ -78,7 +80,8 @@ def check_every_candidate_for_every_pass_agrees_with_native_on_any_geometry() ->
             assert not found, found
     forwards = {name for kind, name in seen if kind == "forward" and "/" not in name}
     assert forwards == {
-        "columns", "im2col", "mec", "direct", "shifted", "winograd", "pointwise", "pointwise-whole", "tiles", "taps", "dense",
+        "columns", "im2col", "mec", "direct", "shifted", "winograd", "pointwise", "pointwise-whole", "tiles",
+        "taps", "dense",
     }  # fmt: skip
     assert {name for kind, name in seen if kind == "both"} >= {"mec", "direct", "tiles"}
 

@@ -53,7 +53,7 @@ def _both_by_columns(
     return columns.input_gradient(dy, weight, (x.shape[2], x.shape[3]), shape), columns.weight_gradient(dy, x, shape)
 
 
-def candidates(
+def candidates(  # noqa: PLR0913, PLR0917 - what decides them
     kind: str,
     x: Tuple[int, ...],
     weight: Tuple[int, ...],
@@ -74,7 +74,7 @@ def candidates(
         if shape.kernel == (1, 1) and shape.padding == (0, 0):
             found.update(_pointwise(kind, sizes, shape))
         elif lowers(shape):
-            found.update(_rows(kind, sizes, shape, wide))
+            found.update(_rows(kind, sizes, shape, wide=wide))
         if wide and takes_winograd(shape):
             found.update(_winograd(kind, sizes))
     if device.type == "cpu" and x[0] > 1:
@@ -98,9 +98,12 @@ def _caches(name: str) -> bool:
     return name in {"columns", "mec", "direct", "subpixel", "shifted", "tiles", "taps"}
 
 
-def _rows(kind: str, s: Sizes, shape: Geometry, wide: bool) -> Candidates:
+def _rows(kind: str, s: Sizes, shape: Geometry, *, wide: bool) -> Candidates:
     if kind == FORWARD:
-        found = {"mec": Candidate(mec.forward, s.mec_forward()), "direct": Candidate(direct.forward, s.direct_forward())}
+        found = {
+            "mec": Candidate(mec.forward, s.mec_forward()),
+            "direct": Candidate(direct.forward, s.direct_forward()),
+        }
         if wide and shape.stride == (1, 1):
             found["shifted"] = Candidate(shifted.forward, s.shifted_forward())
         return found
@@ -112,7 +115,7 @@ def _rows(kind: str, s: Sizes, shape: Geometry, wide: bool) -> Candidates:
                 found["shifted"] = Candidate(shifted.weight_gradient, s.shifted_weight())
         return found
     if shape.stride == (1, 1):
-        return _gradients_of_stride_one(kind, s, wide)
+        return _gradients_of_stride_one(kind, s, wide=wide)
     if kind == BOTH or shape.dilation != (1, 1):
         return {}
     found = {"subpixel": Candidate(subpixel.input_gradient, s.subpixel_input())}
@@ -121,7 +124,7 @@ def _rows(kind: str, s: Sizes, shape: Geometry, wide: bool) -> Candidates:
     return found
 
 
-def _gradients_of_stride_one(kind: str, s: Sizes, wide: bool) -> Candidates:
+def _gradients_of_stride_one(kind: str, s: Sizes, *, wide: bool) -> Candidates:
     if kind == BOTH:
         found = {"mec": Candidate(mec.both_gradients, s.mec_both())}
         return {**found, "direct": Candidate(direct.both_gradients, s.direct_both())} if wide else found

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     Pair = Tuple[int, int]
 
+FORWARD, INPUT = "forward", "input"
 TILES = (8, 7, 6, 5, 4)
 SMALLEST = 4
 LARGE = (10, 12, 14)
@@ -48,7 +49,7 @@ def forward_axis(shape: Geometry, axis: int) -> Axis:
 
 
 def gradient_axis(shape: Geometry, axis: int, size: int) -> Axis:
-    """Return how an axis of dx, `size` long, is made of dy: in tiles of whole strides, that divide it where they can."""
+    """Return how an axis of dx, `size` long, is made of dy: in tiles of whole strides, that divide it if they can."""
     stride, padding = shape.stride[axis], shape.padding[axis]
     reach = shape.dilation[axis] * (shape.kernel[axis] - 1)
     tile = next((tile for tile in (*TILES, *LARGE) if size % tile == 0 and tile % stride == 0), 0)
@@ -69,9 +70,9 @@ def gradient_axes(shape: Geometry, size: Pair) -> Tuple[Axis, Axis]:
 
 @lru_cache(maxsize=128)
 def _places(
-    shape: Geometry, axes: Tuple[Axis, Axis], turned: bool, dtype: torch.dtype, device: torch.device
+    shape: Geometry, axes: Tuple[Axis, Axis], pass_: str, dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """Return the matrix (kh*kw, tile * window) of ones that puts taps into their places in M; `turned` for dx."""
+    """Return the matrix (kh*kw, tile * window) of ones that puts taps into M, for that pass."""
     made = []
     for axis, (stride, padding, spread, taps) in zip(
         axes, zip(shape.stride, shape.padding, shape.dilation, shape.kernel)
@@ -80,7 +81,7 @@ def _places(
         for tap in range(taps):
             for out in range(axis.tile):
                 at = out * stride + tap * spread
-                if turned:
+                if pass_ == INPUT:
                     at, off = divmod(out + padding - tap * spread, stride)
                     at = -1 if off else at + axis.before
                 if 0 <= at < axis.window:
@@ -121,7 +122,7 @@ def forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, sh
     Workspace: the windows, 100/64 of the input for a 3x3 kernel of stride 1 in tiles of 8x8, and the output once more.
     """
     axes, channels = forward_axes(shape), x.shape[1]
-    places = _places(shape, axes, False, x.dtype, x.device)
+    places = _places(shape, axes, FORWARD, x.dtype, x.device)
     matrix = torch.mm(weight.reshape(weight.shape[0], -1), places).view(channels, -1, axes[0].window * axes[1].window)
     y = _maps(torch.bmm(matrix, _windows(x, channels, axes)), x.shape[0], axes, shape.out)
     return y if bias is None else y.add_(bias.view(-1, 1, 1))
@@ -131,7 +132,7 @@ def input_gradient(dy: torch.Tensor, weight: torch.Tensor, size: Pair, shape: Ge
     """Return the gradient of an input of `size` (H, W); nothing is scattered. Workspace: dy's windows, dx once more."""
     size = (size[0], size[1])
     axes, channels, outputs = gradient_axes(shape, size), shape.groups, weight.shape[0] // shape.groups
-    places = _places(shape, axes, True, dy.dtype, dy.device)
+    places = _places(shape, axes, INPUT, dy.dtype, dy.device)
     tile, window = axes[0].tile * axes[1].tile, axes[0].window * axes[1].window
     matrix = torch.mm(weight.reshape(weight.shape[0], -1), places).view(channels, outputs, tile, window)
     if outputs > 1:
@@ -146,7 +147,7 @@ def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry) -> torch
     Workspace: as `forward`, and dy once more.
     """
     axes = forward_axes(shape)
-    places = _places(shape, axes, False, x.dtype, x.device)
+    places = _places(shape, axes, FORWARD, x.dtype, x.device)
     dm = torch.bmm(_tiles(dy, x.shape[1], axes), _windows(x, x.shape[1], axes).transpose(1, 2))
     return torch.mm(dm.view(dy.shape[1], -1), places.t()).view(dy.shape[1], 1, *shape.kernel)
 
@@ -159,7 +160,7 @@ def both_gradients(
     dx as in `input_gradient`; its M's gradient is the tiles of x times dy's windows, transposed.
     """
     axes, channels = gradient_axes(shape, (x.shape[2], x.shape[3])), shape.groups
-    places = _places(shape, axes, True, dy.dtype, dy.device)
+    places = _places(shape, axes, INPUT, dy.dtype, dy.device)
     tile, low = axes[0].tile * axes[1].tile, _windows(dy, channels, axes)
     matrix = torch.mm(weight.reshape(channels, -1), places).view(channels, tile, -1)
     dm = torch.bmm(_tiles(x, channels, axes), low.transpose(1, 2)).view(channels, -1)

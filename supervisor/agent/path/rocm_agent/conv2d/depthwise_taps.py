@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Tuple
 
-import torch
 from torch.nn import functional
 
 from .padding import padded, windows
 
 if TYPE_CHECKING:
+    import torch
+
     from .geometry import Geometry
 
 
@@ -22,7 +23,9 @@ def _windows(x: torch.Tensor, shape: Geometry) -> torch.Tensor:
     """Return the view (N, C, 1, kh, kw, Ho, Wo) of the padded input."""
     (top, left), height, width = shape.padding, x.shape[2], x.shape[3]
     room = padded(x, top, left, height + 2 * top, width + 2 * left)
-    return windows(room, shape.kernel, shape.stride, shape.dilation)[:, :, :, :, : shape.out[0], : shape.out[1]].unsqueeze(2)
+    return windows(room, shape.kernel, shape.stride, shape.dilation)[
+        :, :, :, :, : shape.out[0], : shape.out[1]
+    ].unsqueeze(2)
 
 
 def forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Geometry) -> torch.Tensor:

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from .geometry import Geometry
 
 
-def windows(low: torch.Tensor, taps: int, stride: int, rows: int, batch: int, sample: int) -> torch.Tensor:
+def windows(  # noqa: PLR0913, PLR0917 - one axis' sizes after the other
+    low: torch.Tensor, taps: int, stride: int, rows: int, batch: int, sample: int
+) -> torch.Tensor:
     """Return one sample's overlapping windows (rows, taps * low's lines, W) of T (rows, kw, C, N*W)."""
     _, wide, channels, columns = low.shape
     line = wide * channels * columns
@@ -54,9 +56,7 @@ def input_gradient(
     flat = turned(weight).expand(size[0], -1, -1)
     dx = dy.new_empty((batch, weight.shape[1], *size)) if out is None else out
     for sample in range(batch):
-        torch.bmm(
-            flat, windows(low, shape.kernel[0], 1, size[0], batch, sample), out=dx[sample].transpose(0, 1)
-        )
+        torch.bmm(flat, windows(low, shape.kernel[0], 1, size[0], batch, sample), out=dx[sample].transpose(0, 1))
     return dx
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple, Optional
 
-from ..layout import ENV_CONV2D_FOLDER, ENV_CONV2D_TUNE, ENV_CONV2D_WINOGRAD, ENV_CONV2D_WORKSPACE
+from rocm_agent.layout import ENV_CONV2D_FOLDER, ENV_CONV2D_TUNE, ENV_CONV2D_WINOGRAD, ENV_CONV2D_WORKSPACE, ENV_FOLDER
 
 WORKSPACE_MB = 512.0
 TUNE_S = 60.0
@@ -37,10 +37,13 @@ def _number(name: str, default: float) -> float:
 
 
 def _folder() -> Optional[str]:
-    """Return the folder that the environment names, else the user's cache; None where it is named "off"."""
+    """Return the folder that the environment names, or the supervised job's, or the user's cache; None for "off"."""
     given = os.environ.get(ENV_CONV2D_FOLDER, "")
     if given:
         return None if given == "off" else given
+    attempt = os.environ.get(ENV_FOLDER, "")
+    if os.path.isabs(attempt):
+        return os.path.join(os.path.dirname(os.path.abspath(attempt)), "conv2d")
     cache = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(cache):
         home = os.path.expanduser("~")

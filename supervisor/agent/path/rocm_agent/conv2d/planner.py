@@ -10,8 +10,8 @@ computes the pass.
 from __future__ import annotations
 
 import threading
-import time
 from functools import lru_cache
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Optional, Tuple
 
 import torch
@@ -49,7 +49,7 @@ def limits() -> limits_.Limits:
 
 
 def use(given: limits_.Limits) -> None:
-    """Plan under these limits from now on, as if in a new process: what was chosen is forgotten, files are read anew."""
+    """Plan under these limits from now on, as a new process would: nothing is remembered, files are read anew."""
     global _limits, _spent_s, timings
     with _choosing:
         _limits, _spent_s, timings = given, 0.0, 0
@@ -205,13 +205,17 @@ def _times(case: Case, kind: str, operands: Tuple[Any, ...], store: Store) -> Op
 def _timed_now(case: Case, kind: str, operands: Tuple[Any, ...], store: Store) -> Optional[Dict[str, float]]:
     global _spent_s, timings
     found = case.candidates(kind)
-    if len(found) < (1 if kind == BOTH else 2) or _spent_s >= limits().tune_s or store.buckets(kind, case.layer) >= BUCKETS:
+    if (
+        len(found) < (1 if kind == BOTH else 2)
+        or _spent_s >= limits().tune_s
+        or store.buckets(kind, case.layer) >= BUCKETS
+    ):
         return None
-    began = time.monotonic()
+    began = monotonic_ns()
     try:
         measured = times(case, kind, preferred(case, kind), operands, store)
     finally:
-        _spent_s += time.monotonic() - began
+        _spent_s += (monotonic_ns() - began) / 1e9
     if measured is not None:
         timings += 1
         store.timed(kind, case.layer, case.bucket_name, measured)

@@ -111,16 +111,16 @@ def _both(run: Callable[..., Any], samples: int) -> Callable[..., Tuple[torch.Te
     ) -> Tuple[torch.Tensor, torch.Tensor]:
         dx = torch.empty_like(x, memory_format=torch.contiguous_format)
         split = zip(dy.split(samples), x.split(samples), dx.split(samples))
-        dw = _total((_written(run, part, given, weight, shape, made) for part, given, made in split), dy.dtype)
+        dw = _total((_written(run, made, part, given, weight, shape) for part, given, made in split), dy.dtype)
         return dx, dw
 
     return both
 
 
-def _written(run: Callable[..., Any], dy: torch.Tensor, x: torch.Tensor, weight: Any, shape: Any, out: Any) -> Any:
+def _written(run: Callable[..., Any], out: torch.Tensor, dy: torch.Tensor, *others: Any) -> Any:
     if run in IN_PLACE:
-        return run(dy, x, weight, shape, out=out)[1]
-    dx, dw = run(dy, x, weight, shape)
+        return run(dy, *others, out=out)[1]
+    dx, dw = run(dy, *others)
     out.copy_(dx)
     return dw
 

@@ -52,7 +52,9 @@ class Pitch(NamedTuple):
     line: int
 
 
-def pitch(batch: int, width: int, wo: int, spread: int, left: int, size: int) -> Pitch:
+def pitch(  # noqa: PLR0913, PLR0917 - a row's sizes
+    batch: int, width: int, wo: int, spread: int, left: int, size: int
+) -> Pitch:
     """Return the layout for rows of `width` and `wo` outputs, `left` zeros before; elements are `size` bytes wide."""
     unit = max(1, 16 // size)
     right = max(0, wo + spread - left - width)
@@ -62,8 +64,10 @@ def pitch(batch: int, width: int, wo: int, spread: int, left: int, size: int) ->
     return Pitch(margin, sample, margin - left, columns, batch * sample + -(-(right + unit) // unit) * unit)
 
 
-def placed(x: torch.Tensor, top: int, rows: int, margin: int, sample: int, line: int) -> torch.Tensor:
-    """Return (rows, C, line): row `top` is x's first, its samples lie `sample` apart after `margin`; zeros elsewhere."""
+def placed(  # noqa: PLR0913, PLR0917 - the same
+    x: torch.Tensor, top: int, rows: int, margin: int, sample: int, line: int
+) -> torch.Tensor:
+    """Return (rows, C, line), zeros but for x: from row `top`, after `margin`, its samples `sample` apart."""
     batch, channels, height, width = x.shape
     end, strides = min(rows, top + height), (channels * line, line, sample, 1)
     out = x.new_empty((rows, channels, line))

@@ -138,17 +138,22 @@ class Sizes:
         )
         (sh, sw) = self.shape.stride
         cut = (-(-self.height // sh), -(-self.width // sw))
-        return self.channels * sh * sw, 4 * sh * sw * self.outputs * self.channels * rows * columns, cut, (rows, columns)
+        return (
+            self.channels * sh * sw,
+            4 * sh * sw * self.outputs * self.channels * rows * columns,
+            cut,
+            (rows, columns),
+        )
 
     def subpixel_input(self) -> Need:
-        """dy lowered, and padded or the phases' images; those once more where they are cut."""
+        """Lowered dy, and padded or the phases' images; those once more where they are cut."""
         images, fixed, (high, wide), (rows, columns) = self._phases()
         lines = self.outputs * (high + rows - 1)
         low, room, dx = lines * columns * wide, lines * (wide + columns - 1), images * high * wide
         return Need(max(low + max(room, dx), 2 * dx), fixed)
 
     def shifted_strided_input(self) -> Need:
-        """dy padded twice, or once and the phases' images; those once more where they are cut."""
+        """The padded dy and the phases' images; those once more where they are cut."""
         images, fixed, cut, kernel = self._phases()
         need = self._shifted(self.outputs, images, self.shape.out[1], cut, kernel)
         return Need(max(need, images * cut[0] * (self._line(self.shape.out[1], cut[1]) + cut[1])), fixed)
@@ -170,7 +175,7 @@ class Sizes:
         return self._winograd(self.outputs, self.channels, (self.height, self.width))
 
     def winograd_weight(self) -> Need:
-        """dy's transformed tiles, and dy's own or the input's twice."""
+        """The gradient's transformed tiles, and dy's own or the input's twice."""
         high, wide = -(-self.shape.out[0] // 4), -(-self.shape.out[1] // 4)
         room, tiles = (4 * high + 2) * (4 * wide + 2), high * wide
         more = max(self.channels * (room + 72 * tiles), self.outputs * (room + 16 * tiles))
@@ -196,7 +201,7 @@ class Sizes:
     # --- depthwise ------------------------------------------------------------------------------------------------
 
     def _tiles(self, axes: Tuple[Axis, Axis], inputs: int, outputs: int) -> Tuple[int, int, int, int]:
-        """Return the elements of a sample's windows, tiles and padded maps, from `inputs` to `outputs` maps, and of M."""
+        """Return a sample's elements of windows, tiles and padded maps, from `inputs` to `outputs` maps, and M's."""
         many = axes[0].count * axes[1].count
         tile, window = axes[0].tile * axes[1].tile, axes[0].window * axes[1].window
         room = [(axis.count - 1) * axis.step + axis.window for axis in axes]
@@ -220,7 +225,7 @@ class Sizes:
         return Need(tiles + max(tiles, windows + room), 2 * matrix)
 
     def tiles_both(self) -> Need:
-        """dy's windows, and what they are gathered from, or dx's tiles twice, as large as those of x."""
+        """The gradient's windows, and what they are gathered from, or dx's tiles twice, as large as those of x."""
         axes = gradient_axes(self.shape, (self.height, self.width))
         windows, tiles, room, matrix = self._tiles(axes, self.outputs, self.channels)
         return Need(windows + max(room, 2 * tiles), 3 * matrix)

@@ -35,7 +35,7 @@ def phases(weight: torch.Tensor, shape: Geometry) -> torch.Tensor:
 
 
 def pixels(view: torch.Tensor, size: Tuple[int, int], out: torch.Tensor | None) -> torch.Tensor:
-    """Return phases' images (N, C, high, sh, wide, sw), interleaved and cut to (N, C, *size), copied once if it fits."""
+    """Return phases' images (N, C, high, sh, wide, sw) interleaved, cut to (N, C, *size), copied once if it fits."""
     batch, channels, high, sh, wide, sw = view.shape
     if out is not None and (high * sh, wide * sw) == tuple(size):
         out.view(view.shape).copy_(view)
@@ -58,9 +58,7 @@ def input_gradient(
     Source: Shi et al., sub-pixel convolution, arXiv 1609.05158, turned to the gradient.
     """
     (height, width), (sh, sw), batch = size, shape.stride, dy.shape[0]
-    (rows, _, up), (columns, _, left) = (
-        taps(k, s, p) for k, s, p in zip(shape.kernel, shape.stride, shape.padding)
-    )
+    (rows, _, up), (columns, _, left) = (taps(k, s, p) for k, s, p in zip(shape.kernel, shape.stride, shape.padding))
     high, wide, channels = -(-height // sh), -(-width // sw), weight.shape[1]
     flat = phases(weight, shape).reshape(sh * sw * channels, -1)
     low = lowered(dy, up, left, high + rows - 1, wide, columns, 1, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from typing import Set
 
 _said: Set[str] = set()
@@ -13,7 +14,5 @@ def tell(message: str) -> None:
     if message in _said:
         return
     _said.add(message)
-    try:
+    with suppress(Exception):  # law 10: where warnings are errors, it is not said
         warnings.warn(f"conv2d: {message}", stacklevel=3)
-    except Exception:  # noqa: S110 - law 10: a warning that is an error here is not said
-        pass

@@ -20,7 +20,7 @@ Tried = Tuple[str, str, str]
 
 
 class Trying:
-    """This process's file beside `stem`, made at the first trial; `stem` None leaves no word."""
+    """The process's own file beside `stem`, made at the first trial; `stem` None leaves no word."""
 
     def __init__(self, stem: Optional[str]) -> None:
         self._stem = stem

@@ -6,8 +6,8 @@ the batch is large: a first step shall need no more memory than the others.
 
 from __future__ import annotations
 
-import time
 from functools import partial
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Tuple
 
 from .candidates import BATCHED
@@ -31,7 +31,9 @@ class Scarce(Exception):  # noqa: N818 - no error: there is too little memory to
     """The device has too little memory for a trial; it says nothing about what was tried."""
 
 
-def verdict(case: Case, kind: str, name: str, run: Callable[..., Any], operands: Tuple[Any, ...], store: Store) -> bool:
+def verdict(  # noqa: PLR0913, PLR0917 - what a trial needs
+    case: Case, kind: str, name: str, run: Callable[..., Any], operands: Tuple[Any, ...], store: Store
+) -> bool:
     """Return whether `name` computes the pass as im2col does; ban it where it does not or fails; raise Scarce."""
     try:
         with store.trying(kind, case.layer, name):
@@ -57,11 +59,11 @@ def times(
     They run in turn, so that what disturbs the machine for a while disturbs them alike. None where memory is too scarce
     to say.
     """
-    found, ends = case.candidates(kind), time.monotonic() + PASS_S.get(case.device.type, 1.0)
+    found, ends = case.candidates(kind), monotonic_ns() + int(PASS_S[case.device.type] * 1e9)
     given = _part(operands, BATCHED[kind])
     watches: Dict[str, Watch] = {}
     for name in (*(name for name in first if name in found), *(name for name in found if name not in first)):
-        if store.why_wrong(kind, case.layer, name) or (watches and time.monotonic() > ends):
+        if store.why_wrong(kind, case.layer, name) or (watches and monotonic_ns() > ends):
             continue
         run = case.function(kind, found[name])
         try:
@@ -74,7 +76,7 @@ def times(
     for _ in range(REPEATS - 1):
         best = min((watch.ms for watch in watches.values()), default=0.0)
         for name, watch in tuple(watches.items()):
-            if watch.ms <= HOPELESS * best and time.monotonic() < ends and not _ran(watch, case, kind, name, store):
+            if watch.ms <= HOPELESS * best and monotonic_ns() < ends and not _ran(watch, case, kind, name, store):
                 del watches[name]
     return {name: watch.ms for name, watch in watches.items()} or None
 
