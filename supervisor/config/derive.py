@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from supervisor.config.settings import JobSettings, SupervisorSettings
+from supervisor.core import folder
 from supervisor.core.expectations import Expectation
 from supervisor.core.job import Limits
 from supervisor.core.rules import RULES, Rule
@@ -49,6 +50,16 @@ def expectation_of(job: JobSettings) -> Expectation:
         no_nan=wanted.no_nan,
         deadline_unix_s=wanted.deadline.timestamp() if wanted.deadline is not None else None,
     )
+
+
+def conv2d_environment(job: JobSettings) -> dict[str, str]:
+    """Return the variables that tell the agent what Conv2d it may replace, and with what."""
+    return {
+        folder.ENV_CONV2D_SCOPE: job.conv2d_scope,
+        folder.ENV_CONV2D_WORKSPACE: str(job.conv2d_workspace_mb),
+        folder.ENV_CONV2D_WINOGRAD: "on" if job.conv2d_winograd else "off",
+        folder.ENV_CONV2D_TUNE: f"{job.conv2d_tune_s:g}",
+    }
 
 
 def limits_of(job: JobSettings) -> Limits:

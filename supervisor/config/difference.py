@@ -27,8 +27,7 @@ LATER: tuple[tuple[str, str], ...] = (
     ("jobs.*.command", ATTEMPT),
     ("jobs.*.cwd", ATTEMPT),
     ("jobs.*.env*", ATTEMPT),
-    ("jobs.*.conv2d", ATTEMPT),
-    ("jobs.*.conv2d_scope", ATTEMPT),
+    ("jobs.*.conv2d*", ATTEMPT),
     ("jobs.*.gpus", ATTEMPT),
     ("jobs.*.resume.command", ATTEMPT),
 )

@@ -115,6 +115,12 @@ class JobSettings(Struct, frozen=True, kw_only=True):
     conv2d: Literal["auto", "off", "planned", "unfold", "unfold_reference"] = "auto"
     conv2d_scope: Literal["modules", "all"] = "modules"
     """What `conv2d` replaces: nn.Conv2d alone, or every convolution and BatchNorm below all of PyTorch."""
+    conv2d_workspace_mb: Annotated[int, Meta(ge=1, le=1 << 20)] = 512
+    """Memory that one pass of a planned convolution may take beside its operands and its result."""
+    conv2d_winograd: bool = True
+    """Whether float32 may be computed by Winograd's transforms: relative error up to 1e-5 in place of 1e-6."""
+    conv2d_tune_s: NonNegative = 60.0
+    """How long one process may time algorithms; 0: rules choose."""
     gpus: list[Gpu] = field(default_factory=list)
     """Empty: every card."""
     checkpoints: CheckpointSettings = field(default_factory=CheckpointSettings)

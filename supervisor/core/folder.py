@@ -17,6 +17,7 @@ STATE/jobs/JOB/ATTEMPT/
     stacks/PID.txt  agent              present while process PID answers STACKS_SIGNAL by dumping its stacks into it
     evidence/       daemon             one folder an incident
 
+`STATE/jobs/JOB/conv2d/` is the agent's: what it learned of each device's convolutions, for the job's next attempts.
 `STATE/jobs/JOB/current` is a symbolic link to the newest attempt's folder; `STATE/jobs/JOB/lock` is held (flock) by
 the shim for as long as anything of the attempt runs.
 
@@ -68,6 +69,10 @@ ENV_JOB = "ROCM_SUPERVISOR_JOB"
 ENV_ATTEMPT = "ROCM_SUPERVISOR_ATTEMPT"
 ENV_CONV2D = "ROCM_SUPERVISOR_CONV2D"
 ENV_CONV2D_SCOPE = "ROCM_SUPERVISOR_CONV2D_SCOPE"
+ENV_CONV2D_FOLDER = "ROCM_SUPERVISOR_CONV2D_FOLDER"
+ENV_CONV2D_WORKSPACE = "ROCM_SUPERVISOR_CONV2D_WORKSPACE_MB"
+ENV_CONV2D_WINOGRAD = "ROCM_SUPERVISOR_CONV2D_WINOGRAD"
+ENV_CONV2D_TUNE = "ROCM_SUPERVISOR_CONV2D_TUNE_S"
 ENV_RESUME_FROM = "ROCM_SUPERVISOR_RESUME_FROM"
 
 # --- signals that the shim understands, by name in the signal module ----------------------------------------------

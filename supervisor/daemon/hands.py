@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from supervisor.config.derive import conv2d_environment
 from supervisor.config.settings import JobSettings
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
@@ -149,7 +150,7 @@ class DoingHands:
                 inherited=os.environ,
                 agent=agent_path() if means.with_agent() else None,
                 conv2d=conv2d,
-                conv2d_scope=settings.conv2d_scope,
+                conv2d_settings=conv2d_environment(settings),
                 resume_from=checkpoint.path if checkpoint else None,
             ),
             grace_s=settings.grace_s,

@@ -123,13 +123,14 @@ def compose_env(  # noqa: PLR0913 - one argument a variable
     inherited: Mapping[str, str],
     agent: Path | None,
     conv2d: str,
-    conv2d_scope: str,
+    conv2d_settings: Mapping[str, str],
     resume_from: str | None,
 ) -> dict[str, str]:
     """Return the variables that the training gets on top of what its shim inherits.
 
     `env` is the job's own, `inherited` the daemon's environment, `agent` the answer of `agent_path` or None for a
-    training without it. The user's PYTHONPATH stays, after the agent's; PYTHONUNBUFFERED is set unless they set it.
+    training without it, `conv2d_settings` what the agent is to know of it. The user's PYTHONPATH stays, after the agent's;
+    PYTHONUNBUFFERED is set unless they set it.
     """
     given = {**inherited, **env}
     composed = dict(env)
@@ -139,7 +140,7 @@ def compose_env(  # noqa: PLR0913 - one argument a variable
             names.ENV_JOB: job,
             names.ENV_ATTEMPT: str(number),
             names.ENV_CONV2D: conv2d,
-            names.ENV_CONV2D_SCOPE: conv2d_scope,
+            **conv2d_settings,
             # Empty, not absent: a daemon that was itself started by a supervised program must not pass on its own.
             names.ENV_RESUME_FROM: resume_from or "",
         }

@@ -82,6 +82,7 @@ class TestDifference:
             ("env = { A = 'sesame' }", 'jobs.yolo.env.A: unset -> "***" (with the job\'s next attempt)'),
             ("conv2d = 'off'", 'jobs.yolo.conv2d: "auto" -> "off" (with the job\'s next attempt)'),
             ("conv2d_scope = 'all'", 'jobs.yolo.conv2d_scope: "modules" -> "all" (with the job\'s next attempt)'),
+            ("conv2d_workspace_mb = 64", "jobs.yolo.conv2d_workspace_mb: 512 -> 64 (with the job's next attempt)"),
             (
                 "[supervisor]\nstate_dir = '/s'",
                 'supervisor.state_dir: "/var/lib/rocm-supervisor" -> "/s" (with the daemon\'s next start)',

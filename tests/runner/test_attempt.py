@@ -23,7 +23,7 @@ def make(state: Path, number: int, group: int | None = None) -> Path:
 def compose(env: dict[str, str], inherited: dict[str, str], agent: Path | None = None) -> dict[str, str]:
     return compose_env(
         job="yolo", number=3, folder=Path("/s/3"), env=env, inherited=inherited, agent=agent, conv2d="off",
-        conv2d_scope="all", resume_from=None,
+        conv2d_settings={names.ENV_CONV2D_SCOPE: "all", names.ENV_CONV2D_WORKSPACE: "256"}, resume_from=None,
     )  # fmt: skip
 
 
@@ -95,6 +95,7 @@ def test_the_attempt_outranks_what_the_job_says_of_it() -> None:
     assert composed[names.ENV_FOLDER] == "/s/3"
     assert composed[names.ENV_CONV2D] == "off"
     assert composed[names.ENV_CONV2D_SCOPE] == "all"
+    assert composed[names.ENV_CONV2D_WORKSPACE] == "256"
     assert composed[names.ENV_RESUME_FROM] == ""
 
 

@@ -39,6 +39,7 @@ def _report(python: Path, scratch: Path) -> dict[str, dict[str, Any]]:
             "PYTHONPATH": os.pathsep.join([str(AGENT), *inherited]),
             "YOLO_CONFIG_DIR": str(scratch),
             "YOLO_OFFLINE": "true",
+            "ROCM_SUPERVISOR_CONV2D_FOLDER": "off",
         }
         argv = [str(python), str(HERE / "checking.py"), *map(str, FILES)]
         out, errors = scratch / "checks.jsonl", scratch / "errors.txt"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Tuple
+from typing import TYPE_CHECKING, Callable, Tuple
 
 import torch
 from torch.nn import functional
@@ -22,14 +22,25 @@ def columns_of(x: torch.Tensor, shape: Geometry) -> torch.Tensor:
     return view.reshape(x.shape[0], x.shape[1] * view.shape[2] * view.shape[3], view.shape[4] * view.shape[5])
 
 
-def forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Geometry) -> torch.Tensor:
+def unfolded(x: torch.Tensor, shape: Geometry) -> torch.Tensor:
+    """Return the same by PyTorch's im2col: one operator, and on a card a launch a sample."""
+    return functional.unfold(x, shape.kernel, shape.dilation, shape.padding, shape.stride)
+
+
+def forward(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    shape: Geometry,
+    lower: Callable[[torch.Tensor, Geometry], torch.Tensor] = columns_of,
+) -> torch.Tensor:
     """Convolve: weight (g, o, c*kh*kw) times columns (N*g, c*kh*kw, L), batched over samples and groups.
 
     `torch.bmm` reads the same weight for every sample (batch stride 0), where `torch.matmul` would transpose and copy
     the columns. Workspace: the padded input and the columns, kh*kw times the input at stride 1.
     """
     batch, groups, out_channels = x.shape[0], shape.groups, weight.shape[0]
-    columns = columns_of(x, shape)
+    columns = lower(x, shape)
     size = (batch, out_channels, *shape.out)
     if groups == 1:
         flat = weight.reshape(1, out_channels, -1).expand(batch, -1, -1)
@@ -50,13 +61,18 @@ def input_gradient(dy: torch.Tensor, weight: torch.Tensor, size: Tuple[int, int]
     return functional.fold(columns, size, shape.kernel, shape.dilation, shape.padding, shape.stride)
 
 
-def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry) -> torch.Tensor:
+def weight_gradient(
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    shape: Geometry,
+    lower: Callable[[torch.Tensor, Geometry], torch.Tensor] = columns_of,
+) -> torch.Tensor:
     """Return the gradient of the weight: dy times the transposed columns, one product a sample, then their sum.
 
     The products' inner dimension is one sample's output plane, so half precision rounds once a sample.
     """
     batch, groups, out_channels = x.shape[0], shape.groups, dy.shape[1]
-    columns = columns_of(x, shape)
+    columns = lower(x, shape)
     columns = columns.view(batch * groups, -1, columns.shape[2]).transpose(1, 2)
     parts = torch.bmm(dy.reshape(batch * groups, out_channels // groups, -1), columns)
     parts = parts.view(batch, -1).sum(0) if batch > 1 else parts

@@ -1,17 +1,18 @@
-"""A group a channel: each channel's kernel becomes the small matrix from an input tile to an output tile.
+"""A group a channel: each channel's kernel becomes the small matrix from a window of input to a tile of output.
 
-A tile of 4x4 outputs reads ((4-1)*s + k)^2 inputs. So y (C, 16, tiles) = M (C, 16, inputs) @ tiles of x, one batched
-product for all channels instead of a product a channel; M holds every tap where its output finds it and zeros between.
-Workspace: the tiles, 2.25 times the input for a 3x3 kernel of stride 1, and the output once more.
+The windows overlap, the tiles lie side by side. So y (C, tile, count) = M (C, tile, window) @ windows of x (C, window,
+count), one batched product for all channels instead of a product a channel; M holds every tap where its output finds it
+and zeros between. The input's gradient is the same from windows of dy to tiles of dx, whatever the stride.
+
+Source: the tiles are those of winograd.py without its transforms, as depthwise kernels sum over no channels.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Tuple
+from typing import TYPE_CHECKING, NamedTuple, Tuple
 
 import torch
-from torch.nn import functional
 
 from .padding import padded, windows
 
@@ -20,76 +21,149 @@ if TYPE_CHECKING:
 
     Pair = Tuple[int, int]
 
-TILE = 4
+FORWARD, INPUT = "forward", "input"
+TILES = (8, 7, 6, 5, 4)
+SMALLEST = 4
+LARGE = (10, 12, 14)
+"""Tiles of dx where none of TILES divides it and holds whole strides."""
 
 
-@lru_cache(maxsize=64)
+class Axis(NamedTuple):
+    """How one axis falls into tiles, each made of a window."""
+
+    tile: int
+    count: int
+    window: int
+    step: int
+    """From one window to the next."""
+    before: int
+    """Zeros before the first window; less than none where the input's first lines are used by no window."""
+
+
+def forward_axis(shape: Geometry, axis: int) -> Axis:
+    """Return how an axis of the output is made: the largest tile of TILES that divides it, 4 where none does."""
+    out, stride, kernel = shape.out[axis], shape.stride[axis], shape.kernel[axis]
+    tile = next((tile for tile in TILES if out % tile == 0), SMALLEST)
+    window = (tile - 1) * stride + shape.dilation[axis] * (kernel - 1) + 1
+    return Axis(tile, -(-out // tile), window, tile * stride, shape.padding[axis])
+
+
+def gradient_axis(shape: Geometry, axis: int, size: int) -> Axis:
+    """Return how an axis of dx, `size` long, is made of dy: in tiles of whole strides, that divide it if they can."""
+    stride, padding = shape.stride[axis], shape.padding[axis]
+    reach = shape.dilation[axis] * (shape.kernel[axis] - 1)
+    tile = next((tile for tile in (*TILES, *LARGE) if size % tile == 0 and tile % stride == 0), 0)
+    tile = tile or -(-SMALLEST // stride) * stride
+    first, last = -((reach - padding) // stride), (tile - 1 + padding) // stride
+    return Axis(tile, -(-size // tile), last - first + 1, tile // stride, -first)
+
+
+def forward_axes(shape: Geometry) -> Tuple[Axis, Axis]:
+    """Return both axes of the output."""
+    return forward_axis(shape, 0), forward_axis(shape, 1)
+
+
+def gradient_axes(shape: Geometry, size: Pair) -> Tuple[Axis, Axis]:
+    """Return both axes of an input of `size` (H, W)."""
+    return gradient_axis(shape, 0, size[0]), gradient_axis(shape, 1, size[1])
+
+
+@lru_cache(maxsize=128)
 def _places(
-    kernel: Pair, stride: Pair, dilation: Pair, dtype: torch.dtype, device: torch.device
-) -> Tuple[torch.Tensor, Pair]:
-    """Return the matrix (kh*kw, 16 * inputs) of ones that puts taps into their places in M, and the input tile."""
-    size = tuple((TILE - 1) * s + d * (k - 1) + 1 for k, s, d in zip(kernel, stride, dilation))
-    axes = []
-    for taps, step, spread, inputs in zip(kernel, stride, dilation, size):
-        axis = torch.zeros(taps, TILE, inputs)
+    shape: Geometry, axes: Tuple[Axis, Axis], pass_: str, dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """Return the matrix (kh*kw, tile * window) of ones that puts taps into M, for that pass."""
+    made = []
+    for axis, (stride, padding, spread, taps) in zip(
+        axes, zip(shape.stride, shape.padding, shape.dilation, shape.kernel)
+    ):
+        ones = torch.zeros(taps, axis.tile, axis.window)
         for tap in range(taps):
-            for out in range(TILE):
-                axis[tap, out, out * step + tap * spread] = 1.0
-        axes.append(axis)
-    ones = torch.einsum("iam,jbn->ijabmn", *axes).reshape(kernel[0] * kernel[1], -1)
-    return ones.to(device=device, dtype=dtype), (size[0], size[1])
+            for out in range(axis.tile):
+                at = out * stride + tap * spread
+                if pass_ == INPUT:
+                    at, off = divmod(out + padding - tap * spread, stride)
+                    at = -1 if off else at + axis.before
+                if 0 <= at < axis.window:
+                    ones[tap, out, at] = 1.0
+        made.append(ones)
+    whole = torch.einsum("iam,jbn->ijabmn", *made).reshape(shape.kernel[0] * shape.kernel[1], -1)
+    return whole.to(device=device, dtype=dtype)
 
 
-def _counts(shape: Geometry) -> Pair:
-    return -(-shape.out[0] // TILE), -(-shape.out[1] // TILE)
+def _windows(x: torch.Tensor, channels: int, axes: Tuple[Axis, Axis]) -> torch.Tensor:
+    """Return the windows as (channels, maps a channel * window, N * count)."""
+    down, across = axes
+    height, width = ((axis.count - 1) * axis.step + axis.window for axis in axes)
+    room = padded(x, down.before, across.before, height, width)
+    view = windows(room, (down.window, across.window), (down.step, across.step), (1, 1))
+    return view.permute(1, 2, 3, 0, 4, 5).reshape(channels, -1, x.shape[0] * down.count * across.count)
 
 
-def _input_tiles(x: torch.Tensor, shape: Geometry, tile: Pair) -> torch.Tensor:
-    """Return the tiles of `x` as (C, inputs, N*high*wide)."""
-    high, wide = _counts(shape)
-    step = (TILE * shape.stride[0], TILE * shape.stride[1])
-    room = padded(x, *shape.padding, (high - 1) * step[0] + tile[0], (wide - 1) * step[1] + tile[1])
-    view = windows(room, tile, step, (1, 1))
-    return view.permute(1, 2, 3, 0, 4, 5).reshape(x.shape[1], tile[0] * tile[1], -1)
+def _tiles(dy: torch.Tensor, channels: int, axes: Tuple[Axis, Axis]) -> torch.Tensor:
+    """Return the tiles of `dy` as (channels, maps a channel * tile, N * count)."""
+    down, across = axes
+    room = padded(dy, 0, 0, down.tile * down.count, across.tile * across.count)
+    view = room.view(dy.shape[0], dy.shape[1], down.count, down.tile, across.count, across.tile)
+    return view.permute(1, 3, 5, 0, 2, 4).reshape(channels, -1, dy.shape[0] * down.count * across.count)
 
 
-def _output_tiles(dy: torch.Tensor, channels: int, shape: Geometry) -> torch.Tensor:
-    """Return the 4x4 tiles of `dy` as (C, outputs a channel * 16, N*high*wide)."""
-    high, wide = _counts(shape)
-    room = padded(dy, 0, 0, TILE * high, TILE * wide)
-    view = room.view(dy.shape[0], dy.shape[1], high, TILE, wide, TILE)
-    return view.permute(1, 3, 5, 0, 2, 4).reshape(channels, -1, dy.shape[0] * high * wide)
-
-
-def _matrix(weight: torch.Tensor, channels: int, shape: Geometry) -> Tuple[torch.Tensor, Pair]:
-    places, tile = _places(shape.kernel, shape.stride, shape.dilation, weight.dtype, weight.device)
-    return torch.mm(weight.reshape(weight.shape[0], -1), places).view(channels, -1, tile[0] * tile[1]), tile
+def _maps(tiles: torch.Tensor, batch: int, axes: Tuple[Axis, Axis], size: Pair) -> torch.Tensor:
+    """Return tiles as contiguous maps (N, channels, *size)."""
+    down, across = axes
+    view = tiles.view(-1, down.tile, across.tile, batch, down.count, across.count).permute(3, 0, 4, 1, 5, 2)
+    maps = view.reshape(batch, -1, down.tile * down.count, across.tile * across.count)
+    return maps[:, :, : size[0], : size[1]].contiguous()
 
 
 def forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Geometry) -> torch.Tensor:
-    """Convolve; a channel may have several outputs."""
-    matrix, tile = _matrix(weight, x.shape[1], shape)
-    high, wide = _counts(shape)
-    y = torch.bmm(matrix, _input_tiles(x, shape, tile)).view(-1, TILE, TILE, x.shape[0], high, wide)
-    y = y.permute(3, 0, 4, 1, 5, 2).reshape(x.shape[0], -1, TILE * high, TILE * wide)
-    y = y[:, :, : shape.out[0], : shape.out[1]]
-    return y.contiguous() if bias is None else torch.add(y, bias.view(-1, 1, 1), out=y.new_empty(y.shape))
+    """Convolve; a channel may have several outputs.
+
+    Workspace: the windows, 100/64 of the input for a 3x3 kernel of stride 1 in tiles of 8x8, and the output once more.
+    """
+    axes, channels = forward_axes(shape), x.shape[1]
+    places = _places(shape, axes, FORWARD, x.dtype, x.device)
+    matrix = torch.mm(weight.reshape(weight.shape[0], -1), places).view(channels, -1, axes[0].window * axes[1].window)
+    y = _maps(torch.bmm(matrix, _windows(x, channels, axes)), x.shape[0], axes, shape.out)
+    return y if bias is None else y.add_(bias.view(-1, 1, 1))
 
 
 def input_gradient(dy: torch.Tensor, weight: torch.Tensor, size: Pair, shape: Geometry) -> torch.Tensor:
-    """Return the gradient of an input of `size` (H, W): transposed M times dy's tiles, overlaps added by `fold`."""
-    channels, (high, wide) = shape.groups, _counts(shape)
-    matrix, tile = _matrix(weight, channels, shape)
-    tiles = torch.bmm(matrix.transpose(1, 2), _output_tiles(dy, channels, shape))
-    columns = tiles.view(-1, dy.shape[0], high * wide).transpose(0, 1)
-    step = (TILE * shape.stride[0], TILE * shape.stride[1])
-    room = ((high - 1) * step[0] + tile[0], (wide - 1) * step[1] + tile[1])
-    whole = functional.fold(columns.contiguous(), room, tile, stride=step)
-    return padded(whole, -shape.padding[0], -shape.padding[1], *size)
+    """Return the gradient of an input of `size` (H, W); nothing is scattered. Workspace: dy's windows, dx once more."""
+    size = (size[0], size[1])
+    axes, channels, outputs = gradient_axes(shape, size), shape.groups, weight.shape[0] // shape.groups
+    places = _places(shape, axes, INPUT, dy.dtype, dy.device)
+    tile, window = axes[0].tile * axes[1].tile, axes[0].window * axes[1].window
+    matrix = torch.mm(weight.reshape(weight.shape[0], -1), places).view(channels, outputs, tile, window)
+    if outputs > 1:
+        matrix = matrix.transpose(1, 2)
+    matrix = matrix.reshape(channels, tile, outputs * window)
+    return _maps(torch.bmm(matrix, _windows(dy, channels, axes)), dy.shape[0], axes, size)
 
 
 def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry) -> torch.Tensor:
-    """Return the weight's gradient: the tiles of dy times those of x, transposed, gathered tap by tap out of M."""
-    places, tile = _places(shape.kernel, shape.stride, shape.dilation, x.dtype, x.device)
-    dm = torch.bmm(_output_tiles(dy, x.shape[1], shape), _input_tiles(x, shape, tile).transpose(1, 2))
+    """Return the weight's gradient: the tiles of dy times windows of x, transposed, gathered tap by tap out of M's.
+
+    Workspace: as `forward`, and dy once more.
+    """
+    axes = forward_axes(shape)
+    places = _places(shape, axes, FORWARD, x.dtype, x.device)
+    dm = torch.bmm(_tiles(dy, x.shape[1], axes), _windows(x, x.shape[1], axes).transpose(1, 2))
     return torch.mm(dm.view(dy.shape[1], -1), places.t()).view(dy.shape[1], 1, *shape.kernel)
+
+
+def both_gradients(
+    dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, shape: Geometry
+) -> Tuple[torch.Tensor, torch.Tensor]:
+    """Return the gradients of input and weight where a channel has one output; dy's windows serve both.
+
+    dx as in `input_gradient`; its M's gradient is the tiles of x times dy's windows, transposed.
+    """
+    axes, channels = gradient_axes(shape, (x.shape[2], x.shape[3])), shape.groups
+    places = _places(shape, axes, INPUT, dy.dtype, dy.device)
+    tile, low = axes[0].tile * axes[1].tile, _windows(dy, channels, axes)
+    matrix = torch.mm(weight.reshape(channels, -1), places).view(channels, tile, -1)
+    dm = torch.bmm(_tiles(x, channels, axes), low.transpose(1, 2)).view(channels, -1)
+    dw = torch.mm(dm, places.t()).view(channels, 1, *shape.kernel)
+    dx = _maps(torch.bmm(matrix, low), x.shape[0], axes, (x.shape[2], x.shape[3]))
+    return dx, dw

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Tuple
 import torch
 
 from .device import processors
+from .moving import copied, rearranged
 from .padding import span
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def lowered(  # noqa: PLR0913, PLR0917 - one axis' sizes after the other
             part[..., stop:].zero_()
         if stop:
             at = start + begin * stride
-            part[..., begin:stop].copy_(source[..., at : at + (stop - begin - 1) * stride + 1 : stride])
+            copied(part[..., begin:stop], source[..., at : at + (stop - begin - 1) * stride + 1 : stride])
     return out.view(rows, taps, channels, batch * columns)
 
 
@@ -67,7 +68,7 @@ def _lowered_in_two(  # noqa: PLR0913, PLR0917 - lowered's own
 
 def rows_of(x: torch.Tensor) -> torch.Tensor:
     """Return (N, C, H, W) as (H, C, N*W), copied."""
-    return x.permute(2, 1, 0, 3).reshape(x.shape[2], x.shape[1], x.shape[0] * x.shape[3])
+    return rearranged(x, (2, 1, 0, 3)).view(x.shape[2], x.shape[1], x.shape[0] * x.shape[3])
 
 
 def overlapping(low: torch.Tensor, taps: int, stride: int, rows: int) -> torch.Tensor:
@@ -95,10 +96,13 @@ def forward(
 def images(rows: torch.Tensor, batch: int, bias: torch.Tensor | None, out: torch.Tensor | None = None) -> torch.Tensor:
     """Return (H, C, N*W) as contiguous (N, C, H, W), in `out` if given, the bias added on the way."""
     height, channels, _ = rows.shape
-    view = rows.view(height, channels, batch, -1).permute(2, 1, 0, 3)
-    if bias is None:
-        return view.contiguous() if out is None else out.copy_(view)
-    return torch.add(view, bias.view(-1, 1, 1), out=rows.new_empty(view.shape) if out is None else out)
+    return written(rows.view(height, channels, batch, -1).permute(2, 1, 0, 3), bias, out)
+
+
+def written(view: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor | None) -> torch.Tensor:
+    """Return `view` (N, C, H, W) contiguous, in `out` if given, the bias added on the way."""
+    made = view.new_empty(view.shape) if out is None else out
+    return copied(made, view) if bias is None else torch.add(view, bias.view(-1, 1, 1), out=made)
 
 
 def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry) -> torch.Tensor:
@@ -121,11 +125,11 @@ def both_gradients(
     dy is lowered once, as D (H + kh - 1, kw, O, N*W), and serves both: dx is the turned weight (C, kh*kw*O) times D's
     windows; dW, turned, is x (C, N*W) times their transposes, summed over the rows. Neither lowers x nor folds.
     """
-    low = _lowered_gradient(dy, x.shape[2], x.shape[3], shape)
+    low = lowered_gradient(dy, x.shape[2], x.shape[3], shape)
     view = overlapping(low, shape.kernel[0], 1, x.shape[2])
     parts = torch.bmm(rows_of(x), view.transpose(1, 2)).sum(0)
     dw = parts.view(x.shape[1], *shape.kernel, dy.shape[1]).flip(1, 2).permute(3, 0, 1, 2).contiguous()
-    dx = torch.bmm(_turned(weight).expand(x.shape[2], -1, -1), view)
+    dx = torch.bmm(turned(weight).expand(x.shape[2], -1, -1), view)
     del low, view
     return images(dx, dy.shape[0], None, out), dw
 
@@ -134,15 +138,16 @@ def input_gradient(
     dy: torch.Tensor, weight: torch.Tensor, size: Tuple[int, int], shape: Geometry, out: torch.Tensor | None = None
 ) -> torch.Tensor:
     """Return the input's gradient alone, as in `both_gradients`."""
-    view = overlapping(_lowered_gradient(dy, *size, shape), shape.kernel[0], 1, size[0])
-    return images(torch.bmm(_turned(weight).expand(size[0], -1, -1), view), dy.shape[0], None, out)
+    view = overlapping(lowered_gradient(dy, *size, shape), shape.kernel[0], 1, size[0])
+    return images(torch.bmm(turned(weight).expand(size[0], -1, -1), view), dy.shape[0], None, out)
 
 
-def _lowered_gradient(dy: torch.Tensor, height: int, width: int, shape: Geometry) -> torch.Tensor:
+def lowered_gradient(dy: torch.Tensor, height: int, width: int, shape: Geometry) -> torch.Tensor:
+    """Return D (height + kh - 1, kw, O, N*width): dy of a convolution of stride 1, lowered for its input's gradient."""
     (kh, kw), (ph, pw), dilation = shape.kernel, shape.padding, shape.dilation[1]
     return lowered(dy, kh - 1 - ph, dilation * (kw - 1) - pw, height + kh - 1, width, kw, 1, dilation)
 
 
-def _turned(weight: torch.Tensor) -> torch.Tensor:
+def turned(weight: torch.Tensor) -> torch.Tensor:
     """Return the weight turned by 180 degrees as (C, kh*kw*O)."""
     return weight.flip(2, 3).permute(1, 2, 3, 0).reshape(weight.shape[1], -1)

@@ -36,9 +36,9 @@ if not hasattr(torch, "compiler"):
 
 
 def planned(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Geometry) -> torch.Tensor:
-    """Convolve by the plan for these sizes: MEC, Winograd, plain products or tiles, as planner.py chooses.
+    """Convolve by the plan for these sizes: MEC, Winograd, plain products or tiles, as planner.py chooses at first use.
 
-    Workspace: what the family of each pass says, at most planner.WORKSPACE_MB as far as one sample allows. Held until
+    Workspace: what the family of each pass says, at most limits.workspace_mb as far as one sample allows. Held until
     backward: the input and the weight. The output is NCHW.
     """
     if _compiling() or not _takes(x, weight, bias):

@@ -1,112 +1,222 @@
-"""Which algorithm family computes each pass of a convolution, by rules that hold without measuring; it computes none.
+"""Chooses what computes each pass of a convolution, at its first use, and remembers it; it computes none itself.
 
-The rules come from timing every family on an H200 and on a CPU of two cores. No AMD card has been measured.
+What was timed on this device before is taken, in this process or in one that came before. Otherwise the candidates are
+timed, as long as there is time for it (limits.tune_s) and the layer was not timed for many sizes already. After that
+the nearest size that was timed decides, and where there is none, heuristic.py. Nothing is used on a card, and nothing
+that was chosen by timing anywhere, before it agreed with im2col on the sizes at hand. Whatever fails here, im2col
+computes the pass.
 """
 
 from __future__ import annotations
 
+import threading
 from functools import lru_cache
-from typing import TYPE_CHECKING, Tuple
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Optional, Tuple
 
 import torch
 
-from . import columns, depthwise, mec, pointwise, shifted, subpixel, winograd
-from .device import processors
-from .plans import Plan, in_parts
-from .trial import tried
+from . import limits as limits_
+from .candidates import BOTH, FORWARD, INPUT, WEIGHT
+from .case import Case
+from .device import described
+from .heuristic import preferred
+from .plans import Plan
+from .store import Store
+from .told import tell
+from .tuner import Scarce, times, verdict
 
 if TYPE_CHECKING:
     from .geometry import Geometry
 
-WORKSPACE_MB = 512
-"""How much memory one pass may take beside its operands and its result, in MiB; it goes over the batch in parts."""
-WINOGRAD = True
-WINOGRAD_CHANNELS = 96
-"""From here on float32 sums are long enough that saving multiplications pays for the transforms."""
-SHIFTED_CHANNELS = 16
-SHIFTED_A_PROCESSOR = 1 << 18
-"""Elements of input per processor from which a card computes float32 at stride 1 faster in kw passes than lowered."""
-LAUNCH_BOUND_A_PROCESSOR = 1 << 14
-"""Elements of columns per processor below which a card waits for the next launch, and fewer operators win."""
+BUCKETS = 8
+"""Sizes for which one layer's pass is timed, at most."""
+
+_choosing = threading.RLock()
+_limits: Optional[limits_.Limits] = None
+_stores: Dict[str, Store] = {}
+_spent_s = 0.0
+timings = 0
+"""Passes that this process timed; for those who want to know whether it did."""
 
 
-COLUMNS = Plan(columns.forward, columns.input_gradient, columns.weight_gradient)
+def limits() -> limits_.Limits:
+    """Return what the planner may do, at first as the environment says."""
+    global _limits
+    if _limits is None:
+        _limits = limits_.from_environment()
+    return _limits
+
+
+def use(given: limits_.Limits) -> None:
+    """Plan under these limits from now on, as a new process would: nothing is remembered, files are read anew."""
+    global _limits, _spent_s, timings
+    with _choosing:
+        _limits, _spent_s, timings = given, 0.0, 0
+        _stores.clear()
+        plan.cache_clear()
+
+
+def store_of(device: torch.device) -> Store:
+    """Return what is known of the device."""
+    name = described(device)
+    if name not in _stores:
+        _stores[name] = Store(limits().folder, name, str(torch.__version__))
+    return _stores[name]
 
 
 @lru_cache(maxsize=4096)
 def plan(
     x: Tuple[int, ...], weight: Tuple[int, ...], dtype: torch.dtype, device: torch.device, shape: Geometry
 ) -> Plan:
-    """Return the plan for an input and a weight of these sizes.
+    """Return the plan for an input and a weight of these sizes; each pass is chosen at its first use."""
+    case = Case(x, weight, dtype, device, shape, limits())
+    chosen = Plan(_undecided, _undecided, _undecided)
+    chosen.forward = _First(case, chosen, FORWARD)
+    chosen.input_gradient = _First(case, chosen, INPUT)
+    chosen.weight_gradient = _First(case, chosen, WEIGHT)
+    if case.candidates(BOTH):
+        chosen.both = _FirstBoth(case, chosen)
+    return chosen
 
-    The cache holds a model's shapes at many image sizes; a plan costs microseconds, and on a card one comparison with
-    im2col at the first use of each pass.
+
+def _undecided(*_: Any) -> Any:
+    raise AssertionError("a plan without passes")
+
+
+class _First:
+    """A pass that is chosen at its first use, and then takes its place in the plan."""
+
+    def __init__(self, case: Case, chosen: Plan, kind: str) -> None:
+        self._case, self._plan, self._kind = case, chosen, kind
+
+    def __call__(self, *operands: Any) -> Any:
+        return self.decided(operands)(*operands)
+
+    def decided(self, operands: Tuple[Any, ...]) -> Callable[..., Any]:
+        """Return the pass, chosen; not for good where the device records a graph or memory is scarce."""
+        case, kind = self._case, self._kind
+        if case.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return _by_rule(case, kind)
+        with _choosing, torch.no_grad():
+            try:
+                run = _chosen(case, kind, operands, store_of(case.device))
+            except Scarce:
+                return _by_rule(case, kind)
+            except Exception as error:
+                tell(f"a plan could not be made ({type(error).__name__}: {error}); im2col takes its place")
+                run = case.reference(kind)
+            setattr(self._plan, {FORWARD: "forward", INPUT: "input_gradient", WEIGHT: "weight_gradient"}[kind], run)
+        return run
+
+
+class _FirstBoth:
+    """Both gradients, together or apart as was chosen at the first use."""
+
+    def __init__(self, case: Case, chosen: Plan) -> None:
+        self._case, self._plan = case, chosen
+
+    def __call__(self, dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, shape: Geometry) -> Any:
+        run = self._decided(dy, x, weight, shape)
+        if run is not None:
+            return run(dy, x, weight, shape)
+        dx = self._plan.input_gradient(dy, weight, x.shape[2:], shape)
+        return dx, self._plan.weight_gradient(dy, x, shape)
+
+    def _decided(self, dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, shape: Geometry) -> Any:
+        case = self._case
+        if case.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return None
+        with _choosing, torch.no_grad():
+            try:
+                store = store_of(case.device)
+                pairs = ((INPUT, (dy, weight, x.shape[2:], shape)), (WEIGHT, (dy, x, shape)))
+                together = _together(case, (dy, x, weight, shape), pairs, store)
+                run = _first_right(case, BOTH, together, (dy, x, weight, shape), store) if together else None
+            except Scarce:
+                return None
+            except Exception as error:
+                tell(f"a plan could not be made ({type(error).__name__}: {error}); im2col takes its place")
+                run = None
+            self._plan.both = run
+        return run
+
+
+def _together(case: Case, operands: Any, pairs: Any, store: Store) -> Tuple[str, ...]:
+    """Return the names that make both gradients at once for less than the best two apart, the best first."""
+    apart = [_times(case, kind, given, store) for kind, given in pairs]
+    both = _times(case, BOTH, operands, store)
+    if both is None or apart[0] is None or apart[1] is None:
+        return preferred(case, BOTH)
+    limit = min(apart[0].values()) + min(apart[1].values())
+    return tuple(name for name in _ranked(both) if both[name] < limit)
+
+
+def _chosen(case: Case, kind: str, operands: Tuple[Any, ...], store: Store) -> Callable[..., Any]:
+    timed = _times(case, kind, operands, store)
+    names = _ranked(timed) if timed else ()
+    run = _first_right(case, kind, (*names, *preferred(case, kind)), operands, store, by_rule=not timed)
+    return case.reference(kind) if run is None else run
+
+
+def _first_right(  # noqa: PLR0913 - what a trial needs
+    case: Case, kind: str, names: Iterable[str], operands: Tuple[Any, ...], store: Store, *, by_rule: bool = False
+) -> Optional[Callable[..., Any]]:
+    """Return the first of the names that agrees with im2col; a CPU's BLAS is trusted where only rules chose."""
+    found = case.candidates(kind)
+    for name in names:
+        if name not in found or store.why_wrong(kind, case.layer, name):
+            continue
+        run = case.function(kind, found[name])
+        trusted = name == "columns" or (by_rule and case.device.type == "cpu")
+        if trusted or store.is_right(kind, case.exact, name) or verdict(case, kind, name, run, operands, store):
+            return run
+    return None
+
+
+def _by_rule(case: Case, kind: str) -> Callable[..., Any]:
+    """Return what the rules choose, without a trial; of what is not known to be wrong."""
+    found, store = case.candidates(kind), store_of(case.device)
+    for name in preferred(case, kind):
+        if name in found and not store.why_wrong(kind, case.layer, name):
+            return case.function(kind, found[name])
+    return case.reference(kind)
+
+
+def _ranked(ms: Dict[str, float]) -> Tuple[str, ...]:
+    return tuple(sorted(ms, key=lambda name: ms[name]))
+
+
+def _times(case: Case, kind: str, operands: Tuple[Any, ...], store: Store) -> Optional[Dict[str, float]]:
+    """Return what the pass' candidates cost: as known, or timed now, or of the nearest size; None where none is known.
+
+    Of names that are allowed here and not banned.
     """
-    chosen = _chosen(x, weight, dtype, device, shape)
-    fitting = _fitting(chosen, x, weight, dtype, shape)
-    if device.type != "cuda" or chosen.forward is columns.forward:
-        return fitting
-    return tried(fitting, _fitting(COLUMNS, x, weight, dtype, shape))
+    known = store.times.get((kind, case.layer, case.bucket_name))
+    if known is None:
+        known = _timed_now(case, kind, operands, store) or store.nearest(kind, case.layer, case.bucket)
+    found = case.candidates(kind)
+    usable = {
+        name: ms for name, ms in (known or {}).items() if name in found and not store.why_wrong(kind, case.layer, name)
+    }
+    return usable or None
 
 
-def _fitting(chosen: Plan, x: Tuple[int, ...], weight: Tuple[int, ...], dtype: torch.dtype, shape: Geometry) -> Plan:
-    """Return the plan, over parts of the batch where the whole would take more than WORKSPACE_MB."""
-    bytes_a_sample = _elements_a_sample(x, weight, shape, chosen) * torch.empty((), dtype=dtype).element_size()
-    samples = max(1, (WORKSPACE_MB << 20) // bytes_a_sample)
-    return chosen if samples >= x[0] else in_parts(chosen, samples)
-
-
-def _chosen(
-    x: Tuple[int, ...], weight: Tuple[int, ...], dtype: torch.dtype, device: torch.device, shape: Geometry
-) -> Plan:
-    if shape.groups == x[1]:
-        return Plan(depthwise.forward, depthwise.input_gradient, depthwise.weight_gradient)
-    if shape.groups > 1:
-        return COLUMNS
-    if shape.kernel == (1, 1) and shape.padding == (0, 0):
-        return Plan(pointwise.forward, pointwise.input_gradient, pointwise.weight_gradient)
-    if not _lowers(shape) or _columns(x, shape) * x[0] < LAUNCH_BOUND_A_PROCESSOR * processors(device):
-        return COLUMNS
-    if _winograd_pays(x, weight, dtype, shape):
-        return Plan(winograd.forward, winograd.input_gradient, winograd.weight_gradient)
-    if shape.stride == (1, 1):
-        first = shifted if _shifting_pays(x, dtype, device) else mec
-        return Plan(first.forward, mec.input_gradient, mec.weight_gradient, mec.both_gradients)
-    scatter = subpixel.input_gradient if shape.dilation == (1, 1) else columns.input_gradient
-    return Plan(mec.forward, scatter, mec.weight_gradient)
-
-
-def _lowers(shape: Geometry) -> bool:
-    """Whether MEC takes the geometry: rows undilated, and no output made of padding alone."""
-    reach = shape.dilation[1] * (shape.kernel[1] - 1)
-    return shape.dilation[0] == 1 and shape.padding[0] < shape.kernel[0] and shape.padding[1] <= reach
-
-
-def _winograd_pays(x: Tuple[int, ...], weight: Tuple[int, ...], dtype: torch.dtype, shape: Geometry) -> bool:
-    fits = shape.kernel == (3, 3) and shape.stride == shape.dilation == (1, 1)
-    precise = dtype in (torch.float32, torch.float64)
-    return WINOGRAD and fits and precise and min(x[1], weight[0]) >= WINOGRAD_CHANNELS and min(shape.out) >= 4
-
-
-def _shifting_pays(x: Tuple[int, ...], dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether a forward pass gains by lowering nothing, which a card showed for float32, and a CPU did not."""
-    if device.type != "cuda" or dtype is not torch.float32 or x[1] < SHIFTED_CHANNELS:
-        return False
-    return x[0] * x[1] * x[2] * x[3] >= SHIFTED_A_PROCESSOR * processors(device)
-
-
-def _columns(x: Tuple[int, ...], shape: Geometry) -> int:
-    return x[1] * shape.kernel[0] * shape.kernel[1] * shape.out[0] * shape.out[1]
-
-
-def _elements_a_sample(x: Tuple[int, ...], weight: Tuple[int, ...], shape: Geometry, chosen: Plan) -> int:
-    """Return about how many elements the hungriest pass of `chosen` takes for one sample, never 0."""
-    inputs, outputs = x[1] * x[2] * x[3], weight[0] * shape.out[0] * shape.out[1]
-    if chosen.forward is columns.forward:
-        return _columns(x, shape) + inputs
-    if chosen.weight_gradient is mec.weight_gradient:
-        lines = shape.kernel[1] * max(x[1] * x[2] * shape.out[1], outputs if chosen.both else 0)
-        return lines + max(inputs, outputs)
-    if chosen.forward is pointwise.forward:
-        return max(inputs, outputs)
-    return 5 * max(inputs, outputs) + 3 * min(inputs, outputs)
+def _timed_now(case: Case, kind: str, operands: Tuple[Any, ...], store: Store) -> Optional[Dict[str, float]]:
+    global _spent_s, timings
+    found = case.candidates(kind)
+    if (
+        len(found) < (1 if kind == BOTH else 2)
+        or _spent_s >= limits().tune_s
+        or store.buckets(kind, case.layer) >= BUCKETS
+    ):
+        return None
+    began = monotonic_ns()
+    try:
+        measured = times(case, kind, preferred(case, kind), operands, store)
+    finally:
+        _spent_s += (monotonic_ns() - began) / 1e9
+    if measured is not None:
+        timings += 1
+        store.timed(kind, case.layer, case.bucket_name, measured)
+    return measured

@@ -2,42 +2,80 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Iterable, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Optional, Tuple
 
 import torch
 
-from . import mec, shifted, subpixel
+from . import direct, mec, shifted, subpixel
+from .candidates import FORWARD, INPUT, WEIGHT
 
 if TYPE_CHECKING:
+    from .candidates import Candidate
     from .geometry import Geometry
 
 
-class Plan(NamedTuple):
+class Plan:
     """The functions for one convolution; `both`, where there is one, makes the two gradients together.
 
     forward(x, weight, bias, shape), input_gradient(dy, weight, (H, W), shape), weight_gradient(dy, x, shape),
-    both(dy, x, weight, shape).
+    both(dy, x, weight, shape). Until its first use a pass is what chooses; then what was chosen takes its place.
     """
 
-    forward: Callable[..., torch.Tensor]
-    input_gradient: Callable[..., torch.Tensor]
-    weight_gradient: Callable[..., torch.Tensor]
-    both: Optional[Callable[..., Tuple[torch.Tensor, torch.Tensor]]] = None
+    __slots__ = ("both", "forward", "input_gradient", "weight_gradient")
+
+    def __init__(
+        self,
+        forward: Callable[..., torch.Tensor],
+        input_gradient: Callable[..., torch.Tensor],
+        weight_gradient: Callable[..., torch.Tensor],
+        both: Optional[Callable[..., Tuple[torch.Tensor, torch.Tensor]]] = None,
+    ) -> None:
+        self.forward = forward
+        self.input_gradient = input_gradient
+        self.weight_gradient = weight_gradient
+        self.both = both
 
 
-IN_PLACE = (mec.forward, shifted.forward, mec.input_gradient, subpixel.input_gradient)
+IN_PLACE = (
+    mec.forward,
+    direct.forward,
+    shifted.forward,
+    mec.input_gradient,
+    direct.input_gradient,
+    shifted.input_gradient,
+    shifted.strided_input_gradient,
+    subpixel.input_gradient,
+    mec.both_gradients,
+    direct.both_gradients,
+)
 """What can write its result into a part of a larger tensor."""
 
 
-def in_parts(chosen: Plan, samples: int) -> Plan:
-    """Return the plan that goes over the batch `samples` at a time, for a smaller workspace."""
-    both = None if chosen.both is None else _both(chosen.both, samples)
-    return Plan(
-        _forward(chosen.forward, samples),
-        _input_gradient(chosen.input_gradient, samples),
-        _weight_gradient(chosen.weight_gradient, samples),
-        both,
-    )
+def samples_within(candidate: Candidate, result: int, workspace: int) -> int:
+    """Return how many samples at a time keep to `workspace` elements, 0 where one takes more.
+
+    `result` is a sample's result, which parts that cannot write in place hold once more.
+    """
+    a_sample = candidate.need.a_sample + (0 if candidate.run in IN_PLACE else result)
+    left = workspace - candidate.need.fixed
+    return max(0, left // max(1, a_sample))
+
+
+def fitted(kind: str, candidate: Candidate, batch: int, result: int, workspace: int) -> Callable[..., Any]:
+    """Return the candidate's function, over parts of the batch where the whole takes more than `workspace` elements.
+
+    A single sample is not divided.
+    """
+    samples = 1 if candidate.one_by_one else max(1, samples_within(candidate, result, workspace))
+    whole = candidate.need.fixed + batch * candidate.need.a_sample <= workspace
+    if batch <= samples or (whole and not candidate.one_by_one):
+        return candidate.run
+    return in_parts(kind, candidate.run, samples)
+
+
+def in_parts(kind: str, run: Callable[..., Any], samples: int) -> Callable[..., Any]:
+    """Return the pass that goes over the batch `samples` at a time, for a smaller workspace."""
+    return {FORWARD: _forward, INPUT: _input_gradient, WEIGHT: _weight_gradient}.get(kind, _both)(run, samples)
 
 
 def _forward(run: Callable[..., Any], samples: int) -> Callable[..., torch.Tensor]:
@@ -73,10 +111,18 @@ def _both(run: Callable[..., Any], samples: int) -> Callable[..., Tuple[torch.Te
     ) -> Tuple[torch.Tensor, torch.Tensor]:
         dx = torch.empty_like(x, memory_format=torch.contiguous_format)
         split = zip(dy.split(samples), x.split(samples), dx.split(samples))
-        dw = _total((run(part, given, weight, shape, out=made)[1] for part, given, made in split), dy.dtype)
+        dw = _total((_written(run, made, part, given, weight, shape) for part, given, made in split), dy.dtype)
         return dx, dw
 
     return both
+
+
+def _written(run: Callable[..., Any], out: torch.Tensor, dy: torch.Tensor, *others: Any) -> Any:
+    if run in IN_PLACE:
+        return run(dy, *others, out=out)[1]
+    dx, dw = run(dy, *others)
+    out.copy_(dx)
+    return dw
 
 
 def _write(run: Callable[..., torch.Tensor], out: torch.Tensor, *operands: Any) -> None:

@@ -24,27 +24,31 @@ def _narrow(batch: int, pixels: int) -> bool:
     return batch > 1 and pixels < SMALL_MAP
 
 
-def _product(matrix: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Return matrix (O, C) times every sample of x (N, C, L)."""
+def _product(matrix: torch.Tensor, x: torch.Tensor, *, whole: bool | None) -> torch.Tensor:
+    """Return matrix (O, C) times every sample of x (N, C, L): as one product if `whole`, None where maps are small."""
     batch, channels, pixels = x.shape
-    if not _narrow(batch, pixels):
+    if not (_narrow(batch, pixels) if whole is None else whole):
         return torch.bmm(matrix.expand(batch, -1, -1), x)
     y = torch.mm(matrix, x.transpose(0, 1).reshape(channels, -1))
-    return y.view(-1, batch, pixels).transpose(0, 1)
+    return y.view(-1, batch, pixels).transpose(0, 1).contiguous()
 
 
-def forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Geometry) -> torch.Tensor:
-    """Convolve with weight (O, C) times x (N, C, L). Workspace: none, or x and y once more where maps are small."""
-    y = _product(weight.reshape(weight.shape[0], -1), _picked(x, shape))
+def forward(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Geometry, *, whole: bool | None = None
+) -> torch.Tensor:
+    """Convolve with weight (O, C) times x (N, C, L). Workspace: none, or x and y once more if `whole`."""
+    y = _product(weight.reshape(weight.shape[0], -1), _picked(x, shape), whole=whole)
     if bias is not None:
         y = y.add_(bias.view(-1, 1))
     # Contiguous, as native's: code after a convolution may flatten it with `view`.
     return y.reshape(x.shape[0], weight.shape[0], *shape.out).contiguous()
 
 
-def input_gradient(dy: torch.Tensor, weight: torch.Tensor, size: Tuple[int, int], shape: Geometry) -> torch.Tensor:
+def input_gradient(
+    dy: torch.Tensor, weight: torch.Tensor, size: Tuple[int, int], shape: Geometry, *, whole: bool | None = None
+) -> torch.Tensor:
     """Return the gradient of an input of `size` (H, W): transposed weight times dy; zero where the stride jumps."""
-    dx = _product(weight.reshape(weight.shape[0], -1).t(), dy.reshape(dy.shape[0], dy.shape[1], -1))
+    dx = _product(weight.reshape(weight.shape[0], -1).t(), dy.reshape(dy.shape[0], dy.shape[1], -1), whole=whole)
     dx = dx.reshape(dy.shape[0], -1, *shape.out)
     if shape.stride == (1, 1):
         return dx
@@ -53,11 +57,11 @@ def input_gradient(dy: torch.Tensor, weight: torch.Tensor, size: Tuple[int, int]
     return whole
 
 
-def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry) -> torch.Tensor:
-    """Return the weight's gradient: a product a sample and their sum, or one long product where maps are small."""
+def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry, *, whole: bool | None = None) -> torch.Tensor:
+    """Return the weight's gradient: a product a sample and their sum, or one long product if `whole`."""
     dy, x = dy.reshape(dy.shape[0], dy.shape[1], -1), _picked(x, shape)
     batch, _, pixels = dy.shape
-    if _narrow(batch, pixels):
+    if _narrow(batch, pixels) if whole is None else whole:
         dw = torch.mm(dy.transpose(0, 1).reshape(dy.shape[1], -1), x.transpose(0, 1).reshape(x.shape[1], -1).t())
     else:
         dw = torch.bmm(dy, x.transpose(1, 2))

@@ -1,94 +1,64 @@
-"""The first use of each pass on a card, compared with im2col; a wrong or failing one is never used again there.
+"""Compares a pass with im2col on a part of the training's own batch; it times nothing and chooses nothing.
 
 MEC hands the card's BLAS operands whose batches overlap in memory, and no AMD card was at hand to see that every
-rocBLAS takes them. A quarter of the training's own batch is compared, scaled: the trial needs less memory than the
-training.
+rocBLAS takes them. A quarter of the batch is compared: the trial needs less memory than the training.
 """
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, Callable, Tuple
 
 import torch
 
-from .plans import Plan
-
 TOLERANCE = 0.03
-"""Relative L2: far above every dtype's rounding, also bfloat16's, and far below what a wrong kernel makes."""
+"""Relative L2: far above half precision's rounding, and far below what a wrong kernel makes."""
+TOLERANCE_WIDE = 1e-3
+"""The same for float32 and wider, where products are not rounded to TF32."""
+PARTS = 4
 
 
-class Tried:
-    """A pass that is trusted once it has agreed with `reference`, which takes its place where it does not."""
+def agrees(run: Callable[..., Any], reference: Callable[..., Any], operands: Tuple[Any, ...], batched: int) -> str:
+    """Return "" where `run` makes what `reference` makes, else what is wrong; raise what either raises.
 
-    def __init__(self, run: Callable[..., Any], reference: Callable[..., Any], batched: int = 1) -> None:
-        """`batched` is how many of the first operands are batches; a part of theirs is enough for the trial."""
-        self._run = run
-        self._batched = batched
-        self._reference = reference
-        self._trusted = False
-
-    def __call__(self, *operands: Any) -> Any:
-        """Return the pass's result, or at its first use the reference's where that differs."""
-        if not self._trusted and not (operands[0].is_cuda and torch.cuda.is_current_stream_capturing()):
-            self._try(*operands)
-        return self._run(*operands)
-
-    def _try(self, *operands: Any) -> None:
-        """Compare the pass with the reference; inputs that are not finite, or too little memory, decide nothing."""
-        samples = max(2, operands[0].shape[0] // 4)
-        given = [*(operand[:samples] for operand in operands[: self._batched]), *operands[self._batched :]]
-        try:
-            scaled = [_scaled(operand) if isinstance(operand, torch.Tensor) else operand for operand in given]
-            if not all(_finite(operand) for operand in scaled if isinstance(operand, torch.Tensor)):
-                return
-            expected = _each(self._reference(*scaled))
-            found = _each(self._run(*scaled))
-        except RuntimeError as error:
-            if "out of memory" not in str(error):
-                self._give_up(str(error))
-            return
-        gaps = [_gap(a, e) for a, e in zip(found, expected)]
-        if all(gap <= TOLERANCE for gap in gaps):  # which NaN is not
-            self._trusted = True
-        else:
-            self._give_up("relative distances to im2col " + ", ".join(f"{gap:.1e}" for gap in gaps))
-
-    def _give_up(self, reason: str) -> None:
-        name = getattr(self._run, "__module__", "").rpartition(".")[2]
-        warnings.warn(f"conv2d: {name} is not used for one shape on this device: {reason}", stacklevel=2)
-        self._run, self._trusted = self._reference, True
+    `batched` is how many of the first operands are batches. Operands that tell nothing, not finite or zero throughout,
+    are replaced by a pattern: an overflow of the training condemns no pass, and zeros acquit none.
+    """
+    samples = max(2, operands[0].shape[0] // PARTS)
+    given = [*(operand[:samples] for operand in operands[:batched]), *operands[batched:]]
+    given = [_telling(operand) if isinstance(operand, torch.Tensor) else operand for operand in given]
+    expected = _each(reference(*given))
+    found = _each(run(*given))
+    bound = _tolerance(expected[0])
+    if any(a.shape != e.shape or a.dtype is not e.dtype for a, e in zip(found, expected)):
+        return "other shapes or dtypes than im2col"
+    gaps = [_gap(a, e) for a, e in zip(found, expected)]
+    if all(gap <= bound for gap in gaps):  # which NaN is not
+        return ""
+    return "relative distances to im2col " + ", ".join(f"{gap:.1e}" for gap in gaps)
 
 
-def tried(plan: Plan, reference: Plan) -> Plan:
-    """Return `plan` with each pass compared with that of `reference` at its first use."""
-
-    def both(dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, shape: Any) -> Tuple[torch.Tensor, torch.Tensor]:
-        return reference.input_gradient(dy, weight, x.shape[2:], shape), reference.weight_gradient(dy, x, shape)
-
-    return Plan(
-        Tried(plan.forward, reference.forward),
-        Tried(plan.input_gradient, reference.input_gradient),
-        Tried(plan.weight_gradient, reference.weight_gradient, 2),
-        None if plan.both is None else Tried(plan.both, both, 2),
-    )
+def _tolerance(tensor: torch.Tensor) -> float:
+    if tensor.dtype in (torch.float16, torch.bfloat16):
+        return TOLERANCE
+    rounded = tensor.is_cuda and torch.get_float32_matmul_precision() != "highest"
+    return TOLERANCE if rounded or torch.backends.cuda.matmul.allow_tf32 else TOLERANCE_WIDE
 
 
 def _each(result: Any) -> Tuple[torch.Tensor, ...]:
     return result if isinstance(result, tuple) else (result,)
 
 
-def _scaled(operand: torch.Tensor) -> torch.Tensor:
+def _telling(operand: torch.Tensor) -> torch.Tensor:
     """Return the operand with 1/16 as its largest magnitude: gradients in half precision are often too small to tell.
 
     The passes are linear in it, and neither overflow nor underflow then hides what a kernel does.
     """
-    largest = float(operand.abs().max())
-    return operand * (1 / 16 / largest) if 0 < largest < float("inf") else operand
-
-
-def _finite(tensor: torch.Tensor) -> bool:
-    return bool(torch.isfinite(tensor).all())
+    largest = float(operand.detach().abs().max())
+    if 0 < largest < float("inf"):
+        wide = operand if operand.dtype is torch.float64 else operand.float()
+        return (wide * (1 / 16 / largest)).to(operand.dtype)
+    pattern = torch.arange(operand.numel(), device=operand.device, dtype=torch.float32).mul_(0.7).sin_().mul_(1 / 16)
+    return pattern.view(operand.shape).to(operand.dtype)
 
 
 def _gap(actual: torch.Tensor, expected: torch.Tensor) -> float:

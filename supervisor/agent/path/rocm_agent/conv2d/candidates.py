@@ -1,0 +1,171 @@
+"""Which families can compute each pass of a convolution, by name; it prefers none of them.
+
+The names are what a plan is kept under, so that a family keeps its name. "/1" after a name: a sample at a time, whose
+workspace a CPU's cache holds.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, Tuple
+
+import torch
+
+from . import columns, depthwise, depthwise_dense, depthwise_taps, direct, mec, pointwise, shifted, subpixel, winograd
+from .sizes import Need, Sizes
+
+if TYPE_CHECKING:
+    from .geometry import Geometry
+
+FORWARD, INPUT, WEIGHT, BOTH = PASSES = ("forward", "input", "weight", "both")
+BATCHED = {FORWARD: 1, INPUT: 1, WEIGHT: 2, BOTH: 2}
+"""How many of a pass's first operands are batches."""
+DENSE_PIXELS = 1 << 16
+"""Pixels of input times output up to which a depthwise kernel may become one matrix a channel."""
+WHOLE_PIXELS = 4096
+"""Pixels of a map from which a 1x1 kernel's product over the whole batch is not worth timing."""
+
+
+class Candidate(NamedTuple):
+    """One way to compute a pass."""
+
+    run: Callable[..., Any]
+    need: Need
+    one_by_one: bool = False
+    """Whether it takes a sample at a time though more would fit."""
+
+
+Candidates = Dict[str, Candidate]
+
+
+def reference(kind: str, sizes: Sizes) -> Candidate:
+    """Return the im2col that computes the pass `kind` of any geometry, to compare with and to fall back on."""
+    if kind == BOTH:
+        return Candidate(_both_by_columns, sizes.columns_weight())
+    run = {FORWARD: columns.forward, INPUT: columns.input_gradient, WEIGHT: columns.weight_gradient}[kind]
+    need = {FORWARD: sizes.columns_forward, INPUT: sizes.columns_input, WEIGHT: sizes.columns_weight}[kind]
+    return Candidate(run, need())
+
+
+def _both_by_columns(
+    dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, shape: Geometry
+) -> Tuple[torch.Tensor, torch.Tensor]:
+    return columns.input_gradient(dy, weight, (x.shape[2], x.shape[3]), shape), columns.weight_gradient(dy, x, shape)
+
+
+def candidates(  # noqa: PLR0913, PLR0917 - what decides them
+    kind: str,
+    x: Tuple[int, ...],
+    weight: Tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+    shape: Geometry,
+) -> Candidates:
+    """Return what computes the pass `kind` of these sizes, im2col first; for BOTH perhaps nothing."""
+    sizes = Sizes(x, weight, shape)
+    found: Candidates = {} if kind == BOTH else {"columns": reference(kind, sizes)}
+    if kind in (FORWARD, WEIGHT):
+        run = columns.forward if kind == FORWARD else columns.weight_gradient
+        found["im2col"] = Candidate(partial(run, lower=columns.unfolded), reference(kind, sizes).need)
+    wide = dtype in (torch.float32, torch.float64)
+    if shape.groups == x[1]:
+        found.update(_depthwise(kind, sizes, shape))
+    if shape.groups == 1:
+        if shape.kernel == (1, 1) and shape.padding == (0, 0):
+            found.update(_pointwise(kind, sizes, shape))
+        elif lowers(shape):
+            found.update(_rows(kind, sizes, shape, wide=wide))
+        if wide and takes_winograd(shape):
+            found.update(_winograd(kind, sizes))
+    if device.type == "cpu" and x[0] > 1:
+        found.update({f"{name}/1": one._replace(one_by_one=True) for name, one in found.items() if _caches(name)})
+    return found
+
+
+def lowers(shape: Geometry) -> bool:
+    """Whether MEC takes the geometry: rows undilated, and no output made of padding alone."""
+    reach = shape.dilation[1] * (shape.kernel[1] - 1)
+    return shape.dilation[0] == 1 and shape.padding[0] < shape.kernel[0] and shape.padding[1] <= reach
+
+
+def takes_winograd(shape: Geometry) -> bool:
+    """Whether Winograd takes the geometry."""
+    fits = shape.kernel == (3, 3) and shape.stride == shape.dilation == (1, 1) and max(shape.padding) <= 2
+    return fits and min(shape.out) >= 4
+
+
+def _caches(name: str) -> bool:
+    return name in {"columns", "mec", "direct", "subpixel", "shifted", "tiles", "taps"}
+
+
+def _rows(kind: str, s: Sizes, shape: Geometry, *, wide: bool) -> Candidates:
+    if kind == FORWARD:
+        found = {
+            "mec": Candidate(mec.forward, s.mec_forward()),
+            "direct": Candidate(direct.forward, s.direct_forward()),
+        }
+        if wide and shape.stride == (1, 1):
+            found["shifted"] = Candidate(shifted.forward, s.shifted_forward())
+        return found
+    if kind == WEIGHT:
+        found = {"mec": Candidate(mec.weight_gradient, s.mec_weight())}
+        if wide:
+            found["direct"] = Candidate(direct.weight_gradient, s.direct_weight())
+            if shape.stride == (1, 1):
+                found["shifted"] = Candidate(shifted.weight_gradient, s.shifted_weight())
+        return found
+    if shape.stride == (1, 1):
+        return _gradients_of_stride_one(kind, s, wide=wide)
+    if kind == BOTH or shape.dilation != (1, 1):
+        return {}
+    found = {"subpixel": Candidate(subpixel.input_gradient, s.subpixel_input())}
+    if wide:
+        found["shifted"] = Candidate(shifted.strided_input_gradient, s.shifted_strided_input())
+    return found
+
+
+def _gradients_of_stride_one(kind: str, s: Sizes, *, wide: bool) -> Candidates:
+    if kind == BOTH:
+        found = {"mec": Candidate(mec.both_gradients, s.mec_both())}
+        return {**found, "direct": Candidate(direct.both_gradients, s.direct_both())} if wide else found
+    found = {
+        "mec": Candidate(mec.input_gradient, s.mec_input()),
+        "direct": Candidate(direct.input_gradient, s.direct_input()),
+    }
+    return {**found, "shifted": Candidate(shifted.input_gradient, s.shifted_input())} if wide else found
+
+
+def _winograd(kind: str, s: Sizes) -> Candidates:
+    if kind == BOTH:
+        return {}
+    run = {FORWARD: winograd.forward, INPUT: winograd.input_gradient, WEIGHT: winograd.weight_gradient}[kind]
+    need = {FORWARD: s.winograd_forward, INPUT: s.winograd_input, WEIGHT: s.winograd_weight}[kind]
+    return {"winograd": Candidate(run, need())}
+
+
+def _pointwise(kind: str, s: Sizes, shape: Geometry) -> Candidates:
+    if kind == BOTH:
+        return {}
+    run = {FORWARD: pointwise.forward, INPUT: pointwise.input_gradient, WEIGHT: pointwise.weight_gradient}[kind]
+    need = s.pointwise_weight() if kind == WEIGHT else s.pointwise()
+    found = {"pointwise": Candidate(partial(run, whole=False), need)}
+    if shape.out[0] * shape.out[1] <= WHOLE_PIXELS:
+        found["pointwise-whole"] = Candidate(partial(run, whole=True), s.pointwise_whole())
+    return found
+
+
+def _depthwise(kind: str, s: Sizes, shape: Geometry) -> Candidates:
+    single = s.outputs == s.channels
+    if kind == BOTH:
+        return {"tiles": Candidate(depthwise.both_gradients, s.tiles_both())} if single else {}
+    at = (FORWARD, INPUT, WEIGHT).index(kind)
+    tiles = (depthwise.forward, depthwise.input_gradient, depthwise.weight_gradient)[at]
+    taps = (depthwise_taps.forward, depthwise_taps.input_gradient, depthwise_taps.weight_gradient)[at]
+    found = {
+        "tiles": Candidate(tiles, (s.tiles_forward, s.tiles_input, s.tiles_weight)[at]()),
+        "taps": Candidate(taps, s.taps_input() if kind == INPUT else s.taps()),
+    }
+    if single and s.height * s.width * shape.out[0] * shape.out[1] <= DENSE_PIXELS:
+        dense = (depthwise_dense.forward, depthwise_dense.input_gradient, depthwise_dense.weight_gradient)[at]
+        found["dense"] = Candidate(dense, s.dense())
+    return found

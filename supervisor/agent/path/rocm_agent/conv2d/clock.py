@@ -1,0 +1,73 @@
+"""How long a pass takes a device, and how long a process takes to ask for it; it compares nothing."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Callable
+
+import torch
+
+CYCLES_A_MS = 2_000_000
+"""Of the kernel that fills a card's queue; a card's clock may be slower, which fills it for longer."""
+FILLED_MS = (0.3, 20.0)
+"""The least and the most that a queue is filled for."""
+
+
+class Watch:
+    """The cost of one pass: the smallest of the runs so far."""
+
+    def __init__(self, work: Callable[[], Any], device: torch.device) -> None:
+        """Take `work`, which has run before."""
+        self._work = work
+        self._device = device
+        self._device_ms = self._host_ms = float("inf")
+
+    @property
+    def ms(self) -> float:
+        """Return the cost in milliseconds.
+
+        On a card the larger of two: what the device takes behind a filled queue, and what the process takes to hand the
+        work over. Where a training waits for the device the first is what it pays, where it waits for launches the
+        second.
+        """
+        return self._host_ms if self._device.type != "cuda" else max(self._device_ms, self._host_ms)
+
+    def run(self) -> float:
+        """Run once more and return the cost."""
+        if self._device.type == "cuda":
+            with torch.cuda.device(self._device):
+                self._on_card()
+        else:
+            began = time.perf_counter()
+            self._work()
+            self._host_ms = min(self._host_ms, (time.perf_counter() - began) * 1e3)
+        return self.ms
+
+    def _on_card(self) -> None:
+        torch.cuda.synchronize()
+        if self._host_ms == float("inf"):
+            self._host_ms = self._asked(None)
+            torch.cuda.synchronize()
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        _fill(min(max(1.5 * self._host_ms, FILLED_MS[0]), FILLED_MS[1]))
+        begin.record()
+        self._host_ms = min(self._host_ms, self._asked(end))
+        end.synchronize()
+        self._device_ms = min(self._device_ms, float(begin.elapsed_time(end)))
+
+    def _asked(self, end: Any) -> float:
+        """Hand the work over and return the milliseconds that took; `end` is recorded while its result still lives."""
+        began = time.perf_counter()
+        result = self._work()
+        asked_ms = (time.perf_counter() - began) * 1e3
+        if end is not None:
+            end.record()
+        del result
+        return asked_ms
+
+
+def _fill(duration_ms: float) -> None:
+    """Give the device something to do meanwhile, where this PyTorch has it: then events time the device alone."""
+    sleep = getattr(torch.cuda, "_sleep", None)
+    if sleep is not None:
+        sleep(int(duration_ms * CYCLES_A_MS))

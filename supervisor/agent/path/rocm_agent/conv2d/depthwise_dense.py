@@ -1,0 +1,68 @@
+"""A group a channel on small maps: each channel's kernel becomes one matrix from the whole input map to the output's.
+
+With N samples, P = H*W and L = Ho*Wo pixels: y (C, N, L) = x (C, N, P) @ M (C, P, L), where x is only a view, for
+`torch.bmm` takes the channels of NCHW as its batch. No padding is copied: M has no row for it. It multiplies by P/9
+times too many zeros, which costs nothing where a 7x7 map would otherwise wait for five launches.
+
+Source: depthwise.py with the map as its only tile.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Tuple
+
+import torch
+
+from .padding import span
+
+if TYPE_CHECKING:
+    from .geometry import Geometry
+
+    Pair = Tuple[int, int]
+
+
+@lru_cache(maxsize=64)
+def _places(shape: Geometry, size: Pair, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return the matrix (kh*kw, P*L) of ones that puts taps into their places in M."""
+    axes = []
+    for axis, inputs in enumerate(size):
+        ones = torch.zeros(shape.kernel[axis], inputs, shape.out[axis])
+        for tap in range(shape.kernel[axis]):
+            start = tap * shape.dilation[axis] - shape.padding[axis]
+            for out in range(*span(start, shape.stride[axis], inputs, shape.out[axis])):
+                ones[tap, start + out * shape.stride[axis], out] = 1.0
+        axes.append(ones)
+    whole = torch.einsum("iha,jwb->ijhwab", *axes).reshape(shape.kernel[0] * shape.kernel[1], -1)
+    return whole.to(device=device, dtype=dtype)
+
+
+def _matrix(weight: torch.Tensor, shape: Geometry, size: Pair) -> torch.Tensor:
+    """Return M (C, P, L)."""
+    places = _places(shape, size, weight.dtype, weight.device)
+    return torch.mm(weight.view(weight.shape[0], -1), places).view(weight.shape[0], size[0] * size[1], -1)
+
+
+def _maps(x: torch.Tensor) -> torch.Tensor:
+    """Return the view (C, N, pixels)."""
+    return x.reshape(x.shape[0], x.shape[1], -1).transpose(0, 1)
+
+
+def forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Geometry) -> torch.Tensor:
+    """Convolve; one output a channel. Workspace: M, C*P*L whatever the batch, and the output once more."""
+    y = torch.bmm(_maps(x), _matrix(weight, shape, (x.shape[2], x.shape[3]))).transpose(0, 1)
+    y = y.reshape(x.shape[0], weight.shape[0], *shape.out)
+    return y.contiguous() if bias is None else torch.add(y, bias.view(-1, 1, 1), out=y.new_empty(y.shape))
+
+
+def input_gradient(dy: torch.Tensor, weight: torch.Tensor, size: Pair, shape: Geometry) -> torch.Tensor:
+    """Return the gradient of an input of `size` (H, W): dy times transposed M. Workspace: as `forward`."""
+    dx = torch.bmm(_maps(dy), _matrix(weight, shape, (size[0], size[1])).transpose(1, 2)).transpose(0, 1)
+    return dx.reshape(dy.shape[0], weight.shape[0], *size).contiguous()
+
+
+def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry) -> torch.Tensor:
+    """Return the weight's gradient: M's, x transposed times dy, gathered tap by tap. Workspace: M."""
+    dm = torch.bmm(_maps(x).transpose(1, 2), _maps(dy)).view(x.shape[1], -1)
+    places = _places(shape, (x.shape[2], x.shape[3]), x.dtype, x.device)
+    return torch.mm(dm, places.t()).view(dy.shape[1], 1, *shape.kernel)

@@ -1,0 +1,54 @@
+"""A group a channel, with no product of matrices: windows times their channel's taps, summed; the fewest operators.
+
+It moves kh*kw times the output through memory, and wins where a card waits for launches rather than for memory.
+
+Source: the definition of a depthwise convolution; nothing is rearranged.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Tuple
+
+from torch.nn import functional
+
+from .padding import padded, windows
+
+if TYPE_CHECKING:
+    import torch
+
+    from .geometry import Geometry
+
+
+def _windows(x: torch.Tensor, shape: Geometry) -> torch.Tensor:
+    """Return the view (N, C, 1, kh, kw, Ho, Wo) of the padded input."""
+    (top, left), height, width = shape.padding, x.shape[2], x.shape[3]
+    room = padded(x, top, left, height + 2 * top, width + 2 * left)
+    return windows(room, shape.kernel, shape.stride, shape.dilation)[
+        :, :, :, :, : shape.out[0], : shape.out[1]
+    ].unsqueeze(2)
+
+
+def forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Geometry) -> torch.Tensor:
+    """Convolve; a channel may have several outputs, m. Workspace: the padded input and (N, C, m, kh, kw, Ho, Wo)."""
+    channels, (kh, kw) = x.shape[1], shape.kernel
+    y = (_windows(x, shape) * weight.view(channels, -1, kh, kw, 1, 1)).sum((3, 4)).flatten(1, 2)
+    return y if bias is None else y.add_(bias.view(-1, 1, 1))
+
+
+def input_gradient(dy: torch.Tensor, weight: torch.Tensor, size: Tuple[int, int], shape: Geometry) -> torch.Tensor:
+    """Return the gradient of an input of `size` (H, W): dy times each tap, put together by `fold`.
+
+    Workspace: (N, C, m, kh*kw, L), and its sum over the m outputs of a channel where there are several.
+    """
+    batch, channels = dy.shape[0], shape.groups
+    columns = dy.reshape(batch, channels, -1, 1, shape.out[0] * shape.out[1])
+    columns = columns * weight.reshape(channels, columns.shape[2], -1, 1)
+    columns = columns.sum(2) if columns.shape[2] > 1 else columns
+    columns = columns.view(batch, -1, columns.shape[-1])
+    return functional.fold(columns, size, shape.kernel, shape.dilation, shape.padding, shape.stride)
+
+
+def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry) -> torch.Tensor:
+    """Return the weight's gradient: windows times dy, summed over batch and pixels. Workspace: as `forward`."""
+    given = dy.reshape(dy.shape[0], x.shape[1], -1, 1, 1, *shape.out)
+    return (_windows(x, shape) * given).sum((0, 5, 6)).view(dy.shape[1], 1, *shape.kernel)

@@ -1,0 +1,18 @@
+"""Says something to the training's user, once; it raises nothing, not even where warnings are errors."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import suppress
+from typing import Set
+
+_said: Set[str] = set()
+
+
+def tell(message: str) -> None:
+    """Warn, once a process for each message."""
+    if message in _said:
+        return
+    _said.add(message)
+    with suppress(Exception):  # law 10: where warnings are errors, it is not said
+        warnings.warn(f"conv2d: {message}", stacklevel=3)

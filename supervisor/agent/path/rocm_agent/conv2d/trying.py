@@ -1,0 +1,99 @@
+"""Word of the algorithm that is being tried, left where the next process finds it; it survives what is tried.
+
+Each process writes into a file of its own, STEM.trying-PID, and holds a record lock on it: the kernel drops that when
+the process ends, however it ends, and no child inherits it. A file without a lock that still names an algorithm is a
+trial that was never answered: the process hung and was killed, or crashed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import glob
+import json
+import os
+from contextlib import contextmanager
+from typing import Iterator, List, Optional, Set, Tuple
+
+LIMIT_BYTES = 4096
+
+Tried = Tuple[str, str, str]
+
+
+class Trying:
+    """The process's own file beside `stem`, made at the first trial; `stem` None leaves no word."""
+
+    def __init__(self, stem: Optional[str]) -> None:
+        self._stem = stem
+        self._file: Optional[int] = None
+        self._pid = 0
+        self._survived: Set[Tuple[str, str]] = set()
+
+    def unanswered(self) -> List[Tried]:
+        """Return the trials, as (pass, layer, name), that no living process is at, and forget them."""
+        found = []
+        for path in glob.glob(glob.escape(self._stem) + ".trying-*") if self._stem else ():
+            if self._file is not None and path == self._own_path():
+                continue
+            try:
+                tried = _left_in(path)
+            except OSError:  # another process is at it, or has just taken it away
+                continue
+            if tried is not None:
+                found.append(tried)
+        return found
+
+    @contextmanager
+    def about(self, kind: str, layer: str, name: str) -> Iterator[None]:
+        """Leave word of the trial for the block. A folder that does not take it changes nothing."""
+        self._write(json.dumps([kind, layer, name]), sync=(kind, name) not in self._survived)
+        try:
+            yield
+            self._survived.add((kind, name))
+        finally:
+            self._write("", sync=False)
+
+    def _own_path(self) -> str:
+        return f"{self._stem}.trying-{os.getpid()}"
+
+    def _write(self, text: str, *, sync: bool) -> None:
+        """Replace what the file says; on disk at once for an algorithm's first trial, which may take the host along."""
+        if self._stem is None:
+            return
+        try:
+            if self._file is None or self._pid != os.getpid():
+                self._file, self._pid = _own(self._own_path()), os.getpid()
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, text.encode("ascii"), 0)
+            if sync:
+                os.fsync(self._file)
+        except OSError:
+            self._stem = None
+
+
+def _own(path: str) -> int:
+    """Return the file, locked; where another process takes it away in between, a new one."""
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            if os.stat(path).st_ino == os.fstat(file).st_ino:
+                return file
+        except FileNotFoundError:
+            pass
+        os.close(file)
+
+
+def _left_in(path: str) -> Optional[Tried]:
+    """Return the trial that a dead process's file names, and remove it; raise OSError for a living one's."""
+    file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        text = os.pread(file, LIMIT_BYTES, 0)
+        os.unlink(path)
+    finally:
+        os.close(file)
+    try:
+        kind, layer, name = json.loads(text)
+    except (ValueError, TypeError):
+        return None
+    return (kind, layer, name) if all(isinstance(part, str) for part in (kind, layer, name)) else None
