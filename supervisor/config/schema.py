@@ -16,11 +16,17 @@ from msgspec import inspect as shapes
 MAY_BE_ZERO = frozenset(
     {
         "backoff_s",
+        "backs",
         "hold_s",
         "idle_percent",
+        "jitter_fraction",
         "min_share",
+        "never_retry_exit_codes",
+        "always_retry_exit_codes",
         "restarts",
+        "restarts_per_cause",
         "restarts_per_period",
+        "same_steps",
         "settle_s",
         "tail_s",
         "tolerated",

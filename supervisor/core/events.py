@@ -180,6 +180,7 @@ class Word(Enum):
     TRAIN_END = "train_end"
     HOOK_FAILED = "hook_failed"
     SAVE_FAILED = "save_failed"
+    REMEDY_APPLIED = "remedy_applied"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ SHOWN_OTHERWISE = {
     "jobs.yolo.checkpoints.paths",
     "jobs.yolo.resume.command",
     "jobs.yolo.rules.vram_high.limit_bytes",
+    "jobs.yolo.profiles",
 }
 """Keys whose line is an example, as their default is to be unset or empty."""
 
