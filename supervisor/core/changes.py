@@ -6,10 +6,11 @@ checkpoint has had its say.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from supervisor.core.course import InForce
+from supervisor.core.folder import ENV_CONV2D_WORKSPACE
 from supervisor.core.remedies import Remedies
 
 NO_CARD = (("HIP_VISIBLE_DEVICES", "-1"), ("CUDA_VISIBLE_DEVICES", "-1"), ("ROCR_VISIBLE_DEVICES", ""))
@@ -38,7 +39,7 @@ class Changes:
     """PCI address to run on."""
 
 
-def changes_of(in_force: Iterable[InForce], remedies: Remedies, workspace_variable: str) -> Changes:
+def changes_of(in_force: Iterable[InForce], remedies: Remedies) -> Changes:
     """Return what remedies in force change; those that their owner forbids by now change nothing."""
     mine = [one for one in in_force if remedies.allows(one.remedy)]
     names = [one.remedy for one in mine]
@@ -46,7 +47,7 @@ def changes_of(in_force: Iterable[InForce], remedies: Remedies, workspace_variab
     if "compile_off" in names:
         env.append(("TORCHDYNAMO_DISABLE", "1"))
     if "conv2d_workspace" in names:
-        env.append((workspace_variable, str(remedies.conv2d_workspace_mb)))
+        env.append((ENV_CONV2D_WORKSPACE, str(remedies.conv2d_workspace_mb)))
     cpu = "cpu_profile" in names
     if cpu:
         env += NO_CARD
@@ -59,45 +60,43 @@ def changes_of(in_force: Iterable[InForce], remedies: Remedies, workspace_variab
     )
 
 
-def _settings(mine: list[InForce], remedies: Remedies) -> Mapping[str, Setting]:
+FACTORS: Mapping[str, tuple[str, Callable[[Remedies], float]]] = {
+    "lower_lr": ("lr_factor", lambda table: table.lr_factor),
+    "half_batch": ("batch_factor", lambda table: table.batch_factor),
+    "smaller_images": ("image_factor", lambda table: table.image_factor),
+    "fewer_workers": ("workers_factor", lambda _: WORKERS_FACTOR),
+}
+"""Remedies that can be taken twice: each time once more."""
+VALUES: Mapping[str, tuple[str, Callable[[Remedies], object]]] = {
+    "no_workers": ("workers", lambda _: 0),
+    "clip_gradients": ("clip_norm", lambda table: table.clip_norm),
+    "skip_step": ("skip_non_finite", lambda _: True),
+    "amp_off": ("amp", lambda _: False),
+    "cudnn_off": ("cudnn", lambda _: False),
+    "compile_off": ("compile", lambda _: False),
+    "allocator": ("allocator", lambda _: True),
+    "cpu_profile": ("device", lambda _: "cpu"),
+}
+
+
+def _settings(mine: Iterable[InForce], table: Remedies) -> dict[str, Setting]:
     found: dict[str, Setting] = {}
-
-    def add(name: str, value: object, remedy: str) -> None:
-        found[name] = Setting(value=value, remedies=(remedy,))
-
-    def factor(name: str, by: float, remedy: str) -> None:
-        before = found.get(name)
-        value = before.value if before is not None and isinstance(before.value, float) else 1.0
-        asked = before.remedies if before is not None else ()
-        found[name] = Setting(value=value * by, remedies=tuple(dict.fromkeys((*asked, remedy))))
-
     for one in mine:
-        match one.remedy:
-            case "lower_lr":
-                factor("lr_factor", remedies.lr_factor, one.remedy)
-            case "half_batch":
-                factor("batch_factor", remedies.batch_factor, one.remedy)
-                if remedies.scale_lr:
-                    factor("lr_factor", remedies.batch_factor, one.remedy)
-            case "smaller_images":
-                factor("image_factor", remedies.image_factor, one.remedy)
-            case "fewer_workers":
-                factor("workers_factor", WORKERS_FACTOR, one.remedy)
-            case "no_workers":
-                add("workers", 0, one.remedy)
-            case "clip_gradients":
-                add("clip_norm", remedies.clip_norm, one.remedy)
-            case "skip_step":
-                add("skip_non_finite", True, one.remedy)
-            case "skip_data" if one.step is not None:
-                first, last = max(1, one.step - remedies.skip_steps), one.step + remedies.skip_steps
-                add("skip_batches", [first, last], one.remedy)
-            case "amp_off" | "cudnn_off" | "compile_off":
-                add(one.remedy.removesuffix("_off"), False, one.remedy)
-            case "allocator":
-                add("allocator", True, one.remedy)
-            case "cpu_profile":
-                add("device", "cpu", one.remedy)
-            case _:
-                pass
+        if one.remedy in FACTORS:
+            name, of = FACTORS[one.remedy]
+            _multiply(found, name, of(table), one.remedy)
+        if one.remedy == "half_batch" and table.scale_lr:
+            _multiply(found, "lr_factor", table.batch_factor, one.remedy)
+        if one.remedy in VALUES:
+            name, value = VALUES[one.remedy]
+            found[name] = Setting(value=value(table), remedies=(one.remedy,))
+        if one.remedy == "skip_data" and one.step is not None:
+            first, last = max(1, one.step - table.skip_steps), one.step + table.skip_steps
+            found["skip_batches"] = Setting(value=(first, last), remedies=(one.remedy,))
     return found
+
+
+def _multiply(found: dict[str, Setting], name: str, by: float, remedy: str) -> None:
+    before = found.get(name, Setting(value=1.0, remedies=()))
+    value = before.value * by if isinstance(before.value, float) else by
+    found[name] = Setting(value=value, remedies=tuple(dict.fromkeys((*before.remedies, remedy))))

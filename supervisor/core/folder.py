@@ -5,6 +5,7 @@ numbers they need; a test holds the three against each other.
 
 STATE/jobs/JOB/ATTEMPT/
     launch.json     daemon -> shim     {"version": 1, "job", "attempt", "argv", "cwd", "env", "grace_s", "save_s"}
+    remedies.json   daemon -> agent    {"version": 1, "settings": {NAME: {"value", "remedies"}}}; absent without any
     shim.json       shim -> daemon     {"version": 1, "pid", "start_ticks", "boot_id", "training_pid",
                                         "training_start_ticks", "started_unix_s"}
     exit.json       shim -> daemon     {"version": 1, "exit_code", "signal", "error", "max_rss_bytes", "user_s",
@@ -22,7 +23,7 @@ the shim for as long as anything of the attempt runs.
 
 Fields of agent.jsonl beside the common ones, by event:
     alive             python, argv
-    claimed           rank, world_size
+    claimed           rank, world_size, torch (its version, or null where it was not met)
     plan              framework, version, epochs, start_epoch, batches_per_epoch, save_dir, device
     checkpoint_saved  paths (list), epoch, step, requested (bool)
     save_failed       error
@@ -31,6 +32,7 @@ Fields of agent.jsonl beside the common ones, by event:
     resumed           path, epoch, step
     train_end         epoch, step
     hook_failed       where, error
+    remedy_applied    setting, remedies (list), set (what it came to, for people)
 The stage is in the recorder's header, not here.
 
 recorder.bin: a header page, then a ring of records, all little-endian. `head` counts the records ever written; record
@@ -43,6 +45,7 @@ from __future__ import annotations
 import struct
 
 LAUNCH = "launch.json"
+REMEDIES = "remedies.json"
 SHIM = "shim.json"
 EXIT = "exit.json"
 RECORDER = "recorder.bin"
@@ -60,6 +63,7 @@ ENV_FOLDER = "ROCM_SUPERVISOR_ATTEMPT_DIR"
 ENV_JOB = "ROCM_SUPERVISOR_JOB"
 ENV_ATTEMPT = "ROCM_SUPERVISOR_ATTEMPT"
 ENV_CONV2D = "ROCM_SUPERVISOR_CONV2D"
+ENV_CONV2D_WORKSPACE = "ROCM_SUPERVISOR_CONV2D_WORKSPACE_MB"
 ENV_RESUME_FROM = "ROCM_SUPERVISOR_RESUME_FROM"
 
 # --- signals that the shim understands, by name in the signal module ----------------------------------------------
