@@ -135,9 +135,7 @@ class DoingHands:
     def _prepare(self, decision: de.Launch, job: Job) -> Path:
         settings, means = self._means.settings(job.name), self._means
         checkpoint = decision.resume_from
-        launch = treated(
-            settings, job, checkpoint, means.gfx_versions(settings), means.visible(job.course.card)
-        )
+        launch = treated(settings, job, checkpoint, means.gfx_versions(settings), means.visible(job.course.card))
         return prepare(
             means.state,
             job.name,
@@ -205,4 +203,3 @@ def _ended_without_evidence(decision: de.Retry | de.GiveUp, job: Job) -> bool:
     """Whether an attempt ended of itself: nobody stopped it, so nobody took evidence before."""
     incident = job.incident
     return incident is not None and incident.attempt == decision.attempt and incident.decision in ("retry", "give_up")
-

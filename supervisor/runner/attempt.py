@@ -56,7 +56,8 @@ def prepare(  # noqa: PLR0913 - one argument a field of launch.json
     """Make STATE/jobs/JOB/NUMBER with its launch.json, point `current` at it and return it.
 
     With `group` (a gid) its folders belong to that group, for a training under a user of its own; otherwise they are
-    the daemon's alone. `remedies` are settings for the agent by name. Raises FileExistsError where the attempt was started before, OSError where the disk refuses.
+    the daemon's alone. `remedies` are settings for the agent by name. Raises FileExistsError where the attempt was
+    started before, OSError where the disk refuses.
     """
     job_folder = state / "jobs" / job
     folder = job_folder / str(number)

@@ -262,7 +262,13 @@ class Life(Story):
             else one
             for one in self.saved
         ]
-        point = choose(self.saved, plan.trouble_unix_s, plan.trouble_step, began_unix_s=self.job.began_unix_s)
+        point = choose(
+            self.saved,
+            plan.trouble_unix_s,
+            plan.trouble_step,
+            began_unix_s=self.job.began_unix_s,
+            older_than=plan.older_than,
+        )
         self.put(ev.ResumePointFound(at=self.now, job=JOB, attempt=self.attempt, point=point))
         return self
 
