@@ -46,7 +46,7 @@ class Grounds:
 
     def _free(self, answering: list[str]) -> tuple[str, ...]:
         """Return the cards that no job has: one that names none has the first, as every framework takes it."""
-        taken = set()
+        taken: set[str] = set()
         for dossier in self._dossiers.values():
             job = dossier.job
             if job.phase in ALIVE:

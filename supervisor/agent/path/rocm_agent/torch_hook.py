@@ -13,7 +13,7 @@ from time import monotonic_ns
 from types import ModuleType
 from typing import Any, Callable, Optional
 
-from . import claim, save_command
+from . import claim, remedies, save_command
 from .fence import failed, fenced
 from .layout import STEP, VALIDATE
 from .recorder import Recorder
@@ -64,6 +64,7 @@ class Watch:
         self._loss = self._unscaled = self.grad_norm = None
         self.wait_ns = 0
         lr = number(optimizer.param_groups[0].get("lr"))
+        lr = None if lr is None else lr * remedies.lr_factor
         recorder.record(self._step, None, loss, lr, grad_norm, wait_s, self._memory.read())
         recorder.stage = STEP
         save_command.refuse_unheard(recorder)
