@@ -88,6 +88,7 @@ def _remarks(job: dict[str, Any], now: float, pen: Pen) -> list[str]:
     """Return what a table has no room for and nobody may overlook."""
     name = one_line(job["name"])
     found = [pen.paint(f"  {name}: {one_line(flag)}", "red") for flag in job["flags"]]
+    found += [pen.paint(f"  {name}: remedy {one_line(one)}", "yellow") for one in job["remedies"]]
     if job["unkillable"]:
         found.append(pen.paint(f"  {name}: SIGKILL does not end it; only a reset of its card or a reboot does", "red"))
     if job["phase"] == "running" and job["last_step_at"] is not None and now - job["last_step_at"] > STALE_S:

@@ -68,6 +68,10 @@ def _reading(view: View) -> dict[str, Endpoint]:
     async def account(request: Request) -> Response:
         return answer(await asked(view.account, request.path_params["job"]))
 
+    async def remedies(request: Request) -> Response:
+        job, limit = request.query_params.get("job"), whole(request, "limit", 20, INCIDENTS_AT_ONCE)
+        return answer(await asked(view.remedies, job, limit))
+
     async def output(request: Request) -> Response:
         after, attempt = whole(request, "after", None, 1 << 62), whole(request, "attempt", None, 1 << 31)
         lines = whole(request, "lines", 100, LINES_AT_ONCE)
@@ -80,6 +84,7 @@ def _reading(view: View) -> dict[str, Endpoint]:
         "/v1/status": status,
         "/v1/incidents": incidents,
         "/v1/incidents/{id}": incident,
+        "/v1/remedies": remedies,
         "/v1/jobs/{job}/checkpoints": checkpoints,
         "/v1/jobs/{job}/account": account,
         "/v1/jobs/{job}/output": output,

@@ -37,6 +37,9 @@ def incident_entry(incident: Incident) -> types.IncidentEntry:
         downtime_s=incident.downtime_s,
         evidence=incident.evidence,
         reason=incident.reason,
+        cause=incident.cause,
+        remedy=incident.remedy,
+        remedy_why=incident.remedy_why,
     )
 
 

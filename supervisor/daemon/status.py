@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from supervisor.control import types
 from supervisor.control.shapes import finite
+from supervisor.control.treatment import in_words
 from supervisor.core.decide import judge
 from supervisor.core.history import History
 from supervisor.core.job import ALIVE, Job, Phase
@@ -60,7 +61,8 @@ def job_status(dossier: Dossier, now: Moment) -> types.JobStatus:
         hooked=history.claimed if history and alive else False,
         unkillable=job.unkillable,
         flags=list(_standing(dossier, now)) if alive else [],
-        gpus=list(dossier.gpus_used),
+        gpus=list(dossier.gpus_used if job.course.card is None else (job.course.card,)),
+        remedies=in_words(job),
     )
 
 
