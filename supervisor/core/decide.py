@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from supervisor.core import decisions as de
-from supervisor.core.causes import SLOW_START, cause_of
+from supervisor.core.causes import CARD_LOST, SLOW_START, cause_of
 from supervisor.core.choosing import Ground, back_to, choose
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.history import History
@@ -188,32 +188,37 @@ def _again(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, ground: Groun
     """Retry with the next remedy for the cause, unless budget, exit status or remedies say that there is no sense."""
     number, budget, cause = attempt.number, job.limits.budget, cause_of(flag)
     code = attempt.exit.code if attempt.exit is not None and job.stop is None else None
-    always = code is not None and code in budget.always_retry_exit_codes
-    spent = None if always else job.ledger.spent(now, budget, cause)
+    not_before = now.plus(job.ledger.backoff_s(budget, f"{job.name} {number}"))
+    if code is not None and code in budget.always_retry_exit_codes:
+        return de.Retry(
+            at=now,
+            job=job.name,
+            attempt=number,
+            reason=flag.message,
+            not_before=not_before,
+            flag=flag,
+            counts=False,
+            cause=cause,
+        )
+    step = _place_of(attempt, flag, cause)
+    choice = choose(job.course.failed(cause, now), job.limits.remedies, job.ended(cause, step), ground)
+    spent = job.ledger.spent(now, budget, cause) or (choice.reason if choice.remedy is None else None)
     if code is not None and code in budget.never_retry_exit_codes:
         spent = f"status {code} is never retried (budget.never_retry_exit_codes)"
     if spent is not None:
         return de.GiveUp(at=now, job=job.name, attempt=number, reason=f"{spent}; last: {flag.message}", flag=flag)
-    course = job.course.failed(cause, now)
-    step = _place_of(attempt, flag, cause)
-    choice = choose(course, job.limits.remedies, job.ended(cause, step), ground)
-    if choice.remedy is None:
-        return de.GiveUp(
-            at=now, job=job.name, attempt=number, reason=f"{choice.reason}; last: {flag.message}", flag=flag
-        )
     return de.Retry(
         at=now,
         job=job.name,
         attempt=number,
         reason=flag.message,
-        not_before=now.plus(job.ledger.backoff_s(budget, f"{job.name} {number}")),
+        not_before=not_before,
         flag=flag,
-        counts=not always,
         cause=cause,
         remedy=choice.remedy,
         why=choice.reason,
         step=step,
-        card=choice.card or (flag.subject.split(" ")[0] or None if cause == "card_lost" else None),
+        card=choice.card or (flag.subject.split(" ")[0] or None if cause == CARD_LOST else None),
     )
 
 

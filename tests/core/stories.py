@@ -10,6 +10,7 @@ from typing_extensions import Self
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.checkpoints import Checkpoint, Fingerprint, Verdict, before_trouble, choose, of_this_training
+from supervisor.core.choosing import Ground
 from supervisor.core.decide import decide, judge
 from supervisor.core.flags import RedFlag
 from supervisor.core.follow import after_decision, after_event
@@ -212,6 +213,7 @@ class Life(Story):
         self.saved: list[Checkpoint] = []
         self.decisions: list[de.Decision] = []
         self.launch_allowed = True
+        self.ground = Ground()
 
     @property
     def attempt(self) -> int:
@@ -235,7 +237,7 @@ class Life(Story):
     def next_decision(self) -> de.Decision | None:
         """Ask for the next decision and carry nothing out."""
         flags = judge(self.rules, self.history) if self.job.phase in ALIVE else ()
-        return decide(self.job, flags, self.now, launch_allowed=self.launch_allowed)
+        return decide(self.job, flags, self.now, launch_allowed=self.launch_allowed, ground=self.ground)
 
     def asks(self, ask: ev.Ask, *, fresh: bool = False) -> Self:
         """A person asks something of the job."""
