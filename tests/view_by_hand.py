@@ -53,6 +53,7 @@ class FakeView:
     lives: tuple[Life, ...] = ()
     lines: list[types.DoctorLine] = field(default_factory=list)
     report: types.ReloadReport = field(default_factory=types.ReloadReport)
+    report_of_remedies: types.RemedyReport = field(default_factory=types.RemedyReport)
     refusal: str | None = None
     defect: Exception | None = None
     asked: list[tuple[str, Ask, str, bool]] = field(default_factory=list)
@@ -86,6 +87,15 @@ class FakeView:
     def account(self, job: str) -> types.JobAccount:
         self._known(job)
         return job_account(job, self.lives, 1_763_164_900.0)
+
+    def remedies(self, job: str | None, limit: int) -> types.RemedyReport:
+        if job is not None:
+            self._known(job)
+        return types.RemedyReport(
+            in_force=self.report_of_remedies.in_force,
+            tried=self.report_of_remedies.tried[:limit],
+            learned=self.report_of_remedies.learned,
+        )
 
     def output(self, job: str, after: int | None, attempt: int | None, lines: int) -> types.Output:
         self._known(job)

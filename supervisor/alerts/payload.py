@@ -181,6 +181,9 @@ def _incident(incident: Incident) -> dict[str, object]:
         "downtime_s": incident.downtime_s,
         "evidence": clean(incident.evidence) if incident.evidence else None,
         "reason": clean(incident.reason) if incident.reason else None,
+        "cause": incident.cause,
+        "remedy": incident.remedy,
+        "remedy_why": clean(incident.remedy_why) if incident.remedy_why else None,
     }
     return {**_flag(incident.flag), **_known(facts)}
 

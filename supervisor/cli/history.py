@@ -50,6 +50,9 @@ def story(incident: dict[str, Any], now: float, pen: Pen) -> list[str]:
     rule = one_line(incident["rule"]) + (f" ({one_line(incident['fault'])})" if incident["fault"] else "")
     rows: list[tuple[str, str, str | None]] = [("seen", f"{rule}: {one_line(incident['message'])}", None)]
     rows.append(("done", done(incident), OUTCOME_STYLES.get(incident["outcome"])))
+    if incident["remedy"] is not None:
+        why = one_line(incident["remedy_why"] or "")
+        rows.append(("remedy", f"{one_line(incident['remedy'])} against {one_line(incident['cause'])}: {why}", None))
     cost = lost(incident)
     if cost:
         rows.append(("cost", cost, None))

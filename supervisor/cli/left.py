@@ -15,6 +15,7 @@ from supervisor.config.read import NAME
 from supervisor.control import types
 from supervisor.control.shapes import checkpoint_entry, incident_entry, job_account, shadow_entry, story_lines
 from supervisor.control.tail import tail
+from supervisor.control.treatment import remedy_report
 from supervisor.core import folder as fo
 from supervisor.core.checkpoints import newest_first
 from supervisor.store.archive import Archive
@@ -56,6 +57,16 @@ def checkpoints(app: App, job: str) -> dict[str, Any]:
 def account(app: App, job: str) -> dict[str, Any]:
     """Return what GET /v1/jobs/JOB/account would."""
     return _plain(job_account(job, _asked(lambda archive: lives(archive, job), app), app.now()))
+
+
+def remedies(app: App, job: str | None, limit: int) -> dict[str, Any]:
+    """Return what GET /v1/remedies would."""
+
+    def read(archive: Archive) -> types.RemedyReport:
+        jobs = [one for one in archive.jobs() if job in (None, one.name)]
+        return remedy_report(jobs, archive.remedies(job, limit), archive.experience())
+
+    return _plain(_asked(read, app))
 
 
 def output(app: App, job: str, lines: int) -> dict[str, Any]:

@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "logs": ("supervisor.cli.logs", "The output of a job."),
     "checkpoints": ("supervisor.cli.checkpoints", "The checkpoints of a job, and which of them are proven."),
     "account": ("supervisor.cli.account", "Where every second of a job's life went, and what each fault cost."),
+    "remedies": ("supervisor.cli.remedies", "What retries were given, what came of it, and what was learned."),
     "reload": ("supervisor.cli.reload", "Have the daemon read its configuration again."),
     "explain": ("supervisor.cli.explain", "What a kernel log, a training's output or a saved rocm-smi says."),
     "replay": ("supervisor.cli.replay", "What the rules would have said of a recorded attempt, and when."),

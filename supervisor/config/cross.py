@@ -46,14 +46,15 @@ def cross_check(settings: Settings, file: str) -> Iterator[Problem]:
 
 
 def _environment(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
-    for name in job.env:
+    for name in (*job.env, *job.profiles.cpu.env):
         if VARIABLE.fullmatch(name) is None:
             problem, allowed = "is no name of a variable", "allowed: letters, digits and _, no digit first"
         elif name.startswith(OURS):
             problem, allowed = "is set by the daemon itself", f"choose a name that does not begin with {OURS}"
         else:
             continue
-        yield Problem(file=file, key=join(f"{key}.env", name), problem=problem, allowed=allowed)
+        table = f"{key}.env" if name in job.env else f"{key}.profiles.cpu.env"
+        yield Problem(file=file, key=join(table, name), problem=problem, allowed=allowed)
 
 
 def _commands(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
@@ -65,6 +66,15 @@ def _commands(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
             problem="does not say where the checkpoint goes",
             allowed=f'one of its words must hold {PLACEHOLDER}, as in "model={PLACEHOLDER}"',
             value=show(resume),
+        )
+    elsewhere = job.profiles.cpu.resume_command
+    if elsewhere is not None and not any(PLACEHOLDER in word for word in elsewhere):
+        yield Problem(
+            file=file,
+            key=f"{key}.profiles.cpu.resume_command",
+            problem="does not say where the checkpoint goes",
+            allowed=f'one of its words must hold {PLACEHOLDER}, as in "model={PLACEHOLDER}"',
+            value=show(elsewhere),
         )
     if any(PLACEHOLDER in word for word in job.command):
         yield Problem(

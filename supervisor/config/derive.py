@@ -64,4 +64,6 @@ def conv2d_environment(job: JobSettings) -> dict[str, str]:
 
 def limits_of(job: JobSettings) -> Limits:
     """Return what deciding needs to know of the job."""
-    return Limits(grace_s=job.grace_s, save_s=job.save_s, kill_wait_s=job.kill_wait_s, budget=job.budget)
+    return Limits(
+        grace_s=job.grace_s, save_s=job.save_s, kill_wait_s=job.kill_wait_s, budget=job.budget, remedies=job.remedies
+    )

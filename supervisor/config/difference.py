@@ -30,6 +30,7 @@ LATER: tuple[tuple[str, str], ...] = (
     ("jobs.*.conv2d*", ATTEMPT),
     ("jobs.*.gpus", ATTEMPT),
     ("jobs.*.resume.command", ATTEMPT),
+    ("jobs.*.profiles.*", ATTEMPT),
 )
 """When a key takes effect, the first match counting; an empty word, like no match, means at once."""
 

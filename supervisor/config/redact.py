@@ -22,8 +22,11 @@ def redacted(settings: Settings) -> dict[str, Any]:
     for job in plain["jobs"].values():
         job["env"] = dict.fromkeys(job["env"], HIDDEN)
         job["command"] = hide_words(job["command"])
-        if job["resume"]["command"] is not None:
-            job["resume"]["command"] = hide_words(job["resume"]["command"])
+        profile = job["profiles"]["cpu"]
+        profile["env"] = dict.fromkeys(profile["env"], HIDDEN)
+        for table, key in ((job["resume"], "command"), (profile, "command"), (profile, "resume_command")):
+            if table[key] is not None:
+                table[key] = hide_words(table[key])
     for alert in plain["alerts"].values():
         if alert["url"] is not None:
             alert["url"] = _host_alone(alert["url"])

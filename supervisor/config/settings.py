@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, field
 
 from supervisor.core.budget import Budget
+from supervisor.core.remedies import Remedies
 
 NonNegative = Annotated[float, Meta(ge=0)]
 Positive = Annotated[float, Meta(gt=0)]
@@ -102,6 +103,27 @@ class ExpectSettings(Struct, frozen=True, kw_only=True):
     """Without an offset: local time."""
 
 
+class ProfileSettings(Struct, frozen=True, kw_only=True):
+    """How the job runs where its cards cannot; what is unset stays as it is on a card."""
+
+    enabled: bool = False
+    command: Annotated[list[Text], Meta(min_length=1)] | None = None
+    """In place of the job's own; None: the job's own, its settings below made by the agent (ultralytics)."""
+    resume_command: Annotated[list[Text], Meta(min_length=1)] | None = None
+    """In place of the job's own; `{checkpoint}` stands for the file."""
+    image_size: Count | None = None
+    batch: Count | None = None
+    epochs: Count | None = None
+    workers: Annotated[int, Meta(ge=0, le=1024)] | None = None
+    env: dict[str, str] = field(default_factory=dict)
+
+
+class ProfilesSettings(Struct, frozen=True, kw_only=True):
+    """The other ways to run a job."""
+
+    cpu: ProfileSettings = field(default_factory=ProfileSettings)
+
+
 class JobSettings(Struct, frozen=True, kw_only=True):
     """One training that is to be kept alive."""
 
@@ -129,6 +151,8 @@ class JobSettings(Struct, frozen=True, kw_only=True):
     """Settings by the rule's name, checked against its class; `derive.rules_of` makes the rules of them."""
     budget: Budget = field(default_factory=Budget)
     expect: ExpectSettings = field(default_factory=ExpectSettings)
+    remedies: Remedies = field(default_factory=Remedies)
+    profiles: ProfilesSettings = field(default_factory=ProfilesSettings)
 
 
 class AlertSettings(Struct, frozen=True, kw_only=True):

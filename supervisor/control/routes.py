@@ -36,7 +36,9 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 def application(view: View, socket_gid: int) -> Starlette:
     """Return the ASGI application that serves `view`; `socket_gid` is the group whose members may act."""
-    routes = [Route(path, answer, methods=["GET"]) for path, answer in _reading(view).items()]
+    routes = [
+        Route(path, answer, methods=["GET"]) for path, answer in {**_reading(view), **_reading_of_a_job(view)}.items()
+    ]
     routes += [Route(path, answer, methods=["POST"]) for path, answer in _acting(view, socket_gid).items()]
     served = Starlette(
         routes=routes,
@@ -65,6 +67,24 @@ def _reading(view: View) -> dict[str, Endpoint]:
             raise NoSuchIncident(f"no incident {wanted!r} is recorded", "supervisorctl history lists them")
         return answer(found)
 
+    async def remedies(request: Request) -> Response:
+        job, limit = request.query_params.get("job"), whole(request, "limit", 20, INCIDENTS_AT_ONCE)
+        return answer(await asked(view.remedies, job, limit))
+
+    async def doctor(request: Request) -> Response:
+        return answer(types.Doctor(lines=list(await asked(view.doctor))))
+
+    return {
+        "/v1/status": status,
+        "/v1/incidents": incidents,
+        "/v1/incidents/{id}": incident,
+        "/v1/shadows": shadows,
+        "/v1/remedies": remedies,
+        "/v1/doctor": doctor,
+    }
+
+
+def _reading_of_a_job(view: View) -> dict[str, Endpoint]:
     async def checkpoints(request: Request) -> Response:
         job = request.path_params["job"]
         return answer(types.Checkpoints(job=job, checkpoints=list(await asked(view.checkpoints, job))))
@@ -77,18 +97,10 @@ def _reading(view: View) -> dict[str, Endpoint]:
         lines = whole(request, "lines", 100, LINES_AT_ONCE)
         return answer(await asked(view.output, request.path_params["job"], after, attempt, lines))
 
-    async def doctor(request: Request) -> Response:
-        return answer(types.Doctor(lines=list(await asked(view.doctor))))
-
     return {
-        "/v1/status": status,
-        "/v1/incidents": incidents,
-        "/v1/incidents/{id}": incident,
-        "/v1/shadows": shadows,
         "/v1/jobs/{job}/checkpoints": checkpoints,
         "/v1/jobs/{job}/account": account,
         "/v1/jobs/{job}/output": output,
-        "/v1/doctor": doctor,
     }
 
 

@@ -41,6 +41,9 @@ def incident_entry(incident: Incident) -> types.IncidentEntry:
         evidence=incident.evidence,
         reason=incident.reason,
         diagnosis=diagnosis_entry(flag.diagnosis),
+        cause=incident.cause,
+        remedy=incident.remedy,
+        remedy_why=incident.remedy_why,
     )
 
 

@@ -111,6 +111,8 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     gpus: list[str] = field(default_factory=list)
     """PCI addresses; empty: every card."""
     expectations: list[Criterion] = field(default_factory=list)
+    remedies: list[str] = field(default_factory=list)
+    """Remedies in force, each with its cause and what the agent set."""
 
 
 class GpuStatus(Struct, frozen=True, kw_only=True):
@@ -209,6 +211,11 @@ class IncidentEntry(Struct, frozen=True, kw_only=True):
     reason: str | None = None
     """Why it was given up."""
     diagnosis: Diagnosis | None = None
+    cause: str | None = None
+    """What the remedy was chosen by."""
+    remedy: str | None = None
+    """What the next attempt was given."""
+    remedy_why: str | None = None
 
 
 class Diagnosis(Struct, frozen=True, kw_only=True):
@@ -310,6 +317,54 @@ class JobAccount(Struct, frozen=True, kw_only=True):
     last_hour: Spent
 
 
+class RemedyInForce(Struct, frozen=True, kw_only=True):
+    """A remedy that every attempt of a job gets."""
+
+    job: str
+    remedy: str
+    cause: str
+    attempt: int
+    """The first that had it."""
+    what: str
+    """What it does, in words."""
+    said: str | None = None
+    """What the agent told that it set; null where nothing was told."""
+
+
+class RemedyTried(Struct, frozen=True, kw_only=True):
+    """A remedy that a job was given, from `attempt` on."""
+
+    job: str
+    attempt: int
+    at: float
+    cause: str
+    remedy: str
+    step: int | None = None
+    """Where the trouble was."""
+    outcome: str
+    """open, helped, failed, unclear"""
+    settled_at: float | None = None
+    reason: str | None = None
+
+
+class RemedyLearned(Struct, frozen=True, kw_only=True):
+    """What a remedy has come to on this machine against one cause."""
+
+    cause: str
+    remedy: str
+    helped: int
+    failed: int
+
+
+class RemedyReport(Struct, frozen=True, kw_only=True):
+    """Remedies: in force, tried (newest first), and what this machine has learned of them."""
+
+    schema: int = SCHEMA
+    in_force: list[RemedyInForce] = field(default_factory=list)
+    tried: list[RemedyTried] = field(default_factory=list)
+    learned: list[RemedyLearned] = field(default_factory=list)
+
+
 class Output(Struct, frozen=True, kw_only=True):
     """A part of the folded output of a job's newest attempt."""
 
@@ -380,6 +435,7 @@ Answer = (
     | IncidentDetail
     | Checkpoints
     | JobAccount
+    | RemedyReport
     | Output
     | Doctor
     | Accepted

@@ -44,6 +44,10 @@ class View(Protocol):
         """Return where every second of a job's life went."""
         ...
 
+    def remedies(self, job: str | None, limit: int) -> types.RemedyReport:
+        """Return the remedies in force and at most `limit` of those tried, of one job or of all."""
+        ...
+
     def output(self, job: str, after: int | None, attempt: int | None, lines: int) -> types.Output:
         """Return folded output after offset `after` of `attempt`.
 

@@ -1,13 +1,15 @@
 """The account of a job's restarts: what was spent, what progress gave back; it decides nothing.
 
-Restarts in a row without progress are one limit, restarts in a period the other. The first is cleared by progress
-alone: a step further than any attempt came before. A restart of which progress is unknown counts in the second only:
+Restarts in a row without progress are one limit, of all causes together and of each alone, restarts in a period the
+other: causes that take turns share the first and cannot buy endless retries. It is cleared by progress alone: a step
+further than any attempt came before. A restart of which progress is unknown counts in the second only:
 unknown is neither progress nor the lack of it (NVRx, progress_tracker: an unknown scored as 0 first counts as no
 progress and then as a leap).
 """
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass, replace
 
 from supervisor.core.moments import Moment
@@ -17,14 +19,22 @@ from supervisor.core.moments import Moment
 class Budget:
     """Limits of restarts, from `[jobs.NAME.budget]`."""
 
-    restarts: int = 5
-    """Restarts in a row without progress."""
+    restarts: int = 10
+    """Restarts in a row without progress, whatever their causes."""
+    restarts_per_cause: int = 6
+    """Restarts in a row without progress that one cause may take of these."""
     restarts_per_period: int = 30
     period_s: float = 86400.0
     settle_s: float = 600.0
     """An attempt that ends sooner and was never seen to step made no progress; of a longer one nothing is known."""
     backoff_s: tuple[float, ...] = (0.0, 5.0, 30.0, 120.0, 600.0)
     """Wait before the n-th restart in a row without progress; the last value goes on."""
+    jitter_fraction: float = 0.1
+    """Share of the wait that is left out by chance, so that jobs that fell together do not start together."""
+    never_retry_exit_codes: tuple[int, ...] = ()
+    """Statuses after which the job is given up."""
+    always_retry_exit_codes: tuple[int, ...] = ()
+    """Statuses after which it is restarted whatever was spent; such a restart spends nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +45,10 @@ class Ledger:
     """Restarts ever made that counted."""
     in_a_row: int = 0
     """Restarts since the last progress."""
+    causes: tuple[tuple[str, int], ...] = ()
+    """The same, by cause."""
+    free_in_a_row: int = 0
+    """Restarts since the last progress that spend nothing; they wait all the same."""
     recent_unix_s: tuple[float, ...] = ()
     """When the restarts of the last period were made; Unix seconds, for they must outlive a reboot."""
     furthest_step: int | None = None
@@ -44,33 +58,52 @@ class Ledger:
         """Return the account after a step: progress beyond the furthest clears the restarts in a row."""
         if self.furthest_step is not None and step <= self.furthest_step:
             return self
-        return replace(self, furthest_step=step, in_a_row=0)
+        return replace(self, furthest_step=step, in_a_row=0, causes=(), free_in_a_row=0)
 
-    def restarted(self, at: Moment, budget: Budget, *, progress_known: bool) -> Ledger:
+    def rescaled(self, factor: float) -> Ledger:
+        """Return the account with steps counted anew: an epoch has `factor` times as many of them now."""
+        if self.furthest_step is None:
+            return self
+        return replace(self, furthest_step=round(self.furthest_step * factor))
+
+    def restarted_free(self) -> Ledger:
+        """Return the account after a restart that spends nothing."""
+        return replace(self, free_in_a_row=self.free_in_a_row + 1)
+
+    def restarted(self, at: Moment, budget: Budget, *, progress_known: bool, cause: str = "") -> Ledger:
         """Return the account after a restart that counts."""
+        by_cause = dict(self.causes)
+        if progress_known and cause:
+            by_cause[cause] = by_cause.get(cause, 0) + 1
         kept = tuple(one for one in self.recent_unix_s if 0 <= at.unix_s - one < budget.period_s)
         return replace(
             self,
             total=self.total + 1,
             in_a_row=self.in_a_row + (1 if progress_known else 0),
+            causes=tuple(by_cause.items()),
             recent_unix_s=(*kept, at.unix_s),
         )
 
     def forgiven(self) -> Ledger:
         """Return the account after a person started the job anew: their word clears what was spent."""
-        return replace(self, in_a_row=0, recent_unix_s=())
+        return replace(self, in_a_row=0, causes=(), free_in_a_row=0, recent_unix_s=())
 
-    def spent(self, at: Moment, budget: Budget) -> str | None:
-        """Return why no further restart is allowed, or None where one is."""
+    def spent(self, at: Moment, budget: Budget, cause: str = "") -> str | None:
+        """Return why no further restart is allowed after `cause`, or None where one is."""
         if self.in_a_row >= budget.restarts:
             return f"{self.in_a_row} restarts in a row brought no progress (budget {budget.restarts})"
+        of_cause = dict(self.causes).get(cause, 0)
+        if of_cause >= budget.restarts_per_cause:
+            limit = f"budget {budget.restarts_per_cause} a cause"
+            return f"{of_cause} restarts in a row after {cause} brought no progress ({limit})"
         recent = sum(1 for one in self.recent_unix_s if 0 <= at.unix_s - one < budget.period_s)
         if recent >= budget.restarts_per_period:
             return f"{recent} restarts within {budget.period_s / 3600:.1f} h (budget {budget.restarts_per_period})"
         return None
 
-    def backoff_s(self, budget: Budget) -> float:
-        """Return how long the next restart has to wait."""
+    def backoff_s(self, budget: Budget, seed: str = "") -> float:
+        """Return how long the next restart has to wait; the same `seed` gives the same chance."""
         if not budget.backoff_s:
             return 0.0
-        return budget.backoff_s[min(self.in_a_row, len(budget.backoff_s) - 1)]
+        wait_s = budget.backoff_s[min(self.in_a_row + self.free_in_a_row, len(budget.backoff_s) - 1)]
+        return wait_s * (1.0 - budget.jitter_fraction * zlib.crc32(seed.encode()) / 2**32)

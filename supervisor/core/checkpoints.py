@@ -98,22 +98,30 @@ def of_this_training(checkpoints: Iterable[Checkpoint], began_unix_s: float | No
     return tuple(one for one in checkpoints if began_unix_s is None or one.saved_unix_s >= began_unix_s)
 
 
+def older(one: Checkpoint, other: Checkpoint | None) -> bool:
+    """Whether `one` comes before `other` in the training; where there is no other, every one does."""
+    return other is None or (one.key != other.key and newest_first((one, other))[0].key == other.key)
+
+
 def choose(
     checkpoints: Iterable[Checkpoint],
     trouble_unix_s: float | None = None,
     trouble_step: int | None = None,
     *,
     began_unix_s: float | None = None,
+    older_than: Checkpoint | None = None,
 ) -> ResumePoint:
     """Choose where a retry resumes: the newest proven checkpoint of this training that is older than the trouble.
 
     Where nothing was ever saved the training begins anew, which loses nothing that could be had. Where something was
-    saved and none of it can be trusted, the answer is nowhere: beginning anew would hide that loss.
+    saved and none of it can be trusted, the answer is nowhere: beginning anew would hide that loss. One that is older
+    than `older_than` is taken before the others, as far as there is one.
     """
     everything = of_this_training(checkpoints, began_unix_s)
     if not everything:
         return ResumePoint(checkpoint=None, possible=True, reason="no checkpoint was saved yet: from the beginning")
-    for one in before_trouble(everything, trouble_unix_s, trouble_step):
+    sound = before_trouble(everything, trouble_unix_s, trouble_step)
+    for one in sorted(sound, key=lambda one: not older(one, older_than)):
         if one.verdict is Verdict.PROVEN:
             return ResumePoint(checkpoint=one, possible=True, reason=f"newest proven checkpoint: {one.path}")
     return ResumePoint(checkpoint=None, possible=False, reason=_why_none(everything, trouble_unix_s, trouble_step))

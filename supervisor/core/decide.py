@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from supervisor.core import decisions as de
+from supervisor.core.causes import CARD_LOST, SLOW_START, cause_of
+from supervisor.core.choosing import Ground, back_to, choose
 from supervisor.core.flags import SHADOW, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.job import ALIVE, LAUNCH, UNKILLABLE, Attempt, Job, Phase, StopOrder, Wish
@@ -18,6 +20,8 @@ from supervisor.core.rules import Rule
 
 STOP_SLACK_S = 10.0
 """Time for evidence and signalling on top of the training's own limits, before SIGKILL."""
+
+NOTHING_KNOWN = Ground()
 
 
 def judge(rules: Iterable[Rule], history: History) -> tuple[RedFlag, ...]:
@@ -33,14 +37,17 @@ def _asked(rule: Rule, history: History) -> RedFlag | None:
     return replace(flag, shadow=True)
 
 
-def decide(job: Job, flags: Sequence[RedFlag], now: Moment, *, launch_allowed: bool = True) -> de.Decision | None:
+def decide(
+    job: Job, flags: Sequence[RedFlag], now: Moment, *, launch_allowed: bool = True, ground: Ground = NOTHING_KNOWN
+) -> de.Decision | None:
     """Return the next decision about `job`, or None where all is as it should be.
 
     `flags` are the conclusions of the rules about the present attempt, worst first. `launch_allowed` is False while
-    the daemon is shutting down or the machine is in no state to start anything (a full disk).
+    the daemon is shutting down or the machine is in no state to start anything (a full disk). `ground` is what of the
+    machine decides which remedies there are.
     """
     if job.phase in ALIVE and job.attempt is not None:
-        return _alive(job, job.attempt, flags, now)
+        return _alive(job, job.attempt, flags, now, ground)
     if job.wish is Wish.STOP and job.phase in (Phase.PENDING, Phase.BACKOFF):
         return de.Finish(at=now, job=job.name, attempt=job.number, reason="stopped by its user", by_user=True)
     if not launch_allowed or job.shutting_down:
@@ -64,9 +71,9 @@ def _after_backoff(job: Job, now: Moment) -> de.Decision | None:
     return de.Launch(at=now, job=job.name, attempt=job.number + 1, resume_from=point.checkpoint, reason=point.reason)
 
 
-def _alive(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment) -> de.Decision | None:
+def _alive(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment, ground: Ground) -> de.Decision | None:
     if attempt.over:
-        return _settle(job, attempt, flags, now)
+        return _settle(job, attempt, flags, now, ground)
     if job.stop is not None and job.phase is Phase.STOPPING:
         return _deadline(job, job.stop, now)
     if job.phase is Phase.KILLING:
@@ -76,7 +83,16 @@ def _alive(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment) ->
         flag = worst(flags)
         save = flag is None or flag.can_save
         return de.Stop(at=now, job=job.name, attempt=attempt.number, reason=asked, save=save, flag=flag)
-    return _on_flags(job, attempt, flags, now)
+    return _on_flags(job, attempt, flags, now) or _back_to_card(job, attempt, now, ground)
+
+
+def _back_to_card(job: Job, attempt: Attempt, now: Moment, ground: Ground) -> de.Stop | None:
+    """Plan a restart, at a step's end and saved, where a training on the CPU has its card again."""
+    card = back_to(job.course, job.limits.remedies, ground, now.seconds_since(attempt.launched_at))
+    if card is None or job.phase is not Phase.RUNNING:
+        return None
+    reason = f"{card} has answered for {job.limits.remedies.back_after_s:.0f} s again: from the CPU back to it"
+    return de.Stop(at=now, job=job.name, attempt=attempt.number, reason=reason, save=True, takes_back="cpu_profile")
 
 
 def _asked_to_end(job: Job) -> str | None:
@@ -149,7 +165,7 @@ def worst(flags: Iterable[RedFlag | None]) -> RedFlag | None:
     )
 
 
-def _settle(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment) -> de.Decision:
+def _settle(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment, ground: Ground) -> de.Decision:
     """Decide about an attempt of which nothing runs any more."""
     number, stop = attempt.number, job.stop
     if job.wish is Wish.STOP:
@@ -162,7 +178,7 @@ def _settle(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment) -
         )
     cause = worst((stop.flag if stop else None, _not_launched(attempt, now), *flags))
     if cause is not None:
-        return _again(job, attempt, cause, now)
+        return _again(job, attempt, cause, now, ground)
     return _untold(job, flags, now) or _ended(job, attempt, now)
 
 
@@ -178,13 +194,54 @@ def _not_launched(attempt: Attempt, now: Moment) -> RedFlag | None:
     return RedFlag(rule=LAUNCH, severity=Severity.CRITICAL, at=now, message=message)
 
 
-def _again(job: Job, attempt: Attempt, flag: RedFlag, now: Moment) -> de.Decision:
-    spent = job.ledger.spent(now, job.limits.budget)
+def _again(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, ground: Ground) -> de.Decision:
+    """Retry with the next remedy for the cause, unless budget, exit status or remedies say that there is no sense."""
+    number, budget, cause = attempt.number, job.limits.budget, cause_of(flag)
+    code = attempt.exit.code if attempt.exit is not None and job.stop is None else None
+    not_before = now.plus(job.ledger.backoff_s(budget, f"{job.name} {number}"))
+    if code is not None and code in budget.always_retry_exit_codes:
+        return de.Retry(
+            at=now,
+            job=job.name,
+            attempt=number,
+            reason=flag.message,
+            not_before=not_before,
+            flag=flag,
+            counts=False,
+            cause=cause,
+        )
+    step = _place_of(attempt, flag, cause)
+    choice = choose(job.course.failed(cause, now), job.limits.remedies, job.ended(cause, step), ground)
+    spent = job.ledger.spent(now, budget, cause) or (choice.reason if choice.remedy is None else None)
+    if code is not None and code in budget.never_retry_exit_codes:
+        spent = f"status {code} is never retried (budget.never_retry_exit_codes)"
     if spent is not None:
-        reason = f"{spent}; last: {flag.message}"
-        return de.GiveUp(at=now, job=job.name, attempt=attempt.number, reason=reason, flag=flag)
-    not_before = now.plus(job.ledger.backoff_s(job.limits.budget))
-    return de.Retry(at=now, job=job.name, attempt=attempt.number, reason=flag.message, not_before=not_before, flag=flag)
+        return de.GiveUp(at=now, job=job.name, attempt=number, reason=f"{spent}; last: {flag.message}", flag=flag)
+    return de.Retry(
+        at=now,
+        job=job.name,
+        attempt=number,
+        reason=flag.message,
+        not_before=not_before,
+        flag=flag,
+        cause=cause,
+        remedy=choice.remedy,
+        why=choice.reason,
+        step=step,
+        card=choice.card or (flag.subject.split(" ")[0] or None if cause == CARD_LOST else None),
+    )
+
+
+def _place_of(attempt: Attempt, flag: RedFlag, cause: str) -> int | None:
+    """Return the step at which a trouble came, None where none is known.
+
+    A start that came to no step stands where it was resumed: the same start hangs at the same place.
+    """
+    if flag.since_step is not None:
+        return flag.since_step
+    if attempt.last_step is None and cause == SLOW_START:
+        return attempt.resume_from.step if attempt.resume_from is not None else 0
+    return attempt.last_step
 
 
 def _ended(job: Job, attempt: Attempt, now: Moment) -> de.Decision:

@@ -51,6 +51,8 @@ class Stop:
     reason: str
     save: bool
     flag: RedFlag | None = None
+    takes_back: str | None = None
+    """The remedy that is not wanted any more: the reason of a planned restart without a flag."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,15 @@ class Retry:
     flag: RedFlag | None = None
     counts: bool = True
     """Whether it spends the budget; a restart that somebody asked for does not."""
+    cause: str | None = None
+    """What the remedy is against; None where nothing was wrong."""
+    remedy: str | None = None
+    why: str | None = None
+    """Why this remedy, for a person."""
+    step: int | None = None
+    """Where the trouble was that the remedy is against."""
+    card: str | None = None
+    """PCI address that the remedy is about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -196,6 +196,7 @@ class Word(Enum):
     WORKERS = "workers"
     PRECISION = "precision"
     EPOCH_END = "epoch_end"
+    REMEDY_APPLIED = "remedy_applied"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ numbers they need; a test holds the three against each other.
 
 STATE/jobs/JOB/ATTEMPT/
     launch.json     daemon -> shim     {"version": 1, "job", "attempt", "argv", "cwd", "env", "grace_s", "save_s"}
+    remedies.json   daemon -> agent    {"version": 1, "settings": {NAME: {"value", "remedies"}}}; absent without any
     shim.json       shim -> daemon     {"version": 1, "pid", "start_ticks", "boot_id", "training_pid",
                                         "training_start_ticks", "started_unix_s"}
     exit.json       shim -> daemon     {"version": 1, "exit_code", "signal", "error", "max_rss_bytes", "user_s",
@@ -23,7 +24,7 @@ the shim for as long as anything of the attempt runs.
 
 Fields of agent.jsonl beside the common ones, by event:
     alive             python, argv
-    claimed           rank, world_size
+    claimed           rank, world_size, torch (its version, or null where it was not met)
     plan              framework, version, epochs, start_epoch, batches_per_epoch, save_dir, device, model, batch,
                       image_size, torch
     checkpoint_saved  paths (list), epoch, step, requested (bool)
@@ -39,6 +40,7 @@ Fields of agent.jsonl beside the common ones, by event:
                       iterable, ended (true once they are let go)
     precision         asked, used ("half", "bfloat16", "single"), why, device
     epoch_end         epoch, fitness, metrics (object), train_loss, val_loss; null is a number that was not finite
+    remedy_applied    setting, remedies (list), set (what it came to, for people)
 The stage is in the recorder's header, not here.
 
 recorder.bin: a header page, then a ring of records, all little-endian. `head` counts the records ever written; record
@@ -51,6 +53,7 @@ from __future__ import annotations
 import struct
 
 LAUNCH = "launch.json"
+REMEDIES = "remedies.json"
 SHIM = "shim.json"
 EXIT = "exit.json"
 RECORDER = "recorder.bin"

@@ -12,12 +12,15 @@ from typing_extensions import assert_never
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
+from supervisor.core.causes import cause_of
 from supervisor.core.checkpoints import ResumePoint
+from supervisor.core.course import Course
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.incident import Incident
 from supervisor.core.job import ALIVE, ENDED, UNKILLABLE, Attempt, Job, Move, Phase, RetryPlan, StopOrder, Wish
 from supervisor.core.moments import Moment
 from supervisor.core.readings import FaultClass, Stage, StepRecord
+from supervisor.core.treatment import heard, past_the_trouble, spent, taken_back, treated
 
 _BEGINNING = ResumePoint(checkpoint=None, possible=True, reason="asked to start from the beginning")
 
@@ -44,6 +47,8 @@ def _attempt_event(job: Job, attempt: Attempt, event: ev.AttemptEvent) -> Job:
         case ev.StepsMade():
             return _stepped(job, attempt, event)
         case ev.AgentSaid() | ev.StageEntered():
+            job = heard(job, attempt, event) if isinstance(event, ev.AgentSaid) else job
+            attempt = job.attempt or attempt
             return replace(job, attempt=replace(attempt, train_ended=_train_ended(attempt, event)))
         case ev.EvidenceTaken() | ev.Signalled() | ev.ResumePointFound():
             return _answered(job, event)
@@ -127,7 +132,8 @@ def _started(job: Job, event: ev.Asked) -> Job:
         return replace(job, retry=replace(job.retry, not_before=event.at, resume_point=point))
     if job.phase not in ENDED:
         return job
-    job = replace(job, ledger=job.ledger.forgiven())
+    course = Course() if event.fresh else job.course.forgiven(job.number)
+    job = replace(job, ledger=job.ledger.forgiven(), course=course)
     if event.fresh or job.phase is Phase.FINISHED or job.attempt is None:
         return replace(job.moved(Move.WAKE, event.at, reason), retry=None)
     plan = job.retry or RetryPlan(not_before=event.at, reason=reason)
@@ -142,6 +148,7 @@ def _stepped(job: Job, attempt: Attempt, event: ev.StepsMade) -> Job:
     first, last = event.records[0], event.records[-1]
     furthest = max(one.step for one in event.records)
     job = replace(job, attempt=_with_steps(attempt, first, last), ledger=job.ledger.stepped(furthest))
+    job = past_the_trouble(job, furthest, event.at)
     if job.incident and not job.incident.closed and job.incident.attempt < attempt.number:
         job = replace(job, incident=job.incident.stepping_again(first.at))
     return job.moved(Move.STEP, event.at) if job.phase is Phase.STARTING else job
@@ -179,7 +186,7 @@ def after_decision(job: Job, decision: de.Decision) -> Job:
         case de.Stop():
             moved = job.moved(Move.STOP, decision.at, decision.reason)
             order = StopOrder(at=decision.at, reason=decision.reason, save=decision.save, flag=decision.flag)
-            return _with_incident(replace(moved, stop=order), decision.flag, "stop")
+            return _with_incident(replace(taken_back(moved, decision), stop=order), decision.flag, "stop")
         case de.Kill():
             moved = job.moved(Move.KILL, decision.at, decision.reason)
             order = job.stop or StopOrder(at=decision.at, reason=decision.reason, save=False)
@@ -205,6 +212,7 @@ def _launched(job: Job, decision: de.Launch) -> Job:
         incident=_relaunched(job, decision),
         open_flags=frozenset(),
         shadows=frozenset(),
+        course=job.course.launched(),
         restart_asked=False,
         fresh_asked=False,
         began_unix_s=decision.at.unix_s if fresh else job.began_unix_s,
@@ -227,8 +235,16 @@ def _given_up(job: Job, decision: de.GiveUp) -> Job:
     incident = moved.incident
     if incident and not incident.closed:
         incident = replace(incident, outcome="gave_up", reason=decision.reason)
+    course = job.course if decision.flag is None else job.course.failed(cause_of(decision.flag), decision.at)
     return replace(
-        moved, stop=None, retry=plan, incident=incident, restart_asked=False, fresh_asked=False, unkillable=False
+        moved,
+        stop=None,
+        retry=plan,
+        course=course,
+        incident=incident,
+        restart_asked=False,
+        fresh_asked=False,
+        unkillable=False,
     )
 
 
@@ -237,9 +253,8 @@ def _plan(job: Job, flag: RedFlag | None, not_before: Moment, reason: str) -> Re
     flag = flag or (job.stop.flag if job.stop else None)
     if flag is None or flag.since is None:
         return RetryPlan(not_before=not_before, reason=reason)
-    return RetryPlan(
-        not_before=not_before, reason=reason, trouble_unix_s=flag.since.unix_s, trouble_step=flag.since_step
-    )
+    step = None if job.renumbered else flag.since_step
+    return RetryPlan(not_before=not_before, reason=reason, trouble_unix_s=flag.since.unix_s, trouble_step=step)
 
 
 def _retried(job: Job, decision: de.Retry) -> Job:
@@ -247,22 +262,10 @@ def _retried(job: Job, decision: de.Retry) -> Job:
     plan = _plan(job, decision.flag, decision.not_before, decision.reason)
     if job.fresh_asked:
         plan = replace(plan, resume_point=_BEGINNING)
-    ledger = job.ledger
-    if decision.counts:
-        ledger = ledger.restarted(decision.at, job.limits.budget, progress_known=_progress_known(job, decision.at))
-    return replace(moved, stop=None, retry=plan, ledger=ledger, unkillable=False)
-
-
-def _progress_known(job: Job, at: Moment) -> bool:
-    """Whether it can be said that the attempt made progress or made none.
-
-    An attempt that was never seen to step may have worked for hours without a hook; one that died young has not.
-    """
-    attempt = job.attempt
-    if attempt is None or attempt.launch_error is not None or attempt.last_step is not None:
-        return True
-    young = at.seconds_since(attempt.launched_at) < job.limits.budget.settle_s
-    return young or job.ledger.furthest_step is not None
+    elif decision.remedy == "older_generation" and job.attempt is not None:
+        plan = replace(plan, older_than=job.attempt.resume_from)
+    moved = treated(moved, decision)
+    return replace(moved, stop=None, retry=plan, ledger=spent(job, decision), unkillable=False)
 
 
 def _finished(job: Job, decision: de.Finish) -> Job:
@@ -271,9 +274,11 @@ def _finished(job: Job, decision: de.Finish) -> Job:
     if incident and not incident.closed:
         incident = replace(incident, outcome="stopped")
     plan = _plan(job, decision.flag, decision.at, decision.reason) if decision.by_user else None
+    course = job.course.unclear(decision.at) if decision.by_user else job.course.helped(decision.at)
     return replace(
         moved,
         stop=None,
+        course=course,
         retry=job.retry or plan,
         incident=incident,
         restart_asked=False,

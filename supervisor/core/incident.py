@@ -33,6 +33,11 @@ class Incident:
     evidence: str | None = None
     reason: str | None = None
     """Why it was given up."""
+    cause: str | None = None
+    """What remedies were chosen by."""
+    remedy: str | None = None
+    """What the next attempt was given."""
+    remedy_why: str | None = None
 
     def relaunched(self, checkpoint: Checkpoint | None) -> Incident:
         """Return it once the next attempt was started from `checkpoint`, or from the beginning."""

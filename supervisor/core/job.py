@@ -16,10 +16,13 @@ from enum import Enum
 
 from supervisor.core.budget import Budget, Ledger
 from supervisor.core.checkpoints import Checkpoint, ResumePoint
+from supervisor.core.choosing import Ended
+from supervisor.core.course import Course
 from supervisor.core.flags import RedFlag
 from supervisor.core.incident import Incident
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus
+from supervisor.core.remedies import Remedies
 
 
 class Wish(Enum):
@@ -109,6 +112,7 @@ class Limits:
     kill_wait_s: float = 10.0
     """From SIGKILL until a process that is still there is called unkillable."""
     budget: Budget = field(default_factory=Budget)
+    remedies: Remedies = field(default_factory=Remedies)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +131,8 @@ class Attempt:
     loss: float | None = None
     train_ended: bool = False
     """Whether the training said that it came to its end; its process may go on and may still crash."""
+    patched: bool = False
+    """Whether the agent replaced its Conv2d."""
     exit: ExitStatus | None = None
     host_lost: str | None = None
     launch_error: str | None = None
@@ -168,6 +174,8 @@ class RetryPlan:
     resume_point: ResumePoint | None = None
     trouble_unix_s: float | None = None
     trouble_step: int | None = None
+    older_than: Checkpoint | None = None
+    """Where there is one, a checkpoint older than this is resumed from: the remedy is an older generation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +202,15 @@ class Job:
     unkillable: bool = False
     miopen_failed: bool = False
     """MIOpen has failed in this job: `conv2d = "auto"` patches from now on."""
+    course: Course = field(default_factory=Course)
+    """The remedies that were tried, and those in force."""
+    framework: str | None = None
+    """Who trains, as the agent told in a plan: `ultralytics`."""
+    torch: bool = False
+    """Whether the agent met torch in a training of this job."""
+    batches_per_epoch: int | None = None
+    renumbered: bool = False
+    """Whether an epoch once had another number of steps: steps of then and now cannot be compared."""
     restart_asked: bool = False
     fresh_asked: bool = False
     """The restart that was asked is one from the beginning."""
@@ -214,3 +231,15 @@ class Job:
     def number(self) -> int:
         """Number of the present or last attempt; 0 before the first."""
         return self.attempt.number if self.attempt else 0
+
+    def ended(self, cause: str, step: int | None) -> Ended:
+        """Return what decides about the remedy, once its attempt ended by `cause` at `step`."""
+        attempt = self.attempt
+        return Ended(
+            cause=cause,
+            step=step,
+            framework=self.framework,
+            torch=self.torch or self.framework is not None,
+            patched=attempt is not None and attempt.patched,
+            resumed=attempt is not None and attempt.resume_from is not None,
+        )

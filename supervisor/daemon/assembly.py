@@ -22,8 +22,9 @@ from supervisor.core.job import ALIVE, Job, Phase, Wish
 from supervisor.core.moments import Moment
 from supervisor.daemon.announce import Announcer
 from supervisor.daemon.attempt_watch import AttemptWatch, Clock
-from supervisor.daemon.cards import CardsUsed
+from supervisor.daemon.cards import CardsAnswering, CardsUsed
 from supervisor.daemon.checkpoint_watch import CheckpointWatch
+from supervisor.daemon.ground import Grounds
 from supervisor.daemon.hands import DoingHands, Means
 from supervisor.daemon.inbox import Inbox
 from supervisor.daemon.loop import Dossier, Loop
@@ -80,6 +81,9 @@ class Assembly:
         self.kernel = self._kernel_log()
         self.uevents = self._uevents()
         self.loop.may_launch = self.may_launch
+        answering = CardsAnswering()
+        self.loop.each_turn.append(lambda event, _: answering.take(event))
+        self.loop.ground = Grounds(lambda: self.settings, self.loop.dossiers, answering, self.store.experience).of
         self.telemetry.live = self._live
 
     def _seeker(self) -> Seeker:
@@ -102,6 +106,7 @@ class Assembly:
             settings=lambda name: self.settings.jobs[name],
             evidence=self.evidence,
             gfx_versions=self.cards.gfx_versions,
+            visible=self.cards.visible,
             output_limit_bytes=lambda: self.settings.retention.output_limit_mb * 1_000_000,
             with_agent=lambda: self.settings.supervisor.agent,
             group=group,

@@ -1,9 +1,37 @@
-"""Which of the machine's cards a job runs on, and what they are; it reads no card itself."""
+"""Which of the machine's cards a job runs on, what they are, and which answer; it reads no card itself."""
 
 from __future__ import annotations
 
 from supervisor.config.settings import JobSettings
+from supervisor.core import events as ev
+from supervisor.core.moments import Moment
+from supervisor.daemon.treated import Visible
 from supervisor.daemon.view import Newest
+
+NVIDIA = ("nvml", "nvidia-smi")
+GAP_S = 10.0
+"""A card that was not heard of for so long did not answer."""
+
+
+class CardsAnswering:
+    """Knows since when each card has answered without a gap."""
+
+    def __init__(self) -> None:
+        self._heard: dict[str, tuple[Moment, Moment]] = {}
+
+    def take(self, event: ev.Event) -> None:
+        """Take in an event."""
+        for one in event.readings if isinstance(event, ev.GpusRead) else ():
+            since, last = self._heard.get(one.gpu, (one.at, one.at))
+            self._heard[one.gpu] = (one.at if one.at.seconds_since(last) > GAP_S else since, one.at)
+
+    def answering_s(self, now: Moment) -> tuple[tuple[str, float], ...]:
+        """Return for how long each card that answers has done so, in the order of addresses."""
+        return tuple(
+            (gpu, now.seconds_since(since))
+            for gpu, (since, last) in sorted(self._heard.items())
+            if now.seconds_since(last) <= GAP_S
+        )
 
 
 class CardsUsed:
@@ -31,3 +59,21 @@ class CardsUsed:
         used = self.used_by(settings)
         readings = self._newest.gpus.values()
         return tuple(one.gfx_version for one in readings if one.gfx_version and (not used or one.gpu in used))
+
+    def visible(self, card: str | None) -> Visible | None:
+        """Return how a training is shown one card alone; None for none, and for one that never answered.
+
+        AMD's cards are counted by ROCr in the order of their addresses and hidden below HIP, so that the training
+        still finds its card as the first. ultralytics sets CUDA_VISIBLE_DEVICES itself, to the device that it is given:
+        for NVIDIA's cards that is the card's own number.
+        """
+        reading = self._newest.gpus.get(card) if card is not None else None
+        if reading is None:
+            return None
+        nvidia = reading.source in NVIDIA
+        mine = sorted(gpu for gpu, one in self._newest.gpus.items() if (one.source in NVIDIA) == nvidia)
+        number = str(mine.index(reading.gpu))
+        if nvidia:
+            env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": number}
+            return Visible(env=env, device=number)
+        return Visible(env={"ROCR_VISIBLE_DEVICES": number}, device="0")

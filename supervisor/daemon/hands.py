@@ -20,13 +20,12 @@ from supervisor.config.settings import JobSettings
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core import folder as fo
-from supervisor.core.checkpoints import Checkpoint
 from supervisor.core.history import History
 from supervisor.core.job import Job
-from supervisor.core.miopen import conv2d_algorithm
 from supervisor.daemon.attempt_watch import AttemptWatch, Clock, Followed
 from supervisor.daemon.begin import begin
 from supervisor.daemon.seeker import Seeker
+from supervisor.daemon.treated import Visible, treated
 from supervisor.runner import evidence
 from supervisor.runner.attempt import agent_path, compose_env, prepare, read_shim
 from supervisor.runner.launcher import LAUNCH_LIMIT_S, Launcher, LaunchError
@@ -52,6 +51,8 @@ class Means:
     evidence: Callable[[Job, History | None], evidence.EvidenceFacts]
     """Called in the deciding thread only."""
     gfx_versions: Callable[[JobSettings], tuple[str, ...]]
+    visible: Callable[[str | None], Visible | None]
+    """How a training is shown the card of that address alone."""
     output_limit_bytes: Callable[[], int]
     with_agent: Callable[[], bool]
     group: int | None
@@ -134,28 +135,30 @@ class DoingHands:
 
     def _prepare(self, decision: de.Launch, job: Job) -> Path:
         settings, means = self._means.settings(job.name), self._means
-        checkpoint = decision.resume_from
-        conv2d = conv2d_algorithm(settings.conv2d, means.gfx_versions(settings), miopen_failed=job.miopen_failed)
+        checkpoint, planned = decision.resume_from, conv2d_environment(settings)
+        launch = treated(settings, job, checkpoint, means.gfx_versions(settings), means.visible(job.course.card))
         return prepare(
             means.state,
             job.name,
             decision.attempt,
-            argv=command_of(settings, checkpoint),
+            argv=launch.argv,
             cwd=settings.cwd or str(self.folder(job.name, decision.attempt)),
             env=compose_env(
                 job=job.name,
                 number=decision.attempt,
                 folder=self.folder(job.name, decision.attempt),
-                env=settings.env,
+                env=launch.env,
                 inherited=os.environ,
                 agent=agent_path() if means.with_agent() else None,
-                conv2d=conv2d,
-                conv2d_settings=conv2d_environment(settings),
+                conv2d=launch.conv2d,
+                # What a remedy set of them for this attempt counts.
+                conv2d_settings={name: launch.env.get(name, value) for name, value in planned.items()},
                 resume_from=checkpoint.path if checkpoint else None,
             ),
             grace_s=settings.grace_s,
             save_s=settings.save_s,
             group=means.group,
+            remedies=launch.remedies if means.with_agent() else None,
         )
 
     def _stop(self, decision: de.Stop, facts: evidence.EvidenceFacts | None, incident: str) -> None:
@@ -203,10 +206,3 @@ def _ended_without_evidence(decision: de.Retry | de.GiveUp, job: Job) -> bool:
     """Whether an attempt ended of itself: nobody stopped it, so nobody took evidence before."""
     incident = job.incident
     return incident is not None and incident.attempt == decision.attempt and incident.decision in ("retry", "give_up")
-
-
-def command_of(settings: JobSettings, checkpoint: Checkpoint | None) -> list[str]:
-    """Return the command of an attempt; `{checkpoint}` in the resume command stands for the file."""
-    if checkpoint is None or settings.resume.command is None:
-        return list(settings.command)
-    return [word.replace("{checkpoint}", checkpoint.path) for word in settings.resume.command]

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
+from supervisor.core.choosing import Ground
 from supervisor.core.decide import decide, judge
 from supervisor.core.expectations import Expectation
 from supervisor.core.flags import Severity
@@ -109,6 +110,7 @@ class Loop:
         self.dossiers: dict[str, Dossier] = {}
         self.turned_at: Moment = clock.now()
         self.may_launch: Callable[[], bool] = lambda: True
+        self.ground: Callable[[Dossier, Moment], Ground] = lambda _dossier, _now: Ground()
         self.each_turn: list[Callable[[ev.Event, Moment], None]] = []
         self._offset_s: float | None = None
 
@@ -195,13 +197,14 @@ class Loop:
             if history is not None:
                 history.troubled = any(flag.severity is Severity.CRITICAL for flag in flags)
             dossier.job = after_flags(dossier.job, flags)
-            decision = decide(dossier.job, flags, now, launch_allowed=self.may_launch())
+            ground = self.ground(dossier, now)
+            decision = decide(dossier.job, flags, now, launch_allowed=self.may_launch(), ground=ground)
             if decision is None:
                 return
             before = dossier.job
             dossier.job = after_decision(before, decision)
             if isinstance(decision, de.Launch):
-                dossier.history = History(now=now, launched_at=now, gpus_used=dossier.gpus_used)
+                dossier.history = _window(dossier, now, now)
                 dossier.agent_offset = 0
                 dossier.setting = None
             self._record.decision(before, dossier.job, decision)
@@ -253,12 +256,20 @@ def _tell(decision: de.Decision) -> None:
     log.log(level, "decision.%s", name, extra={"fields": fields})
 
 
+def _window(dossier: Dossier, now: Moment, launched_at: Moment) -> History:
+    """Return an empty history of an attempt, on the card that a remedy moved it to or on none."""
+    course = dossier.job.course
+    gpus_used = dossier.gpus_used if course.card is None else (course.card,)
+    device = "cpu" if course.has("cpu_profile") else None
+    return History(now=now, launched_at=launched_at, gpus_used=gpus_used, device=device)
+
+
 def seeded(dossier: Dossier, records: Iterable[StepRecord], now: Moment) -> None:
     """Give a re-adopted attempt the history that the daemon before this one had."""
     job = dossier.job
     if job.attempt is None:
         return
-    history = History(now=now, launched_at=job.attempt.launched_at, gpus_used=dossier.gpus_used)
+    history = _window(dossier, now, job.attempt.launched_at)
     past = tuple(records)
     if past:
         history.add(ev.StepsMade(at=now, job=job.name, attempt=job.attempt.number, records=past))

@@ -79,7 +79,8 @@ class StoreRecord:
 
     def job(self, before: Job, after: Job, event: ev.Event) -> None:
         """Keep how an event changed a job."""
-        if isinstance(event, ev.StepsMade) and before.phase is after.phase and before.incident == after.incident:
+        told = before.incident != after.incident or before.course != after.course
+        if isinstance(event, ev.StepsMade) and before.phase is after.phase and not told:
             self._moved[after.name] = after
             return
         self._changed(before, after)
@@ -100,6 +101,10 @@ class StoreRecord:
     def _changed(self, before: Job, after: Job) -> None:
         self._moved[after.name] = after
         self._save_moved()
+        known = before.course.trials
+        for trial in after.course.trials if after.course.trials is not known else ():
+            if trial not in known:
+                self._store.save_trial(after.name, trial)
         earlier = before.incident
         if earlier is not None and not earlier.closed and after.incident and after.incident.id != earlier.id:
             self._store.save_incident(earlier.overtaken())

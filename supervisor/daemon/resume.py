@@ -19,6 +19,7 @@ from supervisor.core.checkpoints import (
     before_trouble,
     choose,
     of_this_training,
+    older,
 )
 
 Prove = Callable[[Path], Checkpoint]
@@ -38,6 +39,8 @@ class Search:
     batches_per_epoch: int | None
     began_unix_s: float | None = None
     """When the training was last started from the beginning; what is older belongs to another run."""
+    older_than: Checkpoint | None = None
+    """One that is older than this is looked for before the others."""
 
 
 def fingerprint(path: Path) -> Fingerprint | None:
@@ -94,7 +97,7 @@ def find(search: Search, prove: Prove, tell: Callable[[Checkpoint], None]) -> Re
     sound = {one.key for one in before_trouble(todo, search.trouble_unix_s, search.trouble_step)}
     judged: list[Checkpoint] = []
     for one in todo:
-        proven = any(other.verdict is Verdict.PROVEN for other in judged)
+        proven = any(other.verdict is Verdict.PROVEN and older(other, search.older_than) for other in judged)
         verdict = one
         if one.key not in sound:
             verdict = replace(one, verdict=Verdict.REJECTED, reason="saved after the trouble began")
@@ -103,7 +106,13 @@ def find(search: Search, prove: Prove, tell: Callable[[Checkpoint], None]) -> Re
         if verdict != one:
             tell(verdict)
         judged.append(verdict)
-    return choose(judged, search.trouble_unix_s, search.trouble_step, began_unix_s=search.began_unix_s)
+    return choose(
+        judged,
+        search.trouble_unix_s,
+        search.trouble_step,
+        began_unix_s=search.began_unix_s,
+        older_than=search.older_than,
+    )
 
 
 def merged(known: Checkpoint, proof: Checkpoint) -> Checkpoint:

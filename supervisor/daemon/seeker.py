@@ -62,6 +62,7 @@ class Seeker:
             trouble_step=plan.trouble_step if plan else None,
             batches_per_epoch=history.batches_per_epoch if history else None,
             began_unix_s=job.began_unix_s,
+            older_than=plan.older_than if plan else None,
         )
         begin("search", job.name, lambda: self._search(job, search))
         return True

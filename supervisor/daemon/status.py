@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from supervisor.control import types
 from supervisor.control.shapes import finite, watched_status
+from supervisor.control.treatment import in_words
 from supervisor.core import progress as pr
 from supervisor.core.decide import judge
 from supervisor.core.expectations import checklist
@@ -68,8 +69,9 @@ def job_status(dossier: Dossier, now: Moment) -> types.JobStatus:
         flags=list(_standing(dossier)) if alive else [],
         shadows=job.shadows_noted,
         watched=list(_watched(dossier)) if alive else [],
-        gpus=list(dossier.gpus_used),
+        gpus=list(dossier.gpus_used if job.course.card is None else (job.course.card,)),
         expectations=[] if running is None else _criteria(dossier, running, progress),
+        remedies=in_words(job),
     )
 
 

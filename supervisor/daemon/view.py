@@ -18,6 +18,7 @@ from supervisor.control.shapes import (
     story_lines,
 )
 from supervisor.control.tail import tail
+from supervisor.control.treatment import remedy_report
 from supervisor.control.view import NoSuchJob, Refused
 from supervisor.core import events as ev
 from supervisor.core import folder as fo
@@ -133,6 +134,15 @@ class DaemonView:
         """Return where every second of a job's life went, from the record."""
         self._inbox.ask(lambda: self._job(job))
         return job_account(job, lives(self._archive, job), self._clock.now().unix_s)
+
+    def remedies(self, job: str | None, limit: int) -> types.RemedyReport:
+        """Return the remedies in force, as the deciding thread knows them, and those tried, from the record."""
+
+        def held() -> list[Job]:
+            return [self._job(job)] if job is not None else [one.job for one in self._loop.dossiers.values()]
+
+        jobs = self._inbox.ask(held)
+        return remedy_report(jobs, self._archive.remedies(job, limit), self._archive.experience())
 
     def output(self, job: str, after: int | None, attempt: int | None, lines: int) -> types.Output:
         """Return a part of the newest attempt's folded output."""

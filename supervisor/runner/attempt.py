@@ -51,11 +51,13 @@ def prepare(  # noqa: PLR0913 - one argument a field of launch.json
     grace_s: float,
     save_s: float,
     group: int | None,
+    remedies: Mapping[str, object] | None = None,
 ) -> Path:
     """Make STATE/jobs/JOB/NUMBER with its launch.json, point `current` at it and return it.
 
     With `group` (a gid) its folders belong to that group, for a training under a user of its own; otherwise they are
-    the daemon's alone. Raises FileExistsError where the attempt was started before, OSError where the disk refuses.
+    the daemon's alone. `remedies` are settings for the agent by name. Raises FileExistsError where the attempt was
+    started before, OSError where the disk refuses.
     """
     job_folder = state / "jobs" / job
     folder = job_folder / str(number)
@@ -74,7 +76,11 @@ def prepare(  # noqa: PLR0913 - one argument a field of launch.json
         "grace_s": grace_s,
         "save_s": save_s,
     }
-    _write_whole(folder / names.LAUNCH, json.dumps(launch) + "\n", 0o600 if group is None else 0o640)
+    mode = 0o600 if group is None else 0o640
+    if remedies:
+        note = {"version": 1, "settings": dict(remedies)}
+        _write_whole(folder / names.REMEDIES, json.dumps(note) + "\n", mode)
+    _write_whole(folder / names.LAUNCH, json.dumps(launch) + "\n", mode)
     pointer = job_folder / f"{names.CURRENT}.tmp"
     pointer.unlink(missing_ok=True)
     pointer.symlink_to(folder.name)
@@ -129,8 +135,8 @@ def compose_env(  # noqa: PLR0913 - one argument a variable
     """Return the variables that the training gets on top of what its shim inherits.
 
     `env` is the job's own, `inherited` the daemon's environment, `agent` the answer of `agent_path` or None for a
-    training without it, `conv2d_settings` what the agent is to know of it. The user's PYTHONPATH stays, after the agent's;
-    PYTHONUNBUFFERED is set unless they set it.
+    training without it, `conv2d_settings` what the agent is to know of it. The user's PYTHONPATH stays, after the
+    agent's; PYTHONUNBUFFERED is set unless they set it.
     """
     given = {**inherited, **env}
     composed = dict(env)

@@ -12,11 +12,13 @@ from sqlalchemy import Table, and_, create_engine, func, or_, select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
+from supervisor.core.choosing import Experience
 from supervisor.core.decisions import Note
 from supervisor.core.incident import Incident
 from supervisor.core.job import Job
 from supervisor.store import files, schema, steps, tables
 from supervisor.store.errors import ArchiveError, StoreError
+from supervisor.store.experience import experience_of
 from supervisor.store.jobs import UnreadableRowError, decode_incident, decode_job, decode_note
 from supervisor.store.records import (
     AlertRecord,
@@ -30,6 +32,7 @@ from supervisor.store.records import (
     IncidentStory,
     KnownCheckpoint,
     ProcessSample,
+    RemedyRecord,
     StepBucket,
 )
 from supervisor.store.rows import checkpoint_of
@@ -215,6 +218,18 @@ class Archive:
         """Return readings of a job's process tree in order of time; where there are more than `limit`, the newest."""
         query = self._newest(tables.process_samples, since_unix_s, until_unix_s, limit)
         return _records(ProcessSample, self._read(query.where(tables.process_samples.c.job == job)))[::-1]
+
+    # --- remedies -------------------------------------------------------------------------------------------------
+
+    def remedies(self, job: str | None = None, limit: int = 100) -> tuple[RemedyRecord, ...]:
+        """Return the remedies that were tried, the newest first."""
+        table = tables.remedies
+        query = select(table).order_by(table.c.at_unix_s.desc()).limit(limit)
+        return _records(RemedyRecord, self._read(query if job is None else query.where(table.c.job == job)))
+
+    def experience(self) -> tuple[Experience, ...]:
+        """Return what each remedy has come to on this machine, all jobs together."""
+        return experience_of(self._read(select(tables.remedies)))
 
     # --- events, alerts, the file itself --------------------------------------------------------------------------
 

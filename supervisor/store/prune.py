@@ -53,6 +53,7 @@ def prune(database: Database, unix_s: float, retention: Retention) -> int:
         *(_older(table, "at_unix_s", rest_before) for table in (tables.events, tables.decisions, tables.flags)),
         _older(tables.incidents, "opened_unix_s", rest_before, tables.incidents.c.closed),
         _older(tables.attempts, "ended_unix_s", rest_before),
+        _older(tables.remedies, "settled_unix_s", rest_before),
         _older(tables.alerts, "queued_unix_s", rest_before, tables.alerts.c.state != "waiting"),
     ]
     deleted = database.change(*statements)

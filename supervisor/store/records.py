@@ -71,6 +71,21 @@ class IncidentStory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RemedyRecord:
+    """A remedy that a job was given, from `attempt` on, and what came of it."""
+
+    job: str
+    attempt: int
+    at_unix_s: float
+    cause: str
+    remedy: str
+    step: int | None
+    reason: str | None
+    outcome: str
+    settled_unix_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KnownCheckpoint:
     """A checkpoint and when it became known."""
 

@@ -9,6 +9,7 @@ from typing_extensions import assert_never
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.checkpoints import Checkpoint, Fingerprint, Verdict
+from supervisor.core.course import Trial
 from supervisor.core.flags import RedFlag
 from supervisor.core.incident import Incident
 from supervisor.core.job import Attempt, Job
@@ -138,6 +139,21 @@ def checkpoint_of(row: Row) -> Checkpoint:
         verdict=Verdict(row["verdict"]) if row["verdict"] else None,
         reason=row["reason"],
     )
+
+
+def remedy_row(job: str, trial: Trial) -> Row:
+    """Return the row of a remedy that was tried."""
+    return {
+        "job": job,
+        "attempt": trial.attempt,
+        "at_unix_s": trial.at.unix_s,
+        "cause": trial.cause,
+        "remedy": trial.remedy,
+        "step": trial.step,
+        "reason": text(trial.reason),
+        "outcome": trial.outcome.value,
+        "settled_unix_s": trial.settled_at.unix_s if trial.settled_at else None,
+    }
 
 
 def opened_row(launch: de.Launch, folder: str) -> Row:

@@ -13,6 +13,8 @@ from sqlalchemy import select
 
 from supervisor.core import events as ev
 from supervisor.core.checkpoints import Checkpoint
+from supervisor.core.choosing import Experience
+from supervisor.core.course import Trial
 from supervisor.core.decisions import Decision, Launch
 from supervisor.core.flags import RedFlag
 from supervisor.core.incident import Incident
@@ -23,6 +25,7 @@ from supervisor.store import files, rows, steps, tables, writes
 from supervisor.store.cursors import Cursors, cursors_of
 from supervisor.store.database import Database
 from supervisor.store.errors import StoreError
+from supervisor.store.experience import experience_of
 from supervisor.store.jobs import UnreadableRowError, decode_job, shift_into_boot, shifted
 from supervisor.store.opening import prepare
 from supervisor.store.outbox import WAITING, NewAlert, NextTry, Outbox, QueuedAlert, alert_of
@@ -52,6 +55,7 @@ class Store:
         self._cursors: dict[tuple[str, int], Cursors] = {}
         self._gpus: dict[str, Row] = {}
         self._notes: dict[str, str] = {}
+        self._trials: dict[tuple[str, int], Row] = {}
 
     @classmethod
     def open(cls, url: str, now: Moment, boot_id: str) -> Store:
@@ -77,12 +81,12 @@ class Store:
 
         Steps, samples and notes alone wait for the next such commit, or a second.
         """
-        before = (dict(self._cursors), self._outbox.copy(), dict(self._notes))
+        before = (dict(self._cursors), self._outbox.copy(), dict(self._notes), dict(self._trials))
         try:
             with self._writer.turn(now):
                 yield
         except BaseException:
-            self._cursors, self._outbox, self._notes = before
+            self._cursors, self._outbox, self._notes, self._trials = before
             raise
 
     def flush(self, now: Moment) -> None:
@@ -215,6 +219,16 @@ class Store:
         """Keep an incident as it stands now."""
         self._writer.put(writes.INCIDENT, incident.id, rows.incident_row(incident))
 
+    def save_trial(self, job: str, trial: Trial) -> None:
+        """Keep a remedy that was tried, and what is known of how it went."""
+        row = rows.remedy_row(job, trial)
+        self._trials[(job, trial.attempt)] = row
+        self._writer.put(writes.REMEDY, (job, trial.attempt), row)
+
+    def experience(self) -> tuple[Experience, ...]:
+        """Return what each remedy has come to on this machine, all jobs together."""
+        return experience_of(self._trials.values())
+
     # --- alerts ---------------------------------------------------------------------------------------------------
 
     def queue_alert(self, alert: NewAlert, now: Moment) -> bool:
@@ -278,6 +292,8 @@ class Store:
         waiting = self._writer.read(select(tables.alerts).where(tables.alerts.c.state == WAITING))
         self._outbox = Outbox({row["id"]: alert_of(row, now) for row in waiting or ()})
         self._notes = {row["key"]: row["value"] for row in self._writer.read(select(tables.notes)) or ()}
+        tried = self._writer.read(select(tables.remedies)) or ()
+        self._trials = {(row["job"], row["attempt"]): row for row in tried}
 
     def _job_of(self, row: Row, now: Moment) -> Job | None:
         try:

@@ -156,6 +156,21 @@ checkpoints = Table(
     PrimaryKeyConstraint("job", "path", "size_bytes", "modified_ns", "inode"),
 )
 
+remedies = Table(
+    "remedies",
+    metadata,
+    _text("job", required=True),
+    _whole("attempt", required=True),  # the first that had it
+    _real("at_unix_s", required=True),
+    _text("cause", required=True),
+    _text("remedy", required=True),
+    _whole("step"),
+    _text("reason"),
+    _text("outcome", required=True),  # open, helped, failed, unclear
+    _real("settled_unix_s"),
+    PrimaryKeyConstraint("job", "attempt"),
+)
+
 alerts = Table(
     "alerts",
     metadata,

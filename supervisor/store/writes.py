@@ -123,6 +123,13 @@ FLAG = Kind(name="flag", statement=_add(tables.flags), urgent=True, keep=10_000)
 CHECKPOINT = Kind(
     name="checkpoint", statement=_checkpoints(), urgent=True, durable=True, keep=10_000, merge=newer_knowledge
 )
+REMEDY = Kind(
+    name="remedy",
+    statement=_upsert(tables.remedies, *_all_but(tables.remedies)),
+    urgent=True,
+    durable=True,
+    keep=10_000,
+)
 ALERT = Kind(
     name="alert",
     statement=_upsert(tables.alerts, "state", "tries", "next_unix_s", "tried_unix_s", "error"),
@@ -147,6 +154,7 @@ KINDS: tuple[Kind, ...] = (
     DECISION,
     FLAG,
     CHECKPOINT,
+    REMEDY,
     ALERT,
     EVENT,
     NOTE,

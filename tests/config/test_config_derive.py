@@ -61,7 +61,7 @@ class TestDifference:
         [
             ("", "rules.stall.limit_s = 9", "jobs.yolo.rules.stall.limit_s: unset -> 9.0"),
             ("grace_s = 5", "", "jobs.yolo.grace_s: 5.0 -> 30.0"),
-            ("", "budget.restarts = 1", "jobs.yolo.budget.restarts: 5 -> 1"),
+            ("", "budget.restarts = 1", "jobs.yolo.budget.restarts: 10 -> 1"),
             ("", "autostart = false", "jobs.yolo.autostart: true -> false"),
             ("", "checkpoints.paths = ['*.pt']", 'jobs.yolo.checkpoints.paths: [] -> ["*.pt"]'),
             ("", "[alerts.a]\nurl_env = 'U'", "alerts.a: added"),

@@ -28,6 +28,7 @@ SHOWN_OTHERWISE = {
     "jobs.yolo.rules.vram_high.limit_bytes",
     "jobs.yolo.rules.throughput_drop.at_least_per_s",
     "jobs.yolo.rules.deadline.at_unix_s",
+    "jobs.yolo.profiles",
 }
 """Keys whose line is an example, as their default is to be unset or empty."""
 

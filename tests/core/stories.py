@@ -10,6 +10,7 @@ from typing_extensions import Self
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.checkpoints import Checkpoint, Fingerprint, Verdict, before_trouble, choose, of_this_training
+from supervisor.core.choosing import Ground
 from supervisor.core.decide import decide, judge
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.follow import after_decision, after_event, after_flags
@@ -245,6 +246,7 @@ class Life(Story):
         self.saved: list[Checkpoint] = []
         self.decisions: list[de.Decision] = []
         self.launch_allowed = True
+        self.ground = Ground()
 
     @property
     def attempt(self) -> int:
@@ -270,7 +272,7 @@ class Life(Story):
         flags = judge(self.rules, self.history) if self.job.phase in ALIVE else ()
         self.history.troubled = any(flag.severity is Severity.CRITICAL for flag in flags)
         self.job = after_flags(self.job, flags)
-        return decide(self.job, flags, self.now, launch_allowed=self.launch_allowed)
+        return decide(self.job, flags, self.now, launch_allowed=self.launch_allowed, ground=self.ground)
 
     def asks(self, ask: ev.Ask, *, fresh: bool = False) -> Self:
         """A person asks something of the job."""
@@ -297,7 +299,13 @@ class Life(Story):
             else one
             for one in self.saved
         ]
-        point = choose(self.saved, plan.trouble_unix_s, plan.trouble_step, began_unix_s=self.job.began_unix_s)
+        point = choose(
+            self.saved,
+            plan.trouble_unix_s,
+            plan.trouble_step,
+            began_unix_s=self.job.began_unix_s,
+            older_than=plan.older_than,
+        )
         self.put(ev.ResumePointFound(at=self.now, job=JOB, attempt=self.attempt, point=point))
         return self
 

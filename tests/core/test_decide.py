@@ -163,7 +163,7 @@ def test_the_budget_ends_retries_without_progress() -> None:
 
 def test_progress_in_between_clears_the_budget() -> None:
     told = life(limits=TWICE)
-    for step in range(1, 10):
+    for step in range(10, 100, 10):
         told.started().steps(step, step).exits(1).looks().silence(5)
     assert "GiveUp" not in told.told()
 
@@ -248,7 +248,7 @@ def test_start_fresh_begins_anew_and_never_falls_back_on_the_old_training() -> N
     launch = told.training().exits(1).looks().last
     assert isinstance(launch, de.Launch)
     assert launch.resume_from is None
-    launch = told.training().saves("new.pt", 50).exits(1).looks().silence(5).last
+    launch = told.training(50).saves("new.pt", 50).exits(1).looks().silence(5).last
     assert isinstance(launch, de.Launch)
     assert launch.resume_from is not None
     assert launch.resume_from.path == "new.pt"

@@ -134,7 +134,8 @@ def test_a_training_that_always_dies_at_the_same_step_is_given_up_with_the_reaso
 
 
 def test_the_account_of_restarts_outlives_the_daemon(home: House) -> None:
-    home.write(home.by_hand("one", "--wound", STUBBORN) + "[jobs.one.budget]\nrestarts = 3\nbackoff_s = [0.0]\n")
+    plain = "[jobs.one.remedies]\nenabled = false\n[jobs.one.budget]\nrestarts = 3\nbackoff_s = [0.0]\n"
+    home.write(home.by_hand("one", "--wound", STUBBORN) + plain)
     home.start()
     for attempt in (2, 3):
         home.step("one", 1, attempt=attempt)

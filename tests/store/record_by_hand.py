@@ -8,6 +8,7 @@ from pathlib import Path
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.checkpoints import Checkpoint, Fingerprint, ResumePoint, Verdict
+from supervisor.core.course import Outcome, Trial
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.incident import Incident
 from supervisor.core.job import Attempt, Job, Phase, RetryPlan, StopOrder
@@ -176,6 +177,19 @@ def launch(number: int = 1) -> de.Launch:
     )
 
 
+def trial() -> Trial:
+    return Trial(
+        attempt=2,
+        at=at(61),
+        cause="gpu_hang",
+        remedy="restart",
+        step=411,
+        reason="another try, nothing changed",
+        outcome=Outcome.HELPED,
+        settled_at=at(300),
+    )
+
+
 def record_everything(store: Store) -> None:
     """Put a row into every table."""
     with store.turn(at(1)):
@@ -194,6 +208,7 @@ def record_everything(store: Store) -> None:
         store.record_flag("night", 1, flag())
         store.record_decision(stop())
         store.save_incident(incident())
+        store.save_trial("night", trial())
         store.close_attempt("night", job().attempt or Attempt(number=1, launched_at=START), at(70))
         store.queue_alert(alert(), at(60))
         store.save_job(job())

@@ -92,69 +92,74 @@ def test_every_old_file_opens_and_keeps_its_rows(tmp_path: Path, revision: str) 
     assert [one.id for one in archive.incidents()] == ["night-1"]
     assert [one.steps for one in archive.step_metrics("night")] == [9, 10]
     with closing(sqlite3.connect(path)) as connection:
-        for table in metadata.tables:
+        for table in tables_of(revision):
             assert connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] > 0, table
+
+
+def tables_of(revision: str) -> set[str]:
+    text = (OLD / f"{revision}.sql").read_text(encoding="utf-8")
+    return set(re.findall(r'CREATE TABLE "?(\w+)"?', text))
 
 
 def test_the_old_file_has_a_row_in_every_table_of_its_time() -> None:
     """So that the next migration is tried on all of them."""
-    text = (OLD / "0001.sql").read_text(encoding="utf-8")
-    tables = set(re.findall(r'CREATE TABLE "?(\w+)"?', text))
-    assert tables - set(re.findall(r'INSERT INTO "?(\w+)"?', text)) == set()
-    assert tables >= set(metadata.tables)
+    for revision in schema.REVISIONS:
+        text = (OLD / f"{revision}.sql").read_text(encoding="utf-8")
+        assert tables_of(revision) - set(re.findall(r'INSERT INTO "?(\w+)"?', text)) == set()
+    assert tables_of(schema.HEAD) >= set(metadata.tables)
 
 
 def test_an_older_file_is_copied_then_upgraded_in_a_child(tmp_path: Path) -> None:
     """Tried with a step back of our own making: the fixture's schema is the head of today."""
     path = tmp_path / "supervisor.db"
     migrations = with_second_revision(tmp_path, "op.add_column('notes', sa.Column('colour', sa.Text()))")
-    old_file(tmp_path, "0001")
+    old_file(tmp_path, schema.HEAD)
     upgrade(path, migrations)
     with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("SELECT version_num FROM alembic_version").fetchone() == ("0002",)
+        assert connection.execute("SELECT version_num FROM alembic_version").fetchone() == ("next",)
         assert connection.execute("SELECT colour FROM notes").fetchall() == [(None,)]
 
 
 def test_an_upgrade_that_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     body = "op.add_column('notes', sa.Column('colour', sa.Text()))\n    raise RuntimeError('half way')"
     migrations = with_second_revision(tmp_path, body)
-    path = old_file(tmp_path, "0001")
+    path = old_file(tmp_path, schema.HEAD)
     before = layout(path)
     with pytest.raises(RuntimeError, match="half way"):
         upgrade(path, migrations)
     assert layout(path) == before
     with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("SELECT version_num FROM alembic_version").fetchone() == ("0001",)
+        assert connection.execute("SELECT version_num FROM alembic_version").fetchone() == (schema.HEAD,)
 
 
 def with_second_revision(folder: Path, body: str) -> Path:
     migrations = folder / "100 % migrations"
     shutil.copytree(shipped("migrations"), migrations, ignore=shutil.ignore_patterns("__pycache__"))
-    (migrations / "versions" / "0002_next.py").write_text(
-        "import sqlalchemy as sa\nfrom alembic import op\nrevision = '0002'\ndown_revision = '0001'\n"
-        f"def upgrade() -> None:\n    {body}\n",
+    (migrations / "versions" / "next.py").write_text(
+        "import sqlalchemy as sa\nfrom alembic import op\nrevision = 'next'\n"
+        f"down_revision = '{schema.HEAD}'\ndef upgrade() -> None:\n    {body}\n",
         encoding="utf-8",
     )
     return migrations
 
 
 def test_the_upgrade_runs_in_a_child_after_a_copy_and_three_copies_are_kept(tmp_path: Path) -> None:
-    path = old_file(tmp_path, "0001")
+    path = old_file(tmp_path, schema.HEAD)
     for number in range(4):
         (tmp_path / f"supervisor.db.before-x{number}").write_bytes(b"older")
     done = schema.upgrade(path, "0000")
-    assert "supervisor.db.before-0001" in done
+    assert f"supervisor.db.before-{schema.HEAD}" in done
     kept = {one.name for one in tmp_path.glob("supervisor.db.before-*")}
     assert len(kept) == 3
-    assert "supervisor.db.before-0001" in kept
-    assert layout(tmp_path / "supervisor.db.before-0001") == layout(path)
+    assert f"supervisor.db.before-{schema.HEAD}" in kept
+    assert layout(tmp_path / f"supervisor.db.before-{schema.HEAD}") == layout(path)
 
 
 def test_an_upgrade_that_cannot_run_is_told_with_the_way_back(tmp_path: Path) -> None:
     path = old_file(tmp_path, "0001")
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = 'lost'")
-    with pytest.raises(StoreError, match=r"could not be upgraded.*lost.*before-0001"):
+    with pytest.raises(StoreError, match=rf"could not be upgraded.*lost.*before-{schema.HEAD}"):
         schema.upgrade(path, "lost")
 
 

@@ -20,6 +20,7 @@ LINE_CHARACTERS = 300
 SHELL_SIGNAL = 128
 """A shell ends with this plus the signal that killed its child."""
 NON_FINITE = "non_finite"
+COMPILE = "compile"
 
 _RAISED = (
     (
@@ -31,6 +32,7 @@ _RAISED = (
     (FaultClass.NO_KERNEL_IMAGE.value, re.compile(r"no kernel image|invalid device function|NoBinaryForGpu", re.I)),
     (FaultClass.ILLEGAL_ACCESS.value, re.compile(r"illegal memory access|memory access fault|IllegalAddress", re.I)),
     (FaultClass.BLAS.value, re.compile(r"(?:roc|hip|cu)blas|HIPBLAS_STATUS|CUBLAS_STATUS", re.I)),
+    (COMPILE, re.compile(r"BackendCompilerFailed|InductorError|TorchRuntimeError|torch\._(?:dynamo|inductor)", re.I)),
     (FaultClass.DATA_LOADER.value, re.compile(r"DataLoader worker|unable to allocate shared memory", re.I)),
     (FaultClass.DISK_FULL.value, re.compile(r"No space left on device|Disk quota exceeded", re.I)),
     (NON_FINITE, re.compile(r"(?:loss|grad\w*|returned|values?)\b.*\b(?:nan|inf)\b|non-?finite", re.I)),

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .script import checkpoint_saved, resume_from, save_requested, stage, step
+from .script import checkpoint_saved, resume_from, save_requested, setting, stage, step
 
-__all__ = ["checkpoint_saved", "resume_from", "save_requested", "stage", "step"]
+__all__ = ["checkpoint_saved", "resume_from", "save_requested", "setting", "stage", "step"]

@@ -9,6 +9,7 @@ launchers never have it; data loader workers that are forked fall silent, spawne
 from __future__ import annotations
 
 import os
+import sys
 from time import monotonic_ns
 
 from . import events
@@ -93,7 +94,8 @@ def _claim() -> bool:
     if _recorder is None:
         return False
     _recorder.stage = WARMUP
-    events.write("claimed", rank=rank, world_size=_number("WORLD_SIZE", 1))
+    torch = getattr(sys.modules.get("torch"), "__version__", None)
+    events.write("claimed", rank=rank, world_size=_number("WORLD_SIZE", 1), torch=torch and str(torch))
     return True
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import sys
 
-from . import claim, events, exceptions, finder, stacks
+from . import claim, events, exceptions, finder, remedies, stacks
 from .fence import fenced
 from .layout import ENV_CONV2D, ENV_CONV2D_SCOPE
 
@@ -23,6 +23,8 @@ def start(folder: str) -> None:
     events.begin(folder, claim.rank)
     steps = [
         lambda: stacks.begin(folder),
+        lambda: remedies.begin(folder),
+        _tell_the_allocator,
         exceptions.begin,
         lambda: finder.install(
             {
@@ -39,6 +41,15 @@ def start(folder: str) -> None:
     fenced(_announce)()
 
 
+def _tell_the_allocator() -> None:
+    if remedies.wanted("allocator"):
+        from . import allocator
+
+        said = allocator.configure()
+        if not _is_helper():
+            remedies.told("allocator", said)
+
+
 def _announce() -> None:
     if not _is_helper():
         events.write("alive", python=sys.executable, argv=_command_line())
@@ -50,6 +61,10 @@ def _forked() -> None:
 
 
 def _torch_imported(torch: ModuleType) -> None:
+    if remedies.any_wanted():
+        from . import torch_remedies  # before the hook: it counts a step with all that belongs to it
+
+        fenced(torch_remedies.install)(torch)
     from . import torch_hook
 
     fenced(torch_hook.install)(torch)
@@ -81,10 +96,11 @@ def _avoid_miopen(torch: ModuleType) -> None:
 
 
 def _trainer_imported(module: ModuleType) -> None:
-    from . import ultralytics_hook, ultralytics_resume
+    from . import ultralytics_hook, ultralytics_remedies, ultralytics_resume
 
     ultralytics_hook.install(module)
     ultralytics_resume.install(module)
+    ultralytics_remedies.install(module)
 
 
 def _validator_imported(module: ModuleType) -> None:

@@ -112,6 +112,20 @@ def _saved(path: Any, epoch: Optional[int], step: Optional[int]) -> Any:
     return command
 
 
+def setting(name: str, otherwise: Any = None) -> Any:
+    """Return what the supervisor wants a setting of the script to be, `otherwise` where it wants nothing.
+
+    `batch_factor`, `image_factor`, `amp`, `workers`, ...: a script that asks is taken to do as it is told.
+    """
+    from . import remedies
+
+    value = remedies.wanted(name)
+    if value is None:
+        return otherwise
+    remedies.told(name, "%s %s, by the script" % (name, value))
+    return value
+
+
 def resume_from() -> Optional[str]:
     """Return the checkpoint to go on from, None to begin at the beginning."""
     return os.environ.get("ROCM_SUPERVISOR_RESUME_FROM") or None

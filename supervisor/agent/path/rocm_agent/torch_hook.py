@@ -14,7 +14,7 @@ from time import monotonic_ns
 from types import ModuleType
 from typing import Any, Callable, Optional
 
-from . import claim, precision, save_command, workers
+from . import claim, precision, remedies, save_command, workers
 from .fence import failed, fenced
 from .layout import CHECKPOINT, COMPILE, DATA_WAIT, STEP, VALIDATE
 from .recorder import Recorder
@@ -69,6 +69,7 @@ class Watch:
         self._loss = self._unscaled = self.grad_norm = None
         self.wait_ns = 0
         lr = number(optimizer.param_groups[0].get("lr"))
+        lr = None if lr is None else lr * remedies.lr_factor
         skipped, self.skipped = self.skipped, False
         recorder.record(self._step, None, loss, lr, grad_norm, wait_s, self._memory.read(), skipped)
         recorder.stage, recorder.aside = STEP, 0

@@ -15,7 +15,7 @@ from time import monotonic_ns
 from types import ModuleType
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from . import claim, events, save_request, torch_hook
+from . import claim, events, remedies, save_request, torch_hook, ultralytics_remedies
 from .fence import failed, fenced
 from .layout import CHECKPOINT, DATA_WAIT, ENDED, SETUP, STEP, VALIDATE, WARMUP
 from .recorder import Recorder
@@ -56,6 +56,7 @@ class Run:
         self.batches_per_epoch = len(trainer.train_loader)
         self.changed_files(trainer)
         _watch_shapes(type(trainer))
+        ultralytics_remedies.leave_out(trainer, self.batch_is_left_out)
         recorder.stage = WARMUP
         events.write(
             "plan",
@@ -96,10 +97,14 @@ class Run:
         loss, grad_norm = (
             (_loss(trainer), None if norm is None else float(norm)) if _may_read(trainer) else (None, None)
         )
-        lr = trainer.optimizer.param_groups[0]["lr"]
+        lr = trainer.optimizer.param_groups[0]["lr"] * remedies.lr_factor
         memory = None if self._memory is None else self._memory.read()
         recorder.record(self.step, epoch, loss, lr, grad_norm, self._wait_s, memory, torch_hook.take_skipped())
         recorder.stage, recorder.aside = STEP, 0
+
+    def batch_is_left_out(self) -> None:
+        """Its number is its own all the same."""
+        self.batches += 1
 
     def batch_is_over(self, trainer: Any, recorder: Recorder) -> Optional[Tuple[int, int]]:
         """Serve a command; return it where the process is to end now."""

@@ -1,0 +1,54 @@
+"""What the daemon wants changed in this training, from the attempt's folder; whoever makes a change says so here."""
+
+# ruff: noqa: PLC0415 - most attempts have no remedies, and no interpreter of theirs shall pay for reading them
+
+from __future__ import annotations
+
+import os
+
+from . import events
+from .layout import REMEDIES
+
+TYPE_CHECKING = False  # typing costs milliseconds at every interpreter's start
+if TYPE_CHECKING:
+    from typing import Any
+
+LARGEST_BYTES = 65536
+
+lr_factor = 1.0
+"""What the learning rate of each step is multiplied by, once it is."""
+_settings = {}  # type: Dict[str, Tuple[Any, List[str]]]
+_told = set()
+
+
+def begin(folder: str) -> None:
+    """Read what is wanted; without the file nothing is. Raises ValueError for a file that is not the daemon's."""
+    try:
+        file = os.open(os.path.join(folder, REMEDIES), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        raw = os.read(file, LARGEST_BYTES)
+    finally:
+        os.close(file)
+    import json
+
+    for name, one in json.loads(raw)["settings"].items():
+        _settings[name] = (one["value"], [str(remedy) for remedy in one["remedies"]])
+
+
+def any_wanted() -> bool:
+    """Whether anything is to be changed."""
+    return bool(_settings)
+
+
+def wanted(name: str) -> Any:
+    """Return the value of a setting, None where it is to stay as it is."""
+    return _settings.get(name, (None, []))[0]
+
+
+def told(name: str, what: str) -> None:
+    """Tell the daemon, once, what a setting came to."""
+    if name in _settings and (name, what) not in _told:
+        _told.add((name, what))
+        events.write("remedy_applied", setting=name, remedies=_settings[name][1], set=what)

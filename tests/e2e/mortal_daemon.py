@@ -1,0 +1,133 @@
+"""The daemon, killed with SIGKILL at the first point of its work at which none before it was killed.
+
+    mortal_daemon.py POINTS --config CONFIG
+
+POINTS is a file with a line for each point that was died at; with an environment variable DIE_AT only that one counts.
+The points lie before and after every commit that holds a decision or the answer to one, every act, every search, and
+every word to the launcher.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from supervisor.config.derive import socket_path
+from supervisor.config.load import load
+from supervisor.core import decisions as de
+from supervisor.core import events as ev
+from supervisor.core.job import Job
+from supervisor.core.moments import Moment
+from supervisor.daemon import logs
+from supervisor.daemon.assembly import Assembly
+from supervisor.daemon.clock import SystemClock, boot_id
+from supervisor.daemon.loop import Dossier, Loop, Record
+from supervisor.daemon.notify import Notifier
+from supervisor.daemon.service import Service
+from supervisor.daemon.state_lock import take
+from supervisor.runner.direct import DirectLauncher
+
+ANSWERS = (ev.Launched, ev.Signalled, ev.EvidenceTaken, ev.Exited, ev.ResumePointFound)
+
+
+class Fate:
+    """Knows where others died, and dies."""
+
+    def __init__(self, points: Path, only: str | None) -> None:
+        self._points = points
+        self._only = only
+        self._lock = threading.Lock()
+
+    def at(self, point: str) -> None:
+        """Die here, if here is where to die."""
+        with self._lock:
+            known = self._points.read_text().splitlines() if self._points.exists() else []
+            if point in known or (self._only is not None and point != self._only):
+                return
+            with self._points.open("a") as file:
+                file.write(point + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class MortalRecord:
+    """A record that may be cut off on either side of its commits."""
+
+    def __init__(self, record: Record, fate: Fate) -> None:
+        self._record, self._fate, self._told = record, fate, ""
+
+    def event(self, event: ev.Event, dossier: Dossier | None) -> None:
+        if isinstance(event, ANSWERS):
+            self._told = type(event).__name__
+        self._record.event(event, dossier)
+
+    def decision(self, before: Job, after: Job, decision: de.Decision) -> None:
+        self._told = type(decision).__name__
+        self._record.decision(before, after, decision)
+
+    def job(self, before: Job, after: Job, event: ev.Event) -> None:
+        self._record.job(before, after, event)
+
+    @contextmanager
+    def turn(self, now: Moment) -> Iterator[None]:
+        self._told = ""
+        with self._record.turn(now):
+            yield
+            if self._told:
+                self._fate.at(f"before recording {self._told}")
+        if self._told:
+            self._fate.at(f"after recording {self._told}")
+
+
+class Mortal:
+    """Any part of the daemon, with a point before and after each of some of its calls."""
+
+    def __init__(self, part: Any, calls: tuple[str, ...], fate: Fate) -> None:
+        self._part, self._calls, self._fate = part, calls, fate
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._part, name)
+        if name not in self._calls:
+            return call
+
+        def mortal(*args: Any) -> Any:
+            what = type(args[0]).__name__ if name == "act" else ""
+            self._fate.at(f"before {name} {what}".strip())
+            result = call(*args)
+            self._fate.at(f"after {name} {what}".strip())
+            return result
+
+        return mortal
+
+
+def main() -> int:
+    """Run as `rocm-supervisord` does."""
+    config = Path(sys.argv[3])
+    fate = Fate(Path(sys.argv[1]), os.environ.get("DIE_AT"))
+    settings = load(config)
+    logs.begin("info", journal=False)
+    state = Path(settings.supervisor.state_dir)
+    state.mkdir(parents=True, exist_ok=True)
+    lock = take(state)
+    launcher: Any = Mortal(DirectLauncher(), ("launch", "signal", "kill_all"), fate)
+    parts = Assembly(settings, SystemClock(), boot_id(), launcher, None)
+    hands: Any = Mortal(parts.hands, ("act", "search"), fate)
+    loop = Loop(parts.clock, parts.inbox, MortalRecord(parts.record, fate), hands)
+    loop.may_launch, loop.ground, loop.each_turn = parts.loop.may_launch, parts.loop.ground, parts.loop.each_turn
+    loop.dossiers = parts.loop.dossiers
+    parts.loop, parts.hands = loop, hands
+    try:
+        return Service(parts, config, socket_path(settings.supervisor, os.environ), Notifier.from_environment()).run()
+    finally:
+        os.close(lock)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

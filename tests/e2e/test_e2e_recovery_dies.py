@@ -1,0 +1,71 @@
+"""The daemon dies at every step of a recovery, one after the other, and the recovery is made once all the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from house import House
+
+MORTAL = Path(__file__).with_name("mortal_daemon.py")
+SINK = '[alerts.nobody]\nurl = "http://127.0.0.1:9/hook"\nallow_private = true\nmin_severity = "info"\n'
+LIVES = 60
+"""More than there are points to die at."""
+
+
+def lives(home: House, limit_s: float) -> int:
+    """Start one daemon after the other until the job has finished; return how many there were."""
+    end = time.monotonic() + limit_s  # noqa: TID251 - a test's deadline
+    for life in range(1, LIVES):
+        with home.log.open("ab") as log:
+            home.daemon = subprocess.Popen(
+                [sys.executable, str(MORTAL), str(home.folder / "points"), "--config", str(home.config)],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        while home.daemon.poll() is None:
+            status = home.status()
+            if status is not None and status["jobs"][0]["phase"] == "finished":
+                return life
+            assert time.monotonic() < end, home.said()  # noqa: TID251 - a test's deadline
+            time.sleep(0.05)
+        assert home.daemon.returncode == -9, home.said()
+    raise AssertionError(f"{LIVES} lives were not enough: {(home.folder / 'points').read_text()}")
+
+
+def kinds(home: House, question: str) -> dict[str, int]:
+    return Counter(kind for (kind,) in home.query(question))
+
+
+def made_once(home: House) -> None:
+    """Assert that one training ran at a time, from the right step on, and that all was decided and told once."""
+    assert home.steps_made("one") == [*range(1, 60), *range(51, 161)], "one training at a time, and none too many"
+    assert kinds(home, "SELECT kind FROM decisions") == {
+        "launch": 2, "stop": 1, "kill": 1, "retry": 1, "finish": 1
+    }  # fmt: skip
+    assert kinds(home, "SELECT type FROM alerts") == {
+        "incident.opened": 1, "incident.resumed": 1, "job.finished": 1
+    }  # fmt: skip
+    incident = home.incident("one")
+    assert (incident["rule"], incident["outcome"], incident["lost_steps"]) == ("stall", "resumed", 9)
+    assert incident["remedy"] == "restart"
+    assert home.query("SELECT attempt, cause, remedy, outcome FROM remedies") == [(2, "stall", "restart", "helped")]
+    home.nothing_runs()
+
+
+def test_a_daemon_killed_at_every_step_of_a_recovery_makes_it_once(home: House) -> None:
+    table = "save_s = 0.5\ngrace_s = 5\nkill_wait_s = 60"
+    home.write(home.by_hand("one", "--wound", "deaf:60", "--steps", "160", table=table, stall="limit_s = 2") + SINK)
+    count = lives(home, 240)
+    points = (home.folder / "points").read_text().splitlines()
+    assert count == len(points) + 1
+    recorded = ("Stop", "EvidenceTaken", "Kill", "Retry", "Launch", "Launched")
+    done = ("act Stop", "act Kill", "act Launch", "launch", "signal", "search")
+    must = [*done, *(f"recording {one}" for one in recorded)]
+    assert {f"{side} {one}" for side in ("before", "after") for one in must} <= set(points)
+    made_once(home)
