@@ -165,7 +165,8 @@ class Loop:
             before = dossier.job
             dossier.job = after_decision(before, decision)
             if isinstance(decision, de.Launch):
-                dossier.history = History(now=now, launched_at=now, gpus_used=dossier.gpus_used)
+                resumed = dossier.job.attempt.resumed if dossier.job.attempt else None
+                dossier.history = History(now=now, launched_at=now, gpus_used=dossier.gpus_used, resumed=resumed)
                 dossier.agent_offset = 0
             self._record.decision(before, dossier.job, decision)
             _tell(decision)
@@ -206,7 +207,9 @@ def _can_wait(event: ev.Event) -> bool:
     match event:
         case ev.StepsMade():
             return all(_finite(one.loss) and _finite(one.grad_norm) for one in event.records)
-        case ev.GpusRead() | ev.HostRead() | ev.ProcessesRead() | ev.AlertTried() | ev.CheckpointSeen():
+        case ev.GpusRead() | ev.HostRead() | ev.ProcessesRead() | ev.AlertTried():
+            return True
+        case ev.CheckpointSeen() | ev.CheckpointNotKept():
             return True
         case ev.OutputSeen() | ev.KernelSaid():
             return not event.findings
@@ -237,7 +240,8 @@ def seeded(dossier: Dossier, records: Iterable[StepRecord], now: Moment) -> None
     job = dossier.job
     if job.attempt is None:
         return
-    history = History(now=now, launched_at=job.attempt.launched_at, gpus_used=dossier.gpus_used)
+    attempt = job.attempt
+    history = History(now=now, launched_at=attempt.launched_at, gpus_used=dossier.gpus_used, resumed=attempt.resumed)
     past = tuple(records)
     if past:
         history.add(ev.StepsMade(at=now, job=job.name, attempt=job.attempt.number, records=past))

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 
 from supervisor.config.settings import Settings
@@ -93,6 +94,7 @@ class Service:
         parts = self._parts
         parts.attempts.start()
         parts.checkpoints.start()
+        parts.keeper.start()
         parts.sender.start()
         if parts.kernel is not None:
             parts.kernel.start()
@@ -117,7 +119,8 @@ class Service:
         for job, attempt, _ in parts.telemetry.live():
             settings = parts.settings.jobs[job]
             for path in globbed(settings.checkpoints.paths, parts.seeker.working_directory(job, settings)):
-                parts.checkpoints.looked(Saved(job=job, attempt=attempt, path=Path(path), prove=parts.prove), now)
+                prove = partial(parts.keeper.prove, job)
+                parts.keeper.looked(Saved(job=job, attempt=attempt, path=Path(path), prove=prove), now)
 
     # --- after each turn, in the deciding thread ------------------------------------------------------------------
 
@@ -198,6 +201,7 @@ class Service:
         self._control.stop()
         self._periodic.stop()
         parts.attempts.end()
+        parts.keeper.end()
         parts.checkpoints.end()
         parts.announcer.send_due(parts.sender, parts.clock.now())
         parts.sender.stop(2.0)

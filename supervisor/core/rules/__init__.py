@@ -8,10 +8,12 @@ from supervisor.core.flags import RedFlag
 from supervisor.core.history import History
 from supervisor.core.rules.crash import Crash
 from supervisor.core.rules.disk_low import DiskLow
+from supervisor.core.rules.generations import Generations
 from supervisor.core.rules.gpu_fault import GpuFault
 from supervisor.core.rules.gpu_idle import GpuIdle
 from supervisor.core.rules.host_memory import HostMemory
 from supervisor.core.rules.non_finite_loss import NonFiniteLoss
+from supervisor.core.rules.resumed_loss import ResumedLoss
 from supervisor.core.rules.stall import Stall
 from supervisor.core.rules.start_timeout import StartTimeout
 from supervisor.core.rules.vram_high import VramHigh
@@ -41,11 +43,13 @@ RULES: tuple[type[Rule], ...] = (
     Crash,
     GpuFault,
     NonFiniteLoss,
+    ResumedLoss,
     Stall,
     StartTimeout,
     GpuIdle,
     VramHigh,
     HostMemory,
     DiskLow,
+    Generations,
 )
 """Every rule, in the order in which flags of equal severity are taken."""
