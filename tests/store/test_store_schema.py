@@ -111,7 +111,7 @@ def test_an_older_file_is_copied_then_upgraded_in_a_child(tmp_path: Path) -> Non
     old_file(tmp_path, "0001")
     upgrade(path, migrations)
     with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("SELECT version_num FROM alembic_version").fetchone() == ("0002",)
+        assert connection.execute("SELECT version_num FROM alembic_version").fetchone() == ("next",)
         assert connection.execute("SELECT colour FROM notes").fetchall() == [(None,)]
 
 
@@ -130,8 +130,8 @@ def test_an_upgrade_that_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None
 def with_second_revision(folder: Path, body: str) -> Path:
     migrations = folder / "100 % migrations"
     shutil.copytree(shipped("migrations"), migrations, ignore=shutil.ignore_patterns("__pycache__"))
-    (migrations / "versions" / "0002_next.py").write_text(
-        "import sqlalchemy as sa\nfrom alembic import op\nrevision = '0002'\ndown_revision = '0001'\n"
+    (migrations / "versions" / "next.py").write_text(
+        f"import sqlalchemy as sa\nfrom alembic import op\nrevision = 'next'\ndown_revision = '{schema.HEAD}'\n"
         f"def upgrade() -> None:\n    {body}\n",
         encoding="utf-8",
     )
@@ -140,21 +140,21 @@ def with_second_revision(folder: Path, body: str) -> Path:
 
 def test_the_upgrade_runs_in_a_child_after_a_copy_and_three_copies_are_kept(tmp_path: Path) -> None:
     path = old_file(tmp_path, "0001")
+    before = layout(path)
     for number in range(4):
         (tmp_path / f"supervisor.db.before-x{number}").write_bytes(b"older")
     done = schema.upgrade(path, "0000")
-    assert "supervisor.db.before-0001" in done
+    assert f"supervisor.db.before-{schema.HEAD}" in done
     kept = {one.name for one in tmp_path.glob("supervisor.db.before-*")}
     assert len(kept) == 3
-    assert "supervisor.db.before-0001" in kept
-    assert layout(tmp_path / "supervisor.db.before-0001") == layout(path)
+    assert layout(tmp_path / f"supervisor.db.before-{schema.HEAD}") == before
 
 
 def test_an_upgrade_that_cannot_run_is_told_with_the_way_back(tmp_path: Path) -> None:
     path = old_file(tmp_path, "0001")
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = 'lost'")
-    with pytest.raises(StoreError, match=r"could not be upgraded.*lost.*before-0001"):
+    with pytest.raises(StoreError, match=rf"could not be upgraded.*lost.*before-{schema.HEAD}"):
         schema.upgrade(path, "lost")
 
 
