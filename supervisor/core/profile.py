@@ -271,7 +271,7 @@ def drift(profile: Profile, before: Profile) -> str | None:
         settled = profile.settled(before)
         why = _emptied(pairs) or _resized(pairs, settled=settled) or _replaced(pairs, settled=settled)
         if why is not None:
-            return f"not the continuation of the generation before: {_joined(part, why)}"
+            return f"not the continuation of the generation before: in {part or 'the model'}, {why}"
     return _optimizer_resized(profile, before)
 
 
@@ -357,11 +357,9 @@ def judged(profile: Profile, before: Sequence[Profile]) -> tuple[str | None, boo
     `before` holds the generation before, newest first, with what else may be the measure: a training that has really
     changed its course is believed once a later checkpoint continues one that was doubted.
     """
-    why = contradiction(profile)
+    why = other_architecture(profile, before[0]) if before else None
+    why = why or contradiction(profile)
     if why is not None or not before:
-        return why, False
-    why = other_architecture(profile, before[0])
-    if why is not None:
         return why, False
     doubts = [drift(profile, one) for one in before]
     return (None, False) if None in doubts else (doubts[0], True)
