@@ -42,8 +42,9 @@ ZERO_GROWTH = 0.05
 """Of a matrix, so much more of it zero than before."""
 SIGNS_KEPT, SETTLED_SIGNS_KEPT = 0.6, 0.85
 """Share of its signs that the median matrix of a continuation keeps at least, and once the training has settled."""
-SIGNS_OF_ONE, SIGNS_OF_OTHERS = 0.56, 0.9
-"""A single matrix keeps at least so many; below, it was replaced where the median of all keeps as many as the other."""
+SIGNS_OF_ONE, SETTLED_SIGNS_OF_ONE = 0.62, 0.7
+"""A single matrix keeps at least so many where the median of all keeps SIGNS_OF_OTHERS."""
+SIGNS_OF_OTHERS = 0.9
 SETTLED_STEPS = 64
 """A training has settled after so many steps, as long as it has at most doubled them since the generation before."""
 STEPS_SLACK = 100
@@ -317,7 +318,7 @@ def _replaced(pairs: Pairs, *, settled: bool) -> str | None:
     if usual < (SETTLED_SIGNS_KEPT if settled else SIGNS_KEPT):
         return f"its matrices keep {usual:.0%} of their signs: these are other numbers"
     name = min(shares, key=lambda one: shares[one])
-    if shares[name] < SIGNS_OF_ONE and usual >= SIGNS_OF_OTHERS:
+    if shares[name] < (SETTLED_SIGNS_OF_ONE if settled else SIGNS_OF_ONE) and usual >= SIGNS_OF_OTHERS:
         return f"{name} keeps {shares[name]:.0%} of its signs, the others {usual:.0%}: these are other numbers"
     return None
 

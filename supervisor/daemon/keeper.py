@@ -6,6 +6,7 @@ to resume from, and while a job looks for one it lets nothing go.
 
 from __future__ import annotations
 
+import filecmp
 import logging
 import threading
 from collections.abc import Callable
@@ -125,7 +126,7 @@ class Keeper(threading.Thread):
             self._as_it_lies(saved, one)
             return
         shelf = self.shelf(saved.job)
-        if any(generation.is_of(one) for generation in shelf.all()):
+        if any(generation.is_of(one) or _same(generation, one) for generation in shelf.all()):
             return
         try:
             generation = self._taken(shelf, saved, one)
@@ -251,6 +252,17 @@ class Keeper(threading.Thread):
             self._world.put(
                 ev.CheckpointSeen(at=self._world.clock.now(), job=job, attempt=known.number, checkpoint=marked)
             )
+
+
+def _same(generation: Checkpoint, one: Checkpoint) -> bool:
+    """Whether a file is the same save under another name, as last.pt and best.pt often are."""
+    alike = one.step is not None and generation.step == one.step
+    if not alike or generation.fingerprint.size_bytes != one.fingerprint.size_bytes:
+        return False
+    try:
+        return filecmp.cmp(generation.path, one.path, shallow=False)
+    except OSError:
+        return False
 
 
 def _said_of(known: Checkpoint, proof: Checkpoint) -> Checkpoint:

@@ -1,9 +1,11 @@
-"""Spoils a real ultralytics checkpoint in every way of a kind: `python poison.py KIND SOURCE FOLDER COUNT`.
+"""Spoils a real ultralytics checkpoint in every way: `python poison.py FOLDER KIND=COUNT ...`.
 
-It runs with a training environment's own torch and ultralytics. What it writes is a whole file that torch loads, but
-for `truncated`; each one differs from the others of its kind.
+It runs with a training environment's own torch and ultralytics, trains YOLOv8n for a few short epochs, keeps two of its
+checkpoints (`before.pt`, `after.pt`) and writes COUNT files KIND-NN.pt, made of the later one. Each is whole and can be
+loaded, but for `truncated`, and differs from the others of its kind.
 """
 
+import importlib
 import os
 import random
 import sys
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from ultralytics import YOLO
 from ultralytics.nn.tasks import DetectionModel
 
 
@@ -138,8 +141,31 @@ KINDS: dict[str, Callable[[dict[str, Any], int, random.Random, Path], dict[str, 
 }
 
 
+def train(folder: Path) -> None:
+    """Train on images of a square each, and keep last.pt of the second and third epoch."""
+    image = importlib.import_module("PIL.Image")  # by name: the checker of types does not know it
+    for name in ("images/train", "labels/train"):
+        (folder / "data" / name).mkdir(parents=True)
+    for number in range(16):
+        image.new("RGB", (64, 64), (number * 15, 90, 120)).save(str(folder / "data/images/train" / f"{number}.png"))
+        (folder / "data/labels/train" / f"{number}.txt").write_text("0 0.5 0.5 0.4 0.4\n")
+    data = folder / "data.yaml"
+    data.write_text(f"path: {folder / 'data'}\ntrain: images/train\nval: images/train\nnames: {{0: thing}}\n")
+
+    def keep(trainer: Any) -> None:
+        name = {1: "before.pt", 2: "after.pt"}.get(trainer.epoch)
+        if name is not None:
+            (folder / name).write_bytes(Path(trainer.last).read_bytes())
+
+    model = YOLO("yolov8n.yaml")
+    model.add_callback("on_model_save", keep)
+    model.train(
+        data=str(data), epochs=4, imgsz=32, batch=4, workers=0, device="cpu", amp=False, plots=False, val=False,
+        project=str(folder / "runs"), name="one", verbose=False, nbs=4, optimizer="SGD", lr0=0.001,
+    )  # fmt: skip
+
+
 def write(kind: str, source: Path, folder: Path, count: int) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(7)
     whole = source.read_bytes()
     for number in range(count):
@@ -153,4 +179,8 @@ def write(kind: str, source: Path, folder: Path, count: int) -> None:
 
 
 if __name__ == "__main__":
-    write(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))
+    place = Path(sys.argv[1])
+    if not (place / "after.pt").exists():
+        train(place)
+    for word in sys.argv[2:]:
+        write(word.partition("=")[0], place / "after.pt", place, int(word.partition("=")[2]))
