@@ -185,17 +185,27 @@ class Keeper(threading.Thread):
 
         Raises OSError where the file is not there.
         """
+        shelf = self.shelf(job)
+        known = _found(shelf, path)
+        if known is not None and known.verdict is not None:
+            return known  # its content cannot have changed
         proof = self._world.examine(path)
-        shelf, one = self.shelf(job), proof.checkpoint
-        known = next((own for own in shelf.all() if own.path == one.path), None)
-        if known is not None:
-            one = _said_of(known, one)
         with self._proving:
+            known = _found(shelf, path)
+            if known is not None and known.verdict is not None:
+                return known  # it was condemned meanwhile
+            one = proof.checkpoint if known is None else _said_of(known, proof.checkpoint)
             if one.verdict is Verdict.PROVEN and proof.profile is not None:
                 one = self._compared(job, shelf, one, replace(proof.profile, step=one.step))
             if known is not None and known.fingerprint == one.fingerprint:
                 shelf.judge(one, proof.said if one.verdict is Verdict.PROVEN else None)
         return one
+
+    def judge(self, job: str, one: Checkpoint) -> None:
+        """Keep a verdict that is not that of a proof: it stands against every proof under way."""
+        with self._proving:
+            if self.shelf(job).holds(one):
+                self.shelf(job).judge(one)
 
     def _compared(self, job: str, shelf: Shelf, one: Checkpoint, profile: Profile) -> Checkpoint:
         """Return it rejected where it does not fit the newest proven generation that it can have come from."""
@@ -252,6 +262,10 @@ class Keeper(threading.Thread):
             self._world.put(
                 ev.CheckpointSeen(at=self._world.clock.now(), job=job, attempt=known.number, checkpoint=marked)
             )
+
+
+def _found(shelf: Shelf, path: Path) -> Checkpoint | None:
+    return next((own for own in shelf.all() if own.path == str(path)), None)
 
 
 def _same(generation: Checkpoint, one: Checkpoint) -> bool:

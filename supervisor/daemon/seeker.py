@@ -103,11 +103,8 @@ class Seeker:
         self._put(ev.CheckpointSeen(at=event.at, job=job.name, attempt=event.attempt, checkpoint=unseen))
 
     def _search(self, job: Job, search: Search) -> None:
-        shelf = self._keeper.shelf(job.name)
-
         def tell(checkpoint: Checkpoint) -> None:
-            if shelf.holds(checkpoint):
-                shelf.judge(checkpoint)
+            self._keeper.judge(job.name, checkpoint)
             self._put(ev.CheckpointSeen(at=self._clock.now(), job=job.name, attempt=job.number, checkpoint=checkpoint))
 
         point = find(search, partial(self._keeper.prove, job.name), tell)

@@ -13,7 +13,8 @@ from supervisor.core.curve import Curve, Resumed, around, curve_of
 from supervisor.core.flags import Severity
 from supervisor.core.readings import StepRecord
 from supervisor.core.rules.resumed_loss import ResumedLoss
-from tests.core.stories import NAN, START, Story
+
+from .stories import NAN, START, Story
 
 OLD = Curve(losses=200, low=1.8, median=2.0, high=2.3)
 

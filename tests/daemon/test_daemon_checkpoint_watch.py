@@ -53,9 +53,11 @@ def watch(seen: list[CheckpointSeen]) -> Iterator[CheckpointWatch]:
     assert not one.is_alive()
 
 
-def saved(path: Path, prove: FakeProver, content: bytes = b"state", **facts: int) -> Saved:
+def saved(
+    path: Path, prove: FakeProver, content: bytes = b"state", step: int | None = None, epoch: int | None = None
+) -> Saved:
     path.write_bytes(content)
-    return Saved(job="one", attempt=1, path=path, prove=prove, **facts)
+    return Saved(job="one", attempt=1, path=path, prove=prove, step=step, epoch=epoch)
 
 
 def test_what_was_saved_is_proven_with_what_the_training_said_of_it(

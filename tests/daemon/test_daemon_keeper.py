@@ -120,7 +120,7 @@ class Place:
         return find(self.search(**changes), partial(self.keeper.prove, "one"), self.told).checkpoint
 
     def told(self, checkpoint: Checkpoint) -> None:
-        self.keeper.shelf("one").judge(checkpoint)
+        self.keeper.judge("one", checkpoint)
 
 
 @pytest.fixture
@@ -238,10 +238,9 @@ def test_a_new_course_is_believed_only_when_it_has_lasted(make: Callable[..., Pl
         path = one.write(f"{step}.st", *matrix(seed), shape=[16, 16])
         os.utime(path, (1_700_000_000 + step, 1_700_000_000 + step))
         one.keeper._take(*one.said(path, step))
-    verdicts = {}
-    for step, generation in sorted(one.kept().items(), key=lambda item: item[0] or 0):
-        verdicts[step] = one.keeper.prove("one", Path(generation.path)).verdict
-    assert list(verdicts.values()) == [Verdict.PROVEN] * 2 + [Verdict.REJECTED] * 2 + [Verdict.PROVEN]
+    generations = sorted(one.kept().values(), key=lambda generation: generation.step or 0)
+    verdicts = [one.keeper.prove("one", Path(generation.path)).verdict for generation in generations]
+    assert verdicts == [Verdict.PROVEN] * 2 + [Verdict.REJECTED] * 2 + [Verdict.PROVEN]
 
 
 def five(one: Place) -> Place:
@@ -325,6 +324,7 @@ def test_a_condemned_generation_stays_condemned_whatever_lies_on_the_shelf(place
     assert second.step == 10
     assert place.kept()[20].reason == why
     assert [one.verdict for one in candidates(place.search()) if one.step == 20] == [Verdict.REJECTED]
+    assert place.keeper.prove("one", Path(first.path)).verdict is Verdict.REJECTED
     again = place.resume()
     assert again is not None
     assert again.step == 10
