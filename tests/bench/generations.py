@@ -4,7 +4,8 @@
 
 Kills: a process writes a real YOLOv8n checkpoint over one file, again and again, as ultralytics does, and is killed by
 SIGKILL while it writes; each time the daemon's own search must name a proven generation, and its bytes must be those
-of a whole save. Poison: real checkpoints spoilt in every way lie beside a sound older one; none may be chosen.
+of a whole save. Between two writes lie 0.03 s; the first save of all stands until it is taken, as a training's does.
+Poison: real checkpoints spoilt in every way lie beside a sound older one; none may be chosen.
 """
 
 from __future__ import annotations
@@ -178,7 +179,10 @@ def kills(bench: Bench, made: Path, count: int) -> tuple[int, int, int]:
     chance = random.Random(1)
     target = bench.runs / "last.pt"
     whole = {digest(made / name) for name in ("before.pt", "after.pt")}
-    lost = torn = step = 0
+    bench.save(_laid(made / "before.pt", target), 1)
+    _until(lambda: bool(bench.keeper.shelf(JOB).all()), "the first save of all to be taken")
+    lost = torn = 0
+    step = 2
     while torn < count:
         step = _written(bench, target, made, step, chance)
         half = digest(target) not in whole
