@@ -1,4 +1,4 @@
-"""`supervisorctl checkpoints JOB`: what was saved, how far it goes, and whether it is proven."""
+"""`supervisorctl checkpoints JOB`: what was saved, how far it goes, whether it is proven, and what keeps it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from supervisor.cli.words import ago, epoch, number, size
 from supervisor.control.client import quoted
 from supervisor.core.harmless import one_line
 
-HEAD = ("EPOCH", "STEP", "SAVED", "SIZE", "VERDICT", "PATH")
+HEAD = ("EPOCH", "STEP", "SAVED", "SIZE", "KIND", "VERDICT", "KEPT BY", "PATH")
 STYLES = {"proven": "green", "rejected": "red"}
 
 
@@ -39,9 +39,18 @@ def _row(one: dict[str, Any], now: float) -> list[Cell]:
         Cell(number(one["step"]), right=True),
         Cell(ago(one["saved_at"], now), right=True),
         Cell(size(one["size_bytes"]), right=True),
+        Cell(one_line(one["kind"])),
         Cell(verdict, STYLES.get(verdict)),
+        Cell(_kept_by(one)),
         Cell(one_line(one["path"]) + why),
     ]
+
+
+def _kept_by(one: dict[str, Any]) -> str:
+    """Return what keeps a generation; the training's own file is kept by nobody here."""
+    if one["source"] is None:
+        return "its training"
+    return "let go" if one["kept_by"] == "" else one_line(one["kept_by"] or "")
 
 
 def _left(app: App, job: str) -> dict[str, Any]:

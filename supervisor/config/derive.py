@@ -8,6 +8,7 @@ from pathlib import Path
 from supervisor.config.settings import JobSettings, SupervisorSettings
 from supervisor.core import folder
 from supervisor.core.expectations import Expectation
+from supervisor.core.generations import Policy
 from supervisor.core.job import Limits
 from supervisor.core.rules import RULES, Rule
 
@@ -66,4 +67,15 @@ def limits_of(job: JobSettings) -> Limits:
     """Return what deciding needs to know of the job."""
     return Limits(
         grace_s=job.grace_s, save_s=job.save_s, kill_wait_s=job.kill_wait_s, budget=job.budget, remedies=job.remedies
+    )
+
+
+def policy_of(job: JobSettings) -> Policy:
+    """Return which generations of the job's checkpoints are kept."""
+    one = job.checkpoints
+    return Policy(
+        keep_newest=one.keep_newest,
+        keep_hourly=one.keep_hourly,
+        keep_best=one.keep_best,
+        limit_bytes=one.limit_mb * 1_000_000,
     )

@@ -74,10 +74,15 @@ class RetentionSettings(Struct, frozen=True, kw_only=True):
 
 
 class CheckpointSettings(Struct, frozen=True, kw_only=True):
-    """Where checkpoints lie, beside those of which the agent tells."""
+    """Where checkpoints lie, beside those of which the agent tells, and how many generations of them are kept."""
 
     paths: list[Text] = field(default_factory=list)
     """Globs; relative ones start at the job's cwd."""
+    keep: bool = True
+    keep_newest: Count = 3
+    keep_hourly: Annotated[int, Meta(ge=0, le=100_000)] = 12
+    keep_best: Annotated[int, Meta(ge=0, le=100_000)] = 1
+    limit_mb: Count = 20_000
 
 
 class ResumeSettings(Struct, frozen=True, kw_only=True):

@@ -95,6 +95,10 @@ def checkpoint_entry(checkpoint: Checkpoint) -> types.CheckpointEntry:
         step=checkpoint.step,
         verdict=None if checkpoint.verdict is None else checkpoint.verdict.value,
         reason=checkpoint.reason,
+        kind=checkpoint.kind,
+        source=checkpoint.source,
+        kept_by=checkpoint.kept_by,
+        fitness=finite(checkpoint.fitness),
     )
 
 

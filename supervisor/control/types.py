@@ -283,6 +283,13 @@ class CheckpointEntry(Struct, frozen=True, kw_only=True):
     verdict: str | None = None
     """proven, rejected, or null where nobody looked yet."""
     reason: str | None = None
+    kind: str = "checkpoint"
+    """checkpoint, or snapshot: saved by the agent in mid-epoch."""
+    source: str | None = None
+    """Of a generation: the file that it was taken from; null for the training's own file."""
+    kept_by: str | None = None
+    """Of a generation: the limits that keep it; empty once it was let go."""
+    fitness: float | None = None
 
 
 class Checkpoints(Struct, frozen=True, kw_only=True):

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+from supervisor.core.curve import Curve
+
 
 class Verdict(Enum):
     """What proving a checkpoint came to."""
@@ -36,6 +38,14 @@ class Checkpoint:
     verdict: Verdict | None = None
     reason: str | None = None
     """Why it was rejected."""
+    kind: str = "checkpoint"
+    """checkpoint, as the training saves it by itself, or snapshot, as the agent saves it in mid-epoch."""
+    source: str | None = None
+    """Path that the training wrote, where this is the generation that was kept of it; None: the training's own file."""
+    fitness: float | None = None
+    """How well it did at its validation, more being better."""
+    kept_by: str | None = None
+    """Which of the limits keep a generation, in words; empty where it was let go."""
 
     @property
     def saved_unix_s(self) -> float:
@@ -47,6 +57,11 @@ class Checkpoint:
         """What makes it this checkpoint and not an earlier or later one under the same path."""
         return (self.path, self.fingerprint)
 
+    def is_of(self, other: Checkpoint) -> bool:
+        """Whether this is the generation that was kept of `other` as it is now."""
+        mine, its = self.fingerprint, other.fingerprint
+        return self.source == other.path and (mine.size_bytes, mine.modified_ns) == (its.size_bytes, its.modified_ns)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumePoint:
@@ -55,20 +70,23 @@ class ResumePoint:
     checkpoint: Checkpoint | None
     possible: bool
     reason: str
+    curve: Curve | None = None
+    """The losses that were made around the checkpoint's step, which the resumed training is to continue."""
 
 
 def newest_first(checkpoints: Iterable[Checkpoint]) -> tuple[Checkpoint, ...]:
-    """Order checkpoints by the training they contain, then by the time they were written.
+    """Order checkpoints and snapshots by the training they contain, then by the time they were written.
 
-    A checkpoint whose epoch and step are unknown counts by its time alone, after those that are known:
-    a known position is better ground than a file date.
+    The step counts before the epoch, which a snapshot in mid-epoch shares with the checkpoint before it. A checkpoint
+    of which neither is known counts by its time alone, after those that are known: a known position is better ground
+    than a file date. Of two that are alike the kept generation comes first: nobody writes into it.
     """
 
-    def rank(one: Checkpoint) -> tuple[bool, int, int, float]:
+    def rank(one: Checkpoint) -> tuple[bool, int, int, float, bool]:
         known = one.step is not None or one.epoch is not None
         step = -1 if one.step is None else one.step
         epoch = -1 if one.epoch is None else one.epoch
-        return (known, epoch, step, one.saved_unix_s)
+        return (known, step, epoch, one.saved_unix_s, one.source is not None)
 
     return tuple(sorted(checkpoints, key=rank, reverse=True))
 

@@ -140,6 +140,17 @@ class CheckpointSeen:
     checkpoint: Checkpoint
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointNotKept:
+    """No generation was kept of what a training saved; the training's own file is all there is."""
+
+    at: Moment
+    job: str
+    attempt: int
+    path: str
+    reason: str
+
+
 # --- what the training tells --------------------------------------------------------------------------------------
 
 
@@ -334,6 +345,7 @@ AttemptEvent: TypeAlias = (
     | EvidenceTaken
     | ResumePointFound
     | CheckpointSeen
+    | CheckpointNotKept
     | StepsMade
     | StageEntered
     | Looked

@@ -64,6 +64,7 @@ STACKS = "stacks"
 EVIDENCE = "evidence"
 CURRENT = "current"
 LOCK = "lock"
+GENERATIONS = "generations"
 
 # --- environment of a supervised training -------------------------------------------------------------------------
 

@@ -55,7 +55,7 @@ def _attempt_event(job: Job, attempt: Attempt, event: ev.AttemptEvent) -> Job:
         case ev.OutputSeen():
             failed = any(one.fault is FaultClass.MIOPEN for one in event.findings)
             return replace(job, miopen_failed=True) if failed else job
-        case ev.CheckpointSeen() | ev.ProcessesRead() | ev.Looked():
+        case ev.CheckpointSeen() | ev.CheckpointNotKept() | ev.ProcessesRead() | ev.Looked():
             return job
     assert_never(event)
 
@@ -202,7 +202,13 @@ def after_decision(job: Job, decision: de.Decision) -> Job:
 
 def _launched(job: Job, decision: de.Launch) -> Job:
     moved = job.moved(Move.LAUNCH, decision.at, decision.reason)
-    attempt = Attempt(number=decision.attempt, launched_at=decision.at, resume_from=decision.resume_from)
+    point = job.retry.resume_point if job.retry else None
+    attempt = Attempt(
+        number=decision.attempt,
+        launched_at=decision.at,
+        resume_from=decision.resume_from,
+        resume_curve=point.curve if point else None,
+    )
     fresh = decision.resume_from is None
     return replace(
         moved,

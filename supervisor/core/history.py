@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from supervisor.core import events as ev
 from supervisor.core.card_facts import CardFacts
 from supervisor.core.checkpoints import Checkpoint
+from supervisor.core.curve import Resumed
 from supervisor.core.limits import Learned
 from supervisor.core.losses import Losses
 from supervisor.core.moments import Moment
@@ -42,6 +43,8 @@ class History:
     launched_at: Moment
     gpus_used: tuple[str, ...] = ()
     """PCI addresses that the job runs on; empty: any card of the machine may be its."""
+    resumed: Resumed | None = None
+    """What the attempt goes on from; a fact about its beginning, nothing that a rule remembers."""
     stage: Stage | None = None
     stage_since: Moment | None = None
     whole: bool = False
@@ -64,6 +67,8 @@ class History:
     """Whether the agent met torch and replaced its Conv2d."""
     hook_failed_at: Moment | None = None
     """When a hook of the agent last failed: if no step came after that, it may be the hook that is at fault."""
+    not_kept: ev.CheckpointNotKept | None = None
+    """The newest checkpoint of which no generation was kept, with the reason."""
     save_requested: bool = False
     """Whether the newest checkpoint was saved on request: the training may have ended because it was asked to."""
     device: str | None = None
@@ -212,6 +217,8 @@ class History:
                 self._prove(event.checkpoint)
             case ev.Launched() | ev.LaunchFailed() | ev.Exited() | ev.HostLost():
                 self._add_life(event)
+            case ev.CheckpointNotKept():
+                self.not_kept = event
             case _:
                 pass
 

@@ -18,6 +18,7 @@ from supervisor.core.budget import Budget, Ledger
 from supervisor.core.checkpoints import Checkpoint, ResumePoint
 from supervisor.core.choosing import Ended
 from supervisor.core.course import Course
+from supervisor.core.curve import Curve, Resumed
 from supervisor.core.flags import RedFlag
 from supervisor.core.incident import Incident
 from supervisor.core.moments import Moment
@@ -122,6 +123,8 @@ class Attempt:
     number: int
     launched_at: Moment
     resume_from: Checkpoint | None = None
+    resume_curve: Curve | None = None
+    """The losses around the step of `resume_from`, which this attempt is to continue."""
     shim_pid: int | None = None
     training_pid: int | None = None
     first_step_at: Moment | None = None
@@ -141,6 +144,13 @@ class Attempt:
     def over(self) -> bool:
         """Whether nothing of it runs any more."""
         return self.exit is not None or self.host_lost is not None or self.launch_error is not None
+
+    @property
+    def resumed(self) -> Resumed | None:
+        """Where it was resumed; None for one from the beginning, and where the step is not known."""
+        if self.resume_from is None or self.resume_from.step is None:
+            return None
+        return Resumed(step=self.resume_from.step, curve=self.resume_curve)
 
     @property
     def ending(self) -> str:

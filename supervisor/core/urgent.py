@@ -12,7 +12,9 @@ def can_wait(event: ev.Event) -> bool:
     match event:
         case ev.StepsMade():
             return all(_finite(one.loss) and _finite(one.grad_norm) for one in event.records)
-        case ev.GpusRead() | ev.HostRead() | ev.ProcessesRead() | ev.AlertTried() | ev.CheckpointSeen():
+        case ev.GpusRead() | ev.HostRead() | ev.ProcessesRead() | ev.AlertTried():
+            return True
+        case ev.CheckpointSeen() | ev.CheckpointNotKept():
             return True
         case ev.OutputSeen() | ev.KernelSaid():
             return not event.findings

@@ -27,6 +27,7 @@ from supervisor.daemon.checkpoint_watch import CheckpointWatch
 from supervisor.daemon.ground import Grounds
 from supervisor.daemon.hands import DoingHands, Means
 from supervisor.daemon.inbox import Inbox
+from supervisor.daemon.keeper import Keeper, World
 from supervisor.daemon.loop import Dossier, Loop
 from supervisor.daemon.record import BOOT_READ, KERNEL_BOOT, KERNEL_CURSOR, KERNEL_SEQUENCE, StoreRecord
 from supervisor.daemon.recovery import Recovery
@@ -71,8 +72,9 @@ class Assembly:
         self.cards = CardsUsed(self.newest)
         self.attempts = AttemptWatch(clock, self.inbox.put, self._cleared)
         self.exits = ExitWatch(lambda gone: self.attempts.gone(gone.job, gone.attempt))
-        self.prove = Prover().prove
-        self.checkpoints = CheckpointWatch(clock, self.inbox.put)
+        # The keeper hands the watch what it takes, and the watch tells it of verdicts: one of them is made first.
+        self.checkpoints = CheckpointWatch(clock, self.inbox.put, lambda job: self.keeper.sweep(job))  # noqa: PLW0108
+        self.keeper = self._keeper()
         self.seeker = self._seeker()
         self.hands = DoingHands(clock, self.inbox.put, self._means(group), self.seeker)
         self.record = StoreRecord(self.store, self.announcer, self.hands.folder, boot_id)
@@ -93,9 +95,19 @@ class Assembly:
             state=self.state,
             settings=lambda name: self.settings.jobs[name],
             known=self.store.checkpoints,
-            watch=self.checkpoints,
-            prove=self.prove,
+            keeper=self.keeper,
         )
+
+    def _keeper(self) -> Keeper:
+        world = World(
+            clock=self.clock,
+            put=self.inbox.put,
+            state=self.state,
+            settings=lambda name: self.settings.jobs[name],
+            job=lambda name: dossier.job if (dossier := self.loop.dossiers.get(name)) else None,
+            examine=Prover().examine,
+        )
+        return Keeper(world, self.checkpoints)
 
     def _means(self, group: int | None) -> Means:
         return Means(

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from supervisor.core.checkpoints import Checkpoint, Fingerprint
 from supervisor.core.events import CheckpointSeen
-from supervisor.core.moments import Moment
 from supervisor.daemon.attempt_watch import Clock
 from supervisor.daemon.resume import Prove, fingerprint, merged
 
@@ -22,7 +21,6 @@ log = logging.getLogger(__name__)
 
 REST_FACTOR = 9.0
 """Rest so many times as long as the last proof took: at most a tenth of one core."""
-SETTLED_AFTER_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,15 +33,23 @@ class Saved:
     prove: Prove
     epoch: int | None = None
     step: int | None = None
+    kind: str = "checkpoint"
 
 
 class CheckpointWatch(threading.Thread):
     """One thread, one proof at a time; a path saved again before its proof is proven once, as it is then."""
 
-    def __init__(self, clock: Clock, put: Callable[[CheckpointSeen], None]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        put: Callable[[CheckpointSeen], None],
+        proven: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`proven` is called with the job after each verdict."""
         super().__init__(name="checkpoint-watch", daemon=True)
         self._clock = clock
         self._put = put
+        self._proven = proven
         self._waiting: dict[tuple[str, Path], Saved] = {}
         self._told: dict[tuple[str, Path], Fingerprint] = {}
         self._wake = threading.Condition()
@@ -54,16 +60,6 @@ class CheckpointWatch(threading.Thread):
         with self._wake:
             self._waiting[(saved.job, saved.path)] = saved
             self._wake.notify()
-
-    def looked(self, saved: Saved, now: Moment) -> None:
-        """Queue a file that was found by its name, once it is new and no longer being written."""
-        stat = fingerprint(saved.path)
-        if stat is None or now.unix_s - stat.modified_ns / 1e9 < SETTLED_AFTER_S:
-            return
-        with self._wake:
-            if self._told.get((saved.job, saved.path)) == stat or (saved.job, saved.path) in self._waiting:
-                return
-        self.saved(saved)
 
     def end(self) -> None:
         """End after the proof under way."""
@@ -99,9 +95,10 @@ class CheckpointWatch(threading.Thread):
         stat = fingerprint(saved.path)
         if stat is None or self._told.get((saved.job, saved.path)) == stat:
             return
-        said = Checkpoint(path=str(saved.path), fingerprint=stat, epoch=saved.epoch, step=saved.step)
+        said = Checkpoint(path=str(saved.path), fingerprint=stat, epoch=saved.epoch, step=saved.step, kind=saved.kind)
         verdict = merged(said, saved.prove(saved.path))
         if verdict.fingerprint == stat and saved.step is not None:
             verdict = replace(verdict, step=saved.step)
         self._told[(saved.job, saved.path)] = verdict.fingerprint
         self._put(CheckpointSeen(at=self._clock.now(), job=saved.job, attempt=saved.attempt, checkpoint=verdict))
+        self._proven(saved.job)

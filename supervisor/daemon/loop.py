@@ -261,7 +261,8 @@ def _window(dossier: Dossier, now: Moment, launched_at: Moment) -> History:
     course = dossier.job.course
     gpus_used = dossier.gpus_used if course.card is None else (course.card,)
     device = "cpu" if course.has("cpu_profile") else None
-    return History(now=now, launched_at=launched_at, gpus_used=gpus_used, device=device)
+    resumed = dossier.job.attempt.resumed if dossier.job.attempt else None
+    return History(now=now, launched_at=launched_at, gpus_used=gpus_used, device=device, resumed=resumed)
 
 
 def seeded(dossier: Dossier, records: Iterable[StepRecord], now: Moment) -> None:

@@ -41,6 +41,12 @@ class Search:
     """When the training was last started from the beginning; what is older belongs to another run."""
     older_than: Checkpoint | None = None
     """One that is older than this is looked for before the others."""
+    generations: tuple[Checkpoint, ...] = ()
+    """What is kept on the shelf, with the verdicts that lie there."""
+    shelf: str | None = None
+    """Where: what else lies there is no checkpoint."""
+    condemned: str | None = None
+    """Why the checkpoint that was last resumed from is no good, where that is the trouble."""
 
 
 def fingerprint(path: Path) -> Fingerprint | None:
@@ -72,15 +78,34 @@ def candidates(search: Search) -> tuple[Checkpoint, ...]:
     known = {one.key: one for one in search.known}
     paths = dict.fromkeys([one.path for one in search.known] + list(globbed(search.globs, search.cwd)))
     last = {one.path: one for one in search.known}
-    found = []
+    found = [_with_record(one, known.get(one.key)) for one in search.generations]
     for path in paths:
+        if search.shelf is not None and Path(path).parent.parent == Path(search.shelf):
+            continue
         now = fingerprint(Path(path))
         if now is None and path in last and (why := barred(Path(path))) is not None:
             found.append(replace(last[path], verdict=Verdict.REJECTED, reason=why))
         elif now is not None:
-            found.append(known.get((path, now), Checkpoint(path=path, fingerprint=now)))
+            found.extend(_own(known.get((path, now), Checkpoint(path=path, fingerprint=now)), search))
     ours = of_this_training(found, search.began_unix_s)
     return tuple(sorted(ours, key=lambda one: one.saved_unix_s, reverse=True)[:CHECKPOINTS_LOOKED_AT])
+
+
+def _with_record(generation: Checkpoint, known: Checkpoint | None) -> Checkpoint:
+    """Return a generation with the verdict on the shelf; one that the record condemned stays condemned."""
+    if known is not None and known.verdict is Verdict.REJECTED:
+        return replace(generation, verdict=known.verdict, reason=known.reason)
+    return generation
+
+
+def _own(one: Checkpoint, search: Search) -> Iterable[Checkpoint]:
+    """Yield the training's own file, unless it is kept; with the verdict of the generation that was let go of it."""
+    if any(generation.is_of(one) for generation in search.generations):
+        return
+    gone = next((other for other in search.known if other.is_of(one) and other.verdict is not None), None)
+    if gone is not None and one.verdict is None:
+        one = replace(one, verdict=gone.verdict, reason=gone.reason, epoch=gone.epoch, step=gone.step)
+    yield one
 
 
 def globbed(globs: Iterable[str], cwd: str) -> Iterable[str]:
@@ -93,14 +118,15 @@ def globbed(globs: Iterable[str], cwd: str) -> Iterable[str]:
 
 def find(search: Search, prove: Prove, tell: Callable[[Checkpoint], None]) -> ResumePoint:
     """Return where to resume; `tell` hears every verdict, also of those condemned for being too new."""
-    todo = candidates(search)
+    todo = tuple(placed(one, search.batches_per_epoch) for one in candidates(search))
     sound = {one.key for one in before_trouble(todo, search.trouble_unix_s, search.trouble_step)}
     judged: list[Checkpoint] = []
     for one in todo:
         proven = any(other.verdict is Verdict.PROVEN and older(other, search.older_than) for other in judged)
         verdict = one
         if one.key not in sound:
-            verdict = replace(one, verdict=Verdict.REJECTED, reason="saved after the trouble began")
+            why = one.reason if one.verdict is Verdict.REJECTED else search.condemned
+            verdict = replace(one, verdict=Verdict.REJECTED, reason=why or "saved after the trouble began")
         elif one.verdict is None and not proven:
             verdict = placed(merged(one, prove(Path(one.path))), search.batches_per_epoch)
         if verdict != one:
@@ -123,6 +149,9 @@ def merged(known: Checkpoint, proof: Checkpoint) -> Checkpoint:
         proof,
         epoch=known.epoch if proof.epoch is None else proof.epoch,
         step=known.step if proof.step is None else proof.step,
+        kind=known.kind,
+        source=proof.source or known.source,
+        kept_by=proof.kept_by or known.kept_by,
     )
 
 

@@ -1,9 +1,11 @@
-"""Knows what a job has saved: has it proven, and looks for where to resume; it chooses nothing itself."""
+"""Knows what a job has saved: has it kept and proven, and looks for where to resume; it chooses nothing itself."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from supervisor.config.settings import JobSettings
@@ -11,10 +13,13 @@ from supervisor.core import events as ev
 from supervisor.core.checkpoints import Checkpoint, Fingerprint, Verdict
 from supervisor.core.history import History
 from supervisor.core.job import Job
+from supervisor.core.rules.resumed_loss import ResumedLoss
 from supervisor.daemon.attempt_watch import Clock
 from supervisor.daemon.begin import begin
-from supervisor.daemon.checkpoint_watch import CheckpointWatch, Saved
-from supervisor.daemon.resume import Prove, Search, barred, find, fingerprint
+from supervisor.daemon.checkpoint_watch import Saved
+from supervisor.daemon.keeper import Keeper
+from supervisor.daemon.old_curve import old_curve
+from supervisor.daemon.resume import Search, barred, find, fingerprint
 
 log = logging.getLogger(__name__)
 
@@ -30,16 +35,14 @@ class Seeker:
         state: Path,
         settings: Callable[[str], JobSettings],
         known: Callable[[str], tuple[Checkpoint, ...] | None],
-        watch: CheckpointWatch,
-        prove: Prove,
+        keeper: Keeper,
     ) -> None:
         self._clock = clock
         self._put = put
         self._state = state
         self._settings = settings
         self._known = known
-        self._watch = watch
-        self._prove = prove
+        self._keeper = keeper
 
     def working_directory(self, job: str, settings: JobSettings) -> str:
         """Return where relative checkpoint patterns start: without a `cwd`, in every attempt's folder."""
@@ -54,6 +57,7 @@ class Seeker:
         known = self._known(job.name)
         if known is None:
             return False
+        shelf = self._keeper.shelf(job.name)
         search = Search(
             known=known,
             globs=tuple(settings.checkpoints.paths),
@@ -63,6 +67,9 @@ class Seeker:
             batches_per_epoch=history.batches_per_epoch if history else None,
             began_unix_s=job.began_unix_s,
             older_than=plan.older_than if plan else None,
+            generations=shelf.all(),
+            shelf=str(shelf.folder),
+            condemned=_condemned(job),
         )
         begin("search", job.name, lambda: self._search(job, search))
         return True
@@ -82,10 +89,12 @@ class Seeker:
         if stat is None or stat.modified_ns / 1e9 > event.at.unix_s + 1.0:
             return  # rewritten since: the later word about it counts
         epoch, step = _whole(event.facts.get("epoch")), _whole(event.facts.get("step"))
-        seen = Checkpoint(path=str(path), fingerprint=stat, epoch=epoch, step=step)
-        self._put(ev.CheckpointSeen(at=event.at, job=job.name, attempt=event.attempt, checkpoint=seen))
-        saved = Saved(job=job.name, attempt=event.attempt, path=path, prove=self._prove, epoch=epoch, step=step)
-        self._watch.saved(saved)
+        kind = "snapshot" if event.facts.get("kind") == "snapshot" else "checkpoint"
+        if any(one.is_of(Checkpoint(path=str(path), fingerprint=stat)) for one in self._known(job.name) or ()):
+            return  # it was taken before, and may have been let go: a new daemon hears the words of the old one again
+        prove = partial(self._keeper.prove, job.name)
+        saved = Saved(job=job.name, attempt=event.attempt, path=path, prove=prove, epoch=epoch, step=step, kind=kind)
+        self._keeper.saved(saved, stat)
 
     def _unseen(self, event: ev.AgentSaid, job: Job, path: Path, why: str) -> None:
         """Keep in the record that something was saved there: a job with checkpoints never begins anew by itself."""
@@ -96,10 +105,23 @@ class Seeker:
 
     def _search(self, job: Job, search: Search) -> None:
         def tell(checkpoint: Checkpoint) -> None:
+            self._keeper.judge(job.name, checkpoint)
             self._put(ev.CheckpointSeen(at=self._clock.now(), job=job.name, attempt=job.number, checkpoint=checkpoint))
 
-        point = find(search, self._prove, tell)
+        point = find(search, partial(self._keeper.prove, job.name), tell)
+        if point.checkpoint is not None and point.checkpoint.step is not None:
+            folders = [self._state / "jobs" / job.name / str(number) for number in range(job.number, 0, -1)]
+            curve = old_curve(folders, point.checkpoint.step, search.trouble_step, self._clock.now())
+            point = replace(point, curve=curve)
         self._put(ev.ResumePointFound(at=self._clock.now(), job=job.name, attempt=job.number, point=point))
+
+
+def _condemned(job: Job) -> str | None:
+    """Return why the checkpoint that the last attempt went on from is no good; None where that was not its trouble."""
+    incident = job.incident
+    if incident is None or incident.attempt != job.number or incident.flag.rule != ResumedLoss.name:
+        return None
+    return f"condemned: {incident.flag.message}"
 
 
 def _whole(value: object) -> int | None:

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 
 from supervisor.config.settings import Settings
@@ -94,6 +95,7 @@ class Service:
         parts = self._parts
         parts.attempts.start()
         parts.checkpoints.start()
+        parts.keeper.start()
         parts.sender.start()
         for watch in (parts.kernel, parts.uevents):
             if watch is not None:
@@ -119,7 +121,8 @@ class Service:
         for job, attempt, _ in parts.telemetry.live():
             settings = parts.settings.jobs[job]
             for path in globbed(settings.checkpoints.paths, parts.seeker.working_directory(job, settings)):
-                parts.checkpoints.looked(Saved(job=job, attempt=attempt, path=Path(path), prove=parts.prove), now)
+                prove = partial(parts.keeper.prove, job)
+                parts.keeper.looked(Saved(job=job, attempt=attempt, path=Path(path), prove=prove), now)
 
     # --- after each turn, in the deciding thread ------------------------------------------------------------------
 
@@ -200,6 +203,7 @@ class Service:
         self._control.stop()
         self._periodic.stop()
         parts.attempts.end()
+        parts.keeper.end()
         parts.checkpoints.end()
         parts.announcer.send_due(parts.sender, parts.clock.now())
         parts.sender.stop(2.0)

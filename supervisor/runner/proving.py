@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import shlex
@@ -12,10 +13,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import supervisor
 from supervisor.core.checkpoints import Checkpoint, Fingerprint, Verdict
+from supervisor.core.profile import Profile, profile_of
 
 PROGRAM = Path(supervisor.__file__).resolve().parent / "agent" / "prove.py"
 NICENESS = 5
@@ -24,6 +27,16 @@ MEMORY_LIMIT_BYTES = 2 << 30
 PYTHON_NAME = re.compile(r"python[0-9.]*\Z")
 SCRIPT_HEAD_BYTES = 1024
 WRAPPERS_FOLLOWED = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """What came of looking into a checkpoint by itself."""
+
+    checkpoint: Checkpoint
+    profile: Profile | None = None
+    said: object = None
+    """The profile as the prover wrote it, to be kept."""
 
 
 class Prover:
@@ -35,9 +48,14 @@ class Prover:
         """`python` is any Python from 3.8 on, as proving needs no torch; None means the daemon's own."""
         self._python = str(python or sys.executable)
         self._limit_s = limit_s
-        self._limits = [] if memory_limit_bytes is None else [str(memory_limit_bytes)]
+        # Processor time as well: a prover that its daemon does not outlive ends by itself.
+        self._limits = [] if memory_limit_bytes is None else [str(memory_limit_bytes), str(math.ceil(limit_s) + 1)]
 
     def prove(self, path: Path) -> Checkpoint:
+        """Return the checkpoint of `examine` alone."""
+        return self.examine(path).checkpoint
+
+    def examine(self, path: Path) -> Proof:
         """Return the checkpoint with its verdict and, where rejected, the reason; it takes at most `limit_s`.
 
         Raises OSError only where the file is not there at all. A file that is written meanwhile is rejected.
@@ -50,14 +68,18 @@ class Prover:
             changed = True
         reason = "changed while it was read" if changed else _text(answer.get("reason"))
         proven = answer.get("verdict") == Verdict.PROVEN.value and reason is None
-        return Checkpoint(
+        fitness = answer.get("fitness")
+        checkpoint = Checkpoint(
             path=str(path),
             fingerprint=before,
             epoch=_whole(answer.get("epoch")),
             step=_whole(answer.get("step")),
             verdict=Verdict.PROVEN if proven else Verdict.REJECTED,
             reason=None if proven else reason or "rejected without a reason",
+            fitness=fitness if isinstance(fitness, float) and math.isfinite(fitness) else None,
         )
+        said = answer.get("profile")
+        return Proof(checkpoint=checkpoint, profile=profile_of(said), said=said)
 
     def _ask(self, path: Path) -> dict[str, object]:
         command = [self._python, "-I", "-S", str(PROGRAM), str(path.absolute()), *self._limits]

@@ -153,6 +153,7 @@ def _huggingface(line: str) -> Progress | None:
     if not _HF_KEYS & values.keys():
         return None
     part = values.get("epoch")
+    part = None if part is None or part < 0 else part
     return Progress(
         shape="huggingface",
         epoch=None if part is None else int(part),

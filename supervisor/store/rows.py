@@ -123,6 +123,10 @@ def checkpoint_row(job: str, attempt: int, checkpoint: Checkpoint, now: Moment) 
         "step": checkpoint.step,
         "verdict": checkpoint.verdict.value if checkpoint.verdict else None,
         "reason": _text(checkpoint.reason),
+        "kind": text(checkpoint.kind),
+        "source": _text(checkpoint.source),
+        "fitness": checkpoint.fitness,
+        "kept_by": _text(checkpoint.kept_by),
         "first_seen_unix_s": now.unix_s,
         "judged_unix_s": now.unix_s if checkpoint.verdict else None,
     }
@@ -138,6 +142,10 @@ def checkpoint_of(row: Row) -> Checkpoint:
         step=row["step"],
         verdict=Verdict(row["verdict"]) if row["verdict"] else None,
         reason=row["reason"],
+        kind=row["kind"] or "checkpoint",
+        source=row["source"],
+        fitness=row["fitness"],
+        kept_by=row["kept_by"],
     )
 
 
@@ -259,7 +267,7 @@ def _rare(event: ev.Event) -> bool:
             | ev.EvidenceTaken()
         ):
             return True
-        case ev.ResumePointFound() | ev.CheckpointSeen() | ev.StageEntered() | ev.AgentSaid():
+        case ev.ResumePointFound() | ev.CheckpointSeen() | ev.StageEntered() | ev.AgentSaid() | ev.CheckpointNotKept():
             return True
         case ev.SourceChanged() | ev.RuleChanged() | ev.ClockStepped():
             return True

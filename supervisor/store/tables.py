@@ -153,6 +153,10 @@ checkpoints = Table(
     _text("reason"),
     _real("first_seen_unix_s", required=True),
     _real("judged_unix_s"),
+    _text("kind"),
+    _text("source"),  # of a generation: the file that it was taken from
+    _real("fitness"),
+    _text("kept_by"),  # of a generation: empty once it was let go
     PrimaryKeyConstraint("job", "path", "size_bytes", "modified_ns", "inode"),
 )
 

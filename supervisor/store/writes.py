@@ -56,7 +56,7 @@ def _all_but(table: Table, *fixed: str) -> tuple[str, ...]:
 def _checkpoints() -> Insert:
     table = tables.checkpoints
     statement = insert(table)
-    known = ("epoch", "step", "verdict", "reason", "judged_unix_s")
+    known = ("epoch", "step", "verdict", "reason", "judged_unix_s", "kind", "source", "fitness", "kept_by")
     return statement.on_conflict_do_update(
         index_elements=list(table.primary_key),
         set_={name: func.coalesce(statement.excluded[name], table.c[name]) for name in known},

@@ -79,7 +79,7 @@ def parsers(corpus: Path) -> dict[str, Feed]:
         **table,
         "saved output": (outputs, _reads(read_saved)),
         "gpu_metrics": (tables(corpus), _metrics),
-        "fdinfo": ([FDINFO], lambda text: _fits(parse_fdinfo(text) is None or "drm-" in text, "fdinfo")),
+        "fdinfo": ([FDINFO], lambda text: _fits(parse_fdinfo(text) is None or "pdev" in text, "fdinfo")),
         "kmsg record": ([RECORD], _record),
         "log prefix": (kernel, lambda text: _fits(len(log_line(text).message) <= len(text) + 6, "message")),
         "kernel and training log": ([*kernel, *training], _explained),

@@ -372,16 +372,33 @@ class TestTheRest:
     def test_checkpoints_stand_in_columns(self, path: Path, view: FakeView) -> None:
         view.saved = [
             types.CheckpointEntry(
-                path="/d/last.pt", saved_at=NOW - 90, size_bytes=6_250_000, epoch=1, step=82_325, verdict="proven"
+                path="/s/17/last.pt",
+                saved_at=NOW - 90,
+                size_bytes=6_250_000,
+                epoch=1,
+                step=82_325,
+                verdict="proven",
+                source="/d/last.pt",
+                kept_by="newest, best",
+            ),
+            types.CheckpointEntry(
+                path="/s/16/a.pt",
+                saved_at=NOW - 190,
+                size_bytes=1,
+                step=80_000,
+                kind="snapshot",
+                source="/d/a.pt",
+                kept_by="",
             ),
             types.CheckpointEntry(
                 path="/d/best.pt", saved_at=NOW - 9000, size_bytes=0, verdict="rejected", reason="empty file"
             ),
         ]
         assert lines(call(path, "checkpoints", "yolo")) == [
-            "EPOCH   STEP      SAVED    SIZE  VERDICT   PATH",
-            "    2  82325  1 min ago  6.2 MB  proven    /d/last.pt",
-            "    -      -    2 h ago     0 B  rejected  /d/best.pt (empty file)",
+            "EPOCH   STEP      SAVED    SIZE  KIND        VERDICT        KEPT BY       PATH",
+            "    2  82325  1 min ago  6.2 MB  checkpoint  proven         newest, best  /s/17/last.pt",
+            "    -  80000  3 min ago     1 B  snapshot    not looked at  let go        /s/16/a.pt",
+            "    -      -    2 h ago     0 B  checkpoint  rejected       its training  /d/best.pt (empty file)",
         ]
         view.saved = []
         assert call(path, "checkpoints", "yolo").stdout == "yolo has saved no checkpoint yet\n"

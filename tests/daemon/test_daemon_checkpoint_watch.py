@@ -11,8 +11,7 @@ from clocks_by_hand import until
 
 from supervisor.core.checkpoints import Checkpoint, Verdict
 from supervisor.core.events import CheckpointSeen
-from supervisor.core.moments import Moment
-from supervisor.daemon.checkpoint_watch import SETTLED_AFTER_S, CheckpointWatch, Saved
+from supervisor.daemon.checkpoint_watch import CheckpointWatch, Saved
 from supervisor.daemon.clock import SystemClock
 from supervisor.daemon.resume import fingerprint
 
@@ -54,15 +53,11 @@ def watch(seen: list[CheckpointSeen]) -> Iterator[CheckpointWatch]:
     assert not one.is_alive()
 
 
-def saved(path: Path, prove: FakeProver, content: bytes = b"state", **facts: int) -> Saved:
+def saved(
+    path: Path, prove: FakeProver, content: bytes = b"state", step: int | None = None, epoch: int | None = None
+) -> Saved:
     path.write_bytes(content)
-    return Saved(job="one", attempt=1, path=path, prove=prove, **facts)
-
-
-def after_writing(path: Path, seconds: float) -> Moment:
-    stat = fingerprint(path)
-    assert stat is not None
-    return Moment(0.0, stat.modified_ns / 1e9 + seconds)
+    return Saved(job="one", attempt=1, path=path, prove=prove, step=step, epoch=epoch)
 
 
 def test_what_was_saved_is_proven_with_what_the_training_said_of_it(
@@ -86,33 +81,6 @@ def test_a_path_saved_again_before_its_turn_is_proven_once_as_it_is_then(
     until(lambda: len(seen) == 2, "both verdicts")
     assert prover.asked == ["held.pt", "last.pt"]
     assert (seen[1].checkpoint.step, seen[1].checkpoint.fingerprint.size_bytes) == (3, 3)
-
-
-def test_a_file_found_by_its_name_is_proven_once_for_each_content(
-    watch: CheckpointWatch, seen: list[CheckpointSeen], prover: FakeProver, tmp_path: Path
-) -> None:
-    one = saved(tmp_path / "a.pt", prover)
-    settled = after_writing(one.path, SETTLED_AFTER_S + 1)
-    for _ in range(3):
-        watch.looked(one, settled)
-    until(lambda: len(seen) == 1, "the verdict")
-    watch.looked(one, settled)
-    watch.saved(saved(tmp_path / "b.pt", prover))
-    until(lambda: len(seen) == 2, "the verdict of another")
-    assert prover.asked == ["a.pt", "b.pt"]
-    rewritten = saved(one.path, prover, b"rewritten")
-    watch.looked(rewritten, after_writing(one.path, SETTLED_AFTER_S + 1))
-    until(lambda: prover.asked == ["a.pt", "b.pt", "a.pt"], "the new content's proof")
-
-
-def test_a_file_that_is_still_being_written_is_left_alone(
-    watch: CheckpointWatch, seen: list[CheckpointSeen], prover: FakeProver, tmp_path: Path
-) -> None:
-    one = saved(tmp_path / "a.pt", prover)
-    watch.looked(one, after_writing(one.path, SETTLED_AFTER_S / 2))
-    watch.saved(saved(tmp_path / "b.pt", prover))
-    until(lambda: len(seen) == 1, "the verdict of another")
-    assert prover.asked == ["b.pt"]
 
 
 def test_a_file_that_is_gone_again_and_a_prover_that_fails_end_nothing(

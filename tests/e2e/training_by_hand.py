@@ -20,17 +20,19 @@ parser.add_argument("--folder", type=Path, required=True)
 parser.add_argument("--save-every", type=int, default=25)
 parser.add_argument("--save-takes-s", type=float, default=0.0, help="how long saving takes once it is asked for")
 parser.add_argument("--stuck-when-resumed", action="store_true", help="hang once before the first step of a resume")
+parser.add_argument("--sour", type=int, help="whoever resumes from the checkpoint of this step has lost what it learnt")
+parser.add_argument("--in-place", action="store_true", help="save over one file, as ultralytics does")
 parser.add_argument("--wound", default="", help="KIND:STEP,... with the kinds of `strike`; once each, KIND! always")
 asked = parser.parse_args()
 
 
 def save(step, spoil=None):
     """Write the step as the one weight of a safetensors file, whole or not at all, and say so."""
-    path = asked.folder / ("state-%06d.safetensors" % step)
+    path = asked.folder / ("state.safetensors" if asked.in_place else "state-%06d.safetensors" % step)
     header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
     content = struct.pack("<Q", len(header)) + header + struct.pack("<f", math.nan if spoil == "nans" else step)
     content = {"empty": b"", "truncated": content[:-2]}.get(spoil, content)
-    part = path.with_suffix(".part")
+    part = path if asked.in_place else path.with_suffix(".part")
     part.write_bytes(content)
     part.rename(path)
     rocm_agent.checkpoint_saved(str(path), epoch=None, step=step)
@@ -85,6 +87,7 @@ if asked.stuck_when_resumed and rocm_agent.resume_from() and not stuck.exists():
     wait_for_ever()
 wounds = {int(at): kind for kind, at in (one.split(":") for one in asked.wound.split(",") if one)}
 poisoned = False
+sourness = 10 if asked.sour and resumed_step() == asked.sour else 0
 with open(asked.folder / "steps.log", "a") as made:
     for step in range(resumed_step() + 1, asked.steps + 1):
         kind = wounds.get(step, "")
@@ -94,7 +97,7 @@ with open(asked.folder / "steps.log", "a") as made:
             poisoned = poisoned or kind == "nan"
             strike(kind.strip("!"), step)
         time.sleep(asked.every_s)
-        rocm_agent.step(loss=math.nan if poisoned else 1 / step, step=step)
+        rocm_agent.step(loss=math.nan if poisoned else sourness + 1 / step, step=step)
         made.write("%d\n" % step)
         made.flush()
         if step % asked.save_every == 0:

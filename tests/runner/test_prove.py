@@ -42,7 +42,8 @@ def run(path: Path, python: Path | str = sys.executable) -> dict[str, object]:
     )
     answer = json.loads(done.stdout)
     assert isinstance(answer, dict)
-    assert set(answer) == {"verdict", "reason", "epoch", "step", "tensors", "non_finite", "kind"}
+    told = {"verdict", "reason", "epoch", "step", "tensors", "non_finite", "kind", "fitness", "profile"}
+    assert set(answer) == told
     return answer
 
 

@@ -144,7 +144,8 @@ def with_second_revision(folder: Path, body: str) -> Path:
 
 
 def test_the_upgrade_runs_in_a_child_after_a_copy_and_three_copies_are_kept(tmp_path: Path) -> None:
-    path = old_file(tmp_path, schema.HEAD)
+    path = old_file(tmp_path, "0001")
+    before = layout(path)
     for number in range(4):
         (tmp_path / f"supervisor.db.before-x{number}").write_bytes(b"older")
     done = schema.upgrade(path, "0000")
@@ -152,7 +153,7 @@ def test_the_upgrade_runs_in_a_child_after_a_copy_and_three_copies_are_kept(tmp_
     kept = {one.name for one in tmp_path.glob("supervisor.db.before-*")}
     assert len(kept) == 3
     assert f"supervisor.db.before-{schema.HEAD}" in kept
-    assert layout(tmp_path / f"supervisor.db.before-{schema.HEAD}") == layout(path)
+    assert layout(tmp_path / f"supervisor.db.before-{schema.HEAD}") == before
 
 
 def test_an_upgrade_that_cannot_run_is_told_with_the_way_back(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from supervisor.core.rules.ecc import Ecc
 from supervisor.core.rules.fan import Fan
 from supervisor.core.rules.fp32_fallback import Fp32Fallback
 from supervisor.core.rules.fragmentation import Fragmentation
+from supervisor.core.rules.generations import Generations
 from supervisor.core.rules.gpu_fault import GpuFault
 from supervisor.core.rules.gpu_idle import GpuIdle
 from supervisor.core.rules.gpu_lost import GpuLost
@@ -31,6 +32,7 @@ from supervisor.core.rules.milestone import Milestone
 from supervisor.core.rules.non_finite_grad import NonFiniteGrad
 from supervisor.core.rules.non_finite_loss import NonFiniteLoss
 from supervisor.core.rules.power import Power
+from supervisor.core.rules.resumed_loss import ResumedLoss
 from supervisor.core.rules.stall import Stall
 from supervisor.core.rules.start_timeout import StartTimeout
 from supervisor.core.rules.straggler_rank import StragglerRank
@@ -78,6 +80,7 @@ RULES: tuple[type[Rule], ...] = (
     NonFiniteGrad,
     Hang,
     BusyWithoutProgress,
+    ResumedLoss,
     Stall,
     StartTimeout,
     GpuIdle,
@@ -105,5 +108,6 @@ RULES: tuple[type[Rule], ...] = (
     Deadline,
     Milestone,
     BestMetric,
+    Generations,
 )
 """Every rule, in the order in which flags of equal severity are taken."""

@@ -1,0 +1,118 @@
+"""The curve of a loss around a step, and the first losses after a resume held against it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.core.curve import Curve, Resumed, around, curve_of
+from supervisor.core.flags import Severity
+from supervisor.core.readings import StepRecord
+from supervisor.core.rules.resumed_loss import ResumedLoss
+
+from .stories import NAN, START, Story
+
+OLD = Curve(losses=200, low=1.8, median=2.0, high=2.3)
+
+
+def steps(losses: list[float], first: int = 1) -> list[StepRecord]:
+    return [StepRecord(at=START.plus(n), step=first + n, loss=loss) for n, loss in enumerate(losses)]
+
+
+def resumed(losses: list[float], curve: Curve | None = OLD) -> Story:
+    story = Story()
+    story.history.resumed = Resumed(step=500, curve=curve)
+    for record in steps(losses, 501):
+        story.history.steps.append(record)
+    return story
+
+
+def test_a_curve_has_the_quartiles_of_its_finite_losses() -> None:
+    curve = curve_of([float(n) for n in range(101)] + [NAN, None])
+    assert curve == Curve(losses=101, low=25.0, median=50.0, high=75.0)
+
+
+def test_few_losses_are_no_curve() -> None:
+    assert curve_of([1.0] * 19) is None
+    assert curve_of([]) is None
+    assert curve_of([NAN] * 100) is None
+
+
+def test_the_curve_around_a_step_leaves_out_what_is_far_and_what_came_with_the_trouble() -> None:
+    losses = steps([9.0] * 400 + [2.0] * 110 + [7.0] * 40 + [9.0] * 400)
+    curve = around(losses, 500, trouble_step=511)
+    assert curve == Curve(losses=110, low=2.0, median=2.0, high=2.0)
+
+
+def test_losses_that_go_on_where_they_were_are_no_flag() -> None:
+    assert resumed([2.1] * 40).check(ResumedLoss()) is None
+
+
+def test_losses_that_jump_after_a_resume_condemn_the_generation() -> None:
+    story = resumed([5.0] * 30)
+    flag = story.check(ResumedLoss())
+    assert flag is not None
+    assert (flag.severity, flag.since, flag.since_step) == (Severity.CRITICAL, story.history.launched_at, 500)
+    assert "median 5, around step 500 it was 2 (1.8 to 2.3)" in flag.message
+
+
+def test_one_loss_short_of_the_window_says_nothing() -> None:
+    assert resumed([5.0] * 29).check(ResumedLoss()) is None
+
+
+def test_a_warm_up_of_a_few_steps_is_forgiven() -> None:
+    assert resumed([9.0] * 7 + [2.0] * 23).check(ResumedLoss()) is None
+
+
+def test_long_after_the_resume_nobody_is_condemned() -> None:
+    assert resumed([5.0] * 30 + [2.0] * 200).check(ResumedLoss()) is None
+
+
+def test_without_an_old_curve_there_is_nothing_to_continue() -> None:
+    assert resumed([5.0] * 40, None).check(ResumedLoss()) is None
+    assert Story().check(ResumedLoss()) is None
+
+
+def test_losses_that_are_not_known_say_nothing() -> None:
+    story = resumed([5.0] * 40)
+    blind = [replace(one, loss=None) for one in story.history.steps]
+    story.history.steps.clear()
+    story.history.steps.extend(blind)
+    assert story.check(ResumedLoss()) is None
+
+
+def test_told_only_where_it_is_not_to_act() -> None:
+    flag = resumed([5.0] * 30).check(ResumedLoss(act=False))
+    assert flag is not None
+    assert flag.severity is Severity.WARNING
+
+
+def test_a_curve_of_negative_losses_is_left_upwards_alone() -> None:
+    old = Curve(losses=50, low=-5.2, median=-5.0, high=-4.9)
+    assert old.left_by(Curve(losses=30, low=-1.2, median=-1.0, high=-0.9))
+    assert not old.left_by(Curve(losses=30, low=-9.2, median=-9.0, high=-8.9))
+
+
+@given(st.integers(0, 10_000), st.floats(0.05, 1.5), st.floats(0.3, 30))
+def test_noise_of_any_size_alone_condemns_nobody(seed: int, spread: float, level: float) -> None:
+    """Batches whose losses differ by a factor of e^spread, and lie up to 30 % higher after the resume."""
+    chance = random.Random(seed)
+    old = curve_of([level * chance.lognormvariate(0, spread) for _ in range(200)])
+    new = curve_of([1.3 * level * chance.lognormvariate(0, spread) for _ in range(30)])
+    assert old is not None
+    assert new is not None
+    assert not old.left_by(new)
+
+
+@pytest.mark.parametrize("spread", [0.05, 0.2, 0.4])
+def test_weights_that_begin_anew_are_seen_through_the_noise(spread: float) -> None:
+    chance = random.Random(1)
+    old = curve_of([2.0 * chance.lognormvariate(0, spread) for _ in range(200)])
+    new = curve_of([8.0 * chance.lognormvariate(0, spread) for _ in range(30)])
+    assert old is not None
+    assert new is not None
+    assert old.left_by(new)

@@ -1,0 +1,37 @@
+"""A generation outlives what is written over its file, and is condemned where the resumed training shows its worth."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from house import House
+
+
+def test_a_resume_that_leaves_the_old_curve_condemns_its_generation_and_goes_back_one(home: House) -> None:
+    home.write(home.by_hand("one", "--wound", "kill:60", "--sour", "50"))
+    home.start()
+    home.step("one", 40, attempt=3, limit_s=60)
+    crashed, condemned = home.incidents("one")
+    assert (crashed["rule"], crashed["resumed_from"]["step"]) == ("crash", 50)
+    assert (condemned["rule"], condemned["resumed_from"]["step"]) == ("resumed_loss", 25)
+    assert "do not continue the old curve" in condemned["message"]
+    told = json.loads(home.ctl("checkpoints", "one", "--json").stdout)["checkpoints"]
+    (sour,) = [one for one in told if one["step"] == 50]
+    assert sour["verdict"] == "rejected"
+    assert sour["reason"].startswith("condemned: the first 30 losses after the resume")
+    home.step("one", 130, attempt=3, limit_s=60)
+    assert len(home.incidents("one")) == 2
+
+
+def test_a_file_that_is_destroyed_in_place_is_resumed_from_its_generation(home: House) -> None:
+    """The kill comes in the middle of a save over the only file that there is."""
+    home.write(home.by_hand("one", "--in-place", "--wound", "truncated:60,"))
+    home.start()
+    incident = home.resumed("one")
+    assert incident["resumed_from"]["step"] == 50
+    kept = Path(incident["resumed_from"]["path"])
+    assert kept.is_relative_to(home.state / "jobs" / "one" / "generations")
+    table = home.ctl("checkpoints", "one").stdout
+    assert "newest" in table
+    assert "checkpoint" in table
