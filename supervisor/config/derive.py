@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from supervisor.config.settings import JobSettings, SupervisorSettings
+from supervisor.config.settings import SNAPSHOT_EVERY_S, JobSettings, SupervisorSettings
 from supervisor.core.job import Limits
 from supervisor.core.rules import RULES, Rule
 
@@ -28,6 +28,16 @@ def socket_path(settings: SupervisorSettings, environment: Mapping[str, str]) ->
 def rules_of(job: JobSettings) -> tuple[Rule, ...]:
     """Return every rule with the job's settings, in the order of RULES."""
     return tuple(rule(**job.rules.get(rule.name, {})) for rule in RULES)
+
+
+def snapshot_every(job: JobSettings) -> str:
+    """Return the interval between snapshots as `core.folder.ENV_SNAPSHOT_EVERY` wants it."""
+    every = job.snapshot_every_s
+    if isinstance(every, str):
+        return every
+    if isinstance(every, bool):
+        return str(SNAPSHOT_EVERY_S) if every else "0"
+    return str(every)
 
 
 def limits_of(job: JobSettings) -> Limits:

@@ -22,6 +22,7 @@ MAY_BE_ZERO = frozenset(
         "restarts",
         "restarts_per_period",
         "settle_s",
+        "snapshot_every_s",
         "tail_s",
         "tolerated",
         "tolerated_gradients",

@@ -60,15 +60,15 @@ class ResumePoint:
 def newest_first(checkpoints: Iterable[Checkpoint]) -> tuple[Checkpoint, ...]:
     """Order checkpoints by the training they contain, then by the time they were written.
 
-    A checkpoint whose epoch and step are unknown counts by its time alone, after those that are known:
-    a known position is better ground than a file date.
+    Steps are compared before epochs: a snapshot is in the middle of one. A checkpoint whose epoch and step are unknown
+    counts by its time alone, after those that are known: a known position is better ground than a file date.
     """
 
     def rank(one: Checkpoint) -> tuple[bool, int, int, float]:
         known = one.step is not None or one.epoch is not None
         step = -1 if one.step is None else one.step
         epoch = -1 if one.epoch is None else one.epoch
-        return (known, epoch, step, one.saved_unix_s)
+        return (known, step, epoch, one.saved_unix_s)
 
     return tuple(sorted(checkpoints, key=rank, reverse=True))
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from supervisor.config.derive import snapshot_every
 from supervisor.config.settings import JobSettings
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
@@ -26,6 +27,7 @@ from supervisor.core.miopen import conv2d_algorithm
 from supervisor.daemon.attempt_watch import AttemptWatch, Clock, Followed
 from supervisor.daemon.begin import begin
 from supervisor.daemon.seeker import Seeker
+from supervisor.daemon.sweep import clear_snapshots
 from supervisor.runner import evidence
 from supervisor.runner.attempt import agent_path, compose_env, prepare, read_shim
 from supervisor.runner.launcher import LAUNCH_LIMIT_S, Launcher, LaunchError
@@ -74,7 +76,7 @@ class DoingHands:
         return self._means.state / "jobs" / job / str(attempt)
 
     def act(self, decision: de.Decision, job: Job, history: History | None) -> None:
-        """Carry out a decision; Warn, Retry, GiveUp and Finish take effect by being recorded."""
+        """Carry out a decision; Warn, Retry and GiveUp take effect by being recorded."""
         match decision:
             case de.Launch():
                 self._launched[job.name] = launched = threading.Event()
@@ -88,6 +90,8 @@ class DoingHands:
             case de.Retry() | de.GiveUp() if _ended_without_evidence(decision, job):
                 facts = self._means.evidence(job, history)
                 begin("evidence", job.name, lambda: self._take_evidence(decision, facts, f"{job.name}-{job.number}"))
+            case de.Finish() if not decision.by_user:
+                begin("clear", job.name, lambda: clear_snapshots(self._seeker.snapshots(job.name)))
             case _:
                 pass
 
@@ -150,6 +154,8 @@ class DoingHands:
                 agent=agent_path() if means.with_agent() else None,
                 conv2d=conv2d,
                 resume_from=checkpoint.path if checkpoint else None,
+                snapshot_every=snapshot_every(settings),
+                mean_fault_s=job.ledger.mean_fault_s(self._clock.now(), job.began_unix_s, settings.budget),
             ),
             grace_s=settings.grace_s,
             save_s=settings.save_s,

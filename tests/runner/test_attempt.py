@@ -23,7 +23,7 @@ def make(state: Path, number: int, group: int | None = None) -> Path:
 def compose(env: dict[str, str], inherited: dict[str, str], agent: Path | None = None) -> dict[str, str]:
     return compose_env(
         job="yolo", number=3, folder=Path("/s/3"), env=env, inherited=inherited, agent=agent, conv2d="off",
-        resume_from=None,
+        resume_from=None, snapshot_every="300.0", mean_fault_s=86400.0,
     )  # fmt: skip
 
 
