@@ -208,13 +208,8 @@ def test_a_yolo_killed_in_mid_epoch_ends_bit_for_bit_where_it_would_have(train_p
         every = "0.01" if name == "killed" else "0"
         newest = max(snapshots.glob("step-*.pt"), default="")
         ours = {at.ENV_SNAPSHOTS: str(snapshots), at.ENV_SNAPSHOT_EVERY: every, at.ENV_RESUME_FROM: str(newest)}
-        command: list[str | Path] = [
-            train_python,
-            "-c",
-            YOLO,
-            json.dumps({**arguments, "name": f"run-{name}"}),
-            str(die_after),
-        ]
+        settings = json.dumps({**arguments, "name": f"run-{name}"})
+        command: list[str | Path] = [train_python, "-c", YOLO, settings, str(die_after)]
         return attempt, attempt.run(command, **quiet, **ours)
 
     def rows(name: str) -> list[str]:

@@ -173,6 +173,9 @@ class Snapshots:
         self._positioned.resume(position["begun"], done, position["batches"], exact["random"])
         self._last_step = trainer.epoch * len(loader) + self._first - 1 - position["since_step"]
         _cut(str(trainer.csv), position["csv_bytes"])
+        model = unwrapped(self._torch, trainer.model)
+        if self._first == len(loader) and getattr(model, "criterion", None) is None:
+            model.criterion = model.init_criterion()  # as the first batch would have, and there is none
         return self._first
 
     def enumerated(self, loader: Any) -> Iterator[Tuple[int, Any]]:
@@ -218,9 +221,6 @@ class Snapshots:
         exact, self._resuming = self._resuming, None
         if exact is not None and self._positioned is not None:
             self._give_back(trainer, exact, COUNTERS)
-            model = unwrapped(self._torch, trainer.model)
-            if getattr(model, "criterion", None) is None and hasattr(model, "init_criterion"):
-                model.criterion = model.init_criterion()  # as the first batch would have
 
     def _give_back(self, trainer: Any, exact: Dict[str, Any], names: Tuple[str, ...]) -> None:
         for name in names:
