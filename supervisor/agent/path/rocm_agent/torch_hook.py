@@ -40,6 +40,7 @@ class Watch:
         self._leader_ns = 0
         self._others = 0
         self._step = 0
+        self.resumed_step = 0
         self._scalars = LateScalars(torch)
         self._memory = GpuMemory(torch)
 
@@ -58,7 +59,7 @@ class Watch:
         self.steps_seen += 1
         if not self._leads(optimizer):
             return
-        self._step = self._step + 1 if self._step else _steps_made(optimizer)
+        self._step = self._step + 1 if self._step else self._first_step(optimizer)
         loss, grad_norm = self._scalars.exchange(self._loss, self.grad_norm)
         wait_s = self.wait_ns / 1e9 if self.wait_ns else None
         self._loss = self._unscaled = self.grad_norm = None
@@ -67,6 +68,9 @@ class Watch:
         recorder.record(self._step, None, loss, lr, grad_norm, wait_s, self._memory.read())
         recorder.stage = STEP
         save_command.refuse_unheard(recorder)
+
+    def _first_step(self, optimizer: Any) -> int:
+        return self.resumed_step + 1 if self.resumed_step else _steps_made(optimizer)
 
     def _leads(self, optimizer: Any) -> bool:
         leader, now = self._leader(), monotonic_ns()
@@ -96,6 +100,12 @@ def take_grad_norm() -> Any:
         return None
     norm, _watch.grad_norm = _watch.grad_norm, None
     return norm
+
+
+def steps_were_made(number: int) -> None:
+    """Count on from a step that a framework says it resumes from; not every optimizer keeps count itself."""
+    if _watch is not None:
+        _watch.resumed_step = number
 
 
 def _watch_optimizers(torch: Any, watch: Watch) -> None:

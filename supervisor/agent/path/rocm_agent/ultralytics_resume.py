@@ -19,7 +19,8 @@ from . import claim, events
 from .fence import failed, fenced
 from .layout import ENDED, ENV_RESUME_FROM
 from .snapshots import files
-from .snapshots.ultralytics import OURS, unwrapped
+from .snapshots.files import OURS
+from .snapshots.ultralytics import unwrapped
 
 _resuming: Optional[weakref.ref] = None
 """The trainer that this process resumes."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 import zipfile
 from contextlib import suppress
-from typing import Any, List
+from typing import Any, Dict, List, Optional
 
 from .copying import mapped
 
 NAME = "step-%012d.pt"
+OURS = "rocm_supervisor"
+"""The key, in the file, of all that is not the framework's."""
 KEPT = 2
 PART = ".part"
 ROOM_LEFT_BYTES = 512 << 20
@@ -116,6 +118,22 @@ def verify(path: str) -> None:
         raise ValueError("%s is damaged: %s" % (path, error)) from None
     if damaged is not None:
         raise ValueError("%s is damaged: %s does not match its checksum" % (path, damaged))
+
+
+def read(torch: Any, path: str, kind: str) -> Optional[Dict[str, Any]]:
+    """Return what a snapshot of a `kind` of training holds; None for any other checkpoint, which is others' to load.
+
+    Raises ValueError where it is damaged.
+    """
+    if not path or not zipfile.is_zipfile(path):
+        return None
+    verify(path)
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception:  # a state of the user's holds classes of its own; the file was proven not to be hostile
+        found = torch.load(path, map_location="cpu", weights_only=False)
+    ours = found.get(OURS) if isinstance(found, dict) else None
+    return found if isinstance(ours, dict) and kind in ours else None
 
 
 def remove(path: str) -> None:

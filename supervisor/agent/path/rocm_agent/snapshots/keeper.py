@@ -58,6 +58,13 @@ class Keeper:
             return self.enabled
         return self._interval.due(monotonic_ns()) and not self._background.busy
 
+    def due_elsewhere(self) -> bool:
+        """Whether somebody else is to save now; counts from now if so."""
+        due = self._interval.due(monotonic_ns())
+        if due:
+            self._interval.taken(monotonic_ns())
+        return due
+
     def take(self, collect: Collect, step: int, epoch: Optional[int]) -> None:
         """Take a snapshot of the training as it stands after `step`; return as soon as its copy has begun.
 

@@ -20,12 +20,11 @@ from rocm_agent import events
 from rocm_agent.fence import failed, fenced
 
 from . import randomness
+from .files import OURS
 from .keeper import Keeper
 from .position import Positioned
 from .scaling import scaler_state, settled_scaler
 
-OURS = "rocm_supervisor"
-"""The key of what ultralytics leaves out: "step", "model", "random", "position", "counters", "gradients"."""
 COUNTERS = ("tloss", "loss_names", "metrics", "fitness", "loss", "loss_items")
 
 _snapshots: Optional[Snapshots] = None
@@ -170,7 +169,7 @@ class Snapshots:
         if getattr(self._positioned.inner, "drop_last", False):
             left = (total - done) // loader.batch_size
         self._first = max(0, len(loader) - left)
-        self._positioned.resume(position["begun"], done, position["batches"], exact["random"])
+        self._positioned.resume(position["begun"], done, position["batches"], {position["batches"]: exact["random"]})
         self._last_step = trainer.epoch * len(loader) + self._first - 1 - position["since_step"]
         _cut(str(trainer.csv), position["csv_bytes"])
         model = unwrapped(self._torch, trainer.model)
