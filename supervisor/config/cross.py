@@ -31,6 +31,7 @@ def cross_check(settings: Settings, file: str) -> Iterator[Problem]:
         yield from _environment(job, key, file)
         yield from _commands(job, key, file)
         yield from _places(job, key, file)
+        yield from _snapshots(job, key, file)
         if job.conv2d not in ("auto", "off") and not settings.supervisor.agent:
             yield Problem(
                 file=file,
@@ -93,6 +94,14 @@ def _places(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
     for where, command in (("command", job.command), ("resume.command", job.resume.command)):
         if command and command[0].startswith("/") and not Path(command[0]).is_file():
             yield _absent(file, f"{key}.{where}[0]", "is no file here", command[0])
+
+
+def _snapshots(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
+    every = job.snapshot_every_s
+    if every == "auto" or (not isinstance(every, str) and every >= 0):
+        return
+    problem, allowed = "is no interval", 'allowed: seconds (0 or false: none) or "auto"'
+    yield Problem(file=file, key=f"{key}.snapshot_every_s", problem=problem, allowed=allowed, value=show(every))
 
 
 def _absent(file: str, key: str, problem: str, value: str) -> Problem:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from supervisor.config.settings import JobSettings, SupervisorSettings
+from supervisor.config.settings import SNAPSHOT_EVERY_S, JobSettings, SupervisorSettings
 from supervisor.core import folder
 from supervisor.core.expectations import Expectation
 from supervisor.core.generations import Policy
@@ -61,6 +61,16 @@ def conv2d_environment(job: JobSettings) -> dict[str, str]:
         folder.ENV_CONV2D_WINOGRAD: "on" if job.conv2d_winograd else "off",
         folder.ENV_CONV2D_TUNE: f"{job.conv2d_tune_s:g}",
     }
+
+
+def snapshot_every(job: JobSettings) -> str:
+    """Return the interval between snapshots as `core.folder.ENV_SNAPSHOT_EVERY` wants it."""
+    every = job.snapshot_every_s
+    if isinstance(every, str):
+        return every
+    if isinstance(every, bool):
+        return str(SNAPSHOT_EVERY_S) if every else "0"
+    return str(every)
 
 
 def limits_of(job: JobSettings) -> Limits:

@@ -28,6 +28,7 @@ LATER: tuple[tuple[str, str], ...] = (
     ("jobs.*.cwd", ATTEMPT),
     ("jobs.*.env*", ATTEMPT),
     ("jobs.*.conv2d*", ATTEMPT),
+    ("jobs.*.snapshot_every_s", ATTEMPT),
     ("jobs.*.gpus", ATTEMPT),
     ("jobs.*.resume.command", ATTEMPT),
     ("jobs.*.profiles.*", ATTEMPT),

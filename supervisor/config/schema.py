@@ -30,6 +30,7 @@ MAY_BE_ZERO = frozenset(
         "restarts_per_period",
         "same_steps",
         "settle_s",
+        "snapshot_every_s",
         "tail_s",
         "tolerated",
         "tolerated_correctable",

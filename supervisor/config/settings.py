@@ -20,6 +20,11 @@ Count = Annotated[int, Meta(gt=0, le=1_000_000_000)]
 Text = Annotated[str, Meta(min_length=1)]
 PathText = Annotated[str, Meta(min_length=1, extra={"path": True})]
 """An absolute path; `~` stands for the home of whoever reads the file."""
+SNAPSHOT_EVERY_S = 300.0
+SnapshotEvery = Annotated[
+    float | bool | str,
+    Meta(extra={"allowed": 'seconds (0 or false: none) or "auto"'}),
+]
 Gpu = Annotated[
     str,
     Meta(
@@ -148,6 +153,8 @@ class JobSettings(Struct, frozen=True, kw_only=True):
     """Whether float32 may be computed by Winograd's transforms: relative error up to 1e-5 in place of 1e-6."""
     conv2d_tune_s: NonNegative = 60.0
     """How long one process may time algorithms; 0: rules choose."""
+    snapshot_every_s: SnapshotEvery = SNAPSHOT_EVERY_S
+    """How often the agent saves the whole state in mid-epoch; `derive.snapshot_every` says it as the agent reads it."""
     gpus: list[Gpu] = field(default_factory=list)
     """Empty: every card."""
     checkpoints: CheckpointSettings = field(default_factory=CheckpointSettings)

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 
 from supervisor.core.moments import Moment
 
+ASSUMED_FAULT_S = 86400.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
@@ -100,6 +102,16 @@ class Ledger:
         if recent >= budget.restarts_per_period:
             return f"{recent} restarts within {budget.period_s / 3600:.1f} h (budget {budget.restarts_per_period})"
         return None
+
+    def mean_fault_s(self, at: Moment, began_unix_s: float | None, budget: Budget) -> float:
+        """Return about how many seconds lie between two restarts: those of the last period, and one a day before that.
+
+        The day that is assumed keeps a first fault from looking like a rule.
+        """
+        since = at.unix_s - budget.period_s
+        watched_s = at.unix_s - max(since, at.unix_s if began_unix_s is None else began_unix_s)
+        recent = sum(1 for one in self.recent_unix_s if one >= since)
+        return (max(watched_s, 0.0) + ASSUMED_FAULT_S) / (recent + 1)
 
     def backoff_s(self, budget: Budget, seed: str = "") -> float:
         """Return how long the next restart has to wait; the same `seed` gives the same chance."""

@@ -19,6 +19,9 @@ STATE/jobs/JOB/ATTEMPT/
     evidence/       daemon             one folder an incident
 
 `STATE/jobs/JOB/conv2d/` is the agent's: what it learned of each device's convolutions, for the job's next attempts.
+`STATE/jobs/JOB/snapshots/` holds the newest snapshots of the job over all its attempts, `step-STEP.pt`, written by the
+agent and removed by the daemon once the job has finished.
+
 `STATE/jobs/JOB/current` is a symbolic link to the newest attempt's folder; `STATE/jobs/JOB/lock` is held (flock) by
 the shim for as long as anything of the attempt runs.
 
@@ -27,8 +30,9 @@ Fields of agent.jsonl beside the common ones, by event:
     claimed           rank, world_size, torch (its version, or null where it was not met)
     plan              framework, version, epochs, start_epoch, batches_per_epoch, save_dir, device, model, batch,
                       image_size, torch
-    checkpoint_saved  paths (list), epoch, step, requested (bool)
-    save_failed       error
+    checkpoint_saved  paths (list), epoch, step, requested (bool); of a snapshot kind ("snapshot"), and where it was
+                      taken by itself stall_s, write_s, size_bytes, every_s
+    save_failed       error; of a snapshot kind, step
     exception         type, message, traceback
     patched           conv2d (algorithm), scope, torch
     resumed           path, epoch, step
@@ -63,6 +67,7 @@ FOLDED = "output.txt"
 STACKS = "stacks"
 EVIDENCE = "evidence"
 CURRENT = "current"
+SNAPSHOTS = "snapshots"
 LOCK = "lock"
 GENERATIONS = "generations"
 
@@ -78,6 +83,12 @@ ENV_CONV2D_WORKSPACE = "ROCM_SUPERVISOR_CONV2D_WORKSPACE_MB"
 ENV_CONV2D_WINOGRAD = "ROCM_SUPERVISOR_CONV2D_WINOGRAD"
 ENV_CONV2D_TUNE = "ROCM_SUPERVISOR_CONV2D_TUNE_S"
 ENV_RESUME_FROM = "ROCM_SUPERVISOR_RESUME_FROM"
+ENV_SNAPSHOTS = "ROCM_SUPERVISOR_SNAPSHOTS"
+"""The folder that snapshots are written into."""
+ENV_SNAPSHOT_EVERY = "ROCM_SUPERVISOR_SNAPSHOT_EVERY_S"
+"""Seconds between two snapshots, "0" for none but those asked for, "auto" for an interval found by the agent."""
+ENV_MEAN_FAULT = "ROCM_SUPERVISOR_MEAN_FAULT_S"
+"""Seconds of training between two faults of the job, from which "auto" is reckoned."""
 
 # --- signals that the shim understands, by name in the signal module ----------------------------------------------
 

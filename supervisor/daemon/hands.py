@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.config.derive import conv2d_environment
+from supervisor.config.derive import conv2d_environment, snapshot_every
 from supervisor.config.settings import JobSettings
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
@@ -25,6 +25,7 @@ from supervisor.core.job import Job
 from supervisor.daemon.attempt_watch import AttemptWatch, Clock, Followed
 from supervisor.daemon.begin import begin
 from supervisor.daemon.seeker import Seeker
+from supervisor.daemon.sweep import clear_snapshots
 from supervisor.daemon.treated import Visible, treated
 from supervisor.runner import evidence
 from supervisor.runner.attempt import agent_path, compose_env, prepare, read_shim
@@ -76,7 +77,7 @@ class DoingHands:
         return self._means.state / "jobs" / job / str(attempt)
 
     def act(self, decision: de.Decision, job: Job, history: History | None) -> None:
-        """Carry out a decision; Warn, Retry, GiveUp and Finish take effect by being recorded."""
+        """Carry out a decision; Warn, Retry and GiveUp take effect by being recorded."""
         match decision:
             case de.Launch():
                 self._launched[job.name] = launched = threading.Event()
@@ -90,6 +91,8 @@ class DoingHands:
             case de.Retry() | de.GiveUp() if _ended_without_evidence(decision, job):
                 facts = self._means.evidence(job, history)
                 begin("evidence", job.name, lambda: self._take_evidence(decision, facts, f"{job.name}-{job.number}"))
+            case de.Finish() if not decision.by_user:
+                begin("clear", job.name, lambda: clear_snapshots(self._seeker.snapshots(job.name)))
             case _:
                 pass
 
@@ -154,6 +157,8 @@ class DoingHands:
                 # What a remedy set of them for this attempt counts.
                 conv2d_settings={name: launch.env.get(name, value) for name, value in planned.items()},
                 resume_from=checkpoint.path if checkpoint else None,
+                snapshot_every=snapshot_every(settings),
+                mean_fault_s=job.ledger.mean_fault_s(self._clock.now(), job.began_unix_s, settings.budget),
             ),
             grace_s=settings.grace_s,
             save_s=settings.save_s,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from supervisor.config.settings import JobSettings
 from supervisor.core import events as ev
+from supervisor.core import folder as fo
 from supervisor.core.checkpoints import Checkpoint, Fingerprint, Verdict
 from supervisor.core.history import History
 from supervisor.core.job import Job
@@ -48,6 +49,10 @@ class Seeker:
         """Return where relative checkpoint patterns start: without a `cwd`, in every attempt's folder."""
         return settings.cwd or str(self._state / "jobs" / job / "*")
 
+    def snapshots(self, job: str) -> Path:
+        """Return where the agent leaves a job's snapshots: one may lie there of which it could not tell any more."""
+        return self._state / "jobs" / job / fo.SNAPSHOTS
+
     def search(self, job: Job, history: History | None) -> bool:
         """Look for where to resume; return False where the record cannot be read now.
 
@@ -60,7 +65,7 @@ class Seeker:
         shelf = self._keeper.shelf(job.name)
         search = Search(
             known=known,
-            globs=tuple(settings.checkpoints.paths),
+            globs=(*settings.checkpoints.paths, str(self.snapshots(job.name) / "*.pt")),
             cwd=self.working_directory(job.name, settings),
             trouble_unix_s=plan.trouble_unix_s if plan else None,
             trouble_step=plan.trouble_step if plan else None,

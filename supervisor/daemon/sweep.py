@@ -32,6 +32,12 @@ def sweep(state: Path, incidents_days: float, unix_s: float) -> int:
     return removed
 
 
+def clear_snapshots(folder: Path) -> None:
+    """Remove what a training that has come to its end will not resume from."""
+    for one in (*folder.glob("*.pt"), *folder.glob("*.part")):
+        one.unlink(missing_ok=True)
+
+
 def _recorders(attempt: Path) -> int:
     found = list(attempt.glob("recorder*.bin"))
     for one in found:

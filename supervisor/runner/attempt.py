@@ -61,7 +61,7 @@ def prepare(  # noqa: PLR0913 - one argument a field of launch.json
     """
     job_folder = state / "jobs" / job
     folder = job_folder / str(number)
-    for one in (job_folder.parent, job_folder, folder):
+    for one in (job_folder.parent, job_folder, folder, job_folder / names.SNAPSHOTS):
         _make_folder(one, group)
     for name in (names.EXIT + ".tmp", names.EXIT, names.SHIM):
         if (folder / name).exists():
@@ -131,6 +131,8 @@ def compose_env(  # noqa: PLR0913 - one argument a variable
     conv2d: str,
     conv2d_settings: Mapping[str, str],
     resume_from: str | None,
+    snapshot_every: str,
+    mean_fault_s: float,
 ) -> dict[str, str]:
     """Return the variables that the training gets on top of what its shim inherits.
 
@@ -149,6 +151,9 @@ def compose_env(  # noqa: PLR0913 - one argument a variable
             **conv2d_settings,
             # Empty, not absent: a daemon that was itself started by a supervised program must not pass on its own.
             names.ENV_RESUME_FROM: resume_from or "",
+            names.ENV_SNAPSHOTS: str(folder.parent / names.SNAPSHOTS),
+            names.ENV_SNAPSHOT_EVERY: snapshot_every,
+            names.ENV_MEAN_FAULT: f"{mean_fault_s:.0f}",
         }
     )
     if agent is not None:

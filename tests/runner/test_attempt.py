@@ -24,6 +24,7 @@ def compose(env: dict[str, str], inherited: dict[str, str], agent: Path | None =
     return compose_env(
         job="yolo", number=3, folder=Path("/s/3"), env=env, inherited=inherited, agent=agent, conv2d="off",
         conv2d_settings={names.ENV_CONV2D_SCOPE: "all", names.ENV_CONV2D_WORKSPACE: "256"}, resume_from=None,
+        snapshot_every="300.0", mean_fault_s=86400.0,
     )  # fmt: skip
 
 

@@ -32,6 +32,9 @@ def start(folder: str) -> None:
                 "torch._dynamo.callback": _compiler_imported,
                 "ultralytics.engine.trainer": _trainer_imported,
                 "ultralytics.engine.validator": _validator_imported,
+                "transformers.trainer": _transformers_imported,
+                "lightning.pytorch.trainer.trainer": _lightning_imported,
+                "pytorch_lightning.trainer.trainer": _lightning_imported,
             }
         ),
         lambda: os.register_at_fork(after_in_child=_forked),
@@ -107,6 +110,18 @@ def _validator_imported(module: ModuleType) -> None:
     from . import ultralytics_hook
 
     ultralytics_hook.install_validator(module)
+
+
+def _transformers_imported(module: ModuleType) -> None:
+    from .snapshots import transformers
+
+    transformers.install(module)
+
+
+def _lightning_imported(module: ModuleType) -> None:
+    from .snapshots import lightning
+
+    lightning.install(module)
 
 
 def _command_line() -> List[str]:

@@ -44,6 +44,7 @@ class Watch:
         self._leader_ns = 0
         self._others = 0
         self._step = 0
+        self.resumed_step = 0
         self._scalars = LateScalars(torch)
         self._memory = GpuMemory(torch)
         self.precision = precision.Watch()
@@ -62,7 +63,7 @@ class Watch:
         """An optimizer has stepped, by itself and not within another's step, or its scaler has skipped that."""
         if not self._leads(optimizer):
             return
-        self._step = self._step + 1 if self._step else _steps_made(optimizer)
+        self._step = self._step + 1 if self._step else self._first_step(optimizer)
         self.precision.stepped(self._loss)
         loss, grad_norm = self._scalars.exchange(self._loss, self.grad_norm)
         wait_s = self.wait_ns / 1e9 if self.wait_ns else None
@@ -74,6 +75,9 @@ class Watch:
         recorder.record(self._step, None, loss, lr, grad_norm, wait_s, self._memory.read(), skipped)
         recorder.stage, recorder.aside = STEP, 0
         save_command.refuse_unheard(recorder)
+
+    def _first_step(self, optimizer: Any) -> int:
+        return self.resumed_step + 1 if self.resumed_step else _steps_made(optimizer)
 
     def _leads(self, optimizer: Any) -> bool:
         leader, now = self._leader(), monotonic_ns()
@@ -129,6 +133,12 @@ def _compiling() -> None:
     recorder = claim.holding()
     if recorder is not None and recorder.stage == STEP:
         recorder.aside = COMPILE
+
+
+def steps_were_made(number: int) -> None:
+    """Count on from a step that a framework says it resumes from; not every optimizer keeps count itself."""
+    if _watch is not None:
+        _watch.resumed_step = number
 
 
 def _watch_optimizers(torch: Any, watch: Watch) -> None:

@@ -15,13 +15,14 @@ from time import monotonic_ns
 from types import ModuleType
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from . import claim, events, remedies, save_request, torch_hook, ultralytics_remedies
+from . import claim, events, remedies, save_request, torch_hook, ultralytics_remedies, ultralytics_resume
 from .fence import failed, fenced
 from .layout import CHECKPOINT, DATA_WAIT, ENDED, SETUP, STEP, VALIDATE, WARMUP
 from .recorder import Recorder
 from .save_command import end_if_asked
 from .scalars import GpuMemory, number
 from .shapes import Shapes
+from .snapshots import ultralytics as snapshots
 
 _run: Optional[Run] = None
 
@@ -40,6 +41,7 @@ class Run:
         self.shapes = Shapes(whole=True)
         self.final = False
         """Whether the epochs are over and only the best checkpoint is validated."""
+        self.snapshots: Optional[snapshots.Snapshots] = None
         self._last_end_ns = 0
         self._wait_s: Optional[float] = None
         self._metrics: Any = trainer.metrics
@@ -57,6 +59,10 @@ class Run:
         self.changed_files(trainer)
         _watch_shapes(type(trainer))
         ultralytics_remedies.leave_out(trainer, self.batch_is_left_out)
+        self.snapshots = snapshots.begin(trainer, lambda: self.batches)
+        exact = ultralytics_resume.taken_up(trainer)
+        if self.snapshots is not None and exact is not None:
+            self.snapshots.resume(exact)
         recorder.stage = WARMUP
         events.write(
             "plan",
@@ -77,7 +83,8 @@ class Run:
     def epoch_starts(self, trainer: Any, recorder: Recorder) -> None:
         """Also the second time for one epoch, when ultralytics repeats it with smaller batches or after NaN."""
         self.batches_per_epoch = len(trainer.train_loader)
-        self.batches = 0
+        self.batches = 0 if self.snapshots is None else self.snapshots.epoch_starts(trainer)
+        self.step = trainer.epoch * self.batches_per_epoch + self.batches
         self._last_end_ns = monotonic_ns()
         if recorder.stage != WARMUP:
             recorder.stage = STEP
@@ -87,6 +94,8 @@ class Run:
         """The loader has delivered."""
         self._wait_s = (monotonic_ns() - self._last_end_ns) / 1e9
         recorder.aside = 0
+        if self.snapshots is not None:
+            self.snapshots.batch_starts(trainer)
 
     def batch_ends(self, trainer: Any, recorder: Recorder) -> None:
         """Record the step."""
@@ -107,8 +116,10 @@ class Run:
         self.batches += 1
 
     def batch_is_over(self, trainer: Any, recorder: Recorder) -> Optional[Tuple[int, int]]:
-        """Serve a command; return it where the process is to end now."""
+        """Take a snapshot if one is due, or serve a command; return it where the process is to end now."""
         command = recorder.command()
+        if command is None and self.snapshots is not None and recorder.stage == STEP:
+            self.snapshots.batch_is_over(trainer, self.step)
         ending = None if command is None else save_request.serve(trainer, self, recorder, command)
         self._last_end_ns = monotonic_ns()
         if recorder.stage == STEP:
@@ -117,6 +128,8 @@ class Run:
 
     def epoch_ends(self, trainer: Any, recorder: Recorder) -> None:
         """Only validation and saving are left of it."""
+        if self.snapshots is not None:
+            self.snapshots.epoch_ends(trainer)
         recorder.stage, recorder.aside = VALIDATE, 0
 
     def model_is_saved(self, trainer: Any, recorder: Recorder) -> None:
@@ -188,6 +201,7 @@ def install(module: ModuleType) -> None:
     trainer.run_callbacks = _with_moments(trainer.run_callbacks)
     trainer.save_model = _in_stage(trainer.save_model, CHECKPOINT)
     trainer.final_eval = _in_stage(trainer.final_eval, VALIDATE, final=True)
+    snapshots.install(module)
 
 
 def install_validator(module: ModuleType) -> None:

@@ -4,10 +4,13 @@ It asks for what `yolo train resume=PATH` asks for, whichever way the training w
 refusals to ultralytics: a checkpoint that cannot be resumed must not become a training from the beginning.
 """
 
+# ruff: noqa: PLC0415 - torch is the user's: imported where it is sure to be loaded already
+
 from __future__ import annotations
 
 import os
 import weakref
+import zipfile
 from functools import wraps
 from types import ModuleType
 from typing import Any, Callable, Dict, Optional, Tuple
@@ -15,11 +18,15 @@ from typing import Any, Callable, Dict, Optional, Tuple
 from . import claim, events
 from .fence import failed, fenced
 from .layout import ENDED, ENV_RESUME_FROM
-from .save_request import EXACT
+from .snapshots import files
+from .snapshots.files import OURS
+from .snapshots.ultralytics import unwrapped
 
 _resuming: Optional[weakref.ref] = None
 """The trainer that this process resumes."""
 _used = False
+_exact: Optional[Dict[str, Any]] = None
+"""What our own save had added to the checkpoint that is resumed."""
 
 
 def install(module: ModuleType) -> None:
@@ -34,6 +41,9 @@ def _asked_to_resume(original: Callable[..., None]) -> Callable[..., None]:
     @wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it takes that method's place
         args, kwargs = _with_resume(self, args, kwargs) or (args, kwargs)
+        path = os.environ.get(ENV_RESUME_FROM, "")
+        if _is_resuming(self) and zipfile.is_zipfile(path):
+            files.verify(path)
         original(self, *args, **kwargs)
 
     return __init__
@@ -91,9 +101,9 @@ def _told(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @fenced
 def _with_exact(ckpt: Dict[str, Any]) -> Optional[Dict[str, Any]]:
-    """Return the checkpoint with full-precision average and optimizer, where our own save added them."""
-    exact = ckpt.get(EXACT)
-    if not exact:
+    """Return the checkpoint with full-precision average and optimizer, where a save before snapshots added them."""
+    exact = ckpt.get(OURS)
+    if not exact or "ema" not in exact:
         return None
     ckpt["ema"].float().load_state_dict(exact["ema"])
     return dict(ckpt, optimizer=exact["optimizer"])
@@ -120,16 +130,26 @@ def _resume_first_epoch(trainer: Any, original: Callable[..., Any], ckpt: Dict[s
 @fenced
 def _load_exact_model(trainer: Any, ckpt: Dict[str, Any]) -> None:
     """Give the model its own weights back: ultralytics goes on from their average."""
-    exact = ckpt.get(EXACT)
+    global _exact
+    exact = ckpt.get(OURS)
     if exact:
-        model = getattr(trainer.model, "module", trainer.model)
-        getattr(model, "_orig_mod", model).load_state_dict(exact["model"])
+        import torch
+
+        unwrapped(torch, trainer.model).load_state_dict(exact["model"])
+        _exact = exact
+
+
+def taken_up(trainer: Any) -> Optional[Dict[str, Any]]:
+    """Return once, to the trainer that resumes, what mid-epoch needs; None where it begins at an epoch's start."""
+    global _exact
+    exact, _exact = _exact, None
+    return exact if exact is not None and exact.get("position") is not None and _is_resuming(trainer) else None
 
 
 def _report(trainer: Any, ckpt: Dict[str, Any]) -> None:
     try:
         epoch = int(ckpt.get("epoch", -1))
-        exact = ckpt.get(EXACT) or {}
+        exact = ckpt.get(OURS) or {}
         step = exact.get("step", (epoch + 1) * len(trainer.train_loader))
         if claim.rank == 0:
             events.write("resumed", path=os.environ.get(ENV_RESUME_FROM), epoch=epoch, step=step)

@@ -1,0 +1,158 @@
+"""Snapshots as files: whole or not there, each part with its checksum, a few kept; what is in them is not its matter.
+
+torch's archive holds a CRC-32 of every entry, which torch itself does not look at when it loads. `verify` does.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from contextlib import suppress
+from typing import Any, Dict, List, Optional
+
+from .copying import mapped
+
+NAME = "step-%012d.pt"
+OURS = "rocm_supervisor"
+"""The key, in the file, of all that is not the framework's."""
+KEPT = 2
+PART = ".part"
+ROOM_LEFT_BYTES = 512 << 20
+"""Left on the disk by a snapshot: the training's own checkpoints need room too."""
+
+
+class NotFinite(ValueError):  # noqa: N818 - a verdict, no defect
+    """A state with NaN or infinity in it: not worth keeping, least of all in the place of a sound one."""
+
+
+def write(torch: Any, state: Any, path: str, taken_ns: int) -> int:
+    """Write a state to `path`, synced and dated `taken_ns` (Unix), and return its bytes.
+
+    Raises OSError where the disk refuses; what was at `path` is then as it was.
+    """
+    part = "%s.%d%s" % (path, os.getpid(), PART)
+    try:
+        with open(part, "wb", buffering=0) as file:
+            unfailing = Unfailing(file)
+            torch.save(state, unfailing)
+            if unfailing.error is not None:
+                raise unfailing.error
+            os.fsync(file.fileno())
+            size = os.fstat(file.fileno()).st_size
+        os.utime(part, ns=(taken_ns, taken_ns))  # the training as it was then, however long the writing took
+        os.replace(part, path)
+    except BaseException:
+        remove(part)
+        raise
+    sync_folder(os.path.dirname(path))
+    return size
+
+
+class Unfailing:
+    """A file for torch.save that keeps its first error to itself: torch's writer may abort the process over one."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.error: Any = None
+
+    def write(self, data: Any) -> int:
+        """Write all of `data`, or pass over it once something has failed."""
+        view = memoryview(data).cast("B")
+        size = len(view)
+        while len(view) and self.error is None:
+            try:
+                view = view[self._file.write(view) :]
+            except OSError as error:
+                self.error = error
+        return size
+
+    def flush(self) -> None:
+        """Do nothing: the file has no buffer."""
+
+
+def check_finite(torch: Any, state: Any) -> None:
+    """Raise NotFinite where a number of the state is NaN or infinite."""
+
+    def look(place: Any, tensor: Any) -> None:
+        # In double precision a sum of finite numbers stays finite, and it needs no memory.
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor.sum(dtype=torch.float64))):
+            name = ".".join(str(part) for part in place)
+            raise NotFinite("%s is not finite: this state is not worth saving" % name)
+
+    with torch.no_grad():
+        mapped(state, look)
+
+
+def check_room(folder: str, needed_bytes: int) -> None:
+    """Raise OSError where the disk would be all but full afterwards."""
+    found = os.statvfs(folder)
+    free = found.f_bavail * found.f_frsize
+    if free < needed_bytes + ROOM_LEFT_BYTES:
+        raise OSError("no room for a snapshot of %d MB: %d MB are free" % (needed_bytes >> 20, free >> 20))
+
+
+def size_of(state: Any) -> int:
+    """Return about how many bytes a state takes in a file."""
+    sizes: List[int] = []
+    mapped(state, lambda _, tensor: sizes.append(tensor.numel() * tensor.element_size()))
+    return sum(sizes)
+
+
+def prune(folder: str, kept: int = KEPT) -> None:
+    """Remove all but the newest snapshots of a folder, and what killed processes left half written."""
+    found = [os.path.join(folder, name) for name in os.listdir(folder)]
+    snapshots = sorted((one for one in found if one.endswith(".pt")), key=_modified_ns)
+    for one in snapshots[:-kept]:
+        remove(one)
+    for one in found:
+        if one.endswith(PART) and not one.endswith(".%d%s" % (os.getpid(), PART)):
+            remove(one)
+
+
+def verify(path: str) -> None:
+    """Read the whole file against its checksums; raise ValueError where it is damaged, OSError where it is absent."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+        raise ValueError("%s is damaged: %s" % (path, error)) from None
+    if damaged is not None:
+        raise ValueError("%s is damaged: %s does not match its checksum" % (path, damaged))
+
+
+def read(torch: Any, path: str, kind: str) -> Optional[Dict[str, Any]]:
+    """Return what a snapshot of a `kind` of training holds; None for any other checkpoint, which is others' to load.
+
+    Raises ValueError where it is damaged.
+    """
+    if not path or not zipfile.is_zipfile(path):
+        return None
+    verify(path)
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception:  # a state of the user's holds classes of its own; the file was proven not to be hostile
+        found = torch.load(path, map_location="cpu", weights_only=False)
+    ours = found.get(OURS) if isinstance(found, dict) else None
+    return found if isinstance(ours, dict) and kind in ours else None
+
+
+def remove(path: str) -> None:
+    """Remove a file that may be gone already."""
+    with suppress(OSError):
+        os.unlink(path)
+
+
+def sync_folder(folder: str) -> None:
+    """Make a rename last over a power cut."""
+    descriptor = os.open(folder or ".", os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _modified_ns(path: str) -> int:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0

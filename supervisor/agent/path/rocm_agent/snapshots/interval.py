@@ -1,0 +1,71 @@
+"""When the next snapshot is due; it reads the clock it is given and takes none itself.
+
+"auto" is the interval that loses least to saving and to faults together (Young 1974, Daly 2006), kept between a
+shortest and a longest so that a wrong estimate costs little.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Optional
+
+AUTO = "auto"
+SHORTEST_S = 10.0
+LONGEST_S = 3600.0
+STALL_SHARE = 0.005
+"""Of the training's time, at most, spent on being copied."""
+WRITE_SHARE = 0.05
+"""Of the time, at most, in which the disk and one processor write a snapshot."""
+MEAN_FAULT_S = 86400.0
+"""Between two faults, as long as nobody has told better."""
+
+
+def optimal_s(stall_s: float, write_s: float, mean_fault_s: float) -> float:
+    """Return the seconds between two snapshots that cost the least in all, within the limits above.
+
+    `stall_s` is what one holds the training up, `write_s` what writing it takes beside the training.
+    """
+    stall_s, mean_fault_s = max(stall_s, 1e-4), max(mean_fault_s, 1.0)
+    part = stall_s / (2 * mean_fault_s)
+    daly = mean_fault_s
+    if part < 1:
+        daly = math.sqrt(2 * stall_s * mean_fault_s) * (1 + math.sqrt(part) / 3 + part / 9) - stall_s
+    return min(max(daly, stall_s / STALL_SHARE, write_s / WRITE_SHARE, SHORTEST_S), LONGEST_S)
+
+
+class Interval:
+    """The setting, and when the last snapshot was taken."""
+
+    def __init__(self, setting: str, mean_fault: str, now_ns: int) -> None:
+        """`setting` is "auto" or seconds, 0 or nothing for never; `mean_fault` the seconds between faults, or ""."""
+        self._auto = setting == AUTO
+        self._mean_fault_s = _seconds(mean_fault) or MEAN_FAULT_S
+        # The first one measures what it costs.
+        self.every_s: Optional[float] = SHORTEST_S if self._auto else _seconds(setting)
+        self._next_ns = self._after(now_ns)
+
+    def due(self, now_ns: int) -> bool:
+        """Whether the next one is due."""
+        return self._next_ns is not None and now_ns >= self._next_ns
+
+    def taken(self, now_ns: int) -> None:
+        """Count from now."""
+        self._next_ns = self._after(now_ns)
+
+    def measured(self, stall_s: float, write_s: float) -> None:
+        """Choose the interval anew from what the last one cost."""
+        if self._auto:
+            before, self.every_s = self.every_s, optimal_s(stall_s, write_s, self._mean_fault_s)
+            if self._next_ns is not None:
+                self._next_ns += int((self.every_s - (before or 0.0)) * 1e9)
+
+    def _after(self, now_ns: int) -> Optional[int]:
+        return None if not self.every_s else now_ns + int(self.every_s * 1e9)
+
+
+def _seconds(text: str) -> Optional[float]:
+    try:
+        found = float(text)
+    except ValueError:
+        return None
+    return found if 0 < found < math.inf else None

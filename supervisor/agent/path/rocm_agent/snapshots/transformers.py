@@ -1,0 +1,276 @@
+"""Snapshots of a Hugging Face Trainer: taken by a callback at its steps, handed back as a checkpoint of its own form.
+
+The Trainer's own resume does the work: it reads a folder that is made for it from the snapshot, and passes over the
+batches that were made. Only the weights go straight into the model, and the random states come back batch by batch,
+which the Trainer's own do a batch late. Where a training is spread over processes the Trainer saves by itself, at the
+interval asked for.
+"""
+
+# ruff: noqa: PLC0415 - torch is the user's: imported where it is sure to be loaded already
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from functools import wraps
+from types import ModuleType, SimpleNamespace
+from typing import Any, Dict, List, Optional
+
+from rocm_agent import claim, events, save_command, torch_hook
+from rocm_agent.fence import failed, fenced
+from rocm_agent.layout import ENV_RESUME_FROM, VALIDATE
+
+from . import files, randomness
+from .keeper import Keeper
+from .position import Positioned, positioned
+from .requests import at_boundary
+from .scaling import scaler_state, settled_scaler
+
+STATE = "trainer_state.json"
+FOLDER = ".rocm_supervisor-resume"
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "adapter_model.safetensors")
+
+_used = False
+
+
+def install(module: ModuleType) -> None:
+    """Have every Trainer of `module`, transformers.trainer, follow its steps and resume from snapshots."""
+    trainer = module.Trainer
+    made, train = trainer.__init__, trainer.train
+
+    @wraps(made)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it takes that method's place
+        made(self, *args, **kwargs)
+        _follow(self, module.TrainerCallback)
+
+    @wraps(train)
+    def train_or_resume(self: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        snapshots = vars(self).get("_rocm_snapshots")
+        if snapshots is None:
+            return train(self, resume_from_checkpoint, *args, **kwargs)
+        with snapshots.training(self):
+            found = snapshots.resumed_from(self, resume_from_checkpoint)
+            return train(self, found, *args, **kwargs)
+
+    trainer.__init__, trainer.train = __init__, train_or_resume
+
+
+@fenced
+def _follow(trainer: Any, base: type) -> None:
+    import torch
+
+    trainer._rocm_snapshots = snapshots = Snapshots(torch, trainer)
+
+    class Following(base):  # type: ignore[misc] # a class of the user's environment
+        """Tells the snapshots where the training stands."""
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            snapshots.step_ends(trainer, control)
+
+        def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            snapshots.saved(trainer)
+
+        def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            snapshots.evaluated()
+
+    trainer.add_callback(Following())
+
+
+class Snapshots:
+    """Of one Trainer."""
+
+    def __init__(self, torch: Any, trainer: Any) -> None:
+        self._torch = torch
+        self._keeper: Optional[Keeper] = None
+        self._positioned: Optional[Positioned] = None
+        self._data: Optional[Dict[str, Any]] = None
+        self._folder = ""
+        self._replaced: List[str] = []
+
+    # --- while it trains ------------------------------------------------------------------------------------------
+
+    def training(self, trainer: Any) -> Any:
+        """Return a context in which the trainer's loaders are followed."""
+        self._put(trainer, "get_train_dataloader", self._following(trainer.get_train_dataloader))
+        return _Leaving(lambda: self._leave(trainer))
+
+    def _put(self, trainer: Any, name: str, function: Any) -> None:
+        self._replaced.append(name)
+        setattr(trainer, name, function)
+
+    def _leave(self, trainer: Any) -> None:
+        for name in self._replaced:
+            vars(trainer).pop(name, None)
+        self._replaced = []
+        self._remove_folder()
+
+    def _following(self, original: Any) -> Any:
+        def get_train_dataloader(*args: Any, **kwargs: Any) -> Any:
+            loader = original(*args, **kwargs)
+            self._follow_loader(loader)
+            return loader
+
+        return get_train_dataloader
+
+    @fenced
+    def _follow_loader(self, loader: Any) -> None:
+        self._positioned = positioned(self._torch, getattr(loader, "base_dataloader", loader), ahead=True)
+        if self._data is not None and self._positioned is not None:
+            self._positioned.resume(self._data["begun"], 0, 0, self._data["random"])
+        self._data = None
+
+    def step_ends(self, trainer: Any, control: Any) -> None:
+        """Take a snapshot if one is due; where the state is not all here, have the Trainer save."""
+        ending = None
+        try:
+            self._remove_folder()
+            recorder = claim.take(claim.GENERIC)
+            if recorder is None or claim.rank != 0:
+                return
+            self._keeper = self._keeper or Keeper(self._torch, self._finished)
+            if not _all_here(trainer):
+                control.should_save = control.should_save or self._keeper.due_elsewhere()
+                return
+            save_command.listening = True
+            step = int(trainer.state.global_step)
+            ending = at_boundary(self._keeper, recorder, lambda: self._collect(trainer, step), step, None)
+        except Exception as error:
+            failed("snapshots.transformers", error)
+        if ending is not None:
+            save_command.end_if_asked(ending)
+
+    @fenced
+    def saved(self, trainer: Any) -> None:
+        """Tell of a checkpoint that the Trainer has saved itself."""
+        if claim.holding() is None or claim.rank != 0:
+            return
+        step = int(trainer.state.global_step)
+        folder = os.path.abspath(os.path.join(trainer.args.output_dir, "checkpoint-%d" % step))
+        paths = [os.path.join(folder, name) for name in WEIGHTS if os.path.isfile(os.path.join(folder, name))]
+        if paths and os.path.isfile(os.path.join(folder, STATE)):
+            events.write("checkpoint_saved", paths=paths[:1], epoch=None, step=step, requested=False)
+
+    @fenced
+    def evaluated(self) -> None:
+        """Say that this is no stall; the next step ends it."""
+        recorder = claim.holding()
+        if recorder is not None and claim.speaks(claim.GENERIC):
+            recorder.stage = VALIDATE
+
+    def _collect(self, trainer: Any, step: int) -> Dict[str, Any]:
+        random = randomness.capture(self._torch)
+        scaler = getattr(trainer.accelerator, "scaler", None)
+        return {
+            "step": step,
+            files.OURS: {"transformers": 1, "step": step, "random": random, "data": self._place(trainer, random)},
+            "model": trainer.model.state_dict(),
+            "optimizer": trainer.optimizer.state_dict(),
+            "scheduler": trainer.lr_scheduler.state_dict(),
+            "scaler": None if scaler is None else scaler_state(scaler),
+            "trainer_state": SimpleNamespace(**_facts_of(trainer)),
+        }
+
+    def _place(self, trainer: Any, random: Dict[str, Any]) -> Optional[Dict[str, Any]]:
+        """Return how the pass under way began and the random states to go on with."""
+        made = self._positioned
+        if made is None or not made.passes:
+            return None
+        accumulated = trainer.args.gradient_accumulation_steps
+        steps = max(-(-len(made) // accumulated), 1)
+        batches = trainer.state.global_step % steps * accumulated
+        return {"begun": made.begun[made.passes - 1], "batches": batches, "random": made.random_from(batches, random)}
+
+    def _finished(self, copied: Dict[str, Any]) -> Dict[str, Any]:
+        text = json.dumps(vars(copied["trainer_state"]))
+        scaler = copied["scaler"]
+        return {**copied, "trainer_state": text, "scaler": None if scaler is None else settled_scaler(scaler)}
+
+    # --- going on -------------------------------------------------------------------------------------------------
+
+    def resumed_from(self, trainer: Any, asked: Any) -> Any:
+        """Return the checkpoint to resume from: the supervisor's, else what the script asked for.
+
+        Raises ValueError where the snapshot is damaged.
+        """
+        global _used
+        path = os.environ.get(ENV_RESUME_FROM, "")
+        if not path or _used:
+            return asked
+        _used = True
+        found = files.read(self._torch, path, "transformers")
+        if found is None:
+            folder = os.path.dirname(path)
+            return folder if not asked and os.path.isfile(os.path.join(folder, STATE)) else asked
+        trainer.model.load_state_dict(found["model"])
+        self._put(trainer, "_load_from_checkpoint", lambda *_, **__: None)
+        self._data = found[files.OURS]["data"]
+        self._folder = os.path.join(trainer.args.output_dir, FOLDER)
+        self._unpack(found)
+        torch_hook.steps_were_made(found["step"])
+        events.write("resumed", path=path, epoch=None, step=found["step"])
+        return self._folder
+
+    def _unpack(self, found: Dict[str, Any]) -> None:
+        """Write what the Trainer reads by itself; its own random states only where it has no batch to pass over."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        os.makedirs(self._folder)
+        parts = {"optimizer.pt": found["optimizer"], "scheduler.pt": found["scheduler"], "scaler.pt": found["scaler"]}
+        ours = found[files.OURS]
+        if ours["data"] is None or not ours["data"]["batches"]:
+            parts["rng_state.pth"] = _as_theirs(ours["random"])
+        for name, part in parts.items():
+            if part is not None:
+                self._torch.save(part, os.path.join(self._folder, name))
+        with open(os.path.join(self._folder, STATE), "w", encoding="utf-8") as file:
+            file.write(found["trainer_state"])
+
+    def _remove_folder(self) -> None:
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = ""
+
+
+class _Leaving:
+    def __init__(self, leave: Any) -> None:
+        self._leave = leave
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: Any) -> None:
+        self._leave()
+
+
+def _all_here(trainer: Any) -> bool:
+    """Whether this process has the whole state."""
+    spread = getattr(trainer, "is_deepspeed_enabled", False) or getattr(trainer, "is_fsdp_enabled", False)
+    return not spread and trainer.args.world_size <= 1
+
+
+def _facts_of(trainer: Any) -> Dict[str, Any]:
+    """Return the Trainer's state as it would save it itself."""
+    facts = dict(vars(trainer.state), log_history=list(trainer.state.log_history))
+    facts["total_flos"] = float(trainer.state.total_flos) + float(getattr(trainer, "current_flos", 0))
+    callbacks: Dict[str, Any] = {}
+    for one in [*trainer.callback_handler.callbacks, trainer.control]:
+        if hasattr(one, "state") and hasattr(one, "from_state"):
+            callbacks.setdefault(type(one).__name__, []).append(one.state())
+    facts["stateful_callbacks"] = {name: some[0] if len(some) == 1 else some for name, some in callbacks.items()}
+    return facts
+
+
+def _as_theirs(random: Dict[str, Any]) -> Dict[str, Any]:
+    """Return random states as the Trainer saves them."""
+    import numpy
+
+    name, words, *rest = random["numpy"]
+    version, internal, gauss = random["python"]
+    theirs = {
+        "python": (version, tuple(internal), gauss),
+        "numpy": (name, numpy.array(words, dtype=numpy.uint32), *rest),
+        "cpu": random["torch"],
+    }
+    if random["cuda"]:
+        theirs["cuda"] = random["cuda"][0]
+    return theirs

@@ -1,0 +1,327 @@
+"""The whole state of an ultralytics training between two batches: how it is taken, and how a training goes on from it.
+
+The file is a checkpoint of ultralytics (in full precision) that any version resumes by itself, at the start of the
+epoch. What it has no place for lies under a key of ours: the weights beside their average, the random states, where the
+epoch stands in its data and its gradients, and the running counts.
+"""
+
+# ruff: noqa: PLC0415 - ultralytics is the user's: imported where it is sure to be loaded already
+
+from __future__ import annotations
+
+import builtins
+import os
+from copy import deepcopy
+from itertools import islice
+from types import ModuleType
+from typing import Any, Callable, Dict, Iterator, Optional, Tuple
+
+from rocm_agent import events
+from rocm_agent.fence import failed, fenced
+
+from . import randomness
+from .files import OURS
+from .keeper import Keeper
+from .position import Positioned
+from .scaling import scaler_state, settled_scaler
+
+COUNTERS = ("tloss", "loss_names", "metrics", "fitness", "loss", "loss_items")
+
+_snapshots: Optional[Snapshots] = None
+
+
+class Snapshots:
+    """Of the training under way in this process."""
+
+    def __init__(self, torch: Any, trainer: Any, batches_made: Callable[[], int]) -> None:
+        """Make ready in the set-up, where nothing waits; `batches_made` counts those of the present epoch."""
+        self._torch = torch
+        self._batches_made = batches_made
+        self._skeleton = _skeleton(trainer)
+        self.keeper = Keeper(torch, self._finished)
+        self._positioned: Optional[Positioned] = None
+        self._loader: Any = None
+        self._pass: Optional[int] = None
+        self._epoch: Optional[int] = None
+        self._last_step = -1
+        """The batch (counted over the whole training) after which the optimizer stepped last, as the trainer counts."""
+        self._resuming: Optional[Dict[str, Any]] = None
+        self._first = 0
+        self._watch_optimizer_steps(trainer)
+
+    # --- taking ---------------------------------------------------------------------------------------------------
+
+    def batch_is_over(self, trainer: Any, step: int) -> None:
+        """Take a snapshot if one is due and no gradient is held: an optimizer's step is never far."""
+        if self.keeper.wants() and self._last_step == step - 1:
+            self.keeper.take(lambda: self.collect(trainer, step), step, trainer.epoch - 1)
+
+    def collect(self, trainer: Any, step: int) -> Dict[str, Any]:
+        """Return the state after `step`, of which nothing is copied yet."""
+        from ultralytics import __version__
+
+        model = unwrapped(self._torch, trainer.model)
+        stopper = trainer.stopper
+        names = ("best_fitness", "best_epoch", "possible_stop")
+        return {
+            "epoch": trainer.epoch - 1,
+            "best_fitness": trainer.best_fitness,
+            "stopper": {name: getattr(stopper, name) for name in names if hasattr(stopper, name)},
+            "model": None,
+            "ema": trainer.ema.ema.state_dict(),
+            "updates": trainer.ema.updates,
+            "optimizer": trainer.optimizer.state_dict(),
+            "scaler": scaler_state(trainer.scaler),
+            "train_args": dict(vars(trainer.args)),
+            "train_metrics": {**(trainer.metrics or {}), "fitness": trainer.fitness},
+            "train_results": {},
+            "version": __version__,
+            OURS: {
+                "step": step,
+                "model": model.state_dict(),
+                "random": randomness.capture(self._torch),
+                "position": self._position(trainer, step),
+                "counters": {name: getattr(trainer, name, None) for name in COUNTERS},
+                "gradients": self._gradients(model, step),
+            },
+        }
+
+    def _position(self, trainer: Any, step: int) -> Optional[Dict[str, Any]]:
+        """Return where the epoch stands in its data; None where its order was drawn before anybody could note how."""
+        loader = trainer.train_loader
+        begun = None if self._positioned is None else self._positioned.begun.get(self._pass)
+        if begun is None or loader is not self._loader:
+            return None
+        buffer = getattr(loader.dataset, "buffer", None)
+        return {
+            "begun": begun,
+            "batches": step - trainer.epoch * len(loader),
+            "batch_size": loader.batch_size,
+            "since_step": step - 1 - self._last_step,
+            "buffer": list(buffer) if isinstance(buffer, list) and loader.num_workers == 0 else [],
+            "csv_bytes": os.stat(str(trainer.csv)).st_size if os.path.exists(str(trainer.csv)) else 0,
+        }
+
+    def _gradients(self, model: Any, step: int) -> Optional[Dict[str, Any]]:
+        """Return the gradients that the optimizer has not stepped on yet, None right after its step."""
+        if self._last_step == step - 1:
+            return None
+        return {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
+
+    def _finished(self, copied: Dict[str, Any]) -> Dict[str, Any]:
+        """Return the copy as a checkpoint: the average as a module, numbers as numbers."""
+        for name, tensor in self._skeleton.state_dict(keep_vars=True).items():
+            tensor.data = copied["ema"][name].to(tensor.dtype)  # while it validates, ultralytics has it in half
+        return {**copied, "ema": self._skeleton, "scaler": settled_scaler(copied["scaler"])}
+
+    # --- following the trainer ------------------------------------------------------------------------------------
+
+    def epoch_starts(self, trainer: Any) -> int:
+        """Note how the epoch's data is drawn; return how many batches of the epoch are made already."""
+        again = trainer.epoch == self._epoch
+        self._epoch = trainer.epoch
+        if again:  # ultralytics repeats it, with smaller batches or after NaN: its count of steps begins anew
+            self._last_step = -1
+            self._resuming = None
+            _unshift(trainer)
+        if trainer.train_loader is not self._loader:
+            self._note_order(trainer.train_loader)
+        return self._resume_position(trainer)
+
+    def _note_order(self, loader: Any) -> None:
+        self._loader, self._positioned, self._pass = loader, None, None
+        repeating = loader.batch_sampler
+        if not hasattr(repeating, "sampler") or (getattr(loader, "iterator", None) is not None and loader.num_workers):
+            return
+        self._positioned = repeating.sampler = Positioned(self._torch, repeating.sampler, loader)
+
+    def _watch_optimizer_steps(self, trainer: Any) -> None:
+        original = trainer.optimizer_step
+
+        def optimizer_step(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            self._stepped(trainer)
+            return result
+
+        trainer.optimizer_step = optimizer_step
+
+    @fenced
+    def _stepped(self, trainer: Any) -> None:
+        self._last_step = trainer.epoch * len(trainer.train_loader) + self._batches_made()
+        _unshift(trainer)
+
+    # --- going on in mid-epoch ------------------------------------------------------------------------------------
+
+    def resume(self, exact: Dict[str, Any]) -> None:
+        """Have the first epoch go on where `exact`, what our key held, stood."""
+        self._resuming = exact
+
+    def _resume_position(self, trainer: Any) -> int:
+        """Have the loader begin where the snapshot stood; return the batches that lie before."""
+        self._first = 0
+        exact = self._resuming
+        if exact is None or self._positioned is None:
+            return 0
+        position, loader = exact["position"], trainer.train_loader
+        total = len(getattr(self._positioned.inner, "sampler", ()))
+        done = min(position["batches"] * position["batch_size"], total)
+        left = -(-(total - done) // loader.batch_size)
+        if getattr(self._positioned.inner, "drop_last", False):
+            left = (total - done) // loader.batch_size
+        self._first = max(0, len(loader) - left)
+        self._positioned.resume(position["begun"], done, position["batches"], {position["batches"]: exact["random"]})
+        self._last_step = trainer.epoch * len(loader) + self._first - 1 - position["since_step"]
+        _cut(str(trainer.csv), position["csv_bytes"])
+        model = unwrapped(self._torch, trainer.model)
+        if self._first == len(loader) and getattr(model, "criterion", None) is None:
+            model.criterion = model.init_criterion()  # as the first batch would have, and there is none
+        return self._first
+
+    def enumerated(self, loader: Any) -> Iterator[Tuple[int, Any]]:
+        """Return what `enumerate(loader)` returns for an epoch, from the batch on with which it goes on."""
+        first = self._first
+        self._reach(loader, first)
+        batches = iter(loader)
+        yield from builtins.enumerate(islice(batches, len(loader) - first) if first else batches, first)
+
+    @fenced
+    def _reach(self, loader: Any, first: int) -> None:
+        if self._positioned is None:
+            return
+        fresh = getattr(loader, "iterator", None) is None or loader.num_workers == 0
+        self._pass = self._positioned.passes if fresh or self._pass is None else self._pass + 1
+        if self._resuming is None or self._resuming["position"] is None:
+            return
+        _fill_buffer(loader.dataset, self._resuming["position"]["buffer"])
+        if loader.num_workers:  # workers draw their own seeds from it: not those of another part of the epoch
+            loader.generator.set_state(self._resuming["position"]["begun"]["generators"][0].cpu())
+            self._torch.empty(first).random_(generator=loader.generator)
+        if first == len(loader):  # nothing is left of it but its validation: the order is drawn nevertheless
+            loader.iterator = loader.iterator or loader._get_iterator()
+            if not loader.num_workers:
+                list(self._positioned)
+
+    def batch_starts(self, trainer: Any) -> None:
+        """Before the first batch that a resumed training makes, give it what the epoch had come to."""
+        exact, self._resuming = self._resuming, None
+        if exact is None or self._positioned is None:
+            return
+        self._give_back(trainer, exact, ("tloss",) if self._first else ())
+        model = unwrapped(self._torch, trainer.model)
+        for name, one in model.named_parameters():
+            gradient = (exact["gradients"] or {}).get(name)
+            if gradient is not None:
+                one.grad = gradient.to(one.device)
+        if self._last_step >= 0:
+            _shift(trainer, self._last_step + 1)
+
+    def epoch_ends(self, trainer: Any) -> None:
+        """Where a resumed epoch had no batch left to make, give it what it had come to."""
+        exact, self._resuming = self._resuming, None
+        if exact is not None and self._positioned is not None:
+            self._give_back(trainer, exact, COUNTERS)
+
+    def _give_back(self, trainer: Any, exact: Dict[str, Any], names: Tuple[str, ...]) -> None:
+        for name in names:
+            setattr(trainer, name, _on(trainer.device, exact["counters"][name]))
+
+
+def install(module: ModuleType) -> None:
+    """Have the epochs of the trainer in `module`, ultralytics.engine.trainer, counted from where they go on."""
+
+    def enumerate(iterable: Any, start: int = 0) -> Any:  # noqa: A001 - it takes that function's place in the module
+        snapshots = _snapshots
+        if snapshots is not None and snapshots._loader is iterable and start == 0:
+            return snapshots.enumerated(iterable)
+        return builtins.enumerate(iterable, start)
+
+    module.enumerate = enumerate
+
+
+def begin(trainer: Any, batches_made: Callable[[], int]) -> Optional[Snapshots]:
+    """Return the snapshots of a training that is set up; None where its state is not all in this process and model."""
+    global _snapshots
+    import torch
+
+    _snapshots = None
+    if getattr(trainer, "world_size", 0) > 1 or getattr(trainer.args, "quantize", None) == 8:
+        events.write("hook_failed", where="snapshots", error="no snapshots of several ranks or of a quantized model")
+        return None
+    try:
+        _snapshots = Snapshots(torch, trainer, batches_made)
+    except Exception as error:
+        failed("snapshots.ultralytics", error)
+    return _snapshots
+
+
+def unwrapped(torch: Any, model: Any) -> Any:
+    """Return the model inside DistributedDataParallel and torch.compile."""
+    while isinstance(getattr(model, "module", None), torch.nn.Module):
+        model = model.module
+    return getattr(model, "_orig_mod", model)
+
+
+def _skeleton(trainer: Any) -> Any:
+    """Return the average's module on the CPU, to be filled and written."""
+    ema = trainer.ema.ema
+    criterion = getattr(ema, "criterion", None)
+    try:
+        ema.criterion = None  # it belongs to the training and holds what is on the device
+        skeleton = deepcopy(ema)
+    finally:
+        ema.criterion = criterion
+    return skeleton.cpu()
+
+
+class _Shifted:
+    """`accumulate` of one trainer, larger by a shift while a resumed training counts its optimizer's steps from -1."""
+
+    def __init__(self, trainer: Any, shift: int) -> None:
+        self.trainer, self._shift = trainer, shift
+
+    def __get__(self, trainer: Any, kind: Any = None) -> Any:
+        value = vars(trainer)["accumulate"]
+        return value + self._shift if trainer is self.trainer else value
+
+    def __set__(self, trainer: Any, value: Any) -> None:
+        vars(trainer)["accumulate"] = value
+
+
+def _shift(trainer: Any, shift: int) -> None:
+    """Make the trainer's question `batch - (-1) >= accumulate` the one it would ask had it never been interrupted."""
+    type(trainer).accumulate = _Shifted(trainer, shift)
+
+
+def _unshift(trainer: Any) -> None:
+    shifted = vars(type(trainer)).get("accumulate")
+    if isinstance(shifted, _Shifted) and shifted.trainer is trainer:
+        del type(trainer).accumulate
+
+
+def _fill_buffer(dataset: Any, indices: Any) -> None:
+    """Load the images that mosaics are drawn from, and have them in their order."""
+    if not indices or not isinstance(getattr(dataset, "buffer", None), list):
+        return
+    del dataset.buffer[:]
+    for index in indices:
+        dataset.load_image(index)
+    dataset.buffer[:] = indices
+
+
+def _cut(csv: str, size: int) -> None:
+    """Take away the rows of epochs that will be made again."""
+    try:
+        if size == 0:
+            os.unlink(csv)
+        elif os.stat(csv).st_size > size:
+            os.truncate(csv, size)
+    except FileNotFoundError:
+        pass
+
+
+def _on(device: Any, value: Any) -> Any:
+    if hasattr(value, "to") and hasattr(value, "device"):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {key: _on(device, one) for key, one in value.items()}
+    return value

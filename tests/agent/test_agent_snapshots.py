@@ -1,0 +1,234 @@
+"""Trainings killed in mid-epoch go on from their newest snapshot as if nothing had been: bit by bit, batch by batch."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from agent_by_hand import AGENT_PATH, Attempt, Finished, plain_environment
+
+from supervisor.core import folder as at
+
+pytestmark = pytest.mark.train
+
+HERE = Path(__file__).resolve().parent
+LOOP = HERE / "own_loop.py"
+
+
+class Loops:
+    """Runs of own_loop.py in one folder, each the next attempt of one job."""
+
+    def __init__(self, python: Path, folder: Path) -> None:
+        self.python, self.folder = python, folder
+        self.snapshots = folder / "snapshots"
+        self.snapshots.mkdir()
+        self.attempts: list[Attempt] = []
+
+    def run(self, *options: str, every: str = "0.01", command: int = 0, **environment: str) -> Finished:
+        attempt = Attempt(self.folder / str(len(self.attempts)), cwd=self.folder)
+        attempt.make_recorder()
+        if command:
+            attempt.command(command, 5)
+        self.attempts.append(attempt)
+        resume = {at.ENV_RESUME_FROM: str(self.newest())} if self.newest() else {}
+        ours = {at.ENV_SNAPSHOTS: str(self.snapshots), at.ENV_SNAPSHOT_EVERY: every, "OMP_NUM_THREADS": "1"}
+        return attempt.run([self.python, LOOP, *options], **ours, **resume, **environment)
+
+    def alone(self, *options: str) -> str:
+        environment = plain_environment(OMP_NUM_THREADS="1", PYTHONPATH=str(AGENT_PATH))
+        command = [str(self.python), str(LOOP), *options]
+        return subprocess.run(
+            command, env=environment, cwd=self.folder, capture_output=True, text=True, check=True
+        ).stdout
+
+    def newest(self) -> Path | None:
+        return max(self.snapshots.glob("step-*.pt"), default=None)
+
+    def killed(self, times: int, *options: str) -> Finished:
+        """Kill it in the middle of something, again and again, and let the last one come to its end."""
+        for after in range(times):
+            finished = self.run("--die-after", str(7 + 2 * after), "--step-s", "0.05", *options)
+            assert finished.code == -signal.SIGKILL, finished.output
+        assert self.newest() is not None
+        finished = self.run(*options)
+        assert finished.code == 0, finished.output
+        return finished
+
+
+@pytest.fixture
+def loops(train_python: Path, tmp_path: Path) -> Loops:
+    return Loops(train_python, tmp_path)
+
+
+@pytest.fixture
+def loops_once(current_python: Path, tmp_path: Path) -> Loops:
+    return Loops(current_python, tmp_path)
+
+
+def order(path: Path) -> dict[int, str]:
+    """Return the batch of each step, as it was made last."""
+    found = {}
+    for line in path.read_text().splitlines():
+        epoch, step, indices = line.split(" ", 2)
+        found[int(step)] = f"{epoch}: {indices}"
+    return found
+
+
+def test_an_own_loop_killed_three_times_ends_bit_for_bit_where_it_would_have(loops: Loops) -> None:
+    alone = loops.alone()
+    assert alone.startswith("DIGEST")
+    finished = loops.killed(3)
+    assert finished.output == alone
+    resumed = [attempt.said("resumed") for attempt in loops.attempts[1:]]
+    assert all(len(one) == 1 for one in resumed)
+    assert [attempt.failures() for attempt in loops.attempts] == [[]] * 4
+    assert [record.step for record in loops.attempts[-1].records()][-1] == 32
+    (told,) = resumed[-1]
+    assert told["step"] % 8 != 0, "in mid-epoch"
+    assert len(list(loops.snapshots.iterdir())) == 2, "only the newest are kept, and nothing half written"
+
+
+def test_with_workers_the_order_is_the_same_and_no_batch_comes_twice(loops_once: Loops) -> None:
+    loops_once.alone("--workers", "2", "--epochs", "2", "--order", str(loops_once.folder / "alone.txt"))
+    loops_once.killed(1, "--workers", "2", "--epochs", "2", "--order", str(loops_once.folder / "killed.txt"))
+    assert order(loops_once.folder / "killed.txt") == order(loops_once.folder / "alone.txt")
+
+
+def test_with_another_batch_size_the_rest_of_the_epoch_is_made_once(loops_once: Loops) -> None:
+    finished = loops_once.run("--die-after", "6", "--step-s", "0.05", "--order", str(loops_once.folder / "first.txt"))
+    assert finished.code == -signal.SIGKILL
+    saved = loops_once.attempts[0].said("checkpoint_saved")
+    (told,) = [one for one in saved if one["paths"] == [str(loops_once.newest())]]
+    rest = loops_once.folder / "rest.txt"
+    loops_once.run("--batch", "3", "--epochs", "1", "--order", str(rest))
+    first = [line.split()[2:] for line in (loops_once.folder / "first.txt").read_text().splitlines()][: told["step"]]
+    second = [line.split()[2:] for line in rest.read_text().splitlines()]
+    seen = [index for batch in first + second for index in batch]
+    assert sorted(seen, key=int) == [str(index) for index in range(30)]
+
+
+def test_a_save_that_is_asked_for_is_a_snapshot_and_ends_the_loop(loops_once: Loops) -> None:
+    finished = loops_once.run(command=at.COMMAND_SAVE_AND_STOP, every="0")
+    assert finished.code == -signal.SIGTERM, finished.output
+    (attempt,) = loops_once.attempts
+    assert attempt.answer() == (at.ANSWER_SAVED, 5)
+    (told,) = attempt.said("checkpoint_saved")
+    assert (told["step"], told["epoch"], told["requested"], told["kind"]) == (1, -1, True, "snapshot")
+    assert loops_once.run(every="0").output == loops_once.alone()
+
+
+def test_a_state_that_is_not_finite_takes_no_sound_ones_place(loops_once: Loops) -> None:
+    finished = loops_once.run("--poison-from", "9", "--step-s", "0.05")
+    assert finished.code == 0, finished.output
+    (attempt,) = loops_once.attempts
+    (failed,) = attempt.said("save_failed")
+    assert "not finite" in failed["error"]
+    newest = loops_once.newest()
+    assert newest is not None
+    assert int(newest.stem.partition("-")[2]) < 9
+
+
+def test_a_disk_that_takes_no_more_is_told_and_the_training_goes_on(loops_once: Loops) -> None:
+    """A limit on the size of files stands for the disk: writing stops in the middle of the file."""
+    script = (
+        "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000));"
+        "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    attempt = Attempt(loops_once.folder / "full", cwd=loops_once.folder)
+    attempt.make_recorder()
+    finished = attempt.run(
+        [loops_once.python, "-c", script, LOOP, "--step-s", "0.02"],
+        OMP_NUM_THREADS="1",
+        **{at.ENV_SNAPSHOTS: str(loops_once.snapshots), at.ENV_SNAPSHOT_EVERY: "0.01"},
+    )
+    assert finished.code == 0, finished.output
+    assert finished.output == loops_once.alone()
+    (failed,) = attempt.said("save_failed")
+    assert "File too large" in failed["error"]
+    assert list(loops_once.snapshots.iterdir()) == []
+
+
+def test_a_damaged_snapshot_is_an_error_and_no_new_beginning(loops_once: Loops) -> None:
+    loops_once.run("--die-after", "6", "--step-s", "0.05")
+    newest = loops_once.newest()
+    assert newest is not None
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+    finished = loops_once.run()
+    assert finished.code == 1
+    assert "does not match its checksum" in finished.output
+    assert loops_once.attempts[-1].records() == []
+
+
+YOLO = """
+import glob, hashlib, json, os, signal, sys, time
+from ultralytics import YOLO
+made, die_after = 0, int(sys.argv[2])
+there = lambda: set(glob.glob(os.environ["ROCM_SUPERVISOR_SNAPSHOTS"] + "/step-*.pt"))
+before = there()
+def batch_ends(trainer):
+    global made
+    made += 1
+    if die_after and made >= die_after:
+        end = time.monotonic() + 1
+        while not there() - before and time.monotonic() < end:
+            time.sleep(0.01)
+        if there() - before:
+            os.kill(os.getpid(), signal.SIGKILL)
+def ends(trainer):
+    digest = hashlib.sha256()
+    for state in (trainer.model.state_dict(), trainer.ema.ema.state_dict(), *trainer.optimizer.state.values()):
+        for value in state.values():
+            digest.update(value.numpy().tobytes())
+    print("DIGEST", digest.hexdigest(), flush=True)
+model = YOLO("yolov8n.yaml")
+model.add_callback("on_train_batch_end", batch_ends)
+model.add_callback("on_train_end", ends)
+model.train(**json.loads(sys.argv[1]))
+"""
+
+
+def test_a_yolo_killed_in_mid_epoch_ends_bit_for_bit_where_it_would_have(train_python: Path, tmp_path: Path) -> None:
+    """With mosaics out of the loader's buffer, gradients over two batches, warm-up and the end of mosaics behind it."""
+    subprocess.run([str(train_python), str(HERE / "draw_images.py"), str(tmp_path / "data"), "11", "64"], check=True)
+    fixed = {"imgsz": 64, "batch": 3, "workers": 0, "amp": False, "plots": False, "device": "cpu", "exist_ok": True}
+    schedule = {"epochs": 3, "nbs": 6, "close_mosaic": 1, "warmup_epochs": 1.5}
+    arguments = {**fixed, **schedule, "data": str(tmp_path / "data" / "data.yaml"), "project": str(tmp_path)}
+    quiet = {"HOME": str(tmp_path), "YOLO_CONFIG_DIR": str(tmp_path), "OMP_NUM_THREADS": "1", "YOLO_OFFLINE": "true"}
+    snapshots = tmp_path / "snapshots"
+    snapshots.mkdir()
+
+    def run(name: str, die_after: int) -> tuple[Attempt, Finished]:
+        attempt = Attempt(tmp_path / f"{name}{len(list(tmp_path.glob(name + '*')))}", cwd=tmp_path)
+        attempt.make_recorder()
+        every = "0.01" if name == "killed" else "0"
+        newest = max(snapshots.glob("step-*.pt"), default="")
+        ours = {at.ENV_SNAPSHOTS: str(snapshots), at.ENV_SNAPSHOT_EVERY: every, at.ENV_RESUME_FROM: str(newest)}
+        settings = json.dumps({**arguments, "name": f"run-{name}"})
+        command: list[str | Path] = [train_python, "-c", YOLO, settings, str(die_after)]
+        return attempt, attempt.run(command, **quiet, **ours)
+
+    def rows(name: str) -> list[str]:
+        lines = (tmp_path / f"run-{name}" / "results.csv").read_text().splitlines()
+        return [",".join(line.split(",")[:1] + line.split(",")[2:]) for line in lines]  # without the time
+
+    _, whole = run("whole", 0)
+    assert whole.code == 0, whole.output
+    attempts = []
+    for die_after in (3, 2, 0):
+        attempt, finished = run("killed", die_after)
+        assert finished.code == (-signal.SIGKILL if die_after else 0), finished.output
+        assert attempt.failures() == []
+        attempts.append(attempt)
+    digest = [line for line in whole.output.splitlines() if line.startswith("DIGEST")]
+    assert digest[0] in finished.output.splitlines()
+    assert rows("killed") == rows("whole")
+    resumed = [one["step"] for attempt in attempts for one in attempt.said("resumed")]
+    assert len(resumed) == 2
+    assert any(step % 4 for step in resumed), "in mid-epoch"
+    for attempt, step in zip(attempts[1:], resumed, strict=True):
+        assert attempt.records()[0].step == step + 1

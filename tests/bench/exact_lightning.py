@@ -1,0 +1,57 @@
+"""A tiny model under Lightning, with dropout and noise drawn while batches are loaded."""
+
+import argparse
+import hashlib
+import random
+
+import lightning
+import torch
+from exact_dying import Dying
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--die-after", type=int, default=0)
+parser.add_argument("--folder", required=True)
+parser.add_argument("--accumulate", type=int, default=1)
+asked = parser.parse_args()
+dying = Dying(asked.die_after)
+
+
+class Points(torch.utils.data.Dataset):
+    def __len__(self):
+        return 46
+
+    def __getitem__(self, index):
+        return torch.full((8,), index / 46.0) + torch.rand(8) * random.random(), torch.tensor([index / 46.0])
+
+
+class Model(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        parts = [torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Dropout(0.3), torch.nn.Linear(32, 1)]
+        self.net = torch.nn.Sequential(*parts)
+
+    def training_step(self, batch, index):
+        return torch.nn.functional.mse_loss(self.net(batch[0]), batch[1])
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.8)]
+
+    def on_train_batch_end(self, *_):
+        dying.batch()
+
+
+lightning.seed_everything(7)
+model = Model()
+trainer = lightning.Trainer(
+    max_epochs=3, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+    enable_model_summary=False, default_root_dir=asked.folder, accumulate_grad_batches=asked.accumulate,
+)  # fmt: skip
+trainer.fit(model, torch.utils.data.DataLoader(Points(), 4, shuffle=True))
+digest = hashlib.sha256()
+for value in model.state_dict().values():
+    digest.update(value.numpy().tobytes())
+for state in trainer.optimizers[0].state_dict()["state"].values():
+    for value in state.values():
+        digest.update(value.numpy().tobytes())
+print("DIGEST", digest.hexdigest(), trainer.global_step)
