@@ -2,7 +2,7 @@
 
 recording.json    {"version": 1, "job", "attempt", "launched_at", "gpus_used", "rules", "made_of"}
 events.jsonl.gz   {"kind": ..., ...} a line, in the order of time: the events of `core/events.py`, without steps
-steps.csv.gz      monotonic_s,unix_s,step,epoch,loss,lr,grad_norm,gpu_memory_bytes,data_wait_s: a line a step
+steps.csv.gz      monotonic_s,unix_s,step,epoch,loss,lr,grad_norm,gpu_memory_bytes,data_wait_s,skipped: a line a step
 buckets.jsonl.gz  older steps, folded into ten seconds
 """
 
@@ -27,7 +27,8 @@ from supervisor.store.records import StepBucket
 
 VERSION = 1
 HEAD, EVENTS, STEPS, BUCKETS = "recording.json", "events.jsonl.gz", "steps.csv.gz", "buckets.jsonl.gz"
-COLUMNS = ("monotonic_s", "unix_s", "step", "epoch", "loss", "lr", "grad_norm", "gpu_memory_bytes", "data_wait_s")
+_MEASURED = ("step", "epoch", "loss", "lr", "grad_norm", "gpu_memory_bytes", "data_wait_s", "skipped")
+COLUMNS = ("monotonic_s", "unix_s", *_MEASURED)
 
 
 class RecordingError(ValueError):
@@ -106,7 +107,7 @@ def _step(line: str) -> StepRecord:
     values = next(csv.reader([line]))
     if len(values) != len(COLUMNS):
         raise ValueError(f"has {len(values)} columns, not {len(COLUMNS)}")
-    monotonic_s, unix_s, step, epoch, loss, lr, grad_norm, memory, wait = values
+    monotonic_s, unix_s, step, epoch, loss, lr, grad_norm, memory, wait, skipped = values
     return StepRecord(
         at=Moment(float(monotonic_s), float(unix_s)),
         step=int(step),
@@ -116,12 +117,14 @@ def _step(line: str) -> StepRecord:
         grad_norm=float(grad_norm) if grad_norm else None,
         gpu_memory_bytes=int(memory) if memory else None,
         data_wait_s=float(wait) if wait else None,
+        skipped=skipped == "1",
     )
 
 
 def _row(one: StepRecord) -> list[object]:
     values = (one.step, one.epoch, one.loss, one.lr, one.grad_norm, one.gpu_memory_bytes, one.data_wait_s)
-    return [repr(one.at.monotonic_s), repr(one.at.unix_s), *("" if value is None else value for value in values)]
+    known = ("" if value is None else value for value in values)
+    return [repr(one.at.monotonic_s), repr(one.at.unix_s), *known, "1" if one.skipped else ""]
 
 
 def _each(path: Path, made: Any, skip: int = 0) -> Iterator[Any]:

@@ -111,9 +111,9 @@ def test_a_recording_is_written_over_nothing(tmp_path: Path) -> None:
         (EVENTS, gzip.compress(b"[]\n"), "line 1: is no object"),
         (EVENTS, gzip.compress(b'{"kind": "tick", "at": {"monotonic_s": "x", "unix_s": 1}}\n'), "line 1: "),
         (EVENTS, b"no gzip at all", "events.jsonl.gz: line 0: "),
-        (STEPS, gzip.compress(b"head\n1,2,3\n"), "line 2: has 3 columns, not 9"),
-        (STEPS, gzip.compress(b"head\n1,2,x,,,,,,\n"), "line 2: "),
-        (STEPS, gzip.compress(b"head\n1,2,3,,,,,,\n" * 9999)[:60], "steps.csv.gz: line "),
+        (STEPS, gzip.compress(b"head\n1,2,3\n"), "line 2: has 3 columns, not 10"),
+        (STEPS, gzip.compress(b"head\n1,2,x,,,,,,,\n"), "line 2: "),
+        (STEPS, gzip.compress(b"head\n1,2,3,,,,,,,\n" * 9999)[:60], "steps.csv.gz: line "),
         (BUCKETS, gzip.compress(b'{"attempt": 1}\n'), "line 1: "),
     ],
 )  # fmt: skip

@@ -1,0 +1,58 @@
+"""Every recorded fault is found by the rules as they are, in its time, and nothing that is well is killed before it."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.core.flags import Severity
+from supervisor.core.rules import RULES
+from supervisor.replay.engine import Fired, replay
+from supervisor.replay.folder import read
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FOLDERS = sorted(one.parent for one in (Path(__file__).parents[1] / "recordings").glob("*/expected.toml"))
+
+
+def expected(folder: Path) -> list[dict[str, Any]]:
+    flags: list[dict[str, Any]] = tomllib.loads((folder / "expected.toml").read_text())["flag"]
+    return flags
+
+
+@cache
+def judged(folder: Path) -> list[Fired]:
+    recording = read(folder)
+    return list(replay(recording, [rule(**recording.rules.get(rule.name, {})) for rule in RULES]))
+
+
+def test_there_are_recordings() -> None:
+    assert len(FOLDERS) >= 6
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda one: one.name)
+def test_a_recorded_fault_is_found_in_its_time(folder: Path) -> None:
+    fired = judged(folder)
+    for wanted in expected(folder):
+        earliest, latest = wanted["after_s"]
+        found = [
+            one for one in fired if one.flag.rule == wanted["rule"] and one.flag.severity.word == wanted["severity"]
+        ]
+        assert found, wanted
+        assert earliest <= found[0].after_s <= latest
+        assert "step" not in wanted or found[0].step == wanted["step"]
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda one: one.name)
+def test_nothing_is_killed_before_its_fault(folder: Path) -> None:
+    first = min(flag["after_s"][0] for flag in expected(folder))
+    tells = any(flag["severity"] == "critical" for flag in expected(folder))
+    early = [one for one in judged(folder) if one.flag.severity is Severity.CRITICAL and not one.flag.shadow]
+    assert not [one for one in early if one.after_s < first or not tells]
