@@ -110,9 +110,11 @@ class Events:
                 continue
             known = event.finding.device
             same = known == device or known is None or device is None
-            if event.group == row.event and same:
+            if same and event.group == row.event:
                 return event
-            if row.aftermath and event.of_card:
+            # The bridges above a card have addresses of their own.
+            near = event.of_card and (same or row.device == "pci")
+            if near and row.aftermath in (event.group, "card"):
                 return event
         return None
 
@@ -122,7 +124,7 @@ class Events:
         after = replace(
             before,
             severity=max(before.severity, match.severity),
-            device=before.device or (None if match.row.aftermath else device),
+            device=before.device or (device if match.row.device == "card" or event.group == match.row.event else None),
             pid=before.pid if before.pid is not None else match.pid,
             process=before.process or match.process,
             lines=before.lines + 1,

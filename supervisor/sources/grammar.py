@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from supervisor.core.readings import About, FaultClass, FaultSeverity
-from supervisor.sources.needles import needle_of
+from supervisor.sources.needles import EDGE, needle_of, word_of, words_in
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -82,7 +82,7 @@ class Row:
     expression: str
     """The pattern, after its speaker."""
     needles: tuple[str, ...]
-    """One of them is in every line that the expression fits."""
+    """One of them is in every line that the expression fits; with EDGE where a word must end."""
     device: About
     remedy: str
     source: str
@@ -95,16 +95,10 @@ class Row:
     codes: Mapping[str, Code] = field(default_factory=dict)
     detail: bool = False
     """Whether it only adds to an event that another line began."""
-    aftermath: bool = False
-    """Whether it belongs to the card's trouble just before it, of whatever class, if there was one."""
+    aftermath: str | None = None
+    """The group of an event that it belongs to, if such a one is open on the card; `card`: an event of any group."""
     user: bool = False
     """Whether programs say it too, beside the kernel."""
-
-    def fits(self, message: str) -> re.Match[str] | None:
-        """Return how the message says this, None where it does not."""
-        if not any(needle in message for needle in self.needles):
-            return None
-        return compiled(self.expression).search(message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,22 +129,33 @@ class Grammar:
 
     kind: str
     rows: tuple[Row, ...]
-    sieve: re.Pattern[str]
+    words: Mapping[str, tuple[tuple[str, Row], ...]]
+    """Needles with their rows, by a word that is in every text with the needle."""
+    vocabulary: frozenset[str]
+    """The words alone."""
+    pieces: tuple[tuple[str, Row], ...]
+    """Needles that surely hold no whole word: each is looked for in every line, so there should be few."""
 
-    def may_match(self, text: str) -> bool:
-        """Whether any row could fit; what goes through here costs hardly anything. Prefixes do no harm."""
-        return self.sieve.search(text) is not None
+    def candidates(self, text: str) -> list[Row]:
+        """Return the rows that could fit, in their order; prefixes do no harm.
+
+        This is what nearly all lines of a log cost: the words of a line against the words of the table.
+        """
+        words = words_in(text)
+        if self.vocabulary.isdisjoint(words) and not self.pieces:
+            return []
+        pairs = [*self.pieces, *(pair for word in self.vocabulary.intersection(words) for pair in self.words[word])]
+        rows = {row.number: row for needle, row in pairs if needle in text}
+        return [rows[number] for number in sorted(rows)]
 
     def match(self, message: str, *, user: bool = False) -> Match | None:
         """Return what a line means, None for the thousands that mean nothing.
 
         `message` bears no time stamp or other prefix; `user` says that a program wrote it and not the kernel.
         """
-        if not self.may_match(message):
-            return None
         message = message[:LINE_LIMIT]
-        for row in self.rows:
-            if (row.user or not user) and (found := row.fits(message)):
+        for row in self.candidates(message):
+            if (row.user or not user) and (found := compiled(row.expression).search(message)):
                 return _match(row, found)
         return None
 
@@ -179,7 +184,16 @@ def parse(text: str) -> Grammar:
     rows = tuple(reader.row(number, one) for number, one in enumerate(table.get("row", ()), start=1))
     if not rows:
         raise GrammarError("the table has no [[row]]")
-    return Grammar(kind=kind, rows=rows, sieve=_sieve(rows))
+    words: dict[str, tuple[tuple[str, Row], ...]] = {}
+    pieces: list[tuple[str, Row]] = []
+    for row in rows:
+        for literal in row.needles:
+            word, needle = word_of(literal), literal.strip(EDGE)
+            if word is None:
+                pieces.append((needle, row))
+            else:
+                words[word] = (*words.get(word, ()), (needle, row))
+    return Grammar(kind=kind, rows=rows, words=words, vocabulary=frozenset(words), pieces=tuple(pieces))
 
 
 def unproven(grammar: Grammar) -> list[str]:
@@ -191,6 +205,9 @@ def unproven(grammar: Grammar) -> list[str]:
         except re.error as error:
             wrong.append(f"{_place(row.number, row.pattern)}: pattern: {error}")
             continue
+        several = [one.strip(EDGE) for one in row.needles] if len(row.needles) > 1 else []
+        unused = [one for one in several if not any(one in example for example in row.examples)]
+        wrong += [f"{_place(row.number, row.pattern)}: none of its examples has the needle: {one}" for one in unused]
         for example in row.examples:
             found = grammar.match(example, user=row.user)
             if found is None or found.row is not row:
@@ -238,7 +255,7 @@ class _Reader:
             what=raw.get("what"),
             codes=self._named(place, "codes", self._codes, raw["codes"]) if "codes" in raw else {},
             detail=bool(raw.get("detail", False)),
-            aftermath=bool(raw.get("aftermath", False)),
+            aftermath=raw.get("aftermath"),
             user=bool(raw.get("user", False)),
         )
 
@@ -280,20 +297,15 @@ def address(text: str) -> str:
     return text.lower() if "." in text else f"{text.lower()}.0"
 
 
-def _sieve(rows: Iterable[Row]) -> re.Pattern[str]:
-    """Return an expression that finds any needle; one that another contains needs not be looked for."""
-    kept: list[str] = []
-    for needle in sorted({one for row in rows for one in row.needles}, key=len):
-        if not any(one in needle for one in kept):
-            kept.append(needle)
-    return re.compile("|".join(map(re.escape, kept)))
-
-
 def _needles(place: str, raw: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the row's needles: its own, where a bar stands for an edge, or the literal of its pattern.
+
+    What follows a speaker begins with a word.
+    """
     if "needles" in raw:
-        return tuple(map(str, raw["needles"]))
-    needle = needle_of(raw["pattern"])
-    if needle is None or len(needle) < NEEDLE_LEAST:
+        return tuple(str(one).replace("|", EDGE) for one in raw["needles"])
+    needle = needle_of(("^" if "speaker" in raw else "") + raw["pattern"])
+    if needle is None or len(needle.strip(EDGE)) < NEEDLE_LEAST:
         raise GrammarError(f"{place}: no literal of {NEEDLE_LEAST} characters is in every line of it; name needles")
     return (needle,)
 
