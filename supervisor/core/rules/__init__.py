@@ -11,6 +11,7 @@ from supervisor.core.rules.disk_low import DiskLow
 from supervisor.core.rules.gpu_fault import GpuFault
 from supervisor.core.rules.gpu_idle import GpuIdle
 from supervisor.core.rules.host_memory import HostMemory
+from supervisor.core.rules.machine_fault import MachineFault
 from supervisor.core.rules.non_finite_loss import NonFiniteLoss
 from supervisor.core.rules.stall import Stall
 from supervisor.core.rules.start_timeout import StartTimeout
@@ -47,5 +48,6 @@ RULES: tuple[type[Rule], ...] = (
     VramHigh,
     HostMemory,
     DiskLow,
+    MachineFault,
 )
 """Every rule, in the order in which flags of equal severity are taken."""
