@@ -144,7 +144,7 @@ def _match(row: Row, found: re.Match[str]) -> Match:
         what=code.what if code is not None else row.what,
         pci=address(groups["pci"]) if groups.get("pci") else None,
         device=groups.get("device"),
-        pid=int(pid) if pid else None,
+        pid=int(pid) or None if pid else None,  # 0: the driver did not know it
         process=groups.get("process") or None,
     )
 
