@@ -30,6 +30,7 @@ _PREFIXES = tuple(
         r"\[kernel\] ",
         r"(?P<bare>\d\d:\d\d:\d\d(?:\.\d+)?) +",
         r"(?:> ?)+",
+        r"message repeated \d+ times: \[ ?",
         r"\s+",
     )
 )
