@@ -36,6 +36,8 @@ class Finding:
     what: str | None = None
     pid: int | None = None
     process: str | None = None
+    of_process: bool = False
+    """Whether it takes only the process that it names: no fatal line of it said otherwise."""
     lines: int = 1
     """How many lines told of it."""
 
@@ -92,6 +94,7 @@ class Events:
             what=match.what,
             pid=match.pid,
             process=match.process,
+            of_process=match.of_process,
         )
         return Event(
             finding=finding,
@@ -128,6 +131,7 @@ class Events:
             pid=before.pid if before.pid is not None else match.pid,
             process=before.process or match.process,
             lines=before.lines + 1,
+            of_process=before.of_process and (match.of_process or match.severity is not FaultSeverity.FATAL),
         )
         weightier = (match.row.rank, match.severity) > (event.rank, before.severity)
         if weightier and event.group == match.row.event and not match.row.detail:

@@ -35,6 +35,8 @@ class Code:
     remedy: str
     severity: FaultSeverity | None = None
     """None: the row's."""
+    of_process: bool = False
+    """As a row's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,8 @@ class Row:
     """Whether it only adds to an event that another line began."""
     aftermath: str | None = None
     """The group of an event that it belongs to, if such a one is open on the card; `card`: an event of any group."""
+    of_process: bool = False
+    """Whether it takes only the process that it names, and leaves the card well."""
     user: bool = False
     """Whether programs say it too, beside the kernel."""
 
@@ -83,6 +87,7 @@ class Match:
     """Name of any other device in the line."""
     pid: int | None
     process: str | None
+    of_process: bool
 
     @property
     def fault(self) -> FaultClass:
@@ -146,6 +151,7 @@ def _match(row: Row, found: re.Match[str]) -> Match:
         device=groups.get("device"),
         pid=int(pid) or None if pid else None,  # 0: the driver did not know it
         process=groups.get("process") or None,
+        of_process=row.of_process or (code is not None and code.of_process),
     )
 
 

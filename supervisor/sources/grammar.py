@@ -49,7 +49,7 @@ DEVICES: tuple[About, ...] = ("card", "pci", "disk", "host", "none")
 """What a row can be about: a card by its driver, any PCI device, a disk, the machine, or nothing that has a name."""
 _ROW_KEYS = frozenset(
     {"class", "severity", "speaker", "pattern", "needles", "device", "remedy", "source", "examples"}
-    | {"codes", "rank", "detail", "aftermath", "event", "user", "what"}
+    | {"codes", "rank", "detail", "aftermath", "event", "of_process", "user", "what"}
 )
 _REQUIRED = ("class", "severity", "pattern", "device", "remedy", "source", "examples")
 
@@ -148,6 +148,7 @@ class _Reader:
             codes=self._named(place, "codes", self._codes, raw["codes"]) if "codes" in raw else {},
             detail=bool(raw.get("detail", False)),
             aftermath=raw.get("aftermath"),
+            of_process=bool(raw.get("of_process", False)),
             user=bool(raw.get("user", False)),
         )
 
@@ -156,7 +157,12 @@ class _Reader:
         if not raw.get("what") or not raw.get("remedy"):
             raise GrammarError(f"{place}: needs what and remedy")
         severity = _severity(place, raw["severity"]) if "severity" in raw else None
-        return Code(what=str(raw["what"]), remedy=self._remedy(place, raw["remedy"]), severity=severity)
+        return Code(
+            what=str(raw["what"]),
+            remedy=self._remedy(place, raw["remedy"]),
+            severity=severity,
+            of_process=bool(raw.get("of_process", False)),
+        )
 
     def _remedy(self, place: str, text: str) -> str:
         return self._named(place, "remedy", self._remedies, text[1:]) if text.startswith("@") else text

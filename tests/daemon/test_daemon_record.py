@@ -18,7 +18,7 @@ from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus
 from supervisor.daemon.announce import Announcer
 from supervisor.daemon.loop import Dossier
-from supervisor.daemon.record import StoreRecord
+from supervisor.daemon.record import KERNEL_BOOT, KERNEL_CURSOR, KERNEL_SEQUENCE, StoreRecord
 from supervisor.store.archive import Archive
 from supervisor.store.store import Store
 
@@ -86,3 +86,19 @@ def test_what_the_agent_said_before_a_restart_of_the_daemon_is_recorded_once(nig
     kinds = [one.kind for one in night.archive.events("night")]
     assert kinds.count("agent_said") == 1
     assert night.store.cursors("night", 1).agent_log_bytes == 40
+
+
+def test_the_place_in_the_kernels_log_is_kept_for_the_log_that_was_read(night: Night) -> None:
+    """The sequence of /dev/kmsg says nothing about the journal, and what a uevent tells moves neither."""
+    places = []
+    for said in (
+        ev.KernelSaid(at=T, findings=(), sequence=7),
+        ev.KernelSaid(at=T, findings=(), cursor="s=a;i=1"),
+        ev.KernelSaid(at=T, findings=(), lost_lines=1),
+        ev.KernelSaid(at=T, findings=(), sequence=9),
+    ):
+        with night.record.turn(T):
+            night.record.event(said, None)
+        places.append((night.store.note(KERNEL_SEQUENCE), night.store.note(KERNEL_CURSOR)))
+    assert places == [("7", ""), ("", "s=a;i=1"), ("", "s=a;i=1"), ("9", "")]
+    assert night.store.note(KERNEL_BOOT) == "boot"

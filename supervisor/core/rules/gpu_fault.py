@@ -8,7 +8,7 @@ from typing import ClassVar
 from supervisor.core.flags import Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
-from supervisor.core.readings import LAST_BOOT, FaultClass, FaultSeverity, KernelFinding
+from supervisor.core.readings import LAST_BOOT, FaultSeverity, KernelFinding
 
 LINE_CHARACTERS = 300
 
@@ -53,9 +53,8 @@ class GpuFault:
 
 
 def is_fatal(history: History, finding: KernelFinding) -> bool:
-    """Whether the attempt cannot go on: a page fault takes only the process that made it, and leaves the card well."""
-    anothers = finding.fault is FaultClass.PAGE_FAULT and history.is_anothers(finding.pid)
-    return finding.fatal and not anothers
+    """Whether the attempt cannot go on: a page fault, say, takes only the process that made it."""
+    return finding.fatal and not (finding.of_process and history.is_anothers(finding.pid))
 
 
 def _since(history: History, finding: KernelFinding) -> Moment:
