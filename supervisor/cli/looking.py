@@ -124,7 +124,9 @@ def kernel_log(settings: Settings) -> Iterator[DoctorLine]:
         os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
     except OSError as error:
         remedy = "run as root or with CAP_SYSLOG, as the daemon's unit does; or sysctl kernel.dmesg_restrict=0"
-        yield DoctorLine(name=name, level="warn", found=f"{path}: {error.strerror}", remedy=remedy)
+        instead = "; the journal is read instead, by whoever is in group systemd-journal"
+        found = f"{path}: {error.strerror}" + (instead if shutil.which("journalctl") else "")
+        yield DoctorLine(name=name, level="warn", found=found, remedy=remedy)
     else:
         yield DoctorLine(name=name, level="ok", found=f"{path} can be read")
 

@@ -190,6 +190,14 @@ class History:
             case "disk" | "host" | "none":
                 return False
 
+    def is_anothers(self, pid: int | None) -> bool:
+        """Whether a process surely is none of this attempt's: its whole tree was seen twice, and never with it."""
+        trees = [one for one in self.processes if one.processes]
+        if pid in (None, self.training_pid) or len(trees) < 2:
+            return False
+        whole = all(len(one.largest) == one.processes for one in trees)
+        return whole and all(pid != use.pid for one in trees for use in one.largest)
+
     def readings_by_gpu(self) -> dict[str, deque[GpuReading]]:
         """Return the readings of the cards that the job runs on."""
         return {gpu: readings for gpu, readings in self.gpus.items() if self.uses(gpu)}

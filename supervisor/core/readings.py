@@ -260,6 +260,8 @@ class KernelFinding:
     """The fault in words, where the class says too little (`Xid 79: GPU has fallen off the bus`)."""
     pid: int | None = None
     process: str | None = None
+    of_process: bool = False
+    """Whether it takes only the process that it names, and leaves the card well."""
     lines: int = 1
     origin: str = "kmsg"
     """Where it was read: `kmsg`, `journal`, `uevent`, or `LAST_BOOT`."""

@@ -157,7 +157,7 @@ class Assembly:
         self.store.set_note(BOOT_READ, f"{self.boot_id} {now.unix_s:.0f}")
         if not boot_id or not self.settings.kernel_log.enabled:
             return
-        findings = last_boot(now, float(read_unix_s or 0))
+        findings = last_boot(now, float(read_unix_s or 0), self.boot_id)
         for one in findings:
             fields = {"fault": one.fault.value, "gpu": one.gpu, "line": one.line, "remedy": one.remedy}
             log.warning("boot.last_ended_with", extra={"fields": fields})

@@ -64,7 +64,6 @@ class EvidenceFacts:
     checkpoints: Sequence[Path] = ()
     stands_still: bool = False
     """Whether the training makes no steps: only then is it worth the seconds that native stacks take."""
-    core_dumps: Path = DEVCOREDUMP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +107,7 @@ def _parts(folder: Path, launcher: Launcher, slot: str, facts: EvidenceFacts) ->
         "configuration.txt": lambda path: _write(path / "configuration.txt", facts.configuration),
         "environment.txt": lambda path: _write(path / "environment.txt", outside.environment(_launch_env(folder))),
         "checkpoints.jsonl": lambda path: _write_rows(path / "checkpoints.jsonl", map(_stat_row, facts.checkpoints)),
-        "core dumps": lambda path: take_core_dumps(facts.core_dumps, path),
+        "core dumps": lambda path: take_core_dumps(DEVCOREDUMP, path),
         "output.txt": lambda path: _write(path / "output.txt", without_secrets(read_output_tail(folder))),
         "stacks": lambda path: _take_all_stacks(folder, launcher, slot, path, native=facts.stands_still),
         "processes.txt": lambda path: _take_processes(folder, path / "processes.txt"),

@@ -36,6 +36,8 @@ class Finding:
     what: str | None = None
     pid: int | None = None
     process: str | None = None
+    of_process: bool = False
+    """Whether it takes only the process that it names: no fatal line of it said otherwise."""
     lines: int = 1
     """How many lines told of it."""
 
@@ -92,6 +94,7 @@ class Events:
             what=match.what,
             pid=match.pid,
             process=match.process,
+            of_process=match.of_process,
         )
         return Event(
             finding=finding,
@@ -110,9 +113,11 @@ class Events:
                 continue
             known = event.finding.device
             same = known == device or known is None or device is None
-            if event.group == row.event and same:
+            if same and event.group == row.event:
                 return event
-            if row.aftermath and event.of_card:
+            # The bridges above a card have addresses of their own.
+            near = event.of_card and (same or row.device == "pci")
+            if near and row.aftermath in (event.group, "card"):
                 return event
         return None
 
@@ -122,10 +127,11 @@ class Events:
         after = replace(
             before,
             severity=max(before.severity, match.severity),
-            device=before.device or (None if match.row.aftermath else device),
+            device=before.device or (device if match.row.device == "card" or event.group == match.row.event else None),
             pid=before.pid if before.pid is not None else match.pid,
             process=before.process or match.process,
             lines=before.lines + 1,
+            of_process=before.of_process and (match.of_process or match.severity is not FaultSeverity.FATAL),
         )
         weightier = (match.row.rank, match.severity) > (event.rank, before.severity)
         if weightier and event.group == match.row.event and not match.row.detail:

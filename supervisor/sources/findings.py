@@ -7,16 +7,18 @@ other at once.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 
 from supervisor.sources.fault_events import OPEN_EVENTS, Event, Events, Finding
-from supervisor.sources.grammar import Grammar, Match
+from supervisor.sources.grammar import Grammar
 from supervisor.sources.log_lines import LogLine, log_line
 
 NEIGHBOURS = 40
 """A line that names no card belongs to the one that the driver names within so many lines before or after ..."""
 NEIGHBOUR_S = 1.5
 """... and so many seconds; whole seconds are all that some prefixes tell."""
+_DRIVERS = ("amdgpu ", "radeon ", "NVRM: ", "nvidia ")
 _DRIVER_CARD = re.compile(
     r"(?:^|[\s:;\]])(?:amdgpu|radeon|nvidia|NVRM: GPU|NVRM: The NVIDIA GPU) "
     r"(?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])(?:: |$)"
@@ -28,16 +30,18 @@ def findings_in(lines: Iterable[str], grammar: Grammar) -> Iterator[Finding]:
     text = list(lines)
     events = Events(grammar.kind)
     found: list[Event] = []
+    near = _Neighbours(text)
     at_s = 0.0
     for number, raw in enumerate(text, start=1):
-        if not grammar.may_match(raw):
+        if not grammar.candidates(raw):
             continue
         line = log_line(raw)
         match = grammar.match(line.message, user=line.user and grammar.kind == "kernel")
         if match is None:
             continue
         at_s = line.at_s if line.at_s is not None else at_s
-        card = _card(text, number, line, match)
+        of_card = match.row.device == "card" and match.pci is None
+        card = (card_of(line.message) or near.card(number - 1, line)) if of_card else None
         event = events.add(match, number=number, line=line.message, at_s=at_s, card=card)
         if event is not None and not any(event is one for one in found[-OPEN_EVENTS:]):
             found.append(event)
@@ -50,18 +54,26 @@ def card_of(message: str) -> str | None:
     return found["pci"].lower() if found else None
 
 
-def _card(text: Sequence[str], number: int, line: LogLine, match: Match) -> str | None:
-    """Return the card that a line is about, by itself or by its neighbours."""
-    if match.row.device != "card" or match.pci is not None:
+class _Neighbours:
+    """The lines in which a driver names its card; they are looked for once, and only where a line names none."""
+
+    def __init__(self, text: Sequence[str]) -> None:
+        self._text = text
+        self._places: list[int] | None = None
+
+    def card(self, place: int, line: LogLine) -> str | None:
+        """Return the card named nearest to a line, before or after; None where none is near enough."""
+        if self._places is None:
+            self._places = [at for at, one in enumerate(self._text) if any(map(one.__contains__, _DRIVERS))]
+        middle = bisect_left(self._places, place)
+        for at in sorted(
+            self._places[max(0, middle - NEIGHBOURS) : middle + NEIGHBOURS], key=lambda at: abs(at - place)
+        ):
+            if abs(at - place) > NEIGHBOURS:
+                return None
+            if (card := card_of(self._text[at])) is not None:
+                return card if _soon(line, log_line(self._text[at])) else None
         return None
-    own = card_of(line.message)
-    if own is not None:
-        return own
-    for away in range(1, NEIGHBOURS):
-        for at in (number - 1 - away, number - 1 + away):
-            if 0 <= at < len(text) and (near := card_of(text[at])) is not None:
-                return near if _soon(line, log_line(text[at])) else None
-    return None
 
 
 def _soon(one: LogLine, other: LogLine) -> bool:

@@ -1,4 +1,4 @@
-"""Reads a table of fault wordings and says which row a line fits; it keeps no state and knows no wording itself.
+"""Reads a table of fault wordings and proves it by its examples; it keeps no state and knows no wording itself.
 
 A table is TOML: `kind`, then in any order
 - `[remedies]`: name = text; a row's `remedy = "@name"` stands for that text,
@@ -15,150 +15,47 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import cache
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from supervisor.core.readings import About, FaultClass, FaultSeverity
-from supervisor.sources.needles import needle_of
+from supervisor.sources.fault_rows import LINE_LIMIT, WITHIN_S, Code, Grammar, Grouping, Match, Row, address, compiled
+from supervisor.sources.needles import EDGE, needle_of, word_of
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
+__all__ = [
+    "LINE_LIMIT",
+    "Code",
+    "Grammar",
+    "GrammarError",
+    "Grouping",
+    "Match",
+    "Row",
+    "address",
+    "load",
+    "parse",
+    "unproven",
+]
+
 _Word = TypeVar("_Word", bound=str)
-LINE_LIMIT = 2000
-"""Characters of a line that are looked at and kept."""
 NEEDLE_LEAST = 4
 """A shorter literal would let too many lines through to the patterns."""
-WITHIN_S = 10.0
 DEVICES: tuple[About, ...] = ("card", "pci", "disk", "host", "none")
 """What a row can be about: a card by its driver, any PCI device, a disk, the machine, or nothing that has a name."""
 _ROW_KEYS = frozenset(
     {"class", "severity", "speaker", "pattern", "needles", "device", "remedy", "source", "examples"}
-    | {"codes", "rank", "detail", "aftermath", "event", "user", "what"}
+    | {"codes", "rank", "detail", "aftermath", "event", "of_process", "user", "what"}
 )
 _REQUIRED = ("class", "severity", "pattern", "device", "remedy", "source", "examples")
 
 
 class GrammarError(ValueError):
     """A table cannot be used; says which row and what is wrong with it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grouping:
-    """How findings of one class become events."""
-
-    event: str
-    """Findings of the same word, on one device and near in time, are one event."""
-    rank: int = 0
-    """The class of the highest rank names the event."""
-    within_s: float = WITHIN_S
-    """So long after its last line a further line still belongs to the event."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Code:
-    """What one number in a message means."""
-
-    what: str
-    remedy: str
-    severity: FaultSeverity | None = None
-    """None: the row's."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One wording of one fault."""
-
-    number: int
-    """Its place in the table, from 1."""
-    fault: FaultClass
-    severity: FaultSeverity
-    pattern: str
-    expression: str
-    """The pattern, after its speaker."""
-    needles: tuple[str, ...]
-    """One of them is in every line that the expression fits."""
-    device: About
-    remedy: str
-    source: str
-    examples: tuple[str, ...]
-    grouping: Grouping
-    event: str
-    """The row's own, or that of its class."""
-    rank: int
-    what: str | None = None
-    codes: Mapping[str, Code] = field(default_factory=dict)
-    detail: bool = False
-    """Whether it only adds to an event that another line began."""
-    aftermath: bool = False
-    """Whether it belongs to the card's trouble just before it, of whatever class, if there was one."""
-    user: bool = False
-    """Whether programs say it too, beside the kernel."""
-
-    def fits(self, message: str) -> re.Match[str] | None:
-        """Return how the message says this, None where it does not."""
-        if not any(needle in message for needle in self.needles):
-            return None
-        return compiled(self.expression).search(message)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Match:
-    """What one line means."""
-
-    row: Row
-    severity: FaultSeverity
-    remedy: str
-    what: str | None
-    """The fault in words, where the table or a code has any."""
-    pci: str | None
-    """PCI address in the line itself, lower case with its function."""
-    device: str | None
-    """Name of any other device in the line."""
-    pid: int | None
-    process: str | None
-
-    @property
-    def fault(self) -> FaultClass:
-        """The class of the row."""
-        return self.row.fault
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grammar:
-    """A table, checked and ready."""
-
-    kind: str
-    rows: tuple[Row, ...]
-    sieve: re.Pattern[str]
-
-    def may_match(self, text: str) -> bool:
-        """Whether any row could fit; what goes through here costs hardly anything. Prefixes do no harm."""
-        return self.sieve.search(text) is not None
-
-    def match(self, message: str, *, user: bool = False) -> Match | None:
-        """Return what a line means, None for the thousands that mean nothing.
-
-        `message` bears no time stamp or other prefix; `user` says that a program wrote it and not the kernel.
-        """
-        if not self.may_match(message):
-            return None
-        message = message[:LINE_LIMIT]
-        for row in self.rows:
-            if (row.user or not user) and (found := row.fits(message)):
-                return _match(row, found)
-        return None
-
-
-@cache
-def compiled(expression: str) -> re.Pattern[str]:
-    """Return the expression compiled, at its first use: most rows are never needed."""
-    return re.compile(expression)
 
 
 def load(path: Path) -> Grammar:
@@ -179,7 +76,16 @@ def parse(text: str) -> Grammar:
     rows = tuple(reader.row(number, one) for number, one in enumerate(table.get("row", ()), start=1))
     if not rows:
         raise GrammarError("the table has no [[row]]")
-    return Grammar(kind=kind, rows=rows, sieve=_sieve(rows))
+    words: dict[str, tuple[tuple[str, Row], ...]] = {}
+    pieces: list[tuple[str, Row]] = []
+    for row in rows:
+        for literal in row.needles:
+            word, needle = word_of(literal), literal.strip(EDGE)
+            if word is None:
+                pieces.append((needle, row))
+            else:
+                words[word] = (*words.get(word, ()), (needle, row))
+    return Grammar(kind=kind, rows=rows, words=words, vocabulary=frozenset(words), pieces=tuple(pieces))
 
 
 def unproven(grammar: Grammar) -> list[str]:
@@ -191,6 +97,9 @@ def unproven(grammar: Grammar) -> list[str]:
         except re.error as error:
             wrong.append(f"{_place(row.number, row.pattern)}: pattern: {error}")
             continue
+        several = [one.strip(EDGE) for one in row.needles] if len(row.needles) > 1 else []
+        unused = [one for one in several if not any(one in example for example in row.examples)]
+        wrong += [f"{_place(row.number, row.pattern)}: none of its examples has the needle: {one}" for one in unused]
         for example in row.examples:
             found = grammar.match(example, user=row.user)
             if found is None or found.row is not row:
@@ -238,7 +147,8 @@ class _Reader:
             what=raw.get("what"),
             codes=self._named(place, "codes", self._codes, raw["codes"]) if "codes" in raw else {},
             detail=bool(raw.get("detail", False)),
-            aftermath=bool(raw.get("aftermath", False)),
+            aftermath=raw.get("aftermath"),
+            of_process=bool(raw.get("of_process", False)),
             user=bool(raw.get("user", False)),
         )
 
@@ -247,7 +157,12 @@ class _Reader:
         if not raw.get("what") or not raw.get("remedy"):
             raise GrammarError(f"{place}: needs what and remedy")
         severity = _severity(place, raw["severity"]) if "severity" in raw else None
-        return Code(what=str(raw["what"]), remedy=self._remedy(place, raw["remedy"]), severity=severity)
+        return Code(
+            what=str(raw["what"]),
+            remedy=self._remedy(place, raw["remedy"]),
+            severity=severity,
+            of_process=bool(raw.get("of_process", False)),
+        )
 
     def _remedy(self, place: str, text: str) -> str:
         return self._named(place, "remedy", self._remedies, text[1:]) if text.startswith("@") else text
@@ -259,41 +174,15 @@ class _Reader:
         return known[name]
 
 
-def _match(row: Row, found: re.Match[str]) -> Match:
-    groups = found.groupdict()
-    code = row.codes.get(groups.get("code") or "")
-    pid = groups.get("pid")
-    return Match(
-        row=row,
-        severity=code.severity if code is not None and code.severity is not None else row.severity,
-        remedy=code.remedy if code is not None else row.remedy,
-        what=code.what if code is not None else row.what,
-        pci=address(groups["pci"]) if groups.get("pci") else None,
-        device=groups.get("device"),
-        pid=int(pid) if pid else None,
-        process=groups.get("process") or None,
-    )
-
-
-def address(text: str) -> str:
-    """Return a PCI address in lower case and whole: NVIDIA leaves the function out, 0000:9b:00 is 0000:9b:00.0."""
-    return text.lower() if "." in text else f"{text.lower()}.0"
-
-
-def _sieve(rows: Iterable[Row]) -> re.Pattern[str]:
-    """Return an expression that finds any needle; one that another contains needs not be looked for."""
-    kept: list[str] = []
-    for needle in sorted({one for row in rows for one in row.needles}, key=len):
-        if not any(one in needle for one in kept):
-            kept.append(needle)
-    return re.compile("|".join(map(re.escape, kept)))
-
-
 def _needles(place: str, raw: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the row's needles: its own, where a bar stands for an edge, or the literal of its pattern.
+
+    What follows a speaker begins with a word.
+    """
     if "needles" in raw:
-        return tuple(map(str, raw["needles"]))
-    needle = needle_of(raw["pattern"])
-    if needle is None or len(needle) < NEEDLE_LEAST:
+        return tuple(str(one).replace("|", EDGE) for one in raw["needles"])
+    needle = needle_of(("^" if "speaker" in raw else "") + raw["pattern"])
+    if needle is None or len(needle.strip(EDGE)) < NEEDLE_LEAST:
         raise GrammarError(f"{place}: no literal of {NEEDLE_LEAST} characters is in every line of it; name needles")
     return (needle,)
 

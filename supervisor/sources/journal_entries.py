@@ -23,6 +23,8 @@ class Entry:
     """One entry of the kernel's journal."""
 
     cursor: str
+    boot_id: str | None
+    """As the journal writes it, without dashes."""
     record: Record
 
 
@@ -47,7 +49,7 @@ def parse_entry(line: bytes, number: int) -> Entry | None:
         message=message,
         device=device[1] if device else None,
     )
-    return Entry(cursor=cursor, record=record)
+    return Entry(cursor=cursor, boot_id=_text(fields.get("_BOOT_ID")), record=record)
 
 
 def _text(value: object) -> str | None:

@@ -119,8 +119,9 @@ class Understanding:
         fatal_at = None if fatal_s is None else _moment(now, fatal_s)
         if before is not None:
             news = fatal_at is not None and fatal_at.seconds_since(before.told_at) >= AGAIN_S
-            said_before = (before.fault, before.severity, before.gpu or before.device, before.pid)
-            if not news and said_before == (event.fault, event.severity, event.device, event.pid):
+            told_before = (before.fault, before.severity, before.gpu or before.device, before.pid, before.of_process)
+            tells = (event.fault, event.severity, event.device, event.pid, event.of_process)
+            if not news and told_before == tells:
                 return None
         on_bus = told.about in ("card", "pci")
         told.finding = KernelFinding(
@@ -140,6 +141,7 @@ class Understanding:
             pid=event.pid,
             process=event.process,
             lines=event.lines,
+            of_process=event.of_process,
         )
         return told.finding
 

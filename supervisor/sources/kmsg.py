@@ -22,7 +22,7 @@ RECORD_BYTES = 16384
 """A record has at most 8192 bytes; a smaller buffer would be refused with EINVAL."""
 RECORDS_PER_READ = 2000
 REOPEN_S = 60.0
-UNNAMED_WAIT_MS = 20
+UNNAMED_WAIT_MS = 10
 """So long a line that names no card waits for its neighbours, which mostly do."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _CONTROLS = frozenset((*range(0x20), 0x7F))

@@ -33,15 +33,17 @@ _PANIC = re.compile(
 def last_boot(
     now: Moment,
     since_unix_s: float,
+    boot_id: str,
     *,
     journal: Sequence[str] = JOURNAL,
     pstore: Sequence[Path] = PSTORE,
 ) -> tuple[KernelFinding, ...]:
     """Return what the last boot ended with, stamped `now`; () where nothing tells or it ended well.
 
-    Files of pstore older than `since_unix_s` tell of an earlier boot.
+    `boot_id` is the present one: a journal that is not kept over boots has no other to offer. Files of pstore older
+    than `since_unix_s` tell of an earlier boot.
     """
-    found = [*_findings(_of_pstore(pstore, since_unix_s)), *_findings(_at_its_end(_of_journal(journal)))]
+    found = [*_findings(_of_pstore(pstore, since_unix_s)), *_findings(_at_its_end(_of_journal(journal, boot_id)))]
     known: dict[tuple[FaultClass, str | None], KernelFinding] = {}
     for number, (finding, about_card) in enumerate(found, start=1):
         key = (finding.fault, finding.device)
@@ -96,7 +98,7 @@ def _kernel_finding(finding: Finding, number: int, now: Moment, *, about_card: b
     )
 
 
-def _of_journal(command: Sequence[str]) -> list[tuple[float, str]]:
+def _of_journal(command: Sequence[str], boot_id: str) -> list[tuple[float, str]]:
     """Return seconds and message of the kernel's last lines; [] where there is no journal of that boot."""
     try:
         done = subprocess.run(
@@ -110,7 +112,8 @@ def _of_journal(command: Sequence[str]) -> list[tuple[float, str]]:
     except (OSError, subprocess.TimeoutExpired):
         return []
     entries = (parse_entry(line, number) for number, line in enumerate(done.stdout.splitlines(), start=1))
-    return [(one.record.at_us / 1e6, one.record.message) for one in entries if one and one.record.facility == 0]
+    earlier = (one for one in entries if one is not None and one.boot_id != boot_id.replace("-", ""))
+    return [(one.record.at_us / 1e6, one.record.message) for one in earlier if one.record.facility == 0]
 
 
 def _at_its_end(lines: list[tuple[float, str]]) -> list[str]:

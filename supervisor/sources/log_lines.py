@@ -9,7 +9,7 @@ from datetime import datetime
 
 _CALLER = r"(?: ?\[ *[TC]\d+\])?"
 _HOST = r"(?:(?!kernel)[\w.:-]+ )?"
-_WHO = rf"{_HOST}(?P<who>[^\s:\[\]]+)(?:\[\d+\])?: ?"
+_WHO = rf" *{_HOST}(?P<who>[^\s:\[\]]+)(?:\[\d+\])?: ?"
 # A bare `amdgpu 0000:0a:00.0: ` follows the ISO stamps of dmesg: only a host with its program is a sender there.
 _SENDER = r"[\w.-]+ (?:(?P<who>[^\s:\[\]]+)\[\d+\]|kernel): ?"
 _PREFIXES = tuple(
@@ -25,9 +25,12 @@ _PREFIXES = tuple(
         r"\[\w{3} +\d+ \d\d:\d\d\] ?",
         rf"(?P<iso>\d{{4}}-\d\d-\d\d[T ][\d:]{{8}}(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)(?: UTC)?{_CALLER} (?:{_SENDER})?",
         rf"(?:\w{{3}} )?(?P<isot>\d{{4}}-\d\d-\d\d [\d:]{{8}}(?:\.\d+)?) [A-Z][A-Z0-9+-]{{1,5}} {_WHO}",
-        rf"[^\W\d]{{2,5}}\.? +\d{{1,2}} (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) {_WHO}",
+        rf"[^\W\d]{{2,5}}\.? +\d{{1,2}} (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) (?:{_WHO})?",
         r"kernel: ?",
+        r"\[kernel\] ",
+        r"(?P<bare>\d\d:\d\d:\d\d(?:\.\d+)?) +",
         r"(?:> ?)+",
+        r"message repeated \d+ times: \[ ?",
         r"\s+",
     )
 )
@@ -85,7 +88,7 @@ def _time(said: dict[str, str | None]) -> float | None:
         return int(us[:18]) / 1e6
     if seconds := said.get("s"):
         return float(seconds[:30])
-    if clock := said.get("clock"):
+    if clock := said.get("clock") or said.get("bare"):
         hours, minutes, rest = clock.split(":")
         return int(hours) * 3600 + int(minutes) * 60 + float(rest)
     try:

@@ -142,6 +142,7 @@ class Story:
             pid=pid,
             about=about or usual,
             remedy=remedy,
+            of_process=fault is FaultClass.PAGE_FAULT,
         )
         self.findings += 1
         self.put(ev.KernelSaid(at=self.now, findings=(finding,), sequence=1))

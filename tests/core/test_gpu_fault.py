@@ -8,10 +8,10 @@ import pytest
 
 from supervisor.core import events as ev
 from supervisor.core.flags import Severity
-from supervisor.core.readings import About, FaultClass, FaultSeverity
+from supervisor.core.readings import About, FaultClass, FaultSeverity, ProcessReading, ProcessUse
 from supervisor.core.rules.gpu_fault import GpuFault
 
-from .stories import GPU, OTHER_GPU, story
+from .stories import GPU, JOB, OTHER_GPU, Story, story
 
 
 def test_a_fatal_fault_of_a_card_in_use_acts_and_nothing_is_saved() -> None:
@@ -137,3 +137,38 @@ def test_an_event_older_than_the_attempt_counts_once_it_tells_of_something_fatal
     flag = told.check(GpuFault())
     assert flag is not None
     assert flag.since == again.fatal_at
+
+
+def tree(told: Story, *pids: int, more: int = 0) -> None:
+    """The attempt's processes are read, the busiest of them by name."""
+    uses = tuple(ProcessUse(pid=pid, name="python", rss_bytes=1) for pid in pids)
+    reading = ProcessReading(at=told.now, processes=len(pids) + more, largest=uses)
+    told.put(ev.ProcessesRead(at=told.now, job=JOB, attempt=1, reading=reading))
+
+
+@pytest.mark.parametrize(
+    ("pid", "more", "severity"),
+    [
+        (4242, 0, Severity.CRITICAL),
+        (4300, 0, Severity.CRITICAL),
+        (None, 0, Severity.CRITICAL),
+        (999, 0, Severity.WARNING),
+        (999, 5, Severity.CRITICAL),
+    ],
+)
+def test_a_page_fault_of_somebody_elses_process_is_told_only(pid: int | None, more: int, severity: Severity) -> None:
+    told = story().training()
+    for _ in range(2):
+        tree(told, 4242, 4300, more=more)
+    flag = told.kernel(FaultClass.PAGE_FAULT, pid=pid).check(GpuFault())
+    assert flag is not None
+    assert flag.severity is severity
+
+
+def test_a_hang_takes_everybody_on_the_card_with_it_whoever_made_it() -> None:
+    told = story().training()
+    for _ in range(2):
+        tree(told, 4242)
+    flag = told.kernel(FaultClass.GPU_HANG, pid=999).check(GpuFault())
+    assert flag is not None
+    assert flag.severity is Severity.CRITICAL

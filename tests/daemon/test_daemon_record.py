@@ -19,7 +19,7 @@ from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus, Stage
 from supervisor.daemon.announce import Announcer
 from supervisor.daemon.loop import Dossier
-from supervisor.daemon.record import StoreRecord
+from supervisor.daemon.record import KERNEL_BOOT, KERNEL_CURSOR, KERNEL_SEQUENCE, StoreRecord
 from supervisor.store.archive import Archive
 from supervisor.store.store import Store
 
@@ -112,3 +112,19 @@ def test_what_was_learned_outlives_the_attempt_for_this_set_up_alone(night: Nigh
     assert night.record.learned("day", "batch=4") == Learned()
     night.store.set_note("learned limits of night: batch=4", "{half a wor")
     assert night.record.learned("night", "batch=4") == Learned()
+
+
+def test_the_place_in_the_kernels_log_is_kept_for_the_log_that_was_read(night: Night) -> None:
+    """The sequence of /dev/kmsg says nothing about the journal, and what a uevent tells moves neither."""
+    places = []
+    for said in (
+        ev.KernelSaid(at=T, findings=(), sequence=7),
+        ev.KernelSaid(at=T, findings=(), cursor="s=a;i=1"),
+        ev.KernelSaid(at=T, findings=(), lost_lines=1),
+        ev.KernelSaid(at=T, findings=(), sequence=9),
+    ):
+        with night.record.turn(T):
+            night.record.event(said, None)
+        places.append((night.store.note(KERNEL_SEQUENCE), night.store.note(KERNEL_CURSOR)))
+    assert places == [("7", ""), ("", "s=a;i=1"), ("", "s=a;i=1"), ("9", "")]
+    assert night.store.note(KERNEL_BOOT) == "boot"

@@ -14,11 +14,11 @@ KERNEL = "[kernel_log]\naccept_user_records = true\n"
 GPUS = f'gpus = ["{CARD}"]'
 
 
-def tell(card: str) -> None:
-    """Write the first words of a GPU reset into the kernel log."""
+def tell(card: str, words: str = "ring gfx_0.0.0 timeout, signaled seq=114, emitted seq=116") -> None:
+    """Write a line of a card's driver into the kernel log."""
     if os.geteuid() != 0 or not os.access("/dev/kmsg", os.W_OK):
         pytest.skip("needs root and a writable /dev/kmsg")
-    line = f"<3>amdgpu {card}: amdgpu: ring gfx_0.0.0 timeout, signaled seq=114, emitted seq=116\n"
+    line = f"<3>amdgpu {card}: amdgpu: {words}\n"
     Path("/dev/kmsg").write_bytes(line.encode())
 
 
@@ -30,6 +30,11 @@ def test_a_gpu_fault_stops_the_training_with_evidence_and_it_is_resumed(home: Ho
     incident = home.resumed("one")
     assert (incident["rule"], incident["decision"], incident["outcome"]) == ("gpu_fault", "stop", "resumed")
     assert "ring gfx_0.0.0 timeout" in (Path(incident["evidence"]) / "kernel.txt").read_text()
+    assert "remedy: wait for the end of the reset" in incident["message"]
+    step = home.job("one")["step"]
+    tell(CARD, "GPU reset(1) succeeded!")
+    home.step("one", step + 30, attempt=2)
+    assert [one["rule"] for one in home.incidents("one")] == ["gpu_fault"], "how it came out is no second incident"
 
 
 def test_a_fault_of_another_card_is_no_concern_of_this_job(home: House) -> None:

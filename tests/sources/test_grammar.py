@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from supervisor.core.readings import FaultClass, FaultSeverity
 from supervisor.sources.findings import findings_in
 from supervisor.sources.grammar import GrammarError, parse, unproven
+from supervisor.sources.kernel_grammar import kernel_grammar
 from supervisor.sources.log_lines import log_line
-from supervisor.sources.needles import needle_of
+from supervisor.sources.needles import EDGE, needle_of, word_of, words_in
 
 HEAD = """
 kind = "kernel"
@@ -76,6 +77,11 @@ def test_the_first_row_that_fits_wins() -> None:
     assert wrong.startswith("row 2 (ring \\S+ timeout, but soft recovered): its example is fitted by row 1")
 
 
+def test_a_needle_without_an_example_is_told() -> None:
+    (wrong,) = unproven(parse(table({**ROW, "needles": "[' timeout', '|hang|']"})))
+    assert wrong.endswith("none of its examples has the needle: hang")
+
+
 def test_an_example_that_no_row_fits_is_told() -> None:
     (wrong,) = unproven(parse(table({**ROW, "examples": "['amdgpu: fine']"})))
     assert "is fitted by no row: amdgpu: fine" in wrong
@@ -120,28 +126,42 @@ def test_a_pattern_that_is_no_expression_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "needle"),
+    ("pattern", "needle", "word"),
     [
-        (r"ring \S+ timeout", " timeout"),
-        (r"GPU reset\(\d+\) failed", "GPU reset("),
-        (r"(?:one|other) thing", " thing"),
-        (r"colou?r of it", "r of it"),
-        (r"[|(] after [)\]x]", " after "),
-        (r"a{2,3}bcd", "bcd"),
-        (r"one|other", None),
-        (r"\d+", None),
-        (r"fo+bar", "bar"),
+        (r"ring \S+ timeout", " timeout", None),
+        (r"ring \S+ timeout\b", " timeout", "timeout"),
+        (r"^GPU reset\(\d+\) failed", "GPU reset(", "reset"),
+        (r"(?:one|other) thing done", " thing done", "thing"),
+        (r"colou?r of it", "r of it", "of"),
+        (r"[|(] after it [)\]x]", " after it ", "after"),
+        (r"a{2,3}bcd", "bcd", None),
+        (r"one|other", None, None),
+        (r"\d+", None, None),
+        (r"fo+bar", "bar", None),
     ],
 )
-def test_a_needle_is_in_every_line_that_the_pattern_fits(pattern: str, needle: str | None) -> None:
-    assert needle_of(pattern) == needle
+def test_a_needle_is_in_every_line_that_the_pattern_fits(pattern: str, needle: str | None, word: str | None) -> None:
+    found = needle_of(pattern)
+    assert (found and found.strip(EDGE)) == needle
+    assert (word_of(found) if found else None) == word
 
 
-@given(st.from_regex(r"GPU reset\(\d+\) (?:end|begin)? ?ret = -[0-9]{1,3}!*", fullmatch=True))
-def test_no_fitting_line_lacks_the_needle(line: str) -> None:
-    needle = needle_of(r"GPU reset\(\d+\) (?:end|begin)? ?ret = -[0-9]{1,3}!*")
+WORDED = r"^GPU reset\(\d+\) (?:end|begin)? ?with ret = -[0-9]{1,3}!*"
+
+
+@given(st.from_regex(WORDED))
+def test_no_fitting_line_lacks_the_needle_or_its_word(line: str) -> None:
+    needle = needle_of(WORDED)
     assert needle is not None
-    assert needle in line
+    assert needle.strip(EDGE) in line
+    word = word_of(needle)
+    assert word is not None
+    assert word in words_in(line)
+
+
+def test_every_needle_of_the_table_of_kernel_faults_holds_a_whole_word() -> None:
+    """So that the words of a line are all that has to be looked up."""
+    assert kernel_grammar().pieces == ()
 
 
 LINE = "amdgpu: ring gfx timeout"
@@ -169,6 +189,9 @@ LINE = "amdgpu: ring gfx timeout"
         ("Jan  6 14:37:38 archdesktop kernel: [ 12.5] ", 52658.0),
         ("Jan 15 00:53:02 kernel: ", 3182.0),
         ("kvě 25 10:11:12 cz kernel: ", 36672.0),
+        ("Jan 02 21:35:19  kernel: ", 77719.0),
+        ("Dec 16 00:32:40 [kernel] [529658.719358][T25609] ", 1960.0),
+        ("13:35:43  ", 48943.0),
         ("<6>[    2.608284] ", 2.608284),
         ("4,360,5334652667,-;", 5334.652667),
         ("4,360,5334652667,-,caller=T123;", 5334.652667),

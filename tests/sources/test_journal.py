@@ -24,6 +24,7 @@ from supervisor.sources.journal_entries import parse_entry
 from supervisor.sources.last_boot import last_boot
 
 NOW = Moment(1000.0, 1_700_000_000.0)
+BOOT = "b4a10a15-8fcc-4761-be53-bc928bbc8c02"
 AMD = "amdgpu 0000:0a:00.0: amdgpu: "
 
 
@@ -142,7 +143,7 @@ def test_no_line_makes_the_parser_raise(line: bytes) -> None:
 
 
 def ended(tmp_path: Path, *entries: dict[str, object], pstore: tuple[Path, ...] = ()) -> tuple[KernelFinding, ...]:
-    return last_boot(NOW, 0.0, journal=printing(tmp_path, *entries, and_then=""), pstore=pstore)
+    return last_boot(NOW, 0.0, BOOT, journal=printing(tmp_path, *entries, and_then=""), pstore=pstore)
 
 
 def at(second: int, message: str) -> dict[str, object]:
@@ -163,7 +164,12 @@ def test_the_end_of_the_last_boots_journal_is_told_and_not_its_beginning(tmp_pat
 def test_a_boot_that_ended_well_or_left_nothing_says_nothing(tmp_path: Path) -> None:
     assert ended(tmp_path, at(5000, "wlan0: associated")) == ()
     assert ended(tmp_path) == ()
-    assert last_boot(NOW, 0.0, journal=["/nonexistent/journalctl"], pstore=(tmp_path / "absent",)) == ()
+    assert last_boot(NOW, 0.0, BOOT, journal=["/nonexistent/journalctl"], pstore=(tmp_path / "absent",)) == ()
+
+
+def test_a_journal_that_is_not_kept_over_boots_tells_of_no_last_one(tmp_path: Path) -> None:
+    present = {**at(5000, AMD + "GPU reset begin!"), "_BOOT_ID": BOOT.replace("-", "")}
+    assert ended(tmp_path, present) == ()
 
 
 def test_the_kernels_last_words_come_from_pstore(tmp_path: Path) -> None:
@@ -186,5 +192,5 @@ def test_a_dump_of_an_earlier_boot_is_left_alone(tmp_path: Path) -> None:
     dump.write_text("<0>[  101.0] Kernel panic - not syncing: Fatal exception\n")
     os.utime(dump, (1000, 1000))
     command = printing(tmp_path, and_then="")
-    assert last_boot(NOW, 2000.0, journal=command, pstore=(dump.parent,)) == ()
-    assert len(last_boot(NOW, 500.0, journal=command, pstore=(dump.parent,))) == 1
+    assert last_boot(NOW, 2000.0, BOOT, journal=command, pstore=(dump.parent,)) == ()
+    assert len(last_boot(NOW, 500.0, BOOT, journal=command, pstore=(dump.parent,))) == 1

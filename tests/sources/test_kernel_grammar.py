@@ -162,6 +162,21 @@ def test_a_page_fault_keeps_its_continuation_lines() -> None:
     assert (fault.fault, fault.lines, fault.pid, fault.process) == (F.PAGE_FAULT, 5, 4321, "python3")
 
 
+@pytest.mark.parametrize(
+    ("lines", "of_process"),
+    [
+        ([AMD + "[gfxhub] page fault (src_id:0 ring:24 vmid:3 pasid:32770, for process x pid 8 thread x pid 8)"], True),
+        (["NVRM: Xid (PCI:0000:38:00): 43, pid=8, name=x, Ch 00000008"], True),
+        (["NVRM: Xid (PCI:0000:38:00): 119, pid=8, name=x, Timeout after 6s"], False),
+        (["NVRM: Xid (PCI:0000:38:00): 43, pid=8, name=x, Ch 00000008", "NVRM: Xid (PCI:0000:38:00): 79, lost"], False),
+        ([AMD + "ring gfx_0.0.0 timeout, signaled seq=1", AMD + " Process x pid 8 thread x pid 8"], False),
+    ],
+)
+def test_what_takes_one_process_only_is_told_from_what_takes_all(lines: list[str], of_process: bool) -> None:
+    (finding,) = findings_in(lines, TABLE)
+    assert finding.of_process is of_process
+
+
 def test_the_third_line_of_a_fallen_nvidia_card_has_the_firsts_address() -> None:
     (lost,) = findings_in(
         [

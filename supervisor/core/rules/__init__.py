@@ -28,6 +28,7 @@ from supervisor.core.rules.host_memory import HostMemory
 from supervisor.core.rules.host_memory_slope import HostMemorySlope
 from supervisor.core.rules.loss_plateau_or_divergence import LossPlateauOrDivergence
 from supervisor.core.rules.loss_spike import LossSpike
+from supervisor.core.rules.machine_fault import MachineFault
 from supervisor.core.rules.milestone import Milestone
 from supervisor.core.rules.non_finite_grad import NonFiniteGrad
 from supervisor.core.rules.non_finite_loss import NonFiniteLoss
@@ -109,5 +110,6 @@ RULES: tuple[type[Rule], ...] = (
     Milestone,
     BestMetric,
     Generations,
+    MachineFault,
 )
 """Every rule, in the order in which flags of equal severity are taken."""

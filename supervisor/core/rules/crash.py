@@ -15,6 +15,7 @@ from supervisor.core.flags import Act, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.readings import LAST_BOOT, ExitStatus, FaultClass, KernelFinding, signal_name
+from supervisor.core.rules.gpu_fault import is_fatal
 
 LINE_CHARACTERS = 300
 SHELL_SIGNAL = 128
@@ -100,7 +101,7 @@ class Crash:
 
     def _in_kernel_log(self, history: History, status: ExitStatus) -> Cause | None:
         near = [one for one in history.kernel if self._near(one.told_at, status.at)]
-        fatal = (one for one in near if one.fatal and history.concerns(one))
+        fatal = (one for one in near if is_fatal(history, one) and history.concerns(one))
         fault = next(fatal, None)
         if fault is not None:
             text = f"{status.words} after a GPU fault: {fault.line}"

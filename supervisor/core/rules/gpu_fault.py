@@ -27,10 +27,10 @@ class GpuFault:
     def check(self, history: History) -> RedFlag | None:
         """Flag the first fatal finding, or else the newest that is not."""
         found = [one for one in history.kernel if self._concerns(history, one)]
-        fatal = next((one for one in found if one.fatal), None)
+        fatal = next((one for one in found if is_fatal(history, one)), None)
         if fatal is not None:
-            return self._flag(history, fatal)
-        return self._flag(history, found[-1]) if found and not history.over else None
+            return self._flag(history, fatal, fatal=True)
+        return self._flag(history, found[-1], fatal=False) if found and not history.over else None
 
     @staticmethod
     def _concerns(history: History, finding: KernelFinding) -> bool:
@@ -38,18 +38,23 @@ class GpuFault:
             return False
         return finding.told_at.seconds_since(history.launched_at) >= 0 and history.concerns(finding)
 
-    def _flag(self, history: History, finding: KernelFinding) -> RedFlag:
+    def _flag(self, history: History, finding: KernelFinding, *, fatal: bool) -> RedFlag:
         card = finding.gpu or ""
         return RedFlag(
             rule=self.name,
-            severity=Severity.acting(act=self.act and finding.fatal),
+            severity=Severity.acting(act=self.act and fatal),
             at=history.now,
             message=message_of(finding, card or "a GPU"),
-            since=_since(history, finding) if finding.fatal else None,
-            subject=card if finding.fatal else f"{card} {finding.fault.value}",
+            since=_since(history, finding) if fatal else None,
+            subject=card if fatal else f"{card} {finding.fault.value}",
             fault=finding.fault.value,
             diagnosis=diagnosis_of(finding),
         )
+
+
+def is_fatal(history: History, finding: KernelFinding) -> bool:
+    """Whether the attempt cannot go on: a page fault, say, takes only the process that made it."""
+    return finding.fatal and not (finding.of_process and history.is_anothers(finding.pid))
 
 
 def _since(history: History, finding: KernelFinding) -> Moment:
