@@ -28,12 +28,15 @@ class Refused(Exception):  # noqa: N818 - what the user asked for cannot be meas
 
 @contextmanager
 def using(name: str, scope: str = "modules") -> Iterator[None]:
-    """Have every Conv2d of a model, or with the scope "all" every convolution, computed in the way `name`."""
+    """Have every Conv2d of a model, or with the scope "all" every convolution, computed in the way `name`.
+
+    On ROCm all ways but native keep the whole model from MIOpen, as the agent does in a training.
+    """
     cudnn = torch.backends.cudnn
     before = cudnn.enabled
     if name in ALGORITHMS:
         patch(name, scope)
-    elif name == "no-library":
+    if name == "no-library" or (name != "native" and getattr(torch.version, "hip", None)):
         cudnn.enabled = False
     try:
         yield

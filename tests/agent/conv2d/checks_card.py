@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import functools
+import random
 import warnings
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from checking import Skip
+from checks_everywhere import everything, everywhere, random_layer, result_or_refusal
+from checks_yolo import assert_trains_alike, losses, resnet_losses
 from comparing import differences, unlike
 from comparing import operands as on_cpu
 from patching import patched, small
+from profiling import card_kernels, library_kernels
 from rocm_agent.conv2d import ALGORITHMS, conv2d
 from torch.nn.functional import conv2d as native
 
@@ -115,3 +120,89 @@ def check_tracing_on_the_card_records_convolutions_without_the_vendors_library()
     assert torch.backends.cudnn.enabled
     assert str(traced[0].inlined_graph).count("aten::_convolution") == 3
     assert not unlike("y", traced[0](x), expected, bound=1e-5)
+
+
+def check_no_layer_runs_a_library_kernel_on_the_card_with_everything_replaced() -> None:
+    device = card()
+    x = torch.randn(2, 4, 9, 10, device=device)
+
+    def train() -> None:
+        everything().to(device)(x).backward()
+
+    assert card_kernels(train), "native runs them, and the profile shows them"
+    # The operators of the library's BatchNorm are called still, and hold our kernels.
+    doors = {f"aten::{library}_batch_norm{way}" for library in ("cudnn", "miopen") for way in ("", "_backward")}
+    with everywhere():
+        assert torch.backends.cudnn.enabled, "it does not rest on the switch"
+        assert not library_kernels(train) - doors
+        assert not card_kernels(train), card_kernels(train)
+
+
+def check_every_layer_on_the_card_gives_natives_gradients_and_statistics() -> None:
+    device, found = card(), []
+    for context in (everywhere(), nullcontext()):
+        model = everything().to(device).double()
+        x = torch.randn(2, 4, 9, 10, generator=torch.Generator().manual_seed(1)).double().to(device).requires_grad_()
+        with context:
+            y = model(x)
+            y.backward()
+        found.append([y, x.grad, *(p.grad for p in model.parameters()), *(b for b in model.buffers())])
+    for which, (a, e) in enumerate(zip(*found, strict=True)):
+        assert not unlike(str(which), a, e, 1e-11), which
+
+
+def check_random_layers_on_the_card_give_natives_results_or_are_refused_as_by_native() -> None:
+    device, chance = card(), random.Random(6)
+    for _ in range(300):
+        function, (x, weight, bias), options = random_layer(chance)
+        made = tuple(None if o is None else o.detach().to(device).requires_grad_() for o in (x, weight, bias))
+        expected = result_or_refusal(function, made, options)
+        with everywhere():
+            got = result_or_refusal(function, made, options)
+        about = (function.__name__, x.shape, weight.shape, options)
+        if isinstance(expected, str) or isinstance(got, str):
+            # The library has words of its own for what it refuses.
+            assert isinstance(expected, str) == isinstance(got, str), about
+            continue
+        for name, a, e in zip(("y", "dx", "dw", "db"), got, expected, strict=True):
+            assert not unlike(name, a, e, 1e-12), about
+
+
+def check_autocast_with_everything_replaced_trains_on_the_card_as_native_does() -> None:
+    device, found = card(), []
+    for context in (everywhere(), nullcontext()):
+        model = everything().to(device)
+        x = torch.randn(2, 4, 9, 10, generator=torch.Generator().manual_seed(1)).to(device)
+        with context, torch.autocast("cuda", dtype=torch.float16):
+            y = model(x)
+        y.backward()
+        found.append([y, *(p.grad for p in model.parameters())])
+    for which, (a, e) in enumerate(zip(*found, strict=True)):
+        assert a.dtype is e.dtype
+        assert float((a - e).norm()) <= 2e-2 * float(e.norm()) + 1e-3, which
+
+
+def check_compiled_models_run_ours_on_the_card_in_either_memory_format() -> None:
+    if not hasattr(torch, "compile"):
+        raise Skip(f"torch {torch.__version__} has no torch.compile")
+    device = card()
+    for last in (False, True):
+        model = small().to(device)
+        x = torch.randn(2, 3, 8, 8, device=device)
+        if last:
+            model, x = model.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
+        expected = model(x)
+        torch._dynamo.reset()
+        with everywhere():
+            compiled = torch.compile(model)
+            y = compiled(x)
+            y.sum().backward()
+            assert not library_kernels(lambda: compiled(x).sum().backward()), last  # noqa: B023 - called at once
+        assert not unlike("y", y, expected, 1e-5)
+    torch._dynamo.reset()
+
+
+def check_a_yolo_and_a_resnet_train_on_the_card_with_natives_losses() -> None:
+    device = card()
+    assert_trains_alike(resnet_losses, device)
+    assert_trains_alike(losses, device)

@@ -223,8 +223,7 @@ def check_gradients_of_first_and_second_order_and_forward_mode_pass_gradcheck() 
         call = functools.partial(function, **options)
         about = (algorithm, function.__name__, options)
         with everywhere(algorithm):
-            forward = algorithm == "planned" and not torch.__version__.startswith("1.")
-            assert torch.autograd.gradcheck(call, operands, fast_mode=True, check_forward_ad=forward), about
+            assert torch.autograd.gradcheck(call, operands, fast_mode=True, check_forward_ad=True), about
             assert torch.autograd.gradgradcheck(call, operands, fast_mode=True), about
 
 

@@ -36,9 +36,10 @@ def batch() -> dict[str, torch.Tensor]:
     }
 
 
-def losses(steps: int, dtype: torch.dtype = torch.float32) -> list[float]:
+def losses(steps: int, dtype: torch.dtype = torch.float32, device: str = "cpu") -> list[float]:
     """Train `steps` steps with plain SGD and return the loss before each of them."""
-    model, data, said = yolo().train().to(dtype), batch(), []
+    model, said = yolo().train().to(device, dtype), []
+    data = {name: value.to(device) for name, value in batch().items()}
     data["img"] = data["img"].to(dtype)
     # At ten times this rate, steps of an untrained model multiply rounding by five.
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
@@ -51,17 +52,17 @@ def losses(steps: int, dtype: torch.dtype = torch.float32) -> list[float]:
     return said
 
 
-def resnet_losses(steps: int, dtype: torch.dtype = torch.float32) -> list[float]:
+def resnet_losses(steps: int, dtype: torch.dtype = torch.float32, device: str = "cpu") -> list[float]:
     """Train a ResNet of one block a stage on noise and return the loss before each step."""
     from torchvision.models.resnet import BasicBlock, ResNet  # noqa: PLC0415 - takes seconds
 
     torch.manual_seed(0)
-    model, said = ResNet(BasicBlock, [1, 1, 1, 1], num_classes=4).train().to(dtype), []
+    model, said = ResNet(BasicBlock, [1, 1, 1, 1], num_classes=4).train().to(device, dtype), []
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
     generator = torch.Generator().manual_seed(1)
-    x = torch.randn(4, 3, 48, 48, generator=generator, dtype=torch.float64).to(dtype)
+    x = torch.randn(4, 3, 48, 48, generator=generator, dtype=torch.float64).to(device, dtype)
     for _ in range(steps):
-        loss = nn.functional.cross_entropy(model(x), torch.arange(4))
+        loss = nn.functional.cross_entropy(model(x), torch.arange(4, device=device))
         said.append(float(loss.detach()))
         optimizer.zero_grad()
         loss.backward()
@@ -69,14 +70,14 @@ def resnet_losses(steps: int, dtype: torch.dtype = torch.float32) -> list[float]
     return said
 
 
-def assert_trains_alike(train: Any) -> None:
+def assert_trains_alike(train: Any, device: str = "cpu") -> None:
     """Assert that each step's loss is native's: within rounding of a step in double precision, else of a training."""
     for dtype, tolerance in ((torch.float64, 1e-6), (torch.float32, 5e-4)):
-        expected = train(4, dtype)
+        expected = train(3, dtype, device)
         assert len(set(expected)) == len(expected)
         for scope in ("modules", "all"):
             with patched("planned", scope):
-                got = train(4, dtype)
+                got = train(3, dtype, device)
             gaps = [abs(a - e) / e for a, e in zip(got, expected, strict=True)]
             assert all(gap <= tolerance for gap in gaps), (scope, dtype, gaps)
 

@@ -16,6 +16,19 @@ DOORS = {
 """Operators that only pass a call on, and the two into which the patch puts its kernels."""
 LIBRARIES = ("conv", "cudnn", "miopen", "mkldnn", "thnn")
 
+CARD_KERNELS = ("cudnn", "miopen", "convolve", "fprop", "dgrad", "wgrad", "implicit")
+"""Parts of the names of the kernels that these libraries run on a card."""
+
+
+def card_kernels(function: Callable[[], Any]) -> set[str]:
+    """Return the names of a convolution library's kernels that ran on the card itself."""
+    with torch.profiler.profile() as profile:
+        function()
+        torch.cuda.synchronize()
+    # Operators and nodes of autograd are named after libraries too.
+    names = {event.key for event in profile.key_averages() if "aten::" not in event.key and "Backward" not in event.key}
+    return {name for name in names if any(part in name.lower() for part in CARD_KERNELS)}
+
 
 def operators(function: Callable[[], Any]) -> set[str]:
     """Return the names of all ATen operators that ran on any thread on the way through `function`."""

@@ -2,6 +2,7 @@
 
 Whoever convolves ends at the operators that kernels.py replaces: modules, torch.nn.functional under any name and
 however early imported, scripted models, C++. Only the kernels of CPUs and cards are replaced ("cuda" is ROCm too).
+SyncBatchNorm never asks the library. Recurrent layers and CTC loss do: those only `torch.backends.cudnn.enabled` stops.
 """
 
 from __future__ import annotations
