@@ -68,11 +68,11 @@ def check_a_pass_is_timed_once_and_by_the_next_process_not_at_all() -> None:
             train()
             assert planner.timings == 0
         program = (
-            "import torch; torch.set_num_threads(%d)\n"
+            f"import torch; torch.set_num_threads({torch.get_num_threads()})\n"
             "from rocm_agent.conv2d import conv2d, planner\n"
             "x = torch.randn(4, 8, 12, 14, requires_grad=True); w = torch.randn(6, 8, 3, 3, requires_grad=True)\n"
             "conv2d(x, w, torch.zeros(6), padding=1).sum().backward()\n"
-            "print(planner.timings)" % torch.get_num_threads()
+            "print(planner.timings)"
         )
         env = os.environ | {"ROCM_SUPERVISOR_CONV2D_FOLDER": folder}
         assert subprocess.check_output([sys.executable, "-c", program], env=env) == b"0\n"
