@@ -135,6 +135,7 @@ def six(
 def memory(name: str, batch: int, *, first_use: bool) -> tuple[float, float]:
     """Return MiB held for backward and at the peak, the sum over the six layers."""
     held = peak = 0
+    when = ", at first use" if first_use else ""
     for layer in LAYERS:
         made = operands(layer, batch, torch.float32)
         if first_use:
