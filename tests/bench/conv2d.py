@@ -153,9 +153,7 @@ def memory(name: str, batch: int, *, first_use: bool) -> tuple[float, float]:
         torch.cuda.synchronize()
         peak += torch.cuda.max_memory_allocated() - before
         del y, gradients, made
-    say(
-        f"    {name:8} held {held / 2**20:7.0f} MiB, peak {peak / 2**20:7.0f} MiB{', at first use' if first_use else ''}"
-    )
+    say(f"    {name:8} held {held / 2**20:7.0f} MiB, peak {peak / 2**20:7.0f} MiB{when}")
     return held / 2**20, peak / 2**20
 
 
