@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Tuple
 
 import torch
 
-from .candidates import FORWARD, INPUT, Candidate, Candidates, candidates, reference
+from .candidates import BOTH, FORWARD, WEIGHT, Candidate, Candidates, candidates, reference
 from .plans import fitted, samples_within
 from .sizes import Sizes
 
@@ -49,16 +49,16 @@ class Case:
         return f"{self.bucket[0]}x{self.bucket[1]}"
 
     def candidates(self, kind: str) -> Candidates:
-        """Return what may compute the pass: allowed, and within the workspace a sample at a time; never nothing.
+        """Return what may compute the pass: allowed, and within the workspace a sample at a time.
 
-        Where nothing keeps to the workspace, it is what needs least.
+        Where nothing keeps to the workspace, it is what needs least, for BOTH nothing.
         """
         if kind not in self._found:
             found = candidates(kind, self.x, self.weight, self.dtype, self.device, self.shape)
             if not self.limits.winograd:
                 found = {name: one for name, one in found.items() if name != "winograd"}
             within = {name: one for name, one in found.items() if self._within(kind, one)}
-            if not within and found:
+            if not within and kind != BOTH:
                 least = min(found, key=lambda name: found[name].need.a_sample + found[name].need.fixed)
                 within = {least: found[least]}
             self._found[kind] = within
@@ -80,7 +80,7 @@ class Case:
         """Return the elements of one sample's result that is made in parts."""
         if kind == FORWARD:
             return self.weight[0] * self.shape.out[0] * self.shape.out[1]
-        return self.x[1] * self.x[2] * self.x[3] if kind == INPUT else 0
+        return 0 if kind == WEIGHT else self.x[1] * self.x[2] * self.x[3]
 
 
 def _power(number: int) -> int:

@@ -58,7 +58,16 @@ def input_gradient(dy: torch.Tensor, weight: torch.Tensor, size: Tuple[int, int]
     flat = flat.expand(batch, -1, -1) if groups == 1 else flat.expand(batch, -1, -1, -1).flatten(0, 1)
     columns = torch.bmm(flat, dy.reshape(batch * groups, weight.shape[0] // groups, -1))
     columns = columns.view(batch, -1, columns.shape[2])
-    return functional.fold(columns, size, shape.kernel, shape.dilation, shape.padding, shape.stride)
+    return folded(columns, size, shape)
+
+
+def folded(columns: torch.Tensor, size: Tuple[int, int], shape: Geometry) -> torch.Tensor:
+    """Return what `fold` makes of columns (N, C*kh*kw, L), with no more memory than it needs.
+
+    `fold` returns a tensor on a storage as large as the columns: kh*kw times dx, for as long as dx lives.
+    """
+    dx = columns.new_empty((columns.shape[0], columns.shape[1] // (shape.kernel[0] * shape.kernel[1]), *size))
+    return torch._C._nn.col2im(columns, size, shape.kernel, shape.dilation, shape.padding, shape.stride, out=dx)
 
 
 def weight_gradient(

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Tuple
 
-from torch.nn import functional
-
+from .columns import folded
 from .padding import padded, windows
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def input_gradient(dy: torch.Tensor, weight: torch.Tensor, size: Tuple[int, int]
     columns = columns * weight.reshape(channels, columns.shape[2], -1, 1)
     columns = columns.sum(2) if columns.shape[2] > 1 else columns
     columns = columns.view(batch, -1, columns.shape[-1])
-    return functional.fold(columns, size, shape.kernel, shape.dilation, shape.padding, shape.stride)
+    return folded(columns, size, shape)
 
 
 def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry) -> torch.Tensor:

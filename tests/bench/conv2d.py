@@ -1,0 +1,322 @@
+"""The Conv2d table: every figure beside what it must reach and what it aims at, in one run on one machine.
+
+    PYTHONPATH=supervisor/agent/path PYTHON tests/bench/conv2d.py [--only six,nets,tiny] [--quick]
+
+PYTHON has torch, and for the networks torchvision and ultralytics. On a CPU the CPU's rows are measured, on a card the
+others. "seed" is the published patch, unfold and torch.matmul; "nocudnn" is native with torch.backends.cudnn off, which
+is MIOpen off on ROCm. TF32 is off, figures are medians, and plans are made anew in this process and kept nowhere. The
+must and aim of each row were set for an NVIDIA H200 and a CPU of two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from rocm_agent.conv2d import conv2d, limits, patch, planner, unpatch
+from torch.nn import functional
+
+LAYERS = ((3, 16, 2, 640), (16, 32, 2, 320), (32, 32, 1, 160), (64, 64, 1, 80), (128, 128, 1, 40), (256, 256, 1, 20))
+"""Channels in and out, stride and input size of the six published layers; 3x3 kernels, padding 1."""
+CARD = torch.cuda.is_available()
+DEVICE = "cuda" if CARD else "cpu"
+QUEUED_CYCLES = 15_000_000
+"""Of the kernel behind which a card's own time is measured."""
+missed: list[str] = []
+
+
+def say(text: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def row(
+    name: str, figure: float, must: float, aim: float | None = None, *, less: bool = False, unit: str = "x"
+) -> None:
+    """Print one row of the table and remember it where it misses."""
+    met = figure <= must if less else figure >= must
+    aimed = aim is not None and (figure <= aim if less else figure >= aim)
+    verdict = "aim met" if aimed else "met" if met else "MISSED"
+    if not met:
+        missed.append(name)
+    goal = f"must {'<=' if less else '>='} {must:g}" + ("" if aim is None else f", aim {aim:g}")
+    shown = f"{figure:.2e}" if figure < 1e-3 else f"{figure:.2f}"
+    say(f"{name:62} {shown:>9}{unit:1}   {goal:24} {verdict}")
+
+
+def seed(x: torch.Tensor, weight: torch.Tensor, stride: int) -> torch.Tensor:
+    """Convolve as published."""
+    y = torch.matmul(weight.view(weight.shape[0], -1), functional.unfold(x, 3, padding=1, stride=stride))
+    return y.view(x.shape[0], weight.shape[0], (x.shape[2] - 1) // stride + 1, -1)
+
+
+def ours(x: torch.Tensor, weight: torch.Tensor, stride: int) -> torch.Tensor:
+    """Convolve as planned."""
+    return conv2d(x, weight, None, (stride, stride), (1, 1), (1, 1), 1, "planned")
+
+
+def native(x: torch.Tensor, weight: torch.Tensor, stride: int) -> torch.Tensor:
+    """Convolve as PyTorch does."""
+    return functional.conv2d(x, weight, None, stride, 1)
+
+
+FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {"seed": seed, "ours": ours, "native": native, "nocudnn": native}
+
+
+def step(name: str, x: torch.Tensor, weight: torch.Tensor, stride: int, dy: torch.Tensor) -> Any:
+    """Return the gradients of input and weight after a forward pass."""
+    with torch.backends.cudnn.flags(enabled=name != "nocudnn"):
+        return torch.autograd.grad(FUNCTIONS[name](x, weight, stride), (x, weight), dy)
+
+
+def operands(layer: tuple[int, int, int, int], batch: int, dtype: torch.dtype) -> tuple[Any, ...]:
+    """Return x, weight, stride and dy of a layer."""
+    inputs, outputs, stride, size = layer
+    generator = torch.Generator().manual_seed(1)
+    shapes = ((batch, inputs, size, size), (outputs, inputs, 3, 3), (batch, outputs, size // stride, size // stride))
+    x, weight, dy = (torch.randn(shape, generator=generator).to(DEVICE, dtype) for shape in shapes)
+    return x.requires_grad_(), (weight * 0.05).requires_grad_(), stride, dy
+
+
+def taken_ms(work: Callable[[], Any], *, queued: bool, eager: int = 0) -> float:
+    """Run once: return the card's own milliseconds behind a filled queue, or the process's, over `eager` repeats."""
+    if queued and CARD:
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda.synchronize()
+        torch.cuda._sleep(QUEUED_CYCLES)
+        begin.record()
+        work()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end))
+    began = time.perf_counter()
+    for _ in range(max(1, eager)):
+        work()
+    if CARD:
+        torch.cuda.synchronize()
+    return (time.perf_counter() - began) * 1e3 / max(1, eager)
+
+
+def median(values: list[float]) -> float:
+    """Return the middle value."""
+    return sorted(values)[len(values) // 2]
+
+
+def six(
+    names: tuple[str, ...], batch: int, dtype: torch.dtype, runs: int, *, queued: bool, eager: int = 0
+) -> dict[str, float]:
+    """Return the milliseconds of the six layers; the functions take turns, so that a busy machine meets all alike."""
+    total = dict.fromkeys(names, 0.0)
+    each = dict.fromkeys(names, "")
+    for layer in LAYERS:
+        made = operands(layer, batch, dtype)
+        times: dict[str, list[float]] = {name: [] for name in names}
+        for name in names:
+            step(name, *made)
+            step(name, *made)
+        for _ in range(runs):
+            for name in names:
+                times[name].append(taken_ms(lambda: step(name, *made), queued=queued, eager=eager))  # noqa: B023 - called at once
+        for name in names:
+            total[name] += median(times[name])
+            each[name] += f" {median(times[name]):8.3f}"
+    for name in names:
+        say(f"    {name:8} {total[name]:9.3f} ms {each[name]}")
+    return total
+
+
+def memory(name: str, batch: int, *, first_use: bool) -> tuple[float, float]:
+    """Return MiB held for backward and at the peak, the sum over the six layers."""
+    held = peak = 0
+    when = ", at first use" if first_use else ""
+    for layer in LAYERS:
+        made = operands(layer, batch, torch.float32)
+        if first_use:
+            planner.use(limits.Limits(folder=None))
+        else:
+            step(name, *made)
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        y = FUNCTIONS[name](made[0], made[1], made[2])
+        held += torch.cuda.memory_allocated() - before
+        with torch.backends.cudnn.flags(enabled=name != "nocudnn"):
+            gradients = torch.autograd.grad(y, made[:2], made[3])
+        torch.cuda.synchronize()
+        peak += torch.cuda.max_memory_allocated() - before
+        del y, gradients, made
+    say(f"    {name:8} held {held / 2**20:7.0f} MiB, peak {peak / 2**20:7.0f} MiB{when}")
+    return held / 2**20, peak / 2**20
+
+
+def worst_error(*, winograd: bool) -> float:
+    """Return the largest relative L2 distance to float64, of results and gradients of the six layers at batch 4."""
+    planner.use(limits.Limits(folder=None, winograd=winograd))
+    worst = 0.0
+    for layer in LAYERS:
+        x, weight, stride, dy = operands(layer, 4, torch.float32)
+        found = (ours(x, weight, stride), *step("ours", x, weight, stride, dy))
+        wide = x.detach().double().requires_grad_(), weight.detach().double().requires_grad_()
+        exact = seed(*wide, stride)
+        for a, e in zip(found, (exact, *torch.autograd.grad(exact, wide, dy.double())), strict=True):
+            worst = max(worst, float((a.detach().double() - e.detach()).norm() / e.detach().norm()))
+    planner.use(limits.Limits(folder=None))
+    return worst
+
+
+def tiny(name: str) -> float:
+    """Return the least microseconds of one tiny convolution, forward and backward."""
+    x, weight, dy = (torch.randn(shape, device=DEVICE) for shape in ((2, 8, 8, 8), (8, 8, 3, 3), (2, 8, 8, 8)))
+    made = (x.requires_grad_(), weight.requires_grad_(), 1, dy)
+    for _ in range(50):
+        step(name, *made)
+    return min(taken_ms(lambda: step(name, *made), queued=False, eager=50) for _ in range(20)) * 1e3
+
+
+def network(name: str) -> tuple[Any, int]:
+    """Return a new network and its images' size."""
+    torch.manual_seed(0)
+    if name == "YOLOv8n":
+        os.environ.setdefault("YOLO_OFFLINE", "true")
+        from ultralytics.nn.tasks import DetectionModel  # noqa: PLC0415 - seconds, and only this needs it
+
+        return DetectionModel("yolov8n.yaml", nc=80, verbose=False), 640
+    import torchvision  # type: ignore[import-not-found] # noqa: PLC0415 - the same; not where types are checked
+
+    return getattr(torchvision.models, name)(weights=None), 224
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Return the tensors in whatever a network gives back."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [tensor for one in (value.values() if isinstance(value, dict) else value) for tensor in tensors_in(one)]
+
+
+@contextlib.contextmanager
+def convolving(name: str) -> Iterator[None]:
+    """Have every Conv2d of the block computed by `name`."""
+    if name in {"seed", "ours"}:
+        patch({"seed": "unfold_reference", "ours": "planned"}[name])
+    try:
+        with torch.backends.cudnn.flags(enabled=name != "nocudnn", benchmark=True, allow_tf32=False):
+            yield
+    finally:
+        unpatch()
+
+
+def training_ms(name: str, batch: int, how: str, *, lowered: bool, runs: int) -> tuple[float, float]:
+    """Return the median milliseconds of a training step, and the peak in MiB after the first steps."""
+    net, size = network(name)
+    net = net.to(DEVICE).train()
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+    x = torch.rand(batch, 3, size, size, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+
+    def once() -> None:
+        with torch.autocast(DEVICE, enabled=lowered):
+            loss = sum((tensor.float() ** 2).mean() for tensor in tensors_in(net(x)))
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+
+    with convolving(how):
+        for _ in range(min(4, runs)):
+            once()
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        took = median([taken_ms(once, queued=False) for _ in range(runs)])
+    peak = torch.cuda.max_memory_allocated() / 2**20
+    torch.cuda.empty_cache()
+    say(f"    {name} batch {batch} {'AMP ' if lowered else 'fp32'} {how:8} {took:9.2f} ms, peak {peak:7.0f} MiB")
+    return took, peak
+
+
+def cpu_rows(runs: int) -> None:
+    """Measure what a CPU is measured for."""
+    found = six(("seed", "ours", "native"), 4, torch.float32, runs, queued=False)
+    row("CPU fp32 batch 4, faster than seed", found["seed"] / found["ours"], 4.5, 5.5)
+
+
+def card_rows(runs: int) -> None:
+    """Measure the six layers on a card."""
+    found = six(("seed", "ours", "native"), 16, torch.float32, runs, queued=True)
+    row("fp32 batch 16, device time, faster than seed", found["seed"] / found["ours"], 2.5, 3)
+    found = six(("seed", "ours", "native", "nocudnn"), 64, torch.float32, runs, queued=True)
+    row("fp32 batch 64, faster than seed", found["seed"] / found["ours"], 2.8, 3.1)
+    row("fp32 batch 64, faster than nocudnn", found["nocudnn"] / found["ours"], 2.7, 3)
+    row("fp32 batch 64, speed of native", found["native"] / found["ours"], 0.83, 0.95)
+    found = six(("seed", "ours", "native", "nocudnn"), 64, torch.float16, runs, queued=True)
+    row("fp16 batch 64, faster than seed", found["seed"] / found["ours"], 4, 4.5)
+    row("fp16 batch 64, faster than nocudnn", found["nocudnn"] / found["ours"], 3.5, 4)
+    found = six(("seed", "ours", "native"), 4, torch.float32, runs, queued=False, eager=20)
+    row("fp32 batch 4, eager, faster than seed", found["seed"] / found["ours"], 1.0, 1.5)
+
+
+def memory_rows() -> None:
+    """Measure memory on a card."""
+    seeds, natives = memory("seed", 64, first_use=False), memory("native", 64, first_use=False)
+    mine = memory("ours", 64, first_use=False)
+    row("held for backward, fp32 batch 64, less than seed", seeds[0] / mine[0], 6)
+    row("held for backward, fp32 batch 64, of native's", mine[0] / natives[0], 1.0 + 1e-6, less=True)
+    row("peak, six layers, fp32 batch 64, less than seed", seeds[1] / mine[1], 3.4, 5)
+    first = memory("ours", 64, first_use=True)
+    row("  the same while it is planned, at first use", seeds[1] / first[1], 3.4, 5)
+
+
+def network_rows(runs: int) -> None:
+    """Measure whole training steps on a card."""
+    for lowered, must, aim in ((False, 2, 2.3), (True, 2.4, 3)):
+        seeds, mine = (training_ms("YOLOv8n", 32, how, lowered=lowered, runs=runs) for how in ("seed", "ours"))
+        kind = "AMP" if lowered else "fp32"
+        row(f"YOLOv8n training step batch 32 {kind}, faster than seed", seeds[0] / mine[0], must, aim)
+    seeds, mine = (training_ms("YOLOv8n", 4, how, lowered=False, runs=3 * runs) for how in ("seed", "ours"))
+    row("YOLOv8n training step batch 4 fp32, eager, faster than seed", seeds[0] / mine[0], 1.0, 1.4)
+    natives, mine = (training_ms("resnet50", 128, how, lowered=False, runs=runs) for how in ("native", "ours"))
+    row("ResNet-50 batch 128 fp32, faster than native", natives[0] / mine[0], 1.1, 1.2)
+    seeds = training_ms("mobilenet_v2", 16, "seed", lowered=False, runs=2)
+    nocudnn, mine = (training_ms("mobilenet_v2", 16, how, lowered=False, runs=3 * runs) for how in ("nocudnn", "ours"))
+    row("MobileNetV2 batch 16, faster than seed", seeds[0] / mine[0], 100)
+    row("MobileNetV2 batch 16, faster than nocudnn", nocudnn[0] / mine[0], 1.5, 2)
+
+
+def main() -> int:
+    """Measure what this machine can, print the table, return 1 where a row missed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="six,memory,error,tiny,nets", help="which rows")
+    parser.add_argument("--runs", type=int, default=7 if CARD else 5)
+    parser.add_argument("--threads", type=int, default=0)
+    given = parser.parse_args()
+    if given.threads:
+        torch.set_num_threads(given.threads)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+    planner.use(limits.Limits(folder=None))
+    name = torch.cuda.get_device_name(0) if CARD else f"CPU, {torch.get_num_threads()} threads"
+    say(f"torch {torch.__version__}, {name}, TF32 off")
+    only = set(given.only.split(","))
+    if "six" in only:
+        (card_rows if CARD else cpu_rows)(given.runs)
+    if "memory" in only and CARD:
+        memory_rows()
+    if "error" in only:
+        row("error, fp32, relative L2 to float64", worst_error(winograd=False), 1e-6, less=True, unit="")
+        row("  the same with Winograd", worst_error(winograd=True), 1e-5, less=True, unit="")
+    if "tiny" in only:
+        seeds, mine = tiny("seed"), tiny("ours")
+        row("overhead of one tiny conv, times seed", mine / seeds, 1.5, 1, less=True)
+    if "nets" in only and CARD:
+        network_rows(given.runs)
+    say(f"missed: {', '.join(missed) or 'none'}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
