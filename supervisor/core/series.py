@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Reversible
 from typing import Protocol, TypeVar
 
 from supervisor.core.moments import Moment
@@ -29,7 +29,7 @@ def run_of(readings: Iterable[R], holds: Callable[[R], bool | None], now: Moment
     A reading of which nothing is known (None) neither continues nor breaks a run; a silence of FRESH_S does break it.
     """
     run: list[R] = []
-    for reading in reversed(tuple(readings)):
+    for reading in _newest_first(readings):
         verdict = holds(reading)
         if verdict is None:
             continue
@@ -38,6 +38,21 @@ def run_of(readings: Iterable[R], holds: Callable[[R], bool | None], now: Moment
             break
         run.append(reading)
     return tuple(reversed(run))
+
+
+def newest_of(readings: Iterable[R], holds: Callable[[R], bool | None], now: Moment) -> R | None:
+    """Return the newest reading for which `holds` is true, None where it is older than FRESH_S or there is none."""
+    for reading in _newest_first(readings):
+        if now.seconds_since(reading.at) > FRESH_S:
+            return None
+        if holds(reading):
+            return reading
+    return None
+
+
+def _newest_first(readings: Iterable[R]) -> Iterable[R]:
+    """Copy nothing that can be read backwards: a rule is asked several times a second about full windows."""
+    return reversed(readings if isinstance(readings, Reversible) else tuple(readings))
 
 
 def lasted_s(run: tuple[R, ...]) -> float:

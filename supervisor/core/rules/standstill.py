@@ -10,9 +10,12 @@ from supervisor.core.history import History
 from supervisor.core.miopen import miopen_fails
 from supervisor.core.moments import Moment
 from supervisor.core.readings import Stage
+from supervisor.core.series import FRESH_S
 
 BUSY_PERCENT = 90.0
 IDLE_PERCENT = 1.0
+MEMORY_GASPS_PERCENT = 20.0
+"""Share of time in which some process waits for memory, beyond which no pause proves anything."""
 
 _SPINNING = "a kernel that never ends, or a queue that the driver lost (owner's log, 14 and 15 November; ROCm#2533)"
 _SEARCH = "MIOpen searches for a kernel and finds none that works on this card (ROCm/MIOpen#1995)"
@@ -77,6 +80,14 @@ def _unpatched(history: History) -> bool:
     newest = [readings[-1] for readings in history.readings_by_gpu().values() if readings]
     amd = any(one.gfx_version is None or one.gfx_version.startswith("gfx") for one in newest)
     return bool(newest) and amd and not history.patched
+
+
+def machine_gasps(history: History) -> bool:
+    """Whether the machine waits for memory so much that everything on it may stand still for a while."""
+    newest = history.host[-1] if history.host else None
+    if newest is None or history.now.seconds_since(newest.at) > FRESH_S:
+        return False
+    return (newest.memory_stall_percent or 0.0) >= MEMORY_GASPS_PERCENT
 
 
 def miopen_known_to_fail(history: History) -> bool:
