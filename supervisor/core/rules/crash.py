@@ -15,6 +15,7 @@ from supervisor.core.flags import Act, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus, FaultClass, KernelFinding, signal_name
+from supervisor.core.rules.crash_diagnosis import crash_diagnosis
 
 LINE_CHARACTERS = 300
 SHELL_SIGNAL = 128
@@ -135,6 +136,7 @@ class Crash:
             since=since,
             since_step=since_step,
             fault=cause.fault,
+            diagnosis=crash_diagnosis(cause.fault),
         )
 
 

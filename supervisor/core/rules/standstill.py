@@ -19,13 +19,16 @@ MEMORY_GASPS_PERCENT = 20.0
 
 _SPINNING = "a kernel that never ends, or a queue that the driver lost (owner's log, 14 and 15 November; ROCm#2533)"
 _SEARCH = "MIOpen searches for a kernel and finds none that works on this card (ROCm/MIOpen#1995)"
-_LOADER = "the data loader is stuck: a dead or deadlocked worker, storage that does not answer (ultralytics#20415)"
+_LOADER = (
+    "the data loader is stuck: a dead or deadlocked worker, storage that does not answer (ultralytics#20415: freezes "
+    "at random epochs, GPU at 0 %)"
+)
 _USERPTR = (
     "pinned memory of forked loader workers keeps the driver busy: `amdgpu_amdkfd_restore_userptr_worker hogged CPU` "
     "in the kernel's log (owner's log, 14 November)"
 )
 _DRIVER = "it waits in the kernel, most likely in the GPU's driver: signals do not reach it (ROCm#2533)"
-_DEADLOCK = "threads or ranks wait for one another (pytorch#60910)"
+_DEADLOCK = "threads or ranks wait for one another (NCCL#1730: a collective hangs and every rank reports well)"
 
 
 def diagnosis_of(history: History) -> Diagnosis:
