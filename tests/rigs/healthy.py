@@ -29,6 +29,8 @@ PID = 4242
 START = Moment(5000.0, 1_763_000_000.0)
 PLAN: dict[str, object] = {"framework": "ultralytics", "epochs": 10_000, "batches_per_epoch": 50_000}
 READ_WHILE_STEPPING_S = 5.0
+TOLD_AFTER_S = 3.0
+"""A wait for data that is shorter is no stage, as in the daemon's `attempt_watch`."""
 
 Span = tuple[float, float]
 """Shortest and longest, evenly likely; seconds."""
@@ -162,21 +164,25 @@ class Healthy:
     def _wait(self) -> Iterator[ev.Event]:
         """The storage is slow to deliver a batch."""
         seconds = self._between(self.habits.wait_s)
-        if self.habits.whole and seconds > 0.5:
-            yield self.enters(Stage.DATA_WAIT)
-        yield from self.silence(seconds, busy=0.0, cpu=8.0, stuck=(PID + 1,))
+        yield from self.silence(min(seconds, TOLD_AFTER_S), busy=0.0, cpu=8.0, stuck=(PID + 1,))
+        if self.habits.whole and seconds > TOLD_AFTER_S:
+            yield ev.StageEntered(
+                at=self.now.plus(-TOLD_AFTER_S), job=JOB, attempt=1, stage=Stage.DATA_WAIT, whole=True
+            )
+        yield from self.silence(seconds - TOLD_AFTER_S, busy=0.0, cpu=8.0, stuck=(PID + 1,))
         yield self.steps([self._every_s], wait_s=seconds)
-        if self.habits.whole and seconds > 0.5:
+        if self.habits.whole and seconds > TOLD_AFTER_S:
             yield self.enters(Stage.STEP)
 
     def _shape(self) -> Iterator[ev.Event]:
         """A batch of a new size: kernels are searched for."""
         seconds = self._between(self.habits.search_s)
-        if self.habits.whole:
-            yield self.enters(Stage.COMPILE)
-        yield from self.silence(seconds, busy=99.0, cpu=100.0)
+        yield from self.silence(min(seconds, TOLD_AFTER_S), busy=99.0, cpu=100.0)
+        if self.habits.whole and seconds > TOLD_AFTER_S:
+            yield ev.StageEntered(at=self.now.plus(-TOLD_AFTER_S), job=JOB, attempt=1, stage=Stage.COMPILE, whole=True)
+        yield from self.silence(seconds - TOLD_AFTER_S, busy=99.0, cpu=100.0)
         yield self.steps([self._every_s])
-        if self.habits.whole:
+        if self.habits.whole and seconds > TOLD_AFTER_S:
             yield self.enters(Stage.STEP)
 
     def _sleep(self) -> Iterator[ev.Event]:

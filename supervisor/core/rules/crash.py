@@ -2,6 +2,9 @@
 
 Facts outrank each other: what the kernel saw, then what the training raised, then what it printed last, then the
 bare status. A line printed long before the end explains nothing: frameworks survive an out-of-memory in epoch 1.
+
+What is proof. That a process is gone is a fact, and needs no second witness; that its training had not come to its end
+is told by its plan, its last step and its status, and where they disagree it is told and not retried.
 """
 
 from __future__ import annotations
