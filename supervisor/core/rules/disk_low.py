@@ -8,7 +8,8 @@ from typing import ClassVar
 from supervisor.core.flags import Act, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.readings import DiskReading
-from supervisor.core.series import FRESH_S
+from supervisor.core.series import FRESH_S, newest_of
+from supervisor.core.watched import Watched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,21 @@ class DiskLow:
             if disk.free_bytes < self.warn_bytes or disk.free_bytes < disk.total_bytes * self.warn_fraction:
                 return self._flag(history, disk, Severity.WARNING)
         return None
+
+    def watch(self, history: History) -> Watched | None:
+        """Return how much is free on the fullest of the disks."""
+        newest = newest_of(history.host, lambda one: bool(one.disks), history.now)
+        if newest is None or history.over:
+            return Watched(rule=self.name, what="space on its disks", not_watched="no reading of its disks")
+        disk = min(newest.disks, key=lambda one: one.free_bytes)
+        return Watched(
+            rule=self.name,
+            what=f"space left on {disk.path}",
+            unit="bytes",
+            now=disk.free_bytes,
+            limit=self.limit_bytes,
+            below=True,
+        )
 
     def _flag(self, history: History, disk: DiskReading, severity: Severity) -> RedFlag:
         return RedFlag(
