@@ -28,7 +28,7 @@ Cleared = Callable[[str, Path], bool]
 """Ends what a shim that was killed left running of an attempt (its job and folder); whether nothing is left."""
 
 LOOK_EVERY_S = 0.1
-ASIDE_AFTER_S = 0.5
+ASIDE_AFTER_S = 3.0
 """A wait for data, or a compilation, is a stage from here on: there may be many short ones in every second."""
 QUIET_EVERY_S = 0.25
 OUTPUT_EVERY_LOOKS = 3

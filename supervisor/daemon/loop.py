@@ -276,4 +276,6 @@ def seeded(dossier: Dossier, records: Iterable[StepRecord], now: Moment) -> None
         history.add(ev.StepsMade(at=now, job=job.name, attempt=job.attempt.number, records=past))
     history.first_step_at = job.attempt.first_step_at or history.first_step_at
     history.last_step_at = job.attempt.last_step_at or history.last_step_at
+    # What was made while no daemon was there is not read yet: until then its absence says nothing.
+    history.looked_at = history.last_step_at or job.attempt.launched_at
     dossier.history = history

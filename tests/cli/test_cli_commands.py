@@ -248,6 +248,21 @@ class TestShow:
             "    1.5 kB  stacks/5000.txt",
         ]
 
+    def test_what_stands_behind_it_is_told_in_words(self, path: Path, view: FakeView) -> None:
+        diagnosis = types.Diagnosis(
+            ruled_out=["a crash"], causes=["\x1b[31ma deadlock", "a disk"], advice=["workers=0"]
+        )
+        view.history = [msgspec.structs.replace(FREEZE, diagnosis=diagnosis)]
+        told = lines(call(path, "show", "yolo-2"))
+        first = told.index("       not  a crash")
+        assert told[first + 1 : first + 4] == [
+            "    likely  a deadlock",
+            "    likely  a disk",
+            "       try  workers=0",
+        ]
+        answer = json.loads(call(path, "history", "--json").stdout)
+        assert answer["incidents"][0]["diagnosis"]["advice"] == ["workers=0"]
+
     def test_an_unknown_incident_is_a_failure_with_a_remedy(self, path: Path) -> None:
         result = call(path, "show", "yolo-9")
         assert (result.exit_code, result.stdout) == (1, "")

@@ -62,7 +62,7 @@ def stalls(told: Life) -> None:
 
 
 def idles(told: Life) -> None:
-    stops(trains(told).gpu(31, busy=0.0))
+    stops(trains(told).stage(Stage.STEP, whole=True).gpu(31, busy=0.0))
 
 
 def hangs_on_the_card(told: Life) -> None:

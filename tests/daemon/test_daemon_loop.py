@@ -293,3 +293,21 @@ def test_the_next_attempt_knows_what_this_one_learned_of_the_same_set_up_alone()
     assert limit_s() == 8.0
     plan(8)
     assert limit_s() is None
+
+
+def test_the_steps_made_while_no_daemon_was_there_are_not_missed() -> None:
+    world = World()
+    world.tick()
+    world.steps(1, 2)
+    world.clock.sleep(3600)
+    dossier = world.loop.dossiers["one"]
+    seeded(dossier, [StepRecord(at=START, step=2, loss=1.0)], world.clock.now())
+    world.tick()
+    assert world.job.phase is Phase.RUNNING
+    world.steps(3, 4)
+    world.clock.sleep(30)
+    world.loop.turn(ev.Looked(at=world.clock.now(), job="one", attempt=1))
+    assert world.job.phase is Phase.RUNNING
+    world.clock.sleep(30)
+    world.loop.turn(ev.Looked(at=world.clock.now(), job="one", attempt=1))
+    assert world.job.phase is Phase.STOPPING
