@@ -268,12 +268,12 @@ class History:
 
     def _add_findings(self, findings: tuple[KernelFinding, ...]) -> None:
         """Take findings in; one of a key that is known already tells the same event anew."""
-        known = {one.key: place for place, one in enumerate(self.kernel)}
         for finding in findings:
-            if (place := known.get(finding.key)) is not None:
-                self.kernel[place] = finding
-            else:
+            place = next((place for place, one in enumerate(self.kernel) if one.key == finding.key), None)
+            if place is None:
                 self.kernel.append(finding)
+            else:
+                self.kernel[place] = finding
 
     def _look(self, at: Moment, *, only_where_told: bool = False) -> None:
         known = self.looked_at

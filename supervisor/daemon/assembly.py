@@ -144,9 +144,9 @@ class Assembly:
         return KernelWatch(self.clock, self.inbox.put, "kmsg", kernel_log)
 
     def _uevents(self) -> KernelWatch | None:
-        return (
-            KernelWatch(self.clock, self.inbox.put, "uevents", Uevents()) if self.settings.kernel_log.enabled else None
-        )
+        if not self.settings.kernel_log.enabled:
+            return None
+        return KernelWatch(self.clock, self.inbox.put, "uevents", Uevents())
 
     def read_last_boot(self) -> None:
         """Once in each boot: tell how the one before it ended. Of an earlier one than our first nothing is asked."""
