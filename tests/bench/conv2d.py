@@ -70,9 +70,14 @@ def native(x: torch.Tensor, weight: torch.Tensor, stride: int) -> torch.Tensor:
 FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {"seed": seed, "ours": ours, "native": native, "nocudnn": native}
 
 
+def library(name: str) -> Any:
+    """Return a block within which native uses cuDNN or MIOpen, tuned and without TF32, or for "nocudnn" neither."""
+    return torch.backends.cudnn.flags(enabled=name != "nocudnn", benchmark=True, allow_tf32=False)
+
+
 def step(name: str, x: torch.Tensor, weight: torch.Tensor, stride: int, dy: torch.Tensor) -> Any:
     """Return the gradients of input and weight after a forward pass."""
-    with torch.backends.cudnn.flags(enabled=name != "nocudnn"):
+    with library(name):
         return torch.autograd.grad(FUNCTIONS[name](x, weight, stride), (x, weight), dy)
 
 
@@ -148,7 +153,7 @@ def memory(name: str, batch: int, *, first_use: bool) -> tuple[float, float]:
         torch.cuda.reset_peak_memory_stats()
         y = FUNCTIONS[name](made[0], made[1], made[2])
         held += torch.cuda.memory_allocated() - before
-        with torch.backends.cudnn.flags(enabled=name != "nocudnn"):
+        with library(name):
             gradients = torch.autograd.grad(y, made[:2], made[3])
         torch.cuda.synchronize()
         peak += torch.cuda.max_memory_allocated() - before
@@ -158,11 +163,11 @@ def memory(name: str, batch: int, *, first_use: bool) -> tuple[float, float]:
 
 
 def worst_error(*, winograd: bool) -> float:
-    """Return the largest relative L2 distance to float64, of results and gradients of the six layers at batch 4."""
+    """Return the largest relative L2 distance to float64, of results and gradients of the six layers."""
     planner.use(limits.Limits(folder=None, winograd=winograd))
     worst = 0.0
     for layer in LAYERS:
-        x, weight, stride, dy = operands(layer, 4, torch.float32)
+        x, weight, stride, dy = operands(layer, 16 if CARD else 4, torch.float32)
         found = (ours(x, weight, stride), *step("ours", x, weight, stride, dy))
         wide = x.detach().double().requires_grad_(), weight.detach().double().requires_grad_()
         exact = seed(*wide, stride)
@@ -207,7 +212,7 @@ def convolving(name: str) -> Iterator[None]:
     if name in {"seed", "ours"}:
         patch({"seed": "unfold_reference", "ours": "planned"}[name])
     try:
-        with torch.backends.cudnn.flags(enabled=name != "nocudnn", benchmark=True, allow_tf32=False):
+        with library(name):
             yield
     finally:
         unpatch()
