@@ -59,5 +59,5 @@ while time.perf_counter() < end:
     snapshots.step(state)
     if device.type == "cuda":
         torch.cuda.synchronize()
-    steps.append(time.perf_counter() - began)
+    steps.append((time.monotonic(), time.perf_counter() - began))
 print("STEPS", json.dumps(steps))
