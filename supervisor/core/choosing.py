@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from supervisor.core.course import Course
-from supervisor.core.remedies import BY_THE_FRAMEWORK, BY_TORCH, LAST_RESORTS, PASSING, WORDS, Remedies
+from supervisor.core.remedies import ASKED_AS, BY_THE_FRAMEWORK, BY_TORCH, LAST_RESORTS, PASSING, WORDS, Remedies
 
 PLAIN_TRIES = 2
 """How often a remedy that changes nothing may fail at different places of one episode."""
@@ -49,6 +49,8 @@ class Ended:
     step: int | None = None
     """Where the trouble was; None where no step is known."""
     framework: str | None = None
+    asked: tuple[str, ...] = ()
+    """Settings that the script itself asks for."""
     torch: bool = False
     patched: bool = False
     """Whether it computed its Conv2d without MIOpen."""
@@ -132,7 +134,7 @@ def _possible(remedy: str, course: Course, ended: Ended, ground: Ground) -> bool
     if remedy in ON_A_CARD and course.has("cpu_profile"):
         return False
     if remedy in BY_THE_FRAMEWORK:
-        return ground.agent and ended.framework == "ultralytics"
+        return ground.agent and (ended.framework == "ultralytics" or ASKED_AS[remedy] in ended.asked)
     if remedy in BY_TORCH or remedy in ("allocator", "cudnn_off"):
         return ground.agent and ended.torch
     match remedy:

@@ -181,6 +181,7 @@ class Word(Enum):
     HOOK_FAILED = "hook_failed"
     SAVE_FAILED = "save_failed"
     REMEDY_APPLIED = "remedy_applied"
+    SETTING_ASKED = "setting_asked"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

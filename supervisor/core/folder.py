@@ -32,6 +32,7 @@ Fields of agent.jsonl beside the common ones, by event:
     resumed           path, epoch, step
     train_end         epoch, step
     hook_failed       where, error
+    setting_asked     setting (one that the script does as it is told)
     remedy_applied    setting, remedies (list), set (what it came to, for people)
 The stage is in the recorder's header, not here.
 

@@ -202,6 +202,8 @@ class Job:
     """The remedies that were tried, and those in force."""
     framework: str | None = None
     """Who trains, as the agent told in a plan: `ultralytics`."""
+    asked: tuple[str, ...] = ()
+    """Settings that the script itself asks the agent for."""
     torch: bool = False
     """Whether the agent met torch in a training of this job."""
     batches_per_epoch: int | None = None
@@ -235,6 +237,7 @@ class Job:
             cause=cause,
             step=step,
             framework=self.framework,
+            asked=self.asked,
             torch=self.torch or self.framework is not None,
             patched=attempt is not None and attempt.patched,
             resumed=attempt is not None and attempt.resume_from is not None,

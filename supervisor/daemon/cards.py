@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from supervisor.config.settings import JobSettings
 from supervisor.core import events as ev
 from supervisor.core.moments import Moment
@@ -9,29 +11,34 @@ from supervisor.daemon.treated import Visible
 from supervisor.daemon.view import Newest
 
 NVIDIA = ("nvml", "nvidia-smi")
-GAP_S = 10.0
-"""A card that was not heard of for so long did not answer."""
+GAP_READINGS = 4
+GAP_S = 3.0
+"""A card that was not heard of for so many readings, and so long, did not answer."""
 
 
 class CardsAnswering:
     """Knows since when each card has answered without a gap."""
 
-    def __init__(self) -> None:
+    def __init__(self, interval_s: Callable[[], float]) -> None:
+        self._interval_s = interval_s
         self._heard: dict[str, tuple[Moment, Moment]] = {}
 
     def take(self, event: ev.Event) -> None:
         """Take in an event."""
         for one in event.readings if isinstance(event, ev.GpusRead) else ():
             since, last = self._heard.get(one.gpu, (one.at, one.at))
-            self._heard[one.gpu] = (one.at if one.at.seconds_since(last) > GAP_S else since, one.at)
+            self._heard[one.gpu] = (one.at if one.at.seconds_since(last) > self._gap_s() else since, one.at)
 
     def answering_s(self, now: Moment) -> tuple[tuple[str, float], ...]:
         """Return for how long each card that answers has done so, in the order of addresses."""
         return tuple(
             (gpu, now.seconds_since(since))
             for gpu, (since, last) in sorted(self._heard.items())
-            if now.seconds_since(last) <= GAP_S
+            if now.seconds_since(last) <= self._gap_s()
         )
+
+    def _gap_s(self) -> float:
+        return max(GAP_S, GAP_READINGS * self._interval_s())
 
 
 class CardsUsed:
