@@ -17,6 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "rigs"))
 from amdgpu_tree import AmdgpuTree
 
 SCRIPT = Path(__file__).with_name("oom_by_hand.py")
+YOLO = Path(__file__).with_name("yolo_by_hand.py")
+DRAW = Path(__file__).parents[1] / "agent" / "draw_images.py"
 CARD = "0000:0a:00.0"
 
 
@@ -44,6 +46,32 @@ def test_out_of_memory_is_met_with_one_remedy_after_the_other_until_one_helps(ho
     home.kill()
     left = json.loads(home.ctl("remedies", "--json").stdout)
     assert left == report, "what the daemon left says the same"
+
+
+@pytest.mark.train
+def test_a_yolo_that_turns_nan_goes_on_slower_and_clipped_though_its_checkpoint_says_otherwise(
+    home: House, owner_python: Path
+) -> None:
+    """The owner's 18 November: 73 NaN in an epoch, and the new learning rate had no effect on resume."""
+    images = ["8", "32"]
+    subprocess.run([str(owner_python), str(DRAW), str(home.folder / "data"), *images], check=True)
+    command = [str(owner_python), str(YOLO), str(home.folder / "data/data.yaml"), str(home.folder), "2"]
+    ladder = 'non_finite = ["lower_lr", "clip_gradients"]\nhelped_after_steps = 2\nlr_factor = 0.25\n'
+    tables = f"[jobs.one.remedies]\n{ladder}[jobs.one.budget]\nbackoff_s = [0.0]\n"
+    env = f'env = {{ YOLO_CONFIG_DIR = "{home.folder}", YOLO_OFFLINE = "true", OMP_NUM_THREADS = "1" }}'
+    home.write(home.job_of("one", command, env, non_finite_loss="tolerated = 0") + tables)
+    home.start()
+    job = home.phase("one", "finished", limit_s=240)
+    assert job["attempt"] == 3
+    report = home.client.get("/v1/remedies")
+    assert [(one["remedy"], one["outcome"]) for one in report["tried"]] == [
+        ("clip_gradients", "helped"), ("lower_lr", "failed")
+    ]  # fmt: skip
+    said = {one["remedy"]: one["said"] for one in report["in_force"]}
+    assert said == {"lower_lr": "learning rate x 0.25", "clip_gradients": "gradients clipped to norm 1"}
+    rate = dict(home.query("SELECT attempt, max(lr_last) FROM step_metrics WHERE job = 'one' GROUP BY attempt"))
+    assert rate[3] < 0.3 * rate[1], rate
+    assert [one["resumed_from"]["epoch"] for one in home.incidents("one")] == [0, 0]
 
 
 # --- the card that goes and comes -----------------------------------------------------------------------------------
