@@ -71,7 +71,7 @@ class CardsUsed:
         """Return how a training is shown one card alone; None for none, and for one that never answered.
 
         AMD's cards are counted by ROCr in the order of their addresses and hidden below HIP, so that the training
-        still finds its card as the first. ultralytics sets CUDA_VISIBLE_DEVICES itself, to the device that it is given:
+        finds its card as the first and only one, whatever its owner had set. ultralytics sets CUDA_VISIBLE_DEVICES itself, to the device that it is given:
         for NVIDIA's cards that is the card's own number.
         """
         reading = self._newest.gpus.get(card) if card is not None else None
@@ -83,4 +83,5 @@ class CardsUsed:
         if nvidia:
             env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": number}
             return Visible(env=env, device=number)
-        return Visible(env={"ROCR_VISIBLE_DEVICES": number}, device="0")
+        env = {"ROCR_VISIBLE_DEVICES": number, "HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "0"}
+        return Visible(env=env, device="0")

@@ -74,7 +74,8 @@ def test_another_card_is_shown_alone_as_its_framework_counts() -> None:
     readings = [GpuReading(at=START, gpu=one, source="sysfs") for one in (ONE, TWO)]
     newest.take(ev.GpusRead(at=START, readings=(*readings, GpuReading(at=START, gpu=GREEN, source="nvml"))))
     cards = CardsUsed(newest)
-    assert cards.visible(TWO) == Visible(env={"ROCR_VISIBLE_DEVICES": "1"}, device="0")
+    first = {"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "0"}
+    assert cards.visible(TWO) == Visible(env={"ROCR_VISIBLE_DEVICES": "1", **first}, device="0")
     assert cards.visible(GREEN) == Visible(
         env={"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "0"}, device="0"
     )
