@@ -81,8 +81,8 @@ def choose(course: Course, remedies: Remedies, ended: Ended, ground: Ground) -> 
     again = next((one for one in reversed(past) if same_place(one.step, step, remedies.same_steps)), None)
     told = []
     if again is not None:
-        told.append(f"the same {cause} at the same place (step {step}, before it step {again.step}), {again.remedy}")
-        told[-1] += " has not helped: it is the data or the code"
+        told.append(f"the same {cause} at the same place (step {step}, before it step {again.step})")
+        told.append(f"{again.remedy} has not helped: it is the data or the code")
     order, said = _order(remedies, cause, ground)
     told += said
     for remedy in order:
@@ -102,10 +102,11 @@ def _order(remedies: Remedies, cause: str, ground: Ground) -> tuple[tuple[str, .
     if not remedies.learn:
         return ladder, []
     known = {one.remedy: one for one in ground.experience if one.cause == cause}
+    least = remedies.failures_passed_over
     hopeless = [
         one
         for one in dict.fromkeys(ladder)
-        if one in known and known[one].helped == 0 and known[one].failed >= remedies.failures_passed_over
+        if one in known and known[one].helped == 0 and known[one].failed >= least and one not in PASSING
     ]
     good = [
         one

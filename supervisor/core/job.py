@@ -230,6 +230,16 @@ class Job:
         """Number of the present or last attempt; 0 before the first."""
         return self.attempt.number if self.attempt else 0
 
+    @property
+    def card(self) -> str | None:
+        """The card that a remedy moved it to, unless its owner forbids that by now."""
+        return self.course.card if self.limits.remedies.allows("other_card") and not self.on_cpu else None
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether it runs by the CPU profile."""
+        return self.course.has("cpu_profile") and self.limits.remedies.allows("cpu_profile")
+
     def ended(self, cause: str, step: int | None) -> Ended:
         """Return what decides about the remedy, once its attempt ended by `cause` at `step`."""
         attempt = self.attempt

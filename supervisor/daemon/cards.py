@@ -71,8 +71,8 @@ class CardsUsed:
         """Return how a training is shown one card alone; None for none, and for one that never answered.
 
         AMD's cards are counted by ROCr in the order of their addresses and hidden below HIP, so that the training
-        finds its card as the first and only one, whatever its owner had set. ultralytics sets CUDA_VISIBLE_DEVICES itself, to the device that it is given:
-        for NVIDIA's cards that is the card's own number.
+        finds its card as the first and only one, whatever its owner had set. ultralytics sets CUDA_VISIBLE_DEVICES
+        itself, to the device that it is given: for NVIDIA's cards that is the card's own number.
         """
         reading = self._newest.gpus.get(card) if card is not None else None
         if reading is None:

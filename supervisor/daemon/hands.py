@@ -135,7 +135,7 @@ class DoingHands:
     def _prepare(self, decision: de.Launch, job: Job) -> Path:
         settings, means = self._means.settings(job.name), self._means
         checkpoint = decision.resume_from
-        launch = treated(settings, job, checkpoint, means.gfx_versions(settings), means.visible(job.course.card))
+        launch = treated(settings, job, checkpoint, means.gfx_versions(settings), means.visible(job.card))
         return prepare(
             means.state,
             job.name,

@@ -237,9 +237,9 @@ def _tell(decision: de.Decision) -> None:
 
 def _window(dossier: Dossier, now: Moment, launched_at: Moment) -> History:
     """Return an empty history of an attempt, on the card that a remedy moved it to or on none."""
-    course = dossier.job.course
-    gpus_used = dossier.gpus_used if course.card is None else (course.card,)
-    device = "cpu" if course.has("cpu_profile") else None
+    job = dossier.job
+    gpus_used = dossier.gpus_used if job.card is None else (job.card,)
+    device = "cpu" if job.on_cpu else None
     return History(now=now, launched_at=launched_at, gpus_used=gpus_used, device=device)
 
 

@@ -61,7 +61,7 @@ def job_status(dossier: Dossier, now: Moment) -> types.JobStatus:
         hooked=history.claimed if history and alive else False,
         unkillable=job.unkillable,
         flags=list(_standing(dossier, now)) if alive else [],
-        gpus=list(dossier.gpus_used if job.course.card is None else (job.course.card,)),
+        gpus=list(dossier.gpus_used if job.card is None else (job.card,)),
         remedies=in_words(job),
     )
 
