@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from supervisor.core.course import Course
-from supervisor.core.remedies import ASKED_AS, BY_THE_FRAMEWORK, BY_TORCH, LAST_RESORTS, PASSING, WORDS, Remedies
+from supervisor.core.remedies import ASKED_AS, BY_THE_AGENT, BY_THE_FRAMEWORK, LAST_RESORTS, PASSING, WORDS, Remedies
 
 PLAIN_TRIES = 2
 """How often a remedy that changes nothing may fail at different places of one episode."""
@@ -136,7 +136,7 @@ def _possible(remedy: str, course: Course, ended: Ended, ground: Ground) -> bool
         return False
     if remedy in BY_THE_FRAMEWORK:
         return ground.agent and (ended.framework == "ultralytics" or ASKED_AS[remedy] in ended.asked)
-    if remedy in BY_TORCH or remedy in ("allocator", "cudnn_off"):
+    if remedy in BY_THE_AGENT:
         return ground.agent and ended.torch
     match remedy:
         case "conv2d":

@@ -66,6 +66,8 @@ ASKED_AS = {"half_batch": "batch_factor", "smaller_images": "image_factor", "ski
 """By which name a script of its own asks for one of these, and then has it too."""
 BY_TORCH = frozenset({"skip_step", "lower_lr", "clip_gradients", "amp_off", "fewer_workers", "no_workers"})
 """Remedies that the agent gives to any PyTorch training."""
+BY_THE_AGENT = BY_THE_FRAMEWORK | BY_TORCH | {"allocator", "cudnn_off"}
+"""Remedies that only the agent can make, and tells of: where it told nothing, nothing was tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

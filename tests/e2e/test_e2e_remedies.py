@@ -135,7 +135,7 @@ def test_a_training_whose_card_is_lost_goes_on_on_the_cpu_and_back_when_the_card
 ) -> None:
     home = with_card
     head = "[kernel_log]\naccept_user_records = true\n[telemetry]\ninterval_s = 0.2\nsources = ['sysfs']\n"
-    tail = "[jobs.one.remedies]\nback_after_s = 1.0\n[jobs.one.profiles.cpu]\nenabled = true\nenv = { PLACE = 'cpu' }\n"
+    tail = "[jobs.one.remedies]\nback_after_s = 5.0\n[jobs.one.profiles.cpu]\nenabled = true\nenv = { PLACE = 'cpu' }\n"
     home.write(head + home.by_hand("one", table=f'gpus = ["{CARD}"]\nenv = {{ PLACE = "card" }}') + tail)
     home.start()
     home.step("one", 30)
