@@ -100,6 +100,7 @@ class Loop:
 
     def run(self, finished: Callable[[], bool]) -> None:
         """Turn until `finished`."""
+        self._catch_up()
         ticked_at = self._clock.now()
         self.turn(ev.Tick(at=ticked_at))
         while not finished():
@@ -113,7 +114,21 @@ class Loop:
                 ticked_at = now
                 self.turn(ev.Tick(at=now))
 
-    def turn(self, event: ev.Event) -> None:
+    def _catch_up(self) -> None:
+        """Take in what happened while there was no daemon, and decide nothing before all of it is known.
+
+        A training that went on meanwhile has not stalled, and one that came to its end neither.
+        """
+        known: list[bool] = []
+        self._inbox.later(lambda: known.append(True))
+        while not known:
+            entry = self._inbox.get(TICK_S)
+            if isinstance(entry, Inquiry):
+                self._answer(entry)
+            elif entry is not None:
+                self.turn(entry, deciding=False)
+
+    def turn(self, event: ev.Event, *, deciding: bool = True) -> None:
         """Take one event through the whole direction: record, apply, judge, decide, record, act."""
         now = self._clock.now()
         self._check_clock(now)
@@ -122,7 +137,7 @@ class Loop:
             self._record.event(event, self._of(event))
             for dossier in self._concerned(event):
                 self._apply(dossier, event)
-                if not _can_wait(event):
+                if deciding and not _can_wait(event):
                     acts.extend((decision, dossier) for decision in self._decide(dossier, now))
         for decision, dossier in acts:
             self._hands.act(decision, dossier.job, dossier.history)

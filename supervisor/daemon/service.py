@@ -72,6 +72,7 @@ class Service:
         parts = self._parts
         self._read_cards_once()
         parts.take_up_jobs()
+        parts.attempts.catch_up()
         self._start_threads()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
