@@ -7,6 +7,7 @@ from collections.abc import Callable
 from supervisor.config.settings import JobSettings
 from supervisor.core import events as ev
 from supervisor.core.moments import Moment
+from supervisor.core.readings import GpuReading
 from supervisor.daemon.treated import Visible
 from supervisor.daemon.view import Newest
 
@@ -25,7 +26,7 @@ class CardsAnswering:
 
     def take(self, event: ev.Event) -> None:
         """Take in an event."""
-        for one in event.readings if isinstance(event, ev.GpusRead) else ():
+        for one in filter(_answers, event.readings if isinstance(event, ev.GpusRead) else ()):
             since, last = self._heard.get(one.gpu, (one.at, one.at))
             self._heard[one.gpu] = (one.at if one.at.seconds_since(last) > self._gap_s() else since, one.at)
 
@@ -39,6 +40,20 @@ class CardsAnswering:
 
     def _gap_s(self) -> float:
         return max(GAP_S, GAP_READINGS * self._interval_s())
+
+
+def _answers(reading: GpuReading) -> bool:
+    """Whether a card itself was heard: what changes with every reading is there, or it sleeps."""
+    if reading.runtime_status in ("suspended", "suspending"):
+        return True
+    measured = (
+        reading.gpu_busy_percent,
+        reading.memory_used_bytes,
+        reading.edge_c,
+        reading.junction_c,
+        reading.power_w,
+    )
+    return any(value is not None for value in measured)
 
 
 class CardsUsed:

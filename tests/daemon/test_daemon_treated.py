@@ -90,7 +90,8 @@ def test_another_card_is_shown_alone_as_its_framework_counts() -> None:
 
 def heard(cards: CardsAnswering, gpu: str, *at: Moment) -> None:
     for one in at:
-        cards.take(ev.GpusRead(at=one, readings=(GpuReading(at=one, gpu=gpu, source="sysfs"),)))
+        reading = GpuReading(at=one, gpu=gpu, source="sysfs", gpu_busy_percent=7.0)
+        cards.take(ev.GpusRead(at=one, readings=(reading,)))
 
 
 def test_a_gap_begins_the_answering_anew() -> None:
@@ -100,6 +101,14 @@ def test_a_gap_begins_the_answering_anew() -> None:
     assert cards.answering_s(START.plus(11)) == ()
     heard(cards, ONE, START.plus(20), START.plus(21))
     assert cards.answering_s(START.plus(21)) == ((ONE, 1.0),)
+
+
+def test_a_card_of_which_only_the_name_is_known_does_not_answer() -> None:
+    cards = CardsAnswering(lambda: 1.0)
+    heard(cards, ONE, START)
+    dead = GpuReading(at=START.plus(5), gpu=ONE, source="sysfs", name="Radeon RX 5600 XT", vram_total_bytes=6_000_000)
+    cards.take(ev.GpusRead(at=START.plus(5), readings=(dead,)))
+    assert cards.answering_s(START.plus(5)) == ()
 
 
 def test_a_card_is_free_that_answers_and_that_no_job_has() -> None:

@@ -83,6 +83,7 @@ class HouseWithCard(House):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.tree = AmdgpuTree.build(folder / "card")
+        self.told: dict[Path, bytes] = {}
 
     def start(self, *, wait: bool = True, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
         """Start the daemon in a mount namespace of its own."""
@@ -100,14 +101,16 @@ class HouseWithCard(House):
         return self.daemon
 
     def take_the_card(self) -> None:
-        """The card falls off the bus."""
-        for node in (self.tree.sys_root / "class/drm").iterdir():
-            node.rename(self.tree.folder / node.name)
+        """Nothing that the card measures can be read any more."""
+        self.told = {file: file.read_bytes() for file in self.tree.device().rglob("*") if file.is_file()}
+        for file in self.told:
+            if file.name != "uevent":
+                file.write_bytes(b"")
 
     def put_it_back(self) -> None:
-        """It is found again."""
-        for node in ("card0", "renderD128"):
-            (self.tree.folder / node).rename(self.tree.sys_root / "class/drm" / node)
+        """It measures again."""
+        for file, content in self.told.items():
+            file.write_bytes(content)
 
 
 @pytest.fixture
