@@ -73,6 +73,7 @@ OF_RULE = {
     "vram_high": FRAGMENTATION,
     "vram_leak": FRAGMENTATION,
     "fragmentation": FRAGMENTATION,
+    "gpu_fault": GPU_HANG,
     "hang": GPU_HANG,
     "busy_without_progress": GPU_HANG,
     "gpu_lost": CARD_LOST,
