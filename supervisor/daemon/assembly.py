@@ -83,7 +83,7 @@ class Assembly:
         self.kernel = self._kernel_log()
         self.uevents = self._uevents()
         self.loop.may_launch = self.may_launch
-        answering = CardsAnswering()
+        answering = CardsAnswering(lambda: self.settings.telemetry.interval_s)
         self.loop.each_turn.append(lambda event, _: answering.take(event))
         self.loop.ground = Grounds(lambda: self.settings, self.loop.dossiers, answering, self.store.experience).of
         self.telemetry.live = self._live

@@ -50,6 +50,6 @@ class Grounds:
         for dossier in self._dossiers.values():
             job = dossier.job
             if job.phase in ALIVE:
-                named = (job.course.card,) if job.course.card else dossier.gpus_used
+                named = (job.card,) if job.card else dossier.gpus_used
                 taken.update(named or answering[:1])
         return tuple(one for one in answering if one not in taken)

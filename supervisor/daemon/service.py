@@ -74,6 +74,7 @@ class Service:
         self._read_cards_once()
         parts.read_last_boot()
         parts.take_up_jobs()
+        parts.attempts.catch_up()
         self._start_threads()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)

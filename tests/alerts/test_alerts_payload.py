@@ -71,7 +71,8 @@ def test_an_incident_is_told_when_it_opens_and_when_training_goes_on() -> None:
         job = after
 
     follow(ev.Exited(at=START.plus(9), job="night", attempt=1, status=ExitStatus(at=START.plus(9), signal=15)))
-    follow(de.Retry(at=START.plus(9), job="night", attempt=1, reason="stalled", not_before=START, flag=STALL))
+    treated = de.Retry(at=START.plus(9), job="night", attempt=1, reason="stalled", not_before=START, flag=STALL)
+    follow(replace(treated, cause="stall", remedy="no_workers", why="the same stall at the same place"))
     follow(de.Launch(at=START.plus(12), job="night", attempt=2, resume_from=POINT, reason="newest proven"))
     assert [told(*one) for one in quiet] == [(), (), ()]
     first = StepRecord(at=START.plus(30), step=401)
@@ -81,6 +82,9 @@ def test_an_incident_is_told_when_it_opens_and_when_training_goes_on() -> None:
     facts = body(resumed)["data"]
     assert (facts["resumed_from"], facts["resumed_step"], facts["lost_steps"]) == ("/runs/night/last.pt", 400, 11)
     assert facts["downtime_s"] == 30.0
+    assert (facts["cause"], facts["remedy"], facts["remedy_why"]) == (
+        "stall", "no_workers", "the same stall at the same place"
+    )  # fmt: skip
     assert (resumed.key, alert_id(resumed, "x") == alert_id(opened, "x")) == (opened.key, False)
     assert told(after, after) == ()
 
