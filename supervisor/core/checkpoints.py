@@ -53,6 +53,12 @@ class Checkpoint:
         return self.fingerprint.modified_ns / 1e9
 
     @property
+    def title(self) -> str:
+        """Its path; of a generation the file that it was taken from, and its number."""
+        number = self.path.split("/")[-2:-1]
+        return f"{self.source} (generation {number[0].lstrip('0')})" if self.source and number else self.path
+
+    @property
     def key(self) -> tuple[str, Fingerprint]:
         """What makes it this checkpoint and not an earlier or later one under the same path."""
         return (self.path, self.fingerprint)
@@ -133,7 +139,7 @@ def choose(
         return ResumePoint(checkpoint=None, possible=True, reason="no checkpoint was saved yet: from the beginning")
     for one in before_trouble(everything, trouble_unix_s, trouble_step):
         if one.verdict is Verdict.PROVEN:
-            return ResumePoint(checkpoint=one, possible=True, reason=f"newest proven checkpoint: {one.path}")
+            return ResumePoint(checkpoint=one, possible=True, reason=f"newest proven checkpoint: {one.title}")
     return ResumePoint(checkpoint=None, possible=False, reason=_why_none(everything, trouble_unix_s, trouble_step))
 
 
@@ -142,9 +148,9 @@ def _why_none(everything: tuple[Checkpoint, ...], trouble_unix_s: float | None, 
     parts = []
     for one in newest_first(everything):
         if one.key not in older:
-            parts.append(f"{one.path}: saved after the trouble began")
+            parts.append(f"{one.title}: saved after the trouble began")
         elif one.verdict is Verdict.REJECTED:
-            parts.append(f"{one.path}: {one.reason or 'rejected'}")
+            parts.append(f"{one.title}: {one.reason or 'rejected'}")
         else:
-            parts.append(f"{one.path}: not proven")
+            parts.append(f"{one.title}: not proven")
     return "none of the saved checkpoints is proven (" + "; ".join(parts) + ")"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -287,6 +288,32 @@ def test_a_disk_without_room_is_told_and_the_file_itself_is_proven(make: Callabl
     chosen = one.resume()
     assert chosen is not None
     assert (chosen.path, chosen.source) == (str(path), None)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        pytest.skip("mounts a small file system of its own, for which it must be root")
+    small = tmp_path / "state"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(small)], check=True)
+    yield small
+    subprocess.run(["umount", str(small)], check=True)
+
+
+@pytest.mark.usefixtures("small_disk")
+def test_on_a_full_disk_older_ones_give_way_to_the_newest_and_it_is_told(make: Callable[..., Place]) -> None:
+    one = make()
+    one.settings = msgspec.structs.replace(one.settings, checkpoints=CheckpointSettings(keep_newest=9))
+    one.start()
+    for step in range(1, 7):  # a megabyte each
+        one.save("last.st", step, *[float(step)] * (1 << 18))
+        until(lambda step=step: step in one.kept(), f"step {step} to be taken", 30)  # type: ignore[misc]  # bound here
+        newest = one.kept()[step]
+        one.keeper.prove("one", Path(newest.path))
+    assert any("older ones were let go for it" in reason for reason in one.missed())
+    assert {6} <= set(one.kept()) < {1, 2, 3, 4, 5, 6}
+    one.end()
 
 
 def test_generations_that_nobody_wants_are_not_taken(make: Callable[..., Place]) -> None:
