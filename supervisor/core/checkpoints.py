@@ -97,6 +97,15 @@ def newest_first(checkpoints: Iterable[Checkpoint]) -> tuple[Checkpoint, ...]:
     return tuple(sorted(checkpoints, key=rank, reverse=True))
 
 
+def told_once(checkpoints: Iterable[Checkpoint]) -> tuple[Checkpoint, ...]:
+    """Return them without the files of which a generation was taken, newest first: that is the same save."""
+    everything = tuple(checkpoints)
+    taken = {(one.source, one.fingerprint.size_bytes, one.fingerprint.modified_ns) for one in everything if one.source}
+    return newest_first(
+        one for one in everything if (one.path, one.fingerprint.size_bytes, one.fingerprint.modified_ns) not in taken
+    )
+
+
 def before_trouble(
     checkpoints: Iterable[Checkpoint], trouble_unix_s: float | None, trouble_step: int | None
 ) -> tuple[Checkpoint, ...]:

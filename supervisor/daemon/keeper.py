@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from supervisor.config.derive import policy_of
@@ -62,7 +63,7 @@ class Keeper(threading.Thread):
         self._shelves: dict[str, Shelf] = {}
         self._waiting: dict[tuple[str, Path, Fingerprint], Saved] = {}
         self._looked: dict[tuple[str, Path], Fingerprint] = {}
-        self._doubted: dict[str, list[Profile]] = {}
+        self._doubted: dict[str, list[tuple[float, Profile]]] = {}
         self._wake = threading.Condition()
         self._proving = threading.Lock()
         self._sweeping = threading.Lock()
@@ -71,11 +72,21 @@ class Keeper(threading.Thread):
     def shelf(self, job: str) -> Shelf:
         """Return the generations of a job."""
         with self._wake:
-            if job not in self._shelves:
-                folder = self._world.state / "jobs" / job / fo.GENERATIONS
-                self._shelves[job] = shelf = Shelf(folder, self._world.reserve_bytes)
-                shelf.tidy()
-            return self._shelves[job]
+            if job in self._shelves:
+                return self._shelves[job]
+            folder = self._world.state / "jobs" / job / fo.GENERATIONS
+            self._shelves[job] = shelf = Shelf(folder, self._world.reserve_bytes)
+        self._take_up(job, shelf)
+        return shelf
+
+    def _take_up(self, job: str, shelf: Shelf) -> None:
+        """Finish what an earlier daemon began: its drafts go, and what it took is proven."""
+        shelf.tidy()
+        known = self._world.job(job)
+        for one in shelf.all():
+            if one.verdict is None and known is not None:
+                prove = partial(self.prove, job)
+                self._watch.saved(Saved(job=job, attempt=known.number, path=Path(one.path), prove=prove))
 
     def saved(self, saved: Saved, seen: Fingerprint) -> None:
         """Take a file, with the content that it had when somebody said that it is whole."""
@@ -210,13 +221,13 @@ class Keeper(threading.Thread):
     def _compared(self, job: str, shelf: Shelf, one: Checkpoint, profile: Profile) -> Checkpoint:
         """Return it rejected where it does not fit the newest proven generation that it can have come from."""
         before = self._before(job, shelf, one)
-        doubted = self._doubted.get(job, [])
+        # Only what was saved later can show that a new course lasts: a search goes back in time.
+        doubted = [each for at_s, each in self._doubted.get(job, []) if at_s < one.saved_unix_s]
         measures = [*([before] if before else []), *(doubted[-1:] if len(doubted) >= DOUBTED_TIMES else [])]
         why, in_doubt = judged(profile, measures)
-        if in_doubt and doubted and judged(profile, doubted[-1:])[0] is None:
-            self._doubted[job] = [*doubted, profile]
-        elif in_doubt:
-            self._doubted[job] = [profile]
+        if in_doubt:
+            lasts = bool(doubted) and judged(profile, doubted[-1:])[0] is None
+            self._doubted[job] = [*(self._doubted[job] if lasts else []), (one.saved_unix_s, profile)]
         elif why is None:
             self._doubted.pop(job, None)
         return one if why is None else replace(one, verdict=Verdict.REJECTED, reason=why)

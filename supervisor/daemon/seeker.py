@@ -89,8 +89,11 @@ class Seeker:
             return  # rewritten since: the later word about it counts
         epoch, step = _whole(event.facts.get("epoch")), _whole(event.facts.get("step"))
         kind = "snapshot" if event.facts.get("kind") == "snapshot" else "checkpoint"
-        if any(one.is_of(Checkpoint(path=str(path), fingerprint=stat)) for one in self._known(job.name) or ()):
+        seen = Checkpoint(path=str(path), fingerprint=stat, epoch=epoch, step=step, kind=kind)
+        if any(one.is_of(seen) for one in self._known(job.name) or ()):
             return  # it was taken before, and may have been let go: a new daemon hears the words of the old one again
+        # Recorded before it is taken: a search that begins now must know of it.
+        self._put(ev.CheckpointSeen(at=event.at, job=job.name, attempt=event.attempt, checkpoint=seen))
         prove = partial(self._keeper.prove, job.name)
         saved = Saved(job=job.name, attempt=event.attempt, path=path, prove=prove, epoch=epoch, step=step, kind=kind)
         self._keeper.saved(saved, stat)

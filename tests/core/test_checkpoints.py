@@ -12,6 +12,7 @@ from supervisor.core.checkpoints import (
     choose,
     newest_first,
     of_this_training,
+    told_once,
 )
 
 
@@ -104,3 +105,9 @@ def test_of_two_that_are_alike_the_kept_one_is_chosen_and_named_by_its_file() ->
     point = choose([own, kept])
     assert point.checkpoint == kept
     assert point.reason == "newest proven checkpoint: /w/last.pt (generation 17)"
+
+
+def test_a_save_that_was_taken_is_told_once() -> None:
+    own, other = saved("/w/last.pt", 10, step=100), saved("/w/last.pt", 20, step=200)
+    kept = replace(own, path="/s/000017/last.pt", source="/w/last.pt")
+    assert told_once([own, kept, other]) == (other, kept)

@@ -254,6 +254,33 @@ def five(one: Place) -> Place:
     return one
 
 
+def test_checkpoints_that_agree_with_each_other_alone_are_not_believed_by_a_search(make: Callable[..., Place]) -> None:
+    """It goes back in time: what it meets there is older than the doubt, and shows no new course that lasts."""
+    one = make()
+    one.job = replace(one.job, phase=Phase.BACKOFF)
+    for step, seed in ((10, 1), (20, 5), (30, 5), (40, 5), (50, 5)):
+        path = one.write(f"{step}.st", *matrix(seed), shape=[16, 16])
+        os.utime(path, (1_700_000_000 + step, 1_700_000_000 + step))
+        one.keeper._take(*one.said(path, step))
+        if step == 10:
+            one.keeper.prove("one", Path(one.kept()[10].path))
+    chosen = one.resume()
+    assert chosen is not None
+    assert chosen.step == 10
+
+
+def test_what_an_earlier_daemon_took_and_did_not_prove_is_proven(make: Callable[..., Place]) -> None:
+    first = make()
+    first.keeper.start()
+    first.save("last.st", 10)
+    until(lambda: 10 in first.kept(), "it to be taken")
+    first.end()
+    second = make()
+    second.start()
+    second.keeper.shelf("one")
+    until(lambda: second.kept()[10].verdict is Verdict.PROVEN, "its proof")
+
+
 def test_nothing_is_let_go_while_a_job_looks_for_where_to_resume(make: Callable[..., Place]) -> None:
     one = five(make())
     for generation in one.kept().values():
