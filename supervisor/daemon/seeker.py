@@ -94,7 +94,7 @@ class Seeker:
             return  # it was taken before, and may have been let go: a new daemon hears the words of the old one again
         # Recorded before it is taken: a search that begins now must know of it.
         self._put(ev.CheckpointSeen(at=event.at, job=job.name, attempt=event.attempt, checkpoint=seen))
-        prove = partial(self._keeper.prove, job.name)
+        prove = partial(self._keeper.proofs.prove, job.name)
         saved = Saved(job=job.name, attempt=event.attempt, path=path, prove=prove, epoch=epoch, step=step, kind=kind)
         self._keeper.saved(saved, stat)
 
@@ -107,10 +107,10 @@ class Seeker:
 
     def _search(self, job: Job, search: Search) -> None:
         def tell(checkpoint: Checkpoint) -> None:
-            self._keeper.judge(job.name, checkpoint)
+            self._keeper.proofs.judge(job.name, checkpoint)
             self._put(ev.CheckpointSeen(at=self._clock.now(), job=job.name, attempt=job.number, checkpoint=checkpoint))
 
-        point = find(search, partial(self._keeper.prove, job.name), tell)
+        point = find(search, partial(self._keeper.proofs.prove, job.name), tell)
         if point.checkpoint is not None and point.checkpoint.step is not None:
             folders = [self._state / "jobs" / job.name / str(number) for number in range(job.number, 0, -1)]
             curve = old_curve(folders, point.checkpoint.step, search.trouble_step, self._clock.now())

@@ -91,7 +91,7 @@ class Place:
     def said(self, path: Path, step: int) -> tuple[Saved, Any]:
         seen = fingerprint(path)
         assert seen is not None
-        return Saved(job="one", attempt=1, path=path, prove=partial(self.keeper.prove, "one"), step=step), seen
+        return Saved(job="one", attempt=1, path=path, prove=partial(self.keeper.proofs.prove, "one"), step=step), seen
 
     def save(self, name: str, step: int, *values: float, shape: list[int] | None = None) -> Path:
         """Write a file in place, and say that it is whole."""
@@ -118,10 +118,10 @@ class Place:
         return replace(base, **changes)
 
     def resume(self, **changes: Any) -> Checkpoint | None:
-        return find(self.search(**changes), partial(self.keeper.prove, "one"), self.told).checkpoint
+        return find(self.search(**changes), partial(self.keeper.proofs.prove, "one"), self.told).checkpoint
 
     def told(self, checkpoint: Checkpoint) -> None:
-        self.keeper.judge("one", checkpoint)
+        self.keeper.proofs.judge("one", checkpoint)
 
 
 @pytest.fixture
@@ -240,7 +240,7 @@ def test_a_new_course_is_believed_only_when_it_has_lasted(make: Callable[..., Pl
         os.utime(path, (1_700_000_000 + step, 1_700_000_000 + step))
         one.keeper._take(*one.said(path, step))
     generations = sorted(one.kept().values(), key=lambda generation: generation.step or 0)
-    verdicts = [one.keeper.prove("one", Path(generation.path)).verdict for generation in generations]
+    verdicts = [one.keeper.proofs.prove("one", Path(generation.path)).verdict for generation in generations]
     assert verdicts == [Verdict.PROVEN] * 2 + [Verdict.REJECTED] * 2 + [Verdict.PROVEN]
 
 
@@ -263,7 +263,7 @@ def test_checkpoints_that_agree_with_each_other_alone_are_not_believed_by_a_sear
         os.utime(path, (1_700_000_000 + step, 1_700_000_000 + step))
         one.keeper._take(*one.said(path, step))
         if step == 10:
-            one.keeper.prove("one", Path(one.kept()[10].path))
+            one.keeper.proofs.prove("one", Path(one.kept()[10].path))
     chosen = one.resume()
     assert chosen is not None
     assert chosen.step == 10
@@ -284,7 +284,7 @@ def test_what_an_earlier_daemon_took_and_did_not_prove_is_proven(make: Callable[
 def test_nothing_is_let_go_while_a_job_looks_for_where_to_resume(make: Callable[..., Place]) -> None:
     one = five(make())
     for generation in one.kept().values():
-        one.keeper.prove("one", Path(generation.path))
+        one.keeper.proofs.prove("one", Path(generation.path))
     one.keeper.sweep("one")
     assert len(one.kept()) == 5
     one.job = replace(one.job, phase=Phase.RUNNING)
@@ -294,7 +294,7 @@ def test_nothing_is_let_go_while_a_job_looks_for_where_to_resume(make: Callable[
 
 def test_the_generation_that_an_attempt_was_resumed_from_stays_for_as_long(make: Callable[..., Place]) -> None:
     one = five(make())
-    proven = [one.keeper.prove("one", Path(generation.path)) for generation in one.kept().values()]
+    proven = [one.keeper.proofs.prove("one", Path(generation.path)) for generation in one.kept().values()]
     first = min(proven, key=lambda generation: generation.step or 0)
     attempt = Attempt(number=2, launched_at=START, resume_from=first)
     one.job = replace(one.job, phase=Phase.RUNNING, attempt=attempt)
@@ -337,7 +337,7 @@ def test_on_a_full_disk_older_ones_give_way_to_the_newest_and_it_is_told(make: C
         one.save("last.st", step, *[float(step)] * (1 << 18))
         until(lambda step=step: step in one.kept(), f"step {step} to be taken", 30)  # type: ignore[misc]  # bound here
         newest = one.kept()[step]
-        one.keeper.prove("one", Path(newest.path))
+        one.keeper.proofs.prove("one", Path(newest.path))
     assert any("older ones were let go for it" in reason for reason in one.missed())
     assert {6} <= set(one.kept()) < {1, 2, 3, 4, 5, 6}
     one.end()
@@ -378,7 +378,7 @@ def test_a_condemned_generation_stays_condemned_whatever_lies_on_the_shelf(place
     assert second.step == 10
     assert place.kept()[20].reason == why
     assert [one.verdict for one in candidates(place.search()) if one.step == 20] == [Verdict.REJECTED]
-    assert place.keeper.prove("one", Path(first.path)).verdict is Verdict.REJECTED
+    assert place.keeper.proofs.prove("one", Path(first.path)).verdict is Verdict.REJECTED
     again = place.resume()
     assert again is not None
     assert again.step == 10
