@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 SETTLED_AFTER_S = 1.0
 """A file of which nobody tells when it is whole has not been written for so long."""
+SAME_SAVE_S = 60.0
+"""Files of one save are written so close together; a training begun anew may write the same bytes again."""
 RESERVE_BYTES = 1_000_000_000
 """A copy leaves so much of the disk free: half of what `disk_low` tells of by itself."""
 
@@ -220,7 +222,8 @@ class Keeper(threading.Thread):
 def _same(generation: Checkpoint, one: Checkpoint) -> bool:
     """Whether a file is the same save under another name, as last.pt and best.pt often are."""
     alike = one.step is not None and generation.step == one.step
-    if not alike or generation.fingerprint.size_bytes != one.fingerprint.size_bytes:
+    together = abs(generation.saved_unix_s - one.saved_unix_s) < SAME_SAVE_S
+    if not alike or not together or generation.fingerprint.size_bytes != one.fingerprint.size_bytes:
         return False
     try:
         return filecmp.cmp(generation.path, one.path, shallow=False)
