@@ -14,7 +14,6 @@ can open no file and no socket, start no program and write nothing but its answe
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import io
 import json
 import math
@@ -728,17 +727,12 @@ def confine(memory_limit_bytes: int, cpu_limit_s: int) -> None:
     processor time end. Where the kernel allows it the process also leaves its user and its network behind.
     """
     "".encode("cp437")  # zipfile's, for names that are not ASCII; what is imported later could not be opened
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
-    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
-    if libc.unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0:
-        libc.unshare(CLONE_NEWNET)
-    handled = ctypes.c_uint64((1 << 13) - 1)  # every right to files that Landlock's first version knows, none given
-    ruleset = libc.syscall(LANDLOCK_CREATE, ctypes.byref(handled), ctypes.sizeof(handled), 0)
-    if ruleset >= 0:
-        libc.syscall(LANDLOCK_RESTRICT, ruleset, 0)
-        os.close(ruleset)
+    try:
+        import ctypes  # noqa: PLC0415 - where memory may not be made executable, some builds cannot be imported
+
+        leave(ctypes.CDLL(None, use_errno=True), ctypes.c_uint64)
+    except (ImportError, MemoryError, OSError, AttributeError):
+        pass  # the limits below hold everywhere
     for limit, value in (
         (resource.RLIMIT_AS, memory_limit_bytes),
         (resource.RLIMIT_CPU, cpu_limit_s),
@@ -747,6 +741,20 @@ def confine(memory_limit_bytes: int, cpu_limit_s: int) -> None:
             resource.setrlimit(limit, (value, value))
     for limit in (resource.RLIMIT_CORE, resource.RLIMIT_NPROC, resource.RLIMIT_NOFILE):
         resource.setrlimit(limit, (0, 0))
+
+
+def leave(libc: Any, word: Any) -> None:
+    """Leave user, network and file system behind, as far as the kernel and a sandbox around us let us."""
+    libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
+    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    if libc.unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0:
+        libc.unshare(CLONE_NEWNET)
+    handled = (word * 1)((1 << 13) - 1)  # every right to files that Landlock's first version knows, none given
+    ruleset = libc.syscall(LANDLOCK_CREATE, handled, 8, 0)
+    if ruleset >= 0:
+        libc.syscall(LANDLOCK_RESTRICT, ruleset, 0)
+        os.close(ruleset)
 
 
 def main(path: str, memory_limit_bytes: int = 0, cpu_limit_s: int = 0) -> None:

@@ -184,6 +184,8 @@ class ResumedFrom(Struct, frozen=True, kw_only=True):
     path: str
     epoch: int | None = None
     step: int | None = None
+    source: str | None = None
+    """Of a generation: the file that it was taken from."""
 
 
 class IncidentEntry(Struct, frozen=True, kw_only=True):

@@ -122,7 +122,7 @@ class Service:
         for job, attempt, _ in parts.telemetry.live():
             settings = parts.settings.jobs[job]
             for path in globbed(settings.checkpoints.paths, parts.seeker.working_directory(job, settings)):
-                prove = partial(parts.keeper.prove, job)
+                prove = partial(parts.keeper.proofs.prove, job)
                 parts.keeper.looked(Saved(job=job, attempt=attempt, path=Path(path), prove=prove), now)
 
     # --- after each turn, in the deciding thread ------------------------------------------------------------------

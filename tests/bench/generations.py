@@ -105,7 +105,7 @@ class Bench:
     def save(self, path: Path, step: int) -> None:
         seen = fingerprint(path)
         if seen is not None:
-            saved = Saved(job=JOB, attempt=1, path=path, prove=partial(self.keeper.prove, JOB), step=step)
+            saved = Saved(job=JOB, attempt=1, path=path, prove=partial(self.keeper.proofs.prove, JOB), step=step)
             self.keeper.saved(saved, seen)
 
     def resume(self) -> Checkpoint | None:
@@ -124,13 +124,13 @@ class Bench:
                 generations=shelf.all(),
                 shelf=str(shelf.folder),
             )
-            return find(search, partial(self.keeper.prove, JOB), self.judged).checkpoint
+            return find(search, partial(self.keeper.proofs.prove, JOB), self.judged).checkpoint
         finally:
             self.job = running
 
     def judged(self, checkpoint: Checkpoint) -> None:
         self.told.append(checkpoint)
-        self.keeper.judge(JOB, checkpoint)
+        self.keeper.proofs.judge(JOB, checkpoint)
 
 
 def digest(path: Path) -> str:
