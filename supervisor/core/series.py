@@ -40,6 +40,16 @@ def run_of(readings: Iterable[R], holds: Callable[[R], bool | None], now: Moment
     return tuple(reversed(run))
 
 
+def newest_of(readings: Reversible[R], known: Callable[[R], bool | None], now: Moment) -> R | None:
+    """Return the newest reading of which `known` says something, None where that is older than FRESH_S."""
+    for reading in reversed(readings):
+        if now.seconds_since(reading.at) > FRESH_S:
+            return None
+        if known(reading) is not None:
+            return reading
+    return None
+
+
 def lasted_s(run: tuple[R, ...]) -> float:
     """Return the seconds from the first to the last reading of a run: what readings cover, not what time has passed."""
     return run[-1].at.seconds_since(run[0].at) if run else 0.0

@@ -8,7 +8,7 @@ from typing import ClassVar
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.readings import HostReading, ProcessReading
-from supervisor.core.series import lasted_s, run_of
+from supervisor.core.series import lasted_s, newest_of, run_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +58,8 @@ def _below(reading: HostReading, fraction: float) -> bool | None:
 
 
 def _share(history: History, host: HostReading) -> float | None:
-    known = run_of(history.processes, _is_known, history.now)
-    rss = known[-1].rss_bytes if known else None
+    newest = newest_of(history.processes, _is_known, history.now)
+    rss = newest.rss_bytes if newest else None
     return rss / host.memory_total_bytes if rss is not None and host.memory_total_bytes else None
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.readings import GpuReading
-from supervisor.core.series import lasted_s, run_of
+from supervisor.core.series import lasted_s, newest_of, run_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +33,12 @@ class VramHigh:
             return None
         cards = history.readings_by_gpu()
         act = self.act and (bool(history.gpus_used) or len(cards) == 1)
-        newest = [run[-1] for run in (run_of(one, _is_known, history.now) for one in cards.values()) if run]
-        fullest = sorted(newest, key=lambda one: (_fraction(one) or 0.0, one.memory_used_bytes or 0), reverse=True)
+        newest = [newest_of(one, _is_known, history.now) for one in cards.values()]
+        fullest = sorted(
+            (one for one in newest if one is not None),
+            key=lambda one: (_fraction(one) or 0.0, one.memory_used_bytes or 0),
+            reverse=True,
+        )
         for reading in fullest:
             run = run_of(cards[reading.gpu], self._is_full, history.now)
             if len(run) > 1 and lasted_s(run) >= self.hold_s:
