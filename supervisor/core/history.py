@@ -31,6 +31,8 @@ from supervisor.core.trend import Trend
 STEPS_KEPT = 2048
 READINGS_KEPT = 600
 RANKS_KEPT = 64
+PAUSING = frozenset({Stage.SETUP, Stage.WARMUP, Stage.VALIDATE, Stage.CHECKPOINT, Stage.ENDED})
+"""Time spent in these is no time of stepping."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,6 +79,8 @@ class History:
     exit: ExitStatus | None = None
     host_lost: str | None = None
     launch_error: str | None = None
+    paused: bool = False
+    """Whether anything but stepping was done since the last step, as far as stages tell."""
     pace: Pace = field(default_factory=Pace)
     losses: Losses = field(default_factory=Losses)
     told: Told = field(default_factory=Told)
@@ -193,26 +197,21 @@ class History:
 
     def _enter(self, event: ev.StageEntered) -> None:
         self.stage, self.stage_since = event.stage, event.at
+        self.paused = self.paused or event.stage in PAUSING
         if event.stage in (Stage.SETUP, Stage.WARMUP):
             self.train_ended = False
 
     def _add_step(self, record: StepRecord) -> None:
         self.claimed = True
         self.losses.add(record)
-        self.pace.add(record, stepping=self._stepping())
+        self.pace.add(record, stepping=not self.paused)
+        self.paused = False
         self.steps.append(record)
         self.last_step_at = record.at
         if self.first_step_at is None:
             self.first_step_at = record.at
         if any(value is not None and not math.isfinite(value) for value in (record.loss, record.grad_norm)):
             self.non_finite.append(record)
-
-    def _stepping(self) -> bool:
-        """Whether nothing but stepping was done since the last step, as far as stages tell."""
-        since, last = self.stage_since, self.last_step_at
-        if self.stage not in (Stage.STEP, None):
-            return False
-        return since is None or last is None or last.seconds_since(since) >= 0
 
     def _add_steps(self, event: ev.StepsMade) -> None:
         if event.rank == 0:
@@ -221,7 +220,7 @@ class History:
         elif event.rank in self.ranks or len(self.ranks) < RANKS_KEPT:
             pace = self.ranks.setdefault(event.rank, Pace())
             for record in event.records:
-                pace.add(record, stepping=self._stepping())
+                pace.add(record, stepping=not self.paused)
 
     def _add_processes(self, reading: ProcessReading) -> None:
         self.processes.append(reading)
