@@ -15,7 +15,9 @@ from supervisor.config.redact import hide_words, redacted
 from supervisor.config.settings import SupervisorSettings
 from supervisor.core.budget import Budget
 from supervisor.core.rules import RULES
+from supervisor.core.rules.deadline import Deadline
 from supervisor.core.rules.stall import Stall
+from supervisor.core.rules.throughput_drop import ThroughputDrop
 
 
 def settings(text: str) -> Settings:
@@ -137,15 +139,13 @@ max_vram_bytes = 5_000_000_000
 no_nan = true
 """
     job = check_text(text, "config.toml").settings.jobs["one"]  # type: ignore[union-attr]  # it is well
-    rules = {rule.name: rule for rule in rules_of(job)}
-    assert rules["throughput_drop"].at_least_per_s == 15.0
-    assert rules["deadline"].at_unix_s == 1_796_025_600.0
+    assert ThroughputDrop(at_least_per_s=15.0) in rules_of(job)
+    assert Deadline(at_unix_s=1_796_025_600.0) in rules_of(job)
     expected = expectation_of(job)
     assert (expected.max_vram_bytes, expected.no_nan, expected.losses_fall) == (5_000_000_000, True, False)
     own = check_text(text + "[jobs.one.rules.throughput_drop]\nat_least_per_s = 3.0\n", "config.toml").settings
     assert own is not None
-    (rule,) = (one for one in rules_of(own.jobs["one"]) if one.name == "throughput_drop")
-    assert rule.at_least_per_s == 3.0
+    assert ThroughputDrop(at_least_per_s=3.0) in rules_of(own.jobs["one"])
 
 
 def test_a_deadline_that_is_no_time_is_told() -> None:

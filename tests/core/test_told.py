@@ -19,8 +19,8 @@ def test_words_full_of_nonsense_are_left_out() -> None:
     told.rank_says(ev.Word.PRECISION, asked=16, used=None)
     told.rank_says(ev.Word.CLAIMED, rank=10_000)
     known = told.history.told
-    assert not (known.allocations or known.epochs or known.loaders or known.rank_pids)
-    assert known.precision is None
+    found = (known.allocations, list(known.epochs), known.loaders, known.rank_pids, known.precision)
+    assert found == ({}, [], {}, {}, None)
 
 
 def test_numbers_of_an_epoch_that_are_none_are_not_taken_for_zero() -> None:
