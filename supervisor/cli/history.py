@@ -24,10 +24,14 @@ OUTCOME_STYLES = {"gave_up": "red", "open": "yellow", "resumed": "green", "resta
 @click.command("history")
 @click.argument("job", required=False)
 @click.option("-n", "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many, at most.")
+@click.option("--shadow", is_flag=True, help='What rules with act = "shadow" would have acted on.')
 @json_option
 @pass_app
-def command(app: App, job: str | None, limit: int) -> None:
+def command(app: App, job: str | None, limit: int, *, shadow: bool) -> None:
     """Tell what went wrong, with every job or with JOB, the newest first: what was seen, done, and lost."""
+    if shadow:
+        _shadows(app, job, limit)
+        return
     answer = app.get_or("/v1/incidents", lambda: _left(app, job, limit), job=job, limit=limit)
     if app.json:
         app.print_json(answer)
@@ -101,6 +105,25 @@ def lost(incident: dict[str, Any]) -> str:
     if incident["downtime_s"] is not None:
         parts.append(f"{span(incident['downtime_s'])} down")
     return ", ".join(parts)
+
+
+def _shadows(app: App, job: str | None, limit: int) -> None:
+    answer = app.get_or("/v1/shadows", lambda: _left_shadows(app, job, limit), job=job, limit=limit)
+    if app.json:
+        app.print_json(answer)
+        return
+    if not answer["flags"]:
+        app.print("no rule in shadow would have acted" + (f" on {one_line(job)}" if job else ""))
+    for flag in answer["flags"]:
+        when = f"{ago(flag['at'], app.now())} ({clock_time(flag['at'])})"
+        app.print(app.pen.paint(f"{when}  {one_line(flag['job'])}, attempt {flag['attempt']}", "bold"))
+        app.print(f"{'would act':>{LABEL - 2}}  {one_line(flag['rule'])}: {one_line(flag['message'])}")
+
+
+def _left_shadows(app: App, job: str | None, limit: int) -> dict[str, Any]:
+    from supervisor.cli import left  # noqa: PLC0415  # the database is for when nobody answers
+
+    return left.shadows(app, job, limit)
 
 
 def _left(app: App, job: str | None, limit: int) -> dict[str, Any]:

@@ -25,6 +25,8 @@ STYLES = {
 }
 JOB_HEAD = ("JOB", "PHASE", "STAGE", "ATTEMPT", "EPOCH", "STEP", "STEPS/S", "LOSS", "ETA", "RESTARTS", "WHY")
 GPU_HEAD = ("GPU", "USE", "VRAM", "OF", "TEMP", "POWER", "READ", "NAME")
+WATCHED_HEAD = ("RULE", "NOW", "LIMIT", "NEAR", "WATCHED")
+NEAR_SHARE = 0.8
 STALE_S = 30.0
 
 
@@ -46,13 +48,13 @@ def command(app: App, job: str | None) -> None:
     if app.json:
         app.print_json(status)
     else:
-        app.print("\n".join(lines(status, app.now(), app.pen)))
+        app.print("\n".join(lines(status, app.now(), app.pen, alone=job is not None)))
     if any(one["phase"] in DOWN for one in status["jobs"]):
         end(exits.NOT_RUNNING)
 
 
-def lines(status: dict[str, Any], now: float, pen: Pen) -> list[str]:
-    """Return the answer to GET /v1/status as lines for people."""
+def lines(status: dict[str, Any], now: float, pen: Pen, *, alone: bool = False) -> list[str]:
+    """Return the answer to GET /v1/status as lines for people; of one job `alone` also what is watched."""
     daemon = status["daemon"]
     text = [f"daemon {one_line(daemon['version'])}, pid {daemon['pid']}, up {span(daemon['uptime_s'])}"]
     if daemon["problem"]:
@@ -63,6 +65,8 @@ def lines(status: dict[str, Any], now: float, pen: Pen) -> list[str]:
         text += _remarks(job, now, pen)
     for job in jobs:
         text += progress_lines(job, now, pen)
+    if alone:
+        text += [line for job in jobs for line in _watched(job, pen)]
     if status["gpus"]:
         text += ["", pen.table(GPU_HEAD, [_gpu(one, now) for one in status["gpus"]])]
     if status["host"]:
@@ -91,6 +95,9 @@ def _remarks(job: dict[str, Any], now: float, pen: Pen) -> list[str]:
     """Return what a table has no room for and nobody may overlook."""
     name = one_line(job["name"])
     found = [pen.paint(f"  {name}: {one_line(flag)}", "red") for flag in job["flags"]]
+    if job["shadows"]:
+        count = f"{job['shadows']} flag{'s' if job['shadows'] != 1 else ''}"
+        found.append(pen.paint(f"  {name}: {count} of rules in shadow: supervisorctl history --shadow {name}", "dim"))
     if job["unkillable"]:
         found.append(pen.paint(f"  {name}: SIGKILL does not end it; only a reset of its card or a reboot does", "red"))
     if job["phase"] == "running" and job["last_step_at"] is not None and now - job["last_step_at"] > STALE_S:
@@ -98,6 +105,31 @@ def _remarks(job: dict[str, Any], now: float, pen: Pen) -> list[str]:
     if job["phase"] in ("starting", "running") and job["pid"] is not None and not job["hooked"]:
         found.append(pen.paint(f"  {name}: nothing inside the training reports; only its process is watched", "yellow"))
     return found
+
+
+def _watched(job: dict[str, Any], pen: Pen) -> list[str]:
+    rows = [_measured(one) for one in job["watched"]]
+    return ["", pen.table(WATCHED_HEAD, rows)] if rows else []
+
+
+def _measured(one: dict[str, Any]) -> list[Cell]:
+    style = "red" if (one["share"] or 0.0) >= NEAR_SHARE else None
+    limit = _in_unit(one["limit"], one["unit"]) + (" (learned)" if one["learned"] else "")
+    what = one_line(one["what"]) + (" (in shadow)" if one["shadow"] else "")
+    why = f"; not watched: {one_line(one['not_watched'])}" if one["not_watched"] else ""
+    return [
+        Cell(one_line(one["rule"]), "bold"),
+        Cell(_in_unit(one["now"], one["unit"]), right=True),
+        Cell(limit, right=True),
+        Cell(number(None if one["share"] is None else 100 * one["share"], "{:.0f} %"), style, right=True),
+        Cell(what + why),
+    ]
+
+
+def _in_unit(value: float | None, unit: str) -> str:
+    if unit == "bytes":
+        return size(value)
+    return span(value) if unit == "s" else number(value, "{:.4g}" + (f" {one_line(unit)}" if unit else ""))
 
 
 def _gpu(gpu: dict[str, Any], now: float) -> list[Cell]:

@@ -27,7 +27,6 @@ MAY_BE_ZERO = frozenset(
         "tail_s",
         "tolerated",
         "tolerated_correctable",
-        "tolerated_gradients",
         "warn_bytes",
     }
 )

@@ -54,6 +54,10 @@ def _reading(view: View) -> dict[str, Endpoint]:
         job, limit = request.query_params.get("job"), whole(request, "limit", 50, INCIDENTS_AT_ONCE)
         return answer(types.History(incidents=list(await asked(view.incidents, job, limit))))
 
+    async def shadows(request: Request) -> Response:
+        job, limit = request.query_params.get("job"), whole(request, "limit", 50, INCIDENTS_AT_ONCE)
+        return answer(types.Shadows(flags=list(await asked(view.shadows, job, limit))))
+
     async def incident(request: Request) -> Response:
         wanted = request.path_params["id"]
         found = await asked(view.incident, wanted)
@@ -64,6 +68,9 @@ def _reading(view: View) -> dict[str, Endpoint]:
     async def checkpoints(request: Request) -> Response:
         job = request.path_params["job"]
         return answer(types.Checkpoints(job=job, checkpoints=list(await asked(view.checkpoints, job))))
+
+    async def account(request: Request) -> Response:
+        return answer(await asked(view.account, request.path_params["job"]))
 
     async def output(request: Request) -> Response:
         after, attempt = whole(request, "after", None, 1 << 62), whole(request, "attempt", None, 1 << 31)
@@ -77,7 +84,9 @@ def _reading(view: View) -> dict[str, Endpoint]:
         "/v1/status": status,
         "/v1/incidents": incidents,
         "/v1/incidents/{id}": incident,
+        "/v1/shadows": shadows,
         "/v1/jobs/{job}/checkpoints": checkpoints,
+        "/v1/jobs/{job}/account": account,
         "/v1/jobs/{job}/output": output,
         "/v1/doctor": doctor,
     }

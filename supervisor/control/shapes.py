@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from supervisor.control import types
+from supervisor.core.account import Account, account
 from supervisor.core.checkpoints import Checkpoint
+from supervisor.core.decisions import Note
+from supervisor.core.flags import Diagnosis
 from supervisor.core.incident import Incident
 from supervisor.core.readings import GpuReading, HostReading
+from supervisor.core.timeline import Life, Use
+from supervisor.core.watched import Watched
 from supervisor.store.records import IncidentStory
+
+HOUR_S = 3600.0
 
 
 def incident_entry(incident: Incident) -> types.IncidentEntry:
@@ -32,6 +40,45 @@ def incident_entry(incident: Incident) -> types.IncidentEntry:
         downtime_s=incident.downtime_s,
         evidence=incident.evidence,
         reason=incident.reason,
+        diagnosis=diagnosis_entry(flag.diagnosis),
+    )
+
+
+def diagnosis_entry(diagnosis: Diagnosis | None) -> types.Diagnosis | None:
+    """Return what stands behind a flag as `show` has it."""
+    if diagnosis is None:
+        return None
+    return types.Diagnosis(
+        ruled_out=list(diagnosis.ruled_out), causes=list(diagnosis.causes), advice=list(diagnosis.advice)
+    )
+
+
+def shadow_entry(note: Note) -> types.ShadowEntry:
+    """Return a flag in shadow as `history --shadow` shows it."""
+    flag = note.flag
+    return types.ShadowEntry(
+        job=note.job,
+        attempt=note.attempt,
+        at=note.at.unix_s,
+        rule=flag.rule,
+        message=flag.message,
+        fault=flag.fault,
+        diagnosis=diagnosis_entry(flag.diagnosis),
+    )
+
+
+def watched_status(watched: Watched, *, shadow: bool) -> types.WatchedStatus:
+    """Return what a rule measures as `status` shows it."""
+    return types.WatchedStatus(
+        rule=watched.rule,
+        what=watched.what,
+        unit=watched.unit,
+        now=finite(watched.now),
+        limit=finite(watched.limit),
+        share=watched.share,
+        learned=watched.learned,
+        shadow=shadow,
+        not_watched=watched.not_watched,
     )
 
 
@@ -45,6 +92,24 @@ def checkpoint_entry(checkpoint: Checkpoint) -> types.CheckpointEntry:
         step=checkpoint.step,
         verdict=None if checkpoint.verdict is None else checkpoint.verdict.value,
         reason=checkpoint.reason,
+    )
+
+
+def job_account(job: str, lives: Sequence[Life], now_unix_s: float) -> types.JobAccount:
+    """Return a job's account as `account` shows it: its whole life and the last hour of it."""
+    return types.JobAccount(
+        job=job, whole=_spent(account(lives, now_unix_s)), last_hour=_spent(account(lives, now_unix_s, HOUR_S))
+    )
+
+
+def _spent(sums: Account) -> types.Spent:
+    return types.Spent(
+        began=sums.began_unix_s,
+        ended=sums.ended_unix_s,
+        ettr=sums.ettr,
+        seconds={use.value: sums.seconds.get(use, 0.0) for use in Use},
+        cost_s=dict(sums.cost_s),
+        troubles=dict(sums.troubles),
     )
 
 

@@ -48,6 +48,24 @@ class Criterion(Struct, frozen=True, kw_only=True):
     text: str
 
 
+class WatchedStatus(Struct, frozen=True, kw_only=True):
+    """What one rule measures, and how near it is to its limit."""
+
+    rule: str
+    what: str
+    unit: str = ""
+    now: float | None = None
+    limit: float | None = None
+    share: float | None = None
+    """Of the way to the limit, 0 to 1."""
+    learned: bool = False
+    """Whether the limit was learned from this job's own runs."""
+    shadow: bool = False
+    """Whether the rule is on probation: it records and never acts."""
+    not_watched: str | None = None
+    """Why it is not watched now."""
+
+
 class JobStatus(Struct, frozen=True, kw_only=True):
     """Where one job stands."""
 
@@ -55,7 +73,7 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     phase: str
     """pending, starting, running, stopping, killing, backoff, finished, failed, stopped"""
     stage: str | None = None
-    """setup, warmup, step, validate, checkpoint, ended"""
+    """setup, warmup, step, data_wait, compile, validate, checkpoint, ended"""
     since: float | None = None
     """When it entered its phase."""
     attempt: int = 0
@@ -86,6 +104,10 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     unkillable: bool = False
     flags: list[str] = field(default_factory=list)
     """Messages of the red flags that stand now."""
+    shadows: int = 0
+    """Flags of rules in shadow ever recorded about the job; `history --shadow` lists them."""
+    watched: list[WatchedStatus] = field(default_factory=list)
+    """What is watched now, the nearest to its limit first."""
     gpus: list[str] = field(default_factory=list)
     """PCI addresses; empty: every card."""
     expectations: list[Criterion] = field(default_factory=list)
@@ -186,6 +208,35 @@ class IncidentEntry(Struct, frozen=True, kw_only=True):
     """Folder."""
     reason: str | None = None
     """Why it was given up."""
+    diagnosis: Diagnosis | None = None
+
+
+class Diagnosis(Struct, frozen=True, kw_only=True):
+    """What stands behind a flag, in words."""
+
+    ruled_out: list[str] = field(default_factory=list)
+    causes: list[str] = field(default_factory=list)
+    """The likeliest first."""
+    advice: list[str] = field(default_factory=list)
+
+
+class ShadowEntry(Struct, frozen=True, kw_only=True):
+    """A flag on which a rule in shadow would have acted."""
+
+    job: str
+    attempt: int
+    at: float
+    rule: str
+    message: str
+    fault: str | None = None
+    diagnosis: Diagnosis | None = None
+
+
+class Shadows(Struct, frozen=True, kw_only=True):
+    """Flags of rules in shadow, newest first."""
+
+    schema: int = SCHEMA
+    flags: list[ShadowEntry] = field(default_factory=list)
 
 
 class History(Struct, frozen=True, kw_only=True):
@@ -233,6 +284,30 @@ class Checkpoints(Struct, frozen=True, kw_only=True):
     schema: int = SCHEMA
     job: str
     checkpoints: list[CheckpointEntry] = field(default_factory=list)
+
+
+class Spent(Struct, frozen=True, kw_only=True):
+    """Where the time between two moments went."""
+
+    began: float | None = None
+    ended: float | None = None
+    ettr: float | None = None
+    """Effective training time ratio, 0 to 1; null where nobody saw what was done."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """By class: setup, compile, train, data_wait, validate, checkpoint, lost, down, waiting, unseen."""
+    cost_s: dict[str, float] = field(default_factory=dict)
+    """By cause: work lost, time down and the set-up after it."""
+    troubles: dict[str, int] = field(default_factory=dict)
+    """By cause, how often."""
+
+
+class JobAccount(Struct, frozen=True, kw_only=True):
+    """Where every second of a job's life went."""
+
+    schema: int = SCHEMA
+    job: str
+    whole: Spent
+    last_hour: Spent
 
 
 class Output(Struct, frozen=True, kw_only=True):
@@ -298,4 +373,16 @@ class Failure(Struct, frozen=True, kw_only=True):
     error: ErrorBody
 
 
-Answer = Status | History | IncidentDetail | Checkpoints | Output | Doctor | Accepted | ReloadReport | Failure
+Answer = (
+    Status
+    | History
+    | Shadows
+    | IncidentDetail
+    | Checkpoints
+    | JobAccount
+    | Output
+    | Doctor
+    | Accepted
+    | ReloadReport
+    | Failure
+)

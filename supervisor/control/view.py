@@ -28,12 +28,20 @@ class View(Protocol):
         """Return incidents of one job, or of all, newest first."""
         ...
 
+    def shadows(self, job: str | None, limit: int) -> Sequence[types.ShadowEntry]:
+        """Return what rules in shadow would have acted on, of one job or of all, newest first."""
+        ...
+
     def incident(self, incident_id: str) -> types.IncidentDetail | None:
         """Return one incident with its story, or None where there is none of that id."""
         ...
 
     def checkpoints(self, job: str) -> Sequence[types.CheckpointEntry]:
         """Return the checkpoints of a job, the one with the most training first."""
+        ...
+
+    def account(self, job: str) -> types.JobAccount:
+        """Return where every second of a job's life went."""
         ...
 
     def output(self, job: str, after: int | None, attempt: int | None, lines: int) -> types.Output:

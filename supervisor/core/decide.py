@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from supervisor.core import decisions as de
-from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.flags import SHADOW, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.job import ALIVE, LAUNCH, UNKILLABLE, Attempt, Job, Phase, StopOrder, Wish
 from supervisor.core.moments import Moment
@@ -21,10 +21,16 @@ STOP_SLACK_S = 10.0
 
 
 def judge(rules: Iterable[Rule], history: History) -> tuple[RedFlag, ...]:
-    """Return what the rules conclude, the worst first."""
-    found = (rule.check(history) for rule in rules if rule.enabled)
-    flags = (flag for flag in found if flag is not None)
+    """Return what the rules conclude, the worst first; what a rule in shadow would act on is marked so."""
+    flags = (flag for rule in rules if rule.enabled and (flag := _asked(rule, history)) is not None)
     return tuple(sorted(flags, key=lambda flag: flag.severity, reverse=True))
+
+
+def _asked(rule: Rule, history: History) -> RedFlag | None:
+    flag = rule.check(history)
+    if flag is None or rule.act != SHADOW or flag.severity is not Severity.CRITICAL:
+        return flag
+    return replace(flag, shadow=True)
 
 
 def decide(job: Job, flags: Sequence[RedFlag], now: Moment, *, launch_allowed: bool = True) -> de.Decision | None:
@@ -113,10 +119,13 @@ def _on_flags(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment)
     return de.Stop(at=now, job=job.name, attempt=attempt.number, reason=flag.message, save=flag.can_save, flag=flag)
 
 
-def _untold(job: Job, flags: Iterable[RedFlag], now: Moment) -> de.Warn | None:
-    """Return the first flag that is to be told and was not yet in this attempt."""
+def _untold(job: Job, flags: Iterable[RedFlag], now: Moment) -> de.Warn | de.Note | None:
+    """Return the first flag that is to be told and was not yet in this attempt; of one in shadow only note is taken."""
     for flag in flags:
-        if flag.severity is not Severity.CRITICAL and flag.key not in job.open_flags:
+        if flag.shadow:
+            if flag.key not in job.shadows:
+                return de.Note(at=now, job=job.name, attempt=job.number, flag=flag)
+        elif flag.severity is not Severity.CRITICAL and flag.key not in job.open_flags:
             return de.Warn(at=now, job=job.name, attempt=job.number, flag=flag)
     return None
 
@@ -124,9 +133,10 @@ def _untold(job: Job, flags: Iterable[RedFlag], now: Moment) -> de.Warn | None:
 def worst(flags: Iterable[RedFlag | None]) -> RedFlag | None:
     """Return the first critical flag, with the earliest trouble of them all and `can_save` only where all allow it.
 
+    Flags in shadow count for nothing.
     A crash that follows a non-finite loss names the crash, yet what was saved after the loss went wrong is spoilt.
     """
-    critical = [flag for flag in flags if flag is not None and flag.severity is Severity.CRITICAL]
+    critical = [one for one in flags if one is not None and one.severity is Severity.CRITICAL and not one.shadow]
     if not critical:
         return None
     troubles = [flag.since for flag in critical if flag.since is not None]

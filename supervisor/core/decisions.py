@@ -32,6 +32,16 @@ class Warn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """Keep for the record what a rule in shadow would have acted on; tell nobody, touch nothing."""
+
+    at: Moment
+    job: str
+    attempt: int
+    flag: RedFlag
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
     """Take evidence where there is a flag, let the training save where its state is sound, then SIGTERM."""
 
@@ -91,4 +101,4 @@ class Finish:
     """What was wrong all the same, so that a later start resumes from before it."""
 
 
-Decision: TypeAlias = Launch | Warn | Stop | Kill | Retry | GiveUp | Finish
+Decision: TypeAlias = Launch | Warn | Note | Stop | Kill | Retry | GiveUp | Finish

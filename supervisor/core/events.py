@@ -7,6 +7,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from supervisor.core.checkpoints import Checkpoint, ResumePoint
+from supervisor.core.flags import SHADOW, Act
 from supervisor.core.moments import Moment
 from supervisor.core.readings import (
     ExitStatus,
@@ -165,6 +166,17 @@ class StageEntered:
     job: str
     attempt: int
     stage: Stage
+    whole: bool = False
+    """Whether the agent tells every stage there is, so that a long step is nothing else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """The recorder was read to its end and nothing new was in it: up to now there is no further step."""
+
+    at: Moment
+    job: str
+    attempt: int
 
 
 class Word(Enum):
@@ -213,6 +225,8 @@ class OutputSeen:
     new_bytes: int
     last_line: str
     findings: tuple[OutputFinding, ...] = ()
+    progress_step: int | None = None
+    """The step that the newest progress bar shows; None where there is none."""
     offset: int = 0
     """Bytes of output.log read so far; kept, so that a new daemon reads on."""
 
@@ -284,6 +298,22 @@ class AlertTried:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RuleChanged:
+    """What a rule of a job may do was changed by a new configuration."""
+
+    at: Moment
+    job: str
+    rule: str
+    before: Act
+    after: Act
+
+    @property
+    def promoted(self) -> bool:
+        """Whether it was on probation and acts from now on."""
+        return self.before == SHADOW and self.after is True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClockStepped:
     """The wall clock jumped against the monotonic one."""
 
@@ -302,9 +332,12 @@ AttemptEvent: TypeAlias = (
     | CheckpointSeen
     | StepsMade
     | StageEntered
+    | Looked
     | AgentSaid
     | OutputSeen
     | ProcessesRead
 )
-MachineEvent: TypeAlias = Tick | GpusRead | HostRead | KernelSaid | SourceChanged | ClockStepped | AlertTried
+MachineEvent: TypeAlias = (
+    Tick | GpusRead | HostRead | KernelSaid | SourceChanged | RuleChanged | ClockStepped | AlertTried
+)
 Event: TypeAlias = Asked | AttemptEvent | MachineEvent

@@ -9,7 +9,9 @@ from typing import Literal, TypeAlias
 from supervisor.core.moments import Moment
 
 Act: TypeAlias = bool | Literal["shadow"]
-"""What a rule's critical flags do: act, be told as warnings, or only be recorded (`shadow`), to be looked at later."""
+"""What a rule's critical flags do: act (true), be told as warnings (false), or only be recorded (`shadow`)."""
+
+SHADOW = "shadow"
 
 
 class Severity(IntEnum):

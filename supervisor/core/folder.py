@@ -23,7 +23,8 @@ the shim for as long as anything of the attempt runs.
 Fields of agent.jsonl beside the common ones, by event:
     alive             python, argv
     claimed           rank, world_size
-    plan              framework, version, epochs, start_epoch, batches_per_epoch, save_dir, device
+    plan              framework, version, epochs, start_epoch, batches_per_epoch, save_dir, device, model, batch,
+                      image_size, torch
     checkpoint_saved  paths (list), epoch, step, requested (bool)
     save_failed       error
     exception         type, message, traceback
@@ -102,6 +103,10 @@ ANSWER = struct.Struct("<II")
 STAGE_OFFSET = 256
 STAGE = struct.Struct("<Iiq")
 """stage, reserved, since when in monotonic ns."""
+ASIDE_OFFSET = 320
+ASIDE = struct.Struct("<Iiq")
+"""what keeps the present step from computing (0: nothing), whether every stage is told (1) or not (0), since when in
+monotonic ns. Zeros in the file of an agent that does not tell."""
 
 COMMAND_SAVE = 1
 COMMAND_SAVE_AND_STOP = 2
@@ -110,6 +115,8 @@ ANSWER_SAVED = 2
 ANSWER_CANNOT = 3
 STAGES = ("unknown", "setup", "warmup", "step", "validate", "checkpoint", "ended")
 """Index = the number in the header."""
+ASIDES = ("", "data_wait", "compile")
+"""Likewise; stages that lie inside a step, of which there may be many a second."""
 
 # --- one record ---------------------------------------------------------------------------------------------------
 
@@ -123,3 +130,5 @@ KNOWN_LR = 4
 KNOWN_GRAD_NORM = 8
 KNOWN_DATA_WAIT = 16
 KNOWN_GPU_MEMORY = 32
+KNOWN_SKIPPED = 64
+"""No field: a gradient scaler skipped the step."""

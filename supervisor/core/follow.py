@@ -5,6 +5,7 @@ A decision takes effect on the job at once, before its act is carried out: the n
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from typing_extensions import assert_never
@@ -49,7 +50,7 @@ def _attempt_event(job: Job, attempt: Attempt, event: ev.AttemptEvent) -> Job:
         case ev.OutputSeen():
             failed = any(one.fault is FaultClass.MIOPEN for one in event.findings)
             return replace(job, miopen_failed=True) if failed else job
-        case ev.CheckpointSeen() | ev.ProcessesRead():
+        case ev.CheckpointSeen() | ev.ProcessesRead() | ev.Looked():
             return job
     assert_never(event)
 
@@ -157,6 +158,14 @@ def _with_steps(attempt: Attempt, first: StepRecord, last: StepRecord) -> Attemp
     )
 
 
+def after_flags(job: Job, flags: Iterable[RedFlag]) -> Job:
+    """Return the job after its rules spoke: a trouble in shadow that has gone is noted again when it comes back."""
+    if not job.shadows:
+        return job
+    standing = job.shadows & {flag.key for flag in flags if flag.shadow}
+    return job if standing == job.shadows else replace(job, shadows=standing)
+
+
 def after_decision(job: Job, decision: de.Decision) -> Job:
     """Return the job after a decision about it took effect."""
     match decision:
@@ -165,6 +174,8 @@ def after_decision(job: Job, decision: de.Decision) -> Job:
         case de.Warn():
             told = job.open_flags | {decision.flag.key}
             return replace(job, open_flags=told, unkillable=job.unkillable or decision.flag.rule == UNKILLABLE)
+        case de.Note():
+            return replace(job, shadows=job.shadows | {decision.flag.key}, shadows_noted=job.shadows_noted + 1)
         case de.Stop():
             moved = job.moved(Move.STOP, decision.at, decision.reason)
             order = StopOrder(at=decision.at, reason=decision.reason, save=decision.save, flag=decision.flag)
@@ -193,6 +204,7 @@ def _launched(job: Job, decision: de.Launch) -> Job:
         retry=None,
         incident=_relaunched(job, decision),
         open_flags=frozenset(),
+        shadows=frozenset(),
         restart_asked=False,
         fresh_asked=False,
         began_unix_s=decision.at.unix_s if fresh else job.began_unix_s,

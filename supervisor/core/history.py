@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from supervisor.core import events as ev
 from supervisor.core.card_facts import CardFacts
 from supervisor.core.checkpoints import Checkpoint
+from supervisor.core.limits import Learned
 from supervisor.core.losses import Losses
 from supervisor.core.moments import Moment
 from supervisor.core.pace import Pace
@@ -45,6 +46,16 @@ class History:
     """PCI addresses that the job runs on; empty: any card of the machine may be its."""
     stage: Stage | None = None
     stage_since: Moment | None = None
+    whole: bool = False
+    """Whether the agent tells every stage there is, so that a long step is nothing else."""
+    looked_at: Moment | None = None
+    """Up to when the recorder was read; None where nobody tells, and then silence is judged by `now`."""
+    clock_stepped_at: Moment | None = None
+    """When the wall clock last jumped, as it does when a machine wakes up."""
+    learned: Learned = field(default_factory=Learned)
+    """How long things took in this set-up, earlier attempts included."""
+    troubled: bool = False
+    """Whether a critical flag stands, acting or in shadow: nothing is learned meanwhile."""
     agent_alive: bool = False
     """Whether the agent was loaded into some process of the attempt."""
     claimed: bool = False
@@ -74,6 +85,10 @@ class History:
     output: deque[OutputFinding] = field(default_factory=lambda: deque(maxlen=200))
     last_line: str = ""
     output_at: Moment | None = None
+    output_step: int | None = None
+    """The step that the newest progress bar showed."""
+    output_step_at: Moment | None = None
+    """When that number last changed."""
     exception: dict[str, object] | None = None
     exception_at: Moment | None = None
     exit: ExitStatus | None = None
@@ -129,6 +144,28 @@ class History:
             return False
         return self.stage_since.seconds_since(self.last_step_at) > 0
 
+    @property
+    def known_until(self) -> Moment:
+        """Up to when the absence of a step is known: the daemon may have been held up, and steps may wait unread."""
+        looked = self.looked_at
+        return self.now if looked is None or looked.monotonic_s > self.now.monotonic_s else looked
+
+    @property
+    def quiet_s(self) -> float | None:
+        """Seconds that are known to have gone without a step or a new stage; None before the first of both."""
+        since = self.quiet_since()
+        return None if since is None else max(0.0, self.known_until.seconds_since(since))
+
+    def learned_limit_s(self, cap_s: float) -> float | None:
+        """Return the limit that was learned for the present stage; None where too little is known.
+
+        Nor does one hold where the clock has jumped since the last step: the machine has just woken up.
+        """
+        since, jumped = self.quiet_since(), self.clock_stepped_at
+        if since is None or (jumped is not None and jumped.seconds_since(since) >= 0):
+            return None
+        return self.learned.limit_s(self.stage, cap_s)
+
     def uses(self, gpu: str | None) -> bool:
         """Whether a finding or reading about `gpu` concerns this job; one that names no card concerns all.
 
@@ -151,6 +188,8 @@ class History:
         match event:
             case ev.StepsMade():
                 self._add_steps(event)
+            case ev.Looked():
+                self._look(event.at)
             case ev.StageEntered():
                 self._enter(event)
             case ev.AgentSaid():
@@ -158,6 +197,8 @@ class History:
             case ev.OutputSeen():
                 self.last_line, self.output_at = event.last_line or self.last_line, event.at
                 self.output.extend(event.findings)
+                if event.progress_step is not None and event.progress_step != self.output_step:
+                    self.output_step, self.output_step_at = event.progress_step, event.at
             case ev.ProcessesRead():
                 self._add_processes(event.reading)
             case ev.CheckpointSeen():
@@ -192,10 +233,20 @@ class History:
                     self.disks_used.setdefault(disk.path, Trend()).add(event.reading.at, used)
             case ev.KernelSaid():
                 self.kernel.extend(event.findings)
+            case ev.ClockStepped():
+                self.clock_stepped_at = event.at
             case _:
                 pass
 
+    def _look(self, at: Moment, *, only_where_told: bool = False) -> None:
+        known = self.looked_at
+        if (known is None and not only_where_told) or (known is not None and at.monotonic_s > known.monotonic_s):
+            self.looked_at = at
+
     def _enter(self, event: ev.StageEntered) -> None:
+        if event.stage is not self.stage:
+            self._learn_stage(event.at)
+        self.whole = event.whole
         self.stage, self.stage_since = event.stage, event.at
         self.paused = self.paused or event.stage in PAUSING
         if event.stage in (Stage.SETUP, Stage.WARMUP):
@@ -203,6 +254,7 @@ class History:
 
     def _add_step(self, record: StepRecord) -> None:
         self.claimed = True
+        self._learn_step(record)
         self.losses.add(record)
         self.pace.add(record, stepping=not self.paused)
         self.paused = False
@@ -215,6 +267,7 @@ class History:
 
     def _add_steps(self, event: ev.StepsMade) -> None:
         if event.rank == 0:
+            self._look(event.at, only_where_told=True)
             for record in event.records:
                 self._add_step(record)
         elif event.rank in self.ranks or len(self.ranks) < RANKS_KEPT:
@@ -235,6 +288,25 @@ class History:
         proofs = self.proofs.setdefault(checkpoint.path, deque(maxlen=4))
         if not any(one.key == checkpoint.key and one.verdict is checkpoint.verdict for one in proofs):
             proofs.append(checkpoint)
+
+    def _learn_stage(self, ended_at: Moment) -> None:
+        since = self.stage_since
+        if self.stage in (Stage.VALIDATE, Stage.CHECKPOINT) and since is not None and not self._disturbed(since):
+            self.learned.add(self.stage, ended_at.seconds_since(since))
+
+    def _learn_step(self, record: StepRecord) -> None:
+        """Learn how long a step took, and its wait for data, from the step before it, if nothing came in between."""
+        last, wait_s = self.last_step_at, record.data_wait_s
+        if last is None or self.starting or self._disturbed(last):
+            return
+        if wait_s is not None:
+            self.learned.add(Stage.DATA_WAIT, wait_s)
+        if self.stage_since is None or self.stage_since.seconds_since(last) <= 0:
+            self.learned.add(Stage.STEP, record.at.seconds_since(last) - (wait_s or 0.0))
+
+    def _disturbed(self, since: Moment) -> bool:
+        jumped = self.clock_stepped_at
+        return self.troubled or (jumped is not None and jumped.seconds_since(since) >= 0)
 
     def _add_word(self, event: ev.AgentSaid) -> None:
         self.told.add(event)

@@ -187,6 +187,10 @@ class Job:
     incident: Incident | None = None
     open_flags: frozenset[tuple[str, str, int]] = frozenset()
     """Keys of the flags already told, so that one trouble is told once."""
+    shadows: frozenset[tuple[str, str, int]] = frozenset()
+    """Keys of the flags in shadow that stand now, so that one trouble is noted once."""
+    shadows_noted: int = 0
+    """Flags in shadow ever noted."""
     unkillable: bool = False
     miopen_failed: bool = False
     """MIOpen has failed in this job: `conv2d = "auto"` patches from now on."""

@@ -15,6 +15,10 @@ class Stage(Enum):
     SETUP = "setup"
     WARMUP = "warmup"
     STEP = "step"
+    DATA_WAIT = "data_wait"
+    """Inside a step: it waits for its batch."""
+    COMPILE = "compile"
+    """Inside a step: kernels are searched for or compiled, for a shape that was not seen before or by torch.compile."""
     VALIDATE = "validate"
     CHECKPOINT = "checkpoint"
     ENDED = "ended"
@@ -34,6 +38,8 @@ class StepRecord:
     grad_norm: float | None = None
     gpu_memory_bytes: int | None = None
     data_wait_s: float | None = None
+    skipped: bool = False
+    """Whether a gradient scaler is known to have left the weights as they were."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

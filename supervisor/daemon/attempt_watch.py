@@ -20,7 +20,8 @@ from supervisor.core.readings import Stage, StepRecord
 from supervisor.runner.attempt import read_exit
 from supervisor.sources.agent_log import AgentLogReader
 from supervisor.sources.output import OutputPage, OutputReader
-from supervisor.sources.recorder import RecorderReader
+from supervisor.sources.output_grammar import Progress
+from supervisor.sources.recorder import RecorderPage, RecorderReader
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +29,9 @@ Cleared = Callable[[str, Path], bool]
 """Ends what a shim that was killed left running of an attempt (its job and folder); whether nothing is left."""
 
 LOOK_EVERY_S = 0.1
+ASIDE_AFTER_S = 3.0
+"""A wait for data, or a compilation, is a stage from here on: there may be many short ones in every second."""
+QUIET_EVERY_S = 0.25
 OUTPUT_EVERY_LOOKS = 3
 RANKS_EVERY_LOOKS = 50
 
@@ -54,6 +58,9 @@ class Followed:
     agent: AgentLogReader = field(init=False)
     output: OutputReader = field(init=False)
     stage: Stage | None = field(init=False, default=None)
+    whole: bool = field(init=False, default=False)
+    told_at: Moment | None = field(init=False, default=None)
+    """When rank 0's recorder last gave a step, or word that there was none."""
     problems: set[str] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
@@ -154,11 +161,28 @@ class AttemptWatch(threading.Thread):
                     lost=page.lost,
                 )
             )
-        if rank == 0 and page.stage is not None and page.stage is not one.stage:
-            one.stage = page.stage
-            since = page.stage_since or now
-            self._put(ev.StageEntered(at=since, job=one.job, attempt=one.attempt, stage=page.stage))
+            one.told_at = now if rank == 0 else one.told_at
+        if rank == 0:
+            self._tell_stage(one, page, now)
+            self._tell_quiet(one, page, now)
         return page.behind > 0
+
+    def _tell_stage(self, one: Followed, page: RecorderPage, now: Moment) -> None:
+        stage, since = _stage_of(page, now)
+        if stage is None or (stage, page.whole) == (one.stage, one.whole):
+            return
+        if one.stage in (Stage.DATA_WAIT, Stage.COMPILE):
+            since = now  # the header tells when the stage around it began
+        one.stage, one.whole = stage, page.whole
+        entered = ev.StageEntered(at=since or now, job=one.job, attempt=one.attempt, stage=stage, whole=page.whole)
+        self._put(entered)
+
+    def _tell_quiet(self, one: Followed, page: RecorderPage, now: Moment) -> None:
+        if page.behind:
+            return
+        if one.told_at is None or now.seconds_since(one.told_at) >= QUIET_EVERY_S:
+            one.told_at = now
+            self._put(ev.Looked(at=now, job=one.job, attempt=one.attempt))
 
     def _read_agent(self, one: Followed, now: Moment) -> None:
         for said in one.agent.read(now):
@@ -194,6 +218,7 @@ class AttemptWatch(threading.Thread):
                     new_bytes=page.new_bytes,
                     last_line=page.last_line,
                     findings=page.findings,
+                    progress_step=None if page.progress is None else _step_of(page.progress),
                     offset=one.output.offset,
                 )
             )
@@ -215,6 +240,18 @@ class AttemptWatch(threading.Thread):
             self._put(ev.HostLost(at=now, job=one.job, attempt=one.attempt, reason=reason))
         else:
             self._put(ev.Exited(at=now, job=one.job, attempt=one.attempt, status=status))
+
+
+def _stage_of(page: RecorderPage, now: Moment) -> tuple[Stage | None, Moment | None]:
+    """Return where the training stands and since when: what lies inside a step counts once it lasts."""
+    since = page.aside_since
+    if page.stage is Stage.STEP and since is not None and now.seconds_since(since) >= ASIDE_AFTER_S:
+        return page.aside, since
+    return page.stage, page.stage_since
+
+
+def _step_of(progress: Progress) -> int:
+    return (progress.epoch - 1) * progress.batches + progress.batch
 
 
 def seed_records(folder: Path, cursor: int, kept: int, now: Moment) -> Iterable[StepRecord]:

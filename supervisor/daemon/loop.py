@@ -18,9 +18,10 @@ from supervisor.core import events as ev
 from supervisor.core.decide import decide, judge
 from supervisor.core.expectations import Expectation
 from supervisor.core.flags import Severity
-from supervisor.core.follow import after_decision, after_event
+from supervisor.core.follow import after_decision, after_event, after_flags
 from supervisor.core.history import History
 from supervisor.core.job import ALIVE, Job, Phase
+from supervisor.core.limits import Learned, setting_of
 from supervisor.core.moments import Moment
 from supervisor.core.readings import StepRecord
 from supervisor.core.rules import Rule
@@ -33,6 +34,7 @@ TICK_S = 0.25
 """A limit that ran out is seen this much later at most."""
 DECISIONS_PER_TURN = 20
 CLOCK_STEP_S = 1.0
+KEEP_LEARNED_S = 60.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,6 +48,9 @@ class Dossier:
     expected: Expectation = field(default_factory=Expectation)
     agent_offset: int = 0
     """How far the agent's words are in the record already."""
+    setting: str | None = None
+    """The set-up whose limits are learned; None before the training told its plan."""
+    learned_kept_at: Moment | None = None
     searching: bool = False
 
 
@@ -62,6 +67,14 @@ class Record(Protocol):
 
     def job(self, before: Job, after: Job, event: ev.Event) -> None:
         """Record how an event changed a job, and queue the alerts of it."""
+        ...
+
+    def learned(self, job: str, setting: str) -> Learned:
+        """Return what was learned of a set-up of a job by earlier attempts."""
+        ...
+
+    def keep_learned(self, job: str, setting: str, learned: Learned) -> None:
+        """Record what is known of a set-up by now."""
         ...
 
     def turn(self, now: Moment) -> AbstractContextManager[None]:
@@ -149,6 +162,7 @@ class Loop:
         dossier.job = after_event(before, event)
         if dossier.history is not None and _belongs(event, before):
             dossier.history.add(event)
+            self._learn(dossier, dossier.history, event)
         if isinstance(event, ev.ResumePointFound):
             dossier.searching = False
         if isinstance(event, ev.AgentSaid):
@@ -156,12 +170,31 @@ class Loop:
         if dossier.job != before:
             self._record.job(before, dossier.job, event)
 
+    def _learn(self, dossier: Dossier, history: History, event: ev.Event) -> None:
+        """Take up what earlier attempts learned once the set-up is known, and keep what this one adds to it."""
+        if isinstance(event, ev.AgentSaid) and event.word is ev.Word.PLAN:
+            card = next((one[-1].gfx_version for one in history.readings_by_gpu().values() if one), None)
+            if dossier.setting is not None:
+                self._record.keep_learned(dossier.job.name, dossier.setting, history.learned)
+            dossier.setting = setting_of(event.facts, card)
+            history.learned = self._record.learned(dossier.job.name, dossier.setting)
+            dossier.learned_kept_at = event.at
+        if dossier.setting is None or dossier.learned_kept_at is None:
+            return
+        ended = isinstance(event, ev.Exited | ev.HostLost)
+        if ended or event.at.seconds_since(dossier.learned_kept_at) >= KEEP_LEARNED_S:
+            self._record.keep_learned(dossier.job.name, dossier.setting, history.learned)
+            dossier.learned_kept_at = None if ended else event.at
+
     def _decide(self, dossier: Dossier, now: Moment) -> Iterable[de.Decision]:
         for _ in range(DECISIONS_PER_TURN):
             history = dossier.history if dossier.job.phase in ALIVE else None
             if history is not None and now.monotonic_s > history.now.monotonic_s:
                 history.now = now
             flags = judge(dossier.rules, history) if history is not None else ()
+            if history is not None:
+                history.troubled = any(flag.severity is Severity.CRITICAL for flag in flags)
+            dossier.job = after_flags(dossier.job, flags)
             decision = decide(dossier.job, flags, now, launch_allowed=self.may_launch())
             if decision is None:
                 return
@@ -170,6 +203,7 @@ class Loop:
             if isinstance(decision, de.Launch):
                 dossier.history = History(now=now, launched_at=now, gpus_used=dossier.gpus_used)
                 dossier.agent_offset = 0
+                dossier.setting = None
             self._record.decision(before, dossier.job, decision)
             _tell(decision)
             yield decision
@@ -229,9 +263,9 @@ def _belongs(event: ev.Event, job: Job) -> bool:
 
 def _tell(decision: de.Decision) -> None:
     name = type(decision).__name__.lower()
-    reason = decision.flag.message if isinstance(decision, de.Warn) else decision.reason
-    told = isinstance(decision, de.Warn) and decision.flag.severity is Severity.INFO
-    level = logging.INFO if told or isinstance(decision, de.Launch | de.Finish) else logging.WARNING
+    reason = decision.flag.message if isinstance(decision, de.Warn | de.Note) else decision.reason
+    good = isinstance(decision, de.Warn) and decision.flag.severity is Severity.INFO
+    level = logging.INFO if good or isinstance(decision, de.Launch | de.Finish | de.Note) else logging.WARNING
     fields = {"job": decision.job, "attempt": decision.attempt, "reason": reason}
     log.log(level, "decision.%s", name, extra={"fields": fields})
 
@@ -247,4 +281,6 @@ def seeded(dossier: Dossier, records: Iterable[StepRecord], now: Moment) -> None
         history.add(ev.StepsMade(at=now, job=job.name, attempt=job.attempt.number, records=past))
     history.first_step_at = job.attempt.first_step_at or history.first_step_at
     history.last_step_at = job.attempt.last_step_at or history.last_step_at
+    # What was made while no daemon was there is not read yet: until then its absence says nothing.
+    history.looked_at = history.last_step_at or job.attempt.launched_at
     dossier.history = history

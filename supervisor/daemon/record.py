@@ -6,10 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
+
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.flags import RedFlag
 from supervisor.core.job import Job
+from supervisor.core.limits import Learned
 from supervisor.core.moments import Moment
 from supervisor.daemon.announce import Announcer
 from supervisor.daemon.loop import Dossier
@@ -19,6 +22,7 @@ SAVE_EVERY_S = 1.0
 """A job whose steps alone moved is saved this often; the steps themselves are never late."""
 KERNEL_SEQUENCE = "kernel log sequence"
 KERNEL_BOOT = "kernel log boot"
+LEARNED = "learned limits of"
 
 
 class StoreRecord:
@@ -77,6 +81,18 @@ class StoreRecord:
             return
         self._changed(before, after)
         self._announcer.job(before, after, event.at)
+
+    def learned(self, job: str, setting: str) -> Learned:
+        """Return what was learned of a set-up; what cannot be read is unknown."""
+        kept = self._store.note(f"{LEARNED} {job}: {setting}")
+        try:
+            return Learned.of_plain(msgspec.json.decode(kept or "{}"))
+        except msgspec.DecodeError:
+            return Learned()
+
+    def keep_learned(self, job: str, setting: str, learned: Learned) -> None:
+        """Keep what is known of a set-up by now."""
+        self._store.set_note(f"{LEARNED} {job}: {setting}", msgspec.json.encode(learned.plain()).decode())
 
     def _changed(self, before: Job, after: Job) -> None:
         self._moved[after.name] = after

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from supervisor.control import types
 from supervisor.core import events as ev
 from supervisor.core.job import ALIVE
 from supervisor.core.moments import Moment
+from supervisor.core.rules import Rule
 from supervisor.daemon import logs
 from supervisor.daemon.assembly import Assembly
 from supervisor.daemon.notify import Notifier
@@ -86,7 +87,9 @@ class Reloading:
         for name, job in new.jobs.items():
             if name in parts.loop.dossiers:
                 dossier = parts.loop.dossiers[name]
-                dossier.rules, dossier.expected = rules_of(job), expectation_of(job)
+                rules, dossier.rules = dossier.rules, rules_of(job)
+                self._tell_promotions(name, rules, dossier.rules, now)
+                dossier.expected = expectation_of(job)
                 dossier.gpus_used = parts.cards.used_by(job)
                 dossier.job = replace(dossier.job, limits=limits_of(job))
             else:
@@ -101,6 +104,18 @@ class Reloading:
         self._removed = set(kept)
         logs.set_level(new.supervisor.log_level)
         self._schedule(parts.settings)
+
+    def _tell_promotions(self, job: str, before: Iterable[Rule], after: Iterable[Rule], now: Moment) -> None:
+        """Record for which rules it changed what they may do; one that leaves its probation is said aloud."""
+        acted = {rule.name: rule.act for rule in before}
+        for rule in after:
+            was = acted.get(rule.name, rule.act)
+            if was == rule.act:
+                continue
+            changed = ev.RuleChanged(at=now, job=job, rule=rule.name, before=was, after=rule.act)
+            self._parts.inbox.put(changed)
+            fields = {"job": job, "rule": rule.name, "before": was, "after": rule.act}
+            log.warning("rule.promoted" if changed.promoted else "rule.changed", extra={"fields": fields})
 
     def _forget_removed(self, _event: ev.Event, _now: Moment) -> None:
         """Let go of the removed jobs that have ended by now."""

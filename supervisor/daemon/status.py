@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from supervisor.control import types
-from supervisor.control.shapes import finite
+from supervisor.control.shapes import finite, watched_status
 from supervisor.core import progress as pr
 from supervisor.core.decide import judge
 from supervisor.core.expectations import checklist
-from supervisor.core.flags import Severity
+from supervisor.core.flags import SHADOW, Severity
 from supervisor.core.history import History
 from supervisor.core.job import ALIVE, Job, Phase
 from supervisor.core.moments import Moment
+from supervisor.core.rules import Measures
 from supervisor.daemon.loop import Dossier
 
 PACE_OVER_S = 60.0
@@ -64,7 +65,9 @@ def job_status(dossier: Dossier, now: Moment) -> types.JobStatus:
         reason=job.reason,
         hooked=history.claimed if history and alive else False,
         unkillable=job.unkillable,
-        flags=list(_standing(dossier, now)) if alive else [],
+        flags=list(_standing(dossier)) if alive else [],
+        shadows=job.shadows_noted,
+        watched=list(_watched(dossier)) if alive else [],
         gpus=list(dossier.gpus_used),
         expectations=[] if running is None else _criteria(dossier, running, progress),
     )
@@ -79,10 +82,22 @@ def _criteria(dossier: Dossier, history: History, progress: pr.Progress) -> list
     return [types.Criterion(name=one.name, verdict=one.verdict, text=one.text) for one in found]
 
 
-def _standing(dossier: Dossier, now: Moment) -> Iterable[str]:
+def _standing(dossier: Dossier) -> Iterable[str]:
     if dossier.history is not None:
-        flags = judge(dossier.rules, dossier.history)
-        yield from (f"{flag.rule}: {flag.message}" for flag in flags if flag.severity is not Severity.INFO)
+        for flag in judge(dossier.rules, dossier.history):
+            if flag.severity is not Severity.INFO:
+                yield f"{flag.rule}{' (in shadow)' if flag.shadow else ''}: {flag.message}"
+
+
+def _watched(dossier: Dossier) -> Iterable[types.WatchedStatus]:
+    if dossier.history is None:
+        return ()
+    found = [
+        watched_status(one, shadow=rule.act == SHADOW)
+        for rule in dossier.rules
+        if rule.enabled and isinstance(rule, Measures) and (one := rule.watch(dossier.history)) is not None
+    ]
+    return sorted(found, key=lambda one: -1.0 if one.share is None else one.share, reverse=True)
 
 
 def line(jobs: Iterable[Job], problem: str | None) -> str:

@@ -18,8 +18,9 @@ from supervisor.core.readings import Stage, StepRecord
 
 RECORDS_PER_READ = 16384
 """At most this many slots a read, about 50 ms: a daemon that comes back after an hour must not miss its watchdog."""
-_HEADER_BYTES = folder.STAGE_OFFSET + folder.STAGE.size
+_HEADER_BYTES = folder.ASIDE_OFFSET + folder.ASIDE.size
 _STAGES = tuple(None if word == "unknown" else Stage(word) for word in folder.STAGES)
+_ASIDES = tuple(Stage(word) if word else None for word in folder.ASIDES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,11 @@ class RecorderPage:
     """Records still unread; when not 0, read again."""
     stage: Stage | None = None
     stage_since: Moment | None = None
+    aside: Stage | None = None
+    """What keeps the present step from computing; None: nothing, or its agent does not tell."""
+    aside_since: Moment | None = None
+    whole: bool = False
+    """Whether the agent tells every stage there is, so that a long step is no search for kernels and nothing else."""
     claimed_pid: int | None = None
     """Process that writes here; None before the training claimed the recorder."""
     answer: int | None = None
@@ -169,12 +175,17 @@ def _identify(header: bytes) -> _Ring:
 def _header_page(header: bytes, cursor: int, now: Moment) -> RecorderPage:
     pid, _, _ = folder.CLAIM.unpack_from(header, folder.CLAIM_OFFSET)
     stage, _, since_ns = folder.STAGE.unpack_from(header, folder.STAGE_OFFSET)
+    aside, whole, aside_ns = folder.ASIDE.unpack_from(header, folder.ASIDE_OFFSET)
+    beside = _ASIDES[aside] if aside < len(_ASIDES) and aside_ns > 0 else None
     answer, answer_id = folder.ANSWER.unpack_from(header, folder.ANSWER_OFFSET)
     known = _STAGES[stage] if stage < len(_STAGES) else None
     return RecorderPage(
         cursor=cursor,
         stage=known,
         stage_since=now.at_monotonic(since_ns / 1e9) if known and since_ns > 0 else None,
+        aside=beside,
+        aside_since=now.at_monotonic(aside_ns / 1e9) if beside else None,
+        whole=whole == 1,
         claimed_pid=pid or None,
         answer=answer or None,
         answer_id=answer_id if answer else None,
@@ -193,6 +204,7 @@ def _record(fields: tuple[int | float, ...], now: Moment) -> StepRecord:
         grad_norm=grad_norm if bits & folder.KNOWN_GRAD_NORM else None,
         gpu_memory_bytes=int(gpu_memory) if bits & folder.KNOWN_GPU_MEMORY else None,
         data_wait_s=data_wait_s if bits & folder.KNOWN_DATA_WAIT else None,
+        skipped=bool(bits & folder.KNOWN_SKIPPED),
     )
 
 

@@ -12,11 +12,12 @@ from sqlalchemy import Table, and_, create_engine, func, or_, select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
+from supervisor.core.decisions import Note
 from supervisor.core.incident import Incident
 from supervisor.core.job import Job
 from supervisor.store import files, schema, steps, tables
 from supervisor.store.errors import ArchiveError, StoreError
-from supervisor.store.jobs import UnreadableRowError, decode_incident, decode_job
+from supervisor.store.jobs import UnreadableRowError, decode_incident, decode_job, decode_note
 from supervisor.store.records import (
     AlertRecord,
     AttemptRecord,
@@ -125,6 +126,13 @@ class Archive:
         query = select(table).where(table.c.job == job).order_by(table.c.id.desc()).limit(limit)
         return _records(DecisionRecord, self._read(query))
 
+    def notes(self, job: str | None = None, limit: int = 100) -> tuple[Note, ...]:
+        """Return what rules in shadow would have acted on, the newest first."""
+        table = tables.decisions
+        query = select(table).where(table.c.kind == "note").order_by(table.c.id.desc()).limit(limit)
+        found = self._read(query if job is None else query.where(table.c.job == job))
+        return tuple(one for row in found if (one := _readable_note(row)) is not None)
+
     def flags(self, job: str, limit: int = 100) -> tuple[FlagRecord, ...]:
         """Return the flags that rose about a job, the newest first."""
         table = tables.flags
@@ -210,10 +218,13 @@ class Archive:
 
     # --- events, alerts, the file itself --------------------------------------------------------------------------
 
-    def events(self, job: str | None = None, after_id: int | None = None, limit: int = 100) -> tuple[EventRecord, ...]:
-        """Return rare events in order of time: those after `after_id`, or else the newest."""
+    def events(
+        self, job: str | None = None, after_id: int | None = None, limit: int = 100, kind: str | None = None
+    ) -> tuple[EventRecord, ...]:
+        """Return rare events, all or of one kind, in order of time: those after `after_id`, or else the newest."""
         table = tables.events
         query = select(table) if job is None else select(table).where(or_(table.c.job == job, table.c.job.is_(None)))
+        query = query if kind is None else query.where(table.c.kind == kind)
         if after_id is not None:
             return _records(
                 EventRecord, self._read(query.where(table.c.id > after_id).order_by(table.c.id).limit(limit))
@@ -274,6 +285,13 @@ def _records(kind: type[_Record], found: list[Row]) -> tuple[_Record, ...]:
 def _readable_job(row: Row) -> Job | None:
     try:
         return decode_job(row["state"])
+    except UnreadableRowError:
+        return None
+
+
+def _readable_note(row: Row) -> Note | None:
+    try:
+        return decode_note(row["body"])
     except UnreadableRowError:
         return None
 

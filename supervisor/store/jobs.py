@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from supervisor.core.decisions import Note
 from supervisor.core.incident import Incident
 from supervisor.core.job import Job
 from supervisor.core.moments import Moment
@@ -15,6 +16,7 @@ from supervisor.store.bodies import to_json
 _Fact = TypeVar("_Fact")
 _JOB = msgspec.json.Decoder(Job)
 _INCIDENT = msgspec.json.Decoder(Incident)
+_NOTE = msgspec.json.Decoder(Note)
 
 
 class UnreadableRowError(ValueError):
@@ -45,6 +47,14 @@ def decode_incident(state: str) -> Incident:
     """Return the incident of a stored state, as `decode_job` does."""
     try:
         return _INCIDENT.decode(state)
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise UnreadableRowError(str(error)) from error
+
+
+def decode_note(body: str) -> Note:
+    """Return the note of a stored decision, as `decode_job` does."""
+    try:
+        return _NOTE.decode(body)
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise UnreadableRowError(str(error)) from error
 

@@ -103,7 +103,7 @@ def decision_row(decision: de.Decision) -> Row:
         "attempt": decision.attempt,
         "at_unix_s": decision.at.unix_s,
         "kind": kind_of(decision),
-        "reason": text(decision.flag.message if isinstance(decision, de.Warn) else decision.reason),
+        "reason": text(decision.flag.message if isinstance(decision, de.Warn | de.Note) else decision.reason),
         "rule": flag.rule if flag else None,
         "body": to_json(decision),
     }
@@ -221,7 +221,15 @@ def event_row(event: ev.Event) -> Row | None:
 
 def _rare(event: ev.Event) -> bool:
     match event:
-        case ev.Tick() | ev.StepsMade() | ev.GpusRead() | ev.HostRead() | ev.ProcessesRead() | ev.AlertTried():
+        case (
+            ev.Tick()
+            | ev.StepsMade()
+            | ev.Looked()
+            | ev.GpusRead()
+            | ev.HostRead()
+            | ev.ProcessesRead()
+            | ev.AlertTried()
+        ):
             return False
         case ev.OutputSeen() | ev.KernelSaid():
             return bool(event.findings)
@@ -237,7 +245,7 @@ def _rare(event: ev.Event) -> bool:
             return True
         case ev.ResumePointFound() | ev.CheckpointSeen() | ev.StageEntered() | ev.AgentSaid():
             return True
-        case ev.SourceChanged() | ev.ClockStepped():
+        case ev.SourceChanged() | ev.RuleChanged() | ev.ClockStepped():
             return True
     assert_never(event)
 

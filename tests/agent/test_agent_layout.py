@@ -11,7 +11,8 @@ from agent_by_hand import AGENT_PATH
 
 from supervisor.core import folder as at
 
-ONLY_THE_AGENTS = {"SETUP", "WARMUP", "STEP", "VALIDATE", "CHECKPOINT", "ENDED"}
+STAGES = {"SETUP", "WARMUP", "STEP", "VALIDATE", "CHECKPOINT", "ENDED"}
+ASIDES = {"DATA_WAIT", "COMPILE"}
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def layout() -> ModuleType:
 
 
 def test_every_number_of_the_agent_is_the_contracts(layout: ModuleType) -> None:
-    names = {name for name in vars(layout) if name.isupper()} - ONLY_THE_AGENTS
+    names = {name for name in vars(layout) if name.isupper()} - STAGES - ASIDES
     assert len(names) > 25
     for name in names:
         mine, theirs = getattr(layout, name), getattr(at, name)
@@ -35,8 +36,10 @@ def test_every_number_of_the_agent_is_the_contracts(layout: ModuleType) -> None:
 
 
 def test_stages_are_numbered_as_the_contract_names_them(layout: ModuleType) -> None:
-    for name in ONLY_THE_AGENTS:
+    for name in STAGES:
         assert at.STAGES[getattr(layout, name)] == name.lower()
+    for name in ASIDES:
+        assert at.ASIDES[getattr(layout, name)] == name.lower()
 
 
 def test_only_the_agent_is_put_on_the_path() -> None:

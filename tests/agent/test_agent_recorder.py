@@ -192,6 +192,17 @@ for n in range(1, 9):
 """
 
 
+def test_a_script_tells_what_lies_inside_a_step_and_its_next_step_ends_that(attempt: Attempt, python: Path) -> None:
+    program = "import rocm_agent as a\na.step()\na.stage('data_wait')\n"
+    assert attempt.run([python, "-c", program]).code == 0
+    assert attempt.stage() == "step"
+    aside, whole, since_ns = attempt.header(at.ASIDE_OFFSET, at.ASIDE)
+    assert (at.ASIDES[aside], whole) == ("data_wait", 0)
+    assert since_ns > 0
+    assert attempt.run([python, "-c", program + "a.step()\n"]).code == 0
+    assert attempt.header(at.ASIDE_OFFSET, at.ASIDE)[0] == 0
+
+
 def test_a_script_that_asks_saves_on_command_and_goes_on(attempt: Attempt, python: Path) -> None:
     attempt.make_recorder()
     attempt.command(at.COMMAND_SAVE, 7)

@@ -305,6 +305,73 @@ def stage():
     assert f"again {at.STAGES.index('step')}" in said
 
 
+def test_a_wait_for_a_batch_a_new_shape_and_a_save_are_told_while_they_last(
+    attempt: Attempt, train: Callable[..., str]
+) -> None:
+    program = (
+        PRELUDE
+        + """
+import io
+from torch.utils.data import DataLoader, Dataset
+from rocm_agent import claim
+def told(what):
+    recorder = claim.holding()
+    print(what, recorder and recorder.stage, recorder and recorder.aside)
+class Data(Dataset):
+    def __len__(self): return 7
+    def __getitem__(self, index):
+        told("batch")
+        return data[index][0]
+class File(io.BytesIO):
+    def write(self, piece):
+        if not self.tell(): told("save")
+        return super().write(piece)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in DataLoader(Data(), batch_size=2):
+    told("step of %d" % len(batch))
+    model(batch).sum().backward()
+    optimizer.step()
+torch.save(model.state_dict(), File())
+told("end")
+"""
+    )
+    lines = [line for line in train(program).splitlines() if line not in ("batch None None", "step of 2 None None")]
+    step, wait, compiles = at.STAGES.index("step"), at.ASIDES.index("data_wait"), at.ASIDES.index("compile")
+    first_known = lines.index(f"step of 2 {step} {compiles}")
+    assert lines[:first_known] == [f"batch {step} {wait}"] * 2, "the agent's first sight of that shape"
+    assert f"step of 2 {step} 0" in lines[first_known:]
+    assert lines[-4:] == [
+        f"batch {step} {wait}",
+        f"step of 1 {step} {compiles}",
+        f"save {at.STAGES.index('checkpoint')} 0",
+        f"end {step} 0",
+    ]
+    assert attempt.header(at.ASIDE_OFFSET, at.ASIDE)[1] == 0, "what a script does between its steps is not known"
+
+
+def test_a_compilation_is_told_while_it_lasts(attempt: Attempt, current_python: Path) -> None:
+    program = (
+        PRELUDE
+        + """
+from rocm_agent import claim
+def backend(module, inputs):
+    recorder = claim.holding()
+    print("compiling", recorder and recorder.aside)
+    return module.forward
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def step(module):
+    module(data[0][0]).sum().backward()
+    optimizer.step()
+step(model)
+step(torch.compile(model, backend=backend))
+print("then", claim.holding().aside)
+"""
+    )
+    finished = attempt.run([current_python, "-c", program])
+    assert finished.code == 0, finished.output
+    assert f"compiling {at.ASIDES.index('compile')}\nthen 0\n" in finished.output
+
+
 def test_on_rocm_a_patched_training_keeps_batch_norm_from_miopen_too(
     attempt: Attempt, train_once: Callable[..., str]
 ) -> None:

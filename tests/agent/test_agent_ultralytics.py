@@ -190,6 +190,10 @@ def test_a_yolo_training_is_recorded_whole_and_its_numbers_are_unchanged(trainin
     assert plan["framework"] == "ultralytics"
     assert (plan["epochs"], plan["start_epoch"], plan["batches_per_epoch"]) == (2, 0, BATCHES)
     assert (plan["save_dir"], plan["device"]) == (str(trainings.folder / "run"), "cpu")
+    assert (plan["model"], plan["image_size"]) == ("yolov8n.yaml", 64)
+    assert plan["batch"] > 0
+    aside, whole, _ = attempt.header(at.ASIDE_OFFSET, at.ASIDE)
+    assert (at.ASIDES[aside], whole) == ("", 1)
     first, second = attempt.said("checkpoint_saved")
     last, best = str(trainings.weights("last.pt")), str(trainings.weights("best.pt"))
     assert first["paths"] == [last, best]

@@ -18,6 +18,7 @@ from supervisor.cli.app import App
 from supervisor.cli.main import cli
 from supervisor.control import types
 from supervisor.core.events import Ask
+from supervisor.core.timeline import Life, Stride
 
 NOW = 1_763_165_520.0
 """12 minutes after the freeze."""
@@ -215,6 +216,11 @@ class TestHistory:
 
     def test_a_quiet_night_is_said_to_be_one(self, path: Path, view: FakeView) -> None:
         view.history = []
+        assert call(path, "history", "--shadow").stdout == "no rule in shadow would have acted\n"
+        noted = types.ShadowEntry(job="yolo", attempt=2, at=1_763_164_800.0, rule="stall", message="no step for 61 s")
+        view.shadowed = [noted]
+        assert lines(call(path, "history", "yolo", "--shadow"))[1] == " would act  stall: no step for 61 s"
+        assert json.loads(call(path, "history", "--shadow", "--json").stdout)["flags"][0]["rule"] == "stall"
         assert call(path, "history").stdout == "nothing went wrong as far as is recorded\n"
 
     def test_programs_get_every_field(self, path: Path) -> None:
@@ -241,6 +247,21 @@ class TestShow:
             f"evidence in {tmp_path}/evidence",
             "    1.5 kB  stacks/5000.txt",
         ]
+
+    def test_what_stands_behind_it_is_told_in_words(self, path: Path, view: FakeView) -> None:
+        diagnosis = types.Diagnosis(
+            ruled_out=["a crash"], causes=["\x1b[31ma deadlock", "a disk"], advice=["workers=0"]
+        )
+        view.history = [msgspec.structs.replace(FREEZE, diagnosis=diagnosis)]
+        told = lines(call(path, "show", "yolo-2"))
+        first = told.index("       not  a crash")
+        assert told[first + 1 : first + 4] == [
+            "    likely  a deadlock",
+            "    likely  a disk",
+            "       try  workers=0",
+        ]
+        answer = json.loads(call(path, "history", "--json").stdout)
+        assert answer["incidents"][0]["diagnosis"]["advice"] == ["workers=0"]
 
     def test_an_unknown_incident_is_a_failure_with_a_remedy(self, path: Path) -> None:
         result = call(path, "show", "yolo-9")
@@ -327,6 +348,42 @@ class TestLogs:
 
 
 class TestTheRest:
+    def test_an_account_names_the_time_the_ratio_and_the_costs(self, path: Path, view: FakeView) -> None:
+        began = 1_763_164_500.0
+        stride = Stride(first_unix_s=began + 60, last_unix_s=began + 260, step_first=1, step_last=1001)
+        entered = ((began + 1, "setup"), (began + 60, "step"))
+        view.lives = (
+            Life(
+                number=1,
+                launched_unix_s=began,
+                ended_unix_s=began + 300,
+                resume_step=0,
+                anew=True,
+                entered=entered,
+                strides=(stride,),
+                cause="stall",
+            ),
+            Life(
+                number=2,
+                launched_unix_s=began + 310,
+                ended_unix_s=None,
+                resume_step=501,
+                entered=((began + 310, "setup"),),
+            ),
+        )
+        shown = call(path, "account", "yolo").stdout.splitlines()
+        assert shown[0].startswith("yolo: 6 min 40 s since its first launch; effective training time 25.0%")
+        assert any(
+            line.split() == ["1", "min", "40", "s", "25.0%", "1", "min", "40", "s", "training"] for line in shown
+        )
+        assert shown[-1].split() == ["4", "min", "1", "stall"]
+        answer = json.loads(call(path, "account", "yolo", "--json").stdout)
+        assert answer["whole"]["cost_s"] == {"stall": 100 + 50 + 90}
+        assert sum(answer["whole"]["seconds"].values()) == 400
+
+    def test_a_job_that_was_never_launched_has_no_account(self, path: Path, view: FakeView) -> None:
+        assert call(path, "account", "yolo").stdout == "yolo was never launched, as far as is recorded\n"
+
     def test_checkpoints_stand_in_columns(self, path: Path, view: FakeView) -> None:
         view.saved = [
             types.CheckpointEntry(

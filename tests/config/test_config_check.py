@@ -104,6 +104,7 @@ def test_an_unknown_key_is_answered_with_the_nearest_known_one(text: str, key: s
         ("rules.stall.limit_s", "nan"),
         ("rules.stall.limit_s", "false"),
         ("rules.stall.act", "0"),
+        ("rules.stall.act", "'shade'"),
         ("rules", "[]"),
         ("budget.restarts", "-1"),
         ("budget.restarts", "1.5"),

@@ -42,6 +42,8 @@ def test_the_socket_lies_where_systemd_made_room_for_it() -> None:
 
 
 def test_rules_take_the_jobs_settings_and_keep_their_order() -> None:
+    shadowed = rules_of(settings(JOB + 'rules.stall = { act = "shadow" }').jobs["yolo"])
+    assert Stall(act="shadow") in shadowed
     rules = rules_of(settings(JOB + "rules.stall = { limit_s = 300, act = false }").jobs["yolo"])
     assert tuple(type(one) for one in rules) == RULES
     assert Stall(limit_s=300.0, act=False) in rules

@@ -11,8 +11,8 @@ from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.checkpoints import Checkpoint, Fingerprint, Verdict, before_trouble, choose, of_this_training
 from supervisor.core.decide import decide, judge
-from supervisor.core.flags import RedFlag
-from supervisor.core.follow import after_decision, after_event
+from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.follow import after_decision, after_event, after_flags
 from supervisor.core.history import History
 from supervisor.core.job import ALIVE, Attempt, Job, Limits, Phase
 from supervisor.core.moments import Moment
@@ -70,9 +70,9 @@ class Story:
         self.put(ev.Launched(at=self.now, job=JOB, attempt=self.attempt, shim_pid=4241, training_pid=training_pid))
         return self
 
-    def stage(self, stage: Stage) -> Self:
-        """The training enters a stage."""
-        self.put(ev.StageEntered(at=self.now, job=JOB, attempt=self.attempt, stage=stage))
+    def stage(self, stage: Stage, *, whole: bool = False) -> Self:
+        """The training enters a stage; `whole` where its agent tells every stage there is."""
+        self.put(ev.StageEntered(at=self.now, job=JOB, attempt=self.attempt, stage=stage, whole=whole))
         return self
 
     def says(self, word: ev.Word, **facts: object) -> Self:
@@ -141,6 +141,7 @@ class Story:
         gpu: str = GPU,
         every_s: float = 1.0,
         status: str | None = None,
+        gfx: str | None = None,
     ) -> Self:
         """A card is read once now, and then every `every_s` for `seconds`."""
         for count in range(round(seconds / every_s) + 1):
@@ -154,8 +155,25 @@ class Story:
                 vram_used_bytes=used,
                 vram_total_bytes=total,
                 runtime_status=status,
+                gfx_version=gfx,
             )
             self.put(ev.GpusRead(at=self.now, readings=(reading,)))
+        return self
+
+    def tree(
+        self, seconds: float = 0.0, *, cpu: float | None = None, stuck: tuple[int, ...] = (), every_s: float = 1.0
+    ) -> Self:
+        """The job's processes are read for `seconds`; those that are `stuck` wait in the kernel."""
+        for count in range(round(seconds / every_s) + 1):
+            if count:
+                self.now = self.now.plus(every_s)
+            reading = ProcessReading(at=self.now, processes=3, cpu_percent=cpu, uninterruptible_pids=stuck)
+            self.put(ev.ProcessesRead(at=self.now, job=JOB, attempt=self.attempt, reading=reading))
+        return self
+
+    def looked(self, ago_s: float = 0.0) -> Self:
+        """The recorder was read to its end, `ago_s` before now."""
+        self.put(ev.Looked(at=self.now.plus(-ago_s), job=JOB, attempt=self.attempt))
         return self
 
     def memory(
@@ -235,6 +253,8 @@ class Life(Story):
     def next_decision(self) -> de.Decision | None:
         """Ask for the next decision and carry nothing out."""
         flags = judge(self.rules, self.history) if self.job.phase in ALIVE else ()
+        self.history.troubled = any(flag.severity is Severity.CRITICAL for flag in flags)
+        self.job = after_flags(self.job, flags)
         return decide(self.job, flags, self.now, launch_allowed=self.launch_allowed)
 
     def asks(self, ask: ev.Ask, *, fresh: bool = False) -> Self:

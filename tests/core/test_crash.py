@@ -8,6 +8,7 @@ from supervisor.core import events as ev
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.readings import FaultClass, Stage
 from supervisor.core.rules.crash import Crash
+from supervisor.core.rules.crash_diagnosis import crash_diagnosis
 
 from .stories import NAN, OTHER_GPU, Story, story
 
@@ -309,3 +310,16 @@ def test_a_message_is_one_bounded_line() -> None:
 
 def test_act_off_tells_only() -> None:
     assert flag_of(story().training().exits(1), Crash(act=False)).severity is Severity.WARNING
+
+
+@pytest.mark.parametrize("fault", sorted(set(FaultClass) - {FaultClass.OOM_KILL}, key=str))
+def test_every_class_of_crash_that_can_be_explained_is(fault: FaultClass) -> None:
+    found = crash_diagnosis(fault.value)
+    assert found is not None
+    assert found.causes
+    assert found.advice
+
+
+def test_a_crash_carries_its_diagnosis() -> None:
+    flag = flag_of(story().training().prints("torch.OutOfMemoryError: HIP out of memory.", FaultClass.OOM_GPU).exits(1))
+    assert flag.diagnosis == crash_diagnosis("oom_gpu")

@@ -135,5 +135,7 @@ def test_no_healthy_hour_raises_a_flag_but_good_news(seed: int, step_s: float) -
         if number == 9:  # all sensors are silent for a while
             told.read_at = told.now.plus(200)
     seen = {(rule, severity): message for rule, severity, message in told.flags if rule not in TOLD}
-    assert {key for key in seen if key != ("non_finite_loss", Severity.WARNING)} == set(), seen
-    assert ("non_finite_loss", Severity.WARNING) in seen  # the one NaN of epoch 4 is told
+    assert set(seen) == {
+        ("non_finite_loss", Severity.WARNING),  # the one NaN of epoch 4
+        ("busy_without_progress", Severity.WARNING),  # the search for kernels
+    }, seen

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from supervisor.core import events as ev
 from supervisor.core.flags import Severity
+from supervisor.core.readings import StepRecord
 from supervisor.core.rules.non_finite_loss import NonFiniteLoss
 
-from .stories import NAN, story
+from .stories import JOB, NAN, story
 
 INF = float("inf")
 
@@ -73,18 +75,36 @@ def test_nothing_tolerated_means_that_the_first_acts() -> None:
     assert flag.severity is Severity.CRITICAL
 
 
-def test_gradients_that_a_scaler_skips_are_tolerated() -> None:
-    assert story().training(10).steps(11, 30, grad_norm=INF).check(NonFiniteLoss()) is None
+def test_a_step_that_was_skipped_is_told_as_such() -> None:
+    told = story().training(10)
+    record = StepRecord(at=told.now.plus(0.05), step=11, loss=NAN, skipped=True)
+    told.put(ev.StepsMade(at=record.at, job=JOB, attempt=1, records=(record,)))
+    flag = told.check(NonFiniteLoss())
+    assert flag is not None
+    assert flag.message.endswith("; its step was skipped")
+    assert flag.diagnosis is not None
+    assert "a gradient scaler skipped every one" in flag.diagnosis.ruled_out[0]
 
 
-def test_many_gradients_are_told_and_never_act() -> None:
-    flag = story().training(10).steps(11, 31, grad_norm=INF).check(NonFiniteLoss())
-    assert flag is not None
-    assert flag.severity is Severity.WARNING
-    assert flag.subject == "gradients"
-    flag = story().training(10).steps(11, 1500, grad_norm=NAN).check(NonFiniteLoss())
-    assert flag is not None
-    assert flag.severity is Severity.WARNING
+def test_one_in_a_hundred_is_a_system_and_stops_at_the_third() -> None:
+    """The owner's 73 in 7,550 batches."""
+    told = story().training(10)
+    for number, step in enumerate((32, 135, 238), 1):
+        told.steps(step, step, loss=NAN).steps(step + 1, step + 20)
+        flag = told.check(NonFiniteLoss())
+        assert flag is not None
+        assert flag.severity is (Severity.CRITICAL if number == 3 else Severity.WARNING)
+        assert flag.since_step == (32 if number == 3 else None)
+
+
+def test_how_near_it_is() -> None:
+    told = story().training(10).steps(11, 11, loss=NAN)
+    watched = NonFiniteLoss().watch(told.history)
+    assert watched is not None
+    assert (watched.now, watched.limit) == (1, 3)
+    silent = NonFiniteLoss().watch(story().training(10).steps(11, 11, loss=None).history)
+    assert silent is not None
+    assert silent.not_watched is not None
 
 
 def test_gradients_do_not_add_to_the_losses() -> None:

@@ -27,12 +27,40 @@ def stop_of(told: Life) -> de.Stop:
 
 def test_99_percent_gpu_and_no_batch_is_found_within_the_limit_of_a_start() -> None:
     told = life().started().stage(Stage.SETUP).silence(30).stage(Stage.WARMUP)
-    told.gpu(599, busy=99.0, used=3_000_000_000)
-    assert told.told() == ["Launch"]
+    told.gpu(120, busy=99.0, used=3_000_000_000)
+    warned = told.last
+    assert isinstance(warned, de.Warn)
+    assert warned.flag.rule == "busy_without_progress"
+    told.gpu(479, busy=99.0, used=3_000_000_000)
+    assert told.told() == ["Launch", "Warn"]
     told.gpu(1, busy=99.0)
     stop = stop_of(told)
     assert stop.flag is not None
     assert (stop.flag.rule, stop.save) == ("start_timeout", False)
+
+
+def test_on_a_card_that_miopen_fails_on_the_search_is_ended_after_two_minutes_and_not_eight() -> None:
+    told = life().started().stage(Stage.SETUP).silence(30).stage(Stage.WARMUP)
+    told.gpu(119, busy=99.0, gfx="gfx1010")
+    assert told.told() == ["Launch"]
+    told.gpu(1, busy=99.0, gfx="gfx1010")
+    flag = stop_of(told).flag
+    assert flag is not None
+    assert (flag.rule, flag.fault) == ("busy_without_progress", "miopen")
+    assert flag.diagnosis is not None
+    assert "MIOpen" in flag.diagnosis.causes[0]
+    assert 'conv2d = "planned"' in flag.diagnosis.advice[1]
+
+
+def test_after_an_hour_of_half_second_steps_the_freeze_of_7_8_hours_is_found_in_seconds() -> None:
+    told = night()
+    told.stage(Stage.STEP, whole=True).steps(201, 1500, 0.4)
+    told.gpu(7, busy=99.0)
+    assert told.told() == ["Launch"]
+    told.gpu(1, busy=99.0)
+    flag = stop_of(told).flag
+    assert flag is not None
+    assert flag.message == "no step for 8 s in stage step (learned limit 8 s), last step 1500"
 
 
 def test_a_freeze_in_mid_epoch_at_full_load_is_found_in_a_minute() -> None:

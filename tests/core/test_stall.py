@@ -6,10 +6,10 @@ import pytest
 
 from supervisor.core import events as ev
 from supervisor.core.flags import Severity
-from supervisor.core.readings import Stage
+from supervisor.core.readings import HostReading, Stage, StepRecord
 from supervisor.core.rules.stall import Stall
 
-from .stories import story
+from .stories import JOB, Story, story
 
 
 def test_a_minute_without_a_step_is_a_stall() -> None:
@@ -117,3 +117,143 @@ def test_act_off_tells_only() -> None:
     flag = story().training().silence(60).check(Stall(act=False))
     assert flag is not None
     assert flag.severity is Severity.WARNING
+
+
+# --- learned limits: the silence and an agent that tells every stage ------------------------------------------------
+
+
+def learnt(*, whole: bool = True) -> Story:
+    """A training of 18 batches a second that has been watched for a while."""
+    return story().training(100).stage(Stage.STEP, whole=whole).steps(101, 1300, 1 / 18)
+
+
+def test_after_learning_a_stall_is_found_in_eight_seconds() -> None:
+    told = learnt().silence(7.9)
+    assert told.check(Stall()) is None
+    flag = told.silence(0.1).check(Stall())
+    assert flag is not None
+    assert flag.severity is Severity.CRITICAL
+    assert flag.message == "no step for 8 s in stage step (learned limit 8 s), last step 1300"
+
+
+def test_where_not_every_stage_is_told_it_is_only_told_until_the_setting_says_so() -> None:
+    told = learnt(whole=False).silence(8)
+    flag = told.check(Stall())
+    assert flag is not None
+    assert flag.severity is Severity.WARNING
+    flag = told.silence(52).check(Stall())
+    assert flag is not None
+    assert flag.severity is Severity.CRITICAL
+
+
+def test_a_machine_that_gasps_for_memory_proves_nothing_until_then() -> None:
+    told = learnt()
+    reading = HostReading(at=told.now.plus(9), memory_stall_percent=60.0)
+    told.silence(9).put(ev.HostRead(at=reading.at, reading=reading))
+    flag = told.check(Stall())
+    assert flag is not None
+    assert flag.severity is Severity.WARNING
+    flag = told.silence(51).check(Stall())
+    assert flag is not None
+    assert flag.severity is Severity.CRITICAL
+
+
+def test_without_learn_the_setting_counts_alone() -> None:
+    assert learnt().silence(59).check(Stall(learn=False)) is None
+
+
+def test_a_machine_that_has_just_woken_up_is_given_the_whole_limit() -> None:
+    told = learnt()
+    told.put(ev.ClockStepped(at=told.now.plus(1), by_s=30_000))
+    assert told.silence(59).check(Stall()) is None
+    assert told.silence(1).check(Stall()) is not None
+
+
+def test_steps_that_wait_unread_are_no_silence() -> None:
+    """The daemon was held up for a minute: what it does not know yet is not missing."""
+    told = learnt().looked().silence(120)
+    assert told.check(Stall()) is None
+    told.looked(ago_s=115)
+    assert told.check(Stall()) is None
+    assert told.looked().check(Stall()) is not None
+
+
+def test_what_a_trouble_took_is_not_learned() -> None:
+    told = learnt()
+    before = told.history.learned.limit_s(Stage.STEP, 60.0)
+    told.silence(30)
+    told.history.troubled = True
+    for step in range(1301, 1310):
+        told.steps(step, step, 30.0)
+    told.history.troubled = False
+    assert told.history.learned.limit_s(Stage.STEP, 60.0) == before
+
+
+def test_neither_a_sleep_nor_the_stage_between_two_steps_is_learned_as_a_step() -> None:
+    told = learnt()
+    for number in range(10):
+        step = 1301 + 3 * number
+        told.put(ev.ClockStepped(at=told.now.plus(1), by_s=30_000))
+        told.steps(step, step, 20.0)
+        told.stage(Stage.VALIDATE, whole=True).silence(40).stage(Stage.STEP, whole=True).steps(step + 1, step + 2)
+    assert told.history.learned.limit_s(Stage.STEP, 60.0) == 8.0
+    assert told.history.learned.limit_s(Stage.VALIDATE, 3600.0) == pytest.approx(160, rel=0.06)
+
+
+def test_a_wait_for_data_is_learned_apart_from_the_step() -> None:
+    told = story().training(100).stage(Stage.STEP, whole=True)
+    for step in range(101, 1300):
+        told.now = told.now.plus(6.0)
+        record = StepRecord(at=told.now, step=step, loss=1.0, data_wait_s=5.9)
+        told.put(ev.StepsMade(at=told.now, job=JOB, attempt=1, records=(record,)))
+    assert told.history.learned.limit_s(Stage.STEP, 60.0) == 8.0
+    assert told.history.learned.limit_s(Stage.DATA_WAIT, 180.0) == 60.0
+
+
+@pytest.mark.parametrize(("stage", "limit_s"), [(Stage.DATA_WAIT, 180.0), (Stage.COMPILE, 600.0)])
+def test_what_lies_inside_a_step_has_its_own_limit(stage: Stage, limit_s: float) -> None:
+    told = story().training(100).stage(stage, whole=True).silence(limit_s - 1)
+    assert told.check(Stall()) is None
+    assert told.silence(1).check(Stall()) is not None
+
+
+def test_how_near_it_is_and_whether_that_was_learned() -> None:
+    watched = Stall().watch(learnt().silence(4).history)
+    assert watched is not None
+    assert watched.now == pytest.approx(4.0)
+    assert (watched.limit, watched.learned) == (8.0, True)
+    assert watched.share == pytest.approx(0.5)
+    watched = Stall().watch(story().started().history)
+    assert watched is not None
+    assert watched.not_watched == "no step is due"
+
+
+# --- steps that only the output shows -------------------------------------------------------------------------------
+
+
+def bar(told: Story, step: int) -> Story:
+    told.put(ev.OutputSeen(at=told.now, job=JOB, attempt=1, new_bytes=9, last_line=f"{step}/900", progress_step=step))
+    return told
+
+
+def test_a_progress_bar_that_stands_still_is_told_and_later_acts() -> None:
+    told = bar(story().started(), 7)
+    assert told.silence(899).check(Stall()) is None
+    flag = told.silence(1).check(Stall())
+    assert flag is not None
+    assert (flag.severity, flag.subject) == (Severity.WARNING, "output")
+    flag = told.silence(1800).check(Stall())
+    assert flag is not None
+    assert flag.severity is Severity.CRITICAL
+
+
+def test_a_bar_that_stands_still_while_every_process_idles_is_a_stall() -> None:
+    flag = bar(story().started(), 7).tree(900, cpu=0.5).check(Stall())
+    assert flag is not None
+    assert flag.severity is Severity.CRITICAL
+
+
+def test_a_bar_that_is_redrawn_at_the_same_step_is_no_progress_and_one_that_moves_is() -> None:
+    told = bar(bar(story().started(), 7).silence(800), 7).silence(100)
+    assert told.check(Stall()) is not None
+    assert bar(told, 8).silence(100).check(Stall()) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from clocks_by_hand import until
 
 from supervisor.core import events as ev
 from supervisor.core import folder as fo
+from supervisor.core.readings import Stage
 from supervisor.daemon.attempt_watch import AttemptWatch, Followed
 from supervisor.daemon.clock import SystemClock
 
@@ -112,3 +114,32 @@ def test_damaged_files_are_survived_and_what_follows_is_read(
     watch.follow(Followed(job="two", attempt=1, folder=sound, output_limit_bytes=1_000_000))
     until(told(events, ev.OutputSeen), "the other attempt's output")
     assert watch.is_alive()
+
+
+def test_a_wait_that_lasts_is_a_stage_and_a_short_one_is_none(
+    watch: AttemptWatch, events: list[ev.Event], tmp_path: Path
+) -> None:
+    def put(offset: int, content: bytes) -> None:
+        with (tmp_path / fo.RECORDER).open("r+b") as file:
+            file.seek(offset)
+            file.write(content)
+
+    def stages() -> list[Stage]:
+        return [one.stage for one in events if isinstance(one, ev.StageEntered)]
+
+    identity = fo.IDENTITY.pack(fo.MAGIC, fo.HEADER_BYTES, fo.RECORD.size, 8, 0)
+    (tmp_path / fo.RECORDER).write_bytes(identity.ljust(fo.HEADER_BYTES + 8 * fo.RECORD.size, b"\0"))
+    began_ns = time.monotonic_ns()
+    put(fo.STAGE_OFFSET, fo.STAGE.pack(fo.STAGES.index("step"), 0, began_ns))
+    put(fo.ASIDE_OFFSET, fo.ASIDE.pack(fo.ASIDES.index("data_wait"), 1, time.monotonic_ns() + 10**12))
+    watch.follow(followed(tmp_path))
+    until(lambda: stages() == [Stage.STEP], "the stage around it")
+    until(lambda: sum(isinstance(one, ev.Looked) for one in events) >= 2, "word that there was no step")
+    put(fo.ASIDE_OFFSET, fo.ASIDE.pack(fo.ASIDES.index("data_wait"), 1, began_ns - 10**10))
+    until(lambda: stages() == [Stage.STEP, Stage.DATA_WAIT], "the wait")
+    put(fo.ASIDE_OFFSET, fo.ASIDE.pack(0, 1, time.monotonic_ns()))
+    until(lambda: stages() == [Stage.STEP, Stage.DATA_WAIT, Stage.STEP], "the end of the wait")
+    entered = [one for one in events if isinstance(one, ev.StageEntered)]
+    assert entered[1].at.monotonic_s == pytest.approx(began_ns / 1e9 - 10)
+    assert entered[2].at.monotonic_s > began_ns / 1e9, "not since the stage around it began"
+    assert all(one.whole for one in entered)

@@ -14,8 +14,9 @@ from supervisor.core import events as ev
 from supervisor.core.checkpoints import ResumePoint
 from supervisor.core.history import History
 from supervisor.core.job import Job, Phase
+from supervisor.core.limits import Learned
 from supervisor.core.moments import Moment
-from supervisor.core.readings import ExitStatus, StepRecord
+from supervisor.core.readings import ExitStatus, Stage, StepRecord
 from supervisor.core.rules import RULES
 from supervisor.daemon.clock import SystemClock
 from supervisor.daemon.inbox import Inbox
@@ -27,6 +28,7 @@ class Told:
 
     def __init__(self, can_search: bool = True) -> None:
         self.lines: list[str] = []
+        self.kept: dict[str, dict[str, dict[str, int]]] = {}
         self.can_search = can_search
 
     def event(self, event: ev.Event, dossier: Dossier | None) -> None:
@@ -42,6 +44,12 @@ class Told:
     def turn(self, now: Moment) -> Iterator[None]:
         yield
         self.lines.append("committed")
+
+    def learned(self, job: str, setting: str) -> Learned:
+        return Learned.of_plain(self.kept.get(f"{job} {setting}"))
+
+    def keep_learned(self, job: str, setting: str, learned: Learned) -> None:
+        self.kept[f"{job} {setting}"] = learned.plain()
 
     def act(self, decision: de.Decision, job: Job, history: History | None) -> None:
         self.lines.append(f"acted {type(decision).__name__}")
@@ -255,3 +263,51 @@ def test_an_error_belongs_to_whoever_asked() -> None:
         with pytest.raises(KeyError, match="nowhere"):
             inbox.ask(lambda: loop.dossiers["nowhere"])
         assert inbox.ask(lambda: 42) == 42
+
+
+def test_the_next_attempt_knows_what_this_one_learned_of_the_same_set_up_alone() -> None:
+    def plan(batch: int) -> None:
+        facts: dict[str, object] = {"framework": "ultralytics", "batch": batch}
+        at = world.clock.now()
+        attempt = world.job.number
+        world.loop.turn(ev.AgentSaid(at=at, job="one", attempt=attempt, word=ev.Word.PLAN, facts=facts))
+
+    def limit_s() -> float | None:
+        history = world.loop.dossiers["one"].history
+        assert history is not None
+        return history.learned.limit_s(Stage.STEP, 60.0)
+
+    world = World()
+    world.tick()
+    plan(4)
+    assert limit_s() is None
+    for step in range(1, 1200):
+        world.clock.sleep(0.05)
+        world.steps(step)
+    assert limit_s() == 8.0
+    world.crash()
+    point = ResumePoint(checkpoint=None, possible=True, reason="from the beginning")
+    world.loop.turn(ev.ResumePointFound(at=world.clock.now(), job="one", attempt=1, point=point))
+    assert world.job.number == 2
+    plan(4)
+    assert limit_s() == 8.0
+    plan(8)
+    assert limit_s() is None
+
+
+def test_the_steps_made_while_no_daemon_was_there_are_not_missed() -> None:
+    world = World()
+    world.tick()
+    world.steps(1, 2)
+    world.clock.sleep(3600)
+    dossier = world.loop.dossiers["one"]
+    seeded(dossier, [StepRecord(at=START, step=2, loss=1.0)], world.clock.now())
+    world.tick()
+    assert world.job.phase is Phase.RUNNING
+    world.steps(3, 4)
+    world.clock.sleep(30)
+    world.loop.turn(ev.Looked(at=world.clock.now(), job="one", attempt=1))
+    assert world.job.phase is Phase.RUNNING
+    world.clock.sleep(30)
+    world.loop.turn(ev.Looked(at=world.clock.now(), job="one", attempt=1))
+    assert world.job.phase is Phase.STOPPING

@@ -11,11 +11,12 @@ import pytest
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.checkpoints import Checkpoint, Fingerprint
-from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.flags import Diagnosis, RedFlag, Severity
 from supervisor.core.follow import after_decision, after_event
 from supervisor.core.job import Job
+from supervisor.core.limits import Learned
 from supervisor.core.moments import Moment
-from supervisor.core.readings import ExitStatus
+from supervisor.core.readings import ExitStatus, Stage
 from supervisor.daemon.announce import Announcer
 from supervisor.daemon.loop import Dossier
 from supervisor.daemon.record import StoreRecord
@@ -86,3 +87,28 @@ def test_what_the_agent_said_before_a_restart_of_the_daemon_is_recorded_once(nig
     kinds = [one.kind for one in night.archive.events("night")]
     assert kinds.count("agent_said") == 1
     assert night.store.cursors("night", 1).agent_log_bytes == 40
+
+
+def test_what_a_rule_in_shadow_would_have_done_is_kept_with_its_diagnosis(night: Night) -> None:
+    diagnosis = Diagnosis(causes=("a deadlock in the loader (the seventh of its kind)",))
+    flag = replace(FLAG, rule="stall", shadow=True, diagnosis=diagnosis)
+    night.decide(de.Launch(at=T, job="night", attempt=1, resume_from=None, reason="start"))
+    night.decide(de.Note(at=T, job="night", attempt=1, flag=flag))
+    night.store.flush(T)
+    (note,) = night.archive.notes("night")
+    assert (note.flag.rule, note.flag.shadow, note.flag.diagnosis) == ("stall", True, diagnosis)
+    assert night.archive.notes("other") == ()
+    assert night.archive.flags("night") == ()
+    assert night.archive.incidents() == ()
+
+
+def test_what_was_learned_outlives_the_attempt_for_this_set_up_alone(night: Night) -> None:
+    learned = Learned()
+    for _ in range(2000):
+        learned.add(Stage.STEP, 0.4)
+    night.record.keep_learned("night", "batch=4", learned)
+    assert night.record.learned("night", "batch=4") == learned
+    assert night.record.learned("night", "batch=8") == Learned()
+    assert night.record.learned("day", "batch=4") == Learned()
+    night.store.set_note("learned limits of night: batch=4", "{half a wor")
+    assert night.record.learned("night", "batch=4") == Learned()

@@ -137,6 +137,25 @@ def test_the_header_tells_stage_claim_and_answer(path: Path) -> None:
     assert reader.read(0, NOW).stage is None
 
 
+def test_the_header_tells_what_keeps_a_step_from_computing(path: Path) -> None:
+    writer, reader = Writer(path), RecorderReader(path)
+    page = reader.read(0, NOW)
+    assert (page.aside, page.aside_since, page.whole) == (None, None, False)
+    os.pwrite(writer.fd, folder.ASIDE.pack(1, 1, 9_000 * 10**9), folder.ASIDE_OFFSET)
+    page = reader.read(0, NOW)
+    assert (page.aside, page.aside_since, page.whole) == (Stage.DATA_WAIT, NOW.plus(-1000.0), True)
+    os.pwrite(writer.fd, folder.ASIDE.pack(99, 7, 1), folder.ASIDE_OFFSET)
+    page = reader.read(0, NOW)
+    assert (page.aside, page.whole) == (None, False)
+
+
+def test_a_skipped_step_is_known_as_one(path: Path) -> None:
+    writer, reader = Writer(path), RecorderReader(path)
+    writer.write(1)
+    writer.write(2, known=63 | folder.KNOWN_SKIPPED)
+    assert [one.skipped for one in reader.read(0, NOW).records] == [False, True]
+
+
 def test_each_request_to_save_has_an_id_of_its_own(path: Path) -> None:
     writer = Writer(path)
     first, second = request_save(path, stop=False), request_save(path, stop=True)

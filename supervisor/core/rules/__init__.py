@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 from supervisor.core.flags import Act, RedFlag
 from supervisor.core.history import History
 from supervisor.core.rules.best_metric import BestMetric
+from supervisor.core.rules.busy_without_progress import BusyWithoutProgress
 from supervisor.core.rules.checkpoint_bad import CheckpointBad
 from supervisor.core.rules.checkpoint_overdue import CheckpointOverdue
 from supervisor.core.rules.crash import Crash
@@ -21,11 +22,13 @@ from supervisor.core.rules.fragmentation import Fragmentation
 from supervisor.core.rules.gpu_fault import GpuFault
 from supervisor.core.rules.gpu_idle import GpuIdle
 from supervisor.core.rules.gpu_lost import GpuLost
+from supervisor.core.rules.hang import Hang
 from supervisor.core.rules.host_memory import HostMemory
 from supervisor.core.rules.host_memory_slope import HostMemorySlope
 from supervisor.core.rules.loss_plateau_or_divergence import LossPlateauOrDivergence
 from supervisor.core.rules.loss_spike import LossSpike
 from supervisor.core.rules.milestone import Milestone
+from supervisor.core.rules.non_finite_grad import NonFiniteGrad
 from supervisor.core.rules.non_finite_loss import NonFiniteLoss
 from supervisor.core.rules.power import Power
 from supervisor.core.rules.stall import Stall
@@ -36,6 +39,7 @@ from supervisor.core.rules.throttling import Throttling
 from supervisor.core.rules.throughput_drop import ThroughputDrop
 from supervisor.core.rules.vram_high import VramHigh
 from supervisor.core.rules.vram_leak import VramLeak
+from supervisor.core.watched import Watched
 
 
 class Rule(Protocol):
@@ -50,7 +54,7 @@ class Rule(Protocol):
 
     @property
     def act(self) -> Act:
-        """Whether its critical flags act; if not they are told as warnings."""
+        """Whether its critical flags act, are told as warnings, or are only recorded."""
         ...
 
     def check(self, history: History) -> RedFlag | None:
@@ -58,10 +62,22 @@ class Rule(Protocol):
         ...
 
 
+@runtime_checkable
+class Measures(Protocol):
+    """A rule that measures something against a limit, and can say how near to it the training is."""
+
+    def watch(self, history: History) -> Watched | None:
+        """Return what it measures now; None where the rule has nothing to measure in this attempt."""
+        ...
+
+
 RULES: tuple[type[Rule], ...] = (
     Crash,
     GpuFault,
     NonFiniteLoss,
+    NonFiniteGrad,
+    Hang,
+    BusyWithoutProgress,
     Stall,
     StartTimeout,
     GpuIdle,

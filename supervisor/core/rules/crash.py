@@ -2,6 +2,9 @@
 
 Facts outrank each other: what the kernel saw, then what the training raised, then what it printed last, then the
 bare status. A line printed long before the end explains nothing: frameworks survive an out-of-memory in epoch 1.
+
+What is proof. That a process is gone is a fact, and needs no second witness; that its training had not come to its end
+is told by its plan, its last step and its status, and where they disagree it is told and not retried.
 """
 
 from __future__ import annotations
@@ -11,10 +14,11 @@ from dataclasses import dataclass
 from signal import SIGBUS, SIGKILL, SIGSEGV
 from typing import ClassVar
 
-from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.flags import Act, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus, FaultClass, KernelFinding, signal_name
+from supervisor.core.rules.crash_diagnosis import crash_diagnosis
 
 LINE_CHARACTERS = 300
 SHELL_SIGNAL = 128
@@ -57,7 +61,7 @@ class Crash:
 
     name: ClassVar[str] = "crash"
     enabled: bool = True
-    act: bool = True
+    act: Act = True
     tail_s: float = 60.0
     """A line of output or of the kernel's log counts as a cause this long before the end."""
 
@@ -135,6 +139,7 @@ class Crash:
             since=since,
             since_step=since_step,
             fault=cause.fault,
+            diagnosis=crash_diagnosis(cause.fault),
         )
 
 

@@ -32,7 +32,7 @@ class DeadWorker:
     def check(self, history: History) -> RedFlag | None:
         """Flag the first that is gone."""
         quiet = history.quiet_since()
-        if history.over or history.train_ended or quiet is None or history.stage is not Stage.STEP:
+        if history.over or history.train_ended or quiet is None or history.stage not in (Stage.STEP, Stage.DATA_WAIT):
             return None
         if history.now.seconds_since(quiet) < self.hold_s or not history.processes:
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.flags import Act, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.readings import FaultClass, KernelFinding
 
@@ -21,7 +21,7 @@ class GpuFault:
 
     name: ClassVar[str] = "gpu_fault"
     enabled: bool = True
-    act: bool = True
+    act: Act = True
 
     def check(self, history: History) -> RedFlag | None:
         """Flag the first fatal finding, or else the newest that is not."""

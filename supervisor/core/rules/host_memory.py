@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from supervisor.core.flags import Diagnosis, RedFlag, Severity
+from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.readings import HostReading, ProcessReading
 from supervisor.core.series import lasted_s, newest_of, run_of
+from supervisor.core.watched import Watched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +21,7 @@ class HostMemory:
 
     name: ClassVar[str] = "host_memory"
     enabled: bool = True
-    act: bool = True
+    act: Act = True
     warn_fraction: float = 0.10
     limit_fraction: float = 0.03
     hold_s: float = 10.0
@@ -40,6 +41,16 @@ class HostMemory:
             )
         low = run_of(history.host, lambda one: _below(one, self.warn_fraction), history.now)
         return self._flag(history, low[-1], Severity.WARNING, "") if low else None
+
+    def watch(self, history: History) -> Watched | None:
+        """Return how much of the machine's memory is left."""
+        what = "memory of the machine that is left"
+        newest = newest_of(history.host, lambda one: _below(one, 1.0) is not None, history.now)
+        if newest is None or not newest.memory_total_bytes or history.over:
+            return Watched(rule=self.name, what=what, not_watched="no reading of the machine's memory")
+        limit = self.limit_fraction * newest.memory_total_bytes
+        now = newest.memory_available_bytes
+        return Watched(rule=self.name, what=what, unit="bytes", now=now, limit=limit, below=True)
 
     def _flag(self, history: History, reading: HostReading, severity: Severity, holder: str) -> RedFlag:
         available, total = reading.memory_available_bytes or 0, reading.memory_total_bytes or 0

@@ -2,6 +2,13 @@
 
 Heartbeat threads keep printing while a step loop is wedged, and a wedged kernel shows 99 % GPU use (issue 1381 of the
 PortOS project, the owner's nights of 14 and 15 November): neither says anything about progress.
+
+What is proof. The settings' own limits are the owner's word: beyond them the silence alone is enough. Short of them
+a limit that was learned takes two: the silence, and an agent that tells every stage there is, so that what takes so
+long is no validation, no checkpoint, no wait for data and no search for kernels. Where the agent cannot tell them all
+(a script that only torch's own hooks follow), or where the machine gasps for memory, it is told, and the doubt ends
+at the setting's limit. Steps that only a progress bar shows are held back by whatever holds back the output: they are
+doubtful for `output_limit_s`, unless every process of the job idles as well.
 """
 
 from __future__ import annotations
@@ -9,15 +16,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.flags import Act, RedFlag, Severity
 from supervisor.core.history import History
-from supervisor.core.readings import Stage
+from supervisor.core.readings import ProcessReading, Stage
+from supervisor.core.rules.standstill import diagnosis_of, machine_gasps
+from supervisor.core.series import lasted_s, run_of
+from supervisor.core.watched import Watched
+
+IDLE_CPU_PERCENT = 3.0
+OUTPUT_DOUBT = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stall:
-    """No step for `limit_s` while training, or a validation or checkpoint longer than its own limit.
+    """No step for `limit_s` while training, or a stage around or within a step longer than its own limit.
 
+    With `learn` a limit becomes shorter as it is learned how long such a stage takes here.
     If the newest failure of a hook is younger than the last step, the hook may be at fault: that is only told.
     A training that stands still spoils nothing: what it saved between its last step and the hang is as sound as
     its proof says, and a file that it was writing just then is not proven.
@@ -26,35 +40,93 @@ class Stall:
 
     name: ClassVar[str] = "stall"
     enabled: bool = True
-    act: bool = True
+    act: Act = True
+    learn: bool = True
     limit_s: float = 60.0
+    data_wait_limit_s: float = 180.0
+    compile_limit_s: float = 600.0
     validate_limit_s: float = 3600.0
     checkpoint_limit_s: float = 900.0
+    output_limit_s: float = 900.0
 
     def check(self, history: History) -> RedFlag | None:
         """Flag the stage in which the training stands still longer than that stage may last."""
-        limit_s, since = self._limit_s(history.stage), history.quiet_since()
-        if history.over or history.train_ended or history.starting or limit_s is None or since is None:
+        if not _watched(history):
+            return self._of_output(history)
+        cap_s, quiet_s = self._cap_s(history.stage), history.quiet_s
+        if cap_s is None or quiet_s is None:
             return None
-        still_s = history.now.seconds_since(since)
-        if still_s < limit_s:
+        learned_s = self._learned_s(history, cap_s)
+        limit_s = cap_s if learned_s is None else learned_s
+        if quiet_s < limit_s:
             return None
+        sure = history.hooked and (quiet_s >= cap_s or (history.whole and not machine_gasps(history)))
         stage = history.stage.value if history.stage else "unknown"
         last = f", last step {history.steps[-1].step}" if history.steps else ""
+        how = "limit" if learned_s is None or learned_s >= cap_s else "learned limit"
         return RedFlag(
             rule=self.name,
-            severity=Severity.acting(act=self.act and history.hooked),
+            severity=Severity.acting(act=self.act if sure else False),
             at=history.now,
-            message=f"no step for {still_s:.0f} s in stage {stage} (limit {limit_s:.0f} s){last}",
+            message=f"no step for {quiet_s:.0f} s in stage {stage} ({how} {limit_s:.0f} s){last}",
+            diagnosis=diagnosis_of(history),
         )
 
-    def _limit_s(self, stage: Stage | None) -> float | None:
+    def watch(self, history: History) -> Watched | None:
+        """Return how long no step was made, and how long that may be."""
+        quiet_s, cap_s = history.quiet_s, self._cap_s(history.stage)
+        stage = history.stage.value if history.stage else "unknown"
+        what = f"no step, in stage {stage}"
+        if history.over or history.train_ended or cap_s is None or quiet_s is None or history.starting:
+            return Watched(rule=self.name, what=what, unit="s", not_watched="no step is due")
+        learned_s = self._learned_s(history, cap_s)
+        limit_s = cap_s if learned_s is None else learned_s
+        return Watched(
+            rule=self.name, what=what, unit="s", now=quiet_s, limit=limit_s, learned=learned_s not in (None, cap_s)
+        )
+
+    def _learned_s(self, history: History, cap_s: float) -> float | None:
+        return history.learned_limit_s(cap_s) if self.learn else None
+
+    def _cap_s(self, stage: Stage | None) -> float | None:
         match stage:
             case Stage.VALIDATE:
                 return self.validate_limit_s
             case Stage.CHECKPOINT:
                 return self.checkpoint_limit_s
+            case Stage.DATA_WAIT:
+                return self.data_wait_limit_s
+            case Stage.COMPILE:
+                return self.compile_limit_s
             case Stage.ENDED:
                 return None
             case Stage.SETUP | Stage.WARMUP | Stage.STEP | None:
                 return self.limit_s
+
+    def _of_output(self, history: History) -> RedFlag | None:
+        """Flag a training whose steps are seen in its output alone."""
+        since = history.output_step_at
+        if history.over or history.train_ended or history.hooked or since is None:
+            return None
+        still_s = history.now.seconds_since(since)
+        if still_s < self.output_limit_s:
+            return None
+        idle = run_of(history.processes, lambda one: one.at.seconds_since(since) >= 0 and _idles(one), history.now)
+        sure = lasted_s(idle) >= self.output_limit_s / 2 or still_s >= OUTPUT_DOUBT * self.output_limit_s
+        return RedFlag(
+            rule=self.name,
+            severity=Severity.acting(act=self.act if sure else False),
+            at=history.now,
+            message=f"its progress bar has stood at step {history.output_step} for {still_s:.0f} s "
+            f"(limit {self.output_limit_s:.0f} s); nothing inside it reports its steps",
+            subject="output",
+            diagnosis=diagnosis_of(history),
+        )
+
+
+def _watched(history: History) -> bool:
+    return not (history.over or history.train_ended or history.starting)
+
+
+def _idles(reading: ProcessReading) -> bool | None:
+    return None if reading.cpu_percent is None else reading.cpu_percent <= IDLE_CPU_PERCENT

@@ -2,6 +2,9 @@
 
 A kernel search of MIOpen that never ends, and a hang after the epoch's header and before its first batch, look like
 this: 99 % GPU or 100 % CPU, and no step.
+
+What is proof. Two things together: an agent that follows the training, and no step of it beyond the time that setting
+up or the first batch may take. Without the agent nothing is: that is told once and left alone.
 """
 
 from __future__ import annotations
@@ -9,10 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.flags import Act, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.readings import Stage
+from supervisor.core.rules.standstill import diagnosis_of
+from supervisor.core.watched import Watched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +31,7 @@ class StartTimeout:
 
     name: ClassVar[str] = "start_timeout"
     enabled: bool = True
-    act: bool = True
+    act: Act = True
     setup_limit_s: float = 1800.0
     warmup_limit_s: float = 600.0
 
@@ -39,7 +44,7 @@ class StartTimeout:
         limit_s = self._limit_s(history.stage)
         if limit_s is None:
             return None
-        waited_s = history.now.seconds_since(_began(history))
+        waited_s = history.known_until.seconds_since(_began(history))
         if waited_s < limit_s:
             return None
         stage = history.stage.value if history.stage else "unknown"
@@ -49,6 +54,7 @@ class StartTimeout:
             at=history.now,
             message=f"no first step after {waited_s:.0f} s in stage {stage} (limit {limit_s:.0f} s)"
             + (f", last output: {history.last_line[:200]}" if history.last_line else ""),
+            diagnosis=diagnosis_of(history),
         )
 
     def _limit_s(self, stage: Stage | None) -> float | None:
@@ -56,10 +62,21 @@ class StartTimeout:
             case Stage.SETUP | Stage.VALIDATE | None:
                 # Some frameworks try a validation before the first step; it may load as much as setup does.
                 return self.setup_limit_s
-            case Stage.WARMUP | Stage.STEP | Stage.CHECKPOINT:
+            case Stage.WARMUP | Stage.STEP | Stage.CHECKPOINT | Stage.DATA_WAIT | Stage.COMPILE:
                 return self.warmup_limit_s
             case Stage.ENDED:
                 return None
+
+    def watch(self, history: History) -> Watched | None:
+        """Return how long the start has taken, and how long it may."""
+        limit_s = self._limit_s(history.stage)
+        stage = history.stage.value if history.stage else "unknown"
+        what = f"no first step, in stage {stage}"
+        if history.over or history.train_ended or not history.starting or not history.hooked or limit_s is None:
+            why = "it has begun" if not history.starting else "its steps are not seen"
+            return Watched(rule=self.name, what=what, unit="s", not_watched=why)
+        waited_s = history.known_until.seconds_since(_began(history))
+        return Watched(rule=self.name, what=what, unit="s", now=waited_s, limit=limit_s)
 
     def _silent(self, history: History) -> RedFlag | None:
         silent_s = history.now.seconds_since(history.output_at or history.launched_at)

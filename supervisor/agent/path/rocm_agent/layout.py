@@ -24,6 +24,8 @@ ANSWER_OFFSET = 192
 ANSWER = struct.Struct("<II")
 STAGE_OFFSET = 256
 STAGE = struct.Struct("<Iiq")
+ASIDE_OFFSET = 320
+ASIDE = struct.Struct("<Iiq")
 
 COMMAND_SAVE = 1
 COMMAND_SAVE_AND_STOP = 2
@@ -33,6 +35,8 @@ ANSWER_CANNOT = 3
 
 STAGES = ("unknown", "setup", "warmup", "step", "validate", "checkpoint", "ended")
 SETUP, WARMUP, STEP, VALIDATE, CHECKPOINT, ENDED = range(1, 7)
+ASIDES = ("", "data_wait", "compile")
+DATA_WAIT, COMPILE = 1, 2
 
 RECORD = struct.Struct("<QqqiIdfffqI")
 CHECK_XOR = 0xA5A5A5A5
@@ -42,3 +46,4 @@ KNOWN_LR = 4
 KNOWN_GRAD_NORM = 8
 KNOWN_DATA_WAIT = 16
 KNOWN_GPU_MEMORY = 32
+KNOWN_SKIPPED = 64

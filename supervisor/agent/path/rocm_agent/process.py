@@ -27,6 +27,7 @@ def start(folder: str) -> None:
         lambda: finder.install(
             {
                 "torch": _torch_imported,
+                "torch._dynamo.callback": _compiler_imported,
                 "ultralytics.engine.trainer": _trainer_imported,
                 "ultralytics.engine.validator": _validator_imported,
             }
@@ -60,6 +61,12 @@ def _torch_imported(torch: ModuleType) -> None:
         _avoid_miopen(torch)
         if not _is_helper():
             events.write("patched", conv2d=algorithm, torch=str(torch.__version__))
+
+
+def _compiler_imported(module: ModuleType) -> None:
+    from . import torch_hook
+
+    torch_hook.watch_compiler(module)
 
 
 def _avoid_miopen(torch: ModuleType) -> None:

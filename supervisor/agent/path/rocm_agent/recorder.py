@@ -84,6 +84,8 @@ class Recorder:
         self._memory, self._lock, self._capacity = memory, lock, capacity
         self._head = at.HEAD.unpack_from(memory, at.HEAD_OFFSET)[0]
         self._stage = 0  # what an earlier process left in the header is overwritten by the first stage of this one
+        self._aside, self._whole = 0, False
+        at.ASIDE.pack_into(memory, at.ASIDE_OFFSET, 0, 0, 0)
         answer, number = at.ANSWER.unpack_from(memory, at.ANSWER_OFFSET)
         # A command that a dead process began to serve is still to be served.
         self._answered = number if answer in (at.ANSWER_SAVED, at.ANSWER_CANNOT) else None
@@ -98,8 +100,9 @@ class Recorder:
         grad_norm: Optional[float] = None,
         data_wait_s: Optional[float] = None,
         gpu_memory_bytes: Optional[int] = None,
+        skipped: int = 0,
     ) -> None:
-        """Write one step; None is unknown, NaN is NaN."""
+        """Write one step, which then is over; None is unknown, NaN is NaN."""
         known = (
             (epoch is not None)
             | (loss is not None) << 1
@@ -107,6 +110,7 @@ class Recorder:
             | (grad_norm is not None) << 3
             | (data_wait_s is not None) << 4
             | (gpu_memory_bytes is not None) << 5
+            | bool(skipped) << 6
         )
         try:
             self._write(
@@ -156,6 +160,26 @@ class Recorder:
         if number != self._stage:
             self._stage = number
             at.STAGE.pack_into(self._memory, at.STAGE_OFFSET, number, 0, monotonic_ns())
+
+    @property
+    def aside(self) -> int:
+        """What keeps the present step from computing: waiting for its batch, compiling, or 0 for nothing."""
+        return self._aside
+
+    @aside.setter
+    def aside(self, number: int) -> None:
+        if number != self._aside:
+            self._aside = number
+            self._tell_aside()
+
+    def tells_whole(self, *, whole: bool) -> None:
+        """Say whether every stage is told, kernels for a new shape of batches among them."""
+        if whole != self._whole:
+            self._whole = whole
+            self._tell_aside()
+
+    def _tell_aside(self) -> None:
+        at.ASIDE.pack_into(self._memory, at.ASIDE_OFFSET, self._aside, self._whole, monotonic_ns())
 
     def command(self, unpack=at.COMMAND.unpack_from) -> Optional[Tuple[int, int]]:
         """Return (command, its id) while one is unanswered; read at every step boundary."""

@@ -42,18 +42,24 @@ def step(loss: Any = None, step: Optional[int] = None, epoch: Optional[int] = No
     _last_step = _last_step + 1 if step is None else int(step)
     loss_now = _late(loss) if hasattr(loss, "is_cuda") else number(loss)
     recorder.record(_last_step, epoch, loss_now, number(lr), None, None, _memory_bytes())
-    recorder.stage = layout.STEP
+    recorder.stage, recorder.aside = layout.STEP, 0
     save_command.refuse_unheard(recorder)
 
 
 @fenced
 def stage(name: str) -> None:
-    """Say where the training stands: setup, warmup, step, validate, checkpoint or ended."""
+    """Say where the training stands: setup, warmup, step, data_wait, compile, validate, checkpoint or ended.
+
+    `data_wait` and `compile` lie inside a step and end with it.
+    """
     recorder = claim.take(claim.EXPLICIT)
     if recorder is not None:
-        from .layout import STAGES
+        from .layout import ASIDES, STAGES
 
-        recorder.stage = STAGES.index(name)
+        if name in ASIDES:
+            recorder.aside = ASIDES.index(name)
+        else:
+            recorder.stage, recorder.aside = STAGES.index(name), 0
 
 
 @fenced

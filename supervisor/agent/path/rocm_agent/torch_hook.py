@@ -7,6 +7,7 @@ leader has fallen silent. Hooks that know more (ultralytics', the script's own c
 from __future__ import annotations
 
 import inspect
+import threading
 import weakref
 from functools import update_wrapper, wraps
 from time import monotonic_ns
@@ -15,9 +16,10 @@ from typing import Any, Callable, Optional
 
 from . import claim, precision, save_command, workers
 from .fence import failed, fenced
-from .layout import STEP, VALIDATE
+from .layout import CHECKPOINT, COMPILE, DATA_WAIT, STEP, VALIDATE
 from .recorder import Recorder
 from .scalars import GpuMemory, LateScalars, is_scalar, number
+from .shapes import Shapes
 
 SILENT_STEPS = 50
 SILENT_NS = 20_000_000_000
@@ -30,7 +32,9 @@ class Watch:
 
     def __init__(self, torch: Any) -> None:
         self.stepping = False
-        self.steps_seen = 0
+        self.steps_called = 0
+        self.skipped = False
+        self.shapes = Shapes(whole=False)
         self.grad_norm: Any = None
         self.wait_ns = 0
         self._loss: Any = None
@@ -55,8 +59,7 @@ class Watch:
             self._loss = self._unscaled if self._scaled() is tensor else tensor.detach()
 
     def counted(self, recorder: Recorder, optimizer: Any) -> None:
-        """An optimizer has stepped, by itself and not within another's step."""
-        self.steps_seen += 1
+        """An optimizer has stepped, by itself and not within another's step, or its scaler has skipped that."""
         if not self._leads(optimizer):
             return
         self._step = self._step + 1 if self._step else _steps_made(optimizer)
@@ -66,8 +69,9 @@ class Watch:
         self._loss = self._unscaled = self.grad_norm = None
         self.wait_ns = 0
         lr = number(optimizer.param_groups[0].get("lr"))
-        recorder.record(self._step, None, loss, lr, grad_norm, wait_s, self._memory.read())
-        recorder.stage = STEP
+        skipped, self.skipped = self.skipped, False
+        recorder.record(self._step, None, loss, lr, grad_norm, wait_s, self._memory.read(), skipped)
+        recorder.stage, recorder.aside = STEP, 0
         save_command.refuse_unheard(recorder)
 
     def _leads(self, optimizer: Any) -> bool:
@@ -90,6 +94,7 @@ def install(torch: Any) -> None:
     _watch_scalers(torch, watch)
     _watch_clipping(torch, watch)
     _watch_loaders(torch, watch)
+    _watch_saving(torch)
     fenced(workers.install)(torch)
     fenced(watch.precision.begin)(torch)
 
@@ -100,6 +105,29 @@ def take_grad_norm() -> Any:
         return None
     norm, _watch.grad_norm = _watch.grad_norm, None
     return norm
+
+
+def take_skipped() -> bool:
+    """Whether a scaler has skipped a step since this was last asked."""
+    if _watch is None:
+        return False
+    skipped, _watch.skipped = _watch.skipped, False
+    return skipped
+
+
+def watch_compiler(module: ModuleType) -> None:
+    """Say when torch.compile compiles; `module` is torch._dynamo.callback, which torch has since 2.3.
+
+    The step that it happens in stays one of compiling: what was made is tuned when it first runs.
+    """
+    module.callback_handler.register_start_callback(lambda *_: _compiling())
+
+
+@fenced
+def _compiling() -> None:
+    recorder = claim.holding()
+    if recorder is not None and recorder.stage == STEP:
+        recorder.aside = COMPILE
 
 
 def _watch_optimizers(torch: Any, watch: Watch) -> None:
@@ -126,6 +154,7 @@ def _watched(step: Callable[..., Any], watch: Watch, compiling: Callable[[], boo
     def watched_step(self: Any, *args: Any, **kwargs: Any) -> Any:
         if compiling():
             return bare(self, *args, **kwargs)
+        watch.steps_called += 1
         recorder = None if watch.stepping else _claimed()
         if recorder is None:
             return step(self, *args, **kwargs)
@@ -175,9 +204,10 @@ def _watch_skipping(kind: Any, watch: Watch) -> None:
 
     @wraps(original)
     def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        before = watch.steps_seen
+        before = watch.steps_called
         result = original(self, optimizer, *args, **kwargs)
-        if watch.steps_seen == before:
+        if watch.steps_called == before:
+            watch.skipped = True
             _skipped(watch, optimizer)
         return result
 
@@ -230,12 +260,68 @@ def _watch_loaders(torch: Any, watch: Watch) -> None:
             return original(self)
         workers.drawn(self)
         began = monotonic_ns()
+        recorder = _step_waits()
         try:
-            return original(self)
+            batch = original(self)
         finally:
             watch.wait_ns += monotonic_ns() - began
+            if recorder is not None:
+                recorder.aside = 0
+        if recorder is not None:
+            saw_batch(batch, recorder)
+        return batch
 
+    saw_batch = fenced(watch.shapes.saw)
     kind.__next__ = __next__
+    _watch_worker_start(torch.utils.data.DataLoader)
+
+
+def _watch_worker_start(kind: Any) -> None:
+    """Say that the training waits from the start of the workers on, which may take longer than many batches."""
+    original = kind.__iter__
+
+    @wraps(original)
+    def __iter__(self: Any) -> Any:  # noqa: N807 - it takes that method's place
+        _step_waits()
+        return original(self)
+
+    kind.__iter__ = __iter__
+
+
+def _watch_saving(torch: Any) -> None:
+    """Call it a checkpoint while a training that steps saves something."""
+    original = torch.save
+
+    @wraps(original)
+    def save(*args: Any, **kwargs: Any) -> Any:
+        recorder = _saving()
+        if recorder is None:
+            return original(*args, **kwargs)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            recorder.stage = STEP
+
+    torch.save = save
+
+
+@fenced
+def _saving() -> Optional[Recorder]:
+    recorder = claim.holding()
+    if recorder is None or not claim.speaks(claim.GENERIC) or recorder.stage != STEP:
+        return None
+    recorder.stage, recorder.aside = CHECKPOINT, 0
+    return recorder
+
+
+@fenced
+def _step_waits() -> Optional[Recorder]:
+    """Say that the training waits for a batch; a thread that fetches ahead of it keeps nobody waiting."""
+    recorder = claim.holding()
+    if recorder is None or not claim.speaks(claim.GENERIC) or threading.current_thread() is not threading.main_thread():
+        return None
+    recorder.aside = DATA_WAIT
+    return recorder
 
 
 @fenced

@@ -16,11 +16,12 @@ from types import ModuleType
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from . import claim, events, save_request, torch_hook
-from .fence import failed
-from .layout import CHECKPOINT, ENDED, SETUP, STEP, VALIDATE, WARMUP
+from .fence import failed, fenced
+from .layout import CHECKPOINT, DATA_WAIT, ENDED, SETUP, STEP, VALIDATE, WARMUP
 from .recorder import Recorder
 from .save_command import end_if_asked
 from .scalars import GpuMemory, number
+from .shapes import Shapes
 
 _run: Optional[Run] = None
 
@@ -36,6 +37,7 @@ class Run:
         self.batches = 0
         """Batches made of the present epoch."""
         self.step = 0
+        self.shapes = Shapes(whole=True)
         self.final = False
         """Whether the epochs are over and only the best checkpoint is validated."""
         self._last_end_ns = 0
@@ -53,6 +55,7 @@ class Run:
         """The loaders are made and a resume is done."""
         self.batches_per_epoch = len(trainer.train_loader)
         self.changed_files(trainer)
+        _watch_shapes(type(trainer))
         recorder.stage = WARMUP
         events.write(
             "plan",
@@ -63,6 +66,10 @@ class Run:
             batches_per_epoch=self.batches_per_epoch,
             save_dir=os.path.abspath(str(trainer.save_dir)),
             device=str(trainer.device),
+            model=_model_name(trainer.model),
+            batch=getattr(trainer, "batch_size", None),
+            image_size=getattr(trainer.args, "imgsz", None),
+            torch=_torch_version(),
         )
         _tell_precision(trainer)
 
@@ -73,10 +80,12 @@ class Run:
         self._last_end_ns = monotonic_ns()
         if recorder.stage != WARMUP:
             recorder.stage = STEP
+        recorder.aside = DATA_WAIT
 
     def batch_starts(self, trainer: Any, recorder: Recorder) -> None:
         """The loader has delivered."""
         self._wait_s = (monotonic_ns() - self._last_end_ns) / 1e9
+        recorder.aside = 0
 
     def batch_ends(self, trainer: Any, recorder: Recorder) -> None:
         """Record the step."""
@@ -89,19 +98,21 @@ class Run:
         )
         lr = trainer.optimizer.param_groups[0]["lr"]
         memory = None if self._memory is None else self._memory.read()
-        recorder.record(self.step, epoch, loss, lr, grad_norm, self._wait_s, memory)
-        recorder.stage = STEP
+        recorder.record(self.step, epoch, loss, lr, grad_norm, self._wait_s, memory, torch_hook.take_skipped())
+        recorder.stage, recorder.aside = STEP, 0
 
     def batch_is_over(self, trainer: Any, recorder: Recorder) -> Optional[Tuple[int, int]]:
         """Serve a command; return it where the process is to end now."""
         command = recorder.command()
         ending = None if command is None else save_request.serve(trainer, self, recorder, command)
         self._last_end_ns = monotonic_ns()
+        if recorder.stage == STEP:
+            recorder.aside = DATA_WAIT
         return ending
 
     def epoch_ends(self, trainer: Any, recorder: Recorder) -> None:
         """Only validation and saving are left of it."""
-        recorder.stage = VALIDATE
+        recorder.stage, recorder.aside = VALIDATE, 0
 
     def model_is_saved(self, trainer: Any, recorder: Recorder) -> None:
         """Report which checkpoints this call has rewritten."""
@@ -113,7 +124,7 @@ class Run:
     def fit_epoch_ends(self, trainer: Any, recorder: Recorder) -> None:
         """Validation and saving are over; after the last epoch it is said once more of the best checkpoint."""
         if not self.final:
-            recorder.stage = STEP
+            recorder.stage, recorder.aside = STEP, DATA_WAIT
             if claim.rank == 0:
                 self._tell_epoch(trainer)
 
@@ -131,7 +142,7 @@ class Run:
     def train_ends(self, trainer: Any, recorder: Recorder) -> None:
         """Everything is done."""
         events.write("train_end", epoch=trainer.epoch, step=self.step)
-        recorder.stage = ENDED
+        recorder.stage, recorder.aside = ENDED, 0
 
     def changed_files(self, trainer: Any) -> List[str]:
         """Return the checkpoints that are new or rewritten since the last call, by their inode, time and size."""
@@ -206,6 +217,29 @@ def _with_moments(original: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return run_callbacks
+
+
+def _watch_shapes(kind: Any) -> None:
+    """Have each batch looked at once it has its final size: some trainings scale it after the loader."""
+    original = kind.preprocess_batch
+    if hasattr(original, "_watched_by_rocm_agent"):
+        return
+
+    @wraps(original)
+    def preprocess_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
+        batch = original(self, *args, **kwargs)
+        _saw_batch(self, batch)
+        return batch
+
+    preprocess_batch._watched_by_rocm_agent = True
+    kind.preprocess_batch = preprocess_batch
+
+
+@fenced
+def _saw_batch(trainer: Any, batch: Any) -> None:
+    run, recorder = _run, claim.holding()
+    if run is not None and recorder is not None and run.trainer is trainer:
+        run.shapes.saw(batch, recorder)
 
 
 def _in_stage(original: Callable[..., Any], stage: int, *, final: bool = False) -> Callable[..., Any]:
@@ -298,6 +332,19 @@ def _memory_of(trainer: Any) -> Optional[GpuMemory]:
     import torch
 
     return GpuMemory(torch)
+
+
+def _model_name(model: Any) -> Optional[str]:
+    """Return what the model was built from, which a resumed one still knows."""
+    described = getattr(getattr(model, "module", model), "yaml", None)
+    name = described.get("yaml_file") if isinstance(described, dict) else None
+    return None if name is None else os.path.basename(str(name))
+
+
+def _torch_version() -> str:
+    import torch
+
+    return str(torch.__version__)
 
 
 def _version() -> Optional[str]:

@@ -1,0 +1,87 @@
+"""Non-finite gradients: the norm is NaN or infinite while the loss is a number. It judges no norm by its size.
+
+What is proof. Under automatic mixed precision some are healthy: the scaler tries a scale that is too large, skips the
+step and halves it. More than `tolerated` of them within `window_steps` are told. `run_steps` of them in a row are
+a training that learns nothing any more, whatever its loss says: nothing but skipped or spoilt steps, and it acts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
+from supervisor.core.history import History
+from supervisor.core.readings import StepRecord
+from supervisor.core.rules.non_finite_loss import spoilt, window
+from supervisor.core.watched import Watched
+
+_DIAGNOSIS = Diagnosis(
+    ruled_out=("a scaler in search of its scale: that takes a handful of steps, and then they are finite",),
+    causes=(
+        "the scaler's scale has fallen to where every step is skipped, or the weights are spoilt (torch.amp's manual)",
+        "a learning rate too high (ultralytics#17282), or half precision that overflows on this card",
+    ),
+    advice=("amp=False, or a lower learning rate, from the newest checkpoint before the first of them",),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NonFiniteGrad:
+    """More than `tolerated` norms within `window_steps` are told, `run_steps` of them in a row act."""
+
+    name: ClassVar[str] = "non_finite_grad"
+    enabled: bool = True
+    act: Act = True
+    tolerated: int = 20
+    window_steps: int = 1000
+    run_steps: int = 200
+
+    def check(self, history: History) -> RedFlag | None:
+        """Flag gradients that are no numbers; losses that are none belong to `non_finite_loss`."""
+        found = window(history, self.window_steps, _only_gradient)
+        if len(found) <= self.tolerated:
+            return None
+        run = _run(found, history)
+        if len(run) >= self.run_steps:
+            return self._flag(
+                history, run, f"{len(run)} gradient norms in a row are not finite, the loss is", sure=True
+            )
+        message = f"{len(found)} gradient norms within {self.window_steps} steps are not finite, the loss is"
+        return self._flag(history, found, f"{message} (tolerated: {self.tolerated})", sure=False)
+
+    def watch(self, history: History) -> Watched | None:
+        """Return how many gradients in a row are no numbers."""
+        run = _run(window(history, self.window_steps, _only_gradient), history)
+        what = "gradient norms in a row that are not finite"
+        if not history.steps or history.steps[-1].grad_norm is None:
+            return Watched(rule=self.name, what=what, unit="steps", not_watched="the training tells no gradient norm")
+        return Watched(rule=self.name, what=what, unit="steps", now=len(run), limit=self.run_steps)
+
+    def _flag(self, history: History, found: tuple[StepRecord, ...], message: str, *, sure: bool) -> RedFlag:
+        first = found[0]
+        return RedFlag(
+            rule=self.name,
+            severity=Severity.acting(act=self.act if sure else False),
+            at=history.now,
+            message=message,
+            since=first.at if sure else None,
+            since_step=first.step if sure else None,
+            diagnosis=_DIAGNOSIS,
+        )
+
+
+def _only_gradient(record: StepRecord) -> bool:
+    return spoilt(record.grad_norm) and not spoilt(record.loss)
+
+
+def _run(found: tuple[StepRecord, ...], history: History) -> tuple[StepRecord, ...]:
+    """Return the newest of them that stand side by side, up to the last step."""
+    wanted = history.steps[-1].step if history.steps else 0
+    run: list[StepRecord] = []
+    for record in reversed(found):
+        if record.step != wanted:
+            break
+        run.append(record)
+        wanted -= 1
+    return tuple(reversed(run))

@@ -1,0 +1,117 @@
+"""What may be behind a training that makes no step, in words, by what cards and processes showed; it flags nothing.
+
+Sources in brackets are public threads, and the owner's own log of November 2025 (research of this project).
+"""
+
+from __future__ import annotations
+
+from supervisor.core.flags import Diagnosis
+from supervisor.core.history import History
+from supervisor.core.miopen import miopen_fails
+from supervisor.core.moments import Moment
+from supervisor.core.readings import Stage
+from supervisor.core.series import FRESH_S
+
+BUSY_PERCENT = 90.0
+IDLE_PERCENT = 1.0
+MEMORY_GASPS_PERCENT = 20.0
+"""Share of time in which some process waits for memory, beyond which no pause proves anything."""
+
+_SPINNING = "a kernel that never ends, or a queue that the driver lost (owner's log, 14 and 15 November; ROCm#2533)"
+_SEARCH = "MIOpen searches for a kernel and finds none that works on this card (ROCm/MIOpen#1995)"
+_LOADER = (
+    "the data loader is stuck: a dead or deadlocked worker, storage that does not answer (ultralytics#20415: freezes "
+    "at random epochs, GPU at 0 %)"
+)
+_USERPTR = (
+    "pinned memory of forked loader workers keeps the driver busy: `amdgpu_amdkfd_restore_userptr_worker hogged CPU` "
+    "in the kernel's log (owner's log, 14 November)"
+)
+_DRIVER = "it waits in the kernel, most likely in the GPU's driver: signals do not reach it (ROCm#2533)"
+_DEADLOCK = "threads or ranks wait for one another (NCCL#1730: a collective hangs and every rank reports well)"
+
+
+def diagnosis_of(history: History) -> Diagnosis:
+    """Return what a standstill is not, what it may be, and what the owner could do."""
+    since = history.quiet_since() or history.launched_at
+    busy = _busy_percent(history, since)
+    waiting = _in_kernel(history, since)
+    return Diagnosis(
+        ruled_out=tuple(_ruled_out(history, busy)),
+        causes=tuple(_causes(history, busy, waiting=waiting)),
+        advice=tuple(_advice(history, busy, waiting=waiting)),
+    )
+
+
+def _ruled_out(history: History, busy: float | None) -> list[str]:
+    found = []
+    if history.stage is Stage.STEP and history.whole:
+        found.append("validation, checkpoint, wait for data, kernels for a new shape: the agent tells of each of them")
+    if history.exit is None and history.exception is None:
+        found.append("a crash: the process is there and has raised nothing")
+    if not history.kernel:
+        found.append("a fault that the kernel saw: its log says nothing of a card in use since the launch")
+    if busy is not None and busy <= IDLE_PERCENT:
+        found.append(f"a kernel under way: the GPU is {busy:.0f} % busy")
+    return found
+
+
+def _causes(history: History, busy: float | None, *, waiting: bool) -> list[str]:
+    if waiting:
+        return [_DRIVER, _SPINNING]
+    if history.stage is Stage.DATA_WAIT:
+        return [_LOADER, _USERPTR]
+    if busy is not None and busy >= BUSY_PERCENT:
+        search = _unpatched(history) and (history.starting or not history.whole or history.stage is Stage.COMPILE)
+        return [_SEARCH, _SPINNING] if search else [_SPINNING, _USERPTR]
+    return [_LOADER, _DEADLOCK, _SPINNING]
+
+
+def _advice(history: History, busy: float | None, *, waiting: bool) -> list[str]:
+    advice = ["the stacks of every process are in the evidence: `supervisorctl show` names the folder"]
+    if waiting:
+        advice.append("if SIGKILL does not end it, only a reset of the card or a reboot does")
+    if busy is not None and busy >= BUSY_PERCENT and _unpatched(history):
+        advice.append('conv2d = "planned" computes convolutions without MIOpen')
+    if busy is None or busy < BUSY_PERCENT or history.stage is Stage.DATA_WAIT:
+        advice.append("workers=0 takes the loader's processes out of the question")
+    return advice
+
+
+def _unpatched(history: History) -> bool:
+    """Whether MIOpen may be searching: a card that it may run on, and a Conv2d that was not replaced."""
+    newest = [readings[-1] for readings in history.readings_by_gpu().values() if readings]
+    amd = any(one.gfx_version is None or one.gfx_version.startswith("gfx") for one in newest)
+    return bool(newest) and amd and not history.patched
+
+
+def machine_gasps(history: History) -> bool:
+    """Whether the machine waits for memory so much that everything on it may stand still for a while."""
+    newest = history.host[-1] if history.host else None
+    if newest is None or history.now.seconds_since(newest.at) > FRESH_S:
+        return False
+    return (newest.memory_stall_percent or 0.0) >= MEMORY_GASPS_PERCENT
+
+
+def miopen_known_to_fail(history: History) -> bool:
+    """Whether a card of the job is one on which MIOpen is known not to work, and Conv2d was not replaced."""
+    newest = [readings[-1] for readings in history.readings_by_gpu().values() if readings]
+    return not history.patched and any(one.gfx_version and miopen_fails(one.gfx_version) for one in newest)
+
+
+def _busy_percent(history: History, since: Moment) -> float | None:
+    """Return the mean use of the job's busiest card since a moment; None where no reading tells."""
+    means = []
+    for readings in history.readings_by_gpu().values():
+        known = [
+            one.gpu_busy_percent
+            for one in list(readings)[-60:]
+            if one.gpu_busy_percent is not None and one.at.seconds_since(since) >= 0
+        ]
+        means += [sum(known) / len(known)] if known else []
+    return max(means, default=None)
+
+
+def _in_kernel(history: History, since: Moment) -> bool:
+    newest = [one for one in list(history.processes)[-3:] if one.at.seconds_since(since) >= 0]
+    return bool(newest) and all(one.uninterruptible_pids for one in newest)

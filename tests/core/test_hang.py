@@ -1,0 +1,69 @@
+"""Hang: a process waits in the kernel and no step is made; either alone is no hang."""
+
+from __future__ import annotations
+
+from supervisor.core.flags import Severity
+from supervisor.core.readings import Stage
+from supervisor.core.rules.hang import Hang
+
+from .stories import Story, story
+
+
+def stepping() -> Story:
+    return story().training(100).stage(Stage.STEP, whole=True)
+
+
+def test_a_process_that_waits_in_the_kernel_without_a_step_is_a_hang() -> None:
+    flag = stepping().tree(30, stuck=(4242,)).check(Hang())
+    assert flag is not None
+    assert flag.severity is Severity.CRITICAL
+    assert flag.message.startswith("process 4242 waits in the kernel (state D) for 30 s")
+    assert flag.diagnosis is not None
+    assert "driver" in flag.diagnosis.causes[0]
+
+
+def test_one_second_short_of_it_is_none() -> None:
+    assert stepping().tree(29, stuck=(4242,)).check(Hang()) is None
+
+
+def test_a_reading_without_it_interrupts_the_wait() -> None:
+    assert stepping().tree(20, stuck=(4242,)).tree(0, stuck=()).tree(20, stuck=(4242,)).check(Hang()) is None
+
+
+def test_a_step_interrupts_it() -> None:
+    assert stepping().tree(20, stuck=(4242,)).steps(101, 101).tree(20, stuck=(4242,)).check(Hang()) is None
+
+
+def test_different_processes_that_take_turns_read_a_disk() -> None:
+    told = stepping()
+    for number in range(40):
+        told.tree(stuck=(5000 + number % 4,)).silence(1)
+    assert told.check(Hang()) is None
+
+
+def test_a_silent_sensor_is_no_hang() -> None:
+    told = stepping().silence(300)
+    assert told.check(Hang()) is None
+    watched = Hang().watch(told.history)
+    assert watched is not None
+    assert watched.not_watched == "no reading of its processes"
+    assert stepping().tree(20, stuck=(4242,)).silence(90).tree(20, stuck=(4242,)).check(Hang()) is None
+
+
+def test_where_it_may_read_or_write_for_long_it_is_told() -> None:
+    for stage in (Stage.DATA_WAIT, Stage.CHECKPOINT, Stage.VALIDATE):
+        flag = stepping().stage(stage, whole=True).tree(60, stuck=(4242,)).check(Hang())
+        assert flag is not None
+        assert flag.severity is Severity.WARNING
+
+
+def test_where_not_every_stage_is_told_it_is_told() -> None:
+    flag = story().training(100).tree(60, stuck=(4242,)).check(Hang())
+    assert flag is not None
+    assert flag.severity is Severity.WARNING
+
+
+def test_act_off_tells_only() -> None:
+    flag = stepping().tree(30, stuck=(4242,)).check(Hang(act=False))
+    assert flag is not None
+    assert flag.severity is Severity.WARNING

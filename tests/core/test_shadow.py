@@ -1,0 +1,92 @@
+"""A rule in shadow concludes as ever; what it would have acted on is noted once a trouble and touches nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.core import decisions as de
+from supervisor.core import events as ev
+from supervisor.core.decide import judge, worst
+from supervisor.core.flags import Act, Severity
+from supervisor.core.job import Phase
+from supervisor.core.readings import Stage
+from supervisor.core.rules.crash import Crash
+from supervisor.core.rules.non_finite_loss import NonFiniteLoss
+from supervisor.core.rules.stall import Stall
+from supervisor.core.watched import Watched
+
+from .stories import NAN, START, life, story
+
+
+def test_what_would_have_stopped_the_job_is_noted_once_while_it_stands() -> None:
+    told = life([Stall(act="shadow")]).training()
+    told.told()
+    told.silence(60).silence(60).silence(60)
+    assert told.told() == ["Note"]
+    assert told.phase() is Phase.RUNNING
+    assert told.job.incident is None
+
+
+def test_a_trouble_that_comes_back_is_noted_again() -> None:
+    told = life([Stall(act="shadow")]).training(100).silence(61).steps(101, 102).silence(61)
+    assert told.told().count("Note") == 2
+    assert told.job.shadows_noted == 2
+
+
+def test_another_rule_acts_beside_it_and_owes_it_nothing() -> None:
+    told = life([NonFiniteLoss(act="shadow"), Stall()]).training(100)
+    told.steps(101, 103, loss=NAN).silence(60)
+    decision = told.last
+    assert isinstance(decision, de.Stop)
+    assert decision.flag is not None
+    assert decision.flag.rule == "stall"
+    assert decision.flag.since is None
+
+
+def test_warnings_of_a_rule_in_shadow_are_told_as_ever() -> None:
+    told = life([NonFiniteLoss(act="shadow")]).training(100)
+    told.told()
+    told.steps(101, 101, loss=NAN)
+    assert told.told() == ["Warn"]
+
+
+def test_a_crash_in_shadow_is_noted_and_not_retried() -> None:
+    told = life([Crash(act="shadow")]).training(100)
+    told.told()
+    told.exits(1)
+    assert told.told() == ["Note", "GiveUp"]
+
+
+def test_the_next_attempt_notes_its_own_troubles() -> None:
+    told = life([Stall(act="shadow"), Crash()]).training().silence(61).exits(signal=9).looks()
+    told.training().silence(61)
+    assert told.told().count("Note") == 2
+
+
+def test_the_mark_is_judges_own_and_worst_overlooks_it() -> None:
+    told = story().training().silence(60)
+    (flag,) = judge([Stall(act="shadow")], told.history)
+    assert (flag.severity, flag.shadow) == (Severity.CRITICAL, True)
+    assert worst([flag]) is None
+    (flag,) = judge([Stall()], told.history)
+    assert not flag.shadow
+
+
+@pytest.mark.parametrize(("before", "after", "promoted"), [("shadow", True, 1), ("shadow", False, 0), (False, True, 0)])
+def test_only_leaving_the_shadow_to_act_is_a_promotion(before: Act, after: Act, promoted: int) -> None:
+    changed = ev.RuleChanged(at=START, job="night", rule="stall", before=before, after=after)
+    assert changed.promoted == bool(promoted)
+
+
+def test_every_stage_is_judged_in_shadow_too() -> None:
+    told = life([Stall(act="shadow")]).training().stage(Stage.VALIDATE).silence(3600)
+    assert told.told()[-1] == "Note"
+
+
+def test_how_near_a_limit_is() -> None:
+    assert Watched(rule="stall", what="", now=15, limit=60).share == 0.25
+    assert Watched(rule="stall", what="", now=90, limit=60).share == 1.0
+    assert Watched(rule="disk_low", what="", now=400, limit=100, below=True).share == 0.25
+    assert Watched(rule="disk_low", what="", now=0, limit=100, below=True).share == 1.0
+    assert Watched(rule="stall", what="", now=None, limit=60).share is None
+    assert Watched(rule="stall", what="", now=1, limit=60, not_watched="it ended").share is None
