@@ -106,6 +106,8 @@ class History:
     disks_used: dict[str, Trend] = field(default_factory=dict)
     saved: deque[tuple[Moment, int | None]] = field(default_factory=lambda: deque(maxlen=200))
     """When a checkpoint was saved, and how many steps had been made by then."""
+    saving_step: int | None = None
+    """The last step that had been made when the training last went to save something."""
     saved_unix_s: float | None = None
     """When the newest checkpoint file that was seen was written."""
     proofs: dict[str, deque[Checkpoint]] = field(default_factory=dict)
@@ -249,6 +251,8 @@ class History:
         self.whole = event.whole
         self.stage, self.stage_since = event.stage, event.at
         self.paused = self.paused or event.stage in PAUSING
+        if event.stage is Stage.CHECKPOINT and self.steps:
+            self.saving_step = self.steps[-1].step
         if event.stage in (Stage.SETUP, Stage.WARMUP):
             self.train_ended = False
 
