@@ -40,6 +40,14 @@ class DaemonStatus(Struct, frozen=True, kw_only=True):
     """What keeps it from doing all of its work (database lost, disk full)."""
 
 
+class Criterion(Struct, frozen=True, kw_only=True):
+    """One of the owner's success criteria, of [jobs.NAME.expect]."""
+
+    name: str
+    verdict: Literal["met", "not_met", "unknown"]
+    text: str
+
+
 class WatchedStatus(Struct, frozen=True, kw_only=True):
     """What one rule measures, and how near it is to its limit."""
 
@@ -56,14 +64,6 @@ class WatchedStatus(Struct, frozen=True, kw_only=True):
     """Whether the rule is on probation: it records and never acts."""
     not_watched: str | None = None
     """Why it is not watched now."""
-
-
-class Criterion(Struct, frozen=True, kw_only=True):
-    """One of the owner's success criteria, of [jobs.NAME.expect]."""
-
-    name: str
-    verdict: Literal["met", "not_met", "unknown"]
-    text: str
 
 
 class JobStatus(Struct, frozen=True, kw_only=True):

@@ -30,11 +30,13 @@ def run_of(readings: Iterable[R], holds: Callable[[R], bool | None], now: Moment
     """
     run: list[R] = []
     for reading in _newest_first(readings):
+        later = run[-1].at if run else now
+        if later.seconds_since(reading.at) > FRESH_S:
+            break
         verdict = holds(reading)
         if verdict is None:
             continue
-        later = run[-1].at if run else now
-        if not verdict or later.seconds_since(reading.at) > FRESH_S:
+        if not verdict:
             break
         run.append(reading)
     return tuple(reversed(run))

@@ -265,8 +265,8 @@ def _belongs(event: ev.Event, job: Job) -> bool:
 def _tell(decision: de.Decision) -> None:
     name = type(decision).__name__.lower()
     reason = decision.flag.message if isinstance(decision, de.Warn | de.Note) else decision.reason
-    told = isinstance(decision, de.Warn) and decision.flag.severity is Severity.INFO
-    level = logging.INFO if told or isinstance(decision, de.Launch | de.Finish | de.Note) else logging.WARNING
+    good = isinstance(decision, de.Warn) and decision.flag.severity is Severity.INFO
+    level = logging.INFO if good or isinstance(decision, de.Launch | de.Finish | de.Note) else logging.WARNING
     fields = {"job": decision.job, "attempt": decision.attempt, "reason": reason}
     log.log(level, "decision.%s", name, extra={"fields": fields})
 

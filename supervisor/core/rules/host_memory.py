@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from supervisor.core.flags import Act, RedFlag, Severity
+from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.readings import HostReading, ProcessReading
 from supervisor.core.series import lasted_s, newest_of, run_of
@@ -60,6 +60,7 @@ class HostMemory:
             at=history.now,
             message=f"{available / 1e9:.2f} of {total / 1e9:.2f} GB of memory are left{holder}",
             can_save=True,
+            diagnosis=SHORT,
         )
 
 
@@ -69,10 +70,19 @@ def _below(reading: HostReading, fraction: float) -> bool | None:
 
 
 def _share(history: History, host: HostReading) -> float | None:
-    known = run_of(history.processes, _is_known, history.now)
-    rss = known[-1].rss_bytes if known else None
+    newest = newest_of(history.processes, _is_known, history.now)
+    rss = newest.rss_bytes if newest else None
     return rss / host.memory_total_bytes if rss is not None and host.memory_total_bytes else None
 
 
 def _is_known(reading: ProcessReading) -> bool | None:
     return None if reading.rss_bytes is None else True
+
+
+SHORT = Diagnosis(
+    causes=(
+        "the data set is cached in memory, once or in each loader worker [pytorch/pytorch#13246]",
+        "another program of the machine: what the job holds stands in the message",
+    ),
+    advice=("fewer workers, cache=disk in place of cache=ram; at the end the kernel kills the largest process",),
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from supervisor.core.flags import Act, RedFlag, Severity
+from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.readings import GpuReading
 from supervisor.core.series import lasted_s, newest_of, run_of
@@ -75,6 +75,7 @@ class VramHigh:
             message=f"{reading.gpu}: VRAM at {(used or 0) / 1e9:.2f} GB{share}{how_long}",
             can_save=True,
             subject=reading.gpu,
+            diagnosis=FULL,
         )
 
 
@@ -85,3 +86,16 @@ def _is_known(reading: GpuReading) -> bool:
 def _fraction(reading: GpuReading) -> float | None:
     used, total = reading.memory_used_bytes, reading.memory_total_bytes
     return used / total if used is not None and total else None
+
+
+FULL = Diagnosis(
+    causes=(
+        "the batch or the image size is too large for the card [ultralytics/ultralytics#4679: lower it on a resume]",
+        "another program holds a part of it: supervisorctl gpus shows each card's processes",
+        "it grows: vram_leak and fragmentation tell of that",
+    ),
+    advice=(
+        "a smaller batch or imgsz; with ultralytics both may change on a resume",
+        "amp=True takes about half of it",
+    ),
+)
