@@ -3,7 +3,7 @@
     python tests/bench/judgement.py [--hours 200] [--seed 1]
 
 Everything is played through the real history and rules, at thousands of times real speed. A fault's time is counted
-from when the training stood still, or from the step that was wrong; the daemon adds its looks (0.25 s at most).
+from when the training stood still, or from the step that was wrong; the daemon adds 0.3 s at most.
 """
 
 from __future__ import annotations

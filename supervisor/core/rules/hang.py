@@ -4,8 +4,8 @@ What is proof. A process that waits in the kernel (state D) hears no signal unti
 from a slow disk by two things that must hold together: the same process is found there in every reading for `hold_s`,
 and no step comes, while the agent says that a step is what it is in. It is doubtful in a stage that may read or write
 for long (loading, saving, validating), where not every stage is told, and where the machine swaps: that is told, and
-the doubt ends with the limits of `stall`. That a process which was asked to end did not is no matter of this rule: its
-grace runs out.
+the doubt ends with the limits of `stall`. That its stacks do not change is no witness: a search for kernels sits in
+one call for minutes. That a process which was asked to end did not is no matter of this rule: its grace runs out.
 """
 
 from __future__ import annotations

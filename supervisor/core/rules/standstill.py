@@ -30,6 +30,8 @@ _USERPTR = (
 _DRIVER = "it waits in the kernel, most likely in the GPU's driver: signals do not reach it (ROCm#2533)"
 _DEADLOCK = "threads or ranks wait for one another (NCCL#1730: a collective hangs and every rank reports well)"
 
+_STOPPED = "something has stopped the process: SIGSTOP, a debugger, a freezer of its cgroup"
+
 
 def diagnosis_of(history: History) -> Diagnosis:
     """Return what a standstill is not, what it may be, and what the owner could do."""
@@ -45,7 +47,7 @@ def diagnosis_of(history: History) -> Diagnosis:
 
 def _ruled_out(history: History, busy: float | None) -> list[str]:
     found = []
-    if history.stage is Stage.STEP and history.whole:
+    if _inside_a_step(history):
         found.append("validation, checkpoint, wait for data, kernels for a new shape: the agent tells of each of them")
     if history.exit is None and history.exception is None:
         found.append("a crash: the process is there and has raised nothing")
@@ -64,7 +66,7 @@ def _causes(history: History, busy: float | None, *, waiting: bool) -> list[str]
     if busy is not None and busy >= BUSY_PERCENT:
         search = _unpatched(history) and (history.starting or not history.whole or history.stage is Stage.COMPILE)
         return [_SEARCH, _SPINNING] if search else [_SPINNING, _USERPTR]
-    return [_LOADER, _DEADLOCK, _SPINNING]
+    return [_DEADLOCK, _SPINNING, _STOPPED] if _inside_a_step(history) else [_LOADER, _DEADLOCK, _SPINNING]
 
 
 def _advice(history: History, busy: float | None, *, waiting: bool) -> list[str]:
@@ -73,9 +75,14 @@ def _advice(history: History, busy: float | None, *, waiting: bool) -> list[str]
         advice.append("if SIGKILL does not end it, only a reset of the card or a reboot does")
     if busy is not None and busy >= BUSY_PERCENT and _unpatched(history):
         advice.append('conv2d = "planned" computes convolutions without MIOpen')
-    if busy is None or busy < BUSY_PERCENT or history.stage is Stage.DATA_WAIT:
+    if not _inside_a_step(history) and (busy is None or busy < BUSY_PERCENT):
         advice.append("workers=0 takes the loader's processes out of the question")
     return advice
+
+
+def _inside_a_step(history: History) -> bool:
+    """Whether the agent, which tells of every stage, says that a batch is being computed."""
+    return history.stage is Stage.STEP and history.whole
 
 
 def _unpatched(history: History) -> bool:

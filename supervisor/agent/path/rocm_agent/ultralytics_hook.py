@@ -99,15 +99,14 @@ class Run:
         lr = trainer.optimizer.param_groups[0]["lr"]
         memory = None if self._memory is None else self._memory.read()
         recorder.record(self.step, epoch, loss, lr, grad_norm, self._wait_s, memory, torch_hook.take_skipped())
-        recorder.stage, recorder.aside = STEP, 0
+        # Callbacks of the user come next: what they take is no batch's time either.
+        recorder.stage, recorder.aside = STEP, DATA_WAIT
 
     def batch_is_over(self, trainer: Any, recorder: Recorder) -> Optional[Tuple[int, int]]:
         """Serve a command; return it where the process is to end now."""
         command = recorder.command()
         ending = None if command is None else save_request.serve(trainer, self, recorder, command)
         self._last_end_ns = monotonic_ns()
-        if recorder.stage == STEP:
-            recorder.aside = DATA_WAIT
         return ending
 
     def epoch_ends(self, trainer: Any, recorder: Recorder) -> None:
