@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from supervisor.core.curve import Curve
@@ -98,12 +98,30 @@ def newest_first(checkpoints: Iterable[Checkpoint]) -> tuple[Checkpoint, ...]:
 
 
 def told_once(checkpoints: Iterable[Checkpoint]) -> tuple[Checkpoint, ...]:
-    """Return them without the files of which a generation was taken, newest first: that is the same save."""
+    """Return them without the files of which a generation was taken, newest first: that is the same save.
+
+    A verdict is on a content: what a search found about the file, before a copy was there, holds for the generation.
+    """
     everything = tuple(checkpoints)
-    taken = {(one.source, one.fingerprint.size_bytes, one.fingerprint.modified_ns) for one in everything if one.source}
+    files = {_content(one.path, one): one for one in everything if one.source is None}
+    generations = [one for one in everything if one.source is not None]
+    taken = {_content(one.source or "", one) for one in generations}
     return newest_first(
-        one for one in everything if (one.path, one.fingerprint.size_bytes, one.fingerprint.modified_ns) not in taken
+        [
+            *(one for content, one in files.items() if content not in taken),
+            *(_with_verdict(one, files.get(_content(one.source or "", one))) for one in generations),
+        ]
     )
+
+
+def _content(path: str, one: Checkpoint) -> tuple[str, int, int]:
+    return (path, one.fingerprint.size_bytes, one.fingerprint.modified_ns)
+
+
+def _with_verdict(generation: Checkpoint, file: Checkpoint | None) -> Checkpoint:
+    if file is None or generation.verdict is not None:
+        return generation
+    return replace(generation, verdict=file.verdict, reason=file.reason)
 
 
 def before_trouble(

@@ -111,3 +111,11 @@ def test_a_save_that_was_taken_is_told_once() -> None:
     own, other = saved("/w/last.pt", 10, step=100), saved("/w/last.pt", 20, step=200)
     kept = replace(own, path="/s/000017/last.pt", source="/w/last.pt")
     assert told_once([own, kept, other]) == (other, kept)
+
+
+def test_what_was_found_about_a_file_is_told_of_its_generation_until_that_is_judged_itself() -> None:
+    own = saved("/w/last.pt", 10, step=100, verdict=Verdict.REJECTED, reason="NaN")
+    kept = replace(own, path="/s/000017/last.pt", source="/w/last.pt", verdict=None, reason=None)
+    proven = replace(kept, verdict=Verdict.PROVEN)
+    assert told_once([own, kept]) == (replace(kept, verdict=Verdict.REJECTED, reason="NaN"),)
+    assert told_once([own, proven]) == (proven,)

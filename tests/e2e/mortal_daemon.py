@@ -23,6 +23,7 @@ from supervisor.config.load import load
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.job import Job
+from supervisor.core.limits import Learned
 from supervisor.core.moments import Moment
 from supervisor.daemon import logs
 from supervisor.daemon.assembly import Assembly
@@ -74,6 +75,12 @@ class MortalRecord:
 
     def job(self, before: Job, after: Job, event: ev.Event) -> None:
         self._record.job(before, after, event)
+
+    def learned(self, job: str, setting: str) -> Learned:
+        return self._record.learned(job, setting)
+
+    def keep_learned(self, job: str, setting: str, learned: Learned) -> None:
+        self._record.keep_learned(job, setting, learned)
 
     @contextmanager
     def turn(self, now: Moment) -> Iterator[None]:
