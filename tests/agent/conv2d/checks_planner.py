@@ -123,6 +123,30 @@ def check_winograd_is_no_candidate_where_it_is_switched_off() -> None:
             assert planner.timings == 0, "what was timed holds for those that remain"
 
 
+def check_the_environment_sets_the_limits_and_nonsense_in_it_counts_as_nothing() -> None:
+    before = dict(os.environ)
+    try:
+        for name in [name for name in os.environ if name.startswith(("ROCM_SUPERVISOR", "XDG"))]:
+            del os.environ[name]
+        os.environ["HOME"] = "/tmp"
+        assert limits.from_environment() == limits.Limits(folder="/tmp/.cache/rocm-supervisor/conv2d")
+        os.environ["ROCM_SUPERVISOR_ATTEMPT_DIR"] = "/s/jobs/yolo/7"
+        assert limits.from_environment().folder == "/s/jobs/yolo/conv2d"
+        os.environ.update(
+            ROCM_SUPERVISOR_CONV2D_WORKSPACE_MB="64",
+            ROCM_SUPERVISOR_CONV2D_WINOGRAD="off",
+            ROCM_SUPERVISOR_CONV2D_TUNE_S="0",
+            ROCM_SUPERVISOR_CONV2D_FOLDER="/plans",
+        )
+        assert limits.from_environment() == (64.0, False, 0.0, "/plans")
+        for nonsense in ("", "many", "-1", "nan", "inf"):
+            os.environ["ROCM_SUPERVISOR_CONV2D_TUNE_S"] = nonsense
+            assert limits.from_environment().tune_s == limits.TUNE_S, nonsense
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
 class Flawed(Case):
     """A convolution with three more candidates, none of which is right."""
 
