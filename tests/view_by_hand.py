@@ -11,9 +11,11 @@ from pathlib import Path
 from supervisor.control import types
 from supervisor.control.listen import bind
 from supervisor.control.server import ControlServer
+from supervisor.control.shapes import job_account
 from supervisor.control.tail import tail
 from supervisor.control.view import NoSuchJob, Refused
 from supervisor.core.events import Ask
+from supervisor.core.timeline import Life
 
 DAEMON = types.DaemonStatus(version="0.1.0", pid=4711, uptime_s=93_784.0, state_dir="/s", database="/s/supervisor.db")
 YOLO = types.JobStatus(name="yolo", phase="running", stage="step", attempt=3, pid=5000)
@@ -47,6 +49,7 @@ class FakeView:
     daemon: types.DaemonStatus = DAEMON
     history: list[types.IncidentEntry] = field(default_factory=lambda: [FREEZE])
     saved: list[types.CheckpointEntry] = field(default_factory=list)
+    lives: tuple[Life, ...] = ()
     lines: list[types.DoctorLine] = field(default_factory=list)
     report: types.ReloadReport = field(default_factory=types.ReloadReport)
     refusal: str | None = None
@@ -75,6 +78,10 @@ class FakeView:
     def checkpoints(self, job: str) -> list[types.CheckpointEntry]:
         self._known(job)
         return self.saved
+
+    def account(self, job: str) -> types.JobAccount:
+        self._known(job)
+        return job_account(job, self.lives, 1_763_164_900.0)
 
     def output(self, job: str, after: int | None, attempt: int | None, lines: int) -> types.Output:
         self._known(job)

@@ -13,12 +13,13 @@ from supervisor.config import Settings, check
 from supervisor.config.derive import database_url
 from supervisor.config.read import NAME
 from supervisor.control import types
-from supervisor.control.shapes import checkpoint_entry, incident_entry, story_lines
+from supervisor.control.shapes import checkpoint_entry, incident_entry, job_account, story_lines
 from supervisor.control.tail import tail
 from supervisor.core import folder as fo
 from supervisor.core.checkpoints import newest_first
 from supervisor.store.archive import Archive
 from supervisor.store.errors import ArchiveError
+from supervisor.store.lives import lives
 
 T = TypeVar("T")
 
@@ -44,6 +45,11 @@ def checkpoints(app: App, job: str) -> dict[str, Any]:
     found = _asked(lambda archive: archive.checkpoints(job), app)
     known = [checkpoint_entry(one) for one in newest_first(one.checkpoint for one in found)]
     return _plain(types.Checkpoints(job=job, checkpoints=known))
+
+
+def account(app: App, job: str) -> dict[str, Any]:
+    """Return what GET /v1/jobs/JOB/account would."""
+    return _plain(job_account(job, _asked(lambda archive: lives(archive, job), app), app.now()))
 
 
 def output(app: App, job: str, lines: int) -> dict[str, Any]:

@@ -65,6 +65,9 @@ def _reading(view: View) -> dict[str, Endpoint]:
         job = request.path_params["job"]
         return answer(types.Checkpoints(job=job, checkpoints=list(await asked(view.checkpoints, job))))
 
+    async def account(request: Request) -> Response:
+        return answer(await asked(view.account, request.path_params["job"]))
+
     async def output(request: Request) -> Response:
         after, attempt = whole(request, "after", None, 1 << 62), whole(request, "attempt", None, 1 << 31)
         lines = whole(request, "lines", 100, LINES_AT_ONCE)
@@ -78,6 +81,7 @@ def _reading(view: View) -> dict[str, Endpoint]:
         "/v1/incidents": incidents,
         "/v1/incidents/{id}": incident,
         "/v1/jobs/{job}/checkpoints": checkpoints,
+        "/v1/jobs/{job}/account": account,
         "/v1/jobs/{job}/output": output,
         "/v1/doctor": doctor,
     }

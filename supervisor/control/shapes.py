@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from supervisor.control import types
+from supervisor.core.account import Account, account
 from supervisor.core.checkpoints import Checkpoint
 from supervisor.core.incident import Incident
 from supervisor.core.readings import GpuReading, HostReading
+from supervisor.core.timeline import Life, Use
 from supervisor.store.records import IncidentStory
+
+HOUR_S = 3600.0
 
 
 def incident_entry(incident: Incident) -> types.IncidentEntry:
@@ -45,6 +50,24 @@ def checkpoint_entry(checkpoint: Checkpoint) -> types.CheckpointEntry:
         step=checkpoint.step,
         verdict=None if checkpoint.verdict is None else checkpoint.verdict.value,
         reason=checkpoint.reason,
+    )
+
+
+def job_account(job: str, lives: Sequence[Life], now_unix_s: float) -> types.JobAccount:
+    """Return a job's account as `account` shows it: its whole life and the last hour of it."""
+    return types.JobAccount(
+        job=job, whole=_spent(account(lives, now_unix_s)), last_hour=_spent(account(lives, now_unix_s, HOUR_S))
+    )
+
+
+def _spent(sums: Account) -> types.Spent:
+    return types.Spent(
+        began=sums.began_unix_s,
+        ended=sums.ended_unix_s,
+        ettr=sums.ettr,
+        seconds={use.value: sums.seconds.get(use, 0.0) for use in Use},
+        cost_s=dict(sums.cost_s),
+        troubles=dict(sums.troubles),
     )
 
 

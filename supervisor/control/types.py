@@ -219,6 +219,30 @@ class Checkpoints(Struct, frozen=True, kw_only=True):
     checkpoints: list[CheckpointEntry] = field(default_factory=list)
 
 
+class Spent(Struct, frozen=True, kw_only=True):
+    """Where the time between two moments went."""
+
+    began: float | None = None
+    ended: float | None = None
+    ettr: float | None = None
+    """Effective training time ratio, 0 to 1; null where nobody saw what was done."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """By class: setup, compile, train, data_wait, validate, checkpoint, lost, down, waiting, unseen."""
+    cost_s: dict[str, float] = field(default_factory=dict)
+    """By cause: work lost, time down and the set-up after it."""
+    troubles: dict[str, int] = field(default_factory=dict)
+    """By cause, how often."""
+
+
+class JobAccount(Struct, frozen=True, kw_only=True):
+    """Where every second of a job's life went."""
+
+    schema: int = SCHEMA
+    job: str
+    whole: Spent
+    last_hour: Spent
+
+
 class Output(Struct, frozen=True, kw_only=True):
     """A part of the folded output of a job's newest attempt."""
 
@@ -282,4 +306,6 @@ class Failure(Struct, frozen=True, kw_only=True):
     error: ErrorBody
 
 
-Answer = Status | History | IncidentDetail | Checkpoints | Output | Doctor | Accepted | ReloadReport | Failure
+Answer = (
+    Status | History | IncidentDetail | Checkpoints | JobAccount | Output | Doctor | Accepted | ReloadReport | Failure
+)

@@ -36,6 +36,10 @@ class View(Protocol):
         """Return the checkpoints of a job, the one with the most training first."""
         ...
 
+    def account(self, job: str) -> types.JobAccount:
+        """Return where every second of a job's life went."""
+        ...
+
     def output(self, job: str, after: int | None, attempt: int | None, lines: int) -> types.Output:
         """Return folded output after offset `after` of `attempt`.
 

@@ -42,6 +42,8 @@ from supervisor.store.store import Store
 log = logging.getLogger(__name__)
 
 EVIDENCE_STEPS = 200
+EVIDENCE_STILL_S = 5.0
+"""A training that made no step for so long stands, and its native stacks say where."""
 EVIDENCE_READINGS = 120
 
 
@@ -170,6 +172,8 @@ class Assembly:
             host=list(history.host)[-EVIDENCE_READINGS:],
             configuration=json.dumps(redacted(self.settings), indent=2, default=str),
             checkpoints=[Path(path) for path in dict.fromkeys(one.path for one in known)],
+            stands_still=(quiet := history.quiet_since()) is not None
+            and history.now.seconds_since(quiet) >= EVIDENCE_STILL_S,
         )
 
     def replace_sinks(self, sinks: dict[str, Sink]) -> None:

@@ -8,7 +8,14 @@ from pathlib import Path
 
 from supervisor import __version__
 from supervisor.control import types
-from supervisor.control.shapes import checkpoint_entry, gpu_status, host_status, incident_entry, story_lines
+from supervisor.control.shapes import (
+    checkpoint_entry,
+    gpu_status,
+    host_status,
+    incident_entry,
+    job_account,
+    story_lines,
+)
 from supervisor.control.tail import tail
 from supervisor.control.view import NoSuchJob, Refused
 from supervisor.core import events as ev
@@ -21,6 +28,7 @@ from supervisor.daemon.inbox import Inbox
 from supervisor.daemon.loop import Loop
 from supervisor.daemon.status import job_status
 from supervisor.store.archive import Archive
+from supervisor.store.lives import lives
 
 
 class Newest:
@@ -115,6 +123,11 @@ class DaemonView:
         self._inbox.ask(lambda: self._job(job))
         known = newest_first(one.checkpoint for one in self._archive.checkpoints(job))
         return [checkpoint_entry(one) for one in known]
+
+    def account(self, job: str) -> types.JobAccount:
+        """Return where every second of a job's life went, from the record."""
+        self._inbox.ask(lambda: self._job(job))
+        return job_account(job, lives(self._archive, job), self._clock.now().unix_s)
 
     def output(self, job: str, after: int | None, attempt: int | None, lines: int) -> types.Output:
         """Return a part of the newest attempt's folded output."""

@@ -1,13 +1,15 @@
 """Takes evidence of an attempt before it is killed, whatever state it is in; it interprets nothing and never waits on.
 
 Every part runs in a thread of its own and writes a file of its own: one that hangs in the kernel (the very fault that
-is looked at may do that) costs the others nothing. The environment of a process is never read: secrets live there.
+is looked at may do that) costs the others nothing. Of the environment only what concerns the hardware is kept, and
+text loses the secrets that can be told for some: the bundle is made to be handed on.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import signal
 import threading
@@ -19,7 +21,8 @@ from typing import TypeAlias
 
 from supervisor.core import folder as names
 from supervisor.core.readings import GpuReading, HostReading, StepRecord
-from supervisor.runner import shim
+from supervisor.core.secrets import without_secrets
+from supervisor.runner import outside, shim
 from supervisor.runner.attempt import living_shim
 from supervisor.runner.launcher import Launcher
 from supervisor.runner.shim import Process
@@ -39,6 +42,7 @@ PROC_FILES = ("status", "wchan", "stack", "syscall", "stat", "limits", "cmdline"
 PROC_THREAD_FILES = ("comm", "wchan", "stack", "stat")
 PROC_FILE_LIMIT_BYTES = 16384
 THREADS_LIMIT = 64
+DEBUG_AGENT = "rocm-debug-agent"
 NO_ANSWER = "DTtZX"
 """States in which a process dumps nothing."""
 
@@ -57,6 +61,8 @@ class EvidenceFacts:
     configuration: str = ""
     """As text, without secrets."""
     checkpoints: Sequence[Path] = ()
+    stands_still: bool = False
+    """Whether the training makes no steps: only then is it worth the seconds that native stacks take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +91,8 @@ def take(  # noqa: PLR0913 - whom to ask, about what, and for how long
     deadline = began + limit_s
     missing = _run({"folder": _make}, target, deadline)
     if not missing:
+        # A vendor's tool may take a second, or hang with the card; the order to end must not wait for it.
+        _start({"cards.txt": lambda path: outside.cards(path / "cards.txt")}, target, {})
         missing = _run(_parts(folder, launcher, slot, facts), target, deadline)
     return EvidenceResult(folder=target, took_s=time.perf_counter() - began, missing=tuple(missing))
 
@@ -96,9 +104,10 @@ def _parts(folder: Path, launcher: Launcher, slot: str, facts: EvidenceFacts) ->
         "gpus.jsonl": lambda path: _write_rows(path / "gpus.jsonl", map(asdict, facts.gpus)),
         "host.jsonl": lambda path: _write_rows(path / "host.jsonl", map(asdict, facts.host)),
         "configuration.txt": lambda path: _write(path / "configuration.txt", facts.configuration),
+        "environment.txt": lambda path: _write(path / "environment.txt", outside.environment(_launch_env(folder))),
         "checkpoints.jsonl": lambda path: _write_rows(path / "checkpoints.jsonl", map(_stat_row, facts.checkpoints)),
-        "output.txt": lambda path: _write(path / "output.txt", read_output_tail(folder)),
-        "stacks": lambda path: _take_stacks(folder, launcher, slot, path),
+        "output.txt": lambda path: _write(path / "output.txt", without_secrets(read_output_tail(folder))),
+        "stacks": lambda path: _take_all_stacks(folder, launcher, slot, path, native=facts.stands_still),
         "processes.txt": lambda path: _take_processes(folder, path / "processes.txt"),
     }
 
@@ -106,6 +115,14 @@ def _parts(folder: Path, launcher: Launcher, slot: str, facts: EvidenceFacts) ->
 def _run(parts: dict[str, Part], target: Path, deadline: float) -> list[str]:
     """Run the parts side by side until the deadline; return what is missing, each with its reason."""
     missing: dict[str, list[str]] = {}
+    for thread in _start(parts, target, missing):
+        thread.join(max(0.0, deadline - time.perf_counter()))
+    late = [f"{name}: not done in time" for name in parts if name not in missing]
+    return late + [one for name in parts for one in missing.get(name, ())]
+
+
+def _start(parts: dict[str, Part], target: Path, missing: dict[str, list[str]]) -> list[threading.Thread]:
+    """Start the parts; each puts into `missing` what it could not have once it is done."""
 
     def run(name: str, part: Part) -> None:
         try:
@@ -118,13 +135,39 @@ def _run(parts: dict[str, Part], target: Path, deadline: float) -> list[str]:
     ]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.perf_counter()))
-    late = [f"{name}: not done in time" for name in parts if name not in missing]
-    return late + [one for name in parts for one in missing.get(name, ())]
+    return threads
 
 
 # --- stacks -------------------------------------------------------------------------------------------------------
+
+
+def _take_all_stacks(folder: Path, launcher: Launcher, slot: str, target: Path, *, native: bool) -> list[str]:
+    """Take the stacks that the processes dump themselves, then those that py-spy reads, which stops them meanwhile."""
+    missing = _take_stacks(folder, launcher, slot, target)
+    if native:
+        missing += _take_wavefronts(folder, target / "wavefronts.txt")
+        missing += outside.native_stacks([one.pid for one in _tree(folder)[1:]], target)
+    return missing
+
+
+def _take_wavefronts(folder: Path, target: Path) -> list[str]:
+    """Have ROCm's debug agent, where the training runs under it, print what every wavefront on the card executes.
+
+    It does so on SIGQUIT, into the training's output (ROCR Debug Agent's documentation); no other process gets one.
+    """
+    if DEBUG_AGENT not in _launch_env(folder).get("HSA_TOOLS_LIB", ""):
+        return []
+    output = folder / names.OUTPUT
+    before = output.stat().st_size
+    asked = [one.pid for one in _tree(folder)[1:] if shim.catches(one.pid, signal.SIGQUIT)]
+    for pid in asked:
+        os.kill(pid, signal.SIGQUIT)
+    if not (asked and _wait_for_growth({0: output}, {0: before})):
+        return ["wavefronts: the debug agent printed nothing"]
+    with output.open("rb") as file:
+        file.seek(before)
+        target.write_bytes(file.read(STACKS_LIMIT_BYTES))
+    return []
 
 
 def _take_stacks(folder: Path, launcher: Launcher, slot: str, target: Path) -> list[str]:
@@ -178,7 +221,8 @@ def _take_processes(folder: Path, target: Path) -> list[str]:
         out.writelines(f"{one.pid} child of {one.parent}, state {one.state}\n" for one in tree)
         for name in PROC_FILES:
             for one in tree:
-                out.write(f"\n== /proc/{one.pid}/{name}\n{_read_proc(Path(f'/proc/{one.pid}/{name}'))}\n")
+                found = without_secrets(_read_proc(Path(f"/proc/{one.pid}/{name}")))
+                out.write(f"\n== /proc/{one.pid}/{name}\n{found}\n")
                 out.flush()
         for one in tree:
             for thread in sorted(Path(f"/proc/{one.pid}/task").glob("*"))[:THREADS_LIMIT]:
@@ -209,6 +253,11 @@ def read_output_tail(folder: Path) -> str:
     lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
     folded = CONTROL.sub("", "\n".join(lines))
     return folded.encode()[-TAIL_BYTES:].decode("utf-8", "ignore")
+
+
+def _launch_env(folder: Path) -> dict[str, str]:
+    env = json.loads((folder / names.LAUNCH).read_text(encoding="ascii")).get("env", {})
+    return {str(name): str(value) for name, value in env.items()}
 
 
 def _stat_row(path: Path) -> dict[str, object]:

@@ -210,10 +210,13 @@ class Archive:
 
     # --- events, alerts, the file itself --------------------------------------------------------------------------
 
-    def events(self, job: str | None = None, after_id: int | None = None, limit: int = 100) -> tuple[EventRecord, ...]:
-        """Return rare events in order of time: those after `after_id`, or else the newest."""
+    def events(
+        self, job: str | None = None, after_id: int | None = None, limit: int = 100, kind: str | None = None
+    ) -> tuple[EventRecord, ...]:
+        """Return rare events, all or of one kind, in order of time: those after `after_id`, or else the newest."""
         table = tables.events
         query = select(table) if job is None else select(table).where(or_(table.c.job == job, table.c.job.is_(None)))
+        query = query if kind is None else query.where(table.c.kind == kind)
         if after_id is not None:
             return _records(
                 EventRecord, self._read(query.where(table.c.id > after_id).order_by(table.c.id).limit(limit))

@@ -18,6 +18,7 @@ from supervisor.cli.app import App
 from supervisor.cli.main import cli
 from supervisor.control import types
 from supervisor.core.events import Ask
+from supervisor.core.timeline import Life, Stride
 
 NOW = 1_763_165_520.0
 """12 minutes after the freeze."""
@@ -327,6 +328,42 @@ class TestLogs:
 
 
 class TestTheRest:
+    def test_an_account_names_the_time_the_ratio_and_the_costs(self, path: Path, view: FakeView) -> None:
+        began = 1_763_164_500.0
+        stride = Stride(first_unix_s=began + 60, last_unix_s=began + 260, step_first=1, step_last=1001)
+        entered = ((began + 1, "setup"), (began + 60, "step"))
+        view.lives = (
+            Life(
+                number=1,
+                launched_unix_s=began,
+                ended_unix_s=began + 300,
+                resume_step=0,
+                anew=True,
+                entered=entered,
+                strides=(stride,),
+                cause="stall",
+            ),
+            Life(
+                number=2,
+                launched_unix_s=began + 310,
+                ended_unix_s=None,
+                resume_step=501,
+                entered=((began + 310, "setup"),),
+            ),
+        )
+        shown = call(path, "account", "yolo").stdout.splitlines()
+        assert shown[0].startswith("yolo: 6 min 40 s since its first launch; effective training time 25.0%")
+        assert any(
+            line.split() == ["1", "min", "40", "s", "25.0%", "1", "min", "40", "s", "training"] for line in shown
+        )
+        assert shown[-1].split() == ["4", "min", "1", "stall"]
+        answer = json.loads(call(path, "account", "yolo", "--json").stdout)
+        assert answer["whole"]["cost_s"] == {"stall": 100 + 50 + 90}
+        assert sum(answer["whole"]["seconds"].values()) == 400
+
+    def test_a_job_that_was_never_launched_has_no_account(self, path: Path, view: FakeView) -> None:
+        assert call(path, "account", "yolo").stdout == "yolo was never launched, as far as is recorded\n"
+
     def test_checkpoints_stand_in_columns(self, path: Path, view: FakeView) -> None:
         view.saved = [
             types.CheckpointEntry(

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from supervisor.cli.app import App
+from supervisor.cli.evidence import FILE_LIMIT_BYTES
 from supervisor.cli.main import cli
 from supervisor.core.checkpoints import Checkpoint, Fingerprint, Verdict
 from supervisor.core.decisions import Stop
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.incident import Incident
 from supervisor.core.moments import Moment
+from supervisor.store.archive import Archive
 from supervisor.store.store import Store
 
 T0 = Moment(100.0, 1_763_164_800.0)
@@ -99,3 +103,50 @@ def test_a_broken_configuration_leads_to_its_check(config: Path) -> None:
     result = call(config, "history")
     assert result.exit_code == 1
     assert "supervisorctl config check" in result.stderr
+
+
+@pytest.fixture
+def evidence(config: Path) -> Path:
+    """The folder of evidence that the incident names, with a file that leads out of it."""
+    state = config.parent / "state"
+    folder = state / "jobs/yolo/1/evidence/yolo-1"
+    folder.mkdir(parents=True)
+    (folder / "stacks-7.txt").write_text("File train.py, line 3\n")
+    (folder / "output.txt").write_bytes(b"x" * (FILE_LIMIT_BYTES + 1) + b"the end")
+    (folder / "elsewhere").symlink_to("/etc/passwd")
+    store = Store.open(f"sqlite:///{state}/supervisor.db", T0, "boot")
+    known = Archive(state / "supervisor.db").incident("yolo-1")
+    assert known is not None
+    with store.turn(T0):
+        store.save_incident(replace(known.incident, evidence=str(folder)))
+    store.close(T0)
+    return folder
+
+
+def test_evidence_is_listed_and_bundled_into_one_file(config: Path, evidence: Path, tmp_path: Path) -> None:
+    listed = call(config, "evidence", "yolo-1").stdout
+    assert "stacks-7.txt" in listed
+    assert "elsewhere" not in listed
+    target = tmp_path / "bundle.tar.gz"
+    assert call(config, "evidence", "yolo-1", "--tar", str(target)).exit_code == 0
+    with tarfile.open(target) as bundle:
+        assert bundle.getnames() == ["yolo-1/incident.json", "yolo-1/output.txt", "yolo-1/stacks-7.txt"]
+        tail = bundle.extractfile("yolo-1/output.txt")
+        assert tail is not None
+        content = tail.read()
+    assert (len(content), content[-7:]) == (FILE_LIMIT_BYTES, b"the end")
+
+
+def test_a_bundle_overwrites_nothing_and_leaves_no_half(config: Path, evidence: Path, tmp_path: Path) -> None:
+    target = tmp_path / "bundle.tar.gz"
+    target.write_text("precious")
+    result = call(config, "evidence", "yolo-1", "--tar", str(target))
+    assert (result.exit_code, target.read_text()) == (1, "precious")
+    nowhere = call(config, "evidence", "yolo-1", "--tar", str(tmp_path / "none/x.tar.gz"))
+    assert "No such file" in nowhere.stderr
+    assert not list(tmp_path.glob(".*.part"))
+
+
+def test_an_incident_without_evidence_says_so(config: Path) -> None:
+    result = call(config, "evidence", "yolo-1")
+    assert (result.exit_code, "no evidence of yolo-1" in result.stderr) == (1, True)

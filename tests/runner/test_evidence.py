@@ -207,3 +207,30 @@ def test_an_incident_stays_in_its_folder_whatever_it_is_called(runs: Attempts) -
     folder = runs.prepare(["true"])
     result = take(folder, runs.launcher, "job", EvidenceFacts(), "../../../etc/x")
     assert result.folder.parent == folder / names.EVIDENCE
+
+
+def test_the_debug_agent_of_rocm_prints_the_wavefronts_and_nobody_else_is_asked(runs: Attempts) -> None:
+    code = DUMPING.replace("WORKERS", "0").replace(
+        "kept = dump_here()\nfor",
+        "signal.signal(signal.SIGQUIT, lambda *_: print('wave_1 pc=0x7f', flush=True))\nkept = dump_here()\nfor",
+    )
+    for agent, printed in (("/opt/rocm/lib/librocm-debug-agent.so.2", True), ("", False)):
+        folder = runs.python(code, env={"HSA_TOOLS_LIB": agent})
+        until((folder / "ready").exists, "the training has set up")
+        result = take(folder, runs.launcher, "job", EvidenceFacts(stands_still=True), "job-1")
+        assert result.missing == ()
+        assert (result.folder / "wavefronts.txt").exists() is printed
+        assert list(result.folder.glob("native-stacks-*.txt"))
+        runs.launcher.kill_all("job", folder)
+        until(lambda: not runs.launcher.alive("job", folder), "the end")  # noqa: B023 - awaited in its own turn
+
+
+def test_the_bundle_holds_the_hardwares_variables_and_no_secret(runs: Attempts) -> None:
+    env = {"HSA_OVERRIDE_GFX_VERSION": "10.3.0", "HF_TOKEN": "hf_abcdefghijklmnopqrstuvwxyz"}
+    folder = runs.launch(["sh", "-c", "echo token=$HF_TOKEN; sleep 60", "--password", "sesame-open"], env=env)
+    until(lambda: (folder / names.OUTPUT).stat().st_size > 0, "its first words")
+    result = take(folder, runs.launcher, "job", EvidenceFacts(), "job-1")
+    assert (result.folder / "environment.txt").read_text() == "HSA_OVERRIDE_GFX_VERSION=10.3.0\n"
+    for one in result.folder.iterdir():
+        assert "hf_abc" not in one.read_text()
+        assert "sesame" not in one.read_text()

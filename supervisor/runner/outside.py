@@ -1,0 +1,102 @@
+"""Evidence that other programs take: py-spy's native stacks, the vendors' tools; it installs none and waits for none.
+
+Where a program is not installed there is nothing to miss. One that hangs (a vendor's tool waits in the kernel for a
+card in reset) is killed at its deadline and never waited for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from supervisor.core.secrets import without_secrets
+
+PROGRAM_LIMIT_S = 3.0
+OUTPUT_LIMIT_BYTES = 1 << 20
+PROCESSES_LIMIT = 16
+CARD_TOOLS = ("rocm-smi --showallinfo", "amd-smi metric", "nvidia-smi -q")
+"""What each vendor's tool says of a card's state."""
+ENVIRONMENT = re.compile(
+    "(?:AMD|CUDA|GPU|HCC|HIP|HSA|KMP|MIOPEN|MKL|NCCL|NVIDIA|OMP|PYTORCH|RCCL|ROCBLAS|ROCM|ROCR|TORCH|TORCHINDUCTOR|YOLO)_"
+)
+"""Beginnings of the variables that say how a training meets its hardware; no others are looked at."""
+
+
+def native_stacks(pids: Iterable[int], target: Path) -> list[str]:
+    """Have py-spy, where it is installed, write each process's native and Python stacks; return what is missing."""
+    program = find("py-spy")
+    if program is None:
+        return []
+    missing = []
+    for pid in list(pids)[:PROCESSES_LIMIT]:
+        text, problem = run([program, "dump", "--native", "--pid", str(pid)])
+        if text:
+            (target / f"native-stacks-{pid}.txt").write_text(without_secrets(text), encoding="utf-8")
+        if problem is not None:
+            missing.append(f"native stacks of {pid}: {problem}")
+    return missing
+
+
+def cards(path: Path, tools: Sequence[str] = CARD_TOOLS) -> list[str]:
+    """Write what the vendors' tools say that are installed here; return what is missing."""
+    missing, said = [], []
+    for tool in tools:
+        name, *options = tool.split()
+        program = find(name)
+        if program is None:
+            continue
+        text, problem = run([program, *options])
+        if problem is not None:
+            missing.append(f"{name}: {problem}")
+        if text:
+            said.append(f"== {tool}\n{text}\n")
+    if said:
+        path.write_text("".join(said), encoding="utf-8", errors="backslashreplace")
+    return missing
+
+
+def environment(env: dict[str, str]) -> str:
+    """Return the variables that concern the hardware, a line each, without secrets."""
+    chosen = sorted((name, value) for name, value in env.items() if ENVIRONMENT.match(name))
+    return without_secrets("".join(f"{name}={value}\n" for name, value in chosen))
+
+
+def find(name: str) -> str | None:
+    """Return the path of a program on PATH or beside this interpreter, None where it is not installed."""
+    beside = Path(sys.executable).with_name(name)
+    return shutil.which(name) or (str(beside) if os.access(beside, os.X_OK) else None)
+
+
+def run(command: Sequence[str], limit_s: float = PROGRAM_LIMIT_S) -> tuple[str, str | None]:
+    """Return what a program printed within its time, and why it is not all; it is started in a group of its own."""
+    try:
+        program = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+    except OSError as error:
+        return "", str(error.strerror or error)
+    try:
+        printed, _ = program.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired as late:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)
+        return _text(late.output or b""), f"not done within {limit_s:.0f} s"
+    last = _text(printed).strip().splitlines()[-1:] or [""]
+    problem = None if program.returncode == 0 else f"status {program.returncode} {last[0]}".strip()[:200]
+    return _text(printed), problem
+
+
+def _text(printed: bytes) -> str:
+    return printed[:OUTPUT_LIMIT_BYTES].decode("utf-8", "backslashreplace")

@@ -1,0 +1,153 @@
+"""Every second of a job's life stands in one class, and what a fault cost is charged to it."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.core.account import account
+from supervisor.core.timeline import Life, Stride, Use, timeline
+
+T0 = 1_763_600_000.0
+
+
+def steps(began: float, ended: float, first: int, last: int, data_wait_s: float = 0.0) -> Stride:
+    return Stride(
+        first_unix_s=T0 + began, last_unix_s=T0 + ended, step_first=first, step_last=last, data_wait_s=data_wait_s
+    )
+
+
+def entered(*stages: tuple[float, str]) -> tuple[tuple[float, str], ...]:
+    return tuple((T0 + at, stage) for at, stage in stages)
+
+
+FIRST = Life(
+    number=1,
+    launched_unix_s=T0,
+    ended_unix_s=T0 + 200,
+    resume_step=0,
+    anew=True,
+    entered=entered((5, "setup"), (20, "warmup"), (30, "step"), (80, "validate"), (90, "step")),
+    strides=(steps(30, 80, 1, 51), steps(90, 140, 52, 102)),
+    cause="stall",
+)
+"""Sets up 20 s, warms up 10, trains 50, validates 10, trains 50 more, and hangs 60 s until it is killed."""
+SECOND = Life(
+    number=2,
+    launched_unix_s=T0 + 210,
+    ended_unix_s=T0 + 300,
+    resume_step=52,
+    entered=entered((211, "setup"), (230, "warmup"), (235, "step")),
+    strides=(steps(235, 300, 53, 118),),
+    wished=True,
+)
+
+
+def test_a_night_with_one_hang_is_accounted_to_the_second() -> None:
+    night = account((FIRST, SECOND), T0 + 1000)
+    assert night.total_s == pytest.approx(300)
+    assert night.seconds == pytest.approx(
+        {Use.SETUP: 40, Use.COMPILE: 15, Use.TRAIN: 115, Use.VALIDATE: 10, Use.LOST: 50, Use.DOWN: 70}
+    )
+    assert night.ettr == pytest.approx(125 / 300)
+
+
+def test_a_fault_costs_the_work_lost_the_time_down_and_the_new_set_up() -> None:
+    night = account((FIRST, SECOND), T0 + 1000)
+    assert night.cost_s == pytest.approx({"stall": 50 + 70 + 25})
+    assert night.troubles == {"stall": 1}
+
+
+def test_the_last_hour_is_a_window_over_the_same_line() -> None:
+    recent = account((FIRST, SECOND), T0 + 300, window_s=100)
+    assert recent.total_s == pytest.approx(100)
+    assert recent.seconds == pytest.approx({Use.DOWN: 10, Use.SETUP: 20, Use.COMPILE: 5, Use.TRAIN: 65})
+
+
+def test_waiting_for_data_is_taken_out_of_training() -> None:
+    starved = Life(
+        number=1,
+        launched_unix_s=T0,
+        ended_unix_s=None,
+        entered=entered((0, "step")),
+        strides=(steps(0, 100, 1, 101, data_wait_s=75),),
+    )
+    assert account((starved,), T0 + 100).seconds == pytest.approx({Use.TRAIN: 25, Use.DATA_WAIT: 75})
+
+
+def test_a_resume_from_an_older_generation_loses_the_work_of_both_attempts() -> None:
+    third = Life(number=3, launched_unix_s=T0 + 310, ended_unix_s=None, resume_step=1, entered=entered((311, "setup")))
+    lives = (FIRST, replace(SECOND, wished=False, cause="non_finite_loss"), third)
+    spent = account(lives, T0 + 320)
+    assert spent.seconds[Use.LOST] == pytest.approx(50 + 10 + 50 + 65)
+    assert spent.cost_s["non_finite_loss"] == pytest.approx(50 + 10 + 50 + 65 + 10 + 10)
+
+
+def test_a_training_begun_anew_by_its_user_throws_no_work_away() -> None:
+    again = Life(number=2, launched_unix_s=T0 + 300, ended_unix_s=None, resume_step=0, anew=True)
+    first = replace(FIRST, cause=None, wished=True)
+    assert Use.LOST not in account((first, again), T0 + 310).seconds
+
+
+def test_a_job_at_rest_costs_nothing_and_a_given_up_one_is_down() -> None:
+    rested = account((FIRST, SECOND), T0 + 10_000)
+    assert rested.ended_unix_s == T0 + 300
+    given_up = account((FIRST,), T0 + 1000)
+    assert given_up.seconds[Use.DOWN] == pytest.approx(860)
+
+
+def test_between_a_stop_by_its_user_and_the_next_start_it_waits() -> None:
+    stopped = replace(FIRST, cause=None, wished=True)
+    spent = account((stopped, replace(SECOND, resume_step=102)), T0 + 300)
+    assert spent.seconds[Use.WAITING] == pytest.approx(10)
+    assert spent.ettr is not None
+    assert spent.total_s - spent.seconds[Use.WAITING] == pytest.approx(290)
+
+
+def test_a_training_that_nobody_sees_has_no_ratio() -> None:
+    unseen = Life(number=1, launched_unix_s=T0, ended_unix_s=T0 + 50, resume_step=0)
+    assert account((unseen,), T0 + 50).seconds == {Use.UNSEEN: 50}
+    assert account((unseen,), T0 + 50).ettr is None
+
+
+def test_a_job_without_attempts_has_no_account() -> None:
+    assert account((), T0).ettr is None
+    assert account((), T0).began_unix_s is None
+
+
+TIMES = st.floats(min_value=-100, max_value=2000, allow_nan=False)
+STAGES = st.sampled_from(["setup", "warmup", "step", "validate", "checkpoint", "ended", "a stage of tomorrow"])
+
+
+@st.composite
+def any_life(draw: st.DrawFn) -> Life:
+    launched, length, step = draw(TIMES), draw(st.floats(0, 500)), draw(st.integers(0, 1000))
+    return Life(
+        number=1,
+        launched_unix_s=T0 + launched,
+        ended_unix_s=draw(st.sampled_from([None, T0 + launched + length])),
+        resume_step=draw(st.none() | st.integers(0, 2000)),
+        anew=draw(st.booleans()),
+        entered=tuple(sorted((T0 + at, stage) for at, stage in draw(st.lists(st.tuples(TIMES, STAGES), max_size=4)))),
+        strides=(steps(launched, launched + length, step, step + 10, draw(st.floats(0, 900))),),
+        cause=draw(st.sampled_from([None, "stall"])),
+        wished=draw(st.booleans()),
+    )
+
+
+@given(lives=st.lists(any_life(), max_size=5), window_s=st.none() | st.floats(1, 3600))
+def test_whatever_the_record_says_no_second_is_counted_twice_or_left_out(
+    lives: list[Life], window_s: float | None
+) -> None:
+    line = list(timeline(lives, T0 + 2500))
+    assert all(one.seconds > 0 and -1e-6 <= one.data_wait_s <= one.seconds + 1e-6 for one in line)
+    for one, following in itertools.pairwise(line):
+        assert one.ended_unix_s == following.began_unix_s
+    sums = account(lives, T0 + 2500, window_s)
+    length = 0.0 if sums.began_unix_s is None or sums.ended_unix_s is None else sums.ended_unix_s - sums.began_unix_s
+    assert sums.total_s == pytest.approx(length, abs=1e-3)
+    assert sums.ettr is None or -1e-9 <= sums.ettr <= 1 + 1e-9
