@@ -9,10 +9,18 @@ import msgspec
 import pytest
 
 from supervisor.config import Settings, check_text
-from supervisor.config.derive import database_url, expectation_of, limits_of, rules_of, socket_path
+from supervisor.config.derive import (
+    conv2d_environment,
+    database_url,
+    expectation_of,
+    limits_of,
+    rules_of,
+    socket_path,
+)
 from supervisor.config.difference import difference
 from supervisor.config.redact import hide_words, redacted
 from supervisor.config.settings import SupervisorSettings
+from supervisor.core import folder
 from supervisor.core.budget import Budget
 from supervisor.core.rules import RULES
 from supervisor.core.rules.deadline import Deadline
@@ -52,6 +60,15 @@ def test_rules_take_the_jobs_settings_and_keep_their_order() -> None:
 def test_limits_are_the_jobs_own() -> None:
     limits = limits_of(settings(JOB + "grace_s = 3\nbudget.restarts = 2").jobs["yolo"])
     assert (limits.grace_s, limits.save_s, limits.budget) == (3.0, 20.0, Budget(restarts=2))
+
+
+def test_the_agents_planner_is_told_what_it_may_do() -> None:
+    job = settings(JOB + "conv2d_workspace_mb = 256\nconv2d_winograd = false\nconv2d_tune_s = 0.5").jobs["yolo"]
+    assert conv2d_environment(job) == {
+        folder.ENV_CONV2D_WORKSPACE: "256",
+        folder.ENV_CONV2D_WINOGRAD: "off",
+        folder.ENV_CONV2D_TUNE: "0.5",
+    }
 
 
 class TestDifference:
