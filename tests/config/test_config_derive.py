@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from supervisor.config import Settings, check_text
-from supervisor.config.derive import database_url, limits_of, rules_of, socket_path
+from supervisor.config.derive import database_url, limits_of, rules_of, snapshot_every, socket_path
 from supervisor.config.difference import difference
 from supervisor.config.redact import hide_words, redacted
-from supervisor.config.settings import SupervisorSettings
+from supervisor.config.settings import JobSettings, SupervisorSettings
 from supervisor.core.budget import Budget
 from supervisor.core.rules import RULES
 from supervisor.core.rules.stall import Stall
@@ -123,3 +123,12 @@ def test_words_that_name_a_secret_lose_their_value() -> None:
     assert hide_words(["x", "--token=a", "wandb_api_key=b", "--password", "c", "-v", "epochs=3"]) == [
         "x", "--token=***", "wandb_api_key=***", "--password", "***", "-v", "epochs=3",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [(None, "300.0"), (60, "60.0"), (0, "0.0"), (False, "0"), (True, "300.0"), ("auto", "auto")],
+)
+def test_the_interval_of_snapshots_is_said_as_the_agent_reads_it(written: object, said: str) -> None:
+    values = {"command": ["yolo"], **({} if written is None else {"snapshot_every_s": written})}
+    assert snapshot_every(msgspec.convert(values, JobSettings)) == said

@@ -86,3 +86,11 @@ def test_what_an_earlier_training_left_is_not_ours() -> None:
 
 def test_a_rewritten_file_is_another_checkpoint() -> None:
     assert saved("a", 1).key != saved("a", 2).key
+
+
+def test_a_snapshot_in_mid_epoch_is_further_than_the_checkpoint_of_the_epoch_before() -> None:
+    """Of a loop that tells no epoch, too: steps are compared where both are known."""
+    last = saved("last", 30, epoch=2, step=300)
+    snapshot = saved("snapshot", 40, step=350)
+    assert newest_first([last, snapshot]) == (snapshot, last)
+    assert before_trouble([last, snapshot], 50.0, 320) == (last,)
