@@ -15,11 +15,12 @@ from supervisor.config.derive import (
     expectation_of,
     limits_of,
     rules_of,
+    snapshot_every,
     socket_path,
 )
 from supervisor.config.difference import difference
 from supervisor.config.redact import hide_words, redacted
-from supervisor.config.settings import SupervisorSettings
+from supervisor.config.settings import JobSettings, SupervisorSettings
 from supervisor.core import folder
 from supervisor.core.budget import Budget
 from supervisor.core.rules import RULES
@@ -65,6 +66,7 @@ def test_limits_are_the_jobs_own() -> None:
 def test_the_agents_planner_is_told_what_it_may_do() -> None:
     job = settings(JOB + "conv2d_workspace_mb = 256\nconv2d_winograd = false\nconv2d_tune_s = 0.5").jobs["yolo"]
     assert conv2d_environment(job) == {
+        folder.ENV_CONV2D_SCOPE: "modules",
         folder.ENV_CONV2D_WORKSPACE: "256",
         folder.ENV_CONV2D_WINOGRAD: "off",
         folder.ENV_CONV2D_TUNE: "0.5",
@@ -174,3 +176,12 @@ def test_a_deadline_that_is_no_time_is_told() -> None:
     problems = [str(one) for one in check_text(text, "config.toml").problems]
     assert any("jobs.one.expect.deadline" in one and "as 2026-11-30T08:00:00" in one for one in problems)
     assert any("jobs.one.expect.batches_per_s" in one for one in problems)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [(None, "300.0"), (60, "60.0"), (0, "0.0"), (False, "0"), (True, "300.0"), ("auto", "auto")],
+)
+def test_the_interval_of_snapshots_is_said_as_the_agent_reads_it(written: object, said: str) -> None:
+    values = {"command": ["yolo"], **({} if written is None else {"snapshot_every_s": written})}
+    assert snapshot_every(msgspec.convert(values, JobSettings)) == said

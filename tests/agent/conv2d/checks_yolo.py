@@ -13,9 +13,6 @@ from comparing import distance
 from patching import patched
 from torch import nn
 
-ROUNDING = (1e-4, 1e-3, 1e-3, 1e-2)
-"""How far losses may drift apart, step by step: normalising maps of four pixels multiplies a rounding."""
-
 
 def yolo() -> Any:
     """Return an untrained YOLOv8n of one class, the same numbers each time, ready to compute its loss."""
