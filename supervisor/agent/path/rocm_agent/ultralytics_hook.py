@@ -52,7 +52,7 @@ class Run:
         """The loaders are made and a resume is done."""
         self.batches_per_epoch = len(trainer.train_loader)
         self.changed_files(trainer)
-        ultralytics_remedies.leave_out(trainer, self.batch_is_left_out)
+        ultralytics_remedies.leave_out(trainer, lambda: self.batches, self.batch_is_left_out)
         recorder.stage = WARMUP
         events.write(
             "plan",
