@@ -16,7 +16,7 @@ from supervisor.core.profile import Profile, TensorFigures
 
 LIKE_A_PARAMETER = frozenset({"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "acc_delta"})
 """States of torch's optimizers that have the shape of their parameter."""
-AVERAGES = ((("model", "ema")), (("rocm_supervisor.model", "rocm_supervisor.ema")))
+AVERAGES = (("model", "ema"), ("rocm_supervisor.model", "rocm_supervisor.ema"))
 """Parts of one checkpoint that hold a model and the running average of the same model."""
 SIZE_FACTOR = 16.0
 """A weight matrix whose numbers grew or shrank by more than this since the generation before does not continue it."""

@@ -367,7 +367,9 @@ class History:
             case ev.Word.CHECKPOINT_SAVED:
                 self.save_requested = event.facts.get("requested") is True
                 if not self.save_requested:
-                    self.saved.append((event.at, self.steps[-1].step if self.steps else None))
+                    step = _whole(event.facts.get("step"))
+                    made = self.steps[-1].step if self.steps else None
+                    self.saved.append((event.at, made if step is None else step))
             case ev.Word.HOOK_FAILED:
                 self.hook_failed_at = event.at
             case ev.Word.EXCEPTION:

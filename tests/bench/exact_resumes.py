@@ -1,6 +1,6 @@
 """Kills deterministic trainings at random and compares their last weights with those of uninterrupted ones, bit by bit.
 
-    python tests/bench/exact_resumes.py --train-python PYTHON [--kills 20] [--only loop ultralytics ...]
+    python tests/bench/exact_resumes.py --train-python PYTHON [--kills 20] [--only loop lightning ...]
 
 PYTHON's environment has what is asked for: torch, ultralytics, transformers with accelerate, lightning. Each training
 is killed by SIGKILL `--kills` times in all; each time it goes on from its newest snapshot, whole or not at all. The

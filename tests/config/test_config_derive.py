@@ -9,10 +9,19 @@ import msgspec
 import pytest
 
 from supervisor.config import Settings, check_text
-from supervisor.config.derive import database_url, expectation_of, limits_of, rules_of, socket_path
+from supervisor.config.derive import (
+    conv2d_environment,
+    database_url,
+    expectation_of,
+    limits_of,
+    rules_of,
+    snapshot_every,
+    socket_path,
+)
 from supervisor.config.difference import difference
 from supervisor.config.redact import hide_words, redacted
-from supervisor.config.settings import SupervisorSettings
+from supervisor.config.settings import JobSettings, SupervisorSettings
+from supervisor.core import folder
 from supervisor.core.budget import Budget
 from supervisor.core.rules import RULES
 from supervisor.core.rules.deadline import Deadline
@@ -52,6 +61,16 @@ def test_rules_take_the_jobs_settings_and_keep_their_order() -> None:
 def test_limits_are_the_jobs_own() -> None:
     limits = limits_of(settings(JOB + "grace_s = 3\nbudget.restarts = 2").jobs["yolo"])
     assert (limits.grace_s, limits.save_s, limits.budget) == (3.0, 20.0, Budget(restarts=2))
+
+
+def test_the_agents_planner_is_told_what_it_may_do() -> None:
+    job = settings(JOB + "conv2d_workspace_mb = 256\nconv2d_winograd = false\nconv2d_tune_s = 0.5").jobs["yolo"]
+    assert conv2d_environment(job) == {
+        folder.ENV_CONV2D_SCOPE: "modules",
+        folder.ENV_CONV2D_WORKSPACE: "256",
+        folder.ENV_CONV2D_WINOGRAD: "off",
+        folder.ENV_CONV2D_TUNE: "0.5",
+    }
 
 
 class TestDifference:
@@ -157,3 +176,12 @@ def test_a_deadline_that_is_no_time_is_told() -> None:
     problems = [str(one) for one in check_text(text, "config.toml").problems]
     assert any("jobs.one.expect.deadline" in one and "as 2026-11-30T08:00:00" in one for one in problems)
     assert any("jobs.one.expect.batches_per_s" in one for one in problems)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [(None, "300.0"), (60, "60.0"), (0, "0.0"), (False, "0"), (True, "300.0"), ("auto", "auto")],
+)
+def test_the_interval_of_snapshots_is_said_as_the_agent_reads_it(written: object, said: str) -> None:
+    values = {"command": ["yolo"], **({} if written is None else {"snapshot_every_s": written})}
+    assert snapshot_every(msgspec.convert(values, JobSettings)) == said

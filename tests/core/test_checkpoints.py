@@ -119,3 +119,11 @@ def test_what_was_found_about_a_file_is_told_of_its_generation_until_that_is_jud
     proven = replace(kept, verdict=Verdict.PROVEN)
     assert told_once([own, kept]) == (replace(kept, verdict=Verdict.REJECTED, reason="NaN"),)
     assert told_once([own, proven]) == (proven,)
+
+
+def test_a_snapshot_in_mid_epoch_is_further_than_the_checkpoint_of_the_epoch_before() -> None:
+    """Of a loop that tells no epoch, too: steps are compared where both are known."""
+    last = saved("last", 30, epoch=2, step=300)
+    snapshot = saved("snapshot", 40, step=350)
+    assert newest_first([last, snapshot]) == (snapshot, last)
+    assert before_trouble([last, snapshot], 50.0, 320) == (last,)

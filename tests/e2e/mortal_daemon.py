@@ -62,15 +62,16 @@ class MortalRecord:
     """A record that may be cut off on either side of its commits."""
 
     def __init__(self, record: Record, fate: Fate) -> None:
-        self._record, self._fate, self._told = record, fate, ""
+        self._record, self._fate = record, fate
+        self._told: list[str] = []
 
     def event(self, event: ev.Event, dossier: Dossier | None) -> None:
         if isinstance(event, ANSWERS):
-            self._told = type(event).__name__
+            self._told.append(type(event).__name__)
         self._record.event(event, dossier)
 
     def decision(self, before: Job, after: Job, decision: de.Decision) -> None:
-        self._told = type(decision).__name__
+        self._told.append(type(decision).__name__)
         self._record.decision(before, after, decision)
 
     def job(self, before: Job, after: Job, event: ev.Event) -> None:
@@ -84,13 +85,13 @@ class MortalRecord:
 
     @contextmanager
     def turn(self, now: Moment) -> Iterator[None]:
-        self._told = ""
+        self._told = []
         with self._record.turn(now):
             yield
-            if self._told:
-                self._fate.at(f"before recording {self._told}")
-        if self._told:
-            self._fate.at(f"after recording {self._told}")
+            for one in self._told:
+                self._fate.at(f"before recording {one}")
+        for one in self._told:
+            self._fate.at(f"after recording {one}")
 
 
 class Mortal:

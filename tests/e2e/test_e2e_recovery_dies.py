@@ -69,7 +69,7 @@ def test_a_daemon_killed_at_every_step_of_a_recovery_makes_it_once(home: House) 
     count = lives(home, 240)
     points = (home.folder / "points").read_text().splitlines()
     assert count == len(points) + 1
-    recorded = ("Stop", "EvidenceTaken", "Kill", "Retry", "Launch", "Launched")
+    recorded = ("Stop", "Kill", "Exited", "Retry", "ResumePointFound", "Launch", "Launched", "Finish")
     done = ("act Stop", "act Kill", "act Launch", "launch", "signal", "search")
     must = [*done, *(f"recording {one}" for one in recorded)]
     assert {f"{side} {one}" for side in ("before", "after") for one in must} <= set(points)

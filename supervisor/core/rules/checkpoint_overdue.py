@@ -34,9 +34,8 @@ class CheckpointOverdue:
             return self._by_time(history)
         last = history.steps[-1].step
         first = history.pace.first
-        known = [
-            one for one in (history.saved[-1][1] if history.saved else None, history.saving_step) if one is not None
-        ]
+        saved = (history.saved[-1][1] if history.saved else None, history.saving_step)
+        known = [one for one in saved if one is not None]
         began = max(known, default=first.step - 1 if first else last)
         made = last - began
         if made <= self.overdue_factor * usual:

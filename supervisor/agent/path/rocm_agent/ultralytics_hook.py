@@ -58,7 +58,7 @@ class Run:
         self.batches_per_epoch = len(trainer.train_loader)
         self.changed_files(trainer)
         _watch_shapes(type(trainer))
-        ultralytics_remedies.leave_out(trainer, self.batch_is_left_out)
+        ultralytics_remedies.leave_out(trainer, lambda: self.batches, self.batch_is_left_out)
         self.snapshots = snapshots.begin(trainer, lambda: self.batches)
         exact = ultralytics_resume.taken_up(trainer)
         if self.snapshots is not None and exact is not None:

@@ -39,6 +39,8 @@ def write(torch: Any, state: Any, path: str, taken_ns: int) -> int:
             torch.save(state, unfailing)
             if unfailing.error is not None:
                 raise unfailing.error
+            # The daemon proves it, and may be another user of the group.
+            os.fchmod(file.fileno(), os.fstat(file.fileno()).st_mode & 0o777 | 0o640)
             os.fsync(file.fileno())
             size = os.fstat(file.fileno()).st_size
         os.utime(part, ns=(taken_ns, taken_ns))  # the training as it was then, however long the writing took
