@@ -53,6 +53,7 @@ OF_FAULT = {
     "xid": GPU_HANG,
     "gpu_reset_failed": CARD_LOST,
     "gpu_lost": CARD_LOST,
+    "pcie": CARD_LOST,
     "ecc_uncorrectable": CARD_LOST,
     "no_kernel_image": NO_KERNEL_IMAGE,
     "blas": BLAS,

@@ -128,9 +128,8 @@ class DaemonView:
         """Return what is known of a job's checkpoints."""
         self._inbox.ask(lambda: self._job(job))
         known = told_once(one.checkpoint for one in self._archive.checkpoints(job))
-        snapshots = self._state / "jobs" / job / fo.SNAPSHOTS
         # Of the snapshots only the newest are kept: one every few minutes, all night, would bury the rest.
-        return [checkpoint_entry(one) for one in known if Path(one.path).parent != snapshots or Path(one.path).exists()]
+        return [checkpoint_entry(one) for one in known if one.kind != "snapshot" or Path(one.path).exists()]
 
     def account(self, job: str) -> types.JobAccount:
         """Return where every second of a job's life went, from the record."""

@@ -145,7 +145,7 @@ def test_a_training_whose_card_is_lost_goes_on_on_the_cpu_and_back_when_the_card
     home.take_the_card()
     Path("/dev/kmsg").write_bytes(f"<3>amdgpu {CARD}: amdgpu: device lost from bus!\n".encode())
     incident = home.resumed("one")
-    assert (incident["rule"], incident["fault"], incident["cause"]) == ("gpu_fault", "gpu_lost", "card_lost")
+    assert (incident["rule"], incident["fault"], incident["cause"]) == ("gpu_fault", "pcie", "card_lost")
     assert incident["remedy"] == "cpu_profile"
     given = environment(home, 2)
     assert (given["PLACE"], given["ROCR_VISIBLE_DEVICES"], given["HIP_VISIBLE_DEVICES"]) == ("cpu", "", "-1")
