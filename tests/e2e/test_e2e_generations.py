@@ -17,12 +17,7 @@ def test_a_resume_that_leaves_the_old_curve_condemns_its_generation_and_goes_bac
     assert (condemned["rule"], condemned["resumed_from"]["step"]) == ("resumed_loss", 225)
     assert "do not continue the old curve" in condemned["message"]
     told = json.loads(home.ctl("checkpoints", "one", "--json").stdout)["checkpoints"]
-<<<<<<< HEAD
     (sour,) = [one for one in told if one["step"] == 250 and one["verdict"] == "rejected"]
-=======
-    sour = min((one for one in told if one["step"] == 250), key=lambda one: one["saved_at"])  # attempt 3 makes another
-    assert sour["verdict"] == "rejected"
->>>>>>> fixer
     assert sour["reason"].startswith("condemned: the first 30 losses after the resume")
     home.step("one", 330, attempt=3, limit_s=60)
     assert len(home.incidents("one")) == 2
