@@ -200,7 +200,8 @@ class Snapshots:
             loader.generator.set_state(self._resuming["position"]["begun"]["generators"][0].cpu())
             self._torch.empty(first).random_(generator=loader.generator)
         if first == len(loader):  # nothing is left of it but its validation: the order is drawn nevertheless
-            loader.iterator = loader.iterator or loader._get_iterator()
+            if loader.iterator is None:
+                loader.iterator = loader._get_iterator()
             if not loader.num_workers:
                 list(self._positioned)
 
@@ -268,12 +269,13 @@ def _skeleton(trainer: Any) -> Any:
     """Return the average's module on the CPU, to be filled and written."""
     ema = trainer.ema.ema
     criterion = getattr(ema, "criterion", None)
+    if criterion is None:
+        return deepcopy(ema).cpu()
     try:
         ema.criterion = None  # it belongs to the training and holds what is on the device
-        skeleton = deepcopy(ema)
+        return deepcopy(ema).cpu()
     finally:
         ema.criterion = criterion
-    return skeleton.cpu()
 
 
 class _Shifted:
