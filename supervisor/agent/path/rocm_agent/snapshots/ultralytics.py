@@ -16,7 +16,6 @@ from itertools import islice
 from types import ModuleType
 from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
-from rocm_agent import events
 from rocm_agent.fence import failed, fenced
 
 from . import randomness
@@ -245,13 +244,12 @@ def install(module: ModuleType) -> None:
 def begin(trainer: Any, batches_made: Callable[[], int]) -> Optional[Snapshots]:
     """Return the snapshots of a training that is set up; None where its state is not all in its tensors."""
     global _snapshots
-    import torch
-
     _snapshots = None
-    if getattr(trainer.args, "quantize", None) == 8:
-        events.write("hook_failed", where="snapshots", error="a model trained for quantization cannot be saved")
-        return None
     try:
+        import torch
+
+        if getattr(trainer.args, "quantize", None) == 8:
+            raise NotImplementedError("a model trained for quantization cannot be saved")
         _snapshots = Snapshots(torch, trainer, batches_made)
     except Exception as error:
         failed("snapshots.ultralytics", error)
