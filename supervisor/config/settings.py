@@ -144,6 +144,8 @@ class JobSettings(Struct, frozen=True, kw_only=True):
     grace_s: NonNegative = 30.0
     save_s: NonNegative = 20.0
     kill_wait_s: Positive = 10.0
+    freed_wait_s: NonNegative = 60.0
+    """How long the memory of an attempt that ended may take to be freed before the next is launched; 0: no wait."""
     conv2d: Literal["auto", "off", "planned", "unfold", "unfold_reference"] = "auto"
     conv2d_scope: Literal["modules", "all"] = "modules"
     """What `conv2d` replaces: nn.Conv2d alone, or every convolution and BatchNorm below all of PyTorch."""

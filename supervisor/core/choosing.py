@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from supervisor.core.course import Course
+from supervisor.core.freed import CardMemory
 from supervisor.core.remedies import BY_THE_FRAMEWORK, BY_TORCH, LAST_RESORTS, PASSING, WORDS, Remedies
 
 PLAIN_TRIES = 2
@@ -39,6 +40,8 @@ class Ground:
     answering_s: tuple[tuple[str, float], ...] = ()
     """For how long each card has answered without a gap."""
     experience: tuple[Experience, ...] = ()
+    memory: tuple[CardMemory, ...] = ()
+    """What is taken of each of the job's cards, as far as that is known and no other job has a part in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from supervisor.core import decisions as de
 from supervisor.core.causes import CARD_LOST, SLOW_START, cause_of
 from supervisor.core.choosing import Ground, back_to, choose
 from supervisor.core.flags import SHADOW, RedFlag, Severity
+from supervisor.core.freed import held_words, still_held
 from supervisor.core.history import History
 from supervisor.core.job import ALIVE, LAUNCH, UNKILLABLE, Attempt, Job, Phase, StopOrder, Wish
 from supervisor.core.moments import Moment
@@ -53,22 +54,42 @@ def decide(
     if not launch_allowed or job.shutting_down:
         return None
     if job.phase is Phase.PENDING:
-        return _launch_pending(job, now)
-    return _after_backoff(job, now) if job.phase is Phase.BACKOFF else None
+        return _launch_pending(job, now, ground)
+    return _after_backoff(job, now, ground) if job.phase is Phase.BACKOFF else None
 
 
-def _launch_pending(job: Job, now: Moment) -> de.Decision:
-    return de.Launch(at=now, job=job.name, attempt=job.number + 1, resume_from=None, reason=job.reason or "start")
+def _launch_pending(job: Job, now: Moment, ground: Ground) -> de.Decision:
+    return de.Launch(
+        at=now,
+        job=job.name,
+        attempt=job.number + 1,
+        resume_from=None,
+        reason=job.reason or "start",
+        memory=ground.memory,
+    )
 
 
-def _after_backoff(job: Job, now: Moment) -> de.Decision | None:
+def _after_backoff(job: Job, now: Moment, ground: Ground) -> de.Decision | None:
     plan = job.retry
     if plan is None or plan.resume_point is None or now.seconds_since(plan.not_before) < 0:
         return None
     point = plan.resume_point
     if not point.possible:
         return de.GiveUp(at=now, job=job.name, attempt=job.number, reason=point.reason)
-    return de.Launch(at=now, job=job.name, attempt=job.number + 1, resume_from=point.checkpoint, reason=point.reason)
+    reason, limit_s = point.reason, job.limits.freed_wait_s
+    held = still_held(job.attempt.memory_before, ground.memory) if job.attempt is not None and limit_s > 0 else ()
+    if held and now.seconds_since(job.since) < limit_s:
+        return None
+    if held:
+        reason += f"; {held_words(held)} still held {limit_s:.0f} s after the attempt before it ended"
+    return de.Launch(
+        at=now,
+        job=job.name,
+        attempt=job.number + 1,
+        resume_from=point.checkpoint,
+        reason=reason,
+        memory=ground.memory,
+    )
 
 
 def _alive(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment, ground: Ground) -> de.Decision | None:

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from supervisor.core.checkpoints import Checkpoint
 from supervisor.core.flags import RedFlag
+from supervisor.core.freed import CardMemory
 from supervisor.core.moments import Moment
 
 
@@ -19,6 +20,8 @@ class Launch:
     attempt: int
     resume_from: Checkpoint | None
     reason: str
+    memory: tuple[CardMemory, ...] = ()
+    """What is taken of its cards' memory by now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -208,6 +208,7 @@ def _launched(job: Job, decision: de.Launch) -> Job:
         launched_at=decision.at,
         resume_from=decision.resume_from,
         resume_curve=point.curve if point else None,
+        memory_before=decision.memory,
     )
     fresh = decision.resume_from is None
     return replace(

@@ -20,6 +20,7 @@ from supervisor.core.choosing import Ended
 from supervisor.core.course import Course
 from supervisor.core.curve import Curve, Resumed
 from supervisor.core.flags import RedFlag
+from supervisor.core.freed import CardMemory
 from supervisor.core.incident import Incident
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus
@@ -112,6 +113,8 @@ class Limits:
     """How long the training may take to save before SIGTERM."""
     kill_wait_s: float = 10.0
     """From SIGKILL until a process that is still there is called unkillable."""
+    freed_wait_s: float = 60.0
+    """From the end of an attempt, how long its memory on the cards may take to be freed before the next; 0: no wait."""
     budget: Budget = field(default_factory=Budget)
     remedies: Remedies = field(default_factory=Remedies)
 
@@ -125,6 +128,8 @@ class Attempt:
     resume_from: Checkpoint | None = None
     resume_curve: Curve | None = None
     """The losses around the step of `resume_from`, which this attempt is to continue."""
+    memory_before: tuple[CardMemory, ...] = ()
+    """What was taken of its cards' memory when it was launched, as far as that was known."""
     shim_pid: int | None = None
     training_pid: int | None = None
     first_step_at: Moment | None = None
