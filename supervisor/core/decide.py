@@ -21,6 +21,7 @@ from supervisor.core.rules import Rule
 
 STOP_SLACK_S = 10.0
 """Time for evidence and signalling on top of the training's own limits, before SIGKILL."""
+WAITS_NAMED = 3
 
 NOTHING_KNOWN = Ground()
 
@@ -142,11 +143,23 @@ def _unkillable(job: Job, now: Moment) -> de.Decision | None:
         rule=UNKILLABLE,
         severity=Severity.CRITICAL,
         at=now,
-        message=f"still there {job.limits.kill_wait_s:.0f} s after SIGKILL: it waits in the kernel, most likely in the "
-        "GPU driver, which only a reset of the card or a reboot ends, or the order to kill it was refused (see the "
-        "daemon's log); nothing else is started on its card",
+        message=f"still there {job.limits.kill_wait_s:.0f} s after SIGKILL: {_where(job)}; "
+        "nothing else is started on its card",
     )
     return de.Warn(at=now, job=job.name, attempt=job.number, flag=flag)
+
+
+def _where(job: Job) -> str:
+    """Return who waits where in the kernel, or what may be the case where nobody is known to."""
+    waits = job.attempt.waits if job.attempt is not None else ()
+    if waits:
+        named = "; ".join(one.words for one in waits[:WAITS_NAMED])
+        more = f" and {len(waits) - WAITS_NAMED} more" if len(waits) > WAITS_NAMED else ""
+        return f"{named}{more}, which only a reset of the card or a reboot ends"
+    return (
+        "it waits in the kernel, most likely in the GPU driver, which only a reset of the card or a reboot ends, or "
+        "the order to kill it was refused (see the daemon's log)"
+    )
 
 
 def _on_flags(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment) -> de.Decision | None:

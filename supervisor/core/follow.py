@@ -55,7 +55,9 @@ def _attempt_event(job: Job, attempt: Attempt, event: ev.AttemptEvent) -> Job:
         case ev.OutputSeen():
             failed = any(one.fault is FaultClass.MIOPEN for one in event.findings)
             return replace(job, miopen_failed=True) if failed else job
-        case ev.CheckpointSeen() | ev.CheckpointNotKept() | ev.ProcessesRead() | ev.Looked():
+        case ev.ProcessesRead():
+            return _waiting(job, attempt, event)
+        case ev.CheckpointSeen() | ev.CheckpointNotKept() | ev.Looked():
             return job
     assert_never(event)
 
@@ -81,6 +83,14 @@ def _evident(job: Job, event: ev.EvidenceTaken) -> Job:
     if job.incident is None or job.incident.attempt != event.attempt:
         return job
     return replace(job, incident=replace(job.incident, evidence=event.folder))
+
+
+def _waiting(job: Job, attempt: Attempt, event: ev.ProcessesRead) -> Job:
+    """Keep who waits in the kernel, of an attempt that SIGKILL should have ended; of any other that means nothing."""
+    waits = event.reading.waits
+    if job.phase is not Phase.KILLING or not waits or waits == attempt.waits:
+        return job
+    return replace(job, attempt=replace(attempt, waits=waits))
 
 
 def _lived(attempt: Attempt, event: ev.Launched | ev.LaunchFailed | ev.Exited | ev.HostLost) -> Attempt:
@@ -180,7 +190,9 @@ def after_decision(job: Job, decision: de.Decision) -> Job:
             return _launched(job, decision)
         case de.Warn():
             told = job.open_flags | {decision.flag.key}
-            return replace(job, open_flags=told, unkillable=job.unkillable or decision.flag.rule == UNKILLABLE)
+            if decision.flag.rule == UNKILLABLE:
+                return replace(job, open_flags=told, unkillable=True, reason=decision.flag.message)
+            return replace(job, open_flags=told)
         case de.Note():
             return replace(job, shadows=job.shadows | {decision.flag.key}, shadows_noted=job.shadows_noted + 1)
         case de.Stop():

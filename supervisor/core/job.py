@@ -23,7 +23,7 @@ from supervisor.core.flags import RedFlag
 from supervisor.core.freed import CardMemory
 from supervisor.core.incident import Incident
 from supervisor.core.moments import Moment
-from supervisor.core.readings import ExitStatus
+from supervisor.core.readings import ExitStatus, KernelWait
 from supervisor.core.remedies import Remedies
 
 
@@ -144,6 +144,8 @@ class Attempt:
     exit: ExitStatus | None = None
     host_lost: str | None = None
     launch_error: str | None = None
+    waits: tuple[KernelWait, ...] = ()
+    """Which of its threads waited in the kernel when last looked at, once it was sent SIGKILL."""
 
     @property
     def over(self) -> bool:

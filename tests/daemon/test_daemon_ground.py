@@ -29,7 +29,9 @@ class Machine:
         self.tree = AmdgpuTree.build(folder)
         self.now = START
         self.newest = Newest()
-        self.dossiers = {name: Dossier(job=Job(name=name, since=START, phase=phase), rules=()) for name, phase in phases.items()}
+        self.dossiers = {
+            name: Dossier(job=Job(name=name, since=START, phase=phase), rules=()) for name, phase in phases.items()
+        }
         settings = Settings(jobs={name: JobSettings(command=["true"]) for name in phases})
         self.grounds = Grounds(lambda: settings, self.dossiers, CardsAnswering(), tuple, self.newest)
 
