@@ -80,6 +80,7 @@ def limits_of(job: JobSettings) -> Limits:
         save_s=job.save_s,
         kill_wait_s=job.kill_wait_s,
         freed_wait_s=job.freed_wait_s,
+        resort_s=job.last_resorts.limit_s,
         budget=job.budget,
         remedies=job.remedies,
     )

@@ -134,6 +134,17 @@ class ProfilesSettings(Struct, frozen=True, kw_only=True):
     cpu: ProfileSettings = field(default_factory=ProfileSettings)
 
 
+class LastResortSettings(Struct, frozen=True, kw_only=True):
+    """What may be done to card and machine when nothing else is left; what is off is only named."""
+
+    reset_card: bool = False
+    reset_command: list[Text] = field(default_factory=list)
+    """`{card}` stands for the PCI address, `{index}` for the number; empty: that of the vendor's tool."""
+    reboot: bool = False
+    reboot_command: Annotated[list[Text], Meta(min_length=1)] = field(default_factory=lambda: ["systemctl", "reboot"])
+    limit_s: Positive = 60.0
+
+
 class JobSettings(Struct, frozen=True, kw_only=True):
     """One training that is to be kept alive."""
 
@@ -167,6 +178,7 @@ class JobSettings(Struct, frozen=True, kw_only=True):
     expect: ExpectSettings = field(default_factory=ExpectSettings)
     remedies: Remedies = field(default_factory=Remedies)
     profiles: ProfilesSettings = field(default_factory=ProfilesSettings)
+    last_resorts: LastResortSettings = field(default_factory=LastResortSettings)
 
 
 class AlertSettings(Struct, frozen=True, kw_only=True):

@@ -69,6 +69,19 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LastResort:
+    """Run a command on the machine that its owner allowed for when nothing else is left."""
+
+    at: Moment
+    job: str
+    attempt: int
+    reason: str
+    kind: str
+    """One of `core.resorts.RESORTS`."""
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
     """Look for the resume point and start again, not before `not_before`."""
 
@@ -115,4 +128,4 @@ class Finish:
     """What was wrong all the same, so that a later start resumes from before it."""
 
 
-Decision: TypeAlias = Launch | Warn | Note | Stop | Kill | Retry | GiveUp | Finish
+Decision: TypeAlias = Launch | Warn | Note | Stop | Kill | LastResort | Retry | GiveUp | Finish

@@ -20,7 +20,8 @@ from supervisor.core.incident import Incident
 from supervisor.core.job import ALIVE, ENDED, UNKILLABLE, Attempt, Job, Move, Phase, RetryPlan, StopOrder, Wish
 from supervisor.core.moments import Moment
 from supervisor.core.readings import FaultClass, Stage, StepRecord
-from supervisor.core.treatment import heard, past_the_trouble, spent, taken_back, treated
+from supervisor.core.resorts import RESORTS
+from supervisor.core.treatment import heard, past_the_trouble, resort_ended, resort_taken, spent, taken_back, treated
 
 _BEGINNING = ResumePoint(checkpoint=None, possible=True, reason="asked to start from the beginning")
 
@@ -50,6 +51,8 @@ def _attempt_event(job: Job, attempt: Attempt, event: ev.AttemptEvent) -> Job:
             job = heard(job, attempt, event) if isinstance(event, ev.AgentSaid) else job
             attempt = job.attempt or attempt
             return replace(job, attempt=replace(attempt, train_ended=_train_ended(attempt, event)))
+        case ev.ResortEnded():
+            return resort_ended(job, event)
         case ev.EvidenceTaken() | ev.Signalled() | ev.ResumePointFound():
             return _answered(job, event)
         case ev.OutputSeen():
@@ -143,7 +146,7 @@ def _started(job: Job, event: ev.Asked) -> Job:
     if job.phase not in ENDED:
         return job
     course = Course() if event.fresh else job.course.forgiven(job.number)
-    job = replace(job, ledger=job.ledger.forgiven(), course=course)
+    job = replace(job, ledger=job.ledger.forgiven(), course=course, resorts=())
     if event.fresh or job.phase is Phase.FINISHED or job.attempt is None:
         return replace(job.moved(Move.WAKE, event.at, reason), retry=None)
     plan = job.retry or RetryPlan(not_before=event.at, reason=reason)
@@ -159,6 +162,8 @@ def _stepped(job: Job, attempt: Attempt, event: ev.StepsMade) -> Job:
     furthest = max(one.step for one in event.records)
     job = replace(job, attempt=_with_steps(attempt, first, last), ledger=job.ledger.stepped(furthest))
     job = past_the_trouble(job, furthest, event.at)
+    if job.resorts and job.ledger.in_a_row == 0:
+        job = replace(job, resorts=())
     if job.incident and not job.incident.closed and job.incident.attempt < attempt.number:
         job = replace(job, incident=job.incident.stepping_again(first.at))
     return job.moved(Move.STEP, event.at) if job.phase is Phase.STARTING else job
@@ -188,13 +193,8 @@ def after_decision(job: Job, decision: de.Decision) -> Job:
     match decision:
         case de.Launch():
             return _launched(job, decision)
-        case de.Warn():
-            told = job.open_flags | {decision.flag.key}
-            if decision.flag.rule == UNKILLABLE:
-                return replace(job, open_flags=told, unkillable=True, reason=decision.flag.message)
-            return replace(job, open_flags=told)
-        case de.Note():
-            return replace(job, shadows=job.shadows | {decision.flag.key}, shadows_noted=job.shadows_noted + 1)
+        case de.Warn() | de.Note():
+            return _told(job, decision)
         case de.Stop():
             moved = job.moved(Move.STOP, decision.at, decision.reason)
             order = StopOrder(at=decision.at, reason=decision.reason, save=decision.save, flag=decision.flag)
@@ -203,6 +203,8 @@ def after_decision(job: Job, decision: de.Decision) -> Job:
             moved = job.moved(Move.KILL, decision.at, decision.reason)
             order = job.stop or StopOrder(at=decision.at, reason=decision.reason, save=False)
             return replace(moved, stop=replace(order, killed_at=decision.at))
+        case de.LastResort():
+            return resort_taken(job, decision)
         case de.Retry():
             return _retried(job, decision)
         case de.GiveUp():
@@ -210,6 +212,14 @@ def after_decision(job: Job, decision: de.Decision) -> Job:
         case de.Finish():
             return _finished(job, decision)
     assert_never(decision)
+
+
+def _told(job: Job, decision: de.Warn | de.Note) -> Job:
+    flag = decision.flag
+    if isinstance(decision, de.Note):
+        return replace(job, shadows=job.shadows | {flag.key}, shadows_noted=job.shadows_noted + 1)
+    told = replace(job, open_flags=job.open_flags | {flag.key})
+    return replace(told, unkillable=True, reason=flag.message) if flag.rule == UNKILLABLE else told
 
 
 def _launched(job: Job, decision: de.Launch) -> Job:
@@ -283,6 +293,8 @@ def _retried(job: Job, decision: de.Retry) -> Job:
         plan = replace(plan, resume_point=_BEGINNING)
     elif decision.remedy == "older_generation" and job.attempt is not None:
         plan = replace(plan, older_than=job.attempt.resume_from)
+    if decision.remedy in RESORTS:
+        plan = replace(plan, resort=decision.remedy)
     moved = treated(moved, decision)
     return replace(moved, stop=None, retry=plan, ledger=spent(job, decision), unkillable=False)
 

@@ -25,6 +25,7 @@ from supervisor.core.incident import Incident
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus, KernelWait
 from supervisor.core.remedies import Remedies
+from supervisor.core.resorts import ResortTaken
 
 
 class Wish(Enum):
@@ -115,6 +116,8 @@ class Limits:
     """From SIGKILL until a process that is still there is called unkillable."""
     freed_wait_s: float = 60.0
     """From the end of an attempt, how long its memory on the cards may take to be freed before the next; 0: no wait."""
+    resort_s: float = 60.0
+    """How long the command of a last resort may take."""
     budget: Budget = field(default_factory=Budget)
     remedies: Remedies = field(default_factory=Remedies)
 
@@ -193,6 +196,8 @@ class RetryPlan:
     trouble_step: int | None = None
     older_than: Checkpoint | None = None
     """Where there is one, a checkpoint older than this is resumed from: the remedy is an older generation."""
+    resort: str | None = None
+    """The last resort to take first: it is the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +222,8 @@ class Job:
     shadows_noted: int = 0
     """Flags in shadow ever noted."""
     unkillable: bool = False
+    resorts: tuple[ResortTaken, ...] = ()
+    """The last resorts that were taken since it last made progress."""
     miopen_failed: bool = False
     """MIOpen has failed in this job: `conv2d = "auto"` patches from now on."""
     course: Course = field(default_factory=Course)
@@ -259,4 +266,5 @@ class Job:
             torch=self.torch or self.framework is not None,
             patched=attempt is not None and attempt.patched,
             resumed=attempt is not None and attempt.resume_from is not None,
+            resorts_taken=tuple(one.kind for one in self.resorts),
         )

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from supervisor.config.settings import Settings
+from supervisor.config.settings import JobSettings, Settings
 from supervisor.core.choosing import Experience, Ground
 from supervisor.core.freed import CardMemory
-from supervisor.core.job import ALIVE, ENDED
+from supervisor.core.job import ALIVE, ENDED, Phase
 from supervisor.core.moments import Moment
+from supervisor.core.resorts import Resort
 from supervisor.daemon.cards import GAP_S, CardsAnswering
 from supervisor.daemon.loop import Dossier
+from supervisor.daemon.resorts import resorts_of
 from supervisor.daemon.view import Newest
 
 
@@ -38,9 +40,10 @@ class Grounds:
         if job is None or dossier.job.phase in ENDED:
             return Ground()
         if dossier.job.phase not in ALIVE:
-            return Ground(memory=self._memory(dossier, now))
+            return Ground(memory=self._memory(dossier, now), resorts=self._resorts(dossier, job))
         answering = self._answering.answering_s(now)
         over = dossier.job.attempt is not None and dossier.job.attempt.over
+        worst = over or dossier.job.phase is Phase.KILLING
         return Ground(
             agent=settings.supervisor.agent,
             conv2d_auto=job.conv2d == "auto",
@@ -48,6 +51,7 @@ class Grounds:
             free_cards=self._free([gpu for gpu, _ in answering]) if over else (),
             answering_s=answering,
             experience=self._experience() if over else (),
+            resorts=self._resorts(dossier, job) if worst else (),
         )
 
     def _free(self, answering: list[str]) -> tuple[str, ...]:
@@ -74,8 +78,22 @@ class Grounds:
             and (not mine or gpu in mine)
         )
 
+    def _resorts(self, dossier: Dossier, job: JobSettings) -> tuple[Resort, ...]:
+        others = [one for one in self._alive() if one is not dossier]
+        card = _card_in_trouble(dossier, tuple(sorted(self._newest.gpus)))
+        sharing = {one.job.name: not _cards_of(one) or card in _cards_of(one) for one in others}
+        return resorts_of(job.last_resorts, card, tuple(self._newest.gpus.values()), sharing)
+
     def _alive(self) -> Iterator[Dossier]:
         return (one for one in self._dossiers.values() if one.job.phase in ALIVE)
+
+
+def _card_in_trouble(dossier: Dossier, known: tuple[str, ...]) -> str | None:
+    """Return the card that the kernel's log last blamed, else the only one that the job has; None where it has more."""
+    kernel = dossier.history.kernel if dossier.history is not None else ()
+    blamed = next((one.gpu for one in reversed(kernel) if one.fatal and one.gpu is not None), None)
+    cards = _cards_of(dossier) or known
+    return blamed or (cards[0] if len(cards) == 1 else None)
 
 
 def _cards_of(dossier: Dossier) -> tuple[str, ...]:
