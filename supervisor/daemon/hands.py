@@ -112,6 +112,7 @@ class DoingHands:
     def adopt(self, job: str, attempt: int, followed: Followed) -> bool:
         """Take up an attempt whose shim left word in this boot; return False where none did."""
         note = read_shim(followed.folder)
+        followed.other_boot = note is not None and note.boot_id != self._means.boot_id
         self._means.attempts.follow(followed)
         if note is None or note.boot_id != self._means.boot_id:
             return False
