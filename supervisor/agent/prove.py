@@ -14,7 +14,6 @@ can open no file and no socket, start no program and write nothing but its answe
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import io
 import json
 import math
@@ -338,7 +337,8 @@ SIGNS = 256
 """Numbers of a matrix whose signs are told, so that its continuation can be told from other numbers of that size."""
 SIGNS_LEAST = 64
 PROFILE_ROWS = 20000
-NAME_CHARACTERS = 200
+NAME_CHARACTERS, DIMENSIONS = 200, 16
+"""What is told of each at most: a file decides its names and shapes by itself."""
 
 
 def unpacked(data: bytes, code: str, unit: int) -> Tuple[float, ...]:
@@ -398,7 +398,7 @@ class Numbers:
         if not values:
             self._tell(tensor, None, None, largest, None)
             return
-        # Halved first, as the square of a large number is none; a sum that is exact is the same in every Python.
+        # Scaled first, as the square of a large number is none; a sum that is exact is the same in every Python.
         highest, lowest = max(values), min(values)
         power = math.frexp(max(highest, -lowest))[1]
         scaled = [math.ldexp(value, -power) for value in values] if abs(power) > 60 else values
@@ -416,7 +416,7 @@ class Numbers:
     ) -> None:
         if len(self.rows) < PROFILE_ROWS:
             name = tensor.name[:NAME_CHARACTERS]
-            self.rows.append([name, tensor.kind, list(tensor.size), rms, zeros, largest, signs])
+            self.rows.append([name, tensor.kind, list(tensor.size[:DIMENSIONS]), rms, zeros, largest, signs])
 
     @staticmethod
     def _look(kind: str, read: Read, start: int, end: int) -> Tuple[int, int, bool, int]:
@@ -624,9 +624,6 @@ def position(entries: Dict[Any, Any], beside: Optional[bytes]) -> Tuple[Optional
 def fitness_of(entries: Dict[Any, Any]) -> Optional[float]:
     """Return how well the saved model did at its validation, more being better; None where it does not say."""
     found = entries_of(entries.get("train_metrics")).get("fitness")
-    if isinstance(found, StandIn):  # a number of numpy: its bytes are the second thing it is made of
-        raw = found.__dict__["args"][1:2]
-        found = struct.unpack("<d", raw[0])[0] if raw and isinstance(raw[0], bytes) and len(raw[0]) == 8 else None
     return float(found) if isinstance(found, (int, float)) and math.isfinite(found) else None
 
 
@@ -683,9 +680,10 @@ def prove(path: str, confined: Callable[[], None] = lambda: None) -> Dict[str, A
     numbers = Numbers()
     try:
         with opened(path) as file:
+            before = identity(file)
             beside = state_beside(path)
             confined()
-            judge_open(file, beside, numbers, answer)
+            judge_open(file, before, beside, numbers, answer)
     except Rejected as error:
         answer["reason"] = str(error)
     except OSError as error:
@@ -695,9 +693,10 @@ def prove(path: str, confined: Callable[[], None] = lambda: None) -> Dict[str, A
     return answer
 
 
-def judge_open(file: BinaryIO, beside: Optional[bytes], numbers: Numbers, answer: Dict[str, Any]) -> None:
+def judge_open(
+    file: BinaryIO, before: Tuple[int, int, int], beside: Optional[bytes], numbers: Numbers, answer: Dict[str, Any]
+) -> None:
     """Examine an open file; raise Rejected with the reason for whatever is wrong with it."""
-    before = identity(file)
     try:
         examine(file, before[0], beside, numbers, answer)
     except (Rejected, OSError):
@@ -717,28 +716,23 @@ def judge_open(file: BinaryIO, beside: Optional[bytes], numbers: Numbers, answer
 LANDLOCK_CREATE, LANDLOCK_RESTRICT = 444, 446
 """Numbers of the system calls, the same on every architecture (Linux 5.13)."""
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 4, 38
+PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
 SIGKILL = 9
 
 
 def confine(memory_limit_bytes: int, cpu_limit_s: int) -> None:
     """Give away all that reading an open file does not need; each fence holds where the others cannot be had.
 
-    No file and no socket can be opened (RLIMIT_NOFILE, Landlock), no process starts, memory and
-    processor time end. Where the kernel allows it the process also leaves its user and its network behind.
+    No file and no socket can be opened (RLIMIT_NOFILE, Landlock), no process starts, memory and processor time end.
+    Where the kernel allows it the process also leaves its user and its network behind.
     """
     "".encode("cp437")  # zipfile's, for names that are not ASCII; what is imported later could not be opened
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
-    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
-    if libc.unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0:
-        libc.unshare(CLONE_NEWNET)
-    handled = ctypes.c_uint64((1 << 13) - 1)  # every right to files that Landlock's first version knows, none given
-    ruleset = libc.syscall(LANDLOCK_CREATE, ctypes.byref(handled), ctypes.sizeof(handled), 0)
-    if ruleset >= 0:
-        libc.syscall(LANDLOCK_RESTRICT, ruleset, 0)
-        os.close(ruleset)
+    try:
+        import ctypes  # noqa: PLC0415 - where memory may not be made executable, some builds cannot be imported
+
+        leave(ctypes.CDLL(None, use_errno=True), ctypes.c_uint64)
+    except (ImportError, MemoryError, OSError, AttributeError):
+        pass  # the limits below hold everywhere
     for limit, value in (
         (resource.RLIMIT_AS, memory_limit_bytes),
         (resource.RLIMIT_CPU, cpu_limit_s),
@@ -747,6 +741,19 @@ def confine(memory_limit_bytes: int, cpu_limit_s: int) -> None:
             resource.setrlimit(limit, (value, value))
     for limit in (resource.RLIMIT_CORE, resource.RLIMIT_NPROC, resource.RLIMIT_NOFILE):
         resource.setrlimit(limit, (0, 0))
+
+
+def leave(libc: Any, word: Any) -> None:
+    """Leave user, network and file system behind, as far as the kernel and a sandbox around us let us."""
+    libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
+    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    if libc.unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0:
+        libc.unshare(CLONE_NEWNET)
+    handled = (word * 1)((1 << 13) - 1)  # every right to files that Landlock's first version knows, none given
+    ruleset = libc.syscall(LANDLOCK_CREATE, handled, 8, 0)
+    if ruleset >= 0:
+        libc.syscall(LANDLOCK_RESTRICT, ruleset, 0)
+        os.close(ruleset)
 
 
 def main(path: str, memory_limit_bytes: int = 0, cpu_limit_s: int = 0) -> None:

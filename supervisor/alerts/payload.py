@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 import msgspec
 
 from supervisor.core import decisions as de
-from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.flags import Diagnosis, RedFlag, Severity
 from supervisor.core.harmless import sanitize
 from supervisor.core.incident import Incident
 from supervisor.core.job import Job
@@ -19,6 +19,7 @@ from supervisor.core.moments import Moment
 LARGEST_BODY_BYTES = 20_000
 TEXT_LIMIT = 700
 NAME_LIMIT = 150
+DIAGNOSIS_LIMIT = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +212,13 @@ def _flag(flag: RedFlag) -> dict[str, object]:
         "since": rfc3339(flag.since.unix_s) if flag.since else None,
         "since_step": flag.since_step,
     }
-    return _known(facts)
+    return {**_known(facts), **(_diagnosis(flag.diagnosis) if flag.diagnosis else {})}
+
+
+def _diagnosis(diagnosis: Diagnosis) -> dict[str, object]:
+    """Return the likeliest causes and the first advice: a phone shows a few lines, `supervisorctl show` the rest."""
+    said = {"causes": diagnosis.causes, "advice": diagnosis.advice}
+    return {name: [clean(one, DIAGNOSIS_LIMIT) for one in texts[:2]] for name, texts in said.items() if texts}
 
 
 def _known(facts: Mapping[str, object | None]) -> dict[str, object]:

@@ -90,7 +90,7 @@ def point(resumed_from: dict[str, Any] | None) -> str:
     """Return a checkpoint as epoch, step and the end of its path."""
     if resumed_from is None:
         return "a checkpoint"
-    path = "/".join(one_line(resumed_from["path"]).split("/")[-2:])
+    path = "/".join(one_line(resumed_from["source"] or resumed_from["path"]).split("/")[-2:])
     known = []
     if resumed_from["epoch"] is not None:
         known.append(f"epoch {epoch(resumed_from['epoch'])}")

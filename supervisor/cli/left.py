@@ -17,7 +17,7 @@ from supervisor.control.shapes import checkpoint_entry, incident_entry, job_acco
 from supervisor.control.tail import tail
 from supervisor.control.treatment import remedy_report
 from supervisor.core import folder as fo
-from supervisor.core.checkpoints import newest_first
+from supervisor.core.checkpoints import told_once
 from supervisor.store.archive import Archive
 from supervisor.store.errors import ArchiveError
 from supervisor.store.lives import lives
@@ -50,7 +50,7 @@ def incident(app: App, incident_id: str) -> dict[str, Any]:
 def checkpoints(app: App, job: str) -> dict[str, Any]:
     """Return what GET /v1/jobs/JOB/checkpoints would."""
     found = _asked(lambda archive: archive.checkpoints(job), app)
-    known = [checkpoint_entry(one) for one in newest_first(one.checkpoint for one in found)]
+    known = [checkpoint_entry(one) for one in told_once(one.checkpoint for one in found)]
     return _plain(types.Checkpoints(job=job, checkpoints=known))
 
 

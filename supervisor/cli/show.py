@@ -33,12 +33,19 @@ def lines(answer: dict[str, Any], now: float, pen: Pen) -> list[str]:
     incident = answer["incident"]
     text = story(incident, now, Pen(color=pen.color))[:-1]
     text.append(f"{'severity':>10}  {one_line(incident['severity'])}")
+    text += _diagnosis(incident.get("diagnosis") or {})
     if incident["last_step"] is not None:
         text.append(f"{'last step':>10}  {incident['last_step']}")
     if answer["story"]:
         rows = [_told(one, incident["at"]) for one in answer["story"]]
         text += ["", pen.table(("TIME", "AFTER", "WHAT", "DETAIL"), rows)]
     return text + _evidence(incident["evidence"], pen)
+
+
+def _diagnosis(diagnosis: dict[str, list[str]]) -> list[str]:
+    """Return what it is not, what it may be, and what to do, a line each."""
+    labels = (("not", "ruled_out"), ("likely", "causes"), ("try", "advice"))
+    return [f"{label:>10}  {one_line(said)}" for label, key in labels for said in diagnosis.get(key, ())]
 
 
 def _told(line: dict[str, Any], began: float) -> list[Cell]:

@@ -34,7 +34,7 @@ def incident_entry(incident: Incident) -> types.IncidentEntry:
         decision=incident.decision,
         outcome=incident.outcome,
         last_step=incident.last_step,
-        resumed_from=None if point is None else types.ResumedFrom(path=point.path, epoch=point.epoch, step=point.step),
+        resumed_from=None if point is None else _resumed_from(point),
         resumed_at=None if incident.resumed_at is None else incident.resumed_at.unix_s,
         lost_steps=incident.lost_steps,
         downtime_s=incident.downtime_s,
@@ -83,6 +83,10 @@ def watched_status(watched: Watched, *, shadow: bool) -> types.WatchedStatus:
         shadow=shadow,
         not_watched=watched.not_watched,
     )
+
+
+def _resumed_from(point: Checkpoint) -> types.ResumedFrom:
+    return types.ResumedFrom(path=point.path, epoch=point.epoch, step=point.step, source=point.source)
 
 
 def checkpoint_entry(checkpoint: Checkpoint) -> types.CheckpointEntry:

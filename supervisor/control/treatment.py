@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from supervisor.control import types
 from supervisor.core.choosing import Experience
 from supervisor.core.job import Job
-from supervisor.core.remedies import WORDS
+from supervisor.core.remedies import BY_THE_AGENT, WORDS
 from supervisor.store.records import RemedyRecord
 
 
@@ -56,7 +56,10 @@ def in_force(job: Job) -> list[types.RemedyInForce]:
 
 def in_words(job: Job) -> list[str]:
     """Return the remedies in force, a line each, as `status` shows them."""
-    return [
-        f"{one.remedy} against {one.cause}" + (f": {one.said}" if one.said else f" ({one.what})")
-        for one in in_force(job)
-    ]
+    return [f"{one.remedy} against {one.cause}: {_state(one)}" for one in in_force(job)]
+
+
+def _state(one: types.RemedyInForce) -> str:
+    if one.said is not None:
+        return one.said
+    return f"{one.what} (the agent has not told of it yet)" if one.remedy in BY_THE_AGENT else one.what

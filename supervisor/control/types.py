@@ -40,6 +40,14 @@ class DaemonStatus(Struct, frozen=True, kw_only=True):
     """What keeps it from doing all of its work (database lost, disk full)."""
 
 
+class Criterion(Struct, frozen=True, kw_only=True):
+    """One of the owner's success criteria, of [jobs.NAME.expect]."""
+
+    name: str
+    verdict: Literal["met", "not_met", "unknown"]
+    text: str
+
+
 class WatchedStatus(Struct, frozen=True, kw_only=True):
     """What one rule measures, and how near it is to its limit."""
 
@@ -58,14 +66,6 @@ class WatchedStatus(Struct, frozen=True, kw_only=True):
     """Why it is not watched now."""
 
 
-class Criterion(Struct, frozen=True, kw_only=True):
-    """One of the owner's success criteria, of [jobs.NAME.expect]."""
-
-    name: str
-    verdict: Literal["met", "not_met", "unknown"]
-    text: str
-
-
 class JobStatus(Struct, frozen=True, kw_only=True):
     """Where one job stands."""
 
@@ -73,7 +73,7 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     phase: str
     """pending, starting, running, stopping, killing, backoff, finished, failed, stopped"""
     stage: str | None = None
-    """setup, warmup, step, validate, checkpoint, ended"""
+    """setup, warmup, step, data_wait, compile, validate, checkpoint, ended"""
     since: float | None = None
     """When it entered its phase."""
     attempt: int = 0
@@ -184,6 +184,8 @@ class ResumedFrom(Struct, frozen=True, kw_only=True):
     path: str
     epoch: int | None = None
     step: int | None = None
+    source: str | None = None
+    """Of a generation: the file that it was taken from."""
 
 
 class IncidentEntry(Struct, frozen=True, kw_only=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 from supervisor.core.moments import Moment
@@ -57,6 +56,8 @@ class CardFacts:
 
 def hottest(reading: GpuReading) -> tuple[str, float] | None:
     """Return the name and value (C) of a card's hottest believable sensor."""
-    sensors = (("junction", reading.junction_c), ("edge", reading.edge_c), ("memory", reading.memory_c))
-    known = [(name, one) for name, one in sensors if one is not None and math.isfinite(one) and 0 < one < IMPLAUSIBLE_C]
-    return max(known, key=lambda one: one[1], default=None)
+    name, highest = "", 0.0
+    for one, celsius in (("junction", reading.junction_c), ("edge", reading.edge_c), ("memory", reading.memory_c)):
+        if celsius is not None and highest < celsius < IMPLAUSIBLE_C:
+            name, highest = one, celsius
+    return (name, highest) if name else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from supervisor.core.curve import Curve
@@ -53,6 +53,12 @@ class Checkpoint:
         return self.fingerprint.modified_ns / 1e9
 
     @property
+    def title(self) -> str:
+        """Its path; of a generation the file that it was taken from, and its number."""
+        number = self.path.split("/")[-2:-1]
+        return f"{self.source} (generation {number[0].lstrip('0')})" if self.source and number else self.path
+
+    @property
     def key(self) -> tuple[str, Fingerprint]:
         """What makes it this checkpoint and not an earlier or later one under the same path."""
         return (self.path, self.fingerprint)
@@ -89,6 +95,33 @@ def newest_first(checkpoints: Iterable[Checkpoint]) -> tuple[Checkpoint, ...]:
         return (known, step, epoch, one.saved_unix_s, one.source is not None)
 
     return tuple(sorted(checkpoints, key=rank, reverse=True))
+
+
+def told_once(checkpoints: Iterable[Checkpoint]) -> tuple[Checkpoint, ...]:
+    """Return them without the files of which a generation was taken, newest first: that is the same save.
+
+    A verdict is on a content: what a search found about the file, before a copy was there, holds for the generation.
+    """
+    everything = tuple(checkpoints)
+    files = {_content(one.path, one): one for one in everything if one.source is None}
+    generations = [one for one in everything if one.source is not None]
+    taken = {_content(one.source or "", one) for one in generations}
+    return newest_first(
+        [
+            *(one for content, one in files.items() if content not in taken),
+            *(_with_verdict(one, files.get(_content(one.source or "", one))) for one in generations),
+        ]
+    )
+
+
+def _content(path: str, one: Checkpoint) -> tuple[str, int, int]:
+    return (path, one.fingerprint.size_bytes, one.fingerprint.modified_ns)
+
+
+def _with_verdict(generation: Checkpoint, file: Checkpoint | None) -> Checkpoint:
+    if file is None or generation.verdict is not None:
+        return generation
+    return replace(generation, verdict=file.verdict, reason=file.reason)
 
 
 def before_trouble(
@@ -141,7 +174,7 @@ def choose(
     sound = before_trouble(everything, trouble_unix_s, trouble_step)
     for one in sorted(sound, key=lambda one: not older(one, older_than)):
         if one.verdict is Verdict.PROVEN:
-            return ResumePoint(checkpoint=one, possible=True, reason=f"newest proven checkpoint: {one.path}")
+            return ResumePoint(checkpoint=one, possible=True, reason=f"newest proven checkpoint: {one.title}")
     return ResumePoint(checkpoint=None, possible=False, reason=_why_none(everything, trouble_unix_s, trouble_step))
 
 
@@ -150,9 +183,9 @@ def _why_none(everything: tuple[Checkpoint, ...], trouble_unix_s: float | None, 
     parts = []
     for one in newest_first(everything):
         if one.key not in older:
-            parts.append(f"{one.path}: saved after the trouble began")
+            parts.append(f"{one.title}: saved after the trouble began")
         elif one.verdict is Verdict.REJECTED:
-            parts.append(f"{one.path}: {one.reason or 'rejected'}")
+            parts.append(f"{one.title}: {one.reason or 'rejected'}")
         else:
-            parts.append(f"{one.path}: not proven")
+            parts.append(f"{one.title}: not proven")
     return "none of the saved checkpoints is proven (" + "; ".join(parts) + ")"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from supervisor.core.course import Course
 from supervisor.core.freed import CardMemory
-from supervisor.core.remedies import BY_THE_FRAMEWORK, BY_TORCH, LAST_RESORTS, PASSING, WORDS, Remedies
+from supervisor.core.remedies import ASKED_AS, BY_THE_AGENT, BY_THE_FRAMEWORK, LAST_RESORTS, PASSING, WORDS, Remedies
 from supervisor.core.resorts import RESORTS, Resort, would_help
 
 PLAIN_TRIES = 2
@@ -55,6 +55,8 @@ class Ended:
     step: int | None = None
     """Where the trouble was; None where no step is known."""
     framework: str | None = None
+    asked: tuple[str, ...] = ()
+    """Settings that the script itself asks for."""
     torch: bool = False
     patched: bool = False
     """Whether it computed its Conv2d without MIOpen."""
@@ -87,8 +89,8 @@ def choose(course: Course, remedies: Remedies, ended: Ended, ground: Ground) -> 
     again = next((one for one in reversed(past) if same_place(one.step, step, remedies.same_steps)), None)
     told = []
     if again is not None:
-        told.append(f"the same {cause} at the same place (step {step}, before it step {again.step}), {again.remedy}")
-        told[-1] += " has not helped: it is the data or the code"
+        told.append(f"the same {cause} at the same place (step {step}, before it step {again.step})")
+        told.append(f"{again.remedy} has not helped: it is the data or the code")
     order, said = _order(remedies, cause, ground)
     told += said
     for remedy in order:
@@ -113,10 +115,11 @@ def _order(remedies: Remedies, cause: str, ground: Ground) -> tuple[tuple[str, .
     if not remedies.learn:
         return ladder, []
     known = {one.remedy: one for one in ground.experience if one.cause == cause}
+    least = remedies.failures_passed_over
     hopeless = [
         one
         for one in dict.fromkeys(ladder)
-        if one in known and known[one].helped == 0 and known[one].failed >= remedies.failures_passed_over
+        if one in known and known[one].helped == 0 and known[one].failed >= least and one not in PASSING
     ]
     good = [
         one
@@ -145,8 +148,8 @@ def _possible(remedy: str, course: Course, ended: Ended, ground: Ground) -> bool
     if remedy in ON_A_CARD and course.has("cpu_profile"):
         return False
     if remedy in BY_THE_FRAMEWORK:
-        return ground.agent and ended.framework == "ultralytics"
-    if remedy in BY_TORCH or remedy in ("allocator", "cudnn_off"):
+        return ground.agent and (ended.framework == "ultralytics" or ASKED_AS[remedy] in ended.asked)
+    if remedy in BY_THE_AGENT:
         return ground.agent and ended.torch
     match remedy:
         case "conv2d":

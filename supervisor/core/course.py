@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from supervisor.core.moments import Moment
-from supervisor.core.remedies import ADDING_UP, PASSING
+from supervisor.core.remedies import ADDING_UP, BY_THE_AGENT, PASSING
 
 TRIALS_KEPT = 64
 
@@ -25,7 +25,7 @@ class Outcome(Enum):
     FAILED = "failed"
     """The same cause came back before that."""
     UNCLEAR = "unclear"
-    """Something else came before either."""
+    """Something else came before either, or the agent never told that it was made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,10 +100,16 @@ class Course:
         trial = self.open_trial
         if trial is None:
             return self
-        outcome = Outcome.FAILED if trial.cause == cause else Outcome.UNCLEAR
-        course = self._settled(outcome, at)
-        wrong = outcome is Outcome.FAILED and cause not in ADDING_UP
+        again = trial.cause == cause
+        course = self._settled(Outcome.FAILED if again and self._was_made(trial) else Outcome.UNCLEAR, at)
+        wrong = again and cause not in ADDING_UP
         return course.without(trial.remedy, attempt=trial.attempt) if wrong else course
+
+    def _was_made(self, trial: Trial) -> bool:
+        """Whether a remedy can be judged: one that the agent makes, and told nothing of, was not made."""
+        if trial.remedy not in BY_THE_AGENT:
+            return True
+        return any(one.said is not None for one in self.in_force if one.attempt == trial.attempt)
 
     def helped(self, at: Moment) -> Course:
         """Return it once the training is past the trouble."""

@@ -12,6 +12,8 @@ REACH_STEPS = 100
 """Losses count that were made within so many steps before and after a checkpoint."""
 LEAST = 20
 """Fewer losses than this say nothing."""
+YOUNG_STEPS = 200
+"""Until then a loss goes anywhere: that of a YOLO trained from scratch rose twentyfold in its first 100 steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +28,13 @@ class Curve:
     def left_by(self, other: Curve) -> bool:
         """Whether `other`, made later, no longer lies on this curve.
 
-        Three quarters of its losses have to lie above three quarters of these, and the medians further apart than
+        Three quarters of its losses have to lie beyond three quarters of these, and the medians further apart than
         half the old one and than the spread of these: noise, a warm-up and a changed order of batches do not do that.
+        Below counts as well: the loss of a detector that finds nothing any more is low.
         """
-        apart = other.median - self.median
-        return other.low > self.high and apart > max(0.5 * abs(self.median), self.high - self.low)
+        apart = abs(other.median - self.median)
+        beyond = other.low > self.high or other.high < self.low
+        return beyond and apart > max(0.5 * abs(self.median), self.high - self.low)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +54,12 @@ def curve_of(losses: Iterable[float | None], least: int = LEAST) -> Curve | None
 
 
 def around(records: Iterable[StepRecord], step: int, trouble_step: int | None = None) -> Curve | None:
-    """Return the curve around `step` as it was made before any trouble; of a step made twice both losses count."""
+    """Return the curve around `step` as it was made before any trouble; None for a young training.
+
+    Of a step that was made twice both losses count.
+    """
+    if step < YOUNG_STEPS:
+        return None
     end = step + REACH_STEPS if trouble_step is None else min(step + REACH_STEPS, trouble_step - 1)
     return curve_of(one.loss for one in records if step - REACH_STEPS < one.step <= end)
 

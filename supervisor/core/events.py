@@ -222,6 +222,7 @@ class Word(Enum):
     PRECISION = "precision"
     EPOCH_END = "epoch_end"
     REMEDY_APPLIED = "remedy_applied"
+    SETTING_ASKED = "setting_asked"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,6 +44,7 @@ Fields of agent.jsonl beside the common ones, by event:
                       iterable, ended (true once they are let go)
     precision         asked, used ("half", "bfloat16", "single"), why, device
     epoch_end         epoch, fitness, metrics (object), train_loss, val_loss; null is a number that was not finite
+    setting_asked     setting (one that the script does as it is told)
     remedy_applied    setting, remedies (list), set (what it came to, for people)
 The stage is in the recorder's header, not here.
 

@@ -33,6 +33,8 @@ from supervisor.core.trend import Trend
 STEPS_KEPT = 2048
 READINGS_KEPT = 600
 RANKS_KEPT = 64
+PAUSING = frozenset({Stage.SETUP, Stage.WARMUP, Stage.VALIDATE, Stage.CHECKPOINT, Stage.ENDED})
+"""Time spent in these is no time of stepping."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,6 +99,8 @@ class History:
     exit: ExitStatus | None = None
     host_lost: str | None = None
     launch_error: str | None = None
+    paused: bool = False
+    """Whether anything but stepping was done since the last step, as far as stages tell."""
     pace: Pace = field(default_factory=Pace)
     losses: Losses = field(default_factory=Losses)
     told: Told = field(default_factory=Told)
@@ -107,6 +111,8 @@ class History:
     disks_used: dict[str, Trend] = field(default_factory=dict)
     saved: deque[tuple[Moment, int | None]] = field(default_factory=lambda: deque(maxlen=200))
     """When a checkpoint was saved, and how many steps had been made by then."""
+    saving_step: int | None = None
+    """The last step that had been made when the training last went to save something."""
     saved_unix_s: float | None = None
     """When the newest checkpoint file that was seen was written."""
     proofs: dict[str, deque[Checkpoint]] = field(default_factory=dict)
@@ -268,12 +274,12 @@ class History:
 
     def _add_findings(self, findings: tuple[KernelFinding, ...]) -> None:
         """Take findings in; one of a key that is known already tells the same event anew."""
-        known = {one.key: place for place, one in enumerate(self.kernel)}
         for finding in findings:
-            if (place := known.get(finding.key)) is not None:
-                self.kernel[place] = finding
-            else:
+            place = next((place for place, one in enumerate(self.kernel) if one.key == finding.key), None)
+            if place is None:
                 self.kernel.append(finding)
+            else:
+                self.kernel[place] = finding
 
     def _look(self, at: Moment, *, only_where_told: bool = False) -> None:
         known = self.looked_at
@@ -285,6 +291,9 @@ class History:
             self._learn_stage(event.at)
         self.whole = event.whole
         self.stage, self.stage_since = event.stage, event.at
+        self.paused = self.paused or event.stage in PAUSING
+        if event.stage is Stage.CHECKPOINT and self.steps:
+            self.saving_step = self.steps[-1].step
         if event.stage in (Stage.SETUP, Stage.WARMUP):
             self.train_ended = False
 
@@ -292,13 +301,38 @@ class History:
         self.claimed = True
         self._learn_step(record)
         self.losses.add(record)
-        self.pace.add(record, stepping=self._stepping())
+        self.pace.add(record, stepping=not self.paused)
+        self.paused = False
         self.steps.append(record)
         self.last_step_at = record.at
         if self.first_step_at is None:
             self.first_step_at = record.at
         if any(value is not None and not math.isfinite(value) for value in (record.loss, record.grad_norm)):
             self.non_finite.append(record)
+
+    def _add_steps(self, event: ev.StepsMade) -> None:
+        if event.rank == 0:
+            self._look(event.at, only_where_told=True)
+            for record in event.records:
+                self._add_step(record)
+        elif event.rank in self.ranks or len(self.ranks) < RANKS_KEPT:
+            pace = self.ranks.setdefault(event.rank, Pace())
+            for record in event.records:
+                pace.add(record, stepping=not self.paused)
+
+    def _add_processes(self, reading: ProcessReading) -> None:
+        self.processes.append(reading)
+        if reading.rss_bytes is not None:
+            self.rss.add(reading.at, float(reading.rss_bytes))
+
+    def _prove(self, checkpoint: Checkpoint) -> None:
+        if checkpoint.fingerprint.size_bytes:
+            self.saved_unix_s = max(self.saved_unix_s or 0.0, checkpoint.saved_unix_s)
+        if checkpoint.verdict is None:
+            return
+        proofs = self.proofs.setdefault(checkpoint.path, deque(maxlen=4))
+        if not any(one.key == checkpoint.key and one.verdict is checkpoint.verdict for one in proofs):
+            proofs.append(checkpoint)
 
     def _learn_stage(self, ended_at: Moment) -> None:
         since = self.stage_since
@@ -319,37 +353,6 @@ class History:
         jumped = self.clock_stepped_at
         return self.troubled or (jumped is not None and jumped.seconds_since(since) >= 0)
 
-    def _stepping(self) -> bool:
-        """Whether nothing but stepping was done since the last step, as far as stages tell."""
-        since, last = self.stage_since, self.last_step_at
-        if self.stage not in (Stage.STEP, None):
-            return False
-        return since is None or last is None or last.seconds_since(since) >= 0
-
-    def _add_steps(self, event: ev.StepsMade) -> None:
-        if event.rank == 0:
-            self._look(event.at, only_where_told=True)
-            for record in event.records:
-                self._add_step(record)
-        elif event.rank in self.ranks or len(self.ranks) < RANKS_KEPT:
-            pace = self.ranks.setdefault(event.rank, Pace())
-            for record in event.records:
-                pace.add(record, stepping=self._stepping())
-
-    def _add_processes(self, reading: ProcessReading) -> None:
-        self.processes.append(reading)
-        if reading.rss_bytes is not None:
-            self.rss.add(reading.at, float(reading.rss_bytes))
-
-    def _prove(self, checkpoint: Checkpoint) -> None:
-        if checkpoint.fingerprint.size_bytes:
-            self.saved_unix_s = max(self.saved_unix_s or 0.0, checkpoint.saved_unix_s)
-        if checkpoint.verdict is None:
-            return
-        proofs = self.proofs.setdefault(checkpoint.path, deque(maxlen=4))
-        if not any(one.key == checkpoint.key and one.verdict is checkpoint.verdict for one in proofs):
-            proofs.append(checkpoint)
-
     def _add_word(self, event: ev.AgentSaid) -> None:
         self.told.add(event)
         match event.word:
@@ -364,7 +367,9 @@ class History:
             case ev.Word.CHECKPOINT_SAVED:
                 self.save_requested = event.facts.get("requested") is True
                 if not self.save_requested:
-                    self.saved.append((event.at, self.steps[-1].step if self.steps else None))
+                    step = _whole(event.facts.get("step"))
+                    made = self.steps[-1].step if self.steps else None
+                    self.saved.append((event.at, made if step is None else step))
             case ev.Word.HOOK_FAILED:
                 self.hook_failed_at = event.at
             case ev.Word.EXCEPTION:

@@ -230,6 +230,8 @@ class Job:
     """The remedies that were tried, and those in force."""
     framework: str | None = None
     """Who trains, as the agent told in a plan: `ultralytics`."""
+    asked: tuple[str, ...] = ()
+    """Settings that the script itself asks the agent for."""
     torch: bool = False
     """Whether the agent met torch in a training of this job."""
     batches_per_epoch: int | None = None
@@ -256,6 +258,16 @@ class Job:
         """Number of the present or last attempt; 0 before the first."""
         return self.attempt.number if self.attempt else 0
 
+    @property
+    def card(self) -> str | None:
+        """The card that a remedy moved it to, unless its owner forbids that by now."""
+        return self.course.card if self.limits.remedies.allows("other_card") and not self.on_cpu else None
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether it runs by the CPU profile."""
+        return self.course.has("cpu_profile") and self.limits.remedies.allows("cpu_profile")
+
     def ended(self, cause: str, step: int | None) -> Ended:
         """Return what decides about the remedy, once its attempt ended by `cause` at `step`."""
         attempt = self.attempt
@@ -263,6 +275,7 @@ class Job:
             cause=cause,
             step=step,
             framework=self.framework,
+            asked=self.asked,
             torch=self.torch or self.framework is not None,
             patched=attempt is not None and attempt.patched,
             resumed=attempt is not None and attempt.resume_from is not None,

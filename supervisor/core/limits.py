@@ -20,6 +20,7 @@ _GAMMA = (1 + ACCURACY) / (1 - ACCURACY)
 _LOG_GAMMA = math.log(_GAMMA)
 SHORTEST_S = 0.001
 LONGEST_S = 1e6
+LARGEST_BUCKET = math.ceil(math.log(LONGEST_S) / _LOG_GAMMA)
 FORGET_AFTER = 200_000
 """Durations after which every count is halved: three hours of 18 a second, then what was once rare is forgotten."""
 
@@ -116,8 +117,8 @@ class Learned:
 
 def _counts(pairs: Iterable[tuple[object, object]]) -> Iterable[tuple[int, int]]:
     for bucket, count in pairs:
-        known = isinstance(bucket, str) and bucket.lstrip("-").isdecimal() and len(bucket) < 6
-        if known and isinstance(count, int) and 0 < count < FORGET_AFTER:
+        known = isinstance(bucket, str) and bucket.removeprefix("-").isdecimal() and len(bucket) < 6
+        if known and isinstance(count, int) and 0 < count < FORGET_AFTER and abs(int(str(bucket))) <= LARGEST_BUCKET:
             yield int(str(bucket)), count
 
 

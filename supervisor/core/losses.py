@@ -14,7 +14,7 @@ from supervisor.core.readings import StepRecord
 from supervisor.core.robust import median, spread
 
 USUAL_STEPS = 512
-LEVEL_EVERY_STEPS = 64
+LEVEL_EVERY_STEPS = 128
 RECENT_STEPS = 32
 FAR = 8.0
 """So many deviations above the usual level begin an episode; below half of that, over RECENT_STEPS, it ends."""

@@ -7,17 +7,20 @@ not change: a validation, a checkpoint, loaders that start anew are kept apart, 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from supervisor.core.moments import Moment
 from supervisor.core.readings import StepRecord
-from supervisor.core.robust import quantile
+from supervisor.core.robust import median, quantile
 
 STRETCH_S = 30.0
 STRETCHES_KEPT = 480
 WARM_STRETCHES = 2
 """Not counted into what is usual: caches fill, kernels are chosen, a clock rises."""
 PAUSES_KEPT = 64
+RECENT_STRETCHES = 3
+"""One long wait, or one search for kernels, is no pace: it takes several stretches to tell of one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,15 +95,16 @@ class Pace:
         self._made += 1
 
     def recent(self, over_s: float, now: Moment) -> tuple[Stretch, ...]:
-        """Return the newest stretches that together hold `over_s` of stepping; () where they do not or are old."""
+        """Return the newest stretches, three at least, that hold `over_s` of stepping; () where they are few or old."""
         found: list[Stretch] = []
         held_s = 0.0
         for one in reversed(self.stretches):
             found.append(one)
             held_s += one.took_s
-            if held_s >= over_s:
+            if held_s >= over_s and len(found) >= RECENT_STRETCHES:
                 break
-        if held_s < over_s or now.seconds_since(found[0].at) > over_s + 2 * max(STRETCH_S, found[0].took_s):
+        too_old = bool(found) and now.seconds_since(found[0].at) > over_s + 2 * max(STRETCH_S, found[0].took_s)
+        if held_s < over_s or len(found) < RECENT_STRETCHES or too_old:
             return ()
         return tuple(reversed(found))
 
@@ -112,15 +116,20 @@ class Pace:
         return self._usual[1]
 
 
-def joined(stretches: tuple[Stretch, ...]) -> Stretch:
-    """Return several stretches, at least one, as one."""
-    waits = [one.waited_s for one in stretches if one.waited_s is not None]
-    return Stretch(
-        at=stretches[-1].at,
-        steps=sum(one.steps for one in stretches),
-        took_s=sum(one.took_s for one in stretches),
-        waited_s=sum(waits) if len(waits) == len(stretches) else None,
-    )
+def step_s_of(stretches: Sequence[Stretch]) -> float:
+    """Return the seconds a step of several stretches, their median: one that was held up does not count."""
+    return median(one.step_s for one in stretches)
+
+
+def wait_share_of(stretches: Sequence[Stretch]) -> float | None:
+    """Return which share of the time went into waiting for data, the median; None where any is unknown."""
+    shares = [one.waited_s / one.took_s for one in stretches if one.waited_s is not None]
+    return median(shares) if len(shares) == len(stretches) else None
+
+
+def covered_s(stretches: Sequence[Stretch]) -> float:
+    """Return how much time of stepping several stretches hold."""
+    return sum(one.took_s for one in stretches)
 
 
 def _usual(ordered: list[float]) -> Usual | None:

@@ -66,8 +66,12 @@ ADDING_UP = frozenset({"non_finite", "oom_gpu", "oom_host", "fragmentation", "mi
 remedy is a guess of its own, and a wrong one is taken back."""
 BY_THE_FRAMEWORK = frozenset({"half_batch", "smaller_images", "skip_data"})
 """Remedies that only a framework whose trainer the agent knows can be given."""
+ASKED_AS = {"half_batch": "batch_factor", "smaller_images": "image_factor", "skip_data": "skip_batches"}
+"""By which name a script of its own asks for one of these, and then has it too."""
 BY_TORCH = frozenset({"skip_step", "lower_lr", "clip_gradients", "amp_off", "fewer_workers", "no_workers"})
 """Remedies that the agent gives to any PyTorch training."""
+BY_THE_AGENT = BY_THE_FRAMEWORK | BY_TORCH | {"allocator", "cudnn_off"}
+"""Remedies that only the agent can make, and tells of: where it told nothing, nothing was tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

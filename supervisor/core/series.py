@@ -29,25 +29,32 @@ def run_of(readings: Iterable[R], holds: Callable[[R], bool | None], now: Moment
     A reading of which nothing is known (None) neither continues nor breaks a run; a silence of FRESH_S does break it.
     """
     run: list[R] = []
-    for reading in reversed(readings if isinstance(readings, Reversible) else tuple(readings)):
+    for reading in _newest_first(readings):
+        later = run[-1].at if run else now
+        if later.seconds_since(reading.at) > FRESH_S:
+            break
         verdict = holds(reading)
         if verdict is None:
             continue
-        later = run[-1].at if run else now
-        if not verdict or later.seconds_since(reading.at) > FRESH_S:
+        if not verdict:
             break
         run.append(reading)
     return tuple(reversed(run))
 
 
-def newest_of(readings: Reversible[R], known: Callable[[R], bool], now: Moment) -> R | None:
-    """Return the newest reading of which enough is known, None where that is older than FRESH_S."""
-    for reading in reversed(readings):
+def newest_of(readings: Iterable[R], holds: Callable[[R], bool | None], now: Moment) -> R | None:
+    """Return the newest reading for which `holds` is true, None where it is older than FRESH_S or there is none."""
+    for reading in _newest_first(readings):
         if now.seconds_since(reading.at) > FRESH_S:
             return None
-        if known(reading):
+        if holds(reading):
             return reading
     return None
+
+
+def _newest_first(readings: Iterable[R]) -> Iterable[R]:
+    """Copy nothing that can be read backwards: a rule is asked several times a second about full windows."""
+    return reversed(readings if isinstance(readings, Reversible) else tuple(readings))
 
 
 def lasted_s(run: tuple[R, ...]) -> float:

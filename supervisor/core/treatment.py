@@ -17,6 +17,7 @@ from supervisor.core.moments import Moment
 from supervisor.core.resorts import ResortTaken
 
 SAID_CHARACTERS = 100
+SETTINGS_KEPT = 20
 
 
 def heard(job: Job, attempt: Attempt, event: ev.AgentSaid) -> Job:
@@ -31,6 +32,9 @@ def heard(job: Job, attempt: Attempt, event: ev.AgentSaid) -> Job:
             framework = facts.get("framework")
             job = replace(job, framework=framework if isinstance(framework, str) else job.framework)
             return _renumbered(job, facts.get("batches_per_epoch"))
+        case ev.Word.SETTING_ASKED:
+            asked = dict.fromkeys((*job.asked, str(facts.get("setting"))))
+            return replace(job, asked=tuple(asked)[:SETTINGS_KEPT])
         case ev.Word.REMEDY_APPLIED:
             remedies = facts.get("remedies")
             named = [str(one) for one in remedies] if isinstance(remedies, list) else []

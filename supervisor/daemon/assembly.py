@@ -83,7 +83,7 @@ class Assembly:
         self.kernel = self._kernel_log()
         self.uevents = self._uevents()
         self.loop.may_launch = self.may_launch
-        answering = CardsAnswering()
+        answering = CardsAnswering(lambda: self.settings.telemetry.interval_s)
         self.loop.each_turn.append(lambda event, _: answering.take(event))
         grounds = Grounds(lambda: self.settings, self.loop.dossiers, answering, self.store.experience, self.newest)
         self.loop.ground = grounds.of
@@ -145,9 +145,9 @@ class Assembly:
         return KernelWatch(self.clock, self.inbox.put, "kmsg", kernel_log)
 
     def _uevents(self) -> KernelWatch | None:
-        return (
-            KernelWatch(self.clock, self.inbox.put, "uevents", Uevents()) if self.settings.kernel_log.enabled else None
-        )
+        if not self.settings.kernel_log.enabled:
+            return None
+        return KernelWatch(self.clock, self.inbox.put, "uevents", Uevents())
 
     def read_last_boot(self) -> None:
         """Once in each boot: tell how the one before it ended. Of an earlier one than our first nothing is asked."""

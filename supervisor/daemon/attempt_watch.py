@@ -28,7 +28,7 @@ Cleared = Callable[[str, Path], bool]
 """Ends what a shim that was killed left running of an attempt (its job and folder); whether nothing is left."""
 
 LOOK_EVERY_S = 0.1
-ASIDE_AFTER_S = 0.5
+ASIDE_AFTER_S = 3.0
 """A wait for data, or a compilation, is a stage from here on: there may be many short ones in every second."""
 QUIET_EVERY_S = 0.25
 NO_WORD = "its shim is gone and left no exit status: it was killed, or the machine went down"
@@ -119,28 +119,36 @@ class AttemptWatch(threading.Thread):
             with self._wake:
                 if not self._gone and not self._ended:
                     self._wake.wait(LOOK_EVERY_S)
-                gone, self._gone, self._lost = [*self._gone, *self._lost], [], []
-                followed = list(self._followed.values())
-            self._looks += 1
-            for one in followed:
-                self._fenced(one, final=(one.job, one.attempt) in gone)
-            for key in gone:
-                self._finish(key)
-            self.looked_at = self._clock.now()
+            self._look_at_all()
 
-    def _fenced(self, one: Followed, *, final: bool) -> None:
+    def catch_up(self) -> None:
+        """Read, in the caller's thread and before `run`, all that happened while nobody followed."""
+        self._look_at_all(patient=True)
+
+    def _look_at_all(self, *, patient: bool = False) -> None:
+        with self._wake:
+            gone, self._gone, self._lost = [*self._gone, *self._lost], [], []
+            followed = list(self._followed.values())
+        self._looks += 1
+        for one in followed:
+            self._fenced(one, final=(one.job, one.attempt) in gone, patient=patient)
+        for key in gone:
+            self._finish(key)
+        self.looked_at = self._clock.now()
+
+    def _fenced(self, one: Followed, *, final: bool, patient: bool) -> None:
         try:
-            self._look(one, final=final)
+            self._look(one, final=final, patient=patient)
         except Exception:
             log.exception("source.failed", extra={"fields": {"source": "attempt", "job": one.job}})
 
-    def _look(self, one: Followed, *, final: bool) -> None:
+    def _look(self, one: Followed, *, final: bool, patient: bool) -> None:
         now = self._clock.now()
         if final or self._looks % RANKS_EVERY_LOOKS == 0:
             one.find_ranks()
         self._read_agent(one, now)
         for rank, reader in one.recorders.items():
-            while self._read_recorder(one, rank, reader, now) and final:
+            while self._read_recorder(one, rank, reader, now) and (final or patient):
                 pass
         if final or self._looks % OUTPUT_EVERY_LOOKS == 0:
             self._read_output(one, now, final=final)

@@ -2,36 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from supervisor.config.settings import JobSettings
 from supervisor.core import events as ev
 from supervisor.core.moments import Moment
+from supervisor.core.readings import GpuReading
 from supervisor.daemon.treated import Visible
 from supervisor.daemon.view import Newest
 
 NVIDIA = ("nvml", "nvidia-smi")
-GAP_S = 10.0
-"""A card that was not heard of for so long did not answer."""
+GAP_READINGS = 4
+GAP_S = 3.0
+"""A card that was not heard of for so many readings, and so long, did not answer."""
 
 
 class CardsAnswering:
     """Knows since when each card has answered without a gap."""
 
-    def __init__(self) -> None:
+    def __init__(self, interval_s: Callable[[], float]) -> None:
+        self._interval_s = interval_s
         self._heard: dict[str, tuple[Moment, Moment]] = {}
 
     def take(self, event: ev.Event) -> None:
         """Take in an event."""
-        for one in event.readings if isinstance(event, ev.GpusRead) else ():
+        for one in filter(_answers, event.readings if isinstance(event, ev.GpusRead) else ()):
             since, last = self._heard.get(one.gpu, (one.at, one.at))
-            self._heard[one.gpu] = (one.at if one.at.seconds_since(last) > GAP_S else since, one.at)
+            self._heard[one.gpu] = (one.at if one.at.seconds_since(last) > self._gap_s() else since, one.at)
 
     def answering_s(self, now: Moment) -> tuple[tuple[str, float], ...]:
         """Return for how long each card that answers has done so, in the order of addresses."""
         return tuple(
             (gpu, now.seconds_since(since))
             for gpu, (since, last) in sorted(self._heard.items())
-            if now.seconds_since(last) <= GAP_S
+            if now.seconds_since(last) <= self._gap_s()
         )
+
+    def _gap_s(self) -> float:
+        return max(GAP_S, GAP_READINGS * self._interval_s())
+
+
+def _answers(reading: GpuReading) -> bool:
+    """Whether a card itself was heard: what changes with every reading is there, or it sleeps."""
+    if reading.runtime_status in ("suspended", "suspending"):
+        return True
+    measured = (
+        reading.gpu_busy_percent,
+        reading.memory_used_bytes,
+        reading.edge_c,
+        reading.junction_c,
+        reading.power_w,
+    )
+    return any(value is not None for value in measured)
 
 
 class CardsUsed:
@@ -64,8 +86,8 @@ class CardsUsed:
         """Return how a training is shown one card alone; None for none, and for one that never answered.
 
         AMD's cards are counted by ROCr in the order of their addresses and hidden below HIP, so that the training
-        still finds its card as the first. ultralytics sets CUDA_VISIBLE_DEVICES itself, to the device that it is given:
-        for NVIDIA's cards that is the card's own number.
+        finds its card as the first and only one, whatever its owner had set. ultralytics sets CUDA_VISIBLE_DEVICES
+        itself, to the device that it is given: for NVIDIA's cards that is the card's own number.
         """
         reading = self._newest.gpus.get(card) if card is not None else None
         if reading is None:
@@ -76,4 +98,5 @@ class CardsUsed:
         if nvidia:
             env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": number}
             return Visible(env=env, device=number)
-        return Visible(env={"ROCR_VISIBLE_DEVICES": number}, device="0")
+        env = {"ROCR_VISIBLE_DEVICES": number, "HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "0"}
+        return Visible(env=env, device="0")

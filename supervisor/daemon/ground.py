@@ -65,7 +65,7 @@ class Grounds:
         A card that another job has, or may have because it names none, says nothing about this one.
         """
         others = list(self._alive())
-        if dossier.job.course.has("cpu_profile") or any(not _cards_of(one) for one in others):
+        if dossier.job.on_cpu or any(not _cards_of(one) for one in others):
             return ()
         taken = {card for one in others for card in _cards_of(one)}
         mine = _cards_of(dossier)
@@ -98,4 +98,4 @@ def _card_in_trouble(dossier: Dossier, known: tuple[str, ...]) -> str | None:
 
 def _cards_of(dossier: Dossier) -> tuple[str, ...]:
     """Return the cards that a job is on; empty where it names none."""
-    return (dossier.job.course.card,) if dossier.job.course.card else dossier.gpus_used
+    return (dossier.job.card,) if dossier.job.card else dossier.gpus_used

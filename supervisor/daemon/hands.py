@@ -145,7 +145,7 @@ class DoingHands:
     def _prepare(self, decision: de.Launch, job: Job) -> Path:
         settings, means = self._means.settings(job.name), self._means
         checkpoint, planned = decision.resume_from, conv2d_environment(settings)
-        launch = treated(settings, job, checkpoint, means.gfx_versions(settings), means.visible(job.course.card))
+        launch = treated(settings, job, checkpoint, means.gfx_versions(settings), means.visible(job.card))
         return prepare(
             means.state,
             job.name,

@@ -11,19 +11,20 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from supervisor.config.derive import policy_of
 from supervisor.config.settings import JobSettings
 from supervisor.core import events as ev
 from supervisor.core import folder as fo
-from supervisor.core.checkpoints import Checkpoint, Fingerprint, Verdict, newest_first, of_this_training
+from supervisor.core.checkpoints import Checkpoint, Fingerprint, newest_first
 from supervisor.core.generations import kept
 from supervisor.core.job import ALIVE, Attempt, Job
 from supervisor.core.moments import Moment
-from supervisor.core.profile import Profile, judged, profile_of
 from supervisor.daemon.attempt_watch import Clock
 from supervisor.daemon.checkpoint_watch import CheckpointWatch, Saved
+from supervisor.daemon.proofs import Proofs
 from supervisor.daemon.resume import fingerprint
 from supervisor.runner.bring import NoRoomError
 from supervisor.runner.generations import ChangedError, NotTheirsError, Shelf, Wanted
@@ -33,10 +34,10 @@ log = logging.getLogger(__name__)
 
 SETTLED_AFTER_S = 1.0
 """A file of which nobody tells when it is whole has not been written for so long."""
+SAME_SAVE_S = 60.0
+"""Files of one save are written so close together; a training begun anew may write the same bytes again."""
 RESERVE_BYTES = 1_000_000_000
 """A copy leaves so much of the disk free: half of what `disk_low` tells of by itself."""
-DOUBTED_TIMES = 2
-"""So many checkpoints in a row, each the continuation of the one before, are doubted before the next is believed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,7 @@ class World:
 
 
 class Keeper(threading.Thread):
-    """One thread that takes; `prove` and `shelf` are for other threads too."""
+    """One thread that takes; `proofs`, `shelf` and `sweep` are for other threads too."""
 
     def __init__(self, world: World, watch: CheckpointWatch) -> None:
         super().__init__(name="keeper", daemon=True)
@@ -62,20 +63,29 @@ class Keeper(threading.Thread):
         self._shelves: dict[str, Shelf] = {}
         self._waiting: dict[tuple[str, Path, Fingerprint], Saved] = {}
         self._looked: dict[tuple[str, Path], Fingerprint] = {}
-        self._doubted: dict[str, list[Profile]] = {}
         self._wake = threading.Condition()
-        self._proving = threading.Lock()
         self._sweeping = threading.Lock()
         self._ended = False
+        self.proofs = Proofs(world.examine, world.job, self.shelf)
 
     def shelf(self, job: str) -> Shelf:
         """Return the generations of a job."""
         with self._wake:
-            if job not in self._shelves:
-                folder = self._world.state / "jobs" / job / fo.GENERATIONS
-                self._shelves[job] = shelf = Shelf(folder, self._world.reserve_bytes)
-                shelf.tidy()
-            return self._shelves[job]
+            if job in self._shelves:
+                return self._shelves[job]
+            folder = self._world.state / "jobs" / job / fo.GENERATIONS
+            self._shelves[job] = shelf = Shelf(folder, self._world.reserve_bytes)
+        self._take_up(job, shelf)
+        return shelf
+
+    def _take_up(self, job: str, shelf: Shelf) -> None:
+        """Finish what an earlier daemon began: its drafts go, and what it took is proven."""
+        shelf.tidy()
+        known = self._world.job(job)
+        for one in shelf.all():
+            if one.verdict is None and known is not None:
+                prove = partial(self.proofs.prove, job)
+                self._watch.saved(Saved(job=job, attempt=known.number, path=Path(one.path), prove=prove))
 
     def saved(self, saved: Saved, seen: Fingerprint) -> None:
         """Take a file, with the content that it had when somebody said that it is whole."""
@@ -178,61 +188,6 @@ class Keeper(threading.Thread):
         now = self._world.clock.now()
         self._world.put(ev.CheckpointSeen(at=now, job=saved.job, attempt=saved.attempt, checkpoint=one))
 
-    # --- proving --------------------------------------------------------------------------------------------------
-
-    def prove(self, job: str, path: Path) -> Checkpoint:
-        """Return a checkpoint with its verdict: by itself, and beside the generation before it.
-
-        Raises OSError where the file is not there.
-        """
-        shelf = self.shelf(job)
-        known = _found(shelf, path)
-        if known is not None and known.verdict is not None:
-            return known  # its content cannot have changed
-        proof = self._world.examine(path)
-        with self._proving:
-            known = _found(shelf, path)
-            if known is not None and known.verdict is not None:
-                return known  # it was condemned meanwhile
-            one = proof.checkpoint if known is None else _said_of(known, proof.checkpoint)
-            if one.verdict is Verdict.PROVEN and proof.profile is not None:
-                one = self._compared(job, shelf, one, replace(proof.profile, step=one.step))
-            if known is not None and known.fingerprint == one.fingerprint:
-                shelf.judge(one, proof.said if one.verdict is Verdict.PROVEN else None)
-        return one
-
-    def judge(self, job: str, one: Checkpoint) -> None:
-        """Keep a verdict that is not that of a proof: it stands against every proof under way."""
-        with self._proving:
-            if self.shelf(job).holds(one):
-                self.shelf(job).judge(one)
-
-    def _compared(self, job: str, shelf: Shelf, one: Checkpoint, profile: Profile) -> Checkpoint:
-        """Return it rejected where it does not fit the newest proven generation that it can have come from."""
-        before = self._before(job, shelf, one)
-        doubted = self._doubted.get(job, [])
-        measures = [*([before] if before else []), *(doubted[-1:] if len(doubted) >= DOUBTED_TIMES else [])]
-        why, in_doubt = judged(profile, measures)
-        if in_doubt and doubted and judged(profile, doubted[-1:])[0] is None:
-            self._doubted[job] = [*doubted, profile]
-        elif in_doubt:
-            self._doubted[job] = [profile]
-        elif why is None:
-            self._doubted.pop(job, None)
-        return one if why is None else replace(one, verdict=Verdict.REJECTED, reason=why)
-
-    def _before(self, job: str, shelf: Shelf, one: Checkpoint) -> Profile | None:
-        known = self._world.job(job)
-        ours = of_this_training(shelf.all(), known.began_unix_s if known else None)
-        for other in sorted(ours, key=lambda other: other.saved_unix_s, reverse=True):
-            later = other.step is not None and one.step is not None and other.step > one.step
-            if other.verdict is not Verdict.PROVEN or later or not other.saved_unix_s < one.saved_unix_s:
-                continue
-            profile = profile_of(shelf.profile(other))
-            if profile is not None:
-                return replace(profile, step=other.step)
-        return None
-
     # --- letting go -----------------------------------------------------------------------------------------------
 
     def sweep(self, job: str, *, room: bool = True) -> None:
@@ -264,28 +219,13 @@ class Keeper(threading.Thread):
             )
 
 
-def _found(shelf: Shelf, path: Path) -> Checkpoint | None:
-    return next((own for own in shelf.all() if own.path == str(path)), None)
-
-
 def _same(generation: Checkpoint, one: Checkpoint) -> bool:
     """Whether a file is the same save under another name, as last.pt and best.pt often are."""
     alike = one.step is not None and generation.step == one.step
-    if not alike or generation.fingerprint.size_bytes != one.fingerprint.size_bytes:
+    together = abs(generation.saved_unix_s - one.saved_unix_s) < SAME_SAVE_S
+    if not alike or not together or generation.fingerprint.size_bytes != one.fingerprint.size_bytes:
         return False
     try:
         return filecmp.cmp(generation.path, one.path, shallow=False)
     except OSError:
         return False
-
-
-def _said_of(known: Checkpoint, proof: Checkpoint) -> Checkpoint:
-    """Return the proof of a generation with what was known of it."""
-    return replace(
-        proof,
-        epoch=known.epoch if proof.epoch is None else proof.epoch,
-        step=known.step if known.step is not None else proof.step,
-        kind=known.kind,
-        source=known.source,
-        kept_by=known.kept_by,
-    )

@@ -116,6 +116,7 @@ class Loop:
 
     def run(self, finished: Callable[[], bool]) -> None:
         """Turn until `finished`."""
+        self._catch_up()
         ticked_at = self._clock.now()
         self.turn(ev.Tick(at=ticked_at))
         while not finished():
@@ -129,7 +130,21 @@ class Loop:
                 ticked_at = now
                 self.turn(ev.Tick(at=now))
 
-    def turn(self, event: ev.Event) -> None:
+    def _catch_up(self) -> None:
+        """Take in what happened while there was no daemon, and decide nothing before all of it is known.
+
+        A training that went on meanwhile has not stalled, and one that came to its end neither.
+        """
+        known: list[bool] = []
+        self._inbox.later(lambda: known.append(True))
+        while not known:
+            entry = self._inbox.get(TICK_S)
+            if isinstance(entry, Inquiry):
+                self._answer(entry)
+            elif entry is not None:
+                self.turn(entry, deciding=False)
+
+    def turn(self, event: ev.Event, *, deciding: bool = True) -> None:
         """Take one event through the whole direction: record, apply, judge, decide, record, act."""
         now = self._clock.now()
         self._check_clock(now)
@@ -138,7 +153,7 @@ class Loop:
             self._record.event(event, self._of(event))
             for dossier in self._concerned(event):
                 self._apply(dossier, event)
-                if not can_wait(event):
+                if deciding and not can_wait(event):
                     acts.extend((decision, dossier) for decision in self._decide(dossier, now))
         for decision, dossier in acts:
             self._hands.act(decision, dossier.job, dossier.history)
@@ -250,18 +265,18 @@ def _belongs(event: ev.Event, job: Job) -> bool:
 def _tell(decision: de.Decision) -> None:
     name = type(decision).__name__.lower()
     reason = decision.flag.message if isinstance(decision, de.Warn | de.Note) else decision.reason
-    told = isinstance(decision, de.Warn) and decision.flag.severity is Severity.INFO
-    level = logging.INFO if told or isinstance(decision, de.Launch | de.Finish | de.Note) else logging.WARNING
+    good = isinstance(decision, de.Warn) and decision.flag.severity is Severity.INFO
+    level = logging.INFO if good or isinstance(decision, de.Launch | de.Finish | de.Note) else logging.WARNING
     fields = {"job": decision.job, "attempt": decision.attempt, "reason": reason}
     log.log(level, "decision.%s", name, extra={"fields": fields})
 
 
 def _window(dossier: Dossier, now: Moment, launched_at: Moment) -> History:
     """Return an empty history of an attempt, on the card that a remedy moved it to or on none."""
-    course = dossier.job.course
-    gpus_used = dossier.gpus_used if course.card is None else (course.card,)
-    device = "cpu" if course.has("cpu_profile") else None
-    resumed = dossier.job.attempt.resumed if dossier.job.attempt else None
+    job = dossier.job
+    gpus_used = dossier.gpus_used if job.card is None else (job.card,)
+    device = "cpu" if job.on_cpu else None
+    resumed = job.attempt.resumed if job.attempt else None
     return History(now=now, launched_at=launched_at, gpus_used=gpus_used, device=device, resumed=resumed)
 
 
@@ -276,4 +291,6 @@ def seeded(dossier: Dossier, records: Iterable[StepRecord], now: Moment) -> None
         history.add(ev.StepsMade(at=now, job=job.name, attempt=job.attempt.number, records=past))
     history.first_step_at = job.attempt.first_step_at or history.first_step_at
     history.last_step_at = job.attempt.last_step_at or history.last_step_at
+    # What was made while no daemon was there is not read yet: until then its absence says nothing.
+    history.looked_at = history.last_step_at or job.attempt.launched_at
     dossier.history = history

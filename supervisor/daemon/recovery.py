@@ -59,7 +59,8 @@ class Recovery:
             cursors=dict(cursors.recorder),
             output_offset=cursors.output_bytes,
         )
-        if not self._hands.adopt(job.name, attempt.number, followed):
+        adopted = self._hands.adopt(job.name, attempt.number, followed)
+        if not adopted or (folder / fo.EXIT).exists() or not self._alive(job.name, folder):
             self._attempts.gone(job.name, attempt.number)
         log.info("attempt.taken_up", extra={"fields": {"job": job.name, "attempt": attempt.number}})
         self._act_again(dossier.job)

@@ -23,7 +23,8 @@ from supervisor.core.checkpoints import (
 )
 
 Prove = Callable[[Path], Checkpoint]
-CHECKPOINTS_LOOKED_AT = 50
+PROVEN_AT_MOST = 50
+"""Checkpoints that one search has proven; what was judged before costs nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +89,11 @@ def candidates(search: Search) -> tuple[Checkpoint, ...]:
         elif now is not None:
             found.extend(_own(known.get((path, now), Checkpoint(path=path, fingerprint=now)), search))
     ours = of_this_training(found, search.began_unix_s)
-    return tuple(sorted(ours, key=lambda one: one.saved_unix_s, reverse=True)[:CHECKPOINTS_LOOKED_AT])
+    ordered = sorted(ours, key=lambda one: one.saved_unix_s, reverse=True)
+    unproven = [one for one in ordered if one.verdict is None]
+    # However many were rejected since: the last proven one stays among them.
+    beyond = {one.key for one in unproven[PROVEN_AT_MOST:]}
+    return tuple(one for one in ordered if one.key not in beyond)
 
 
 def _with_record(generation: Checkpoint, known: Checkpoint | None) -> Checkpoint:

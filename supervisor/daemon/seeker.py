@@ -95,9 +95,12 @@ class Seeker:
             return  # rewritten since: the later word about it counts
         epoch, step = _whole(event.facts.get("epoch")), _whole(event.facts.get("step"))
         kind = "snapshot" if event.facts.get("kind") == "snapshot" else "checkpoint"
-        if any(one.is_of(Checkpoint(path=str(path), fingerprint=stat)) for one in self._known(job.name) or ()):
+        seen = Checkpoint(path=str(path), fingerprint=stat, epoch=epoch, step=step, kind=kind)
+        if any(one.is_of(seen) for one in self._known(job.name) or ()):
             return  # it was taken before, and may have been let go: a new daemon hears the words of the old one again
-        prove = partial(self._keeper.prove, job.name)
+        # Recorded before it is taken: a search that begins now must know of it.
+        self._put(ev.CheckpointSeen(at=event.at, job=job.name, attempt=event.attempt, checkpoint=seen))
+        prove = partial(self._keeper.proofs.prove, job.name)
         saved = Saved(job=job.name, attempt=event.attempt, path=path, prove=prove, epoch=epoch, step=step, kind=kind)
         self._keeper.saved(saved, stat)
 
@@ -110,10 +113,10 @@ class Seeker:
 
     def _search(self, job: Job, search: Search) -> None:
         def tell(checkpoint: Checkpoint) -> None:
-            self._keeper.judge(job.name, checkpoint)
+            self._keeper.proofs.judge(job.name, checkpoint)
             self._put(ev.CheckpointSeen(at=self._clock.now(), job=job.name, attempt=job.number, checkpoint=checkpoint))
 
-        point = find(search, partial(self._keeper.prove, job.name), tell)
+        point = find(search, partial(self._keeper.proofs.prove, job.name), tell)
         if point.checkpoint is not None and point.checkpoint.step is not None:
             folders = [self._state / "jobs" / job.name / str(number) for number in range(job.number, 0, -1)]
             curve = old_curve(folders, point.checkpoint.step, search.trouble_step, self._clock.now())

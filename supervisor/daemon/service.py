@@ -74,6 +74,7 @@ class Service:
         self._read_cards_once()
         parts.read_last_boot()
         parts.take_up_jobs()
+        parts.attempts.catch_up()
         self._start_threads()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
@@ -121,7 +122,7 @@ class Service:
         for job, attempt, _ in parts.telemetry.live():
             settings = parts.settings.jobs[job]
             for path in globbed(settings.checkpoints.paths, parts.seeker.working_directory(job, settings)):
-                prove = partial(parts.keeper.prove, job)
+                prove = partial(parts.keeper.proofs.prove, job)
                 parts.keeper.looked(Saved(job=job, attempt=attempt, path=Path(path), prove=prove), now)
 
     # --- after each turn, in the deciding thread ------------------------------------------------------------------

@@ -69,7 +69,7 @@ def job_status(dossier: Dossier, now: Moment) -> types.JobStatus:
         flags=list(_standing(dossier)) if alive else [],
         shadows=job.shadows_noted,
         watched=list(_watched(dossier)) if alive else [],
-        gpus=list(dossier.gpus_used if job.course.card is None else (job.course.card,)),
+        gpus=list(dossier.gpus_used if job.card is None else (job.card,)),
         expectations=[] if running is None else _criteria(dossier, running, progress),
         remedies=in_words(job),
     )

@@ -37,6 +37,13 @@ class Surroundings:
         problem, source = self._parts.kernel.problem, self._parts.kernel.source
         how = "read as it is written" if source == "kmsg" else f"read from the {source}: /dev/kmsg may not be read"
         yield DoctorLine(name="kernel log", level="fail" if problem else "ok", found=problem or how)
+        if self._parts.kernel.lost:
+            yield DoctorLine(
+                name="kernel log",
+                level="warn",
+                found=f"{self._parts.kernel.lost} lines were overwritten before they were read",
+                remedy="a larger buffer: the kernel parameter log_buf_len=16M",
+            )
         if self._parts.uevents is not None and (deaf := self._parts.uevents.problem) is not None:
             yield DoctorLine(name="uevents", level="warn", found=deaf)
 

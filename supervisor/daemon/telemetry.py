@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import select
 import threading
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from supervisor.core.readings import GpuReading
 from supervisor.daemon.attempt_watch import Clock
 from supervisor.sources.host import HostWatch
 from supervisor.sources.processes import TreeWatch
+
+log = logging.getLogger(__name__)
 
 RETRY_MS = 10_000
 
@@ -78,17 +81,26 @@ class KernelSource(Protocol):
 class KernelWatch(threading.Thread):
     """Waits for the kernel to speak; a line is read as soon as it is written."""
 
-    def __init__(self, clock: Clock, put: Callable[[ev.Event], None], name: str, source: KernelSource) -> None:
+    def __init__(
+        self, clock: Clock, put: Callable[[ev.Event], None], name: str, source: KernelSource, retry_ms: int = RETRY_MS
+    ) -> None:
         super().__init__(name=f"{name}-watch", daemon=True)
         self._clock = clock
         self._put = put
         self._source = name
         self._log = source
+        self._lost = 0
+        self._retry_ms = retry_ms
 
     @property
     def source(self) -> str:
         """Where it listens: `kmsg`, `journal`, `uevents`."""
         return self._source
+
+    @property
+    def lost(self) -> int:
+        """How many lines were overwritten before they were read, since the daemon began."""
+        return self._lost
 
     @property
     def problem(self) -> str | None:
@@ -102,6 +114,10 @@ class KernelWatch(threading.Thread):
             said = self._log.read(self._clock.now())
             if said is not None:
                 self._put(said)
+                if said.lost_lines:
+                    self._lost += said.lost_lines
+                    fields = {"source": self._source, "lines": said.lost_lines}
+                    log.warning("kernel.overrun", extra={"fields": fields})
             if self._log.problem != problem:
                 problem = self._log.problem
                 now = self._clock.now()
@@ -113,4 +129,4 @@ class KernelWatch(threading.Thread):
         poller = select.poll()
         if (descriptor := self._log.fileno()) >= 0:
             poller.register(descriptor, select.POLLIN)
-        poller.poll(RETRY_MS)
+        poller.poll(self._retry_ms)

@@ -22,7 +22,7 @@ from supervisor.control.treatment import remedy_report
 from supervisor.control.view import NoSuchJob, Refused
 from supervisor.core import events as ev
 from supervisor.core import folder as fo
-from supervisor.core.checkpoints import newest_first
+from supervisor.core.checkpoints import told_once
 from supervisor.core.job import ALIVE, Job, Phase
 from supervisor.core.readings import GpuReading, HostReading
 from supervisor.daemon.attempt_watch import Clock
@@ -127,7 +127,7 @@ class DaemonView:
     def checkpoints(self, job: str) -> Sequence[types.CheckpointEntry]:
         """Return what is known of a job's checkpoints."""
         self._inbox.ask(lambda: self._job(job))
-        known = newest_first(one.checkpoint for one in self._archive.checkpoints(job))
+        known = told_once(one.checkpoint for one in self._archive.checkpoints(job))
         snapshots = self._state / "jobs" / job / fo.SNAPSHOTS
         # Of the snapshots only the newest are kept: one every few minutes, all night, would bury the rest.
         return [checkpoint_entry(one) for one in known if Path(one.path).parent != snapshots or Path(one.path).exists()]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from supervisor.core import events as ev
 from supervisor.core.decide import judge
-from supervisor.core.flags import RedFlag
+from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.rules import Rule
@@ -43,7 +43,9 @@ def replay(recording: Recording, rules: Iterable[Rule], tick_s: float = TICK_S) 
         history.add(event)
         if can_wait(event):
             continue
-        for flag in judge(asked, history):
+        flags = judge(asked, history)
+        history.troubled = any(flag.severity is Severity.CRITICAL for flag in flags)
+        for flag in flags:
             if flag.key not in told:
                 told.add(flag.key)
                 after_s = flag.at.seconds_since(recording.launched_at)

@@ -1,8 +1,8 @@
 """A recorded attempt: its facts in the order of time, wherever they were kept; it judges nothing.
 
 Steps may be kept one by one or, for the old part of a long training, folded into buckets of ten seconds. A bucket is
-unfolded into evenly spaced steps whose losses have its mean, with its extremes and its NaN among them: what a rule
-would have seen within ten seconds is right in kind and in time to the bucket, not to the step.
+unfolded into at most twenty of its steps, evenly spaced, whose losses have its mean, with its extremes and its NaN
+among them: what a rule would have seen within ten seconds is right in kind and in time to the bucket, not to the step.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from supervisor.core import events as ev
 from supervisor.core.moments import Moment
 from supervisor.core.readings import StepRecord
 from supervisor.store.records import StepBucket
+
+UNFOLDED = 20
+"""Steps that are made of a bucket; all of 62 hours at 18 a second would be judged no better, and in minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +71,9 @@ class Recording:
 
 def unfolded(bucket: StepBucket, moment: Callable[[float], Moment]) -> Iterator[StepRecord]:
     """Return the steps of a bucket, evenly spaced; `moment` turns Unix seconds into a Moment."""
-    count, span_s = bucket.steps, bucket.last_unix_s - bucket.first_unix_s
-    losses = _losses(bucket)
+    count = max(min(bucket.steps, UNFOLDED), min(bucket.non_finite, bucket.steps))
+    span_s = bucket.last_unix_s - bucket.first_unix_s
+    losses = _losses(bucket, count)
     first = moment(bucket.first_unix_s)
     for place in range(count):
         share = place / (count - 1) if count > 1 else 1.0
@@ -85,10 +89,10 @@ def unfolded(bucket: StepBucket, moment: Callable[[float], Moment]) -> Iterator[
         )
 
 
-def _losses(bucket: StepBucket) -> list[float | None]:
+def _losses(bucket: StepBucket, count: int) -> list[float | None]:
     """Return a loss a step: NaN first, as many as there were, then the extremes, the mean, and the last."""
-    nan = min(bucket.non_finite, bucket.steps)
-    finite = bucket.steps - nan
+    nan = min(bucket.non_finite, count)
+    finite = count - nan
     values: list[float | None] = [bucket.loss_mean] * finite
     for place, value in ((0, bucket.loss_min), (1, bucket.loss_max), (finite - 1, bucket.loss_last)):
         if 0 <= place < finite and value is not None:

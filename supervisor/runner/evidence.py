@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -22,18 +20,11 @@ from typing import TypeAlias
 from supervisor.core import folder as names
 from supervisor.core.readings import GpuReading, HostReading, StepRecord
 from supervisor.core.secrets import without_secrets
-from supervisor.runner import outside, shim
-from supervisor.runner.attempt import living_shim
+from supervisor.runner import outside
 from supervisor.runner.core_dumps import DEVCOREDUMP, take_core_dumps
 from supervisor.runner.launcher import Launcher
-from supervisor.runner.shim import Process
+from supervisor.runner.stacks import launch_env, take_stacks, tree_of
 
-STACKS_LIMIT_S = 1.0
-"""How long processes may take to dump their stacks."""
-STACKS_PAUSE_S = 0.005
-STACKS_SETTLED_S = 0.03
-"""A dump that has not grown for so long is complete: it is written in one go."""
-STACKS_LIMIT_BYTES = 1 << 20
 RECORDS_KEPT = 200
 TAIL_BYTES = 65536
 RAW_TAIL_BYTES = 4 * TAIL_BYTES
@@ -43,9 +34,6 @@ PROC_FILES = ("status", "wchan", "stack", "syscall", "stat", "limits", "cmdline"
 PROC_THREAD_FILES = ("comm", "wchan", "stack", "stat")
 PROC_FILE_LIMIT_BYTES = 16384
 THREADS_LIMIT = 64
-DEBUG_AGENT = "rocm-debug-agent"
-NO_ANSWER = "DTtZX"
-"""States in which a process dumps nothing."""
 
 CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]")
 
@@ -105,11 +93,11 @@ def _parts(folder: Path, launcher: Launcher, slot: str, facts: EvidenceFacts) ->
         "gpus.jsonl": lambda path: _write_rows(path / "gpus.jsonl", map(asdict, facts.gpus)),
         "host.jsonl": lambda path: _write_rows(path / "host.jsonl", map(asdict, facts.host)),
         "configuration.txt": lambda path: _write(path / "configuration.txt", facts.configuration),
-        "environment.txt": lambda path: _write(path / "environment.txt", outside.environment(_launch_env(folder))),
+        "environment.txt": lambda path: _write(path / "environment.txt", outside.environment(launch_env(folder))),
         "checkpoints.jsonl": lambda path: _write_rows(path / "checkpoints.jsonl", map(_stat_row, facts.checkpoints)),
         "core dumps": lambda path: take_core_dumps(DEVCOREDUMP, path),
         "output.txt": lambda path: _write(path / "output.txt", without_secrets(read_output_tail(folder))),
-        "stacks": lambda path: _take_all_stacks(folder, launcher, slot, path, native=facts.stands_still),
+        "stacks": lambda path: take_stacks(folder, launcher, slot, path, native=facts.stands_still),
         "processes.txt": lambda path: _take_processes(folder, path / "processes.txt"),
     }
 
@@ -140,85 +128,12 @@ def _start(parts: dict[str, Part], target: Path, missing: dict[str, list[str]]) 
     return threads
 
 
-# --- stacks -------------------------------------------------------------------------------------------------------
-
-
-def _take_all_stacks(folder: Path, launcher: Launcher, slot: str, target: Path, *, native: bool) -> list[str]:
-    """Take the stacks that the processes dump themselves, then those that py-spy reads, which stops them meanwhile."""
-    missing = _take_stacks(folder, launcher, slot, target)
-    if native:
-        missing += _take_wavefronts(folder, target / "wavefronts.txt")
-        missing += outside.native_stacks([one.pid for one in _tree(folder)[1:]], target)
-    return missing
-
-
-def _take_wavefronts(folder: Path, target: Path) -> list[str]:
-    """Have ROCm's debug agent, where the training runs under it, print what every wavefront on the card executes.
-
-    It does so on SIGQUIT, into the training's output (ROCR Debug Agent's documentation); no other process gets one.
-    """
-    if DEBUG_AGENT not in _launch_env(folder).get("HSA_TOOLS_LIB", ""):
-        return []
-    output = folder / names.OUTPUT
-    before = output.stat().st_size
-    asked = [one.pid for one in _tree(folder)[1:] if shim.catches(one.pid, signal.SIGQUIT)]
-    for pid in asked:
-        os.kill(pid, signal.SIGQUIT)
-    if not (asked and _wait_for_growth({0: output}, {0: before})):
-        return ["wavefronts: the debug agent printed nothing"]
-    with output.open("rb") as file:
-        file.seek(before)
-        target.write_bytes(file.read(STACKS_LIMIT_BYTES))
-    return []
-
-
-def _take_stacks(folder: Path, launcher: Launcher, slot: str, target: Path) -> list[str]:
-    """Have every process dump its stacks and copy what was added; return as soon as all have done so."""
-    tree = {one.pid: one for one in _tree(folder)}
-    dumps = {int(one.stem): one for one in (folder / names.STACKS).glob("*.txt") if one.stem.isdigit()}
-    asked = {pid: dump for pid, dump in dumps.items() if pid in tree and shim.catches(pid, shim.STACKS_SIGNAL)}
-    if not asked:
-        return ["stacks: no process of the attempt can dump its stacks"]
-    before = {pid: dump.stat().st_size for pid, dump in asked.items()}
-    if not launcher.signal(slot, folder, signal.Signals[names.SHIM_STACKS]):
-        return ["stacks: no shim is there to ask for them"]
-    silent = [f"stacks of {pid}: in state {tree[pid].state}" for pid in asked if tree[pid].state in NO_ANSWER]
-    waited = {pid: dump for pid, dump in asked.items() if tree[pid].state not in NO_ANSWER}
-    answered = _wait_for_growth(waited, before)
-    for pid in answered:
-        with asked[pid].open("rb") as file:
-            file.seek(before[pid])
-            (target / f"stacks-{pid}.txt").write_bytes(file.read(STACKS_LIMIT_BYTES))
-    return silent + [f"stacks of {pid}: none within {STACKS_LIMIT_S:.0f} s" for pid in waited if pid not in answered]
-
-
-def _wait_for_growth(dumps: dict[int, Path], before: dict[int, int]) -> list[int]:
-    """Return the processes whose dump has grown, at once when all have grown and none grows any more."""
-    sizes, changed_at = {pid: before[pid] for pid in dumps}, time.perf_counter()
-    deadline = changed_at + STACKS_LIMIT_S
-    while time.perf_counter() < deadline:
-        now = {pid: dump.stat().st_size for pid, dump in dumps.items()}
-        if now != sizes:
-            sizes, changed_at = now, time.perf_counter()
-        all_grown = all(sizes[pid] > before[pid] for pid in dumps)
-        if all_grown and time.perf_counter() - changed_at >= STACKS_SETTLED_S:
-            break
-        time.sleep(STACKS_PAUSE_S)
-    return [pid for pid in dumps if sizes[pid] > before[pid]]
-
-
 # --- processes ----------------------------------------------------------------------------------------------------
-
-
-def _tree(folder: Path) -> list[Process]:
-    """Return the shim and what is below it; without a shim's word, nothing."""
-    own = living_shim(folder)
-    return [] if own is None else [own, *shim.descendants(own.pid, shim.read_processes())]
 
 
 def _take_processes(folder: Path, target: Path) -> list[str]:
     """Write what /proc tells of each process, piece by piece: what a hanging read leaves unsaid, it leaves alone."""
-    tree = _tree(folder)
+    tree = tree_of(folder)
     with target.open("w", encoding="utf-8", errors="backslashreplace") as out:
         out.writelines(f"{one.pid} child of {one.parent}, state {one.state}\n" for one in tree)
         for name in PROC_FILES:
@@ -255,11 +170,6 @@ def read_output_tail(folder: Path) -> str:
     lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
     folded = CONTROL.sub("", "\n".join(lines))
     return folded.encode()[-TAIL_BYTES:].decode("utf-8", "ignore")
-
-
-def _launch_env(folder: Path) -> dict[str, str]:
-    env = json.loads((folder / names.LAUNCH).read_text(encoding="ascii")).get("env", {})
-    return {str(name): str(value) for name, value in env.items()}
 
 
 def _stat_row(path: Path) -> dict[str, object]:

@@ -47,7 +47,7 @@ def explained(text: str) -> list[Finding]:
 
 def _training(frames: Sequence[_Frame]) -> Iterable[Finding]:
     grammar = training_grammar()
-    asked = [frame.text if grammar.may_match(frame.text) and _of_training(frame.text) else "" for frame in frames]
+    asked = [frame.text if grammar.candidates(frame.text) and _of_training(frame.text) else "" for frame in frames]
     for one in findings_in(asked, grammar):
         yield replace(one, line_number=frames[one.line_number - 1].number)
     nan = _first_nan(frames)

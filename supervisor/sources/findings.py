@@ -66,9 +66,8 @@ class _Neighbours:
         if self._places is None:
             self._places = [at for at, one in enumerate(self._text) if any(map(one.__contains__, _DRIVERS))]
         middle = bisect_left(self._places, place)
-        for at in sorted(
-            self._places[max(0, middle - NEIGHBOURS) : middle + NEIGHBOURS], key=lambda at: abs(at - place)
-        ):
+        around = self._places[max(0, middle - NEIGHBOURS) : middle + NEIGHBOURS]
+        for at in sorted(around, key=lambda at: abs(at - place)):
             if abs(at - place) > NEIGHBOURS:
                 return None
             if (card := card_of(self._text[at])) is not None:

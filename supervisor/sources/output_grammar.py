@@ -29,7 +29,7 @@ def findings(segments: Iterable[str], now: Moment, limit: int = FINDINGS_LIMIT) 
     """Yield what each line says that means something, one wording once, at most `limit`."""
     grammar = training_grammar()
     text = "\n".join(segments)
-    if not grammar.may_match(text):
+    if not grammar.candidates(text):
         return
     seen: set[tuple[FaultClass, str]] = set()
     for line in text.split("\n"):

@@ -104,10 +104,18 @@ def decision_row(decision: de.Decision) -> Row:
         "attempt": decision.attempt,
         "at_unix_s": decision.at.unix_s,
         "kind": kind_of(decision),
-        "reason": text(decision.flag.message if isinstance(decision, de.Warn | de.Note) else decision.reason),
+        "reason": text(_reason(decision)),
         "rule": flag.rule if flag else None,
         "body": to_json(decision),
     }
+
+
+def _reason(decision: de.Decision) -> str:
+    if isinstance(decision, de.Warn | de.Note):
+        return decision.flag.message
+    if isinstance(decision, de.Retry) and decision.remedy is not None:
+        return f"{decision.reason}; remedy {decision.remedy}: {decision.why}"
+    return decision.reason
 
 
 def checkpoint_row(job: str, attempt: int, checkpoint: Checkpoint, now: Moment) -> Row:

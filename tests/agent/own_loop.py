@@ -19,6 +19,7 @@ parser.add_argument("--workers", type=int, default=0)
 parser.add_argument("--die-after", type=int, default=0, help="batches and a snapshot of this process; 0: not at all")
 parser.add_argument("--poison-from", type=int, default=0, help="step from which on a weight is NaN; 0: never")
 parser.add_argument("--step-s", type=float, default=0.0)
+parser.add_argument("--device", default="cpu")
 parser.add_argument("--order", help="file to append the indices of each batch to")
 asked = parser.parse_args()
 
@@ -35,12 +36,13 @@ class Images(torch.utils.data.Dataset):
 
 
 torch.manual_seed(3)
+torch.backends.cudnn.deterministic = True
 random.seed(3)
 numpy.random.seed(3)
 model = torch.nn.Sequential(
     torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Flatten(),
     torch.nn.Linear(288, 1),
-)  # fmt: skip
+).to(asked.device)  # fmt: skip
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.7)
 loader = torch.utils.data.DataLoader(Images(), asked.batch, shuffle=True, num_workers=asked.workers)
@@ -58,7 +60,8 @@ before = snapshots_there() if asked.die_after else set()
 for epoch in range(state.epoch, asked.epochs):
     for indices, images in loader:
         optimizer.zero_grad()
-        loss = ((model(images) - indices[:, None] / 30.0) ** 2).mean()
+        wanted = indices[:, None].to(asked.device) / 30.0
+        loss = ((model(images.to(asked.device)) - wanted) ** 2).mean()
         loss.backward()
         optimizer.step()
         counts["seen"] += len(indices)
@@ -76,5 +79,5 @@ for epoch in range(state.epoch, asked.epochs):
 digest = hashlib.sha256()
 for part in (model.state_dict(), *optimizer.state_dict()["state"].values()):
     for value in part.values():
-        digest.update(value.numpy().tobytes())
+        digest.update(value.cpu().numpy().tobytes())
 print("DIGEST", digest.hexdigest(), state.step, state.epoch, counts["seen"])

@@ -162,12 +162,11 @@ class Yolo:
         return self.folder / "run" / "weights" / name
 
 
-@pytest.fixture
-def yolo(train_python: Path, tmp_path: Path) -> Yolo:
-    draw = Attempt(tmp_path / "drawing", cwd=tmp_path)
-    finished = draw.run([train_python, HERE / "draw_images.py", tmp_path / "data", "8", "64"])
+def drawn(python: Path, folder: Path) -> Yolo:
+    draw = Attempt(folder / "drawing", cwd=folder)
+    finished = draw.run([python, HERE / "draw_images.py", folder / "data", "8", "64"])
     assert finished.code == 0, finished.output
-    return Yolo(train_python, tmp_path)
+    return Yolo(python, folder)
 
 
 FIRST = {
@@ -186,8 +185,11 @@ def rates(attempt: Attempt) -> list[float]:
 
 
 @pytest.mark.train
-def test_a_resumed_yolo_has_the_remedies_that_its_checkpoint_knows_nothing_of(yolo: Yolo) -> None:
+def test_a_resumed_yolo_has_the_remedies_that_its_checkpoint_knows_nothing_of(
+    owner_python: Path, tmp_path: Path
+) -> None:
     """The owner's 18 November: a new learning rate and clipping were lost on resume."""
+    yolo = drawn(owner_python, tmp_path)
     plain = rates(yolo.train("plain", None, {}, **FIRST))
     wanted: dict[str, tuple[Any, str]] = {
         "lr_factor": (0.25, "lower_lr"),
@@ -211,8 +213,9 @@ def test_a_resumed_yolo_has_the_remedies_that_its_checkpoint_knows_nothing_of(yo
 
 
 @pytest.mark.train
-def test_a_yolo_goes_on_on_the_cpu_and_leaves_batches_out(yolo: Yolo) -> None:
+def test_a_yolo_goes_on_on_the_cpu_and_leaves_batches_out(current_python: Path, tmp_path: Path) -> None:
     """What the owner's command says of a card that is gone does not matter."""
+    yolo = drawn(current_python, tmp_path)
     wanted: dict[str, tuple[Any, str]] = {
         "device": ("cpu", "cpu_profile"),
         "batch": (2, "cpu_profile"),

@@ -77,17 +77,15 @@ def order(path: Path) -> dict[int, str]:
     return found
 
 
-def test_an_own_loop_killed_three_times_ends_bit_for_bit_where_it_would_have(loops: Loops) -> None:
+def test_an_own_loop_killed_twice_ends_bit_for_bit_where_it_would_have(loops: Loops) -> None:
     alone = loops.alone()
     assert alone.startswith("DIGEST")
-    finished = loops.killed(3)
+    finished = loops.killed(2)
     assert finished.output == alone
     resumed = [attempt.said("resumed") for attempt in loops.attempts[1:]]
     assert all(len(one) == 1 for one in resumed)
-    assert [attempt.failures() for attempt in loops.attempts] == [[]] * 4
+    assert [attempt.failures() for attempt in loops.attempts] == [[]] * 3
     assert [record.step for record in loops.attempts[-1].records()][-1] == 32
-    (told,) = resumed[-1]
-    assert told["step"] % 8 != 0, "in mid-epoch"
     assert len(list(loops.snapshots.iterdir())) == 2, "only the newest are kept, and nothing half written"
 
 
@@ -168,16 +166,17 @@ YOLO = """
 import glob, hashlib, json, os, signal, sys, time
 from ultralytics import YOLO
 made, die_after = 0, int(sys.argv[2])
-there = lambda: set(glob.glob(os.environ["ROCM_SUPERVISOR_SNAPSHOTS"] + "/step-*.pt"))
-before = there()
+def snapshot_in_mid_epoch():
+    names = glob.glob(os.environ["ROCM_SUPERVISOR_SNAPSHOTS"] + "/step-*.pt")
+    return names and int(max(names)[-15:-3]) % 4
 def batch_ends(trainer):
     global made
     made += 1
     if die_after and made >= die_after:
         end = time.monotonic() + 1
-        while not there() - before and time.monotonic() < end:
+        while not snapshot_in_mid_epoch() and time.monotonic() < end:
             time.sleep(0.01)
-        if there() - before:
+        if snapshot_in_mid_epoch():
             os.kill(os.getpid(), signal.SIGKILL)
 def ends(trainer):
     digest = hashlib.sha256()
@@ -218,17 +217,14 @@ def test_a_yolo_killed_in_mid_epoch_ends_bit_for_bit_where_it_would_have(train_p
 
     _, whole = run("whole", 0)
     assert whole.code == 0, whole.output
-    attempts = []
-    for die_after in (3, 2, 0):
-        attempt, finished = run("killed", die_after)
-        assert finished.code == (-signal.SIGKILL if die_after else 0), finished.output
-        assert attempt.failures() == []
-        attempts.append(attempt)
+    killed, finished = run("killed", 3)
+    assert finished.code == -signal.SIGKILL, finished.output
+    attempt, finished = run("killed", 0)
+    assert finished.code == 0, finished.output
+    assert killed.failures() == attempt.failures() == []
     digest = [line for line in whole.output.splitlines() if line.startswith("DIGEST")]
     assert digest[0] in finished.output.splitlines()
     assert rows("killed") == rows("whole")
-    resumed = [one["step"] for attempt in attempts for one in attempt.said("resumed")]
-    assert len(resumed) == 2
-    assert any(step % 4 for step in resumed), "in mid-epoch"
-    for attempt, step in zip(attempts[1:], resumed, strict=True):
-        assert attempt.records()[0].step == step + 1
+    (resumed,) = attempt.said("resumed")
+    assert resumed["step"] % 4, "in mid-epoch"
+    assert attempt.records()[0].step == resumed["step"] + 1

@@ -13,7 +13,7 @@ from supervisor.alerts.payload import LARGEST_BODY_BYTES, Notice, alert_id, clea
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.checkpoints import Checkpoint, Fingerprint, Verdict
-from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.flags import Diagnosis, RedFlag, Severity
 from supervisor.core.follow import after_decision, after_event
 from supervisor.core.incident import Incident
 from supervisor.core.job import Attempt, Job, Phase, RetryPlan
@@ -71,7 +71,8 @@ def test_an_incident_is_told_when_it_opens_and_when_training_goes_on() -> None:
         job = after
 
     follow(ev.Exited(at=START.plus(9), job="night", attempt=1, status=ExitStatus(at=START.plus(9), signal=15)))
-    follow(de.Retry(at=START.plus(9), job="night", attempt=1, reason="stalled", not_before=START, flag=STALL))
+    treated = de.Retry(at=START.plus(9), job="night", attempt=1, reason="stalled", not_before=START, flag=STALL)
+    follow(replace(treated, cause="stall", remedy="no_workers", why="the same stall at the same place"))
     follow(de.Launch(at=START.plus(12), job="night", attempt=2, resume_from=POINT, reason="newest proven"))
     assert [told(*one) for one in quiet] == [(), (), ()]
     first = StepRecord(at=START.plus(30), step=401)
@@ -81,6 +82,9 @@ def test_an_incident_is_told_when_it_opens_and_when_training_goes_on() -> None:
     facts = body(resumed)["data"]
     assert (facts["resumed_from"], facts["resumed_step"], facts["lost_steps"]) == ("/runs/night/last.pt", 400, 11)
     assert facts["downtime_s"] == 30.0
+    assert (facts["cause"], facts["remedy"], facts["remedy_why"]) == (
+        "stall", "no_workers", "the same stall at the same place"
+    )  # fmt: skip
     assert (resumed.key, alert_id(resumed, "x") == alert_id(opened, "x")) == (opened.key, False)
     assert told(after, after) == ()
 
@@ -204,10 +208,31 @@ def test_whatever_stands_in_an_incident_its_body_is_small_and_valid(
 def test_the_largest_body_there_can_be_is_small_enough() -> None:
     """Every text as long as it may be, of the characters that take the most bytes."""
     wide = "\U0001f600" * 5000
-    flag = RedFlag(rule=wide, severity=Severity.CRITICAL, at=START, message=wide, subject=wide, fault=wide)
+    flag = RedFlag(
+        rule=wide,
+        severity=Severity.CRITICAL,
+        at=START,
+        message=wide,
+        subject=wide,
+        fault=wide,
+        diagnosis=Diagnosis(ruled_out=(wide,) * 9, causes=(wide,) * 9, advice=(wide,) * 9),
+    )
     incident = Incident(id=wide, job=wide, attempt=1, flag=flag, decision="stop", evidence=wide, reason=wide)
     incident = replace(incident, resumed_from=replace(POINT, path=wide))
     job = replace(RUNNING, name=wide, incident=incident)
     found = notices(None, job, de.GiveUp(at=START, job=wide, attempt=1, reason=wide), START, wide)
     assert [one.type for one in found] == ["incident.opened", "job.gave_up"]
     assert max(len(one.body()) for one in found) < LARGEST_BODY_BYTES
+
+
+def test_the_likeliest_causes_and_the_first_advice_go_with_a_flag_and_stay_short() -> None:
+    said = ("a deadlock \x1b[31m" + "x" * 5000, "another", "a third")
+    flag = replace(STALL, diagnosis=Diagnosis(ruled_out=said, causes=said, advice=("workers=0",)))
+    stop = de.Stop(at=START, job="night", attempt=1, reason="stalled", save=False, flag=flag)
+    (opened,) = told(RUNNING, after_decision(RUNNING, stop), stop)
+    facts = body(opened)["data"]
+    assert [len(one) <= 200 for one in facts["causes"]] == [True, True]
+    assert facts["causes"][1] == "another"
+    assert "\x1b" not in facts["causes"][0]
+    assert facts["advice"] == ["workers=0"]
+    assert "ruled_out" not in facts

@@ -42,7 +42,7 @@ config = BertConfig(
 arguments = TrainingArguments(
     output_dir=os.path.join(asked.folder, "out"), num_train_epochs=3, per_device_train_batch_size=4, seed=11,
     gradient_accumulation_steps=asked.accumulate, save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True,
-    logging_steps=5, learning_rate=1e-3, warmup_steps=5,
+    logging_steps=1, learning_rate=1e-3, warmup_steps=5,
 )  # fmt: skip
 trainer = Trainer(BertForMaskedLM(config), arguments, train_dataset=Sentences(), callbacks=[Following()])
 trainer.train()

@@ -105,7 +105,7 @@ class Bench:
     def save(self, path: Path, step: int) -> None:
         seen = fingerprint(path)
         if seen is not None:
-            saved = Saved(job=JOB, attempt=1, path=path, prove=partial(self.keeper.prove, JOB), step=step)
+            saved = Saved(job=JOB, attempt=1, path=path, prove=partial(self.keeper.proofs.prove, JOB), step=step)
             self.keeper.saved(saved, seen)
 
     def resume(self) -> Checkpoint | None:
@@ -124,13 +124,13 @@ class Bench:
                 generations=shelf.all(),
                 shelf=str(shelf.folder),
             )
-            return find(search, partial(self.keeper.prove, JOB), self.judged).checkpoint
+            return find(search, partial(self.keeper.proofs.prove, JOB), self.judged).checkpoint
         finally:
             self.job = running
 
     def judged(self, checkpoint: Checkpoint) -> None:
         self.told.append(checkpoint)
-        self.keeper.judge(JOB, checkpoint)
+        self.keeper.proofs.judge(JOB, checkpoint)
 
 
 def digest(path: Path) -> str:
@@ -200,8 +200,9 @@ def kills(bench: Bench, made: Path, count: int) -> tuple[int, int, int]:
 def _written(bench: Bench, target: Path, made: Path, step: int, chance: random.Random) -> int:
     """Run the writer until it is killed at random, telling the keeper of each save as the agent does."""
     program = WRITER.replace("PAUSE", str(PAUSE_S))
-    words = [sys.executable, "-I", "-S", "-c", program, target, str(step), made / "before.pt", made / "after.pt"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE) as writer:
+    words = [sys.executable, "-I", "-S", "-c", program, str(target), str(step)]
+    contents = [str(made / "before.pt"), str(made / "after.pt")]
+    with subprocess.Popen([*words, *contents], stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
         for _ in range(chance.randrange(1, 3)):
             step = int(writer.stdout.readline()) + 1

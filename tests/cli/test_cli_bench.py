@@ -30,9 +30,12 @@ def measured(result: Result) -> dict[str, Any]:
 
 
 @pytest.mark.train
-def test_each_algorithm_is_timed_and_found_right_on_the_published_layers(train_python: Path, tmp_path: Path) -> None:
-    log = tmp_path / "bench.jsonl"
-    document = measured(bench("--json", "--python", str(train_python), "--log", str(log), *SMALL))
+def test_each_algorithm_is_timed_found_right_and_repeated_on_the_published_layers(
+    train_python: Path, tmp_path: Path
+) -> None:
+    log, drawing = tmp_path / "bench.jsonl", tmp_path / "bench.svg"
+    words = ("--log", str(log), "--picture", str(drawing), "--stability", "8")
+    document = measured(bench("--json", "--python", str(train_python), *words, *SMALL))
     lines = document["measurements"]
     assert [json.loads(line) for line in log.read_text().splitlines()] == lines
     assert lines[0]["python"] == str(train_python)
@@ -42,6 +45,15 @@ def test_each_algorithm_is_timed_and_found_right_on_the_published_layers(train_p
     assert all(line["right"] and len(line["errors"]) == 3 for line in layers)
     assert all(0 < line["forward_ms"] <= line["total_ms"] for line in layers)
     assert all(line["held_bytes"] is None for line in layers), "torch does not count a CPU's memory"
+    repeated = [line for line in lines if line["kind"] == "stability"]
+    assert [line["algorithm"] for line in repeated] == ["planned", "unfold", "unfold_reference", "native"]
+    for line in repeated:
+        assert 0 < line["min_ms"] <= line["median_ms"] <= line["max_ms"]
+        assert line["iterations"] == 8
+        assert line["finite"]
+        assert line["difference"] == 0.0, "one thread, the same numbers: the same result to the last bit"
+    assert sum(line["kind"] == "progress" for line in lines) == 32
+    assert "unfold_reference" in drawing.read_text()
 
 
 @pytest.mark.train
@@ -73,22 +85,8 @@ def test_people_get_a_table_and_a_job_its_own_interpreter(current_python: Path, 
 
 
 @pytest.mark.train
-def test_repeated_work_is_watched_for_drift_and_drawn_with_the_rest(train_python: Path, tmp_path: Path) -> None:
-    drawing = tmp_path / "bench.svg"
-    words = ("--only", "planned", "--scope", "all", "--stability", "8", "--picture", str(drawing))
-    document = measured(bench("--json", "--python", str(train_python), *words, *SMALL))
-    (repeated,) = (line for line in document["measurements"] if line["kind"] == "stability")
-    assert repeated["iterations"] == 8
-    assert 0 < repeated["min_ms"] <= repeated["median_ms"] <= repeated["max_ms"]
-    assert repeated["finite"]
-    assert repeated["difference"] == 0.0, "one thread, the same numbers: the same result to the last bit"
-    assert sum(line["kind"] == "progress" for line in document["measurements"]) == 8
-    assert "planned" in drawing.read_text()
-
-
-@pytest.mark.train
 def test_a_yolos_own_layers_are_found_and_its_whole_step_repeats_itself(train_python: Path) -> None:
-    words = ("--model", "yolov8n.yaml", "--only", "planned", "--stability", "8")
+    words = ("--model", "yolov8n.yaml", "--only", "planned", "--scope", "all", "--stability", "8")
     document = measured(bench("--json", "--python", str(train_python), *words, *SMALL, "--batch", "2", "--size", "64"))
     layers = [line for line in document["measurements"] if line["kind"] == "layer"]
     assert sum(line["count"] for line in layers) == 64, "YOLOv8n calls sixty-four convolutions, that of DFL included"

@@ -248,6 +248,21 @@ class TestShow:
             "    1.5 kB  stacks/5000.txt",
         ]
 
+    def test_what_stands_behind_it_is_told_in_words(self, path: Path, view: FakeView) -> None:
+        diagnosis = types.Diagnosis(
+            ruled_out=["a crash"], causes=["\x1b[31ma deadlock", "a disk"], advice=["workers=0"]
+        )
+        view.history = [msgspec.structs.replace(FREEZE, diagnosis=diagnosis)]
+        told = lines(call(path, "show", "yolo-2"))
+        first = told.index("       not  a crash")
+        assert told[first + 1 : first + 4] == [
+            "    likely  a deadlock",
+            "    likely  a disk",
+            "       try  workers=0",
+        ]
+        answer = json.loads(call(path, "history", "--json").stdout)
+        assert answer["incidents"][0]["diagnosis"]["advice"] == ["workers=0"]
+
     def test_an_unknown_incident_is_a_failure_with_a_remedy(self, path: Path) -> None:
         result = call(path, "show", "yolo-9")
         assert (result.exit_code, result.stdout) == (1, "")
@@ -368,6 +383,34 @@ class TestTheRest:
 
     def test_a_job_that_was_never_launched_has_no_account(self, path: Path, view: FakeView) -> None:
         assert call(path, "account", "yolo").stdout == "yolo was never launched, as far as is recorded\n"
+
+    def test_remedies_are_told_in_force_tried_and_learned(self, path: Path, view: FakeView) -> None:
+        assert call(path, "remedies").stdout == "no remedy was needed as far as is recorded\n"
+        held = types.RemedyInForce(
+            job="yolo", remedy="half_batch", cause="oom_gpu", attempt=3, what="half the batch", said="batch 4 -> 2"
+        )
+        tried = types.RemedyTried(
+            job="yolo", attempt=3, at=NOW - 720, cause="oom_gpu", remedy="half_batch", step=35, outcome="helped",
+            reason=f"allocator passed over {HOSTILE}",
+        )  # fmt: skip
+        learned = types.RemedyLearned(cause="oom_gpu", remedy="half_batch", helped=2, failed=1)
+        view.report_of_remedies = types.RemedyReport(in_force=[held], tried=[tried], learned=[learned])
+        shown = call(path, "remedies", "yolo").stdout
+        lines = [line.split() for line in shown.splitlines()]
+        assert lines[2][:3] == ["yolo", "half_batch", "oom_gpu"]
+        assert shown.splitlines()[2].endswith("half the batch: batch 4 -> 2")
+        assert lines[6][:9] == ["yolo", "12", "min", "ago", "3", "oom_gpu", "35", "half_batch", "helped"]
+        assert lines[-1] == ["oom_gpu", "half_batch", "2", "1"]
+        assert not any(one in shown for one in "\x1b\x07\u202e")
+        assert json.loads(call(path, "remedies", "--json").stdout)["tried"][0]["step"] == 35
+        assert call(path, "remedies", "none-such").exit_code == 1
+
+    def test_status_and_history_say_what_a_retry_was_given(self, path: Path, view: FakeView) -> None:
+        given = {"cause": "stall", "remedy": "no_workers", "remedy_why": "the same stall at the same place"}
+        view.history = [msgspec.structs.replace(FREEZE, **given)]
+        view.jobs = [msgspec.structs.replace(FULL, remedies=["no_workers against stall: loader workers 4 -> 0"])]
+        assert "remedy  no_workers against stall: the same stall at the same place" in call(path, "history").stdout
+        assert "yolo: remedy no_workers against stall: loader workers 4 -> 0" in call(path, "status").stdout
 
     def test_checkpoints_stand_in_columns(self, path: Path, view: FakeView) -> None:
         view.saved = [

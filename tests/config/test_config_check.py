@@ -96,6 +96,8 @@ def test_an_unknown_key_is_answered_with_the_nearest_known_one(text: str, key: s
         ("cwd", "'~no-such-user-anywhere/data'"),
         ("conv2d", "'fast'"),
         ("conv2d_scope", "'everything'"),
+        ("snapshot_every_s", "-1.0"),
+        ("snapshot_every_s", "'often'"),
         ("gpus", "[0]"),
         ("gpus", "['card0']"),
         ("env", "{ A = 1 }"),

@@ -9,13 +9,24 @@ import msgspec
 import pytest
 
 from supervisor.config import Settings, check_text
-from supervisor.config.derive import database_url, limits_of, rules_of, socket_path
+from supervisor.config.derive import (
+    conv2d_environment,
+    database_url,
+    expectation_of,
+    limits_of,
+    rules_of,
+    snapshot_every,
+    socket_path,
+)
 from supervisor.config.difference import difference
 from supervisor.config.redact import hide_words, redacted
-from supervisor.config.settings import SupervisorSettings
+from supervisor.config.settings import JobSettings, SupervisorSettings
+from supervisor.core import folder
 from supervisor.core.budget import Budget
 from supervisor.core.rules import RULES
+from supervisor.core.rules.deadline import Deadline
 from supervisor.core.rules.stall import Stall
+from supervisor.core.rules.throughput_drop import ThroughputDrop
 
 
 def settings(text: str) -> Settings:
@@ -50,6 +61,16 @@ def test_rules_take_the_jobs_settings_and_keep_their_order() -> None:
 def test_limits_are_the_jobs_own() -> None:
     limits = limits_of(settings(JOB + "grace_s = 3\nbudget.restarts = 2").jobs["yolo"])
     assert (limits.grace_s, limits.save_s, limits.budget) == (3.0, 20.0, Budget(restarts=2))
+
+
+def test_the_agents_planner_is_told_what_it_may_do() -> None:
+    job = settings(JOB + "conv2d_workspace_mb = 256\nconv2d_winograd = false\nconv2d_tune_s = 0.5").jobs["yolo"]
+    assert conv2d_environment(job) == {
+        folder.ENV_CONV2D_SCOPE: "modules",
+        folder.ENV_CONV2D_WORKSPACE: "256",
+        folder.ENV_CONV2D_WINOGRAD: "off",
+        folder.ENV_CONV2D_TUNE: "0.5",
+    }
 
 
 class TestDifference:
@@ -127,3 +148,40 @@ def test_words_that_name_a_secret_lose_their_value() -> None:
     assert hide_words(["x", "--token=a", "wandb_api_key=b", "--password", "c", "-v", "epochs=3"]) == [
         "x", "--token=***", "wandb_api_key=***", "--password", "***", "-v", "epochs=3",
     ]  # fmt: skip
+
+
+def test_what_the_owner_expects_fills_the_rules_where_they_are_unset() -> None:
+    """The rule's own setting goes before it."""
+    text = """
+[jobs.one]
+command = ["/bin/true"]
+[jobs.one.expect]
+batches_per_s = 15
+deadline = 2026-11-30T08:00:00Z
+max_vram_bytes = 5_000_000_000
+no_nan = true
+"""
+    job = check_text(text, "config.toml").settings.jobs["one"]  # type: ignore[union-attr]  # it is well
+    assert ThroughputDrop(at_least_per_s=15.0) in rules_of(job)
+    assert Deadline(at_unix_s=1_796_025_600.0) in rules_of(job)
+    expected = expectation_of(job)
+    assert (expected.max_vram_bytes, expected.no_nan, expected.losses_fall) == (5_000_000_000, True, False)
+    own = check_text(text + "[jobs.one.rules.throughput_drop]\nat_least_per_s = 3.0\n", "config.toml").settings
+    assert own is not None
+    assert ThroughputDrop(at_least_per_s=3.0) in rules_of(own.jobs["one"])
+
+
+def test_a_deadline_that_is_no_time_is_told() -> None:
+    text = '[jobs.one]\ncommand = ["/bin/true"]\n[jobs.one.expect]\ndeadline = "tomorrow"\nbatches_per_s = -1\n'
+    problems = [str(one) for one in check_text(text, "config.toml").problems]
+    assert any("jobs.one.expect.deadline" in one and "as 2026-11-30T08:00:00" in one for one in problems)
+    assert any("jobs.one.expect.batches_per_s" in one for one in problems)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [(None, "300.0"), (60, "60.0"), (0, "0.0"), (False, "0"), (True, "300.0"), ("auto", "auto")],
+)
+def test_the_interval_of_snapshots_is_said_as_the_agent_reads_it(written: object, said: str) -> None:
+    values = {"command": ["yolo"], **({} if written is None else {"snapshot_every_s": written})}
+    assert snapshot_every(msgspec.convert(values, JobSettings)) == said

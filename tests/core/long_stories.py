@@ -51,7 +51,7 @@ class LongStory(Story):
             self.put(ev.GpusRead(at=self.now, readings=(reading,)))
         return self
 
-    def tree(self, seconds: float = 0.0, *pids: int, every_s: float = 1.0, listed: bool = True) -> Self:
+    def alive(self, seconds: float = 0.0, *pids: int, every_s: float = 1.0, listed: bool = True) -> Self:
         """The process tree is read for `seconds`."""
         for count in range(round(seconds / every_s) + 1):
             if count:

@@ -61,3 +61,11 @@ def test_a_person_clears_what_was_spent_but_not_what_happened() -> None:
 
 def test_a_wall_clock_that_went_back_does_not_spend_the_budget_from_the_future() -> None:
     assert spend(Ledger(), 5, known=False).spent(START.plus(-7200), BUDGET) is None
+
+
+def test_the_time_between_faults_is_a_day_until_faults_tell_otherwise() -> None:
+    day = Budget(period_s=86400.0)
+    assert Ledger().mean_fault_s(START, None, day) == 86400.0
+    assert Ledger().mean_fault_s(START.plus(3600), START.unix_s, day) == 90000.0
+    after_three = spend(Ledger(), 3, every_s=1200.0).mean_fault_s(START.plus(3600), START.unix_s, day)
+    assert after_three == 90000.0 / 4

@@ -49,6 +49,15 @@ def test_epochs_without_any_save_are_told_where_epochs_are_known() -> None:
     assert resumed.check(RULE) is None
 
 
+def test_a_new_daemon_that_reads_old_words_again_counts_from_the_steps_they_name() -> None:
+    told = LongStory().says(ev.Word.PLAN, batches_per_epoch=100, epochs=10).steps(701, 950)
+    for epoch in range(7):
+        told.says(ev.Word.CHECKPOINT_SAVED, requested=False, step=(epoch + 1) * 100)
+    flag = told.check(RULE)
+    assert flag is not None
+    assert flag.message.startswith("250 steps were made since the last checkpoint (usual: every 100)")
+
+
 def test_where_nobody_tells_hours_count() -> None:
     flag = trained(2).silence(14400).check(RULE)
     assert flag is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from supervisor.core.checkpoints import (
     Checkpoint,
     Fingerprint,
@@ -10,6 +12,7 @@ from supervisor.core.checkpoints import (
     choose,
     newest_first,
     of_this_training,
+    told_once,
 )
 
 
@@ -86,3 +89,41 @@ def test_what_an_earlier_training_left_is_not_ours() -> None:
 
 def test_a_rewritten_file_is_another_checkpoint() -> None:
     assert saved("a", 1).key != saved("a", 2).key
+
+
+def test_a_snapshot_in_mid_epoch_and_a_checkpoint_are_ordered_by_their_step() -> None:
+    whole, later = saved("whole", 10, epoch=1, step=200), saved("later", 40, epoch=2, step=300)
+    between = replace(saved("between", 20, epoch=1, step=230), kind="snapshot")
+    no_epoch = replace(saved("no epoch", 30, step=260), kind="snapshot")
+    assert newest_first([between, whole, later, no_epoch]) == (later, no_epoch, between, whole)
+
+
+def test_of_two_that_are_alike_the_kept_one_is_chosen_and_named_by_its_file() -> None:
+    own = saved("/w/last.pt", 10, step=100)
+    kept = replace(own, path="/s/000017/last.pt", source="/w/last.pt")
+    assert kept.is_of(own)
+    point = choose([own, kept])
+    assert point.checkpoint == kept
+    assert point.reason == "newest proven checkpoint: /w/last.pt (generation 17)"
+
+
+def test_a_save_that_was_taken_is_told_once() -> None:
+    own, other = saved("/w/last.pt", 10, step=100), saved("/w/last.pt", 20, step=200)
+    kept = replace(own, path="/s/000017/last.pt", source="/w/last.pt")
+    assert told_once([own, kept, other]) == (other, kept)
+
+
+def test_what_was_found_about_a_file_is_told_of_its_generation_until_that_is_judged_itself() -> None:
+    own = saved("/w/last.pt", 10, step=100, verdict=Verdict.REJECTED, reason="NaN")
+    kept = replace(own, path="/s/000017/last.pt", source="/w/last.pt", verdict=None, reason=None)
+    proven = replace(kept, verdict=Verdict.PROVEN)
+    assert told_once([own, kept]) == (replace(kept, verdict=Verdict.REJECTED, reason="NaN"),)
+    assert told_once([own, proven]) == (proven,)
+
+
+def test_a_snapshot_in_mid_epoch_is_further_than_the_checkpoint_of_the_epoch_before() -> None:
+    """Of a loop that tells no epoch, too: steps are compared where both are known."""
+    last = saved("last", 30, epoch=2, step=300)
+    snapshot = saved("snapshot", 40, step=350)
+    assert newest_first([last, snapshot]) == (snapshot, last)
+    assert before_trouble([last, snapshot], 50.0, 320) == (last,)

@@ -10,6 +10,7 @@ from supervisor.core import events as ev
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.readings import LAST_BOOT, FaultClass, Stage
 from supervisor.core.rules.crash import Crash
+from supervisor.core.rules.crash_diagnosis import crash_diagnosis
 
 from .stories import NAN, OTHER_GPU, Story, story
 
@@ -319,3 +320,16 @@ def test_a_lost_host_is_told_with_what_its_boot_ended_with() -> None:
     told.history.kernel[0] = replace(finding, origin=LAST_BOOT)
     flag = flag_of(told.lost("the machine was restarted"))
     assert "the last boot ended with gpu_reset_failed: GPU reset(1) failed" in flag.message
+
+
+@pytest.mark.parametrize("fault", sorted(set(FaultClass) - {FaultClass.OOM_KILL}, key=str))
+def test_every_class_of_crash_that_can_be_explained_is(fault: FaultClass) -> None:
+    found = crash_diagnosis(fault.value)
+    assert found is not None
+    assert found.causes
+    assert found.advice
+
+
+def test_a_crash_carries_its_diagnosis() -> None:
+    flag = flag_of(story().training().prints("torch.OutOfMemoryError: HIP out of memory.", FaultClass.OOM_GPU).exits(1))
+    assert flag.diagnosis == crash_diagnosis("oom_gpu")

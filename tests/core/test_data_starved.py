@@ -8,7 +8,7 @@ from supervisor.core.rules.data_starved import DataStarved
 
 from .long_stories import LongStory, trained
 
-RULE = DataStarved(act=True)
+RULE = DataStarved(act=True, over_s=120.0)
 
 
 def starved(wait_s: float | None = 4.0, busy: float | None = 5.0, seconds: float = 200.0) -> LongStory:

@@ -16,51 +16,51 @@ PARENT = 4242
 def loading(*, ended: bool = False, iterable: bool = False) -> LongStory:
     """A training with two loader workers."""
     told = trained().rank_says(ev.Word.WORKERS, loader=1, pids=[51, 52], training=True, iterable=iterable)
-    told.tree(5, 1, PARENT, 51, 52)
+    told.alive(5, 1, PARENT, 51, 52)
     if ended:
         told.rank_says(ev.Word.WORKERS, loader=1, pids=[], ended=True)
     return told.silence(1)
 
 
 def test_a_worker_gone_while_nothing_steps_acts() -> None:
-    flag = loading().tree(20, 1, PARENT, 52).check(RULE)
+    flag = loading().alive(20, 1, PARENT, 52).check(RULE)
     assert flag is not None
     assert flag.severity is Severity.CRITICAL
     assert flag.message.startswith("a data loader worker (pid 51) is gone for 20 s and no step was made for ")
 
 
 def test_a_second_short_is_none() -> None:
-    assert loading().tree(19, 1, PARENT, 52).check(RULE) is None
+    assert loading().alive(19, 1, PARENT, 52).check(RULE) is None
 
 
 def test_a_step_interrupts() -> None:
-    assert loading().tree(15, 1, PARENT, 52).steps(101, 101).tree(15, 1, PARENT, 52).check(RULE) is None
+    assert loading().alive(15, 1, PARENT, 52).steps(101, 101).alive(15, 1, PARENT, 52).check(RULE) is None
 
 
 def test_a_tree_that_is_not_listed_or_not_read_says_nothing() -> None:
-    assert loading().tree(30, 1, PARENT, listed=False).check(RULE) is None
-    assert loading().tree(30, 1, PARENT, 52).silence(61).check(RULE) is None
+    assert loading().alive(30, 1, PARENT, listed=False).check(RULE) is None
+    assert loading().alive(30, 1, PARENT, 52).silence(61).check(RULE) is None
     assert loading().silence(61).check(RULE) is None
 
 
 def test_a_worker_that_was_let_go_or_had_its_own_end_is_not_missed() -> None:
-    assert loading(ended=True).tree(60, 1, PARENT).check(RULE) is None
-    assert loading(iterable=True).tree(60, 1, PARENT, 52).check(RULE) is None
+    assert loading(ended=True).alive(60, 1, PARENT).check(RULE) is None
+    assert loading(iterable=True).alive(60, 1, PARENT, 52).check(RULE) is None
 
 
 def test_the_workers_of_a_process_that_is_gone_are_not_missed() -> None:
-    assert loading().tree(60, 1).check(RULE) is None
+    assert loading().alive(60, 1).check(RULE) is None
 
 
 def test_during_validation_nothing_is_missed() -> None:
-    assert loading().stage(Stage.VALIDATE).tree(60, 1, PARENT, 52).check(RULE) is None
+    assert loading().stage(Stage.VALIDATE).alive(60, 1, PARENT, 52).check(RULE) is None
 
 
 def test_a_rank_that_is_gone_is_told() -> None:
     told = trained()
     for rank in (0, 1):
         told.rank_says(ev.Word.CLAIMED, rank=rank, pid=PARENT + rank)
-    flag = told.tree(3, PARENT, PARENT + 1).silence(1).tree(25, PARENT).check(RULE)
+    flag = told.alive(3, PARENT, PARENT + 1).silence(1).alive(25, PARENT).check(RULE)
     assert flag is not None
     assert (flag.severity, flag.subject) == (Severity.WARNING, "rank 1")
-    assert told.tree(25, 7).check(RULE) is None
+    assert told.alive(25, 7).check(RULE) is None

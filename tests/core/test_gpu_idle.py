@@ -13,7 +13,7 @@ from .stories import GPU, OTHER_GPU, Story, story
 
 
 def test_an_idle_card_and_no_step_for_the_hold_acts() -> None:
-    flag = story().training().gpu(30, busy=0.0).check(GpuIdle())
+    flag = story().training().stage(Stage.STEP, whole=True).gpu(30, busy=0.0).check(GpuIdle())
     assert flag is not None
     assert flag.severity is Severity.CRITICAL
     assert flag.since is None
@@ -131,3 +131,19 @@ def test_an_idle_card_that_waits_for_data_needs_a_third_witness() -> None:
     for _ in range(40):
         told.gpu(busy=0.0).tree(cpu=0.4).silence(1)
     assert told.check(GpuIdle()) is not None
+
+
+def test_where_not_every_stage_is_told_it_acts_after_twice_the_time() -> None:
+    told = story().training().gpu(59, busy=0.0)
+    flag = told.check(GpuIdle())
+    assert flag is not None
+    assert flag.severity is Severity.WARNING
+    flag = told.gpu(1, busy=0.0).check(GpuIdle())
+    assert flag is not None
+    assert flag.severity is Severity.CRITICAL
+
+
+def test_how_near_it_is() -> None:
+    watched = GpuIdle().watch(story().training().gpu(15, busy=0.0).history)
+    assert watched is not None
+    assert watched.share == 0.5

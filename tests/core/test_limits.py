@@ -108,7 +108,18 @@ def test_it_comes_back_from_its_plain_form(seen: list[tuple[Stage, float]]) -> N
 
 @pytest.mark.parametrize(
     "plain",
-    [None, 3, [], {"step": 3}, {"step": {"x": 1}}, {"step": {"1": "2"}}, {"step": {"1": -5}}, {"leap": {"1": 1}}],
+    [
+        None,
+        3,
+        [],
+        {"step": 3},
+        {"step": {"x": 1}},
+        {"step": {"1": "2"}},
+        {"step": {"1": -5}},
+        {"step": {"99999": 5000}},
+        {"step": {"--5": 5000}},
+        {"leap": {"1": 1}},
+    ],
 )
 def test_whatever_is_not_of_that_form_is_unknown(plain: object) -> None:
     assert Learned.of_plain(plain).limit_s(Stage.STEP, 60.0) is None

@@ -56,17 +56,17 @@ def test_without_the_allocator_the_card_speaks_and_a_silent_one_does_not() -> No
 
 
 def test_host_memory_that_rises_is_foretold() -> None:
-    flag = trained().hours(1.0, 6.0, of="host", wobble=0.1).check(SLOPE)
+    flag = trained().hours(1.5, 8.0, of="host", wobble=0.1).check(SLOPE)
     assert flag is not None
     assert (flag.severity, flag.can_save) == (Severity.CRITICAL, True)
     assert "GB are left, gone in" in flag.message
 
 
 def test_host_memory_far_from_gone_level_or_unknown_is_none() -> None:
-    assert trained().hours(1.0, 1.5, of="host").check(SLOPE) is None
+    assert trained().hours(1.5, 3.0, of="host").check(SLOPE) is None
     assert trained().hours(3.0, 0.0, of="host", wobble=1.0).check(SLOPE) is None
-    assert trained().hours(0.4, 6.0, of="host").check(SLOPE) is None
-    assert trained().hours(1.0, 6.0, of="host").silence(61).check(SLOPE) is None
+    assert trained().hours(0.9, 8.0, of="host").check(SLOPE) is None
+    assert trained().hours(1.5, 8.0, of="host").silence(61).check(SLOPE) is None
     assert trained().silence(4000).check(SLOPE) is None
 
 

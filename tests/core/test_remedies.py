@@ -6,18 +6,20 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.budget import Budget
 from supervisor.core.causes import CAUSES, cause_of
 from supervisor.core.changes import changes_of
-from supervisor.core.choosing import Experience, Ground
-from supervisor.core.course import Outcome
+from supervisor.core.choosing import Ended, Experience, Ground, choose, same_place
+from supervisor.core.course import Course, Outcome, Trial
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.job import Limits, Phase
 from supervisor.core.readings import FaultClass, Stage
-from supervisor.core.remedies import WORDS, Remedies
+from supervisor.core.remedies import PASSING, WORDS, Remedies
 from supervisor.core.rules import RULES
 from supervisor.core.rules.non_finite_loss import NonFiniteLoss
 
@@ -62,7 +64,7 @@ def stalls(told: Life) -> None:
 
 
 def idles(told: Life) -> None:
-    stops(trains(told).gpu(31, busy=0.0))
+    stops(trains(told).stage(Stage.STEP, whole=True).gpu(31, busy=0.0))
 
 
 def hangs_on_the_card(told: Life) -> None:
@@ -194,9 +196,9 @@ def test_a_remedy_has_helped_well_past_the_trouble_and_stays_in_force() -> None:
     LADDERS["oom_gpu"][0](told)
     told.looks().silence(1)
     trains(told, 159)
-    assert told.job.course.open_trial is not None
+    before = [one.outcome for one in told.job.course.trials]
     told.steps(160, 160)
-    assert told.job.course.open_trial is None
+    assert before == [Outcome.OPEN]
     assert told.job.course.trials[-1].outcome is Outcome.HELPED
     assert told.job.course.has("allocator")
     told.says(ev.Word.EXCEPTION, type="OutOfMemoryError", message="HIP out of memory").exits(1)
@@ -224,6 +226,17 @@ def test_another_trouble_leaves_the_first_remedy_unclear_and_in_force() -> None:
     first, second = told.job.course.trials
     assert (first.outcome, second.cause, second.remedy) == (Outcome.UNCLEAR, "stall", "restart")
     assert told.job.course.has("allocator")
+
+
+@pytest.mark.parametrize(("told_of", "outcome"), [(True, Outcome.FAILED), (False, Outcome.UNCLEAR)])
+def test_a_remedy_that_the_agent_never_told_of_has_not_failed(told_of: bool, outcome: Outcome) -> None:
+    told = patient()
+    LADDERS["oom_gpu"][0](told)
+    told.looks().silence(1)
+    if told_of:
+        told.says(ev.Word.REMEDY_APPLIED, setting="allocator", remedies=["allocator"], set="max_split_size_mb:128")
+    LADDERS["oom_gpu"][0](told)
+    assert [one.outcome for one in told.job.course.trials] == [outcome, Outcome.OPEN]
 
 
 def test_a_trouble_elsewhere_is_another_try_and_no_end() -> None:
@@ -446,6 +459,30 @@ def test_what_the_agent_set_is_kept_until_the_next_launch() -> None:
     assert told.job.course.in_force[0].said == "max_split_size_mb:128"
     told.exits(1).looks().silence(1)
     assert told.job.course.in_force[0].said is None
+
+
+# --- any course -----------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=200)
+@given(troubles=st.lists(st.tuples(st.sampled_from(CAUSES), st.sampled_from([None, 10, 60, 61, 500])), max_size=60))
+def test_in_no_order_of_troubles_is_anything_tried_in_vain(troubles: list[tuple[str, int | None]]) -> None:
+    """No remedy more often than its ladder has it, and nothing unchanged twice at one place."""
+    table, course = Remedies(), Course()
+    for attempt, (cause, step) in enumerate(troubles, start=1):
+        course = course.failed(cause, START)
+        ended = Ended(cause=cause, step=step, framework="ultralytics", torch=True, resumed=True)
+        choice = choose(course, table, ended, EVERYTHING)
+        if choice.remedy is None:
+            assert any(one.step is not None for one in course.episode(cause))
+            continue
+        past = [one for one in course.episode(cause) if one.remedy == choice.remedy]
+        if choice.remedy in PASSING:
+            assert not any(same_place(one.step, step, table.same_steps) for one in past)
+        else:
+            assert len(past) < table.ladder(cause).count(choice.remedy)
+        trial = Trial(attempt=attempt + 1, at=START, cause=cause, remedy=choice.remedy, step=step)
+        course = course.taken(trial, choice.card)
 
 
 # --- exit statuses and the economy ----------------------------------------------------------------------------------

@@ -29,15 +29,16 @@ def test_a_rule_is_frozen_and_named_and_has_its_two_switches(rule: type[Rule]) -
 @pytest.mark.parametrize("rule", RULES)
 def test_a_limit_names_its_unit(rule: type[Rule]) -> None:
     counts = {
+        "learn",
         "limit",
         "min_readings",
         "min_retries",
         "min_share",
         "min_stretches",
+        "run_steps",
         "tolerated",
         "tolerated_correctable",
         "tolerated_gradients",
-        "learn",
     }
     units = ("_s", "_bytes", "_fraction", "_percent", "_factor", "_steps", "_epochs", "_c", "_per_s")
     for name in fields_of(rule)[2:]:

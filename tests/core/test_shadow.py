@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.decide import judge, worst
 from supervisor.core.flags import Act, Severity
 from supervisor.core.job import Phase
-from supervisor.core.readings import Stage
+from supervisor.core.readings import FaultClass, Stage
+from supervisor.core.rules import RULES
 from supervisor.core.rules.crash import Crash
 from supervisor.core.rules.non_finite_loss import NonFiniteLoss
 from supervisor.core.rules.stall import Stall
@@ -90,3 +93,41 @@ def test_how_near_a_limit_is() -> None:
     assert Watched(rule="disk_low", what="", now=0, limit=100, below=True).share == 1.0
     assert Watched(rule="stall", what="", now=None, limit=60).share is None
     assert Watched(rule="stall", what="", now=1, limit=60, not_watched="it ended").share is None
+
+
+MOVES = st.lists(
+    st.sampled_from(
+        ["steps", "nan", "silence", "idle", "busy", "stuck", "full", "fault", "validate", "compile", "exit"]
+    ),
+    min_size=1,
+    max_size=25,
+)
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(moves=MOVES)
+def test_with_every_rule_in_shadow_nothing_that_happens_stops_a_training(moves: list[str]) -> None:
+    told = life([rule(act="shadow") for rule in RULES]).training(20)  # type: ignore[call-arg]  # every rule has it
+    step = 20
+    for move in moves:
+        match move:
+            case "steps" | "nan":
+                told.steps(step + 1, step + 5, loss=NAN if move == "nan" else 1.0)
+                step += 5
+            case "silence":
+                told.silence(4000)
+            case "idle" | "busy":
+                told.gpu(60, busy=0.0 if move == "idle" else 99.0, every_s=5.0)
+            case "stuck":
+                told.tree(60, cpu=0.0, stuck=(4242,), every_s=5.0)
+            case "full":
+                told.gpu(30, used=6_000_000_000, every_s=5.0)
+            case "fault":
+                told.kernel(FaultClass.GPU_HANG)
+            case "validate" | "compile":
+                told.stage(Stage(move), whole=True)
+            case "exit":
+                told.exits(1)
+                break
+    assert {type(one) for one in told.decisions} <= {de.Launch, de.Note, de.Warn, de.GiveUp}
+    assert told.job.incident is None

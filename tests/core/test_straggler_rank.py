@@ -10,7 +10,7 @@ from supervisor.core.rules.straggler_rank import StragglerRank
 from .long_stories import LongStory, trained
 from .stories import JOB
 
-RULE = StragglerRank(act=True)
+RULE = StragglerRank(act=True, over_s=120.0)
 
 
 def ranks(seconds: int, *, waits: tuple[float | None, ...], until: int | None = None) -> LongStory:

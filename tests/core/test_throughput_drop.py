@@ -10,7 +10,7 @@ from supervisor.core.rules.throughput_drop import ThroughputDrop
 from .long_stories import trained
 from .stories import GPU
 
-RULE = ThroughputDrop()
+RULE = ThroughputDrop(over_s=120.0)
 
 
 def test_a_pace_far_below_its_own_is_told() -> None:
@@ -24,8 +24,12 @@ def test_a_little_slower_is_not() -> None:
     assert trained(5).pace(1200).pace(150, 1.5).check(RULE) is None
 
 
-def test_two_minutes_are_needed() -> None:
-    assert trained(5).pace(1200).pace(100, 2.0).check(RULE) is None
+def test_less_than_half_of_two_minutes_is_not() -> None:
+    assert trained(5).pace(1200).pace(58, 2.0).check(RULE) is None
+
+
+def test_one_long_wait_is_no_pace() -> None:
+    assert trained(5).pace(1200).pace(400, 400.0).pace(40).check(RULE) is None
 
 
 def test_a_return_to_the_usual_pace_interrupts() -> None:
@@ -52,7 +56,7 @@ def test_a_validation_between_epochs_slows_nothing_down() -> None:
 
 
 def test_the_owners_pace_is_held_against_it_sooner() -> None:
-    rule = ThroughputDrop(at_least_per_s=15.0)
+    rule = ThroughputDrop(over_s=120.0, at_least_per_s=15.0)
     flag = trained(5).pace(200, 0.1).check(rule)
     assert flag is not None
     assert (flag.subject, flag.severity) == ("wanted", Severity.WARNING)
@@ -61,7 +65,7 @@ def test_the_owners_pace_is_held_against_it_sooner() -> None:
 
 
 def test_a_training_that_stands_is_the_stalls() -> None:
-    assert trained(5).pace(1200).silence(600).check(ThroughputDrop(at_least_per_s=15.0)) is None
+    assert trained(5).pace(1200).silence(600).check(ThroughputDrop(over_s=120.0, at_least_per_s=15.0)) is None
 
 
 def test_no_steps_say_nothing() -> None:

@@ -147,11 +147,11 @@ def test_a_wait_that_lasts_is_a_stage_and_a_short_one_is_none(
     watch.follow(followed(tmp_path))
     until(lambda: stages() == [Stage.STEP], "the stage around it")
     until(lambda: sum(isinstance(one, ev.Looked) for one in events) >= 2, "word that there was no step")
-    put(fo.ASIDE_OFFSET, fo.ASIDE.pack(fo.ASIDES.index("data_wait"), 1, began_ns - 10**9))
+    put(fo.ASIDE_OFFSET, fo.ASIDE.pack(fo.ASIDES.index("data_wait"), 1, began_ns - 10**10))
     until(lambda: stages() == [Stage.STEP, Stage.DATA_WAIT], "the wait")
     put(fo.ASIDE_OFFSET, fo.ASIDE.pack(0, 1, time.monotonic_ns()))
     until(lambda: stages() == [Stage.STEP, Stage.DATA_WAIT, Stage.STEP], "the end of the wait")
     entered = [one for one in events if isinstance(one, ev.StageEntered)]
-    assert entered[1].at.monotonic_s == pytest.approx(began_ns / 1e9 - 1)
+    assert entered[1].at.monotonic_s == pytest.approx(began_ns / 1e9 - 10)
     assert entered[2].at.monotonic_s > began_ns / 1e9, "not since the stage around it began"
     assert all(one.whole for one in entered)

@@ -33,7 +33,7 @@ class Machine:
             name: Dossier(job=Job(name=name, since=START, phase=phase), rules=()) for name, phase in phases.items()
         }
         settings = Settings(jobs={name: JobSettings(command=["true"]) for name in phases})
-        self.grounds = Grounds(lambda: settings, self.dossiers, CardsAnswering(), tuple, self.newest)
+        self.grounds = Grounds(lambda: settings, self.dossiers, CardsAnswering(lambda: 1.0), tuple, self.newest)
 
     def read(self) -> None:
         readings = AmdgpuSysfs(self.tree.sys_root).read(self.now)

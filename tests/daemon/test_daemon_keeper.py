@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -90,7 +91,7 @@ class Place:
     def said(self, path: Path, step: int) -> tuple[Saved, Any]:
         seen = fingerprint(path)
         assert seen is not None
-        return Saved(job="one", attempt=1, path=path, prove=partial(self.keeper.prove, "one"), step=step), seen
+        return Saved(job="one", attempt=1, path=path, prove=partial(self.keeper.proofs.prove, "one"), step=step), seen
 
     def save(self, name: str, step: int, *values: float, shape: list[int] | None = None) -> Path:
         """Write a file in place, and say that it is whole."""
@@ -117,10 +118,10 @@ class Place:
         return replace(base, **changes)
 
     def resume(self, **changes: Any) -> Checkpoint | None:
-        return find(self.search(**changes), partial(self.keeper.prove, "one"), self.told).checkpoint
+        return find(self.search(**changes), partial(self.keeper.proofs.prove, "one"), self.told).checkpoint
 
     def told(self, checkpoint: Checkpoint) -> None:
-        self.keeper.judge("one", checkpoint)
+        self.keeper.proofs.judge("one", checkpoint)
 
 
 @pytest.fixture
@@ -239,7 +240,7 @@ def test_a_new_course_is_believed_only_when_it_has_lasted(make: Callable[..., Pl
         os.utime(path, (1_700_000_000 + step, 1_700_000_000 + step))
         one.keeper._take(*one.said(path, step))
     generations = sorted(one.kept().values(), key=lambda generation: generation.step or 0)
-    verdicts = [one.keeper.prove("one", Path(generation.path)).verdict for generation in generations]
+    verdicts = [one.keeper.proofs.prove("one", Path(generation.path)).verdict for generation in generations]
     assert verdicts == [Verdict.PROVEN] * 2 + [Verdict.REJECTED] * 2 + [Verdict.PROVEN]
 
 
@@ -253,10 +254,37 @@ def five(one: Place) -> Place:
     return one
 
 
+def test_checkpoints_that_agree_with_each_other_alone_are_not_believed_by_a_search(make: Callable[..., Place]) -> None:
+    """It goes back in time: what it meets there is older than the doubt, and shows no new course that lasts."""
+    one = make()
+    one.job = replace(one.job, phase=Phase.BACKOFF)
+    for step, seed in ((10, 1), (20, 5), (30, 5), (40, 5), (50, 5)):
+        path = one.write(f"{step}.st", *matrix(seed), shape=[16, 16])
+        os.utime(path, (1_700_000_000 + step, 1_700_000_000 + step))
+        one.keeper._take(*one.said(path, step))
+        if step == 10:
+            one.keeper.proofs.prove("one", Path(one.kept()[10].path))
+    chosen = one.resume()
+    assert chosen is not None
+    assert chosen.step == 10
+
+
+def test_what_an_earlier_daemon_took_and_did_not_prove_is_proven(make: Callable[..., Place]) -> None:
+    first = make()
+    first.keeper.start()
+    first.save("last.st", 10)
+    until(lambda: 10 in first.kept(), "it to be taken")
+    first.end()
+    second = make()
+    second.start()
+    second.keeper.shelf("one")
+    until(lambda: second.kept()[10].verdict is Verdict.PROVEN, "its proof")
+
+
 def test_nothing_is_let_go_while_a_job_looks_for_where_to_resume(make: Callable[..., Place]) -> None:
     one = five(make())
     for generation in one.kept().values():
-        one.keeper.prove("one", Path(generation.path))
+        one.keeper.proofs.prove("one", Path(generation.path))
     one.keeper.sweep("one")
     assert len(one.kept()) == 5
     one.job = replace(one.job, phase=Phase.RUNNING)
@@ -266,7 +294,7 @@ def test_nothing_is_let_go_while_a_job_looks_for_where_to_resume(make: Callable[
 
 def test_the_generation_that_an_attempt_was_resumed_from_stays_for_as_long(make: Callable[..., Place]) -> None:
     one = five(make())
-    proven = [one.keeper.prove("one", Path(generation.path)) for generation in one.kept().values()]
+    proven = [one.keeper.proofs.prove("one", Path(generation.path)) for generation in one.kept().values()]
     first = min(proven, key=lambda generation: generation.step or 0)
     attempt = Attempt(number=2, launched_at=START, resume_from=first)
     one.job = replace(one.job, phase=Phase.RUNNING, attempt=attempt)
@@ -287,6 +315,32 @@ def test_a_disk_without_room_is_told_and_the_file_itself_is_proven(make: Callabl
     chosen = one.resume()
     assert chosen is not None
     assert (chosen.path, chosen.source) == (str(path), None)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        pytest.skip("mounts a small file system of its own, for which it must be root")
+    small = tmp_path / "state"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(small)], check=True)
+    yield small
+    subprocess.run(["umount", str(small)], check=True)
+
+
+@pytest.mark.usefixtures("small_disk")
+def test_on_a_full_disk_older_ones_give_way_to_the_newest_and_it_is_told(make: Callable[..., Place]) -> None:
+    one = make()
+    one.settings = msgspec.structs.replace(one.settings, checkpoints=CheckpointSettings(keep_newest=9))
+    one.keeper.start()  # without the watch: what a prover holds open frees no room
+    for step in range(1, 7):  # a megabyte each
+        one.save("last.st", step, *[float(step)] * (1 << 18))
+        until(lambda step=step: step in one.kept(), f"step {step} to be taken", 30)  # type: ignore[misc]  # bound here
+        newest = one.kept()[step]
+        one.keeper.proofs.prove("one", Path(newest.path))
+    assert any("older ones were let go for it" in reason for reason in one.missed())
+    assert {6} <= set(one.kept()) < {1, 2, 3, 4, 5, 6}
+    one.end()
 
 
 def test_generations_that_nobody_wants_are_not_taken(make: Callable[..., Place]) -> None:
@@ -324,7 +378,7 @@ def test_a_condemned_generation_stays_condemned_whatever_lies_on_the_shelf(place
     assert second.step == 10
     assert place.kept()[20].reason == why
     assert [one.verdict for one in candidates(place.search()) if one.step == 20] == [Verdict.REJECTED]
-    assert place.keeper.prove("one", Path(first.path)).verdict is Verdict.REJECTED
+    assert place.keeper.proofs.prove("one", Path(first.path)).verdict is Verdict.REJECTED
     again = place.resume()
     assert again is not None
     assert again.step == 10

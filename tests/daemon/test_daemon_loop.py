@@ -19,7 +19,7 @@ from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus, Stage, StepRecord
 from supervisor.core.rules import RULES
 from supervisor.daemon.clock import SystemClock
-from supervisor.daemon.inbox import Inbox
+from supervisor.daemon.inbox import Inbox, Inquiry
 from supervisor.daemon.loop import Dossier, Loop, seeded
 
 
@@ -91,9 +91,13 @@ class World:
         self.loop.turn(ev.Exited(at=at, job="one", attempt=1, status=ExitStatus(at=at, signal=9)))
 
     def empty_inbox(self) -> None:
-        """Turn until nothing is left in the inbox."""
-        rest = iter([False] * self.inbox._queue.qsize())
-        self.loop.run(lambda: next(rest, True))
+        """Have done what is in the inbox by now."""
+        for _ in range(self.inbox._queue.qsize()):
+            entry = self.inbox.get(0.0)
+            if isinstance(entry, Inquiry):
+                self.loop._answer(entry)
+            elif entry is not None:
+                self.loop.turn(entry)
 
     @property
     def job(self) -> Job:
@@ -162,6 +166,22 @@ def test_one_search_is_under_way_at_a_time_and_its_answer_launches() -> None:
     world.clock.sleep(1)
     world.loop.turn(ev.ResumePointFound(at=world.clock.now(), job="one", attempt=1, point=point))
     assert world.told.count("acted Launch") == 2
+
+
+def test_what_happened_without_a_daemon_is_known_before_anything_is_decided() -> None:
+    """The last step that the record knows is an hour old; the training made its last one and ended meanwhile."""
+    world = World()
+    world.tick()
+    world.steps(*range(1, 10))
+    world.clock.sleep(3600)
+    at = world.clock.now()
+    last = StepRecord(at=at, step=500, loss=1.0)
+    world.inbox.put(ev.AgentSaid(at=at, job="one", attempt=1, word=ev.Word.TRAIN_END, facts={}))
+    world.inbox.put(ev.StepsMade(at=at, job="one", attempt=1, records=(last,)))
+    world.inbox.put(ev.Exited(at=at, job="one", attempt=1, status=ExitStatus(at=at, code=0)))
+    world.loop.run(world.inbox.empty)
+    assert world.told.count("acted Stop") == 0
+    assert world.job.phase is Phase.FINISHED
 
 
 def test_a_search_that_could_not_begin_is_begun_again() -> None:
@@ -293,3 +313,21 @@ def test_the_next_attempt_knows_what_this_one_learned_of_the_same_set_up_alone()
     assert limit_s() == 8.0
     plan(8)
     assert limit_s() is None
+
+
+def test_the_steps_made_while_no_daemon_was_there_are_not_missed() -> None:
+    world = World()
+    world.tick()
+    world.steps(1, 2)
+    world.clock.sleep(3600)
+    dossier = world.loop.dossiers["one"]
+    seeded(dossier, [StepRecord(at=START, step=2, loss=1.0)], world.clock.now())
+    world.tick()
+    assert world.job.phase is Phase.RUNNING
+    world.steps(3, 4)
+    phases = []
+    for _ in range(2):
+        world.clock.sleep(30)
+        world.loop.turn(ev.Looked(at=world.clock.now(), job="one", attempt=1))
+        phases.append(world.job.phase)
+    assert phases == [Phase.RUNNING, Phase.STOPPING]

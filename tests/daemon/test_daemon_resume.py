@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.core.checkpoints import Checkpoint, Verdict
-from supervisor.daemon.resume import Search, candidates, find, fingerprint, globbed, merged, placed
+from supervisor.daemon.resume import PROVEN_AT_MOST, Search, candidates, find, fingerprint, globbed, merged, placed
 
 BEGAN = 1_700_000_000
 
@@ -140,3 +140,18 @@ def test_an_epoch_gives_the_step_where_the_plan_is_known(
 ) -> None:
     one = replace(seen(save(tmp_path / "a.pt", b"good", 1)), epoch=epoch)
     assert placed(one, batches).step == step
+
+
+def test_a_hundred_rejected_ones_do_not_hide_the_proven_one_before_them(tmp_path: Path) -> None:
+    good = replace(seen(save(tmp_path / "weights/good.pt", b"good", 1)), verdict=Verdict.PROVEN)
+    bad = [save(tmp_path / f"weights/{n}.pt", b"bad", 10 + n) for n in range(100)]
+    rejected = [replace(seen(path), verdict=Verdict.REJECTED, reason="not whole") for path in bad]
+    assert find(search(tmp_path, good, *rejected), FakeProver(), lambda _: None).checkpoint == good
+
+
+def test_one_search_has_a_bounded_number_of_checkpoints_proven(tmp_path: Path) -> None:
+    for n in range(60):
+        save(tmp_path / f"weights/{n}.pt", b"bad", 10 + n)
+    prove = FakeProver()
+    assert not find(search(tmp_path), prove, lambda _: None).possible
+    assert len(prove.asked) == PROVEN_AT_MOST

@@ -9,6 +9,8 @@ import pytest
 from clocks_by_hand import START
 
 from supervisor.core import events as ev
+from supervisor.core.decide import judge
+from supervisor.core.expectations import Expectation
 from supervisor.core.history import History
 from supervisor.core.job import Attempt, Job, Phase
 from supervisor.core.readings import StepRecord
@@ -83,3 +85,22 @@ def test_the_line_for_systemd_names_each_job_and_the_daemons_trouble() -> None:
     )
     assert line([], None) == "no jobs configured"
     assert len(line([replace(failed, reason="x" * 1000)], None)) == 400
+
+
+def test_the_owners_criteria_are_held_against_the_training() -> None:
+    dossier = training(50, 0.5)
+    dossier.expected = Expectation(batches_per_s=15.0, no_nan=True)
+    status = job_status(dossier, START)
+    assert [(one.name, one.verdict) for one in status.expectations] == [("batches_per_s", "not_met"), ("no_nan", "met")]
+    assert status.eta_early is not None
+    assert status.eta is not None
+    assert status.eta_late is not None
+    assert status.eta_early < status.eta < status.eta_late
+    assert status.steps_expected == 1 + int(24.5 * 15)
+
+
+def test_good_news_is_no_red_flag() -> None:
+    dossier = training(450, 0.5)
+    assert dossier.history is not None
+    assert any(flag.rule == "milestone" for flag in judge(dossier.rules, dossier.history))
+    assert not any("milestone" in one for one in job_status(dossier, START).flags)

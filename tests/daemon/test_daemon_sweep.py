@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.daemon.sweep import DAY_S, RECORDERS_KEPT, sweep
+from supervisor.daemon.sweep import DAY_S, RECORDERS_KEPT, clear_snapshots, sweep
 
 NOW = 2_000_000_000.0
 
@@ -42,3 +42,10 @@ def test_folders_past_their_time_go_but_never_the_newest(tmp_path: Path, folders
 
 def test_no_state_yet_is_nothing_to_sweep(tmp_path: Path) -> None:
     assert sweep(tmp_path, 1, NOW) == 0
+
+
+def test_snapshots_of_a_finished_training_go_with_what_was_left_half_written(tmp_path: Path) -> None:
+    for name in ("step-000000000007.pt", "step-000000000008.pt.12.part", "theirs.txt"):
+        (tmp_path / name).touch()
+    clear_snapshots(tmp_path)
+    assert [one.name for one in tmp_path.iterdir()] == ["theirs.txt"]

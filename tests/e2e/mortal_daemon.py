@@ -23,6 +23,7 @@ from supervisor.config.load import load
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.job import Job
+from supervisor.core.limits import Learned
 from supervisor.core.moments import Moment
 from supervisor.daemon import logs
 from supervisor.daemon.assembly import Assembly
@@ -61,29 +62,36 @@ class MortalRecord:
     """A record that may be cut off on either side of its commits."""
 
     def __init__(self, record: Record, fate: Fate) -> None:
-        self._record, self._fate, self._told = record, fate, ""
+        self._record, self._fate = record, fate
+        self._told: list[str] = []
 
     def event(self, event: ev.Event, dossier: Dossier | None) -> None:
         if isinstance(event, ANSWERS):
-            self._told = type(event).__name__
+            self._told.append(type(event).__name__)
         self._record.event(event, dossier)
 
     def decision(self, before: Job, after: Job, decision: de.Decision) -> None:
-        self._told = type(decision).__name__
+        self._told.append(type(decision).__name__)
         self._record.decision(before, after, decision)
 
     def job(self, before: Job, after: Job, event: ev.Event) -> None:
         self._record.job(before, after, event)
 
+    def learned(self, job: str, setting: str) -> Learned:
+        return self._record.learned(job, setting)
+
+    def keep_learned(self, job: str, setting: str, learned: Learned) -> None:
+        self._record.keep_learned(job, setting, learned)
+
     @contextmanager
     def turn(self, now: Moment) -> Iterator[None]:
-        self._told = ""
+        self._told = []
         with self._record.turn(now):
             yield
-            if self._told:
-                self._fate.at(f"before recording {self._told}")
-        if self._told:
-            self._fate.at(f"after recording {self._told}")
+            for one in self._told:
+                self._fate.at(f"before recording {one}")
+        for one in self._told:
+            self._fate.at(f"after recording {one}")
 
 
 class Mortal:

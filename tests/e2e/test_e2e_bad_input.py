@@ -177,13 +177,21 @@ def test_a_bad_newest_checkpoint_is_passed_over_for_the_one_before(home: House, 
 
 
 def test_where_every_checkpoint_is_bad_the_job_is_given_up_and_says_why(home: House) -> None:
-    home.write(home.by_hand("one", "--wound", "all:60"))
+    home.write(home.by_hand("one", "--wound", "all:60", table="checkpoints = { keep = false }"))
     home.start()
     job = home.phase("one", "failed")
     assert "none of the saved checkpoints is proven" in job["reason"]
     assert "state-000050.safetensors" in job["reason"]
     assert home.incident("one")["outcome"] == "gave_up"
     assert home.training_pids() == []
+
+
+def test_where_every_file_is_destroyed_the_generations_are_left(home: House) -> None:
+    home.write(home.by_hand("one", "--wound", "all:60"))
+    home.start()
+    incident = home.resumed("one")
+    assert incident["resumed_from"]["step"] == 50
+    assert Path(incident["resumed_from"]["source"]).name == "state-000050.safetensors"
 
 
 def test_the_daemon_answers_signals_while_a_training_is_suspended(home: House) -> None:

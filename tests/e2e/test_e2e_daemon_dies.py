@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 
 import psutil
 import pytest
@@ -48,6 +49,28 @@ def test_a_training_outlives_three_daemons_and_no_step_is_lost_or_counted_twice(
     every_step_is_recorded_once(home)
     assert decisions(home) == ["launch", "finish"]
     assert home.incidents() == []
+
+
+def test_a_daemon_that_was_away_for_longer_than_a_stall_may_last_finds_none(home: House) -> None:
+    home.write(home.by_hand("one", "--steps", "400", stall="limit_s = 1.5"))
+    home.start()
+    pid = home.step("one", 10)["pid"]
+    home.kill()
+    home.made("one", home.steps_made("one")[-1] + 120)
+    home.start()
+    assert home.step("one", 140)["pid"] == pid
+    home.kill()
+    gone(home, pid)
+    home.until(lambda: time.time() - last_word(home) > 2, 20, "the end to be long ago", daemon=False)  # noqa: TID251
+    home.start()
+    home.phase("one", "finished")
+    assert decisions(home) == ["launch", "finish"]
+    every_step_is_recorded_once(home)
+
+
+def last_word(home: House) -> float:
+    """Return when the training made its last step, Unix seconds."""
+    return (home.folder / "one" / "steps.log").stat().st_mtime
 
 
 def test_a_training_that_finishes_while_no_daemon_is_there_has_finished(home: House) -> None:

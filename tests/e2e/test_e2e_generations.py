@@ -9,18 +9,17 @@ from house import House
 
 
 def test_a_resume_that_leaves_the_old_curve_condemns_its_generation_and_goes_back_one(home: House) -> None:
-    home.write(home.by_hand("one", "--wound", "kill:60", "--sour", "50"))
+    home.write(home.by_hand("one", "--wound", "kill:260", "--sour", "250", "--every-s", "0.01"))
     home.start()
-    home.step("one", 40, attempt=3, limit_s=60)
+    home.step("one", 240, attempt=3, limit_s=60)
     crashed, condemned = home.incidents("one")
-    assert (crashed["rule"], crashed["resumed_from"]["step"]) == ("crash", 50)
-    assert (condemned["rule"], condemned["resumed_from"]["step"]) == ("resumed_loss", 25)
+    assert (crashed["rule"], crashed["resumed_from"]["step"]) == ("crash", 250)
+    assert (condemned["rule"], condemned["resumed_from"]["step"]) == ("resumed_loss", 225)
     assert "do not continue the old curve" in condemned["message"]
     told = json.loads(home.ctl("checkpoints", "one", "--json").stdout)["checkpoints"]
-    (sour,) = [one for one in told if one["step"] == 50]
-    assert sour["verdict"] == "rejected"
+    (sour,) = [one for one in told if one["step"] == 250 and one["verdict"] == "rejected"]
     assert sour["reason"].startswith("condemned: the first 30 losses after the resume")
-    home.step("one", 130, attempt=3, limit_s=60)
+    home.step("one", 330, attempt=3, limit_s=60)
     assert len(home.incidents("one")) == 2
 
 

@@ -16,6 +16,12 @@ LIVES = 60
 """More than there are points to die at."""
 
 
+def training(home: House) -> str:
+    """Return a job that hangs once, deaf to SIGTERM, so that every kind of decision is made about it."""
+    table = "save_s = 0.5\ngrace_s = 5\nkill_wait_s = 60"
+    return home.by_hand("one", "--wound", "deaf:60", "--steps", "160", table=table, stall="limit_s = 2") + SINK
+
+
 def lives(home: House, limit_s: float) -> int:
     """Start one daemon after the other until the job has finished; return how many there were."""
     end = time.monotonic() + limit_s  # noqa: TID251 - a test's deadline
@@ -59,12 +65,11 @@ def made_once(home: House) -> None:
 
 
 def test_a_daemon_killed_at_every_step_of_a_recovery_makes_it_once(home: House) -> None:
-    table = "save_s = 0.5\ngrace_s = 5\nkill_wait_s = 60"
-    home.write(home.by_hand("one", "--wound", "deaf:60", "--steps", "160", table=table, stall="limit_s = 2") + SINK)
+    home.write(training(home))
     count = lives(home, 240)
     points = (home.folder / "points").read_text().splitlines()
     assert count == len(points) + 1
-    recorded = ("Stop", "EvidenceTaken", "Kill", "Retry", "Launch", "Launched")
+    recorded = ("Stop", "Kill", "Exited", "Retry", "ResumePointFound", "Launch", "Launched", "Finish")
     done = ("act Stop", "act Kill", "act Launch", "launch", "signal", "search")
     must = [*done, *(f"recording {one}" for one in recorded)]
     assert {f"{side} {one}" for side in ("before", "after") for one in must} <= set(points)

@@ -120,3 +120,28 @@ def test_two_troubles_one_after_the_other_are_two_incidents(home: House) -> None
     assert (first["attempt"], second["attempt"]) == (1, 2)
     assert home.job("one")["restarts"] == 2
     assert home.steps_made("one")[-1] == 120
+
+
+def test_a_rule_in_shadow_records_what_it_would_have_done_until_it_is_promoted(home: House) -> None:
+    home.write(home.by_hand("one", "--wound", "hang:60", stall=f'{STALL}\nact = "shadow"'))
+    home.start()
+    home.until(lambda: home.job("one")["shadows"] == 1, 30, "the stall to be noted")
+    job = home.job("one")
+    assert job["phase"] == "running"
+    assert job["flags"][0].startswith("stall (in shadow): no step for")
+    nearest = job["watched"][0]
+    assert (nearest["rule"], nearest["limit"], nearest["share"], nearest["shadow"]) == ("stall", 3.0, 1.0, True)
+    assert home.incidents("one") == []
+    said = home.ctl("history", "one", "--shadow").stdout
+    assert "would act  stall: no step for 3 s" in said
+    assert "no step, in stage step (in shadow)" in home.ctl("status", "one").stdout
+    home.config.write_text(home.config.read_text().replace('act = "shadow"', "act = true"))
+    assert home.ctl("reload").returncode == 0
+    incident = home.resumed("one")
+    complete(incident)
+    assert incident["rule"] == "stall"
+    assert incident["diagnosis"]["causes"]
+    assert "    likely  " in home.ctl("show", incident["id"]).stdout
+    assert home.job("one")["shadows"] == 1
+    assert "rule.promoted" in home.log.read_text()
+    assert home.query("SELECT count(*) FROM events WHERE kind = 'rule_changed'") == [(1,)]

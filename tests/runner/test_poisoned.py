@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.agent import prove
-from supervisor.core.profile import judged, profile_of
+from supervisor.core.continuation import judged
+from supervisor.core.profile import profile_of
 
 HERE = Path(__file__).resolve().parent
 EACH = {"nan": 3, "truncated": 8, "optimizer": 5, "average": 8, "architecture": 4, "hostile": 6}

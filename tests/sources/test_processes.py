@@ -83,3 +83,20 @@ def test_a_tree_that_is_gone_has_no_processes_and_no_numbers() -> None:
     assert (reading.processes, reading.rss_bytes, reading.cpu_percent) == (0, None, None)
     assert read_tree(-1, now()).processes == 0
     assert read_tree(2**40, now()).processes == 0
+
+
+def test_it_lists_what_is_alive_and_no_zombies() -> None:
+    with running(TREE) as process:
+        reading = read_tree(process.pid, Moment(0.0, 0.0))
+        assert reading.pids is not None
+        assert len(reading.pids) == 3
+        assert reading.pids[0] == process.pid
+    assert read_tree(process.pid, Moment(0.0, 0.0)).pids is None
+
+
+def test_a_child_that_has_ended_and_was_not_waited_for_is_not_alive() -> None:
+    program = "import os, sys\nif os.fork() == 0: os._exit(0)\nprint('up', flush=True)\nsys.stdin.read()"
+    with running(program) as process:
+        deadline = time.perf_counter() + 10
+        while (pids := read_tree(process.pid, Moment(0.0, 0.0)).pids) != (process.pid,):
+            assert time.perf_counter() < deadline, pids

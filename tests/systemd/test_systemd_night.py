@@ -128,7 +128,9 @@ def test_a_hung_training_of_another_user_is_looked_into_ended_and_resumed(
     incident = home.resumed("one")
     assert (incident["rule"], incident["outcome"], incident["attempt"]) == ("stall", "resumed", 1)
     assert (incident["last_step"], incident["lost_steps"]) == (59, 9)
-    assert incident["resumed_from"]["path"] == f"{HOME}/one/state-000050.safetensors"
+    assert incident["resumed_from"]["source"] == f"{HOME}/one/state-000050.safetensors"
+    kept = incident["resumed_from"]["path"]
+    assert home.box.run(f"stat -c '%a %U' {kept}", check=True).output.split() == ["640", "rocm-supervisor"]
     (verdict,) = home.query(f"SELECT verdict FROM checkpoints WHERE path = '{incident['resumed_from']['path']}'")
     assert verdict == ("proven",)
     assert home.box.run(f"stat -c '%a %U' {HOME}", check=True).output.split() == ["750", OWNER]

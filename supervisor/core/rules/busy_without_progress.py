@@ -79,7 +79,7 @@ class BusyWithoutProgress:
         return all(len(run) >= self.min_readings and lasted_s(run) >= hold_s for run in runs)
 
     def _run(self, readings: Iterable[GpuReading], since: Moment, now: Moment) -> tuple[GpuReading, ...]:
-        return run_of((one for one in readings if one.at.seconds_since(since) >= 0), self._is_busy, now)
+        return run_of(readings, lambda one: one.at.seconds_since(since) >= 0 and self._is_busy(one), now)
 
     def _is_busy(self, reading: GpuReading) -> bool | None:
         busy = reading.gpu_busy_percent

@@ -34,12 +34,13 @@ class CheckpointOverdue:
             return self._by_time(history)
         last = history.steps[-1].step
         first = history.pace.first
-        since = history.saved[-1][1] if history.saved else None
-        began = since if since is not None else (first.step - 1 if first else last)
+        saved = (history.saved[-1][1] if history.saved else None, history.saving_step)
+        known = [one for one in saved if one is not None]
+        began = max(known, default=first.step - 1 if first else last)
         made = last - began
         if made <= self.overdue_factor * usual:
             return None
-        what = "since the last checkpoint" if history.saved else "in this attempt and none was seen saved"
+        what = "since the last checkpoint" if known else "in this attempt and none was seen saved"
         return self._flag(history, f"{made} steps were made {what} (usual: every {usual:.0f})")
 
     def _by_time(self, history: History) -> RedFlag | None:

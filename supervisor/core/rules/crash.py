@@ -2,6 +2,9 @@
 
 Facts outrank each other: what the kernel saw, then what the training raised, then what it printed last, then the
 bare status. A line printed long before the end explains nothing: frameworks survive an out-of-memory in epoch 1.
+
+What is proof. That a process is gone is a fact, and needs no second witness; that its training had not come to its end
+is told by its plan, its last step and its status, and where they disagree it is told and not retried.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from supervisor.core.flags import Act, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.readings import LAST_BOOT, ExitStatus, FaultClass, KernelFinding, signal_name
+from supervisor.core.rules.crash_diagnosis import crash_diagnosis
 from supervisor.core.rules.gpu_fault import is_fatal
 
 LINE_CHARACTERS = 300
@@ -140,6 +144,7 @@ class Crash:
             since=since,
             since_step=since_step,
             fault=cause.fault,
+            diagnosis=crash_diagnosis(cause.fault),
         )
 
 

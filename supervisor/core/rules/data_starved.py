@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
-from supervisor.core.pace import Stretch, joined
+from supervisor.core.pace import covered_s, step_s_of, wait_share_of
 from supervisor.core.robust import median
 
 
@@ -26,7 +26,7 @@ class DataStarved:
     enabled: bool = True
     act: Act = False
     wait_fraction: float = 0.5
-    over_s: float = 120.0
+    over_s: float = 300.0
     busy_percent: float = 30.0
 
     def check(self, history: History) -> RedFlag | None:
@@ -36,8 +36,8 @@ class DataStarved:
         recent = history.pace.recent(self.over_s, history.now)
         if not recent:
             return None
-        now = joined(recent)
-        if now.waited_s is None or now.waited_s < self.wait_fraction * now.took_s:
+        share = wait_share_of(recent)
+        if share is None or share < self.wait_fraction:
             return None
         busy_percent = self._busy_percent(history)
         if busy_percent is None or busy_percent > self.busy_percent:
@@ -46,10 +46,10 @@ class DataStarved:
             rule=self.name,
             severity=Severity.WARNING,
             at=history.now,
-            message=f"{now.waited_s / now.took_s:.0%} of {now.took_s:.0f} s of stepping went into waiting for data, "
-            f"the GPU at {busy_percent:.0f} %, {1 / now.step_s:.3g} steps/s",
+            message=f"{share:.0%} of {covered_s(recent):.0f} s of stepping went into waiting for data, "
+            f"the GPU at {busy_percent:.0f} %, {1 / step_s_of(recent):.3g} steps/s",
             can_save=True,
-            diagnosis=_diagnosis(history, now),
+            diagnosis=_diagnosis(history, sum(one.steps for one in recent)),
         )
 
     def _busy_percent(self, history: History) -> float | None:
@@ -69,7 +69,7 @@ class DataStarved:
         return max(uses, default=None)
 
 
-def _diagnosis(history: History, now: Stretch) -> Diagnosis:
+def _diagnosis(history: History, steps: int) -> Diagnosis:
     causes, advice = [], []
     workers = history.told.workers
     if workers in (0, None):
@@ -93,7 +93,7 @@ def _diagnosis(history: History, now: Stretch) -> Diagnosis:
         advice.insert(0, "smaller source images, cheaper augmentation, decoding with pillow-simd or turbojpeg")
     return Diagnosis(
         ruled_out=(
-            f"not a hang: {now.steps} steps were made in that time",
+            f"not a hang: {steps} steps were made in that time",
             "not a slow card: it has nothing to do",
         ),
         causes=tuple(causes),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
@@ -31,7 +32,7 @@ class DeadWorker:
     def check(self, history: History) -> RedFlag | None:
         """Flag the first that is gone."""
         quiet = history.quiet_since()
-        if history.over or history.train_ended or quiet is None or history.stage is not Stage.STEP:
+        if history.over or history.train_ended or quiet is None or history.stage not in (Stage.STEP, Stage.DATA_WAIT):
             return None
         if history.now.seconds_since(quiet) < self.hold_s or not history.processes:
             return None
@@ -40,7 +41,7 @@ class DeadWorker:
             return None
         there = set(newest.pids)
         for what, pid in (*_workers(history, there), *_ranks(history, there)):
-            missing = run_of(history.processes, lambda one, pid=pid: _lacks(one, pid), history.now)  # type: ignore[misc]  # a lambda's default has no type
+            missing = run_of(history.processes, partial(_lacks, pid=pid), history.now)
             if len(missing) > 1 and lasted_s(missing) >= self.hold_s:
                 return self._flag(history, what, pid, missing)
         return None

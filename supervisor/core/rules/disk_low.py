@@ -8,7 +8,8 @@ from typing import ClassVar
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.readings import DiskReading
-from supervisor.core.series import FRESH_S
+from supervisor.core.series import FRESH_S, newest_of
+from supervisor.core.watched import Watched
 
 SLOPE_OVER_S = 1800.0
 
@@ -52,6 +53,21 @@ class DiskLow:
         if slope is None or not slope.low_per_s > 0:
             return None
         return max(0.0, disk.free_bytes - self.limit_bytes) / slope.per_s
+
+    def watch(self, history: History) -> Watched | None:
+        """Return how much is free on the fullest of the disks."""
+        newest = newest_of(history.host, lambda one: bool(one.disks), history.now)
+        if newest is None or history.over:
+            return Watched(rule=self.name, what="space on its disks", not_watched="no reading of its disks")
+        disk = min(newest.disks, key=lambda one: one.free_bytes)
+        return Watched(
+            rule=self.name,
+            what=f"space left on {disk.path}",
+            unit="bytes",
+            now=disk.free_bytes,
+            limit=self.limit_bytes,
+            below=True,
+        )
 
     def _flag(self, history: History, disk: DiskReading, severity: Severity) -> RedFlag:
         left_s = self._left_s(history, disk)

@@ -47,10 +47,10 @@ class Fan:
         return None
 
     def _stands(self, reading: GpuReading) -> bool | None:
+        if reading.fan_rpm is None or reading.fan_rpm > 0:
+            return None if reading.fan_rpm is None else False
         found = hottest(reading)
-        if reading.fan_rpm is None or found is None:
-            return None
-        return reading.fan_rpm == 0 and found[1] >= self.hot_c
+        return None if found is None else found[1] >= self.hot_c
 
 
 STANDS = Diagnosis(

@@ -38,6 +38,8 @@ class Fragmentation:
         if history.over or history.train_ended:
             return None
         for rank, readings in history.told.allocations.items():
+            if readings[-1].retries - readings[0].retries < self.min_retries:
+                continue
             recent = [one for one in readings if history.now.seconds_since(one.at) <= self.over_s]
             if recent and self._in_pieces(recent):
                 return self._flag(history, rank, recent)

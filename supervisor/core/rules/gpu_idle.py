@@ -1,7 +1,9 @@
 """GPU idle: every card of the job idles and no step is made. Neither of the two says anything alone.
 
-What is proof. Both together, while a step is due. While it waits for its batch an idle card is to be expected, so a
-third must agree: every process of the job idles too, and nobody reads what it waits for.
+What is proof. Both together, while the agent says that a step is due. While it waits for its batch an idle card is to
+be expected, so a third must agree: every process of the job idles too, and nobody reads what it waits for. Where not
+every stage is told (a script may upload its results between two steps), or where the machine gasps for memory, both
+are told after `hold_s` and act after twice that time.
 """
 
 from __future__ import annotations
@@ -15,10 +17,11 @@ from supervisor.core.flags import Act, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading, ProcessReading, Stage
-from supervisor.core.rules.standstill import diagnosis_of
+from supervisor.core.rules.standstill import diagnosis_of, machine_gasps
 from supervisor.core.series import lasted_s, run_of
 from supervisor.core.watched import Watched
 
+DOUBT = 2
 RESTS_CPU_PERCENT = 3.0
 """Of one processor, all processes of the job together."""
 
@@ -52,9 +55,11 @@ class GpuIdle:
             return None
         if not all(self._idles(readings, since, history.now) for readings in cards.values()):
             return None
+        doubtful = not history.whole or machine_gasps(history)
+        sure = not doubtful or (history.quiet_s or 0.0) >= DOUBT * self.hold_s
         return RedFlag(
             rule=self.name,
-            severity=Severity.acting(act=self.act),
+            severity=Severity.acting(act=self.act if sure else False),
             at=history.now,
             message=f"{', '.join(sorted(cards))}: at most {self.idle_percent:g} % busy for {self.hold_s:.0f} s, "
             f"and no step for {history.quiet_s:.0f} s",
@@ -71,7 +76,7 @@ class GpuIdle:
         return Watched(rule=self.name, what=what, unit="s", now=min(map(lasted_s, runs)), limit=self.hold_s)
 
     def _nobody_reads(self, history: History, since: Moment) -> bool:
-        idle = run_of((one for one in history.processes if one.at.seconds_since(since) >= 0), _rests, history.now)
+        idle = run_of(history.processes, lambda one: one.at.seconds_since(since) >= 0 and _rests(one), history.now)
         return len(idle) >= self.min_readings and lasted_s(idle) >= self.hold_s
 
     def _idles(self, readings: Iterable[GpuReading], since: Moment, now: Moment) -> bool:
@@ -79,7 +84,7 @@ class GpuIdle:
         return len(run) >= self.min_readings and lasted_s(run) >= self.hold_s
 
     def _run(self, readings: Iterable[GpuReading], since: Moment, now: Moment) -> tuple[GpuReading, ...]:
-        return run_of((one for one in readings if one.at.seconds_since(since) >= 0), self._is_idle, now)
+        return run_of(readings, lambda one: one.at.seconds_since(since) >= 0 and self._is_idle(one), now)
 
     def _is_idle(self, reading: GpuReading) -> bool | None:
         busy = reading.gpu_busy_percent

@@ -2,14 +2,15 @@
 
 What is proof. A process that waits in the kernel (state D) hears no signal until that wait ends, and it is told apart
 from a slow disk by two things that must hold together: the same process is found there in every reading for `hold_s`,
-and no step comes, while the agent says that a step is what it is in. In a stage that may read or write for long
-(loading, saving, validating), or where not every stage is told, it is doubtful: that is told, and the doubt ends with
-the limits of `stall`. That a process which was asked to end did not is no matter of this rule: its grace runs out.
+and no step comes, while the agent says that a step is what it is in. It is doubtful in a stage that may read or write
+for long (loading, saving, validating), where not every stage is told, and where the machine swaps: that is told, and
+the doubt ends with the limits of `stall`. That its stacks do not change is no witness: a search for kernels sits in
+one call for minutes. That a process which was asked to end did not is no matter of this rule: its grace runs out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Reversible
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,7 +18,7 @@ from supervisor.core.flags import Act, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ProcessReading, Stage
-from supervisor.core.rules.standstill import diagnosis_of
+from supervisor.core.rules.standstill import diagnosis_of, machine_gasps
 from supervisor.core.series import FRESH_S, lasted_s
 from supervisor.core.watched import Watched
 
@@ -40,7 +41,8 @@ class Hang:
         run, pids = _stuck(history.processes, since, history.now)
         if len(run) < self.min_readings or lasted_s(run) < self.hold_s:
             return None
-        sure = history.whole and not history.starting and history.stage in (Stage.STEP, Stage.COMPILE)
+        inside_step = not history.starting and history.stage in (Stage.STEP, Stage.COMPILE)
+        sure = history.whole and inside_step and not machine_gasps(history)
         stage = history.stage.value if history.stage else "unknown"
         return RedFlag(
             rule=self.name,
@@ -69,12 +71,12 @@ def _named(reading: ProcessReading, pid: int) -> str:
 
 
 def _stuck(
-    readings: Iterable[ProcessReading], since: Moment, now: Moment
+    readings: Reversible[ProcessReading], since: Moment, now: Moment
 ) -> tuple[tuple[ProcessReading, ...], frozenset[int]]:
     """Return the newest readings in which one and the same process waits in the kernel, and which one it is."""
     run: list[ProcessReading] = []
     pids: frozenset[int] = frozenset()
-    for reading in reversed(tuple(readings)):
+    for reading in reversed(readings):
         later = run[-1].at if run else now
         both = pids & frozenset(reading.uninterruptible_pids) if run else frozenset(reading.uninterruptible_pids)
         if not both or reading.at.seconds_since(since) < 0 or later.seconds_since(reading.at) > FRESH_S:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from supervisor.core.flags import Act, RedFlag, Severity
+from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.readings import HostReading, ProcessReading
-from supervisor.core.series import lasted_s, run_of
+from supervisor.core.series import lasted_s, newest_of, run_of
+from supervisor.core.watched import Watched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,16 @@ class HostMemory:
         low = run_of(history.host, lambda one: _below(one, self.warn_fraction), history.now)
         return self._flag(history, low[-1], Severity.WARNING, "") if low else None
 
+    def watch(self, history: History) -> Watched | None:
+        """Return how much of the machine's memory is left."""
+        what = "memory of the machine that is left"
+        newest = newest_of(history.host, lambda one: _below(one, 1.0) is not None, history.now)
+        if newest is None or not newest.memory_total_bytes or history.over:
+            return Watched(rule=self.name, what=what, not_watched="no reading of the machine's memory")
+        limit = self.limit_fraction * newest.memory_total_bytes
+        now = newest.memory_available_bytes
+        return Watched(rule=self.name, what=what, unit="bytes", now=now, limit=limit, below=True)
+
     def _flag(self, history: History, reading: HostReading, severity: Severity, holder: str) -> RedFlag:
         available, total = reading.memory_available_bytes or 0, reading.memory_total_bytes or 0
         return RedFlag(
@@ -49,6 +60,7 @@ class HostMemory:
             at=history.now,
             message=f"{available / 1e9:.2f} of {total / 1e9:.2f} GB of memory are left{holder}",
             can_save=True,
+            diagnosis=SHORT,
         )
 
 
@@ -58,10 +70,19 @@ def _below(reading: HostReading, fraction: float) -> bool | None:
 
 
 def _share(history: History, host: HostReading) -> float | None:
-    known = run_of(history.processes, _is_known, history.now)
-    rss = known[-1].rss_bytes if known else None
+    newest = newest_of(history.processes, _is_known, history.now)
+    rss = newest.rss_bytes if newest else None
     return rss / host.memory_total_bytes if rss is not None and host.memory_total_bytes else None
 
 
 def _is_known(reading: ProcessReading) -> bool | None:
     return None if reading.rss_bytes is None else True
+
+
+SHORT = Diagnosis(
+    causes=(
+        "the data set is cached in memory, once or in each loader worker [pytorch/pytorch#13246]",
+        "another program of the machine: what the job holds stands in the message",
+    ),
+    advice=("fewer workers, cache=disk in place of cache=ram; at the end the kernel kills the largest process",),
+)

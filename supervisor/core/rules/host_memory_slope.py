@@ -21,8 +21,8 @@ class HostMemorySlope:
     name: ClassVar[str] = "host_memory_slope"
     enabled: bool = True
     act: Act = False
-    over_s: float = 1800.0
-    gone_within_s: float = 21600.0
+    over_s: float = 3600.0
+    gone_within_s: float = 10800.0
     min_rise_fraction: float = 0.02
 
     def check(self, history: History) -> RedFlag | None:

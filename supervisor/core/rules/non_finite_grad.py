@@ -20,7 +20,7 @@ _DIAGNOSIS = Diagnosis(
     ruled_out=("a scaler in search of its scale: that takes a handful of steps, and then they are finite",),
     causes=(
         "the scaler's scale has fallen to where every step is skipped, or the weights are spoilt (torch.amp's manual)",
-        "a learning rate too high, or half precision that overflows on this card (ultralytics#17282)",
+        "a learning rate too high (ultralytics#17282), or half precision that overflows on this card",
     ),
     advice=("amp=False, or a lower learning rate, from the newest checkpoint before the first of them",),
 )

@@ -91,8 +91,8 @@ def _diagnosis(losses: tuple[StepRecord, ...]) -> Diagnosis:
     if in_a_row:
         ruled_out.append("one bad batch: the losses after it are no numbers either")
     weights = "the weights are spoilt: the step of an earlier NaN was taken, so all later ones are (ultralytics#24986)"
-    batch = "a batch with a broken label, or one that overflows in half precision (ultralytics#17282)"
-    rate = "a learning rate too high, most of all in warm-up or right after a resume (owner's log, 18 November)"
+    batch = "a batch with a broken label, or one that overflows in half precision (ultralytics' own NaN recovery)"
+    rate = "a learning rate too high, most of all right after a resume (ultralytics#17282; owner's log, 18 November)"
     return Diagnosis(
         ruled_out=tuple(ruled_out),
         causes=(weights, rate, batch) if in_a_row else (batch, rate),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
@@ -39,7 +40,7 @@ class Power:
             if not highest_w:
                 continue
             bound_w = highest_w * (1 - self.drop_fraction)
-            low = run_of(readings, lambda one, bound_w=bound_w: _below(one, bound_w), history.now)  # type: ignore[misc]  # a lambda's default has no type
+            low = run_of(readings, partial(_below, bound_w=bound_w), history.now)
             if len(low) > 1 and lasted_s(low) >= self.hold_s:
                 text = f"its power cap fell from {highest_w:.0f} to {low[-1].power_cap_w:.0f} W"
                 return self._flag(history, gpu, text, "cap")

@@ -13,7 +13,7 @@ from supervisor.core.history import History
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumedLoss:
-    """The first `window_steps` losses after a resume lie above the losses made around the checkpoint's step.
+    """The first `window_steps` losses after a resume lie far from the losses made around the checkpoint's step.
 
     Then the generation that was resumed from is no good, whatever its proof said: the trouble began with it, so the
     next resume takes the one before. The flag stays as long as the attempt has made no more than four windows: a rule

@@ -19,12 +19,10 @@ from typing import ClassVar
 from supervisor.core.flags import Act, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.readings import ProcessReading, Stage
-from supervisor.core.rules.standstill import diagnosis_of
-from supervisor.core.series import FRESH_S, lasted_s, run_of
+from supervisor.core.rules.standstill import diagnosis_of, machine_gasps
+from supervisor.core.series import lasted_s, run_of
 from supervisor.core.watched import Watched
 
-MEMORY_GASPS_PERCENT = 20.0
-"""Share of time in which some process waits for memory, beyond which no pause proves anything."""
 IDLE_CPU_PERCENT = 3.0
 OUTPUT_DOUBT = 3
 
@@ -62,7 +60,7 @@ class Stall:
         limit_s = cap_s if learned_s is None else learned_s
         if quiet_s < limit_s:
             return None
-        sure = history.hooked and (quiet_s >= cap_s or (history.whole and not _gasps(history)))
+        sure = history.hooked and (quiet_s >= cap_s or (history.whole and not machine_gasps(history)))
         stage = history.stage.value if history.stage else "unknown"
         last = f", last step {history.steps[-1].step}" if history.steps else ""
         how = "limit" if learned_s is None or learned_s >= cap_s else "learned limit"
@@ -113,7 +111,7 @@ class Stall:
         still_s = history.now.seconds_since(since)
         if still_s < self.output_limit_s:
             return None
-        idle = run_of((one for one in history.processes if one.at.seconds_since(since) >= 0), _idles, history.now)
+        idle = run_of(history.processes, lambda one: one.at.seconds_since(since) >= 0 and _idles(one), history.now)
         sure = lasted_s(idle) >= self.output_limit_s / 2 or still_s >= OUTPUT_DOUBT * self.output_limit_s
         return RedFlag(
             rule=self.name,
@@ -128,14 +126,6 @@ class Stall:
 
 def _watched(history: History) -> bool:
     return not (history.over or history.train_ended or history.starting)
-
-
-def _gasps(history: History) -> bool:
-    """Whether the machine waits for memory so much that everything on it may stand still for a while."""
-    newest = history.host[-1] if history.host else None
-    if newest is None or history.now.seconds_since(newest.at) > FRESH_S:
-        return False
-    return (newest.memory_stall_percent or 0.0) >= MEMORY_GASPS_PERCENT
 
 
 def _idles(reading: ProcessReading) -> bool | None:

@@ -10,19 +10,27 @@ from supervisor.core.history import History
 from supervisor.core.miopen import miopen_fails
 from supervisor.core.moments import Moment
 from supervisor.core.readings import Stage
+from supervisor.core.series import FRESH_S
 
 BUSY_PERCENT = 90.0
 IDLE_PERCENT = 1.0
+MEMORY_GASPS_PERCENT = 20.0
+"""Share of time in which some process waits for memory, beyond which no pause proves anything."""
 
 _SPINNING = "a kernel that never ends, or a queue that the driver lost (owner's log, 14 and 15 November; ROCm#2533)"
 _SEARCH = "MIOpen searches for a kernel and finds none that works on this card (ROCm/MIOpen#1995)"
-_LOADER = "the data loader is stuck: a dead or deadlocked worker, storage that does not answer (ultralytics#20415)"
+_LOADER = (
+    "the data loader is stuck: a dead or deadlocked worker, storage that does not answer (ultralytics#20415: freezes "
+    "at random epochs, GPU at 0 %)"
+)
 _USERPTR = (
     "pinned memory of forked loader workers keeps the driver busy: `amdgpu_amdkfd_restore_userptr_worker hogged CPU` "
     "in the kernel's log (owner's log, 14 November)"
 )
 _DRIVER = "it waits in the kernel, most likely in the GPU's driver: signals do not reach it (ROCm#2533)"
-_DEADLOCK = "threads or ranks wait for one another (pytorch#60910)"
+_DEADLOCK = "threads or ranks wait for one another (NCCL#1730: a collective hangs and every rank reports well)"
+
+_STOPPED = "something has stopped the process: SIGSTOP, a debugger, a freezer of its cgroup"
 
 
 def diagnosis_of(history: History) -> Diagnosis:
@@ -39,7 +47,7 @@ def diagnosis_of(history: History) -> Diagnosis:
 
 def _ruled_out(history: History, busy: float | None) -> list[str]:
     found = []
-    if history.stage is Stage.STEP and history.whole:
+    if _inside_a_step(history):
         found.append("validation, checkpoint, wait for data, kernels for a new shape: the agent tells of each of them")
     if history.exit is None and history.exception is None:
         found.append("a crash: the process is there and has raised nothing")
@@ -58,7 +66,7 @@ def _causes(history: History, busy: float | None, *, waiting: bool) -> list[str]
     if busy is not None and busy >= BUSY_PERCENT:
         search = _unpatched(history) and (history.starting or not history.whole or history.stage is Stage.COMPILE)
         return [_SEARCH, _SPINNING] if search else [_SPINNING, _USERPTR]
-    return [_LOADER, _DEADLOCK, _SPINNING]
+    return [_DEADLOCK, _SPINNING, _STOPPED] if _inside_a_step(history) else [_LOADER, _DEADLOCK, _SPINNING]
 
 
 def _advice(history: History, busy: float | None, *, waiting: bool) -> list[str]:
@@ -67,9 +75,14 @@ def _advice(history: History, busy: float | None, *, waiting: bool) -> list[str]
         advice.append("if SIGKILL does not end it, only a reset of the card or a reboot does")
     if busy is not None and busy >= BUSY_PERCENT and _unpatched(history):
         advice.append('conv2d = "planned" computes convolutions without MIOpen')
-    if busy is None or busy < BUSY_PERCENT or history.stage is Stage.DATA_WAIT:
+    if not _inside_a_step(history) and (busy is None or busy < BUSY_PERCENT):
         advice.append("workers=0 takes the loader's processes out of the question")
     return advice
+
+
+def _inside_a_step(history: History) -> bool:
+    """Whether the agent, which tells of every stage, says that a batch is being computed."""
+    return history.stage is Stage.STEP and history.whole
 
 
 def _unpatched(history: History) -> bool:
@@ -77,6 +90,14 @@ def _unpatched(history: History) -> bool:
     newest = [readings[-1] for readings in history.readings_by_gpu().values() if readings]
     amd = any(one.gfx_version is None or one.gfx_version.startswith("gfx") for one in newest)
     return bool(newest) and amd and not history.patched
+
+
+def machine_gasps(history: History) -> bool:
+    """Whether the machine waits for memory so much that everything on it may stand still for a while."""
+    newest = history.host[-1] if history.host else None
+    if newest is None or history.now.seconds_since(newest.at) > FRESH_S:
+        return False
+    return (newest.memory_stall_percent or 0.0) >= MEMORY_GASPS_PERCENT
 
 
 def miopen_known_to_fail(history: History) -> bool:

@@ -2,6 +2,9 @@
 
 A kernel search of MIOpen that never ends, and a hang after the epoch's header and before its first batch, look like
 this: 99 % GPU or 100 % CPU, and no step.
+
+What is proof. Two things together: an agent that follows the training, and no step of it beyond the time that setting
+up or the first batch may take. Without the agent nothing is: that is told once and left alone.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
-from supervisor.core.pace import Pace, joined
+from supervisor.core.pace import Pace, wait_share_of
 from supervisor.core.robust import median
 
 
@@ -27,7 +27,7 @@ class StragglerRank:
     act: Act = False
     lag_steps: int = 10
     hold_s: float = 30.0
-    over_s: float = 120.0
+    over_s: float = 300.0
     wait_fraction: float = 0.3
 
     def check(self, history: History) -> RedFlag | None:
@@ -52,15 +52,15 @@ class StragglerRank:
         shares = {}
         for rank, pace in paces.items():
             recent = pace.recent(self.over_s, history.now)
-            now = joined(recent) if recent else None
-            if now is None or now.waited_s is None:
+            share = wait_share_of(recent) if recent else None
+            if share is None:
                 return None
-            shares[rank] = now.waited_s / now.took_s
-        rank, share = max(shares.items(), key=lambda one: one[1])
+            shares[rank] = share
+        rank, most = max(shares.items(), key=lambda one: one[1])
         others = median(one for other, one in shares.items() if other != rank)
-        if share < self.wait_fraction or share < 3 * others:
+        if most < self.wait_fraction or most < 3 * others:
             return None
-        text = f"rank {rank} waits for data {share:.0%} of its time, the others {others:.0%}: they all wait with it"
+        text = f"rank {rank} waits for data {most:.0%} of its time, the others {others:.0%}: they all wait with it"
         return self._flag(history, rank, text)
 
     def _flag(self, history: History, rank: int, text: str) -> RedFlag:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from supervisor.core.card_facts import hottest
@@ -30,12 +31,17 @@ class Thermal:
         """Flag the first card at the limit, or else the first that is worth telling."""
         if history.over:
             return None
-        for limit_c, severity in ((self.limit_c, Severity.acting(act=self.act)), (self.warn_c, Severity.WARNING)):
-            for gpu, readings in history.readings_by_gpu().items():
-                run = run_of(readings, lambda one, limit_c=limit_c: _hot(one, limit_c), history.now)  # type: ignore[misc]  # a lambda's default has no type
+        worst: RedFlag | None = None
+        for gpu, readings in history.readings_by_gpu().items():
+            if _hot(readings[-1], self.warn_c) is False:
+                continue
+            for limit_c, severity in ((self.limit_c, Severity.acting(act=self.act)), (self.warn_c, Severity.WARNING)):
+                run = run_of(readings, partial(_hot, limit_c=limit_c), history.now)
                 if len(run) > 1 and lasted_s(run) >= self.hold_s:
-                    return self._flag(history, gpu, run, limit_c, severity)
-        return None
+                    if worst is None or severity > worst.severity:
+                        worst = self._flag(history, gpu, run, limit_c, severity)
+                    break
+        return worst
 
     def _flag(
         self, history: History, gpu: str, run: tuple[GpuReading, ...], limit_c: float, severity: Severity

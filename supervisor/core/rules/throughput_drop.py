@@ -6,12 +6,14 @@ Only time spent stepping counts: validations, checkpoints and the gaps between e
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
-from supervisor.core.pace import Stretch, Usual, joined
+from supervisor.core.pace import Stretch, Usual, covered_s, step_s_of, wait_share_of
 from supervisor.core.series import FRESH_S
+
+Recent: TypeAlias = tuple[Stretch, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +27,7 @@ class ThroughputDrop:
     name: ClassVar[str] = "throughput_drop"
     enabled: bool = True
     act: Act = False
-    over_s: float = 120.0
+    over_s: float = 300.0
     drop_fraction: float = 0.4
     min_stretches: int = 20
     at_least_per_s: float | None = None
@@ -38,33 +40,32 @@ class ThroughputDrop:
         recent, usual = history.pace.recent(self.over_s, history.now), history.pace.usual()
         if not recent or usual is None:
             return None
-        now = joined(recent)
-        if self.at_least_per_s is not None and 1 / now.step_s < self.at_least_per_s:
-            limit = f"{self.at_least_per_s:g} are wanted"
-            return self._flag(history, now, usual, limit, "wanted")
-        slower = now.step_s > usual.step_s / (1 - self.drop_fraction) and now.step_s > 1.2 * usual.slow_step_s
+        step_s = step_s_of(recent)
+        if self.at_least_per_s is not None and 1 / step_s < self.at_least_per_s:
+            return self._flag(history, recent, usual, f"{self.at_least_per_s:g} are wanted", "wanted")
+        slower = step_s > usual.step_s / (1 - self.drop_fraction) and step_s > 1.2 * usual.slow_step_s
         if usual.stretches < self.min_stretches or not slower:
             return None
         limit = f"{1 / usual.step_s:.3g} are usual here (limit {(1 - self.drop_fraction) / usual.step_s:.3g})"
-        return self._flag(history, now, usual, limit, "usual")
+        return self._flag(history, recent, usual, limit, "usual")
 
-    def _flag(self, history: History, now: Stretch, usual: Usual, limit: str, subject: str) -> RedFlag:
+    def _flag(self, history: History, recent: Recent, usual: Usual, limit: str, subject: str) -> RedFlag:
         return RedFlag(
             rule=self.name,
             severity=Severity.acting(act=self.act),
             at=history.now,
-            message=f"{1 / now.step_s:.3g} steps/s over {now.took_s:.0f} s of stepping; {limit}",
+            message=f"{1 / step_s_of(recent):.3g} steps/s over {covered_s(recent):.0f} s of stepping; {limit}",
             can_save=True,
             subject=subject,
-            diagnosis=_diagnosis(history, now, usual),
+            diagnosis=_diagnosis(history, recent, usual),
         )
 
 
-def _diagnosis(history: History, now: Stretch, usual: Usual) -> Diagnosis:
+def _diagnosis(history: History, recent: Recent, usual: Usual) -> Diagnosis:
     causes: list[str] = []
     ruled_out = ["not a stall: steps are made", "not validation or saving: their time is not counted"]
-    if now.waited_s is not None:
-        share = now.waited_s / now.took_s
+    share = wait_share_of(recent)
+    if share is not None:
         text = f"{share:.0%} of the time goes into waiting for data"
         (causes if share > 0.3 else ruled_out).append(text if share > 0.3 else f"not the loader: {text}")
     for gpu, readings in history.readings_by_gpu().items():

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 from checking import Skip
-from checks_everywhere import everything, everywhere, random_layer, result_or_refusal
 from checks_yolo import assert_trains_alike, losses, resnet_losses
 from comparing import differences, unlike
 from comparing import operands as on_cpu
+from everything import everything, everywhere, random_layer, result_or_refusal
 from patching import patched, small
 from profiling import card_kernels, library_kernels
 from rocm_agent.conv2d import ALGORITHMS, conv2d

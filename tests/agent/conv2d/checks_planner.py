@@ -49,12 +49,12 @@ def train(sizes: tuple[tuple[int, int], ...] = (X[2:],)) -> None:
 
 @contextmanager
 def told() -> Iterator[list[str]]:
-    """Collect what is warned of."""
+    """Collect what the package warns of."""
     said: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield said
-    said += [str(one.message) for one in caught]
+    said += [str(one.message) for one in caught if str(one.message).startswith("conv2d: ")]
 
 
 def check_a_pass_is_timed_once_and_by_the_next_process_not_at_all() -> None:
@@ -121,6 +121,30 @@ def check_winograd_is_no_candidate_where_it_is_switched_off() -> None:
         with planning(folder, winograd=False):
             planned(*operands(X, WEIGHT), padding=1)
             assert planner.timings == 0, "what was timed holds for those that remain"
+
+
+def check_the_environment_sets_the_limits_and_nonsense_in_it_counts_as_nothing() -> None:
+    before = dict(os.environ)
+    try:
+        for name in [name for name in os.environ if name.startswith(("ROCM_SUPERVISOR", "XDG"))]:
+            del os.environ[name]
+        os.environ["HOME"] = "/tmp"
+        assert limits.from_environment() == limits.Limits(folder="/tmp/.cache/rocm-supervisor/conv2d")
+        os.environ["ROCM_SUPERVISOR_ATTEMPT_DIR"] = "/s/jobs/yolo/7"
+        assert limits.from_environment().folder == "/s/jobs/yolo/conv2d"
+        os.environ.update(
+            ROCM_SUPERVISOR_CONV2D_WORKSPACE_MB="64",
+            ROCM_SUPERVISOR_CONV2D_WINOGRAD="off",
+            ROCM_SUPERVISOR_CONV2D_TUNE_S="0",
+            ROCM_SUPERVISOR_CONV2D_FOLDER="/plans",
+        )
+        assert limits.from_environment() == (64.0, False, 0.0, "/plans")
+        for nonsense in ("", "many", "-1", "nan", "inf"):
+            os.environ["ROCM_SUPERVISOR_CONV2D_TUNE_S"] = nonsense
+            assert limits.from_environment().tune_s == limits.TUNE_S, nonsense
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 class Flawed(Case):

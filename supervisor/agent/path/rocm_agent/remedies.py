@@ -19,6 +19,7 @@ lr_factor = 1.0
 """What the learning rate of each step is multiplied by, once it is."""
 _settings = {}  # type: Dict[str, Tuple[Any, List[str]]]
 _told = set()
+_asked = set()
 
 
 def begin(folder: str) -> None:
@@ -45,6 +46,13 @@ def any_wanted() -> bool:
 def wanted(name: str) -> Any:
     """Return the value of a setting, None where it is to stay as it is."""
     return _settings.get(name, (None, []))[0]
+
+
+def asked(name: str) -> None:
+    """Tell the daemon, once, that the script does this as it is told, so that it may be asked for."""
+    if name not in _asked:
+        _asked.add(name)
+        events.write("setting_asked", setting=name)
 
 
 def told(name: str, what: str) -> None:

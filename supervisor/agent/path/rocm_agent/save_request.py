@@ -43,7 +43,7 @@ def save(trainer: Any, run: Run) -> str:
     """
     snapshots = run.snapshots
     if snapshots is None:
-        raise ValueError("the state of this training is not all in one process and model")
+        raise ValueError("the state of this training is not all in its tensors")
     os.makedirs(str(trainer.wdir), exist_ok=True)
     target = os.path.abspath(os.path.join(str(trainer.wdir), NAME))
     snapshots.keeper.save(lambda: snapshots.collect(trainer, run.step), target)

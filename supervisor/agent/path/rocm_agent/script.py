@@ -119,6 +119,7 @@ def setting(name: str, otherwise: Any = None) -> Any:
     """
     from . import remedies
 
+    remedies.asked(name)
     value = remedies.wanted(name)
     if value is None:
         return otherwise

@@ -58,7 +58,7 @@ class Run:
         self.batches_per_epoch = len(trainer.train_loader)
         self.changed_files(trainer)
         _watch_shapes(type(trainer))
-        ultralytics_remedies.leave_out(trainer, self.batch_is_left_out)
+        ultralytics_remedies.leave_out(trainer, lambda: self.batches, self.batch_is_left_out)
         self.snapshots = snapshots.begin(trainer, lambda: self.batches)
         exact = ultralytics_resume.taken_up(trainer)
         if self.snapshots is not None and exact is not None:
@@ -109,7 +109,8 @@ class Run:
         lr = trainer.optimizer.param_groups[0]["lr"] * remedies.lr_factor
         memory = None if self._memory is None else self._memory.read()
         recorder.record(self.step, epoch, loss, lr, grad_norm, self._wait_s, memory, torch_hook.take_skipped())
-        recorder.stage, recorder.aside = STEP, 0
+        # Callbacks of the user come next: what they take is no batch's time either.
+        recorder.stage, recorder.aside = STEP, DATA_WAIT
 
     def batch_is_left_out(self) -> None:
         """Its number is its own all the same."""
@@ -122,8 +123,6 @@ class Run:
             self.snapshots.batch_is_over(trainer, self.step)
         ending = None if command is None else save_request.serve(trainer, self, recorder, command)
         self._last_end_ns = monotonic_ns()
-        if recorder.stage == STEP:
-            recorder.aside = DATA_WAIT
         return ending
 
     def epoch_ends(self, trainer: Any, recorder: Recorder) -> None:

@@ -106,8 +106,11 @@ def _as_asked_for(original: Callable[..., Any]) -> Callable[..., Any]:
     return save_model
 
 
-def leave_out(trainer: Any, skipped: Callable[[], None]) -> None:
-    """Leave out the batches that are to be skipped; `skipped` is called for each, in its place."""
+def leave_out(trainer: Any, made: Callable[[], int], skipped: Callable[[], None]) -> None:
+    """Leave out the batches that are to be skipped; `skipped` is called for each, in its place.
+
+    `made` counts the batches of the epoch, left out ones too: an epoch that is resumed does not begin with its first.
+    """
     window = remedies.wanted("skip_batches")
     if window is None:
         return
@@ -116,9 +119,9 @@ def leave_out(trainer: Any, skipped: Callable[[], None]) -> None:
     known = weakref.ref(trainer)
 
     def __iter__(self: Any) -> Any:  # noqa: N807 - it takes that method's place
-        for index, batch in enumerate(kind.__iter__(self)):
+        for batch in kind.__iter__(self):
             owner = known()
-            step = 0 if owner is None else owner.epoch * len(self) + index + 1
+            step = 0 if owner is None else owner.epoch * len(self) + made() + 1
             if first <= step <= last:
                 skipped()
             else:

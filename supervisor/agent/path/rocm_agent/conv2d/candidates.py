@@ -33,6 +33,8 @@ class Candidate(NamedTuple):
     need: Need
     one_by_one: bool = False
     """Whether it takes a sample at a time though more would fit."""
+    by_sample: bool = False
+    """Whether each sample is launched by itself."""
 
 
 Candidates = Dict[str, Candidate]
@@ -61,24 +63,31 @@ def candidates(  # noqa: PLR0913, PLR0917 - what decides them
     device: torch.device,
     shape: Geometry,
 ) -> Candidates:
-    """Return what computes the pass `kind` of these sizes, im2col first; for BOTH perhaps nothing."""
+    """Return what computes the pass `kind` of these sizes; for BOTH perhaps nothing."""
     sizes = Sizes(x, weight, shape)
-    found: Candidates = {} if kind == BOTH else {"columns": reference(kind, sizes)}
-    if kind in (FORWARD, WEIGHT):
-        run = columns.forward if kind == FORWARD else columns.weight_gradient
-        found["im2col"] = Candidate(partial(run, lower=columns.unfolded), reference(kind, sizes).need)
+    if shape.groups == 1 and shape.kernel == (1, 1) and shape.padding == (0, 0):
+        return _pointwise(kind, sizes, shape)
+    found = _columns(kind, sizes)
     wide = dtype in (torch.float32, torch.float64)
     if shape.groups == x[1]:
         found.update(_depthwise(kind, sizes, shape))
     if shape.groups == 1:
-        if shape.kernel == (1, 1) and shape.padding == (0, 0):
-            found.update(_pointwise(kind, sizes, shape))
-        elif lowers(shape):
+        if lowers(shape):
             found.update(_rows(kind, sizes, shape, wide=wide))
         if wide and takes_winograd(shape):
             found.update(_winograd(kind, sizes))
     if device.type == "cpu" and x[0] > 1:
         found.update({f"{name}/1": one._replace(one_by_one=True) for name, one in found.items() if _caches(name)})
+    return found
+
+
+def _columns(kind: str, s: Sizes) -> Candidates:
+    if kind == BOTH:
+        return {}
+    found = {"columns": reference(kind, s)}
+    if kind in (FORWARD, WEIGHT):
+        run = columns.forward if kind == FORWARD else columns.weight_gradient
+        found["im2col"] = found["columns"]._replace(run=partial(run, lower=columns.unfolded), by_sample=True)
     return found
 
 
@@ -102,7 +111,7 @@ def _rows(kind: str, s: Sizes, shape: Geometry, *, wide: bool) -> Candidates:
     if kind == FORWARD:
         found = {
             "mec": Candidate(mec.forward, s.mec_forward()),
-            "direct": Candidate(direct.forward, s.direct_forward()),
+            "direct": Candidate(direct.forward, s.direct_forward(), by_sample=True),
         }
         if wide and shape.stride == (1, 1):
             found["shifted"] = Candidate(shifted.forward, s.shifted_forward())
@@ -110,7 +119,7 @@ def _rows(kind: str, s: Sizes, shape: Geometry, *, wide: bool) -> Candidates:
     if kind == WEIGHT:
         found = {"mec": Candidate(mec.weight_gradient, s.mec_weight())}
         if wide:
-            found["direct"] = Candidate(direct.weight_gradient, s.direct_weight())
+            found["direct"] = Candidate(direct.weight_gradient, s.direct_weight(), by_sample=True)
             if shape.stride == (1, 1):
                 found["shifted"] = Candidate(shifted.weight_gradient, s.shifted_weight())
         return found
@@ -127,10 +136,10 @@ def _rows(kind: str, s: Sizes, shape: Geometry, *, wide: bool) -> Candidates:
 def _gradients_of_stride_one(kind: str, s: Sizes, *, wide: bool) -> Candidates:
     if kind == BOTH:
         found = {"mec": Candidate(mec.both_gradients, s.mec_both())}
-        return {**found, "direct": Candidate(direct.both_gradients, s.direct_both())} if wide else found
+        return {**found, "direct": Candidate(direct.both_gradients, s.direct_both(), by_sample=True)} if wide else found
     found = {
         "mec": Candidate(mec.input_gradient, s.mec_input()),
-        "direct": Candidate(direct.input_gradient, s.direct_input()),
+        "direct": Candidate(direct.input_gradient, s.direct_input(), by_sample=True),
     }
     return {**found, "shifted": Candidate(shifted.input_gradient, s.shifted_input())} if wide else found
 

@@ -11,26 +11,32 @@ CYCLES_A_MS = 2_000_000
 """Of the kernel that fills a card's queue; a card's clock may be slower, which fills it for longer."""
 FILLED_MS = (0.3, 20.0)
 """The least and the most that a queue is filled for."""
+HOST = 2.0
+"""Times what handing work over costs in a training, with all else that its process does, as against here."""
 
 
 class Watch:
     """The cost of one pass: the smallest of the runs so far."""
 
-    def __init__(self, work: Callable[[], Any], device: torch.device) -> None:
-        """Take `work`, which has run before."""
+    def __init__(self, work: Callable[[], Any], device: torch.device, share: float, *, by_sample: bool) -> None:
+        """Take `work`, which has run before, on `share` of the batch; `by_sample`: it has launches of each sample."""
         self._work = work
         self._device = device
+        self._share = share
+        self._host_share = share if by_sample else 1.0
         self._device_ms = self._host_ms = float("inf")
 
     @property
     def ms(self) -> float:
-        """Return the cost in milliseconds.
+        """Return the cost in milliseconds, for the whole batch.
 
         On a card the larger of two: what the device takes behind a filled queue, and what the process takes to hand the
         work over. Where a training waits for the device the first is what it pays, where it waits for launches the
         second.
         """
-        return self._host_ms if self._device.type != "cuda" else max(self._device_ms, self._host_ms)
+        if self._device.type != "cuda":
+            return self._host_ms / self._share
+        return max(self._device_ms / self._share, HOST * self._host_ms / self._host_share)
 
     def run(self) -> float:
         """Run once more and return the cost."""

@@ -1,6 +1,6 @@
 """Puts the kernels into PyTorch's dispatcher, where every caller arrives, and takes them out; it computes nothing.
 
-Whoever convolves ends at the operators that kernels.py replaces: modules, torch.nn.functional under any name and
+Whoever convolves ends at the operators of which kernels.py has others: modules, torch.nn.functional under any name and
 however early imported, scripted models, C++. Only the kernels of CPUs and cards are replaced ("cuda" is ROCm too).
 SyncBatchNorm never asks the library. Recurrent layers and CTC loss do: those only `torch.backends.cudnn.enabled` stops.
 """
@@ -12,6 +12,7 @@ from typing import Optional
 
 import torch
 
+from . import normalization
 from .kernels import Kernels
 
 DEVICES = ("CPU", "CUDA")
@@ -26,7 +27,7 @@ def install(algorithm: str) -> None:
     _library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"(?s).*Overriding a previously registered kernel")
-        for name, kernel in Kernels(algorithm).by_name().items():
+        for name, kernel in {**Kernels(algorithm).by_name(), **normalization.KERNELS}.items():
             for device in DEVICES:
                 _library.impl(name, kernel, device)
 

@@ -37,7 +37,7 @@ def preferred(case: Case, kind: str) -> Tuple[str, ...]:
     if shape.kernel == (1, 1) and shape.padding == (0, 0):
         small = x[0] > 1 and shape.out[0] * shape.out[1] < 128
         names = ("pointwise-whole", "pointwise") if small else ("pointwise",)
-        return () if kind == BOTH else (*names, "columns")
+        return () if kind == BOTH else names
     columns = x[0] * x[1] * shape.kernel[0] * shape.kernel[1] * shape.out[0] * shape.out[1]
     if not lowers(shape) or columns < LAUNCH_BOUND_A_PROCESSOR * processors(case.device):
         return () if kind == BOTH else ("columns",)

@@ -1,4 +1,4 @@
-"""Kernels of PyTorch's own convolution and BatchNorm operators, made of matrix products; it installs none of them.
+"""Kernels for PyTorch's own convolution operators, made of matrix products; it installs none of them.
 
 They stand below autograd, autocast, torch.func and the tracers, which therefore work as with native: derivatives of any
 order, their dtypes and layouts, the recorded graphs. What is no convolution is handed to native, which says why.
@@ -42,10 +42,6 @@ class Kernels:
             "miopen_convolution": self._library_convolution,
             "miopen_depthwise_convolution": self._library_convolution,
             "miopen_convolution_transpose": self._library_transposed,
-            "miopen_batch_norm": batch_norm,
-            "miopen_batch_norm_backward": batch_norm_backward,
-            "cudnn_batch_norm": _with_reserve,
-            "cudnn_batch_norm_backward": _without_reserve,
         }
 
     def convolution(  # noqa: PLR0913, PLR0917 - the operator's arguments
@@ -174,44 +170,6 @@ class Kernels:
         *_: Any,
     ) -> Tensor:
         return self.convolution(x, weight, bias, stride, padding, dilation, True, output_padding, groups)  # noqa: FBT003
-
-
-def batch_norm(  # noqa: PLR0913, PLR0917 - the operator's arguments
-    x: Tensor,
-    weight: Optional[Tensor],
-    bias: Optional[Tensor],
-    mean: Optional[Tensor],
-    variance: Optional[Tensor],
-    training: bool,  # noqa: FBT001 - positional as in aten
-    momentum: float,
-    eps: float,
-) -> Tuple[Tensor, Tensor, Tensor]:
-    """Normalize by PyTorch's own kernel; return the result, the batch's mean and its inverse deviation."""
-    return torch.native_batch_norm(x, weight, bias, mean, variance, training, momentum, eps)
-
-
-def batch_norm_backward(  # noqa: PLR0913, PLR0917 - the operator's arguments
-    x: Tensor,
-    dy: Tensor,
-    weight: Optional[Tensor],
-    mean: Optional[Tensor],
-    variance: Optional[Tensor],
-    saved_mean: Optional[Tensor],
-    saved_deviation: Optional[Tensor],
-    eps: float,
-) -> Tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of x, weight and bias by PyTorch's own kernel; the operator exists for training alone."""
-    saved = (mean, variance, saved_mean, saved_deviation)
-    return torch.ops.aten.native_batch_norm_backward(dy, x, weight, *saved, True, eps, [True, True, True])  # noqa: FBT003
-
-
-def _with_reserve(x: Tensor, *arguments: Any) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Stand in for cuDNN's BatchNorm, which keeps a fourth tensor for itself."""
-    return (*batch_norm(x, *arguments), x.new_empty(0, dtype=torch.uint8))
-
-
-def _without_reserve(*arguments: Any) -> Tuple[Tensor, Tensor, Tensor]:
-    return batch_norm_backward(*arguments[:-1])
 
 
 def _alike(x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> bool:

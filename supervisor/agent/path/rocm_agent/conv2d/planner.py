@@ -215,6 +215,8 @@ def _timed_now(case: Case, kind: str, operands: Tuple[Any, ...], store: Store) -
     try:
         measured = times(case, kind, preferred(case, kind), operands, store)
     finally:
+        if case.device.type == "cuda":
+            torch.cuda.empty_cache()  # what was timed and not chosen shall not stay in the card's memory
         _spent_s += (monotonic_ns() - began) / 1e9
     if measured is not None:
         timings += 1

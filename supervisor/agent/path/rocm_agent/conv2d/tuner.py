@@ -61,6 +61,7 @@ def times(
     """
     found, ends = case.candidates(kind), monotonic_ns() + int(PASS_S[case.device.type] * 1e9)
     given = _part(operands, BATCHED[kind])
+    share = given[0].shape[0] / max(1, operands[0].shape[0])
     watches: Dict[str, Watch] = {}
     for name in (*(name for name in first if name in found), *(name for name in found if name not in first)):
         if store.why_wrong(kind, case.layer, name) or (watches and monotonic_ns() > ends):
@@ -68,7 +69,7 @@ def times(
         run = case.function(kind, found[name])
         try:
             if verdict(case, kind, name, run, operands, store):
-                watch = Watch(partial(run, *given), case.device)
+                watch = Watch(partial(run, *given), case.device, share, by_sample=found[name].by_sample)
                 if _ran(watch, case, kind, name, store):
                     watches[name] = watch
         except Scarce:

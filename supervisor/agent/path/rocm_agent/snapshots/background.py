@@ -6,6 +6,7 @@ A thread that is cut off by that end while it is inside torch takes the process 
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 from typing import Any, Callable, Optional
 
@@ -19,6 +20,7 @@ class Background:
 
     def __init__(self, name: str) -> None:
         self._name = name
+        self._pid = os.getpid()
         self._changed = threading.Condition()
         self._work: Optional[Callable[[], Any]] = None
         self._thread: Optional[threading.Thread] = None
@@ -42,7 +44,9 @@ class Background:
         return True
 
     def wait(self, limit_s: Optional[float] = None) -> bool:
-        """Wait until nothing is under way; return False where the limit came first."""
+        """Wait until nothing is under way; return False where the limit came first. A forked child has no thread."""
+        if os.getpid() != self._pid:
+            return True
         with self._changed:
             return self._changed.wait_for(lambda: self._work is None, limit_s)
 

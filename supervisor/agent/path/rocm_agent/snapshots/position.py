@@ -57,7 +57,8 @@ class Positioned:
         """
         if not self._ahead:
             return {made: now}
-        return {**{number: state for number, state in self._before.items() if number >= made}, self.asked: now}
+        ahead = {number: self._before[number] for number in range(made, self.asked) if number in self._before}
+        return {**ahead, self.asked: now}
 
     def resume(self, begun: Dict[str, Any], samples: int, batches: int, random: Dict[int, Dict[str, Any]]) -> None:
         """Begin the next pass as one began with the states `begun`, after its first `samples`.

@@ -134,6 +134,8 @@ class Snapshots:
                 return
             save_command.listening = True
             step = int(trainer.state.global_step)
+            if recorder.command() is None and self._epoch_is_over(trainer):
+                return  # its evaluation is still to come, and nobody would make up for it
             ending = at_boundary(self._keeper, recorder, lambda: self._collect(trainer, step), step, None)
         except Exception as error:
             failed("snapshots.transformers", error)
@@ -172,14 +174,24 @@ class Snapshots:
         }
 
     def _place(self, trainer: Any, random: Dict[str, Any]) -> Optional[Dict[str, Any]]:
-        """Return how the pass under way began and the random states to go on with."""
-        made = self._positioned
-        if made is None or not made.passes:
+        """Return how the pass under way began and the random states to go on with; None between two passes."""
+        made, batches = self._positioned, self._batches(trainer)
+        if made is None or not made.passes or not batches:
             return None
-        accumulated = trainer.args.gradient_accumulation_steps
-        steps = max(-(-len(made) // accumulated), 1)
-        batches = trainer.state.global_step % steps * accumulated
         return {"begun": made.begun[made.passes - 1], "batches": batches, "random": made.random_from(batches, random)}
+
+    def _batches(self, trainer: Any) -> int:
+        """Return how many batches of the epoch are trained on, as the Trainer reckons it when it resumes."""
+        accumulated = trainer.args.gradient_accumulation_steps
+        return int(trainer.state.global_step % self._steps(trainer) * accumulated)
+
+    def _steps(self, trainer: Any) -> int:
+        """Return the steps of an epoch, 1 where its length is unknown."""
+        size = 0 if self._positioned is None else len(self._positioned)
+        return max(-(-size // trainer.args.gradient_accumulation_steps), 1)
+
+    def _epoch_is_over(self, trainer: Any) -> bool:
+        return self._steps(trainer) > 1 and not self._batches(trainer)
 
     def _finished(self, copied: Dict[str, Any]) -> Dict[str, Any]:
         text = json.dumps(vars(copied["trainer_state"]))

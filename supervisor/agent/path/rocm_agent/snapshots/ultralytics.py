@@ -47,13 +47,15 @@ class Snapshots:
         """The batch (counted over the whole training) after which the optimizer stepped last, as the trainer counts."""
         self._resuming: Optional[Dict[str, Any]] = None
         self._first = 0
+        self._spread = getattr(trainer, "world_size", 0) > 1
+        """Over several processes, whose random states and places are not here: saved when asked, resumed by epochs."""
         self._watch_optimizer_steps(trainer)
 
     # --- taking ---------------------------------------------------------------------------------------------------
 
     def batch_is_over(self, trainer: Any, step: int) -> None:
         """Take a snapshot if one is due and no gradient is held: an optimizer's step is never far."""
-        if self.keeper.wants() and self._last_step == step - 1:
+        if not self._spread and self._last_step == step - 1 and self.keeper.wants():
             self.keeper.take(lambda: self.collect(trainer, step), step, trainer.epoch - 1)
 
     def collect(self, trainer: Any, step: int) -> Dict[str, Any]:
@@ -131,7 +133,8 @@ class Snapshots:
     def _note_order(self, loader: Any) -> None:
         self._loader, self._positioned, self._pass = loader, None, None
         repeating = loader.batch_sampler
-        if not hasattr(repeating, "sampler") or (getattr(loader, "iterator", None) is not None and loader.num_workers):
+        drawn = getattr(loader, "iterator", None) is not None and loader.num_workers
+        if self._spread or drawn or not hasattr(repeating, "sampler"):
             return
         self._positioned = repeating.sampler = Positioned(self._torch, repeating.sampler, loader)
 
@@ -239,13 +242,13 @@ def install(module: ModuleType) -> None:
 
 
 def begin(trainer: Any, batches_made: Callable[[], int]) -> Optional[Snapshots]:
-    """Return the snapshots of a training that is set up; None where its state is not all in this process and model."""
+    """Return the snapshots of a training that is set up; None where its state is not all in its tensors."""
     global _snapshots
     import torch
 
     _snapshots = None
-    if getattr(trainer, "world_size", 0) > 1 or getattr(trainer.args, "quantize", None) == 8:
-        events.write("hook_failed", where="snapshots", error="no snapshots of several ranks or of a quantized model")
+    if getattr(trainer.args, "quantize", None) == 8:
+        events.write("hook_failed", where="snapshots", error="a model trained for quantization cannot be saved")
         return None
     try:
         _snapshots = Snapshots(torch, trainer, batches_made)

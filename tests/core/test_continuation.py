@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.profile import Profile, TensorFigures, judged, profile_of
+from supervisor.core.continuation import judged
+from supervisor.core.profile import Profile, TensorFigures, profile_of
 
 NAMES = ("ema.0.conv.weight", "ema.1.conv.weight", "ema.2.conv.weight", "ema.3.conv.weight")
 

@@ -1,0 +1,157 @@
+"""What is behind each class of crash, in words: causes with sources, and what the owner could do; it classes none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from supervisor.core.flags import Diagnosis
+from supervisor.core.readings import FaultClass
+
+_NOT_ITSELF = "its own end: the training had more to do, and nobody had asked it to stop"
+_GPU = Diagnosis(
+    ruled_out=("a fault of the script: the kernel saw the card fail first",),
+    causes=(
+        "the card or its driver failed under load: heat, power, memory, or a defect of the driver (ROCm#2533)",
+        "a kernel that never ended was ended by the driver's timeout",
+    ),
+    advice=(
+        "`supervisorctl gpus` and the evidence tell heat, power and errors of that minute",
+        "if it comes back on the same card only, lower its power cap or clocks, or name other cards in `gpus`",
+    ),
+)
+_DIAGNOSES: Mapping[str, Diagnosis] = {
+    FaultClass.OOM_GPU.value: Diagnosis(
+        causes=(
+            "a batch that needs more memory than the card has left (yolov5#6904)",
+            "memory in pieces: reserved grows, allocated does not (ROCm's allocator, RX 7900 XT, after 35-50 batches)",
+        ),
+        advice=(
+            "a smaller batch or image size; ultralytics takes a smaller batch on resume",
+            "PYTORCH_HIP_ALLOC_CONF=garbage_collection_threshold:0.8,max_split_size_mb:128 keeps the pieces larger",
+        ),
+    ),
+    FaultClass.OOM_HOST.value: Diagnosis(
+        causes=(
+            "loader workers that each hold a copy of the data, or a cache in memory (cache=ram)",
+            "memory that grows with each epoch (pytorch#13246: lists copied on write into the workers)",
+        ),
+        advice=("fewer workers, no cache in memory, or more swap; `supervisorctl show` has the processes' memory",),
+    ),
+    FaultClass.MIOPEN.value: Diagnosis(
+        ruled_out=("the model: the same layers run where MIOpen is not asked",),
+        causes=("MIOpen has no working kernel for this card, or its database is missing (ROCm/MIOpen#1995)",),
+        advice=('conv2d = "planned"; with "auto" the next attempt has it already',),
+    ),
+    FaultClass.NO_KERNEL_IMAGE.value: Diagnosis(
+        causes=("this torch was built without code for the card, or HSA_OVERRIDE_GFX_VERSION names a wrong one",),
+        advice=("`supervisorctl doctor` tells the card's target and the override that is known to work",),
+    ),
+    FaultClass.ILLEGAL_ACCESS.value: Diagnosis(
+        causes=(
+            "a kernel of another target under HSA_OVERRIDE_GFX_VERSION, or a defect of a library (ROCm/pytorch#882)",
+            "a label out of range: an index that points beyond its tensor",
+        ),
+        advice=("AMD_SERIALIZE_KERNEL=3 names the kernel; a run on the CPU names a wrong index",),
+    ),
+    FaultClass.BLAS.value: Diagnosis(
+        causes=("rocBLAS has no kernel for the card or failed to reserve memory (rocBLAS, two RX 7900 XT)",),
+        advice=("a smaller batch; TORCH_BLAS_PREFER_HIPBLASLT=0",),
+    ),
+    FaultClass.DATA_LOADER.value: Diagnosis(
+        ruled_out=("the card: a worker of the data loader died, the training only noticed",),
+        causes=("a worker was killed for memory, or /dev/shm is too small (pytorch#5040)",),
+        advice=("fewer workers or workers=0; a larger /dev/shm",),
+    ),
+    FaultClass.DISK_FULL.value: Diagnosis(
+        ruled_out=("the training itself: it could not write",),
+        causes=("checkpoints, plots or logs have filled the disk, or a quota is used up",),
+        advice=("make room, then `supervisorctl start`; rule disk_low tells it beforehand",),
+    ),
+    "non_finite": Diagnosis(
+        causes=("the loss or the weights are no numbers any more, and the training ended itself over it",),
+        advice=("a lower learning rate or amp=False; it goes on from before the first of them",),
+    ),
+    FaultClass.NAN.value: Diagnosis(
+        causes=("the loss or the weights are no numbers any more, and the training ended itself over it",),
+        advice=("a lower learning rate or amp=False; it goes on from before the first of them",),
+    ),
+    FaultClass.NO_GPU.value: Diagnosis(
+        causes=(
+            "the driver does not show the card: it is in reset, off the bus, or its module is not loaded",
+            "HIP_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES names no card that is there, or this torch is built without",
+        ),
+        advice=("`supervisorctl doctor` tells what is seen; its user must be in the groups render and video",),
+    ),
+    FaultClass.NCCL_TIMEOUT.value: Diagnosis(
+        ruled_out=("the rank that says so: it waited for another",),
+        causes=("a rank died, hangs, or makes batches of another number (c10d: ProcessGroupNCCL's watchdog)",),
+        advice=("see which rank's steps stopped first; all of them go on from one checkpoint",),
+    ),
+    FaultClass.NCCL_ERROR.value: Diagnosis(
+        causes=("the transport between the cards failed: a card, its link, or too little shared memory (nccl.h)",),
+        advice=("NCCL_DEBUG=INFO names the transport; NCCL_P2P_DISABLE=1 goes round a bad link",),
+    ),
+    FaultClass.ASSERTION.value: Diagnosis(
+        ruled_out=("the card: a check in the program itself did not hold",),
+        causes=(
+            "a label beyond the number of classes, an image that cannot be read, settings that do not fit together",
+        ),
+        advice=("read the traceback in its output; it comes back at every start until it is corrected",),
+    ),
+    FaultClass.COMPILE.value: Diagnosis(
+        causes=("torch.compile or HIPRTC failed to build a kernel for this card (torch/_dynamo/exc.py, hiprtc.h)",),
+        advice=("compile=False or TORCHDYNAMO_DISABLE=1; the training does not need it",),
+    ),
+    FaultClass.IO_ERROR.value: Diagnosis(
+        causes=("the disk that holds the data or the checkpoints failed to read or write (the kernel's log)",),
+        advice=("`smartctl -a` on that disk; put the data on another",),
+    ),
+    FaultClass.HUNG_TASK.value: Diagnosis(
+        causes=("a process waited in the kernel for minutes: the GPU driver, or storage that does not answer",),
+        advice=("the kernel's log names the function it waits in; only a reset or a reboot ends it",),
+    ),
+    FaultClass.KERNEL_PANIC.value: Diagnosis(
+        causes=("the kernel itself came to an end: a driver's defect, bad memory, or a failing processor",),
+        advice=("the lines in front of it name the driver; a memory test (memtest86+) tells bad memory",),
+    ),
+    "killed_by_signal": Diagnosis(
+        ruled_out=(_NOT_ITSELF, "a want of memory that the kernel logged: its log names no such kill"),
+        causes=("somebody or something killed it: a person, a limit of its cgroup, systemd-oomd, earlyoom",),
+        advice=("`journalctl -b` around that second tells who",),
+    ),
+    "host_lost": Diagnosis(
+        causes=("the machine was reset, froze, or lost power (owner's log, 9 November: a freeze under load)",),
+        advice=("`journalctl -b -1 -e` holds its last words; a power cap or fewer watts test the supply",),
+    ),
+    "command_missing": Diagnosis(
+        causes=("the command of the job is not there or may not be run by its user",),
+        advice=("`supervisorctl config check` names what is absent",),
+    ),
+    "ended_early": Diagnosis(
+        ruled_out=("a crash: its status was 0",),
+        causes=("early stopping, a time limit of its own, or a script that catches an error and leaves",),
+        advice=("the end of its output tells which: `supervisorctl logs`",),
+    ),
+    **{
+        fault.value: _GPU
+        for fault in (
+            FaultClass.GPU_HANG,
+            FaultClass.GPU_RESET,
+            FaultClass.GPU_RESET_FAILED,
+            FaultClass.GPU_LOST,
+            FaultClass.PAGE_FAULT,
+            FaultClass.ECC_UNCORRECTABLE,
+            FaultClass.ECC_CORRECTABLE,
+            FaultClass.THERMAL,
+            FaultClass.PCIE,
+            FaultClass.SMU,
+            FaultClass.QUEUE_EVICTION,
+            FaultClass.XID,
+        )
+    },
+}
+
+
+def crash_diagnosis(fault: str) -> Diagnosis | None:
+    """Return what is behind a class of crash; None where nothing is known that its message does not say."""
+    return _DIAGNOSES.get(fault)

@@ -1,0 +1,138 @@
+"""Kills deterministic trainings at random and compares their last weights with those of uninterrupted ones, bit by bit.
+
+    python tests/bench/exact_resumes.py --train-python PYTHON [--kills 20] [--only loop lightning ...]
+
+PYTHON's environment has what is asked for: torch, ultralytics, transformers with accelerate, lightning. Each training
+is killed by SIGKILL `--kills` times in all; each time it goes on from its newest snapshot, whole or not at all. The
+steps lost by each kill are told too: a snapshot is taken as often as the disk allows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+AGENT = HERE.parents[1] / "supervisor" / "agent" / "path"
+SCRIPTS = {
+    "loop": HERE.parent / "agent" / "own_loop.py",
+    "ultralytics": HERE / "exact_ultralytics.py",
+    "transformers": HERE / "exact_transformers.py",
+    "lightning": HERE / "exact_lightning.py",
+}
+DRAW = HERE.parent / "agent" / "draw_images.py"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How one process of a training ended."""
+
+    code: int
+    digest: str | None
+    resumed_step: int | None
+    output: str
+
+
+class Training:
+    """One kind of training, in a folder of its own."""
+
+    def __init__(self, kind: str, python: str, folder: Path) -> None:
+        self.kind, self.python, self.folder = kind, python, folder
+        self.runs = 0
+        folder.mkdir()
+        if kind == "ultralytics":
+            subprocess.run([python, str(DRAW), str(folder / "data"), "11", "64"], check=True)
+
+    def run(self, name: str, die_after: int, *, resume: bool) -> Ended:
+        """Run it, from its newest snapshot if `resume`, until it ends or has died."""
+        attempt, snapshots = self.folder / f"attempt-{self.runs}", self.folder / f"snapshots-{name}"
+        self.runs += 1
+        attempt.mkdir()
+        snapshots.mkdir(exist_ok=True)
+        newest = max(snapshots.glob("step-*.pt"), default=None) if resume else None
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith(("ROCM_SUPER", "PYTHON"))
+        }
+        environment |= {
+            "PYTHONPATH": str(AGENT),
+            "ROCM_SUPERVISOR_ATTEMPT_DIR": str(attempt),
+            "ROCM_SUPERVISOR_SNAPSHOTS": str(snapshots),
+            "ROCM_SUPERVISOR_SNAPSHOT_EVERY_S": "0.01" if resume else "0",
+            "ROCM_SUPERVISOR_RESUME_FROM": str(newest or ""),
+            "OMP_NUM_THREADS": "1",
+            "HOME": str(self.folder),
+            "YOLO_CONFIG_DIR": str(self.folder),
+            "YOLO_OFFLINE": "true",
+            "HF_HUB_OFFLINE": "1",
+        }
+        finished = subprocess.run(
+            [self.python, str(SCRIPTS[self.kind]), "--die-after", str(die_after), *self._options(name)],
+            env=environment, cwd=self.folder, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        said = [json.loads(line) for line in (attempt / "agent.jsonl").read_text().splitlines()]
+        failures = [one for one in said if one["event"] in ("hook_failed", "save_failed")]
+        digests = [line for line in finished.stdout.splitlines() if line.startswith("DIGEST")]
+        resumed = [one["step"] for one in said if one["event"] == "resumed"]
+        return Ended(
+            code=1 if failures else finished.returncode,
+            digest=digests[-1] if digests else None,
+            resumed_step=resumed[-1] if resumed else None,
+            output=f"{finished.stdout[-2000:]}\n{finished.stderr[-2000:]}\n{failures}",
+        )
+
+    def _options(self, name: str) -> list[str]:
+        if self.kind == "loop":
+            return ["--epochs", "12", "--step-s", "0.03"]
+        options = ["--folder", str(self.folder / name)]
+        return [*options, "--data", str(self.folder / "data" / "data.yaml")] if self.kind == "ultralytics" else options
+
+
+def prove(training: Training, kills: int, chance: random.Random) -> bool:
+    """Run a training whole and run it killed; print and return whether they end in the same bits.
+
+    A training that comes to its end before all kills begins anew, to be killed again.
+    """
+    whole = training.run("whole", 0, resume=False)
+    if whole.code or whole.digest is None:
+        sys.exit(f"{training.kind}: {whole.output}")
+    made, rounds, resumed = 0, 0, 0
+    while made < kills:
+        name, rounds = f"killed-{rounds}", rounds + 1
+        ended = training.run(name, chance.randint(1, 6), resume=True)
+        while ended.code == -signal.SIGKILL:
+            made += 1
+            ended = training.run(name, chance.randint(1, 6) if made < kills else 0, resume=True)
+            resumed += ended.resumed_step is not None
+        if ended.code:
+            sys.exit(f"{training.kind}: {ended.output}")
+        if ended.digest != whole.digest:
+            print(f"{training.kind:14} NOT EQUAL after {made} kills, {resumed} resumes")
+            return False
+    print(f"{training.kind:14} bit-equal: {made} kills over {rounds} trainings, {resumed} resumes in mid-training")
+    return True
+
+
+def main() -> None:
+    """Prove each kind that was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--train-python", default=sys.executable)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", nargs="+", choices=list(SCRIPTS), default=list(SCRIPTS))
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        trainings = [Training(kind, asked.train_python, Path(place) / kind) for kind in asked.only]
+        proven = [prove(one, asked.kills, random.Random(asked.seed)) for one in trainings]
+    sys.exit(0 if all(proven) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Kills the daemon once at each point of a recovery and looks whether it is made once; by hand, some minutes long.
+
+    python tests/bench/recovery_sweep.py [POINT...]
+
+A line a point: the trainings that were started, the steps that were made out of order, and how often it was told. The
+limit is two trainings one after the other, no such step, and one word for the opening and one for the resuming.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS.parent), str(TESTS), str(TESTS / "e2e")]
+
+from house import House, house  # noqa: E402 (after the path is set)
+from test_e2e_recovery_dies import kinds, lives, training  # noqa: E402
+
+WELL = ([*range(1, 60), *range(51, 161)], 2, 1, 1)
+
+
+def recovered(home: House) -> tuple[list[int], int, int, int]:
+    """Return the steps made, the launches, and how often opening and resuming were told."""
+    told = kinds(home, "SELECT type FROM alerts")
+    launches = len(home.query("SELECT number FROM attempts"))
+    return home.steps_made("one"), launches, told["incident.opened"], told["incident.resumed"]
+
+
+def once(folder: Path, point: str) -> bool:
+    """Have the daemon die at one point; print and return how it went."""
+    with house(folder) as home:
+        home.write(training(home))
+        os.environ["DIE_AT"] = point
+        count = lives(home, 120)
+        found = recovered(home)
+        steps = "in order" if found[0] == WELL[0] else f"OUT OF ORDER: {found[0][55:]}"
+        line = f"{point:<36} {count} daemons, {found[1]} trainings, steps {steps}, told {found[2]} + {found[3]}"
+        sys.stdout.write(line + ("\n" if found == WELL else "  <-- NOT WELL\n"))
+        return found == WELL
+
+
+def main() -> int:
+    """Sweep over the points that a whole run meets, or those that are named."""
+    with tempfile.TemporaryDirectory() as folder:
+        points = sys.argv[1:]
+        if not points:
+            os.environ.pop("DIE_AT", None)
+            with house(Path(folder)) as home:
+                home.write(training(home))
+                lives(home, 300)
+                points = (home.folder / "points").read_text().splitlines()
+        results = []
+        for number, point in enumerate(points):
+            place = Path(folder) / str(number)
+            place.mkdir()
+            results.append(once(place, point))
+    sys.stdout.write(f"{sum(results)} of {len(results)} points: one training at a time, told once\n")
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""The watch over what the kernel says: everything is passed on, silence and losses are told."""
+
+from __future__ import annotations
+
+import queue
+
+from clocks_by_hand import START, HandClock
+
+from supervisor.core import events as ev
+from supervisor.core.moments import Moment
+from supervisor.daemon.telemetry import KernelWatch
+
+T = START
+
+
+class ListSource:
+    """A log that says what a test put in, once, and then cannot be read any more."""
+
+    def __init__(self, said: list[ev.KernelSaid]) -> None:
+        self.said = said
+        self.problem: str | None = None
+
+    def fileno(self) -> int:
+        return -1
+
+    def read(self, now: Moment) -> ev.KernelSaid | None:
+        if self.said:
+            return self.said.pop(0)
+        self.problem = "/dev/kmsg: Operation not permitted"
+        return None
+
+
+def test_what_was_said_and_lost_is_passed_on_and_a_log_that_falls_silent_is_told() -> None:
+    events: queue.Queue[ev.Event] = queue.Queue()
+    said = [ev.KernelSaid(at=T, findings=(), sequence=9, lost_lines=3)]
+    watch = KernelWatch(HandClock(), events.put, "kmsg", ListSource(list(said)), retry_ms=200)
+    watch.start()
+    assert events.get(timeout=10) == said[0]
+    changed = events.get(timeout=10)
+    assert isinstance(changed, ev.SourceChanged)
+    assert (changed.source, changed.answering, changed.detail) == ("kmsg", False, "/dev/kmsg: Operation not permitted")
+    assert (watch.lost, watch.source, watch.problem) == (3, "kmsg", changed.detail)

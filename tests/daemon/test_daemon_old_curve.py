@@ -1,0 +1,44 @@
+"""The old curve is read from what the flight recorders of earlier attempts still hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from supervisor.core import folder as fo
+from supervisor.core.curve import Curve
+from supervisor.core.moments import Moment
+from supervisor.daemon.old_curve import old_curve
+from tests.sources.recorder_by_hand import Writer
+
+NOW = Moment(10_000.0, 1_700_000_000.0)
+
+
+def attempt(folder: Path, steps: range, loss: float) -> Path:
+    folder.mkdir()
+    writer = Writer(folder / fo.RECORDER, capacity=4096)
+    for step in steps:
+        writer.write(step, loss=loss)
+    return folder
+
+
+def test_the_newest_attempt_that_made_the_steps_tells(tmp_path: Path) -> None:
+    first = attempt(tmp_path / "1", range(1, 600), 2.0)
+    second = attempt(tmp_path / "2", range(501, 505), 9.0)
+    curve = old_curve([second, first], 500, None, NOW)
+    assert curve == Curve(losses=199, low=2.0, median=2.0, high=2.0)
+
+
+def test_what_came_with_the_trouble_does_not_count(tmp_path: Path) -> None:
+    first = attempt(tmp_path / "1", range(1, 600), 2.0)
+    curve = old_curve([first], 500, 501, NOW)
+    assert curve is not None
+    assert curve.losses == 100
+
+
+def test_without_recorders_or_steps_there_is_no_curve(tmp_path: Path) -> None:
+    empty = tmp_path / "3"
+    empty.mkdir()
+    far = attempt(tmp_path / "1", range(1, 300), 2.0)
+    (tmp_path / "2").mkdir()
+    (tmp_path / "2" / fo.RECORDER).write_bytes(b"rubbish")
+    assert old_curve([empty, tmp_path / "2", far], 500, None, NOW) is None

@@ -1,0 +1,164 @@
+"""Remedies in whole: chosen by cause, given to the training, confirmed by it, recorded, shown, and taken back."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from house import House
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "rigs"))
+
+from amdgpu_tree import AmdgpuTree
+
+SCRIPT = Path(__file__).with_name("oom_by_hand.py")
+YOLO = Path(__file__).with_name("yolo_by_hand.py")
+DRAW = Path(__file__).parents[1] / "agent" / "draw_images.py"
+CARD = "0000:0a:00.0"
+
+
+@pytest.mark.train
+def test_out_of_memory_is_met_with_one_remedy_after_the_other_until_one_helps(home: House, owner_python: Path) -> None:
+    quick = "[jobs.one.budget]\nbackoff_s = [0.0]\n[jobs.one.remedies]\nhelped_after_steps = 20\n"
+    home.write(home.job_of("one", [str(owner_python), str(SCRIPT), "60"]) + quick)
+    home.start()
+    job = home.phase("one", "finished", limit_s=120)
+    assert job["attempt"] == 4
+    report = json.loads(home.ctl("remedies", "one", "--json").stdout)
+    assert [(one["remedy"], one["outcome"]) for one in report["tried"]] == [
+        ("half_batch", "helped"), ("half_batch", "failed"), ("allocator", "failed")
+    ]  # fmt: skip
+    held = {one["remedy"]: one["said"] for one in report["in_force"]}
+    assert held["half_batch"] == "batch_factor 0.25, by the script"
+    assert "max_split_size_mb:128" in held["allocator"]
+    assert {one["remedy"]: (one["helped"], one["failed"]) for one in report["learned"]} == {
+        "allocator": (0, 1), "half_batch": (1, 1)
+    }  # fmt: skip
+    assert "trained with a batch of 4" in home.ctl("logs", "one").stdout
+    told = home.ctl("history", "one").stdout
+    assert "half_batch against oom_gpu: the same oom_gpu at the same place (step 6, before it step 6)" in told
+    assert "remedy half_batch against oom_gpu: batch_factor 0.25" in home.ctl("status").stdout
+    home.kill()
+    left = json.loads(home.ctl("remedies", "--json").stdout)
+    assert left == report, "what the daemon left says the same"
+
+
+@pytest.mark.train
+def test_a_yolo_that_turns_nan_goes_on_slower_and_clipped_though_its_checkpoint_says_otherwise(
+    home: House, owner_python: Path
+) -> None:
+    """The owner's 18 November: 73 NaN in an epoch, and the new learning rate had no effect on resume."""
+    images = ["8", "32"]
+    subprocess.run([str(owner_python), str(DRAW), str(home.folder / "data"), *images], check=True)
+    command = [str(owner_python), str(YOLO), str(home.folder / "data/data.yaml"), str(home.folder), "2"]
+    ladder = 'non_finite = ["lower_lr", "clip_gradients"]\nhelped_after_steps = 2\nlr_factor = 0.25\n'
+    tables = f"[jobs.one.remedies]\n{ladder}[jobs.one.budget]\nbackoff_s = [0.0]\n"
+    env = f'env = {{ YOLO_CONFIG_DIR = "{home.folder}", YOLO_OFFLINE = "true", OMP_NUM_THREADS = "1" }}'
+    home.write(home.job_of("one", command, env, non_finite_loss="tolerated = 0") + tables)
+    home.start()
+    job = home.phase("one", "finished", limit_s=240)
+    assert job["attempt"] == 3
+    report = home.client.get("/v1/remedies")
+    assert [(one["remedy"], one["outcome"]) for one in report["tried"]] == [
+        ("clip_gradients", "helped"), ("lower_lr", "failed")
+    ]  # fmt: skip
+    said = {one["remedy"]: one["said"] for one in report["in_force"]}
+    assert said == {"lower_lr": "learning rate x 0.25", "clip_gradients": "gradients clipped to norm 1"}
+    rate = dict(home.query("SELECT attempt, max(lr_last) FROM step_metrics WHERE job = 'one' GROUP BY attempt"))
+    assert rate[3] < 0.3 * rate[1], rate
+    assert [one["resumed_from"]["epoch"] for one in home.incidents("one")] == [0, 0]
+
+
+# --- the card that goes and comes -----------------------------------------------------------------------------------
+
+
+class HouseWithCard(House):
+    """The daemon sees a simulated card under /sys, which can be taken away."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.tree = AmdgpuTree.build(folder / "card")
+        self.told: dict[Path, bytes] = {}
+
+    def start(self, *, wait: bool = True, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+        """Start the daemon in a mount namespace of its own."""
+        with self.log.open("ab") as log:
+            self.daemon = subprocess.Popen(
+                self.tree.command([str(self.bin / "rocm-supervisord"), "--config", str(self.config)]),
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                env={**os.environ, **(env or {})},
+            )
+        if wait:
+            self.until(lambda: self.status() is not None, 30, "the daemon to answer")
+        return self.daemon
+
+    def take_the_card(self) -> None:
+        """Nothing that the card measures can be read any more."""
+        self.told = {file: file.read_bytes() for file in self.tree.device().rglob("*") if file.is_file()}
+        for file in self.told:
+            if file.name != "uevent":
+                file.write_bytes(b"")
+
+    def put_it_back(self) -> None:
+        """It measures again."""
+        for file, content in self.told.items():
+            file.write_bytes(content)
+
+
+@pytest.fixture
+def with_card(tmp_path: Path) -> Iterator[HouseWithCard]:
+    """An installation with one card; needs root and the kernel's log."""
+    if os.geteuid() != 0 or not os.access("/dev/kmsg", os.W_OK):
+        pytest.skip("needs root and a writable /dev/kmsg")
+    home = HouseWithCard(tmp_path)
+    try:
+        yield home
+    finally:
+        home.leave()
+
+
+def environment(home: House, attempt: int) -> dict[str, str]:
+    launch: dict[str, dict[str, str]] = json.loads(
+        (home.state / "jobs" / "one" / str(attempt) / "launch.json").read_text()
+    )
+    return launch["env"]
+
+
+@pytest.mark.kernel
+def test_a_training_whose_card_is_lost_goes_on_on_the_cpu_and_back_when_the_card_answers(
+    with_card: HouseWithCard,
+) -> None:
+    home = with_card
+    head = "[kernel_log]\naccept_user_records = true\n[telemetry]\ninterval_s = 0.2\nsources = ['sysfs']\n"
+    tail = "[jobs.one.remedies]\nback_after_s = 5.0\n[jobs.one.profiles.cpu]\nenabled = true\nenv = { PLACE = 'cpu' }\n"
+    home.write(head + home.by_hand("one", table=f'gpus = ["{CARD}"]\nenv = {{ PLACE = "card" }}') + tail)
+    home.start()
+    home.step("one", 30)
+    home.take_the_card()
+    Path("/dev/kmsg").write_bytes(f"<3>amdgpu {CARD}: amdgpu: device lost from bus!\n".encode())
+    incident = home.resumed("one")
+    assert (incident["rule"], incident["fault"], incident["cause"]) == ("gpu_fault", "gpu_lost", "card_lost")
+    assert incident["remedy"] == "cpu_profile"
+    given = environment(home, 2)
+    assert (given["PLACE"], given["ROCR_VISIBLE_DEVICES"], given["HIP_VISIBLE_DEVICES"]) == ("cpu", "", "-1")
+    job = home.step("one", 60, attempt=2)
+    assert (job["phase"], job["attempt"]) == ("running", 2), "it stays there while the card is away"
+    assert "cpu_profile against card_lost" in job["remedies"][0]
+    home.put_it_back()
+    job = home.step("one", 70, attempt=3)
+    assert (job["remedies"], job["restarts"]) == ([], 1), "back, and that is no restart that counts"
+    given = environment(home, 3)
+    assert given["PLACE"] == "card"
+    assert "HIP_VISIBLE_DEVICES" not in given
+    made = home.steps_made("one")
+    turn = made.index(incident["resumed_from"]["step"] + 1, 30)
+    assert made[turn:] == list(range(made[turn], made[turn] + len(made) - turn)), "back without losing a step"
+    assert len(home.incidents("one")) == 1
