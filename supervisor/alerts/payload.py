@@ -27,7 +27,8 @@ class Notice:
     """One thing worth telling, the same for every receiver."""
 
     type: str
-    """`incident.opened`, `incident.resumed`, `job.gave_up`, `job.finished`, `flag.warning`, `flag.critical`, `test`."""
+    """`incident.opened`, `incident.resumed`, `job.gave_up`, `job.finished`, `job.last_resort`,
+    `flag.warning`, `flag.critical`, `test`."""
     severity: Severity
     key: str
     """What it is about: notices of equal key and type are told once."""
@@ -96,6 +97,8 @@ def _notices(
             yield _gave_up(after, decision, at, common)
         case de.Finish(by_user=False):
             yield _finished(after, decision, at, common)
+        case de.LastResort():
+            yield _last_resort(after, decision, at, common)
         case de.Warn():
             yield _warned(after, decision, at, common)
         case _:
@@ -126,6 +129,17 @@ def _gave_up(job: Job, decision: de.GiveUp, at: Moment, common: Mapping[str, obj
         at=at,
         data={**common, **reason, "attempt": decision.attempt},
         outcome=True,
+    )
+
+
+def _last_resort(job: Job, decision: de.LastResort, at: Moment, common: Mapping[str, object]) -> Notice:
+    return Notice(
+        type="job.last_resort",
+        severity=Severity.CRITICAL,
+        key=f"job {job.name} {decision.attempt} {decision.kind} {decision.at.unix_s}",
+        job=job.name,
+        at=at,
+        data={**common, "reason": clean(decision.reason), "kind": decision.kind},
     )
 
 

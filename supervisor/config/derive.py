@@ -76,7 +76,13 @@ def snapshot_every(job: JobSettings) -> str:
 def limits_of(job: JobSettings) -> Limits:
     """Return what deciding needs to know of the job."""
     return Limits(
-        grace_s=job.grace_s, save_s=job.save_s, kill_wait_s=job.kill_wait_s, budget=job.budget, remedies=job.remedies
+        grace_s=job.grace_s,
+        save_s=job.save_s,
+        kill_wait_s=job.kill_wait_s,
+        freed_wait_s=job.freed_wait_s,
+        resort_s=job.last_resorts.limit_s,
+        budget=job.budget,
+        remedies=job.remedies,
     )
 
 

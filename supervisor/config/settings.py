@@ -134,6 +134,17 @@ class ProfilesSettings(Struct, frozen=True, kw_only=True):
     cpu: ProfileSettings = field(default_factory=ProfileSettings)
 
 
+class LastResortSettings(Struct, frozen=True, kw_only=True):
+    """What may be done to card and machine when nothing else is left; what is off is only named."""
+
+    reset_card: bool = False
+    reset_command: list[Text] = field(default_factory=list)
+    """`{card}` stands for the PCI address, `{index}` for the number; empty: that of the vendor's tool."""
+    reboot: bool = False
+    reboot_command: Annotated[list[Text], Meta(min_length=1)] = field(default_factory=lambda: ["systemctl", "reboot"])
+    limit_s: Positive = 60.0
+
+
 class JobSettings(Struct, frozen=True, kw_only=True):
     """One training that is to be kept alive."""
 
@@ -144,6 +155,8 @@ class JobSettings(Struct, frozen=True, kw_only=True):
     grace_s: NonNegative = 30.0
     save_s: NonNegative = 20.0
     kill_wait_s: Positive = 10.0
+    freed_wait_s: NonNegative = 60.0
+    """How long the memory of an attempt that ended may take to be freed before the next is launched; 0: no wait."""
     conv2d: Literal["auto", "off", "planned", "unfold", "unfold_reference"] = "auto"
     conv2d_scope: Literal["modules", "all"] = "modules"
     """What `conv2d` replaces: nn.Conv2d alone, or every convolution and BatchNorm below all of PyTorch."""
@@ -165,6 +178,7 @@ class JobSettings(Struct, frozen=True, kw_only=True):
     expect: ExpectSettings = field(default_factory=ExpectSettings)
     remedies: Remedies = field(default_factory=Remedies)
     profiles: ProfilesSettings = field(default_factory=ProfilesSettings)
+    last_resorts: LastResortSettings = field(default_factory=LastResortSettings)
 
 
 class AlertSettings(Struct, frozen=True, kw_only=True):

@@ -10,11 +10,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from supervisor.core.course import Course
+from supervisor.core.freed import CardMemory
 from supervisor.core.remedies import ASKED_AS, BY_THE_AGENT, BY_THE_FRAMEWORK, LAST_RESORTS, PASSING, WORDS, Remedies
+from supervisor.core.resorts import RESORTS, Resort, would_help
 
 PLAIN_TRIES = 2
 """How often a remedy that changes nothing may fail at different places of one episode."""
-ON_A_CARD = frozenset({"allocator", "conv2d_workspace", "conv2d", "cudnn_off", "other_card"})
+ON_A_CARD = frozenset({"reset_card", "allocator", "conv2d_workspace", "conv2d", "cudnn_off", "other_card"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,10 @@ class Ground:
     answering_s: tuple[tuple[str, float], ...] = ()
     """For how long each card has answered without a gap."""
     experience: tuple[Experience, ...] = ()
+    memory: tuple[CardMemory, ...] = ()
+    """What is taken of each of the job's cards, as far as that is known and no other job has a part in it."""
+    resorts: tuple[Resort, ...] = ()
+    """The last resorts that there are, on or off, the milder first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +62,8 @@ class Ended:
     """Whether it computed its Conv2d without MIOpen."""
     resumed: bool = False
     """Whether it had been resumed from a checkpoint, so that there is one to be older than."""
+    resorts_taken: tuple[str, ...] = ()
+    """The last resorts that were taken since it last made progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +102,11 @@ def choose(course: Course, remedies: Remedies, ended: Ended, ground: Ground) -> 
         why = "no remedy is left, and the place is another: " if past else "no remedy applies: "
         return Choice(remedy="restart", reason="; ".join([*told, why + WORDS["restart"]]))
     return Choice(remedy=None, reason="; ".join([*told, f"no remedy is left for {cause}"]))
+
+
+def help_against(cause: str, remedies: Remedies, ground: Ground, taken: Iterable[str]) -> str:
+    """Return in words which last resorts a person has against a cause, empty where they would not help."""
+    return would_help([one for one in ground.resorts if one.kind in remedies.ladder(cause)], taken)
 
 
 def _order(remedies: Remedies, cause: str, ground: Ground) -> tuple[tuple[str, ...], list[str]]:
@@ -149,12 +162,17 @@ def _possible(remedy: str, course: Course, ended: Ended, ground: Ground) -> bool
             return ground.cpu_profile and not course.has("cpu_profile")
         case "older_generation":
             return ended.resumed
+        case "reset_card" | "reboot":
+            free = any(one.kind == remedy and one.on and one.refused is None for one in ground.resorts)
+            return free and remedy not in ended.resorts_taken
         case _:
             return True
 
 
 def _used_up(remedy: str, course: Course, remedies: Remedies, ended: Ended) -> bool:
     tried = [one for one in course.episode(ended.cause) if one.remedy == remedy]
+    if remedy in RESORTS:
+        return bool(tried)
     if remedy in PASSING:
         here = any(same_place(one.step, ended.step, remedies.same_steps) for one in tried)
         return here or len(tried) >= PLAIN_TRIES

@@ -6,20 +6,24 @@ ran out outranks a new flag, and only then do flags speak.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from supervisor.core import decisions as de
 from supervisor.core.causes import CARD_LOST, SLOW_START, cause_of
-from supervisor.core.choosing import Ground, back_to, choose
+from supervisor.core.choosing import Ground, back_to, choose, help_against
 from supervisor.core.flags import SHADOW, RedFlag, Severity
+from supervisor.core.freed import held_words, still_held
 from supervisor.core.history import History
 from supervisor.core.job import ALIVE, LAUNCH, UNKILLABLE, Attempt, Job, Phase, StopOrder, Wish
 from supervisor.core.moments import Moment
+from supervisor.core.resorts import Resort, due, would_help
 from supervisor.core.rules import Rule
 
 STOP_SLACK_S = 10.0
 """Time for evidence and signalling on top of the training's own limits, before SIGKILL."""
+WAITS_NAMED = 3
 
 NOTHING_KNOWN = Ground()
 
@@ -53,22 +57,48 @@ def decide(
     if not launch_allowed or job.shutting_down:
         return None
     if job.phase is Phase.PENDING:
-        return _launch_pending(job, now)
-    return _after_backoff(job, now) if job.phase is Phase.BACKOFF else None
+        return _launch_pending(job, now, ground)
+    return _after_backoff(job, now, ground) if job.phase is Phase.BACKOFF else None
 
 
-def _launch_pending(job: Job, now: Moment) -> de.Decision:
-    return de.Launch(at=now, job=job.name, attempt=job.number + 1, resume_from=None, reason=job.reason or "start")
+def _launch_pending(job: Job, now: Moment, ground: Ground) -> de.Decision:
+    return de.Launch(
+        at=now,
+        job=job.name,
+        attempt=job.number + 1,
+        resume_from=None,
+        reason=job.reason or "start",
+        memory=ground.memory,
+    )
 
 
-def _after_backoff(job: Job, now: Moment) -> de.Decision | None:
+def _after_backoff(job: Job, now: Moment, ground: Ground) -> de.Decision | None:
     plan = job.retry
+    if plan is not None and plan.resort is not None:
+        resort = _resort_first(job, plan.resort, now, ground)
+        if resort is not None:
+            return resort
+    if any(one.busy(now, job.limits.resort_s) for one in job.resorts):
+        return None
     if plan is None or plan.resume_point is None or now.seconds_since(plan.not_before) < 0:
         return None
     point = plan.resume_point
     if not point.possible:
         return de.GiveUp(at=now, job=job.name, attempt=job.number, reason=point.reason)
-    return de.Launch(at=now, job=job.name, attempt=job.number + 1, resume_from=point.checkpoint, reason=point.reason)
+    reason, limit_s = point.reason, job.limits.freed_wait_s
+    held = still_held(job.attempt.memory_before, ground.memory) if job.attempt is not None and limit_s > 0 else ()
+    if held and now.seconds_since(job.since) < limit_s:
+        return None
+    if held:
+        reason += f"; {held_words(held)} still held {limit_s:.0f} s after the attempt before it ended"
+    return de.Launch(
+        at=now,
+        job=job.name,
+        attempt=job.number + 1,
+        resume_from=point.checkpoint,
+        reason=reason,
+        memory=ground.memory,
+    )
 
 
 def _alive(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment, ground: Ground) -> de.Decision | None:
@@ -77,7 +107,7 @@ def _alive(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment, gr
     if job.stop is not None and job.phase is Phase.STOPPING:
         return _deadline(job, job.stop, now)
     if job.phase is Phase.KILLING:
-        return _unkillable(job, now)
+        return _unkillable(job, now, ground)
     asked = _asked_to_end(job)
     if asked is not None:
         flag = worst(flags)
@@ -113,19 +143,53 @@ def _deadline(job: Job, order: StopOrder, now: Moment) -> de.Decision | None:
     return de.Kill(at=now, job=job.name, attempt=job.number, reason=reason)
 
 
-def _unkillable(job: Job, now: Moment) -> de.Decision | None:
+def _unkillable(job: Job, now: Moment, ground: Ground) -> de.Decision | None:
     killed_at = job.stop.killed_at if job.stop else None
-    if job.unkillable or killed_at is None or now.seconds_since(killed_at) < job.limits.kill_wait_s:
+    if job.unkillable:
+        return _resort(job, now, ground) if job.wish is Wish.RUN else None
+    if killed_at is None or now.seconds_since(killed_at) < job.limits.kill_wait_s:
         return None
     flag = RedFlag(
         rule=UNKILLABLE,
         severity=Severity.CRITICAL,
         at=now,
-        message=f"still there {job.limits.kill_wait_s:.0f} s after SIGKILL: it waits in the kernel, most likely in the "
-        "GPU driver, which only a reset of the card or a reboot ends, or the order to kill it was refused (see the "
-        "daemon's log); nothing else is started on its card",
+        message=f"still there {job.limits.kill_wait_s:.0f} s after SIGKILL: {_where(job)}; "
+        f"{would_help(ground.resorts) or 'a reboot ends it'}; nothing else is started on its card",
     )
     return de.Warn(at=now, job=job.name, attempt=job.number, flag=flag)
+
+
+def _resort(job: Job, now: Moment, ground: Ground) -> de.LastResort | None:
+    """Return the last resort that is due against a process that SIGKILL does not end."""
+    one = due(ground.resorts, job.resorts, now, job.limits.resort_s)
+    return None if one is None else _taking(job, one, now, "SIGKILL does not end its process")
+
+
+def _resort_first(job: Job, kind: str, now: Moment, ground: Ground) -> de.LastResort | None:
+    """Return the last resort that a retry begins with, where it was not taken yet and is there still."""
+    if any(one.kind == kind for one in job.resorts):
+        return None
+    offered = (one for one in ground.resorts if one.kind == kind and one.on and one.refused is None)
+    one = next(offered, None)
+    return None if one is None else _taking(job, one, now, job.reason or "no other remedy is left")
+
+
+def _taking(job: Job, one: Resort, now: Moment, why: str) -> de.LastResort:
+    reason = f"`{shlex.join(one.command)}`: {why}"
+    return de.LastResort(at=now, job=job.name, attempt=job.number, reason=reason, kind=one.kind, command=one.command)
+
+
+def _where(job: Job) -> str:
+    """Return who waits where in the kernel, or what may be the case where nobody is known to."""
+    waits = job.attempt.waits if job.attempt is not None else ()
+    if waits:
+        named = "; ".join(one.words for one in waits[:WAITS_NAMED])
+        more = f" and {len(waits) - WAITS_NAMED} more" if len(waits) > WAITS_NAMED else ""
+        return f"{named}{more}, which only a reset of the card or a reboot ends"
+    return (
+        "it waits in the kernel, most likely in the GPU driver, which only a reset of the card or a reboot ends, or "
+        "the order to kill it was refused (see the daemon's log)"
+    )
 
 
 def _on_flags(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment) -> de.Decision | None:
@@ -216,7 +280,9 @@ def _again(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, ground: Groun
     if code is not None and code in budget.never_retry_exit_codes:
         spent = f"status {code} is never retried (budget.never_retry_exit_codes)"
     if spent is not None:
-        return de.GiveUp(at=now, job=job.name, attempt=number, reason=f"{spent}; last: {flag.message}", flag=flag)
+        taken = [one.kind for one in job.resorts]
+        said = (spent, help_against(cause, job.limits.remedies, ground, taken), f"last: {flag.message}")
+        return de.GiveUp(at=now, job=job.name, attempt=number, reason="; ".join(filter(None, said)), flag=flag)
     return de.Retry(
         at=now,
         job=job.name,

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from supervisor.core.checkpoints import Checkpoint
 from supervisor.core.flags import RedFlag
+from supervisor.core.freed import CardMemory
 from supervisor.core.moments import Moment
 
 
@@ -19,6 +20,8 @@ class Launch:
     attempt: int
     resume_from: Checkpoint | None
     reason: str
+    memory: tuple[CardMemory, ...] = ()
+    """What is taken of its cards' memory by now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +66,19 @@ class Kill:
     job: str
     attempt: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastResort:
+    """Run a command on the machine that its owner allowed for when nothing else is left."""
+
+    at: Moment
+    job: str
+    attempt: int
+    reason: str
+    kind: str
+    """One of `core.resorts.RESORTS`."""
+    command: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,4 +128,4 @@ class Finish:
     """What was wrong all the same, so that a later start resumes from before it."""
 
 
-Decision: TypeAlias = Launch | Warn | Note | Stop | Kill | Retry | GiveUp | Finish
+Decision: TypeAlias = Launch | Warn | Note | Stop | Kill | LastResort | Retry | GiveUp | Finish

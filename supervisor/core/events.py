@@ -121,6 +121,20 @@ class EvidenceTaken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResortEnded:
+    """The command of a last resort ended, or was given up."""
+
+    at: Moment
+    job: str
+    attempt: int
+    kind: str
+    done: bool
+    """Whether it ended with status 0."""
+    said: str
+    """What it printed last, or why it was not done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResumePointFound:
     """The checkpoints were looked through after an attempt ended."""
 
@@ -345,6 +359,7 @@ AttemptEvent: TypeAlias = (
     | Signalled
     | EvidenceTaken
     | ResumePointFound
+    | ResortEnded
     | CheckpointSeen
     | CheckpointNotKept
     | StepsMade

@@ -20,7 +20,8 @@ from supervisor.core.incident import Incident
 from supervisor.core.job import ALIVE, ENDED, UNKILLABLE, Attempt, Job, Move, Phase, RetryPlan, StopOrder, Wish
 from supervisor.core.moments import Moment
 from supervisor.core.readings import FaultClass, Stage, StepRecord
-from supervisor.core.treatment import heard, past_the_trouble, spent, taken_back, treated
+from supervisor.core.resorts import RESORTS
+from supervisor.core.treatment import heard, past_the_trouble, resort_ended, resort_taken, spent, taken_back, treated
 
 _BEGINNING = ResumePoint(checkpoint=None, possible=True, reason="asked to start from the beginning")
 
@@ -50,12 +51,16 @@ def _attempt_event(job: Job, attempt: Attempt, event: ev.AttemptEvent) -> Job:
             job = heard(job, attempt, event) if isinstance(event, ev.AgentSaid) else job
             attempt = job.attempt or attempt
             return replace(job, attempt=replace(attempt, train_ended=_train_ended(attempt, event)))
+        case ev.ResortEnded():
+            return resort_ended(job, event)
         case ev.EvidenceTaken() | ev.Signalled() | ev.ResumePointFound():
             return _answered(job, event)
         case ev.OutputSeen():
             failed = any(one.fault is FaultClass.MIOPEN for one in event.findings)
             return replace(job, miopen_failed=True) if failed else job
-        case ev.CheckpointSeen() | ev.CheckpointNotKept() | ev.ProcessesRead() | ev.Looked():
+        case ev.ProcessesRead():
+            return _waiting(job, attempt, event)
+        case ev.CheckpointSeen() | ev.CheckpointNotKept() | ev.Looked():
             return job
     assert_never(event)
 
@@ -81,6 +86,14 @@ def _evident(job: Job, event: ev.EvidenceTaken) -> Job:
     if job.incident is None or job.incident.attempt != event.attempt:
         return job
     return replace(job, incident=replace(job.incident, evidence=event.folder))
+
+
+def _waiting(job: Job, attempt: Attempt, event: ev.ProcessesRead) -> Job:
+    """Keep who waits in the kernel, of an attempt that SIGKILL should have ended; of any other that means nothing."""
+    waits = event.reading.waits
+    if job.phase is not Phase.KILLING or not waits or waits == attempt.waits:
+        return job
+    return replace(job, attempt=replace(attempt, waits=waits))
 
 
 def _lived(attempt: Attempt, event: ev.Launched | ev.LaunchFailed | ev.Exited | ev.HostLost) -> Attempt:
@@ -133,7 +146,7 @@ def _started(job: Job, event: ev.Asked) -> Job:
     if job.phase not in ENDED:
         return job
     course = Course() if event.fresh else job.course.forgiven(job.number)
-    job = replace(job, ledger=job.ledger.forgiven(), course=course)
+    job = replace(job, ledger=job.ledger.forgiven(), course=course, resorts=())
     if event.fresh or job.phase is Phase.FINISHED or job.attempt is None:
         return replace(job.moved(Move.WAKE, event.at, reason), retry=None)
     plan = job.retry or RetryPlan(not_before=event.at, reason=reason)
@@ -149,6 +162,8 @@ def _stepped(job: Job, attempt: Attempt, event: ev.StepsMade) -> Job:
     furthest = max(one.step for one in event.records)
     job = replace(job, attempt=_with_steps(attempt, first, last), ledger=job.ledger.stepped(furthest))
     job = past_the_trouble(job, furthest, event.at)
+    if job.resorts and job.ledger.in_a_row == 0:
+        job = replace(job, resorts=())
     if job.incident and not job.incident.closed and job.incident.attempt < attempt.number:
         job = replace(job, incident=job.incident.stepping_again(first.at))
     return job.moved(Move.STEP, event.at) if job.phase is Phase.STARTING else job
@@ -178,11 +193,8 @@ def after_decision(job: Job, decision: de.Decision) -> Job:
     match decision:
         case de.Launch():
             return _launched(job, decision)
-        case de.Warn():
-            told = job.open_flags | {decision.flag.key}
-            return replace(job, open_flags=told, unkillable=job.unkillable or decision.flag.rule == UNKILLABLE)
-        case de.Note():
-            return replace(job, shadows=job.shadows | {decision.flag.key}, shadows_noted=job.shadows_noted + 1)
+        case de.Warn() | de.Note():
+            return _told(job, decision)
         case de.Stop():
             moved = job.moved(Move.STOP, decision.at, decision.reason)
             order = StopOrder(at=decision.at, reason=decision.reason, save=decision.save, flag=decision.flag)
@@ -191,6 +203,8 @@ def after_decision(job: Job, decision: de.Decision) -> Job:
             moved = job.moved(Move.KILL, decision.at, decision.reason)
             order = job.stop or StopOrder(at=decision.at, reason=decision.reason, save=False)
             return replace(moved, stop=replace(order, killed_at=decision.at))
+        case de.LastResort():
+            return resort_taken(job, decision)
         case de.Retry():
             return _retried(job, decision)
         case de.GiveUp():
@@ -198,6 +212,14 @@ def after_decision(job: Job, decision: de.Decision) -> Job:
         case de.Finish():
             return _finished(job, decision)
     assert_never(decision)
+
+
+def _told(job: Job, decision: de.Warn | de.Note) -> Job:
+    flag = decision.flag
+    if isinstance(decision, de.Note):
+        return replace(job, shadows=job.shadows | {flag.key}, shadows_noted=job.shadows_noted + 1)
+    told = replace(job, open_flags=job.open_flags | {flag.key})
+    return replace(told, unkillable=True, reason=flag.message) if flag.rule == UNKILLABLE else told
 
 
 def _launched(job: Job, decision: de.Launch) -> Job:
@@ -208,6 +230,7 @@ def _launched(job: Job, decision: de.Launch) -> Job:
         launched_at=decision.at,
         resume_from=decision.resume_from,
         resume_curve=point.curve if point else None,
+        memory_before=decision.memory,
     )
     fresh = decision.resume_from is None
     return replace(
@@ -270,6 +293,8 @@ def _retried(job: Job, decision: de.Retry) -> Job:
         plan = replace(plan, resume_point=_BEGINNING)
     elif decision.remedy == "older_generation" and job.attempt is not None:
         plan = replace(plan, older_than=job.attempt.resume_from)
+    if decision.remedy in RESORTS:
+        plan = replace(plan, resort=decision.remedy)
     moved = treated(moved, decision)
     return replace(moved, stop=None, retry=plan, ledger=spent(job, decision), unkillable=False)
 

@@ -20,10 +20,12 @@ from supervisor.core.choosing import Ended
 from supervisor.core.course import Course
 from supervisor.core.curve import Curve, Resumed
 from supervisor.core.flags import RedFlag
+from supervisor.core.freed import CardMemory
 from supervisor.core.incident import Incident
 from supervisor.core.moments import Moment
-from supervisor.core.readings import ExitStatus
+from supervisor.core.readings import ExitStatus, KernelWait
 from supervisor.core.remedies import Remedies
+from supervisor.core.resorts import ResortTaken
 
 
 class Wish(Enum):
@@ -112,6 +114,10 @@ class Limits:
     """How long the training may take to save before SIGTERM."""
     kill_wait_s: float = 10.0
     """From SIGKILL until a process that is still there is called unkillable."""
+    freed_wait_s: float = 60.0
+    """From the end of an attempt, how long its memory on the cards may take to be freed before the next; 0: no wait."""
+    resort_s: float = 60.0
+    """How long the command of a last resort may take."""
     budget: Budget = field(default_factory=Budget)
     remedies: Remedies = field(default_factory=Remedies)
 
@@ -125,6 +131,8 @@ class Attempt:
     resume_from: Checkpoint | None = None
     resume_curve: Curve | None = None
     """The losses around the step of `resume_from`, which this attempt is to continue."""
+    memory_before: tuple[CardMemory, ...] = ()
+    """What was taken of its cards' memory when it was launched, as far as that was known."""
     shim_pid: int | None = None
     training_pid: int | None = None
     first_step_at: Moment | None = None
@@ -139,6 +147,8 @@ class Attempt:
     exit: ExitStatus | None = None
     host_lost: str | None = None
     launch_error: str | None = None
+    waits: tuple[KernelWait, ...] = ()
+    """Which of its threads waited in the kernel when last looked at, once it was sent SIGKILL."""
 
     @property
     def over(self) -> bool:
@@ -186,6 +196,8 @@ class RetryPlan:
     trouble_step: int | None = None
     older_than: Checkpoint | None = None
     """Where there is one, a checkpoint older than this is resumed from: the remedy is an older generation."""
+    resort: str | None = None
+    """The last resort to take first: it is the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +222,8 @@ class Job:
     shadows_noted: int = 0
     """Flags in shadow ever noted."""
     unkillable: bool = False
+    resorts: tuple[ResortTaken, ...] = ()
+    """The last resorts that were taken since it last made progress."""
     miopen_failed: bool = False
     """MIOpen has failed in this job: `conv2d = "auto"` patches from now on."""
     course: Course = field(default_factory=Course)
@@ -265,4 +279,5 @@ class Job:
             torch=self.torch or self.framework is not None,
             patched=attempt is not None and attempt.patched,
             resumed=attempt is not None and attempt.resume_from is not None,
+            resorts_taken=tuple(one.kind for one in self.resorts),
         )

@@ -161,6 +161,28 @@ class ProcessUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KernelWait:
+    """One thread in state D: no signal reaches it before what it waits for has happened."""
+
+    pid: int
+    name: str
+    thread: int
+    channel: str | None = None
+    """The kernel's function in which it waits; None where the kernel does not tell."""
+    stack: tuple[str, ...] = ()
+    """Functions of the kernel, innermost first; empty for whoever is not root."""
+
+    @property
+    def words(self) -> str:
+        """Who waits where, for a person."""
+        where = self.channel or (self.stack[0] if self.stack else None)
+        by = [one for one in self.stack if one != where]
+        called = f" (called by {', '.join(by)})" if by else ""
+        which = "" if self.thread == self.pid else f", thread {self.thread},"
+        return f"process {self.pid} ({self.name}){which} waits in " + (f"{where}{called}" if where else "the kernel")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessReading:
     """One reading of an attempt's whole process tree."""
 
@@ -174,6 +196,8 @@ class ProcessReading:
     """The processes that take most of the processor, the busiest first."""
     pids: tuple[int, ...] | None = None
     """Every process that is alive, zombies left out; None where the tree was not listed."""
+    waits: tuple[KernelWait, ...] = ()
+    """The threads in state D of processes whose main thread is in it or dead."""
 
 
 class FaultClass(Enum):

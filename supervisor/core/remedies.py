@@ -28,6 +28,8 @@ Remedy: TypeAlias = Literal[
     "compile_off",
     "other_card",
     "cpu_profile",
+    "reset_card",
+    "reboot",
 ]
 Ladder: TypeAlias = tuple[Remedy, ...]
 
@@ -50,12 +52,14 @@ WORDS: dict[str, str] = {
     "compile_off": "nothing is compiled",
     "other_card": "another card",
     "cpu_profile": "the CPU profile",
+    "reset_card": "the card reset",
+    "reboot": "the machine rebooted",
 }
 """What each one does, for people."""
 
-PASSING = frozenset({"restart", "older_generation"})
+PASSING = frozenset({"restart", "older_generation", "reset_card", "reboot"})
 """Remedies that change nothing beyond one launch."""
-LAST_RESORTS = frozenset({"cpu_profile", "other_card", "smaller_images"})
+LAST_RESORTS = frozenset({"cpu_profile", "other_card", "smaller_images", "reset_card", "reboot"})
 """Remedies that always help and cost much: that one helped before does not bring it forward."""
 ADDING_UP = frozenset({"non_finite", "oom_gpu", "oom_host", "fragmentation", "miopen"})
 """Causes whose remedies pull the same way, so that one that was not enough stays beside the next. For the others each
@@ -111,8 +115,8 @@ class Remedies:
     slow_start: Ladder = ("restart", "conv2d", "cudnn_off", "compile_off", "no_workers", "other_card", "cpu_profile")
     stall: Ladder = ("restart", "no_workers", "conv2d", "other_card", "cpu_profile")
     stall_data: Ladder = ("restart", "no_workers")
-    gpu_hang: Ladder = ("restart", "conv2d", "no_workers", "other_card", "cpu_profile")
-    card_lost: Ladder = ("other_card", "cpu_profile")
+    gpu_hang: Ladder = ("restart", "conv2d", "no_workers", "other_card", "cpu_profile", "reset_card", "reboot")
+    card_lost: Ladder = ("other_card", "cpu_profile", "reset_card", "reboot")
     no_kernel_image: Ladder = ("conv2d", "cudnn_off", "other_card", "cpu_profile")
     blas: Ladder = ("restart", "amp_off", "other_card", "cpu_profile")
     compile: Ladder = ("compile_off",)

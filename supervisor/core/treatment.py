@@ -5,6 +5,7 @@ A decision takes effect here at once, as everywhere: the remedies of a retry are
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 
 from supervisor.core import decisions as de
@@ -13,6 +14,7 @@ from supervisor.core.budget import Ledger
 from supervisor.core.course import Trial
 from supervisor.core.job import Attempt, Job
 from supervisor.core.moments import Moment
+from supervisor.core.resorts import ResortTaken
 
 SAID_CHARACTERS = 100
 SETTINGS_KEPT = 20
@@ -97,6 +99,24 @@ def treated(job: Job, decision: de.Retry) -> Job:
     if incident is not None and incident.attempt == decision.attempt:
         incident = replace(incident, cause=decision.cause, remedy=decision.remedy, remedy_why=decision.why)
     return replace(job, course=course, incident=incident)
+
+
+def resort_taken(job: Job, decision: de.LastResort) -> Job:
+    """Return the job with a last resort under way."""
+    one = ResortTaken(kind=decision.kind, command=decision.command, at=decision.at, attempt=decision.attempt)
+    return replace(job, resorts=(*job.resorts, one), reason=decision.reason)
+
+
+def resort_ended(job: Job, event: ev.ResortEnded) -> Job:
+    """Return the job after word of what came of a last resort."""
+    last = job.resorts[-1] if job.resorts else None
+    if last is None or last.kind != event.kind or last.ended_at is not None:
+        return job
+    ended = replace(last, ended_at=event.at, done=event.done, said=event.said)
+    said = f"`{shlex.join(last.command)}` {'done' if event.done else 'failed'}" + (
+        f": {event.said}" if event.said else ""
+    )
+    return replace(job, resorts=(*job.resorts[:-1], ended), reason=said)
 
 
 def _progress_known(job: Job, at: Moment) -> bool:

@@ -85,7 +85,8 @@ class Assembly:
         self.loop.may_launch = self.may_launch
         answering = CardsAnswering(lambda: self.settings.telemetry.interval_s)
         self.loop.each_turn.append(lambda event, _: answering.take(event))
-        self.loop.ground = Grounds(lambda: self.settings, self.loop.dossiers, answering, self.store.experience).of
+        grounds = Grounds(lambda: self.settings, self.loop.dossiers, answering, self.store.experience, self.newest)
+        self.loop.ground = grounds.of
         self.telemetry.live = self._live
 
     def _seeker(self) -> Seeker:

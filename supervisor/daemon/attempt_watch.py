@@ -31,6 +31,8 @@ LOOK_EVERY_S = 0.1
 ASIDE_AFTER_S = 3.0
 """A wait for data, or a compilation, is a stage from here on: there may be many short ones in every second."""
 QUIET_EVERY_S = 0.25
+NO_WORD = "its shim is gone and left no exit status: it was killed, or the machine went down"
+OTHER_BOOT = "the machine went down while it ran (frozen, without power, or restarted) and has booted since"
 OUTPUT_EVERY_LOOKS = 3
 RANKS_EVERY_LOOKS = 50
 
@@ -53,6 +55,8 @@ class Followed:
     output_limit_bytes: int
     cursors: dict[int, int] = field(default_factory=dict)
     output_offset: int = 0
+    other_boot: bool = False
+    """Whether it ran in an earlier boot of the machine, so that nothing of it can be left."""
     recorders: dict[int, RecorderReader] = field(init=False, default_factory=dict)
     agent: AgentLogReader = field(init=False)
     output: OutputReader = field(init=False)
@@ -243,7 +247,7 @@ class AttemptWatch(threading.Thread):
         with self._wake:
             del self._followed[key]
         if status is None:
-            reason = "its shim is gone and left no exit status: it was killed, or the machine went down"
+            reason = OTHER_BOOT if one.other_boot else NO_WORD
             self._put(ev.HostLost(at=now, job=one.job, attempt=one.attempt, reason=reason))
         else:
             self._put(ev.Exited(at=now, job=one.job, attempt=one.attempt, status=status))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import signal
 import threading
 import time
@@ -22,12 +23,13 @@ from supervisor.core import events as ev
 from supervisor.core import folder as fo
 from supervisor.core.history import History
 from supervisor.core.job import Job
+from supervisor.core.secrets import without_secrets
 from supervisor.daemon.attempt_watch import AttemptWatch, Clock, Followed
 from supervisor.daemon.begin import begin
 from supervisor.daemon.seeker import Seeker
 from supervisor.daemon.sweep import clear_snapshots
 from supervisor.daemon.treated import Visible, treated
-from supervisor.runner import evidence
+from supervisor.runner import evidence, outside
 from supervisor.runner.attempt import agent_path, compose_env, prepare, read_shim
 from supervisor.runner.launcher import LAUNCH_LIMIT_S, Launcher, LaunchError
 from supervisor.runner.watch import ExitWatch
@@ -38,6 +40,7 @@ STOP_AGAIN_S = 1.0
 KILL_AGAIN_S = 2.0
 KILL_ROUNDS_BY_SHIM = 2
 RESTING_KILL_S = 30.0
+RESORT_CHARACTERS = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +91,8 @@ class DoingHands:
                 begin("stop", job.name, lambda: self._stop(decision, facts, incident))
             case de.Kill():
                 begin("kill", job.name, lambda: self._kill(decision))
+            case de.LastResort():
+                begin("last resort", job.name, lambda: self._resort(decision))
             case de.Retry() | de.GiveUp() if _ended_without_evidence(decision, job):
                 facts = self._means.evidence(job, history)
                 begin("evidence", job.name, lambda: self._take_evidence(decision, facts, f"{job.name}-{job.number}"))
@@ -107,6 +112,7 @@ class DoingHands:
     def adopt(self, job: str, attempt: int, followed: Followed) -> bool:
         """Take up an attempt whose shim left word in this boot; return False where none did."""
         note = read_shim(followed.folder)
+        followed.other_boot = note is not None and note.boot_id != self._means.boot_id
         self._means.attempts.follow(followed)
         if note is None or note.boot_id != self._means.boot_id:
             return False
@@ -205,6 +211,24 @@ class DoingHands:
                 launcher.kill_all(decision.job, folder)
             rounds += 1
             time.sleep(KILL_AGAIN_S if rounds < 10 else RESTING_KILL_S)
+
+    def _resort(self, decision: de.LastResort) -> None:
+        """Run the command of a last resort within its time, and tell what came of it."""
+        limit_s = self._means.settings(decision.job).last_resorts.limit_s
+        printed, problem = outside.run(decision.command, limit_s)
+        last = (printed.strip().splitlines() or [""])[-1][:RESORT_CHARACTERS]
+        fields = {"job": decision.job, "command": shlex.join(decision.command), "problem": problem, "said": last}
+        log.warning("resort.ended", extra={"fields": fields})
+        self._put(
+            ev.ResortEnded(
+                at=self._clock.now(),
+                job=decision.job,
+                attempt=decision.attempt,
+                kind=decision.kind,
+                done=problem is None,
+                said=without_secrets(problem or last),
+            )
+        )
 
 
 def _ended_without_evidence(decision: de.Retry | de.GiveUp, job: Job) -> bool:

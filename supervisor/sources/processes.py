@@ -5,7 +5,8 @@ from __future__ import annotations
 import psutil
 
 from supervisor.core.moments import Moment
-from supervisor.core.readings import ProcessReading, ProcessUse
+from supervisor.core.readings import KernelWait, ProcessReading, ProcessUse
+from supervisor.sources.kernel_waits import waits_of
 
 LARGEST_KEPT = 8
 
@@ -30,6 +31,7 @@ class TreeWatch:
         """
         rss_bytes, count, waiting = 0, 0, []
         alive: list[int] = []
+        waits: list[KernelWait] = []
         used_s: dict[tuple[int, float], float] = {}
         uses: list[ProcessUse] = []
         for process in _tree(self._pid):
@@ -43,6 +45,8 @@ class TreeWatch:
                     key = process.pid, process.create_time()
             except psutil.Error:
                 continue
+            if status in (psutil.STATUS_DISK_SLEEP, psutil.STATUS_ZOMBIE):
+                waits += waits_of(process.pid, name)
             if status not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
                 alive.append(process.pid)
             count, rss_bytes, used_s[key] = count + 1, rss_bytes + own_bytes, times.user + times.system
@@ -58,6 +62,7 @@ class TreeWatch:
             uninterruptible_pids=tuple(waiting),
             largest=tuple(sorted(uses, key=lambda one: -(one.cpu_percent or 0.0))[:LARGEST_KEPT]),
             pids=tuple(alive) if count else None,
+            waits=tuple(waits),
         )
 
     def _cpu_percent(self, used_s: dict[tuple[int, float], float], now: Moment) -> float | None:

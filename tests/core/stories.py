@@ -26,6 +26,7 @@ from supervisor.core.readings import (
     GpuReading,
     HostReading,
     KernelFinding,
+    KernelWait,
     OutputFinding,
     ProcessReading,
     Stage,
@@ -178,13 +179,19 @@ class Story:
         return self
 
     def tree(
-        self, seconds: float = 0.0, *, cpu: float | None = None, stuck: tuple[int, ...] = (), every_s: float = 1.0
+        self,
+        seconds: float = 0.0,
+        *,
+        cpu: float | None = None,
+        stuck: tuple[int, ...] = (),
+        every_s: float = 1.0,
+        waits: tuple[KernelWait, ...] = (),
     ) -> Self:
         """The job's processes are read for `seconds`; those that are `stuck` wait in the kernel."""
         for count in range(round(seconds / every_s) + 1):
             if count:
                 self.now = self.now.plus(every_s)
-            reading = ProcessReading(at=self.now, processes=3, cpu_percent=cpu, uninterruptible_pids=stuck)
+            reading = ProcessReading(at=self.now, processes=3, cpu_percent=cpu, uninterruptible_pids=stuck, waits=waits)
             self.put(ev.ProcessesRead(at=self.now, job=JOB, attempt=self.attempt, reading=reading))
         return self
 

@@ -11,7 +11,7 @@ from supervisor.core.checkpoints import Verdict
 from supervisor.core.decide import decide, judge, worst
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.job import LAUNCH, UNKILLABLE, Job, Limits, Phase
-from supervisor.core.readings import FaultClass, Stage
+from supervisor.core.readings import FaultClass, KernelWait, Stage
 from supervisor.core.rules.crash import Crash
 from supervisor.core.rules.non_finite_loss import NonFiniteLoss
 from supervisor.core.rules.stall import Stall
@@ -388,6 +388,21 @@ def test_a_process_that_sigkill_does_not_end_is_told_once_and_nothing_is_launche
     assert told.told() == []
     assert told.exits(signal=9).told() == ["Retry"]
     assert not told.job.unkillable
+
+
+def test_who_waits_where_in_the_kernel_is_named_once_sigkill_did_not_help() -> None:
+    driver = KernelWait(
+        pid=4242, name="python", thread=4250, channel="kfd_wait_on_events", stack=("schedule", "kfd_ioctl")
+    )
+    told = life().training().tree(waits=(replace(driver, channel="io_schedule"),)).silence(60).silence(40)
+    assert told.job.attempt is not None
+    assert told.job.attempt.waits == ()
+    warn = told.tree(2, waits=(driver,)).silence(10).last
+    assert isinstance(warn, de.Warn)
+    assert (
+        "process 4242 (python), thread 4250, waits in kfd_wait_on_events (called by schedule, kfd_ioctl)"
+    ) in warn.flag.message
+    assert told.job.reason == warn.flag.message
 
 
 def test_flags_that_come_up_while_stopping_change_no_order() -> None:

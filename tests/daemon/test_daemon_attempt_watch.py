@@ -80,6 +80,18 @@ def test_an_attempt_without_a_last_word_is_lost(watch: AttemptWatch, events: lis
     until(told(events, ev.HostLost), "the loss")
 
 
+def test_an_attempt_of_an_earlier_boot_went_down_with_the_machine(
+    watch: AttemptWatch, events: list[ev.Event], tmp_path: Path
+) -> None:
+    one = followed(tmp_path)
+    one.other_boot = True
+    watch.follow(one)
+    watch.gone("one", 1)
+    until(told(events, ev.HostLost), "the loss")
+    (lost,) = [event for event in events if isinstance(event, ev.HostLost)]
+    assert lost.reason.startswith("the machine went down while it ran")
+
+
 def test_an_attempt_is_not_over_while_what_its_dead_shim_left_still_runs(
     watch: AttemptWatch, events: list[ev.Event], leftovers: Leftovers, tmp_path: Path
 ) -> None:

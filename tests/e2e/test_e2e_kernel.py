@@ -38,6 +38,21 @@ def test_a_gpu_fault_stops_the_training_with_evidence_and_it_is_resumed(home: Ho
     assert [one["rule"] for one in home.incidents("one")] == ["gpu_fault"], "how it came out is no second incident"
 
 
+def test_a_card_that_is_lost_is_reset_by_its_owners_command_before_the_training_goes_on(home: House) -> None:
+    done = home.folder / "reset"
+    command = f'["sh", "-c", "echo {{card}} >> {done}; echo reset of {{card}}"]'
+    last_resorts = f"last_resorts = {{ reset_card = true, reset_command = {command} }}\n{GPUS}"
+    home.write(KERNEL + home.by_hand("one", table=last_resorts))
+    home.start()
+    home.step("one", 30)
+    tell(CARD, "GPU reset(2) failed")
+    incident = home.resumed("one")
+    assert (incident["cause"], incident["remedy"]) == ("card_lost", "reset_card")
+    assert done.read_text().split() == [CARD]
+    (body,) = home.query("SELECT body FROM events WHERE kind = 'resort_ended'")[0]
+    assert f"reset of {CARD}" in body
+
+
 def test_a_fault_of_another_card_is_no_concern_of_this_job(home: House) -> None:
     """The second job shows that the record was read."""
     other = home.by_hand("other", table=GPUS.replace(CARD, OTHER))

@@ -48,7 +48,7 @@ class Hang:
             rule=self.name,
             severity=Severity.acting(act=self.act if sure else False),
             at=history.now,
-            message=f"process {min(pids)} waits in the kernel (state D) for {lasted_s(run):.0f} s, "
+            message=f"{_named(run[-1], min(pids))} for {lasted_s(run):.0f} s, "
             f"and no step for {quiet_s:.0f} s in stage {stage}",
             diagnosis=diagnosis_of(history),
         )
@@ -60,6 +60,14 @@ class Hang:
             return Watched(rule=self.name, what=what, unit="s", not_watched="no reading of its processes")
         run, _ = _stuck(history.processes, history.quiet_since() or history.launched_at, history.now)
         return Watched(rule=self.name, what=what, unit="s", now=lasted_s(run), limit=self.hold_s)
+
+
+def _named(reading: ProcessReading, pid: int) -> str:
+    """Return who waits, and where as far as the kernel tells."""
+    wait = next((one for one in reading.waits if one.pid == pid), None)
+    name = "" if wait is None else f" ({wait.name})"
+    channel = "" if wait is None or wait.channel is None else f", {wait.channel}"
+    return f"process {pid}{name} waits in the kernel (state D{channel})"
 
 
 def _stuck(

@@ -1,0 +1,61 @@
+"""What of the machine the core is told, from a simulated card's sysfs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "rigs"))
+
+from amdgpu_tree import AmdgpuTree
+from clocks_by_hand import START
+
+from supervisor.config.settings import JobSettings, Settings
+from supervisor.core import events as ev
+from supervisor.core.job import Job, Phase
+from supervisor.daemon.cards import CardsAnswering
+from supervisor.daemon.ground import Grounds
+from supervisor.daemon.loop import Dossier
+from supervisor.daemon.view import Newest
+from supervisor.sources.amdgpu_sysfs import AmdgpuSysfs
+
+CARD = "0000:0a:00.0"
+
+
+class Machine:
+    """One simulated card, and jobs as the daemon holds them."""
+
+    def __init__(self, folder: Path, **phases: Phase) -> None:
+        self.tree = AmdgpuTree.build(folder)
+        self.now = START
+        self.newest = Newest()
+        self.dossiers = {
+            name: Dossier(job=Job(name=name, since=START, phase=phase), rules=()) for name, phase in phases.items()
+        }
+        settings = Settings(jobs={name: JobSettings(command=["true"]) for name in phases})
+        self.grounds = Grounds(lambda: settings, self.dossiers, CardsAnswering(lambda: 1.0), tuple, self.newest)
+
+    def read(self) -> None:
+        readings = AmdgpuSysfs(self.tree.sys_root).read(self.now)
+        self.newest.take(ev.GpusRead(at=self.now, readings=readings))
+
+    def memory(self, job: str) -> dict[str, int]:
+        return {one.gpu: one.used_bytes for one in self.grounds.of(self.dossiers[job], self.now).memory}
+
+
+def test_what_a_dead_process_holds_is_known_as_long_as_the_card_is_read(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "tree", one=Phase.BACKOFF)
+    assert machine.memory("one") == {}
+    machine.tree.set("mem_info_vram_used", 3_900_000_000)
+    machine.read()
+    assert machine.memory("one") == {CARD: 3_900_000_000}
+    machine.now = machine.now.plus(11)
+    assert machine.memory("one") == {}
+
+
+def test_a_card_that_another_job_may_be_on_tells_nothing(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "tree", one=Phase.BACKOFF, two=Phase.RUNNING)
+    machine.read()
+    assert machine.memory("one") == {}
+    machine.dossiers["two"].gpus_used = ("0000:0b:00.0",)
+    assert set(machine.memory("one")) == {CARD}

@@ -1,0 +1,60 @@
+"""Who waits in the kernel and where, with a process that does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from supervisor.core.moments import Moment
+from supervisor.sources.kernel_waits import waits_of
+from supervisor.sources.processes import read_tree
+
+VFORK = """
+import ctypes, os
+# The parent of a vfork waits in state D until its child ends or becomes another program.
+if ctypes.CDLL(None).vfork() == 0:
+    os.read(0, 1)
+    os._exit(0)
+"""
+
+
+def test_a_process_in_state_d_is_named_with_its_wait_channel() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", VFORK], stdin=subprocess.PIPE)
+    assert parent.stdin is not None
+    try:
+        end = time.perf_counter() + 20
+        while not (waits := waits_of(parent.pid, "python")):
+            assert time.perf_counter() < end
+            assert parent.poll() is None
+        reading = read_tree(parent.pid, Moment(0.0, 0.0))
+        assert parent.pid in reading.uninterruptible_pids
+        assert [one.pid for one in reading.waits][:1] == [parent.pid]
+        assert (waits[0].pid, waits[0].thread) == (parent.pid, parent.pid)
+        channel = (Path("/proc") / str(parent.pid) / "wchan").read_text()
+        assert waits[0].channel == (channel if channel != "0" else None)
+        assert waits[0].words.startswith(f"process {parent.pid} (python) waits in ")
+    finally:
+        parent.stdin.close()
+        parent.wait(20)
+
+
+def test_a_process_that_is_gone_waits_for_nothing() -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    assert waits_of(gone.pid, "true") == ()
+
+
+def test_the_thread_of_a_dead_process_that_is_left_in_the_kernel_is_found(tmp_path: Path) -> None:
+    """The main thread is a zombie by then; names may hold brackets, and stacks are written by the kernel."""
+    for thread, stat in ((7, "7 (a) D (b) Z 1 7"), (9, "9 (pt_main) D 1 7")):
+        folder = tmp_path / "7" / "task" / str(thread)
+        folder.mkdir(parents=True)
+        (folder / "stat").write_text(stat)
+        (folder / "wchan").write_text("0" if thread == 7 else "amdgpu_fence_wait")
+        (folder / "stack").write_text("[<0>] dma_fence_default_wait+0x1e/0x2a0\n[<0>] amdgpu_cs_ioctl+0x1/0x2\n")
+    (wait,) = waits_of(7, "python", tmp_path)
+    assert wait.words == (
+        "process 7 (python), thread 9, waits in amdgpu_fence_wait (called by dma_fence_default_wait, amdgpu_cs_ioctl)"
+    )
