@@ -23,11 +23,13 @@ def batch_ends(trainer):
     global made
     made += 1
     time.sleep(pace_s)
+def batch_starts(trainer):
     if made == hangs_at and not scar.exists():
         scar.touch()
         time.sleep(3600)
 model = YOLO("yolov8n.yaml")
 model.add_callback("on_train_batch_end", batch_ends)
+model.add_callback("on_train_batch_start", batch_starts)
 model.train(**json.loads(sys.argv[1]))
 """
 
