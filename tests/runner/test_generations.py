@@ -258,4 +258,5 @@ def test_a_full_disk_takes_nothing_and_leaves_nothing(small_disk: Path, tmp_path
     assert shelf.all() == (first,)
     assert shutil.disk_usage(small_disk).free > 0.9 * (1 << 20)
     shelf.drop(first)
-    assert shelf.all() == (shelf.take(wanted(tmp_path / "last.pt")),)
+    taken = shelf.take(wanted(tmp_path / "last.pt"))
+    assert shelf.all() == (taken,)
