@@ -119,7 +119,7 @@ def test_a_card_is_free_that_answers_and_that_no_job_has() -> None:
     ended = Job(name="one", since=START, phase=Phase.RUNNING, attempt=Attempt(number=1, launched_at=START, exit=status))
     dossiers = {"one": Dossier(job=ended, rules=())}
     both = {"one": settings(), "two": settings()}
-    grounds = Grounds(lambda: Settings(jobs=both), dossiers, cards, tuple)
+    grounds = Grounds(lambda: Settings(jobs=both), dossiers, cards, tuple, Newest())
     found = grounds.of(dossiers["one"], START)
     assert (found.free_cards, found.cpu_profile) == ((TWO,), True), "a job that names no card has the first"
     running = Job(name="two", since=START, phase=Phase.RUNNING, attempt=Attempt(number=1, launched_at=START))
