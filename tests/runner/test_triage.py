@@ -21,28 +21,24 @@ DRAW = HERE.parent / "agent" / "draw_images.py"
 PER_EPOCH = 4
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory, train_python: Path) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    subprocess.run([train_python, DRAW, folder, "8", "64"], check=True)
-    return folder / "data.yaml"
-
-
 class Night:
     """One attempt's folder, as a daemon leaves it, and its triage."""
 
-    def __init__(self, python: Path, data: Path, folder: Path) -> None:
-        self.python, self.data, self.folder = python, data, folder
+    def __init__(self, python: Path, folder: Path) -> None:
+        self.python, self.folder = python, folder
+        self.data = folder / "data" / "data.yaml"
+        subprocess.run([python, DRAW, self.data.parent, "8", "64"], check=True)
         self.attempt = folder / "1"
         self.attempt.mkdir()
 
     def command(self, wound: str) -> list[str]:
         return [str(self.python), str(HERE / "train_with_nan.py"), str(self.data), str(self.folder / "runs"), wound]
 
-    def train(self) -> Path:
-        """Train soundly to the end, and return what was saved."""
-        subprocess.run(self.command("once"), check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, cwd=self.folder)
-        return self.folder / "runs" / "run" / "weights" / "last.pt"
+    def saved(self) -> Path:
+        """Train soundly to the end, and return what was saved after the first epoch."""
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        subprocess.run(self.command("once"), check=True, cwd=self.folder, env=env, timeout=120, capture_output=True)
+        return self.folder / "runs" / "run" / "weights" / "epoch0.pt"
 
     def triage(self, wound: str, step: int, checkpoint: Path | None = None) -> tuple[Finding, tuple[Replay, ...]]:
         env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(agent_path())}
@@ -55,8 +51,14 @@ class Night:
 
 
 @pytest.fixture
-def night(train_python: Path, data: Path, tmp_path: Path) -> Night:
-    return Night(train_python, data, tmp_path)
+def night(train_python: Path, tmp_path: Path) -> Night:
+    return Night(train_python, tmp_path)
+
+
+@pytest.fixture
+def one_night(current_python: Path, tmp_path: Path) -> Night:
+    """In one of the environments alone: what is tested does not depend on it."""
+    return Night(current_python, tmp_path)
 
 
 def test_one_poisoned_image_is_named(night: Night) -> None:
@@ -70,8 +72,8 @@ def test_one_poisoned_image_is_named(night: Night) -> None:
     assert report["finding"]["verdict"] == "data"
 
 
-def test_a_layer_that_overflows_is_numerics_whatever_the_batch(night: Night) -> None:
-    finding, replays = night.triage("layer:1", PER_EPOCH + 1)
+def test_a_layer_that_overflows_is_numerics_whatever_the_batch(one_night: Night) -> None:
+    finding, replays = one_night.triage("layer:1", PER_EPOCH + 1)
     assert finding.verdict == "numerics", (finding.words, replays)
     assert "model.1.conv (Conv2d" in finding.words
     assert [(one.name, one.seen, one.step) for one in replays] == [
@@ -80,11 +82,16 @@ def test_a_layer_that_overflows_is_numerics_whatever_the_batch(night: Night) -> 
     ]
 
 
-def test_what_does_not_come_back_was_the_hardware(night: Night) -> None:
-    finding, _ = night.triage("once", 2)
+def test_what_does_not_come_back_from_the_state_before_it_was_the_hardware(one_night: Night) -> None:
+    saved = one_night.saved()
+    before = [(one.stat().st_mtime_ns, one.name) for one in (one_night.folder / "runs").rglob("*")]
+    finding, _ = one_night.triage("once", PER_EPOCH + 2, saved)
     assert finding.verdict == "hardware", finding.words
+    said = json.loads((one_night.folder / "triage" / "device" / "triage.json").read_text())
+    assert said["first_step"] == PER_EPOCH + 1, "it began where the state was saved"
+    assert before == [(one.stat().st_mtime_ns, one.name) for one in (one_night.folder / "runs").rglob("*")]
 
 
-def test_a_command_that_never_gets_to_the_step_says_so(night: Night) -> None:
-    finding, _ = night.triage("image:3.png", 10_000, night.folder / "gone.pt")
+def test_a_command_that_never_gets_to_the_step_says_so(one_night: Night) -> None:
+    finding, _ = one_night.triage("image:3.png", 10_000, one_night.folder / "gone.pt")
     assert finding.verdict == "unknown"

@@ -6,6 +6,7 @@ live on past the step, and what ultralytics writes goes into the triage's own fo
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import sys
@@ -105,6 +106,11 @@ class Replay:
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
+    def process_ends(self) -> None:
+        """Tell what a training came to whose last step was the bad one."""
+        if self._made is not None and self._made >= self.bad_step:
+            self.end(seen=False)
+
     def end(self, *, seen: bool, loss: Optional[str] = None) -> None:
         """Write the report and end the process at once: nothing of the training shall be saved."""
         torch = self._torch
@@ -154,6 +160,7 @@ def install(torch: Any) -> None:
 
     torch.Tensor.backward = looked_at
     _watch_steps(replay)
+    atexit.register(fenced(replay.process_ends))
 
 
 def install_trainer(module: ModuleType) -> None:
