@@ -14,7 +14,6 @@ from supervisor.cli.words import clock_time, size, span
 from supervisor.control.client import quoted
 from supervisor.core.harmless import one_line
 
-
 TRIAGE_LINES = 40
 
 
