@@ -51,24 +51,25 @@ class Night:
 
 
 @pytest.fixture
-def night(train_python: Path, tmp_path: Path) -> Night:
-    return Night(train_python, tmp_path)
+def owners_night(owner_python: Path, tmp_path: Path) -> Night:
+    """With torch 1.13; the end-to-end test has the current one."""
+    return Night(owner_python, tmp_path)
 
 
 @pytest.fixture
 def one_night(current_python: Path, tmp_path: Path) -> Night:
-    """In one of the environments alone: what is tested does not depend on it."""
+    """In one environment alone: what is tested does not depend on it."""
     return Night(current_python, tmp_path)
 
 
-def test_one_poisoned_image_is_named(night: Night) -> None:
-    finding, replays = night.triage("image:3.png", PER_EPOCH)
+def test_one_poisoned_image_is_named(owners_night: Night) -> None:
+    finding, replays = owners_night.triage("image:3.png", PER_EPOCH)
     assert finding.verdict == "data", finding.words
     assert [Path(one).name for one in finding.files] == ["3.png"]
     assert "img is not finite" in finding.words
     assert [one.name for one in replays] == ["device"], "a batch that is wrong by itself needs no other replay"
-    assert not (night.folder / "runs").exists(), "nothing is written where the training writes"
-    report = json.loads((night.folder / "triage" / "report.json").read_text())
+    assert not (owners_night.folder / "runs").exists(), "nothing is written where the training writes"
+    report = json.loads((owners_night.folder / "triage" / "report.json").read_text())
     assert report["finding"]["verdict"] == "data"
 
 
