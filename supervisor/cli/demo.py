@@ -46,7 +46,10 @@ def command(train_python: Path | None, folder: Path | None) -> None:
 
 def _history(config: Path) -> None:
     click.echo("\nThe night, as the owner reads it at breakfast (supervisorctl history):\n")
-    subprocess.run([sys.executable, "-m", "supervisor.cli.main", "--config", str(config), "history"], check=True)
+    ask = [sys.executable, "-m", "supervisor.cli.main", "--config", str(config)]
+    subprocess.run([*ask, "history"], check=True)
+    click.echo("\nAnd what it cost (supervisorctl account night):\n")
+    subprocess.run([*ask, "account", "night"], check=True)
 
 
 def _check(python: Path) -> None:

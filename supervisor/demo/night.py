@@ -42,6 +42,7 @@ enabled = false
 command = {command}
 cwd = {folder}
 conv2d = "unfold"
+snapshot_every_s = 2
 grace_s = 3
 save_s = 5
 

@@ -365,7 +365,10 @@ def test_a_file_that_nobody_told_of_is_taken_once_it_is_settled(place: Place) ->
     until(lambda: 3 in place.kept(), "it to be taken")
 
 
-def test_a_condemned_generation_stays_condemned_whatever_lies_on_the_shelf(place: Place) -> None:
+def test_a_condemned_generation_stays_condemned_whatever_lies_on_the_shelf(make: Callable[..., Place]) -> None:
+    place = make()
+    place.job = replace(place.job, phase=Phase.BACKOFF)  # as in every search: nothing is let go
+    place.start()
     for step in (10, 20):
         place.save("last.st", step)
         until(lambda step=step: step in place.kept(), f"step {step} to be taken")  # type: ignore[misc]  # bound here

@@ -36,7 +36,8 @@ def save(step, spoil=None):
     part.write_bytes(content)
     part.rename(path)
     rocm_agent.checkpoint_saved(str(path), epoch=None, step=step)
-    for old in sorted(asked.folder.glob("state-*.safetensors"))[:-KEPT]:
+    # By time: a training begun anew has lower steps than what lies there, and must not clear away its own saves.
+    for old in sorted(asked.folder.glob("state-*.safetensors"), key=lambda one: one.stat().st_mtime_ns)[:-KEPT]:
         old.unlink()
 
 

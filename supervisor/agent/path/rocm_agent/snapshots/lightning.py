@@ -45,9 +45,14 @@ def install(module: ModuleType) -> None:
 
 @fenced
 def _follow(trainer: Any, package: str) -> Optional[Snapshots]:
-    """Return the snapshots of a trainer, with a callback of it telling them of its steps."""
+    """Return the snapshots of a trainer, with a callback of it telling them of its steps; None where it is to spread.
+
+    What spreads a training over processes may pickle the trainer, and what is put on it here cannot be.
+    """
     import torch
 
+    if getattr(trainer.strategy, "launcher", None) is not None:
+        return None
     found = vars(trainer).get("_rocm_snapshots")
     if found is not None:
         return found

@@ -16,7 +16,6 @@ from itertools import islice
 from types import ModuleType
 from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
-from rocm_agent import events
 from rocm_agent.fence import failed, fenced
 
 from . import randomness
@@ -200,7 +199,8 @@ class Snapshots:
             loader.generator.set_state(self._resuming["position"]["begun"]["generators"][0].cpu())
             self._torch.empty(first).random_(generator=loader.generator)
         if first == len(loader):  # nothing is left of it but its validation: the order is drawn nevertheless
-            loader.iterator = loader.iterator or loader._get_iterator()
+            if loader.iterator is None:
+                loader.iterator = loader._get_iterator()
             if not loader.num_workers:
                 list(self._positioned)
 
@@ -244,13 +244,12 @@ def install(module: ModuleType) -> None:
 def begin(trainer: Any, batches_made: Callable[[], int]) -> Optional[Snapshots]:
     """Return the snapshots of a training that is set up; None where its state is not all in its tensors."""
     global _snapshots
-    import torch
-
     _snapshots = None
-    if getattr(trainer.args, "quantize", None) == 8:
-        events.write("hook_failed", where="snapshots", error="a model trained for quantization cannot be saved")
-        return None
     try:
+        import torch
+
+        if getattr(trainer.args, "quantize", None) == 8:
+            raise NotImplementedError("a model trained for quantization cannot be saved")
         _snapshots = Snapshots(torch, trainer, batches_made)
     except Exception as error:
         failed("snapshots.ultralytics", error)
@@ -268,12 +267,13 @@ def _skeleton(trainer: Any) -> Any:
     """Return the average's module on the CPU, to be filled and written."""
     ema = trainer.ema.ema
     criterion = getattr(ema, "criterion", None)
+    if criterion is None:
+        return deepcopy(ema).cpu()
     try:
         ema.criterion = None  # it belongs to the training and holds what is on the device
-        skeleton = deepcopy(ema)
+        return deepcopy(ema).cpu()
     finally:
         ema.criterion = criterion
-    return skeleton.cpu()
 
 
 class _Shifted:
