@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "history": ("supervisor.cli.history", "What went wrong, what was done about it, and what it cost."),
     "show": ("supervisor.cli.show", "One incident with its story and evidence."),
     "evidence": ("supervisor.cli.evidence", "The evidence of an incident, or all of it in one file."),
+    "triage": ("supervisor.cli.triage", "Was it the data, the numerics or the hardware? Replays the bad step."),
     "start": ("supervisor.cli.start", "Start a job, from its newest proven checkpoint."),
     "stop": ("supervisor.cli.stop", "Save and end a job; it stays stopped."),
     "restart": ("supervisor.cli.restart", "Save and end a job, then start it from there."),

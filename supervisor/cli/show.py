@@ -14,6 +14,8 @@ from supervisor.cli.words import clock_time, size, span
 from supervisor.control.client import quoted
 from supervisor.core.harmless import one_line
 
+TRIAGE_LINES = 40
+
 
 @click.command("show")
 @click.argument("incident")
@@ -63,11 +65,21 @@ def _evidence(folder: str | None, pen: Pen) -> list[str]:
     if folder is None:
         return ["", "no evidence was taken"]
     text = ["", pen.paint(f"evidence in {one_line(folder)}", "bold")]
+    text += _triage(Path(folder))
     try:
         files = sorted(one for one in Path(folder).rglob("*") if one.is_file())
         return text + [f"  {size(one.stat().st_size):>8}  {one_line(str(one.relative_to(folder)))}" for one in files]
     except OSError as error:
         return [*text, f"  {error.strerror}"]
+
+
+def _triage(folder: Path) -> list[str]:
+    """Return what `supervisorctl triage` found, where it was asked."""
+    try:
+        words = (folder / "triage" / "report.txt").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return ["", "triage:", *(f"  {one_line(one)}" for one in words.splitlines()[:TRIAGE_LINES]), ""]
 
 
 def _left(app: App, incident: str) -> dict[str, Any]:

@@ -88,6 +88,8 @@ ENV_SNAPSHOTS = "ROCM_SUPERVISOR_SNAPSHOTS"
 """The folder that snapshots are written into."""
 ENV_SNAPSHOT_EVERY = "ROCM_SUPERVISOR_SNAPSHOT_EVERY_S"
 """Seconds between two snapshots, "0" for none but those asked for, "auto" for an interval found by the agent."""
+ENV_TRIAGE = "ROCM_SUPERVISOR_TRIAGE"
+"""Only in a triage: JSON with `step` (the bad one), `report` (the file to write) and `other_batch`."""
 ENV_MEAN_FAULT = "ROCM_SUPERVISOR_MEAN_FAULT_S"
 """Seconds of training between two faults of the job, from which "auto" is reckoned."""
 

@@ -28,17 +28,18 @@ class CardsAnswering:
         """Take in an event."""
         for one in filter(_answers, event.readings if isinstance(event, ev.GpusRead) else ()):
             since, last = self._heard.get(one.gpu, (one.at, one.at))
-            self._heard[one.gpu] = (one.at if one.at.seconds_since(last) > self._gap_s() else since, one.at)
+            self._heard[one.gpu] = (one.at if one.at.seconds_since(last) > self.gap_s() else since, one.at)
 
     def answering_s(self, now: Moment) -> tuple[tuple[str, float], ...]:
         """Return for how long each card that answers has done so, in the order of addresses."""
         return tuple(
             (gpu, now.seconds_since(since))
             for gpu, (since, last) in sorted(self._heard.items())
-            if now.seconds_since(last) <= self._gap_s()
+            if now.seconds_since(last) <= self.gap_s()
         )
 
-    def _gap_s(self) -> float:
+    def gap_s(self) -> float:
+        """Return for how long a card may be silent before it counts as one that does not answer."""
         return max(GAP_S, GAP_READINGS * self._interval_s())
 
 

@@ -10,7 +10,7 @@ from supervisor.core.freed import CardMemory
 from supervisor.core.job import ALIVE, ENDED, Phase
 from supervisor.core.moments import Moment
 from supervisor.core.resorts import Resort
-from supervisor.daemon.cards import GAP_S, CardsAnswering
+from supervisor.daemon.cards import CardsAnswering
 from supervisor.daemon.loop import Dossier
 from supervisor.daemon.resorts import resorts_of
 from supervisor.daemon.view import Newest
@@ -73,7 +73,7 @@ class Grounds:
             CardMemory(gpu=gpu, used_bytes=used)
             for gpu, one in sorted(self._newest.gpus.items())
             if (used := one.memory_used_bytes) is not None
-            and now.seconds_since(one.at) <= GAP_S
+            and now.seconds_since(one.at) <= self._answering.gap_s()
             and gpu not in taken
             and (not mine or gpu in mine)
         )

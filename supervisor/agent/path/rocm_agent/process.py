@@ -9,7 +9,7 @@ import sys
 
 from . import claim, events, exceptions, finder, remedies, stacks
 from .fence import fenced
-from .layout import ENV_CONV2D, ENV_CONV2D_SCOPE
+from .layout import ENV_CONV2D, ENV_CONV2D_SCOPE, ENV_TRIAGE
 
 TYPE_CHECKING = False  # typing costs milliseconds at every interpreter's start
 if TYPE_CHECKING:
@@ -71,6 +71,10 @@ def _torch_imported(torch: ModuleType) -> None:
     from . import torch_hook
 
     fenced(torch_hook.install)(torch)
+    if os.environ.get(ENV_TRIAGE):
+        from . import triage
+
+        fenced(triage.install)(torch)
     algorithm = os.environ.get(ENV_CONV2D, "")
     if algorithm not in {"", "off"}:
         from . import conv2d
@@ -104,6 +108,10 @@ def _trainer_imported(module: ModuleType) -> None:
     ultralytics_hook.install(module)
     ultralytics_resume.install(module)
     ultralytics_remedies.install(module)
+    if os.environ.get(ENV_TRIAGE):
+        from . import triage
+
+        triage.install_trainer(module)
 
 
 def _validator_imported(module: ModuleType) -> None:

@@ -1,0 +1,259 @@
+"""Replays a training up to a step that went wrong, looks for what is not finite on the way, tells it and ends.
+
+The training itself resumes and computes, with all that belongs to it; this only looks. It never lets the process
+live on past the step, and what ultralytics writes goes into the triage's own folder.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+from functools import wraps
+from types import ModuleType
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+from .fence import fenced
+from .layout import ENV_TRIAGE
+
+WATCHED_STEPS = 2
+"""So many steps before the bad one on, every module's output is looked at; before that only the loss."""
+PAST_STEPS = 1
+"""So many steps beyond the bad one are made before it counts as not come back: counts of a resume differ by one."""
+FILES_KEPT = 256
+
+_replay: Optional["Replay"] = None
+
+
+class Replay:
+    """What was asked for, and what was seen so far."""
+
+    def __init__(self, torch: Any, asked: Dict[str, Any]) -> None:
+        self._torch = torch
+        self._asked = asked
+        self.bad_step = int(asked["step"])
+        self._other_batch = bool(asked.get("other_batch"))
+        self._made: Optional[int] = None
+        """The step that was made last; None before the first is known."""
+        self._first: Optional[int] = None
+        self._top: Any = None
+        self._names: Dict[int, str] = {}
+        self._where: Optional[Dict[str, Any]] = None
+        self._batch: Dict[str, Any] = {}
+        self._device: Optional[str] = None
+        self._half = False
+        self._kept: Any = None
+        self._given_other = False
+
+    # --- the way there ------------------------------------------------------------------------------------------------
+
+    def recorded(self, step: int) -> None:
+        """Note that a step is over; end once the bad one is well past."""
+        self._made = step
+        self._first = step if self._first is None else self._first
+        self._top = None
+        if step >= self.bad_step + PAST_STEPS:
+            self.end(seen=False)
+
+    @property
+    def _near(self) -> bool:
+        # Before the first step nobody knows the number of the one under way: then it is looked at.
+        return self._made is None or self._made + 1 >= self.bad_step - WATCHED_STEPS
+
+    # --- modules ------------------------------------------------------------------------------------------------------
+
+    def entered(self, module: Any, args: Tuple[Any, ...]) -> Optional[Tuple[Any, ...]]:
+        """Look at the batch that the outermost module is given; return another in its place where that is asked for."""
+        if self._top is not None or not module.training or not args:
+            return None
+        self._top = module
+        self._where = None
+        if self._other_batch and self._made is not None and self._made + 1 == self.bad_step and self._kept is not None:
+            self._given_other = True
+            args = self._kept
+        elif self._other_batch:
+            self._kept = _copied(args)
+        if self._near:
+            self._names = {id(one): name for name, one in module.named_modules()}
+            self._batch = _batch_of(self._torch, args)
+        return args if self._given_other else None
+
+    def left(self, module: Any, args: Any, output: Any) -> None:
+        """Look at what a module returns: the first that made something not finite of finite things is the place."""
+        if module is self._top:
+            self._top = None
+        if not module.training or self._where is not None or not self._near:
+            return
+        tensors = list(_tensors(self._torch, output))
+        self._half = self._half or any(one.dtype in (self._torch.float16, self._torch.bfloat16) for one in tensors)
+        bad = [one for one in tensors if not _finite(self._torch, one)]
+        if bad:
+            self._where = {
+                "module": self._names.get(id(module), ""),
+                "kind": type(module).__name__,
+                "dtype": str(bad[0].dtype),
+                "inputs_finite": all(_finite(self._torch, one) for one in _tensors(self._torch, args)),
+                "weights_finite": all(_finite(self._torch, one) for one in module.parameters()),
+            }
+
+    def backward(self, loss: Any) -> None:
+        """Look at the loss; one that is not finite ends the replay."""
+        self._device = str(loss.device)
+        if loss.numel() == 1 and not _finite(self._torch, loss):
+            self.end(seen=True, loss=str(float(loss.detach())))
+        self._top = None
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def process_ends(self) -> None:
+        """Tell what a training came to whose last step was the bad one."""
+        if self._made is not None and self._made >= self.bad_step:
+            self.end(seen=False)
+
+    def end(self, *, seen: bool, loss: Optional[str] = None) -> None:
+        """Write the report and end the process at once: nothing of the training shall be saved."""
+        torch = self._torch
+        report = {
+            "seen": seen,
+            "step": None if self._made is None else self._made + (1 if seen else 0),
+            "first_step": self._first,
+            "loss": loss,
+            "where": self._where if seen else None,
+            "batch": self._batch if seen else {},
+            "device": self._device,
+            "half": self._half,
+            "other_batch": self._given_other,
+            "torch": str(torch.__version__),
+        }
+        draft = self._asked["report"] + ".tmp"
+        with open(draft, "w", encoding="utf-8") as file:
+            json.dump(report, file)
+        os.replace(draft, self._asked["report"])
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def asked() -> Optional[Dict[str, Any]]:
+    """Return what is to be replayed, None in an ordinary training."""
+    text = os.environ.get(ENV_TRIAGE)
+    return json.loads(text) if text else None
+
+
+def install(torch: Any) -> None:
+    """Look at every module, loss and step from now on, where a triage is asked for."""
+    global _replay
+    wanted = asked()
+    if wanted is None:
+        return
+    _replay = replay = Replay(torch, wanted)
+    modules = torch.nn.modules.module
+    modules.register_module_forward_pre_hook(fenced(replay.entered))
+    modules.register_module_forward_hook(fenced(replay.left))
+    backward = torch.Tensor.backward
+
+    @wraps(backward)
+    def looked_at(self: Any, *args: Any, **kwargs: Any) -> Any:
+        fenced(replay.backward)(self)
+        return backward(self, *args, **kwargs)
+
+    torch.Tensor.backward = looked_at
+    _watch_steps(replay)
+    atexit.register(fenced(replay.process_ends))
+
+
+def install_trainer(module: ModuleType) -> None:
+    """Have what an ultralytics trainer in `module` writes go into the triage's folder."""
+    from pathlib import Path  # noqa: PLC0415 - ultralytics wants one; nothing else here does
+
+    wanted = asked()
+    if wanted is None:
+        return
+    folder = Path(wanted["report"]).parent / "run"
+    module.get_save_dir = lambda *_, **__: folder
+
+
+def _watch_steps(replay: Replay) -> None:
+    from .recorder import Recorder  # noqa: PLC0415 - as the rest of the agent does, where it is needed
+
+    record = Recorder.record
+
+    @wraps(record)
+    def recording(self: Any, step: int, *args: Any, **kwargs: Any) -> None:
+        record(self, step, *args, **kwargs)
+        fenced(replay.recorded)(step)
+
+    Recorder.record = recording
+
+
+# --- looking ----------------------------------------------------------------------------------------------------------
+
+
+def _finite(torch: Any, tensor: Any) -> bool:
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return True
+    return bool(torch.isfinite(tensor.detach()).all())
+
+
+def _tensors(torch: Any, value: Any, depth: int = 0) -> Iterator[Any]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth < 4 and isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _tensors(torch, one, depth + 1)
+    elif depth < 4 and isinstance(value, dict):
+        for one in value.values():
+            yield from _tensors(torch, one, depth + 1)
+
+
+def _copied(args: Tuple[Any, ...]) -> Tuple[Any, ...]:
+    """Return the arguments with dictionaries of their own: a loss may take things out of them."""
+    return tuple(dict(one) if isinstance(one, dict) else one for one in args)
+
+
+def _batch_of(torch: Any, args: Tuple[Any, ...]) -> Dict[str, Any]:
+    """Return what is wrong with a batch by itself, and the files that it is made of where it names them."""
+    batch = args[0] if args and isinstance(args[0], dict) else None
+    if batch is None:
+        bad = [
+            str(number) for number, one in enumerate(args) if not all(_finite(torch, t) for t in _tensors(torch, one))
+        ]
+        return {"not_finite": bad, "out_of_range": [], "files": [], "bad_files": []}
+    files = [str(one) for one in batch.get("im_file") or ()][:FILES_KEPT]
+    bad_names, bad_rows = [], set()
+    for name, value in batch.items():
+        for one in _tensors(torch, value):
+            if not _finite(torch, one):
+                bad_names.append(str(name))
+                bad_rows |= _rows(torch, batch, name, one)
+    out, rows = _out_of_range(torch, batch)
+    bad_files = [files[row] for row in sorted(bad_rows | rows) if row < len(files)]
+    return {"not_finite": bad_names, "out_of_range": out, "files": files, "bad_files": bad_files}
+
+
+def _rows(torch: Any, batch: Dict[str, Any], name: str, tensor: Any) -> Any:
+    """Return which images of the batch a tensor is not finite for."""
+    bad = (~torch.isfinite(tensor.detach())).reshape(len(tensor), -1).any(1).nonzero().flatten().tolist()
+    return _images(batch, bad) if name in ("bboxes", "cls") else set(bad)
+
+
+def _images(batch: Dict[str, Any], labels: List[int]) -> Any:
+    """Return the images that labels belong to, as ultralytics numbers them."""
+    owner = batch.get("batch_idx")
+    return set() if owner is None else {int(owner[one]) for one in labels}
+
+
+def _out_of_range(torch: Any, batch: Dict[str, Any]) -> Tuple[List[str], Any]:
+    """Return the labels of ultralytics that are outside their range: boxes within 0 to 1, classes from 0."""
+    found, rows = [], set()
+    for name, low, high in (("bboxes", 0.0, 1.0), ("cls", 0.0, None)):
+        value = batch.get(name)
+        if not isinstance(value, torch.Tensor) or value.numel() == 0:
+            continue
+        outside = value < low if high is None else (value < low - 1e-3) | (value > high + 1e-3)
+        bad = outside.reshape(len(value), -1).any(1).nonzero().flatten().tolist()
+        if bad:
+            found.append(name)
+            rows |= _images(batch, bad)
+    return found, rows

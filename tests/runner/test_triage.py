@@ -1,0 +1,98 @@
+"""A step that went wrong, replayed by real trainings: the batch, the layer, or nothing at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from supervisor.core import folder as names
+from supervisor.core.triage import Finding, Replay
+from supervisor.runner.attempt import agent_path
+from supervisor.runner.triage import Case, triage
+
+pytestmark = pytest.mark.train
+
+HERE = Path(__file__).resolve().parent
+DRAW = HERE.parent / "agent" / "draw_images.py"
+PER_EPOCH = 4
+
+
+class Night:
+    """One attempt's folder, as a daemon leaves it, and its triage."""
+
+    def __init__(self, python: Path, folder: Path) -> None:
+        self.python, self.folder = python, folder
+        self.data = folder / "data" / "data.yaml"
+        subprocess.run([python, DRAW, self.data.parent, "8", "64"], check=True)
+        self.attempt = folder / "1"
+        self.attempt.mkdir()
+
+    def command(self, wound: str) -> list[str]:
+        return [str(self.python), str(HERE / "train_with_nan.py"), str(self.data), str(self.folder / "runs"), wound]
+
+    def saved(self) -> Path:
+        """Train soundly to the end, and return what was saved after the first epoch."""
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        subprocess.run(self.command("once"), check=True, cwd=self.folder, env=env, timeout=120, capture_output=True)
+        return self.folder / "runs" / "run" / "weights" / "epoch0.pt"
+
+    def triage(self, wound: str, step: int, checkpoint: Path | None = None) -> tuple[Finding, tuple[Replay, ...]]:
+        env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(agent_path())}
+        launch = {"argv": self.command(wound), "cwd": str(self.folder), "env": env}
+        (self.attempt / names.LAUNCH).write_text(json.dumps(launch))
+        case = Case(
+            attempt=self.attempt, step=step, checkpoint=checkpoint, target=self.folder / "triage", limit_s=120.0
+        )
+        return triage(case, lambda _: None)
+
+
+@pytest.fixture
+def owners_night(owner_python: Path, tmp_path: Path) -> Night:
+    """With torch 1.13; the end-to-end test has the current one."""
+    return Night(owner_python, tmp_path)
+
+
+@pytest.fixture
+def one_night(current_python: Path, tmp_path: Path) -> Night:
+    """In one environment alone: what is tested does not depend on it."""
+    return Night(current_python, tmp_path)
+
+
+def test_one_poisoned_image_is_named(owners_night: Night) -> None:
+    finding, replays = owners_night.triage("image:3.png", PER_EPOCH)
+    assert finding.verdict == "data", finding.words
+    assert [Path(one).name for one in finding.files] == ["3.png"]
+    assert "img is not finite" in finding.words
+    assert [one.name for one in replays] == ["device"], "a batch that is wrong by itself needs no other replay"
+    assert not (owners_night.folder / "runs").exists(), "nothing is written where the training writes"
+    report = json.loads((owners_night.folder / "triage" / "report.json").read_text())
+    assert report["finding"]["verdict"] == "data"
+
+
+def test_a_layer_that_overflows_is_numerics_whatever_the_batch(one_night: Night) -> None:
+    finding, replays = one_night.triage("layer:1", PER_EPOCH + 1)
+    assert finding.verdict == "numerics", (finding.words, replays)
+    assert "model.1.conv (Conv2d" in finding.words
+    assert [(one.name, one.seen, one.step) for one in replays] == [
+        ("device", True, PER_EPOCH + 1),
+        ("other_batch", True, PER_EPOCH + 1),
+    ]
+
+
+def test_what_does_not_come_back_from_the_state_before_it_was_the_hardware(one_night: Night) -> None:
+    saved = one_night.saved()
+    before = [(one.stat().st_mtime_ns, one.name) for one in (one_night.folder / "runs").rglob("*")]
+    finding, _ = one_night.triage("once", PER_EPOCH + 2, saved)
+    assert finding.verdict == "hardware", finding.words
+    said = json.loads((one_night.folder / "triage" / "device" / "triage.json").read_text())
+    assert said["first_step"] == PER_EPOCH + 1, "it began where the state was saved"
+    assert before == [(one.stat().st_mtime_ns, one.name) for one in (one_night.folder / "runs").rglob("*")]
+
+
+def test_a_command_that_never_gets_to_the_step_says_so(one_night: Night) -> None:
+    finding, _ = one_night.triage("image:3.png", 10_000, one_night.folder / "gone.pt")
+    assert finding.verdict == "unknown"

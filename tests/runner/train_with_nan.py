@@ -1,0 +1,52 @@
+"""A tiny ultralytics training with one poisoned image, or one layer that overflows; run by a training environment."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Any
+
+
+def main(data: str, folder: str, wound: str) -> None:
+    """Train on `data`; `wound` is `image:FILE`, `layer:EPOCH` (overflows from that epoch on) or `once`."""
+    detect = import_module("ultralytics.models.yolo.detect")
+    kind, _, what = wound.partition(":")
+
+    class Trainer(detect.DetectionTrainer):  # type: ignore[misc, name-defined]  # the class of another environment
+        def preprocess_batch(self, batch: Any) -> Any:
+            batch = super().preprocess_batch(batch)
+            for row, file in enumerate(batch["im_file"]):
+                if kind == "image" and file.endswith(what):
+                    batch["img"][row, 0, 5, 7] = float("nan")
+            return batch
+
+    def wounded(one: Any) -> None:
+        layer = one.model.model[1].conv
+        sound = layer.forward
+        layer.forward = lambda x: sound(x) * (float("inf") if kind == "layer" and one.epoch >= int(what) else 1.0)
+
+    overrides = {
+        "model": "yolov8n.yaml",
+        "data": data,
+        "epochs": 2,
+        "imgsz": 64,
+        "batch": 2,
+        "workers": 0,
+        "amp": False,
+    }
+    quiet = {
+        "device": "cpu",
+        "plots": False,
+        "val": False,
+        "save_period": 1,
+        "mosaic": 0.0,
+        "verbose": False,
+        "seed": 3,
+    }
+    trainer = Trainer(overrides={**overrides, **quiet, "project": folder, "name": "run"})
+    trainer.add_callback("on_train_start", wounded)
+    trainer.train()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:4])
