@@ -28,7 +28,7 @@ LEAK_BYTES = 8192
 SLOWER = 4.0
 
 
-class Injected(Exception):
+class InjectedError(Exception):
     """What the faults raise that are exceptions."""
 
 
@@ -60,13 +60,13 @@ def in_thread(work):
 def raise_in_main():
     """Have the main thread raise, whatever it does."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
-        ctypes.c_ulong(threading.main_thread().ident), ctypes.py_object(Injected)
+        ctypes.c_ulong(threading.main_thread().ident), ctypes.py_object(InjectedError)
     )
 
 
 def raise_on_signal(*_):
     """Raise from a signal's handler."""
-    raise Injected("signal handler")
+    raise InjectedError("signal handler")
 
 
 def gpu_error():
@@ -77,15 +77,13 @@ def gpu_error():
 
 def raise_here():
     """Raise as a bug of the script would."""
-    raise Injected("workload")
+    raise InjectedError("workload")
 
 
 def signalled():
     """Have another process's signal raise, as a launcher's would."""
     signal.signal(signal.SIGUSR1, raise_on_signal)
     os.kill(os.getpid(), signal.SIGUSR1)
-
-
 
 
 AT_ONCE = {
@@ -132,7 +130,7 @@ def validate():
 def note():
     """Write down when it strikes, whole or not at all."""
     part = asked.note.with_suffix(".part")
-    part.write_text(repr(time.time()))
+    part.write_text(repr(time.time()))  # noqa: TID251 - compared with the record's times
     part.rename(asked.note)
 
 
