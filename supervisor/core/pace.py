@@ -67,7 +67,8 @@ class Pace:
     _took_s: float = 0.0
     _waited_s: float | None = None
     _made: int = 0
-    _usual: tuple[int, Usual | None] = field(default=(0, None), compare=False)
+    _usual: dict[int, tuple[int, Usual | None]] = field(default_factory=dict, compare=False)
+    """By how many of the newest stretches were left out: how many there were then, and what came of them."""
 
     def add(self, record: StepRecord, *, stepping: bool) -> None:
         """Take in a step; `stepping` says whether the training did nothing else since the step before."""
@@ -108,12 +109,17 @@ class Pace:
             return ()
         return tuple(reversed(found))
 
-    def usual(self) -> Usual | None:
-        """Return what a step usually takes in this attempt; None before its first minutes are over."""
-        if self._usual[0] != self._made:
+    def usual(self, without: int = 0) -> Usual | None:
+        """Return what a step usually takes in this attempt; None before its first minutes are over.
+
+        `without` leaves out so many of the newest stretches, so that they can be compared with what was before them.
+        """
+        made, usual = self._usual.get(without, (-1, None))
+        if made != self._made:
             kept = list(self.stretches)[WARM_STRETCHES if self._made <= STRETCHES_KEPT else 0 :]
-            self._usual = (self._made, _usual(sorted(one.step_s for one in kept)))
-        return self._usual[1]
+            usual = _usual(sorted(one.step_s for one in kept[: max(0, len(kept) - without)]))
+            self._usual[without] = (self._made, usual)
+        return usual
 
 
 def step_s_of(stretches: Sequence[Stretch]) -> float:

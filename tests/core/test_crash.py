@@ -212,6 +212,13 @@ def test_an_exception_without_words_is_still_one() -> None:
     assert flag.fault == "exception"
 
 
+def test_a_keyboard_interrupt_that_a_signal_raised_is_that_signal() -> None:
+    told = story().training().says(ev.Word.EXCEPTION, type="KeyboardInterrupt", message="", traceback=TRACEBACK)
+    assert flag_of(told.exits(signal=2)).fault == "killed_by_signal"
+    told = story().training().says(ev.Word.EXCEPTION, type="KeyboardInterrupt", message="", traceback=TRACEBACK)
+    assert flag_of(told.exits(1)).fault == "exception"
+
+
 def test_an_exception_of_long_ago_explains_nothing() -> None:
     told = story().training().says(ev.Word.EXCEPTION, type="KeyError", message="'x'").silence(61)
     assert flag_of(told.exits(signal=11)).fault == "illegal_access"

@@ -20,6 +20,12 @@ def test_a_pace_far_below_its_own_is_told() -> None:
     assert flag.message == "0.5 steps/s over 120 s of stepping; 1 are usual here (limit 0.6)"
 
 
+def test_a_training_of_minutes_is_slower_than_before_too() -> None:
+    rule = ThroughputDrop()
+    assert trained(5).pace(720).pace(310, 2.0).check(rule) is not None
+    assert trained(5).pace(500).pace(310, 2.0).check(rule) is None
+
+
 def test_a_little_slower_is_not() -> None:
     assert trained(5).pace(1200).pace(150, 1.5).check(RULE) is None
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from signal import SIGBUS, SIGKILL, SIGSEGV
+from signal import SIGBUS, SIGINT, SIGKILL, SIGSEGV
 from typing import ClassVar
 
 from supervisor.core.flags import Act, RedFlag, Severity
@@ -120,7 +120,9 @@ class Crash:
     def _raised(self, history: History, status: ExitStatus) -> Cause | None:
         if history.exception_at is None or not self._near(history.exception_at, status.at):
             return None
-        return _raised(history)
+        # What SIGINT makes Python raise tells where it was, not why: the signal does.
+        interrupted = history.exception is not None and history.exception.get("type") == "KeyboardInterrupt"
+        return None if interrupted and _signal_of(status) == SIGINT else _raised(history)
 
     def _printed(self, history: History, status: ExitStatus) -> Cause | None:
         found = [one for one in history.output if one.fatal and self._near(one.at, status.at)]

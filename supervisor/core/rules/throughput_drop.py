@@ -20,8 +20,8 @@ Recent: TypeAlias = tuple[Stretch, ...]
 class ThroughputDrop:
     """The newest `over_s` of stepping are below `at_least_per_s`, or `drop_fraction` below the attempt's median.
 
-    Against its own pace only after `min_stretches` half minutes, and only where it is also slower than the slowest
-    tenth of them: image sizes that change all the time are usual then. It tells by default: slow is not stuck.
+    Against its own pace only after `min_stretches` half minutes before these, and only where it is also slower than the
+    slowest tenth of them: image sizes that change all the time are usual then. It tells by default: slow is not stuck.
     """
 
     name: ClassVar[str] = "throughput_drop"
@@ -43,11 +43,14 @@ class ThroughputDrop:
         step_s = step_s_of(recent)
         if self.at_least_per_s is not None and 1 / step_s < self.at_least_per_s:
             return self._flag(history, recent, usual, f"{self.at_least_per_s:g} are wanted", "wanted")
-        slower = step_s > usual.step_s / (1 - self.drop_fraction) and step_s > 1.2 * usual.slow_step_s
-        if usual.stretches < self.min_stretches or not slower:
+        # The slow ones themselves would be the slowest tenth of a short training, and hide behind it.
+        before = history.pace.usual(without=len(recent))
+        if before is None or before.stretches < self.min_stretches:
             return None
-        limit = f"{1 / usual.step_s:.3g} are usual here (limit {(1 - self.drop_fraction) / usual.step_s:.3g})"
-        return self._flag(history, recent, usual, limit, "usual")
+        if not (step_s > before.step_s / (1 - self.drop_fraction) and step_s > 1.2 * before.slow_step_s):
+            return None
+        limit = f"{1 / before.step_s:.3g} are usual here (limit {(1 - self.drop_fraction) / before.step_s:.3g})"
+        return self._flag(history, recent, before, limit, "usual")
 
     def _flag(self, history: History, recent: Recent, usual: Usual, limit: str, subject: str) -> RedFlag:
         return RedFlag(
