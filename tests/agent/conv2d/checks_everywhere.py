@@ -27,7 +27,7 @@ def check_no_layer_runs_a_library_kernel_forward_or_backward() -> None:
     def train() -> None:
         everything()(x).backward()
 
-    assert len(library_kernels(train)) >= 3, "native runs them, and the profile shows them"
+    assert library_kernels(train), "native runs them (which ones, the threads decide), and the profile shows them"
     for algorithm in ALGORITHMS:
         with everywhere(algorithm):
             assert not library_kernels(train), algorithm
