@@ -33,6 +33,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests/e2e")]
 from house import House, house  # noqa: E402 (after the path is set)
 from played_fragmentation import fragmentation  # noqa: E402
 
+from supervisor.control.client import ControlError  # noqa: E402
 from supervisor.core.robust import median  # noqa: E402
 
 TRAINING = Path(__file__).with_name("injected_training.py")
@@ -150,11 +151,10 @@ def play(one: House, runs: list[Run], python: str, device: str, at_once: int) ->
     waiting = list(runs)
     running: list[Run] = []
     while waiting or running:
-        while waiting and len(running) < at_once:
-            run = waiting.pop(0)
-            run.began_s = time.time()  # noqa: TID251 - compared with the training's own note
-            one.client.post(f"/v1/jobs/{run.job}/start")
-            running.append(run)
+        if waiting and len(running) < at_once:
+            running.append(waiting.pop(0))
+            running[-1].began_s = time.time()  # noqa: TID251 - compared with the training's own note
+            ask(one, running[-1], "start")
         time.sleep(0.5)
         told = {(job, rule) for job, rule in one.query("SELECT DISTINCT job, rule FROM flags WHERE severity != 'info'")}
         hurt = {job for (job,) in one.query("SELECT job FROM incidents")}
@@ -162,9 +162,23 @@ def play(one: House, runs: list[Run], python: str, device: str, at_once: int) ->
             run.looked(time.time())  # noqa: TID251 - compared with the training's own note
             run.over = run.over or run.job in hurt or (not run.fault.acts and (run.job, run.fault.rule) in told)
             if run.over and run.job not in hurt:
-                one.client.post(f"/v1/jobs/{run.job}/stop")
+                ask(one, run, "stop")
         running = [run for run in running if not run.over]
     one.until(lambda: not one.training_pids(), 60, "the last training to end")
+
+
+def ask(one: House, run: Run, what: str) -> None:
+    """Ask it of the daemon, which a crowded machine may keep from answering at once; it bears to be asked twice."""
+
+    def asked() -> bool:
+        try:
+            one.client.post(f"/v1/jobs/{run.job}/{what}")
+        except ControlError as error:
+            say(f"    asked to {what} {run.job}: {error}")
+            return False
+        return True
+
+    one.until(asked, 60, f"the daemon to {what} {run.job}")
 
 
 def _job(one: House, run: Run, python: str, device: str) -> str:
