@@ -72,7 +72,7 @@ def _stall(name: str, stage: str) -> Fault:
     return Fault(name=name, rule="stall", says=f"in stage {stage}", limit_s=STALL_S)
 
 
-LEAK = "over_s = 540\ngone_within_s = 1e6\nmin_rise_fraction = 0.004"
+LEAK = "over_s = 600\ngone_within_s = 1e6\nmin_rise_fraction = 0.004"
 SLOW = "over_s = 90\nmin_stretches = 3"
 FAULTS = (
     # The slowest first: they run beside the others.
