@@ -4,7 +4,7 @@
 
 Each run is a job of its own: a small torch training in a plain loop, which only the agent's hooks follow. What acts is
 asked of `supervisorctl history --json`; rules that only tell by default are asked of the flags in the record. Found in
-its right class means: the first that is said of the job, and after the injection, is the rule and fault of this table.
+its right class means: the job's first incident, or flag, came after the injection and is this table's rule and fault.
 The limits of `stall`, and how long the slow rules look back, are set short, so that a run takes seconds or minutes.
 `beyond` is the time to find it without what nobody can know sooner: the limit in force, and of a crash the time that
 the process itself took to end (torch takes two seconds after an exception). Faults of a card need one, and are left
@@ -277,8 +277,8 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    ask = [given.train_python, "-c", "import torch; print(torch.cuda.is_available())"]
-    card = subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip() == "True"
+    question = [given.train_python, "-c", "import torch; print(torch.cuda.is_available())"]
+    card = subprocess.run(question, capture_output=True, text=True, check=True).stdout.strip() == "True"
     asked = [fault for fault in FAULTS if given.only is None or fault.name in given.only]
     faults = [fault for fault in asked if card or not fault.gpu]
     with tempfile.TemporaryDirectory(prefix="injections-") as place, house(Path(place)) as one:
