@@ -58,6 +58,7 @@ class Assembly:
 
     def __init__(self, settings: Settings, clock: Clock, boot_id: str, launcher: Launcher, group: int | None) -> None:
         self.settings = settings
+        self._disk_limit: tuple[Settings | None, float] = (None, 0.0)
         self.clock = clock
         self.boot_id = boot_id
         self.launcher = launcher
@@ -194,7 +195,11 @@ class Assembly:
         host = self.newest.host
         if host is None:
             return True
-        limit_bytes = min((_disk_limit_bytes(one) for one in self.settings.jobs.values()), default=0.0)
+        # Asked in every turn of every job; the settings only change at a reload, which puts others in their place.
+        settings, limit_bytes = self._disk_limit
+        if settings is not self.settings:
+            limit_bytes = min((_disk_limit_bytes(one) for one in self.settings.jobs.values()), default=0.0)
+            self._disk_limit = (self.settings, limit_bytes)
         return all(disk.free_bytes >= limit_bytes for disk in host.disks)
 
     def _cleared(self, job: str, folder: Path) -> bool:
