@@ -23,8 +23,6 @@ SHIFTED_A_PROCESSOR = 1 << 18
 """Elements of input per processor from which a card computes float32 at stride 1 faster in kw passes than lowered."""
 LAUNCH_BOUND_A_PROCESSOR = 1 << 14
 """Elements of columns per processor below which a card waits for the next launch, and fewer operators win."""
-COMPOSED_A_PROCESSOR = 1 << 16
-"""Elements of the larger map per processor below which a 1x1 kernel is left to autograd's own nodes."""
 CACHED_WIDTH = 128
 """Columns of output from which a CPU gains by a sample at a time, whose workspace its cache holds."""
 
@@ -46,12 +44,6 @@ def preferred(case: Case, kind: str) -> Tuple[str, ...]:
     if _winograd_pays(case, shape):
         return () if kind == BOTH else ("winograd", "mec", "columns")
     return _rows(case, kind, shape)
-
-
-def waits_for_launches(case: Case) -> bool:
-    """Whether a card computes a pass of a 1x1 kernel in about the time that a process takes to ask for it."""
-    elements = case.x[0] * case.x[2] * case.x[3] * max(case.x[1], case.weight[0])
-    return case.device.type == "cuda" and elements < COMPOSED_A_PROCESSOR * processors(case.device)
 
 
 def _rows(case: Case, kind: str, shape: Geometry) -> Tuple[str, ...]:

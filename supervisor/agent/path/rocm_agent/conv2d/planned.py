@@ -15,7 +15,6 @@ from torch.nn import functional
 
 from .autocast import without_autocast
 from .planner import plan
-from .pointwise import composed
 from .unfold import unfold
 
 if TYPE_CHECKING:
@@ -46,8 +45,6 @@ def planned(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, sh
         return unfold(x, weight, bias, shape)
     chosen = plan(x.shape, weight.shape, x.dtype, x.device, shape)
     if torch.is_grad_enabled():
-        if chosen.composes and x.is_contiguous():
-            return without_autocast(composed, x, weight, bias, shape)
         return _Convolution.apply(x, weight, bias, shape, chosen)
     return without_autocast(chosen.forward, x, weight, bias, shape)
 

@@ -20,9 +20,8 @@ from . import limits as limits_
 from .candidates import BOTH, FORWARD, INPUT, WEIGHT
 from .case import Case
 from .device import described
-from .heuristic import preferred, waits_for_launches
+from .heuristic import preferred
 from .plans import Plan
-from .pointwise import composes
 from .store import Store
 from .told import tell
 from .tuner import Scarce, times, verdict
@@ -107,10 +106,7 @@ class _First:
             except Exception as error:
                 tell(f"a plan could not be made ({type(error).__name__}: {error}); im2col takes its place")
                 run = case.reference(kind)
-            chosen = self._plan
-            setattr(chosen, {FORWARD: "forward", INPUT: "input_gradient", WEIGHT: "weight_gradient"}[kind], run)
-            runs = (chosen.forward, chosen.input_gradient, chosen.weight_gradient)
-            chosen.composes = waits_for_launches(case) and composes(runs, case.shape)
+            setattr(self._plan, {FORWARD: "forward", INPUT: "input_gradient", WEIGHT: "weight_gradient"}[kind], run)
         return run
 
 

@@ -21,7 +21,7 @@ class Plan:
     both(dy, x, weight, shape). Until its first use a pass is what chooses; then what was chosen takes its place.
     """
 
-    __slots__ = ("both", "composes", "forward", "input_gradient", "weight_gradient")
+    __slots__ = ("both", "forward", "input_gradient", "weight_gradient")
 
     def __init__(
         self,
@@ -34,8 +34,6 @@ class Plan:
         self.input_gradient = input_gradient
         self.weight_gradient = weight_gradient
         self.both = both
-        self.composes = False
-        """Whether `pointwise.composed` is the same and cheaper, for it waits for launches."""
 
 
 IN_PLACE = (

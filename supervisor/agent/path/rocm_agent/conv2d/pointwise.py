@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Tuple
 
 import torch
@@ -12,8 +11,6 @@ from .moving import rearranged
 if TYPE_CHECKING:
     from .geometry import Geometry
 
-_unsafe_view = torch.ops.aten._unsafe_view.default
-"""A `view` whose result is none for autograd, as native's result is none."""
 SMALL_MAP = 128
 """Output pixels below which a product a sample is so narrow that one of the whole batch is worth two copies."""
 
@@ -31,7 +28,7 @@ def _narrow(batch: int, pixels: int) -> bool:
 
 def _product(matrix: torch.Tensor, x: torch.Tensor, *, whole: bool | None) -> torch.Tensor:
     """Return matrix (O, C) times every sample of x (N, C, L): as one product if `whole`, None where maps are small."""
-    batch, channels, pixels = x.shape
+    batch, _, pixels = x.shape
     if not (_narrow(batch, pixels) if whole is None else whole):
         return torch.bmm(matrix.expand(batch, -1, -1), x)
     y = torch.mm(matrix, _side_by_side(x))
@@ -65,7 +62,7 @@ def forward(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Geometry, *, whole: bool | None = None
 ) -> torch.Tensor:
     """Convolve with weight (O, C) times x (N, C, L). Workspace: none, or x and y once more if `whole`."""
-    y = _product(weight[:, :, 0, 0], _picked(x, shape), whole=whole)
+    y = _product(weight.reshape(weight.shape[0], -1), _picked(x, shape), whole=whole)
     if bias is not None:
         y = y.add_(bias.view(-1, 1))
     # Contiguous, as native's: code after a convolution may flatten it with `view`.
@@ -99,24 +96,3 @@ def turned_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | N
     """Convolve by a copy of the weight with its outputs side by side: a card's BLAS has another kernel for it."""
     flat = weight.reshape(weight.shape[0], -1).t().contiguous().t()
     return forward(x, flat.view(*flat.shape, 1, 1), bias, shape, whole=False)
-
-
-def composed(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Geometry) -> torch.Tensor:
-    """Convolve contiguous x at stride 1 by operators that autograd differentiates into the passes above, not `whole`.
-
-    Autograd's own nodes cost a process a third of what a Function written in Python does.
-    """
-    batch, channels, outputs = x.shape[0], x.shape[1], weight.shape[0]
-    y = torch.bmm(weight.reshape(outputs, channels).expand(batch, -1, -1), x.view(batch, channels, -1))
-    if bias is not None:
-        y = y + bias.view(-1, 1)
-    return _unsafe_view(y, (batch, outputs, *shape.out))
-
-
-def composes(runs: Tuple[object, ...], shape: Geometry) -> bool:
-    """Whether these three passes are what `composed` computes."""
-    plain = (forward, input_gradient, weight_gradient)
-    return shape.stride == (1, 1) and all(
-        isinstance(run, partial) and run.func is ours and run.keywords == {"whole": False}
-        for run, ours in zip(runs, plain)
-    )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .store import Store
 
 SAMPLES = 8
-"""Up to so many samples, or a quarter of the batch, are timed."""
+"""Up to so many samples, or half of the batch, are timed."""
 PASS_S = {"cuda": 2.0, "cpu": 1.5}
 """Seconds from which one pass' remaining candidates are left out."""
 REPEATS = 3
@@ -96,5 +96,5 @@ def _ran(watch: Watch, case: Case, kind: str, name: str, store: Store) -> bool:
 
 def _part(operands: Tuple[Any, ...], batched: int) -> Tuple[Any, ...]:
     batch = operands[0].shape[0]
-    samples = min(batch, max(SAMPLES, batch // 4))
+    samples = min(batch, max(SAMPLES, batch // 2))
     return (*(operand[:samples] for operand in operands[:batched]), *operands[batched:])
