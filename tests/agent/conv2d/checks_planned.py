@@ -80,8 +80,8 @@ def check_every_candidate_for_every_pass_agrees_with_native_on_any_geometry() ->
             assert not found, found
     forwards = {name for kind, name in seen if kind == "forward" and "/" not in name}
     assert forwards == {
-        "columns", "im2col", "mec", "direct", "shifted", "winograd", "pointwise", "pointwise-whole", "tiles",
-        "taps", "dense",
+        "columns", "im2col", "mec", "direct", "shifted", "winograd", "pointwise", "pointwise-turned",
+        "pointwise-whole", "tiles", "taps", "dense",
     }  # fmt: skip
     assert {name for kind, name in seen if kind == "both"} >= {"mec", "direct", "tiles"}
 

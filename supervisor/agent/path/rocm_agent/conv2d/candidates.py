@@ -158,6 +158,8 @@ def _pointwise(kind: str, s: Sizes, shape: Geometry) -> Candidates:
     run = {FORWARD: pointwise.forward, INPUT: pointwise.input_gradient, WEIGHT: pointwise.weight_gradient}[kind]
     need = s.pointwise_weight() if kind == WEIGHT else s.pointwise()
     found = {"pointwise": Candidate(partial(run, whole=False), need)}
+    if kind == FORWARD:
+        found["pointwise-turned"] = Candidate(pointwise.turned_forward, need)
     if shape.out[0] * shape.out[1] <= WHOLE_PIXELS:
         found["pointwise-whole"] = Candidate(partial(run, whole=True), s.pointwise_whole())
     return found

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Tuple
 
 import torch
 
+from .moving import rearranged
 from .padding import padded, windows
 
 if TYPE_CHECKING:
@@ -58,11 +59,13 @@ def gradient_axis(shape: Geometry, axis: int, size: int) -> Axis:
     return Axis(tile, -(-size // tile), last - first + 1, tile // stride, -first)
 
 
+@lru_cache(maxsize=1024)
 def forward_axes(shape: Geometry) -> Tuple[Axis, Axis]:
     """Return both axes of the output."""
     return forward_axis(shape, 0), forward_axis(shape, 1)
 
 
+@lru_cache(maxsize=1024)
 def gradient_axes(shape: Geometry, size: Pair) -> Tuple[Axis, Axis]:
     """Return both axes of an input of `size` (H, W)."""
     return gradient_axis(shape, 0, size[0]), gradient_axis(shape, 1, size[1])
@@ -92,27 +95,31 @@ def _places(
 
 
 def _windows(x: torch.Tensor, channels: int, axes: Tuple[Axis, Axis]) -> torch.Tensor:
-    """Return the windows as (channels, maps a channel * window, N * count)."""
+    """Return the windows as (channels, N * count, maps a channel * window)."""
     down, across = axes
     height, width = ((axis.count - 1) * axis.step + axis.window for axis in axes)
     room = padded(x, down.before, across.before, height, width)
     view = windows(room, (down.window, across.window), (down.step, across.step), (1, 1))
-    return view.permute(1, 2, 3, 0, 4, 5).reshape(channels, -1, x.shape[0] * down.count * across.count)
+    count = x.shape[0] * down.count * across.count
+    if x.shape[1] == channels:
+        return rearranged(view, (1, 0, 4, 5, 2, 3)).view(channels, count, -1)
+    view = view.unflatten(1, (channels, -1))
+    return rearranged(view, (1, 0, 5, 6, 2, 3, 4)).view(channels, count, -1)
 
 
 def _tiles(dy: torch.Tensor, channels: int, axes: Tuple[Axis, Axis]) -> torch.Tensor:
-    """Return the tiles of `dy` as (channels, maps a channel * tile, N * count)."""
+    """Return the tiles of `dy` as (channels, N * count, maps a channel * tile)."""
     down, across = axes
     room = padded(dy, 0, 0, down.tile * down.count, across.tile * across.count)
-    view = room.view(dy.shape[0], dy.shape[1], down.count, down.tile, across.count, across.tile)
-    return view.permute(1, 3, 5, 0, 2, 4).reshape(channels, -1, dy.shape[0] * down.count * across.count)
+    view = room.view(dy.shape[0], channels, -1, down.count, down.tile, across.count, across.tile)
+    return rearranged(view, (1, 0, 3, 5, 2, 4, 6)).view(channels, dy.shape[0] * down.count * across.count, -1)
 
 
 def _maps(tiles: torch.Tensor, batch: int, axes: Tuple[Axis, Axis], size: Pair) -> torch.Tensor:
     """Return tiles as contiguous maps (N, channels, *size)."""
     down, across = axes
-    view = tiles.view(-1, down.tile, across.tile, batch, down.count, across.count).permute(3, 0, 4, 1, 5, 2)
-    maps = view.reshape(batch, -1, down.tile * down.count, across.tile * across.count)
+    view = tiles.view(tiles.shape[0], batch, down.count, across.count, -1, down.tile, across.tile)
+    maps = rearranged(view, (1, 0, 4, 2, 5, 3, 6)).view(batch, -1, down.tile * down.count, across.tile * across.count)
     return maps[:, :, : size[0], : size[1]].contiguous()
 
 
@@ -124,7 +131,7 @@ def forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, sh
     axes, channels = forward_axes(shape), x.shape[1]
     places = _places(shape, axes, FORWARD, x.dtype, x.device)
     matrix = torch.mm(weight.reshape(weight.shape[0], -1), places).view(channels, -1, axes[0].window * axes[1].window)
-    y = _maps(torch.bmm(matrix, _windows(x, channels, axes)), x.shape[0], axes, shape.out)
+    y = _maps(torch.bmm(_windows(x, channels, axes), matrix.transpose(1, 2)), x.shape[0], axes, shape.out)
     return y if bias is None else y.add_(bias.view(-1, 1, 1))
 
 
@@ -138,7 +145,7 @@ def input_gradient(dy: torch.Tensor, weight: torch.Tensor, size: Pair, shape: Ge
     if outputs > 1:
         matrix = matrix.transpose(1, 2)
     matrix = matrix.reshape(channels, tile, outputs * window)
-    return _maps(torch.bmm(matrix, _windows(dy, channels, axes)), dy.shape[0], axes, size)
+    return _maps(torch.bmm(_windows(dy, channels, axes), matrix.transpose(1, 2)), dy.shape[0], axes, size)
 
 
 def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry) -> torch.Tensor:
@@ -148,7 +155,7 @@ def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry) -> torch
     """
     axes = forward_axes(shape)
     places = _places(shape, axes, FORWARD, x.dtype, x.device)
-    dm = torch.bmm(_tiles(dy, x.shape[1], axes), _windows(x, x.shape[1], axes).transpose(1, 2))
+    dm = torch.bmm(_tiles(dy, x.shape[1], axes).transpose(1, 2), _windows(x, x.shape[1], axes))
     return torch.mm(dm.view(dy.shape[1], -1), places.t()).view(dy.shape[1], 1, *shape.kernel)
 
 
@@ -163,7 +170,7 @@ def both_gradients(
     places = _places(shape, axes, INPUT, dy.dtype, dy.device)
     tile, low = axes[0].tile * axes[1].tile, _windows(dy, channels, axes)
     matrix = torch.mm(weight.reshape(channels, -1), places).view(channels, tile, -1)
-    dm = torch.bmm(_tiles(x, channels, axes), low.transpose(1, 2)).view(channels, -1)
+    dm = torch.bmm(_tiles(x, channels, axes).transpose(1, 2), low).view(channels, -1)
     dw = torch.mm(dm, places.t()).view(channels, 1, *shape.kernel)
-    dx = _maps(torch.bmm(matrix, low), x.shape[0], axes, (x.shape[2], x.shape[3]))
+    dx = _maps(torch.bmm(low, matrix.transpose(1, 2)), x.shape[0], axes, (x.shape[2], x.shape[3]))
     return dx, dw

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Tuple
 
 import torch
 
+from .moving import rearranged
+
 if TYPE_CHECKING:
     from .geometry import Geometry
 
@@ -26,11 +28,34 @@ def _narrow(batch: int, pixels: int) -> bool:
 
 def _product(matrix: torch.Tensor, x: torch.Tensor, *, whole: bool | None) -> torch.Tensor:
     """Return matrix (O, C) times every sample of x (N, C, L): as one product if `whole`, None where maps are small."""
-    batch, channels, pixels = x.shape
+    batch, _, pixels = x.shape
     if not (_narrow(batch, pixels) if whole is None else whole):
         return torch.bmm(matrix.expand(batch, -1, -1), x)
-    y = torch.mm(matrix, x.transpose(0, 1).reshape(channels, -1))
-    return y.view(-1, batch, pixels).transpose(0, 1).contiguous()
+    y = torch.mm(matrix, _side_by_side(x))
+    return rearranged(y.view(-1, batch, pixels), (1, 0, 2))
+
+
+def _side_by_side(x: torch.Tensor) -> torch.Tensor:
+    """Return x (N, C, L) as (C, N*L)."""
+    return rearranged(x, (1, 0, 2)).view(x.shape[1], -1)
+
+
+def _spread(dx: torch.Tensor, size: Tuple[int, int], shape: Geometry) -> torch.Tensor:
+    """Return `dx` where the stride picked from, zeros elsewhere; for a stride of 2 in one pass over the result.
+
+    A copy of a real number into a complex one writes a zero beside it.
+    """
+    (down, across), pairs = shape.stride, {torch.float32: torch.complex64, torch.float64: torch.complex128}
+    if across == 2 and size[1] == 2 * shape.out[1] and dx.dtype in pairs:
+        made = dx.new_empty((*dx.shape[:2], *size))
+        pixels = made.view(pairs[dx.dtype])
+        for row in range(1, down):
+            pixels[:, :, row::down].zero_()
+        pixels[:, :, ::down].copy_(dx)
+        return made
+    made = dx.new_zeros((*dx.shape[:2], *size))
+    made[:, :, ::down, ::across] = dx
+    return made
 
 
 def forward(
@@ -52,9 +77,7 @@ def input_gradient(
     dx = dx.reshape(dy.shape[0], -1, *shape.out)
     if shape.stride == (1, 1):
         return dx
-    whole = dx.new_zeros((*dx.shape[:2], *size))
-    whole[:, :, :: shape.stride[0], :: shape.stride[1]] = dx
-    return whole
+    return _spread(dx, (size[0], size[1]), shape)
 
 
 def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry, *, whole: bool | None = None) -> torch.Tensor:
@@ -62,8 +85,14 @@ def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry, *, whole
     dy, x = dy.reshape(dy.shape[0], dy.shape[1], -1), _picked(x, shape)
     batch, _, pixels = dy.shape
     if _narrow(batch, pixels) if whole is None else whole:
-        dw = torch.mm(dy.transpose(0, 1).reshape(dy.shape[1], -1), x.transpose(0, 1).reshape(x.shape[1], -1).t())
+        dw = torch.mm(_side_by_side(dy), _side_by_side(x).t())
     else:
         dw = torch.bmm(dy, x.transpose(1, 2))
         dw = dw.sum(0) if batch > 1 else dw
     return dw.view(dy.shape[1], x.shape[1], 1, 1)
+
+
+def turned_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Geometry) -> torch.Tensor:
+    """Convolve by a copy of the weight with its outputs side by side: a card's BLAS has another kernel for it."""
+    flat = weight.reshape(weight.shape[0], -1).t().contiguous().t()
+    return forward(x, flat.view(*flat.shape, 1, 1), bias, shape, whole=False)

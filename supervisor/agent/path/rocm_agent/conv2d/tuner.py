@@ -1,7 +1,7 @@
 """Times the candidates for one pass on the training's own tensors, and bans those that are wrong; it keeps no plan.
 
 Every candidate is compared with im2col before it is timed, on a part of the batch. Timing takes a part as well where
-the batch is large: a first step shall need no more memory than the others.
+the batch is large, but for 1x1 kernels, which have no columns: a first step shall need no more memory than the others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .store import Store
 
 SAMPLES = 8
-"""Up to so many samples, or a quarter of the batch, are timed."""
+"""Up to so many samples, or half of the batch, are timed."""
 PASS_S = {"cuda": 2.0, "cpu": 1.5}
 """Seconds from which one pass' remaining candidates are left out."""
 REPEATS = 3
@@ -60,7 +60,7 @@ def times(
     to say.
     """
     found, ends = case.candidates(kind), monotonic_ns() + int(PASS_S[case.device.type] * 1e9)
-    given = _part(operands, BATCHED[kind])
+    given = operands if case.shape.kernel == (1, 1) else _part(operands, BATCHED[kind])
     share = given[0].shape[0] / max(1, operands[0].shape[0])
     watches: Dict[str, Watch] = {}
     for name in (*(name for name in first if name in found), *(name for name in found if name not in first)):
@@ -96,5 +96,5 @@ def _ran(watch: Watch, case: Case, kind: str, name: str, store: Store) -> bool:
 
 def _part(operands: Tuple[Any, ...], batched: int) -> Tuple[Any, ...]:
     batch = operands[0].shape[0]
-    samples = min(batch, max(SAMPLES, batch // 4))
+    samples = min(batch, max(SAMPLES, batch // 2))
     return (*(operand[:samples] for operand in operands[:batched]), *operands[batched:])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Tuple
 
 import torch
 
+from .moving import rearranged
 from .padding import padded, windows
 
 if TYPE_CHECKING:
@@ -53,8 +54,9 @@ def _matrices(dtype: torch.dtype, device: torch.device) -> Tuple[torch.Tensor, t
 def _transformed_input(x: torch.Tensor, top: int, left: int, high: int, wide: int) -> torch.Tensor:
     """Return the 6x6 tiles of `x`, four apart, transformed: (36, C, N*high*wide)."""
     tiles = windows(padded(x, top, left, 4 * high + 2, 4 * wide + 2), (6, 6), (4, 4), (1, 1))
-    flat = tiles.permute(2, 3, 1, 0, 4, 5).reshape(36, -1)
-    return torch.mm(_matrices(x.dtype, x.device)[0], flat).view(36, x.shape[1], -1)
+    flat = rearranged(tiles, (1, 0, 4, 5, 2, 3)).view(-1, 36)
+    del tiles
+    return torch.mm(_matrices(x.dtype, x.device)[0], flat.t()).view(36, x.shape[1], -1)
 
 
 def _convolved(x: torch.Tensor, weight: torch.Tensor, top: int, left: int, size: Tuple[int, int]) -> torch.Tensor:
@@ -64,9 +66,9 @@ def _convolved(x: torch.Tensor, weight: torch.Tensor, top: int, left: int, size:
     _, kernel, output = _matrices(x.dtype, x.device)
     lines = torch.mm(kernel, weight.permute(2, 3, 0, 1).reshape(9, -1)).view(36, out_channels, -1)
     product = torch.bmm(lines, _transformed_input(x, top, left, high, wide))
-    tiles = torch.mm(output, product.view(36, -1)).view(4, 4, out_channels, batch, high, wide)
+    tiles = torch.mm(product.view(36, -1).t(), output.t()).view(out_channels, batch, high, wide, 4, 4)
     del product
-    y = tiles.permute(3, 2, 4, 0, 5, 1).reshape(batch, out_channels, 4 * high, 4 * wide)
+    y = rearranged(tiles, (1, 0, 2, 4, 3, 5)).view(batch, out_channels, 4 * high, 4 * wide)
     return y[:, :, :height, :width]
 
 
@@ -88,7 +90,8 @@ def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry) -> torch
     high, wide = -(-height // 4), -(-width // 4)
     _, kernel, output = _matrices(x.dtype, x.device)
     tiles = padded(dy, 0, 0, 4 * high, 4 * wide).view(batch, out_channels, high, 4, wide, 4)
-    tiles = torch.mm(output.t(), tiles.permute(3, 5, 1, 0, 2, 4).reshape(16, -1)).view(36, out_channels, -1)
+    tiles = rearranged(tiles, (1, 0, 2, 4, 3, 5)).view(-1, 16)
+    tiles = torch.mm(output.t(), tiles.t()).view(36, out_channels, -1)
     lines = torch.bmm(tiles, _transformed_input(x, *shape.padding, high, wide).transpose(1, 2))
     dw = torch.mm(kernel.t(), lines.view(36, -1)).view(3, 3, out_channels, x.shape[1])
     return dw.permute(2, 3, 0, 1).contiguous()
