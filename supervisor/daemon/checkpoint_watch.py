@@ -97,6 +97,8 @@ class CheckpointWatch(threading.Thread):
             return
         said = Checkpoint(path=str(saved.path), fingerprint=stat, epoch=saved.epoch, step=saved.step, kind=saved.kind)
         verdict = merged(said, saved.prove(saved.path))
+        if fingerprint(saved.path) is None:
+            return  # it was let go meanwhile: of a file that is not there nothing is bad
         if verdict.fingerprint == stat and saved.step is not None:
             verdict = replace(verdict, step=saved.step)
         self._told[(saved.job, saved.path)] = verdict.fingerprint

@@ -42,7 +42,8 @@ def server() -> Iterator[Receiver]:
 
 def send(server: Receiver, *answers: Answering, **changes: object) -> Answer:
     server.answers = list(answers)
-    return post(sink(server.port, **changes), "msg_1", BODY, NOW)
+    # The standard's library takes nothing older than five minutes, and the suite may have run that long already.
+    return post(sink(server.port, **changes), "msg_1", BODY, time.time_ns() / 1e9)
 
 
 def test_a_delivery_is_verified_by_the_library_of_the_standard(server: Receiver) -> None:

@@ -17,7 +17,7 @@ from supervisor.daemon.resume import fingerprint
 
 
 class FakeProver:
-    """Proves everything: what is called held.pt when it is let, what is called broken.pt not at all."""
+    """Proves everything: held.pt when it is let, broken.pt not at all, and let go.pt is gone when it is through."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -30,6 +30,9 @@ class FakeProver:
         assert path.name != "held.pt" or self.go.wait(30)
         stat = fingerprint(path)
         assert stat is not None
+        if path.name == "let go.pt":
+            path.unlink()
+            return Checkpoint(path=str(path), fingerprint=stat, verdict=Verdict.REJECTED, reason="changed")
         return Checkpoint(path=str(path), fingerprint=stat, epoch=3, verdict=Verdict.PROVEN)
 
 
@@ -93,3 +96,12 @@ def test_a_file_that_is_gone_again_and_a_prover_that_fails_end_nothing(
     watch.saved(saved(tmp_path / "b.pt", prover))
     until(lambda: len(seen) == 1, "the verdict of the last")
     assert Path(seen[0].checkpoint.path).name == "b.pt"
+
+
+def test_of_a_file_that_was_let_go_while_it_was_read_nothing_is_told(
+    watch: CheckpointWatch, seen: list[CheckpointSeen], prover: FakeProver, tmp_path: Path
+) -> None:
+    watch.saved(saved(tmp_path / "let go.pt", prover))
+    watch.saved(saved(tmp_path / "next.pt", prover))
+    until(lambda: bool(seen), "the verdict of the next")
+    assert [Path(one.checkpoint.path).name for one in seen] == ["next.pt"]
