@@ -15,15 +15,18 @@ VFORK = """
 import ctypes, os
 # The parent of a vfork waits in state D until its child ends or becomes another program.
 if ctypes.CDLL(None).vfork() == 0:
+    os.write(1, b"up")
     os.read(0, 1)
     os._exit(0)
 """
 
 
 def test_a_process_in_state_d_is_named_with_its_wait_channel() -> None:
-    parent = subprocess.Popen([sys.executable, "-c", VFORK], stdin=subprocess.PIPE)
+    parent = subprocess.Popen([sys.executable, "-c", VFORK], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert parent.stdin is not None
+    assert parent.stdout is not None
     try:
+        assert parent.stdout.read(2) == b"up", "while it starts it may wait for its files, and not for long"
         end = time.perf_counter() + 20
         while not (waits := waits_of(parent.pid, "python")):
             assert time.perf_counter() < end
@@ -38,6 +41,7 @@ def test_a_process_in_state_d_is_named_with_its_wait_channel() -> None:
     finally:
         parent.stdin.close()
         parent.wait(20)
+        parent.stdout.close()
 
 
 def test_a_process_that_is_gone_waits_for_nothing() -> None:
