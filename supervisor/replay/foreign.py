@@ -18,13 +18,13 @@ from supervisor.core import events as ev
 from supervisor.core.moments import Moment
 from supervisor.core.readings import (
     GpuReading,
-    KernelFinding,
     OutputFinding,
     Stage,
     StepRecord,
 )
 from supervisor.replay.folder import RecordingError
 from supervisor.replay.recording import Recording
+from supervisor.sources.fault_events import kernel_finding
 from supervisor.sources.findings import findings_in
 from supervisor.sources.folding import clean
 from supervisor.sources.kernel_grammar import kernel_grammar
@@ -122,21 +122,7 @@ def _kernel(text: str, path: Path) -> Iterator[ev.KernelSaid]:
         at_s = log_line(lines[finding.line_number - 1]).at_s
         first_s = _first_time(lines) if first_s is None else first_s
         at = BEGAN.plus(max(0.0, (at_s or 0.0) - (first_s or 0.0)))
-        said = KernelFinding(
-            at=at,
-            sequence=finding.line_number,
-            fault=finding.fault,
-            severity=finding.severity,
-            gpu=finding.device,
-            line=finding.line,
-            remedy=finding.remedy,
-            source=finding.source,
-            what=finding.what,
-            pid=finding.pid,
-            process=finding.process,
-            lines=finding.lines,
-            origin=str(path),
-        )
+        said = kernel_finding(finding, at=at, sequence=finding.line_number, origin=str(path))
         yield ev.KernelSaid(at=at, findings=(said,), sequence=finding.line_number)
 
 

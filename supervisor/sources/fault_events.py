@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, replace
 
-from supervisor.core.readings import FaultClass, FaultSeverity
+from supervisor.core.moments import Moment
+from supervisor.core.readings import About, FaultClass, FaultSeverity, KernelFinding
 from supervisor.sources.grammar import LINE_LIMIT, Match
 
 OPEN_EVENTS = 64
@@ -40,6 +41,31 @@ class Finding:
     """Whether it takes only the process that it names: no fatal line of it said otherwise."""
     lines: int = 1
     """How many lines told of it."""
+
+
+def kernel_finding(finding: Finding, *, at: Moment, sequence: int, origin: str, about: About = "card") -> KernelFinding:
+    """Return a finding of the kernel's table as the rules know it; its device is an address for what is on a bus.
+
+    `of_process` is left out: what a log of another boot or machine says of a process is said of none that runs here.
+    """
+    on_bus = about in ("card", "pci")
+    return KernelFinding(
+        at=at,
+        sequence=sequence,
+        origin=origin,
+        fault=finding.fault,
+        severity=finding.severity,
+        about=about,
+        gpu=finding.device if on_bus else None,
+        device=None if on_bus else finding.device,
+        line=finding.line,
+        remedy=finding.remedy,
+        source=finding.source,
+        what=finding.what,
+        pid=finding.pid,
+        process=finding.process,
+        lines=finding.lines,
+    )
 
 
 @dataclass(slots=True, kw_only=True)

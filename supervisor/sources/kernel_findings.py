@@ -7,11 +7,11 @@ the same finding told anew, and only where it changes something that counts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from supervisor.core.moments import Moment
 from supervisor.core.readings import About, KernelFinding
-from supervisor.sources.fault_events import Event, Events
+from supervisor.sources.fault_events import Event, Events, kernel_finding
 from supervisor.sources.findings import card_of
 from supervisor.sources.grammar import Grammar, Match
 from supervisor.sources.kernel_grammar import kernel_grammar
@@ -123,26 +123,8 @@ class Understanding:
             tells = (event.fault, event.severity, event.device, event.pid, event.of_process)
             if not news and told_before == tells:
                 return None
-        on_bus = told.about in ("card", "pci")
-        told.finding = KernelFinding(
-            at=at,
-            fatal_at=fatal_at,
-            sequence=event.line_number,
-            origin=self._origin,
-            fault=event.fault,
-            severity=event.severity,
-            about=told.about,
-            gpu=event.device if on_bus else None,
-            device=None if on_bus else event.device,
-            line=event.line,
-            remedy=event.remedy,
-            source=event.source,
-            what=event.what,
-            pid=event.pid,
-            process=event.process,
-            lines=event.lines,
-            of_process=event.of_process,
-        )
+        said = kernel_finding(event, at=at, sequence=event.line_number, origin=self._origin, about=told.about)
+        told.finding = replace(said, fatal_at=fatal_at, of_process=event.of_process)
         return told.finding
 
 

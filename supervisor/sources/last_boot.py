@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from supervisor.core.moments import Moment
-from supervisor.core.readings import LAST_BOOT, FaultClass, FaultSeverity, KernelFinding
-from supervisor.sources.fault_events import Finding
+from supervisor.core.readings import LAST_BOOT, About, FaultClass, FaultSeverity, KernelFinding
+from supervisor.sources.fault_events import Finding, kernel_finding
 from supervisor.sources.findings import findings_in
 from supervisor.sources.journal_entries import FIELDS, parse_entry
 from supervisor.sources.kernel_grammar import kernel_grammar
@@ -46,8 +46,9 @@ def last_boot(
     found = [*_findings(_of_pstore(pstore, since_unix_s)), *_findings(_at_its_end(_of_journal(journal, boot_id)))]
     known: dict[tuple[FaultClass, str | None], KernelFinding] = {}
     for number, (finding, about_card) in enumerate(found, start=1):
-        key = (finding.fault, finding.device)
-        known.setdefault(key, _kernel_finding(finding, number, now, about_card=about_card))
+        about: About = "card" if about_card else "host"
+        said = kernel_finding(finding, at=now, sequence=number, origin=LAST_BOOT, about=about)
+        known.setdefault((finding.fault, finding.device), said)
     return tuple(known.values())[:FINDINGS_LIMIT]
 
 
@@ -75,26 +76,6 @@ def _panic(number: int, message: str) -> Finding:
         device=None,
         remedy="look at the lines before it: a driver, the memory or the processor is at fault",
         source="kernel/panic.c",
-    )
-
-
-def _kernel_finding(finding: Finding, number: int, now: Moment, *, about_card: bool) -> KernelFinding:
-    return KernelFinding(
-        at=now,
-        sequence=number,
-        origin=LAST_BOOT,
-        fault=finding.fault,
-        severity=finding.severity,
-        about="card" if about_card else "host",
-        gpu=finding.device if about_card else None,
-        device=None if about_card else finding.device,
-        line=finding.line,
-        remedy=finding.remedy,
-        source=finding.source,
-        what=finding.what,
-        pid=finding.pid,
-        process=finding.process,
-        lines=finding.lines,
     )
 
 
