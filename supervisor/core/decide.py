@@ -263,17 +263,11 @@ def _again(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, ground: Groun
     number, budget, cause = attempt.number, job.limits.budget, cause_of(flag)
     code = attempt.exit.code if attempt.exit is not None and job.stop is None else None
     not_before = now.plus(job.ledger.backoff_s(budget, f"{job.name} {number}"))
+    again = de.Retry(
+        at=now, job=job.name, attempt=number, reason=flag.message, not_before=not_before, flag=flag, cause=cause
+    )
     if code is not None and code in budget.always_retry_exit_codes:
-        return de.Retry(
-            at=now,
-            job=job.name,
-            attempt=number,
-            reason=flag.message,
-            not_before=not_before,
-            flag=flag,
-            counts=False,
-            cause=cause,
-        )
+        return replace(again, counts=False)
     step = _place_of(attempt, flag, cause)
     choice = choose(job.course.failed(cause, now), job.limits.remedies, job.ended(cause, step), ground)
     spent = job.ledger.spent(now, budget, cause) or (choice.reason if choice.remedy is None else None)
@@ -283,19 +277,8 @@ def _again(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, ground: Groun
         taken = [one.kind for one in job.resorts]
         said = (spent, help_against(cause, job.limits.remedies, ground, taken), f"last: {flag.message}")
         return de.GiveUp(at=now, job=job.name, attempt=number, reason="; ".join(filter(None, said)), flag=flag)
-    return de.Retry(
-        at=now,
-        job=job.name,
-        attempt=number,
-        reason=flag.message,
-        not_before=not_before,
-        flag=flag,
-        cause=cause,
-        remedy=choice.remedy,
-        why=choice.reason,
-        step=step,
-        card=choice.card or (flag.subject.split(" ")[0] or None if cause == CARD_LOST else None),
-    )
+    card = choice.card or (flag.subject.split(" ")[0] or None if cause == CARD_LOST else None)
+    return replace(again, remedy=choice.remedy, why=choice.reason, step=step, card=card)
 
 
 def _place_of(attempt: Attempt, flag: RedFlag, cause: str) -> int | None:
