@@ -18,8 +18,6 @@ from supervisor.sources.log_lines import log_line
 from supervisor.sources.output_grammar import QUOTED, training_grammar
 from supervisor.sources.progress_lines import progress_in
 
-NAN_REMEDY = "resume from a checkpoint before it; lower learning rate, gradient clipping, AMP off"
-
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
@@ -75,7 +73,7 @@ def _first_nan(frames: Sequence[_Frame]) -> Finding | None:
         fault=FaultClass.NAN,
         severity=FaultSeverity.WARN,
         device=None,
-        remedy=NAN_REMEDY,
+        remedy=next(row.remedy for row in training_grammar().rows if row.fault is FaultClass.NAN),
         source=f"progress as {seen.shape} prints it",
         what=f"{', '.join(seen.not_finite)}: NaN or infinite",
         lines=len(spoilt),
