@@ -4,7 +4,7 @@
                                        [--json FILE] [--limit-s SECONDS]
 
 A loop of somebody's own with snapshots, and ultralytics' YOLOv8n on generated thermal-like images, each out of the
-card's memory, in a kernel that never ends, reading memory that nobody has, killed by SIGKILL while it holds memory,
+card's memory, in a kernel that never ends, in memory that nobody has, killed by SIGKILL while it holds memory,
 and with a batch that is no number. Checked of each: found and classed rightly, evidence there (the card's readings
 and the kernel's log too), resumed from a proven state, at most an interval and a step of work lost, the card free of
 the dead before the next start (sampled by NVML, not through the daemon), the remedy, and the training's end. Then a
@@ -134,7 +134,7 @@ class Ward:
         words += ["--device", self._device, "--folder", str(folder), *self._how_much(kind)]
         env = {"OMP_NUM_THREADS": "1", "YOLO_CONFIG_DIR": str(folder), "YOLO_OFFLINE": "true", "HOME": str(folder)}
         table = "autostart = false\nenv = { " + ", ".join(f'{key} = "{value}"' for key, value in env.items()) + " }\n"
-        table += f'snapshot_every_s = {EVERY_S[kind]}\nconv2d = "off"\n'
+        table += f'snapshot_every_s = {EVERY_S[kind]}\nconv2d = "off"\nkill_wait_s = 30\n'
         rules = {"stall": f"limit_s = {STALL_S}"} if kind == "loop" or self._device == "cpu" else {}
         rules |= {"busy_without_progress": BUSY} if kind == "yolo" else {}
         restarts = 0 if wound == TRIAGE else 4

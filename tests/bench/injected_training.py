@@ -84,14 +84,14 @@ class Beyond:
 
     def __init__(self, real):
         self.__cuda_array_interface__ = {
-            "shape": (1 << 36,), "typestr": "|u1", "data": (real.data_ptr(), False), "version": 3, "strides": None,
+            "shape": (1 << 34,), "typestr": "<f4", "data": (real.data_ptr(), False), "version": 3, "strides": None,
         }  # fmt: skip
 
 
 def gpu_access():
-    """Read memory on the card that nobody has: no check meets that, only the card does."""
-    real = torch.ones(1 << 20, dtype=torch.uint8, device="cuda")
-    torch.as_tensor(Beyond(real), device="cuda").sum(dtype=torch.int64)
+    """Use memory on the card that nobody has: no check meets that, only the card does."""
+    real = torch.ones(1 << 20, device="cuda")
+    torch.as_tensor(Beyond(real), device="cuda").mul_(1.0)
 
 
 def gpu_oom():

@@ -48,7 +48,7 @@ class Wound:
         while self.kind == "spin" and not self.card:
             pass
         if self.kind == "illegal" and self.card:
-            torch.as_tensor(_Beyond(self._ballast), device=self.device).sum(dtype=torch.int64)
+            torch.as_tensor(_Beyond(self._ballast), device=self.device).mul_(1.0)
             torch.cuda.synchronize()
         if self.kind == "illegal":
             ctypes.string_at(1)
@@ -59,5 +59,5 @@ class _Beyond:
 
     def __init__(self, real):
         self.__cuda_array_interface__ = {
-            "shape": (1 << 40,), "typestr": "|u1", "data": (real.data_ptr(), False), "version": 3, "strides": None,
+            "shape": (1 << 34,), "typestr": "<f4", "data": (real.data_ptr(), False), "version": 3, "strides": None,
         }  # fmt: skip
