@@ -2,7 +2,7 @@
 
     python tests/bench/injections.py --train-python PYTHON [--runs 20] [--only FAULT ...] [--at-once 8] [--seed 1]
                                      [--device cpu|cuda] [--out FILE] [--limit-s SECONDS]
-    python tests/bench/injections.py --add FILE ... [--runs 20]
+    python tests/bench/injections.py --add FILE ... [--runs 20] [--out FILE]
 
 Each run is a job of its own: a small torch training in a plain loop, which only the agent's hooks follow. What acts is
 asked of the daemon's incidents, rules that only tell by default of the flags in the record. Found in its right class
@@ -193,6 +193,7 @@ def main() -> None:
         results.add(file)
     if given.train_python:
         hurt(given, results)
+    results.write(given.out)
     sys.exit(not results.report(given.runs))
 
 
