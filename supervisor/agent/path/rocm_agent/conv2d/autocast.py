@@ -6,19 +6,25 @@ from typing import Any, Callable
 
 import torch
 
+if hasattr(torch, "get_autocast_dtype"):
 
-def autocast_dtype(device_type: str) -> torch.dtype | None:
-    """Return the dtype to which autocast lowers convolutions on `device_type` at this moment, None where it is off.
+    def autocast_dtype(device_type: str) -> torch.dtype | None:
+        """Return the dtype to which autocast lowers convolutions on `device_type` now, None where it is off.
 
-    Asked in the way of each PyTorch: 2.4 names the device, older ones have one function a device. ROCm is "cuda".
-    """
-    if device_type not in ("cuda", "cpu"):
+        Asked in the way of each PyTorch: 2.4 names the device, older ones have one function a device. ROCm is "cuda".
+        """
+        if device_type in {"cuda", "cpu"} and torch.is_autocast_enabled(device_type):
+            return torch.get_autocast_dtype(device_type)
         return None
-    if hasattr(torch, "get_autocast_dtype"):
-        return torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else None
-    if device_type == "cuda":
-        return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else None
-    return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
+else:
+
+    def autocast_dtype(device_type: str) -> torch.dtype | None:
+        """Return the same from a PyTorch before 2.4."""
+        if device_type == "cuda":
+            return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else None
+        if device_type == "cpu":
+            return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
+        return None
 
 
 def lowered(tensor: torch.Tensor | None, dtype: torch.dtype | None) -> torch.Tensor | None:

@@ -87,7 +87,7 @@ def _columns(kind: str, s: Sizes) -> Candidates:
     found = {"columns": reference(kind, s)}
     if kind in (FORWARD, WEIGHT):
         run = columns.forward if kind == FORWARD else columns.weight_gradient
-        found["im2col"] = found["columns"]._replace(run=partial(run, lower=columns.unfolded), by_sample=True)
+        found["im2col"] = found["columns"]._replace(run=partial(run, lower=columns.unfolded))
     return found
 
 

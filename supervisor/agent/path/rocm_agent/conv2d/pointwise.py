@@ -16,23 +16,38 @@ SMALL_MAP = 128
 
 
 def _picked(x: torch.Tensor, shape: Geometry) -> torch.Tensor:
-    """Return the pixels that the stride keeps, as (N, C, L)."""
+    """Return the pixels that the stride keeps, contiguous."""
     if shape.stride != (1, 1):
         x = x[:, :, :: shape.stride[0], :: shape.stride[1]]
-    return x.reshape(x.shape[0], x.shape[1], -1)
+    return x.contiguous()
+
+
+def _flat(maps: torch.Tensor) -> torch.Tensor:
+    """Return contiguous (N, C, H, W) as (N, C, H*W)."""
+    batch, channels, height, width = maps.shape
+    return maps.view(batch, channels, height * width)
 
 
 def _narrow(batch: int, pixels: int) -> bool:
     return batch > 1 and pixels < SMALL_MAP
 
 
-def _product(matrix: torch.Tensor, x: torch.Tensor, *, whole: bool | None) -> torch.Tensor:
-    """Return matrix (O, C) times every sample of x (N, C, L): as one product if `whole`, None where maps are small."""
-    batch, _, pixels = x.shape
-    if not (_narrow(batch, pixels) if whole is None else whole):
-        return torch.bmm(matrix.expand(batch, -1, -1), x)
-    y = torch.mm(matrix, _side_by_side(x))
-    return rearranged(y.view(-1, batch, pixels), (1, 0, 2))
+def _product(weight: torch.Tensor, x: torch.Tensor, *, turned: bool, whole: bool | None) -> torch.Tensor:
+    """Return weight (O, C), or (C, O) if `turned`, times every sample of contiguous x, (N, O, height, width).
+
+    As one product if `whole`, None where maps are small. The views are made in one step each: on small maps a process
+    takes as long for a view as a card for a product.
+    """
+    batch, _, height, width = x.shape
+    outputs, channels = weight.shape[0], weight.shape[1]
+    rows, size, strides = (channels, outputs, (1, channels)) if turned else (outputs, channels, (channels, 1))
+    weight = weight.contiguous()
+    if not (_narrow(batch, height * width) if whole is None else whole):
+        y = torch.bmm(weight.as_strided((batch, rows, size), (0, *strides)), x.view(batch, size, height * width))
+    else:
+        y = torch.mm(weight.as_strided((rows, size), strides), _side_by_side(_flat(x)))
+        y = rearranged(y.view(rows, batch, height * width), (1, 0, 2))
+    return y.view(batch, rows, height, width)
 
 
 def _side_by_side(x: torch.Tensor) -> torch.Tensor:
@@ -62,37 +77,35 @@ def forward(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Geometry, *, whole: bool | None = None
 ) -> torch.Tensor:
     """Convolve with weight (O, C) times x (N, C, L). Workspace: none, or x and y once more if `whole`."""
-    y = _product(weight.reshape(weight.shape[0], -1), _picked(x, shape), whole=whole)
-    if bias is not None:
-        y = y.add_(bias.view(-1, 1))
-    # Contiguous, as native's: code after a convolution may flatten it with `view`.
-    return y.reshape(x.shape[0], weight.shape[0], *shape.out).contiguous()
+    y = _product(weight, _picked(x, shape), turned=False, whole=whole)
+    return y if bias is None else y.add_(bias.view(-1, 1, 1))
 
 
 def input_gradient(
     dy: torch.Tensor, weight: torch.Tensor, size: Tuple[int, int], shape: Geometry, *, whole: bool | None = None
 ) -> torch.Tensor:
     """Return the gradient of an input of `size` (H, W): transposed weight times dy; zero where the stride jumps."""
-    dx = _product(weight.reshape(weight.shape[0], -1).t(), dy.reshape(dy.shape[0], dy.shape[1], -1), whole=whole)
-    dx = dx.reshape(dy.shape[0], -1, *shape.out)
-    if shape.stride == (1, 1):
-        return dx
-    return _spread(dx, (size[0], size[1]), shape)
+    dx = _product(weight, dy.contiguous(), turned=True, whole=whole)
+    return dx if shape.stride == (1, 1) else _spread(dx, (size[0], size[1]), shape)
 
 
 def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry, *, whole: bool | None = None) -> torch.Tensor:
     """Return the weight's gradient: a product a sample and their sum, or one long product if `whole`."""
-    dy, x = dy.reshape(dy.shape[0], dy.shape[1], -1), _picked(x, shape)
-    batch, _, pixels = dy.shape
+    x, (batch, outputs, height, width) = _picked(x, shape), dy.shape
+    channels, pixels = x.shape[1], height * width
+    dy = dy.contiguous().view(batch, outputs, pixels)
     if _narrow(batch, pixels) if whole is None else whole:
-        dw = torch.mm(_side_by_side(dy), _side_by_side(x).t())
+        dw = torch.mm(_side_by_side(dy), _side_by_side(_flat(x)).t())
     else:
-        dw = torch.bmm(dy, x.transpose(1, 2))
+        dw = torch.bmm(dy, x.as_strided((batch, pixels, channels), (channels * pixels, 1, pixels)))
         dw = dw.sum(0) if batch > 1 else dw
-    return dw.view(dy.shape[1], x.shape[1], 1, 1)
+    return dw.view(outputs, channels, 1, 1)
 
 
 def turned_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Geometry) -> torch.Tensor:
     """Convolve by a copy of the weight with its outputs side by side: a card's BLAS has another kernel for it."""
-    flat = weight.reshape(weight.shape[0], -1).t().contiguous().t()
-    return forward(x, flat.view(*flat.shape, 1, 1), bias, shape, whole=False)
+    x = _picked(x, shape)
+    batch, channels, height, width = x.shape
+    flat = weight.reshape(-1, channels).t().contiguous().t()
+    y = torch.bmm(flat.expand(batch, -1, -1), x.view(batch, channels, height * width)).view(batch, -1, height, width)
+    return y if bias is None else y.add_(bias.view(-1, 1, 1))
