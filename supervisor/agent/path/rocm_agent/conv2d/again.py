@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Optional
 
-from .autocast import autocast_dtype, lowered
+from .autocast import autocast_dtype, lowered, without_autocast
 from .geometry import is_pair
 from .planned import by_plan, takes, unusual
 from .planner import known, plan
@@ -29,7 +29,7 @@ def again(  # noqa: PLR0913, PLR0917 - F.conv2d's arguments
     """Return the planned convolution where one of its kind was remembered, else None."""
     if unusual(x, weight, bias):
         return None
-    dtype = autocast_dtype(x.device.type)
+    dtype = autocast_dtype(x)
     if dtype is not None:
         x, weight, bias = lowered(x, dtype), lowered(weight, dtype), lowered(bias, dtype)
     try:
@@ -39,7 +39,9 @@ def again(  # noqa: PLR0913, PLR0917 - F.conv2d's arguments
     # True and 1.0 are equal to 1, and no argument.
     if found is None or not (is_pair(stride) and is_pair(padding) and is_pair(dilation) and type(groups) is int):
         return None
-    return by_plan(x, weight, bias, *found)
+    if dtype is None:
+        return by_plan(x, weight, bias, *found)
+    return without_autocast(by_plan, x, weight, bias, *found)
 
 
 def remember(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Geometry) -> None:

@@ -44,7 +44,8 @@ def forward(
     columns = lower(x, shape)
     size = (batch, out_channels, *shape.out)
     if groups == 1:
-        flat = weight.reshape(1, out_channels, -1).expand(batch, -1, -1)
+        rows = columns.shape[1]
+        flat = weight.contiguous().as_strided((batch, out_channels, rows), (0, rows, 1))
     else:
         columns = columns.view(batch * groups, -1, columns.shape[2])
         flat = weight.reshape(1, groups, out_channels // groups, -1).expand(batch, -1, -1, -1).flatten(0, 1)
@@ -54,12 +55,14 @@ def forward(
 
 def input_gradient(dy: torch.Tensor, weight: torch.Tensor, size: Tuple[int, int], shape: Geometry) -> torch.Tensor:
     """Return the gradient of an input of `size` (H, W): transposed weight times dy, summed by `fold` (col2im)."""
-    batch, groups = dy.shape[0], shape.groups
-    flat = weight.reshape(groups, weight.shape[0] // groups, -1).transpose(1, 2)
-    flat = flat.expand(batch, -1, -1) if groups == 1 else flat.expand(batch, -1, -1, -1).flatten(0, 1)
-    columns = torch.bmm(flat, dy.reshape(batch * groups, weight.shape[0] // groups, -1))
-    columns = columns.view(batch, -1, columns.shape[2])
-    return folded(columns, size, shape)
+    batch, groups, outputs = dy.shape[0], shape.groups, weight.shape[0] // shape.groups
+    rows, pixels = weight.shape[1] * shape.kernel[0] * shape.kernel[1], shape.out[0] * shape.out[1]
+    dy = dy.reshape(batch * groups, outputs, pixels)
+    if groups == 1:
+        flat = weight.contiguous().as_strided((batch, rows, outputs), (0, 1, rows))
+        return folded(torch.bmm(flat, dy), size, shape)
+    flat = weight.reshape(groups, outputs, rows).transpose(1, 2).expand(batch, -1, -1, -1).flatten(0, 1)
+    return folded(torch.bmm(flat, dy).view(batch, groups * rows, pixels), size, shape)
 
 
 def folded(columns: torch.Tensor, size: Tuple[int, int], shape: Geometry) -> torch.Tensor:

@@ -70,7 +70,7 @@ def _check_tensors(x: Any, weight: Any, bias: Any) -> None:
 
 def _cast(x: Any, weight: Any, bias: Any) -> Any:
     """Apply autocast; raise RuntimeError where dtypes or devices still differ, which no product would take."""
-    dtype = autocast_dtype(x.device.type)
+    dtype = autocast_dtype(x)
     x, weight, bias = lowered(x, dtype), lowered(weight, dtype), lowered(bias, dtype)
     for name, other in (("weight", weight), ("bias", bias)):
         if other is not None and (other.dtype is not x.dtype or other.device != x.device):

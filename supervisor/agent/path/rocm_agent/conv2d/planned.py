@@ -46,16 +46,17 @@ def planned(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, sh
     """
     if not takes(x) or unusual(x, weight, bias):
         return unfold(x, weight, bias, shape)
-    return by_plan(x, weight, bias, shape, plan(x.shape, weight.shape, x.dtype, x.device, shape))
+    chosen = plan(x.shape, weight.shape, x.dtype, x.device, shape)
+    return without_autocast(by_plan, x, weight, bias, shape, chosen)
 
 
 def by_plan(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Geometry, chosen: Plan
 ) -> torch.Tensor:
-    """Convolve by the plan `chosen`, in autograd's graph where there is one."""
+    """Convolve by the plan `chosen`, in autograd's graph where there is one; autocast is off."""
     if torch.is_grad_enabled():
         return _apply(x, weight, bias, shape, chosen)
-    return without_autocast(chosen.forward, x, weight, bias, shape)
+    return chosen.forward(x, weight, bias, shape)
 
 
 def takes(x: torch.Tensor) -> bool:
@@ -86,23 +87,24 @@ class _Convolution(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
         ctx.shape, ctx.chosen = shape, chosen
-        return without_autocast(chosen.forward, x, weight, bias, shape)
+        return chosen.forward(x, weight, bias, shape)
 
     @staticmethod
     def backward(ctx: Any, dy: torch.Tensor) -> Any:
-        x, weight = ctx.saved_tensors
-        dx, dw = without_autocast(_gradients, dy, x, weight, ctx)
-        return dx, dw, dy.sum((0, 2, 3)) if ctx.needs_input_grad[2] else None, None, None
+        wanted = ctx.needs_input_grad
+        dx, dw = without_autocast(_gradients, dy, *ctx.saved_tensors, ctx.shape, ctx.chosen, wanted)
+        return dx, dw, dy.sum((0, 2, 3)) if wanted[2] else None, None, None
 
 
 _apply = super(torch.autograd.Function, _Convolution).apply
 """Function's own `apply` in C: the one in Python asks anew whether a transform is active, and binds defaults."""
 
 
-def _gradients(dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, ctx: Any) -> Any:
-    """Return the gradients of x and weight, None for what is not needed."""
-    shape, chosen = ctx.shape, ctx.chosen
-    wants_x, wants_weight = ctx.needs_input_grad[:2]
+def _gradients(  # noqa: PLR0913, PLR0917 - what a backward pass has
+    dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, shape: Geometry, chosen: Plan, wanted: Tuple[bool, ...]
+) -> Any:
+    """Return the gradients of x and weight, None for what is not wanted."""
+    wants_x, wants_weight = wanted[0], wanted[1]
     if torch.is_grad_enabled():
         return _differentiable_gradients(dy, x, weight, shape)
     if wants_x and wants_weight and chosen.both is not None:

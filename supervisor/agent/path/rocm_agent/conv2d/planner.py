@@ -110,6 +110,7 @@ class _First:
                 tell(f"a plan could not be made ({type(error).__name__}: {error}); im2col takes its place")
                 run = case.reference(kind)
             setattr(self._plan, {FORWARD: "forward", INPUT: "input_gradient", WEIGHT: "weight_gradient"}[kind], run)
+            self._plan.join(case.shape)
         return run
 
 
