@@ -269,7 +269,8 @@ def training_ms(name: str, batch: int, how: str, *, lowered: bool, runs: int) ->
         asked = median([asked_ms(once) for _ in range(runs)])
     peak = torch.cuda.max_memory_allocated() / 2**20
     torch.cuda.empty_cache()
-    say(f"    {name} batch {batch} {'AMP ' if lowered else 'fp32'} {how:8} {took:9.2f} ms, asked in {asked:6.2f}, peak {peak:7.0f} MiB")
+    kind = "AMP " if lowered else "fp32"
+    say(f"    {name} batch {batch} {kind} {how:8} {took:9.2f} ms, asked in {asked:6.2f}, peak {peak:7.0f} MiB")
     return took, peak
 
 

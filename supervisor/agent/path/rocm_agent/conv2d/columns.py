@@ -86,7 +86,9 @@ def weight_gradient(
     """
     batch, groups, out_channels = x.shape[0], shape.groups, dy.shape[1]
     columns = lower(x, shape)
-    columns = columns.view(batch * groups, -1, columns.shape[2]).transpose(1, 2)
-    parts = torch.bmm(dy.reshape(batch * groups, out_channels // groups, -1), columns)
-    parts = parts.view(batch, -1).sum(0) if batch > 1 else parts
+    if groups > 1:
+        columns = columns.view(batch * groups, -1, columns.shape[2])
+    parts = torch.bmm(dy.reshape(batch * groups, out_channels // groups, -1), columns.transpose(1, 2))
+    if batch > 1:
+        parts = (parts if groups == 1 else parts.view(batch, -1)).sum(0)
     return parts.view(out_channels, x.shape[1] // groups, *shape.kernel)
