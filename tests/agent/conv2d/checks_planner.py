@@ -22,7 +22,7 @@ from rocm_agent.conv2d.candidates import Candidate, Candidates
 from rocm_agent.conv2d.case import Case
 from rocm_agent.conv2d.geometry import geometry
 from rocm_agent.conv2d.sizes import Need
-from rocm_agent.conv2d.store import UNANSWERED, Store
+from rocm_agent.conv2d.store import UNANSWERED, VERSION, Store
 from torch.nn.functional import conv2d as native
 
 planned = functools.partial(conv2d, algorithm="planned")
