@@ -60,6 +60,9 @@ def check_gradients_of_either_operand_alone_and_of_strange_layouts_are_natives_t
         given = (made[0].detach().transpose(2, 3).contiguous().transpose(2, 3).requires_grad_(), *made[1:])
         last = given[1].detach().to(memory_format=torch.channels_last).requires_grad_()
         assert not differences(planned, native, (given[0], last, given[2]), options)
+        parts = (torch.cat((made[0], made[0]))[1 : len(made[0]) + 1], torch.cat((made[1], made[1]))[len(made[1]) :])
+        leaves = tuple(part.detach().requires_grad_() for part in parts)
+        assert not differences(planned, native, (*leaves, made[2]), options)
         spread = torch.ones(()).expand(native(*made, **options).shape)
         pairs = zip(outcome(planned, made, options, spread), outcome(native, made, options, spread), strict=True)
         assert not [text for got, expected in pairs for text in unlike("expanded", got, expected)]

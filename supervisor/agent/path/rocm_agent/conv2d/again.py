@@ -46,7 +46,7 @@ def again(  # noqa: PLR0913, PLR0917 - F.conv2d's arguments
 
 def remember(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Geometry) -> None:
     """Have convolutions of these operands, checked and of one dtype, take the short way from now on."""
-    if x.dim() == 4 and takes(x) and not unusual(x, weight, bias):
+    if not unusual(x, weight, bias) and x.dim() == 4 and takes(x):
         if len(known) >= LIMIT:
             known.clear()
         key = _key(x, weight, bias, shape.stride, shape.padding, shape.dilation, shape.groups)

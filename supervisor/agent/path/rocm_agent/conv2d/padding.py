@@ -10,7 +10,6 @@ from .device import processors
 
 Pair = Tuple[int, int]
 
-
 FEW_A_PROCESSOR = 1 << 13
 """Elements per processor up to which a card waits for operators rather than for memory."""
 ONE = (1, 1)

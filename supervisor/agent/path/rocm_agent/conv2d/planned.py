@@ -44,7 +44,7 @@ def planned(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, sh
     Workspace: what the family of each pass says, at most limits.workspace_mb as far as one sample allows. Held until
     backward: the input and the weight. The output is NCHW.
     """
-    if not takes(x) or unusual(x, weight, bias):
+    if unusual(x, weight, bias) or not takes(x):
         return unfold(x, weight, bias, shape)
     chosen = plan(x.shape, weight.shape, x.dtype, x.device, shape)
     return without_autocast(by_plan, x, weight, bias, shape, chosen)
