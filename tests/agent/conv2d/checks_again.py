@@ -105,7 +105,7 @@ def check_autocast_is_asked_at_each_call() -> None:
 
 def check_a_transform_after_a_plain_call_is_followed() -> None:
     if not hasattr(torch, "func"):
-        raise Skip("this PyTorch has no torch.func")
+        raise Skip(f"torch {torch.__version__} has no torch.func")
     x, weight, _ = operands((2, 4, 6, 6), (4, 4, 1, 1))
     leaked = []
 
