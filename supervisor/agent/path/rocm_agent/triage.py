@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import atexit
 import json
+import math
 import os
 import sys
+from collections import deque
 from functools import wraps
 from types import ModuleType
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Deque, Dict, Iterator, List, Optional, Tuple
 
 from .fence import fenced
 from .layout import ENV_TRIAGE
@@ -22,6 +24,9 @@ WATCHED_STEPS = 2
 PAST_STEPS = 1
 """So many steps beyond the bad one are made before it counts as not come back: counts of a resume differ by one."""
 FILES_KEPT = 256
+LOSSES_KEPT = 64
+GROUP_MODE = 0o2770
+"""What ultralytics writes can be cleared away by whoever shares the attempt's group."""
 
 _replay: Optional["Replay"] = None
 
@@ -33,11 +38,14 @@ class Replay:
         self._torch = torch
         self._asked = asked
         self.bad_step = int(asked["step"])
+        self._gradients = asked.get("looked_for") == "gradients"
         self._other_batch = bool(asked.get("other_batch"))
+        self._losses: Deque[Tuple[int, float]] = deque(maxlen=LOSSES_KEPT)
         self._made: Optional[int] = None
         """The step that was made last; None before the first is known."""
         self._first: Optional[int] = None
         self._top: Any = None
+        self._outermost: Any = None
         self._names: Dict[int, str] = {}
         self._where: Optional[Dict[str, Any]] = None
         self._batch: Dict[str, Any] = {}
@@ -48,11 +56,15 @@ class Replay:
 
     # --- the way there ------------------------------------------------------------------------------------------------
 
-    def recorded(self, step: int) -> None:
-        """Note that a step is over; end once the bad one is well past."""
-        self._made = step
+    def recorded(self, step: int, loss: Optional[float], grad_norm: Optional[float]) -> None:
+        """Note that a step is over; end at gradients that are looked for, and once the bad one is well past."""
         self._first = step if self._first is None else self._first
         self._top = None
+        if self._gradients and step >= self.bad_step - PAST_STEPS and not _is_finite(grad_norm):
+            self.end(seen=True)
+        self._made = step
+        if step < self.bad_step and loss is not None:
+            self._losses.append((step, float(loss)))
         if step >= self.bad_step + PAST_STEPS:
             self.end(seen=False)
 
@@ -67,7 +79,7 @@ class Replay:
         """Look at the batch that the outermost module is given; return another in its place where that is asked for."""
         if self._top is not None or not module.training or not args:
             return None
-        self._top = module
+        self._top = self._outermost = module
         self._where = None
         if self._other_batch and self._made is not None and self._made + 1 == self.bad_step and self._kept is not None:
             self._given_other = True
@@ -100,9 +112,21 @@ class Replay:
     def backward(self, loss: Any) -> None:
         """Look at the loss; one that is not finite ends the replay."""
         self._device = str(loss.device)
+        if self._gradients:
+            self._top = None
+            return
         if loss.numel() == 1 and not _finite(self._torch, loss):
             self.end(seen=True, loss=str(float(loss.detach())))
         self._top = None
+
+    def after_backward(self) -> None:
+        """Look for the first gradient that is not finite, where gradients are what went wrong."""
+        if not self._gradients or not self._near or self._where is not None or self._outermost is None:
+            return
+        for name, one in self._outermost.named_parameters():
+            if one.grad is not None and not _finite(self._torch, one.grad):
+                self._where = {"module": "the gradient of " + name, "kind": "Parameter", "dtype": str(one.grad.dtype)}
+                return
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -121,6 +145,7 @@ class Replay:
             "loss": loss,
             "where": self._where if seen else None,
             "batch": self._batch if seen else {},
+            "losses": [[made, value] for made, value in self._losses if _is_finite(value)],
             "device": self._device,
             "half": self._half,
             "other_batch": self._given_other,
@@ -156,7 +181,9 @@ def install(torch: Any) -> None:
     @wraps(backward)
     def looked_at(self: Any, *args: Any, **kwargs: Any) -> Any:
         fenced(replay.backward)(self)
-        return backward(self, *args, **kwargs)
+        result = backward(self, *args, **kwargs)
+        fenced(replay.after_backward)()
+        return result
 
     torch.Tensor.backward = looked_at
     _watch_steps(replay)
@@ -171,6 +198,9 @@ def install_trainer(module: ModuleType) -> None:
     if wanted is None:
         return
     folder = Path(wanted["report"]).parent / "run"
+    for one in (folder, folder / "weights"):
+        one.mkdir(exist_ok=True)
+        one.chmod(GROUP_MODE)
     module.get_save_dir = lambda *_, **__: folder
 
 
@@ -182,7 +212,8 @@ def _watch_steps(replay: Replay) -> None:
     @wraps(record)
     def recording(self: Any, step: int, *args: Any, **kwargs: Any) -> None:
         record(self, step, *args, **kwargs)
-        fenced(replay.recorded)(step)
+        said = {**dict(zip(("epoch", "loss", "lr", "grad_norm"), args)), **kwargs}
+        fenced(replay.recorded)(step, said.get("loss"), said.get("grad_norm"))
 
     Recorder.record = recording
 
@@ -194,6 +225,10 @@ def _finite(torch: Any, tensor: Any) -> bool:
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return True
     return bool(torch.isfinite(tensor.detach()).all())
+
+
+def _is_finite(value: Optional[float]) -> bool:
+    return value is None or math.isfinite(value)
 
 
 def _tensors(torch: Any, value: Any, depth: int = 0) -> Iterator[Any]:
