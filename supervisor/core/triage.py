@@ -95,9 +95,8 @@ def conclude(replays: tuple[Replay, ...]) -> Finding:
     if first is None:
         return unsaid(_not_replayed(next((one for one in replays if one.name == "device"), None)))
     if not first.seen:
-        words = (
-            f"the same step on the same device ({first.device}) is finite now: the hardware, or a race in its software"
-        )
+        where = f" ({first.device})" if first.device else ""
+        words = f"the same step on the same device{where} is finite now: the hardware, or a race in its software"
         return Finding(verdict="hardware", words=words)
     return _comes_back(first, known, {one.name: one for one in replays})
 
@@ -108,8 +107,8 @@ def needed(replays: tuple[Replay, ...]) -> str | None:
     if "device" not in done:
         return "device"
     first = done["device"]
-    if not first.seen or first.not_finite or first.out_of_range:
-        return None
+    if not first.seen or first.not_finite or first.out_of_range or first.device is None:
+        return None  # without a device nobody looked into it, and nothing could be changed in it
     if first.half and "float32" not in done:
         return "float32"
     if "float32" in done and not done["float32"].seen:
@@ -124,7 +123,7 @@ def _not_replayed(one: Replay | None) -> str:
     if one is None or one.seen is None:
         return f"the step could not be replayed: {one.problem if one and one.problem else 'it was not replayed'}"
     why = "too few steps before it could be compared" if one.same_course is None else "its losses were others before it"
-    return f"it did not come back on {one.device}, yet the replay may not have been the same training: {why}"
+    return f"it did not come back, yet the replay may not have been the same training: {why}"
 
 
 def _of_batch(one: Replay) -> Finding:
@@ -150,7 +149,7 @@ def _comes_back(first: Replay, known: Mapping[str, Replay], made: Mapping[str, R
         return Finding(verdict="numerics", words=words, speaks_for=("amp_off", "lower_lr"), in_vain=("restart",))
     missing = _missing(first, known, made)
     if missing is not None and (other is None or other.seen or (first.half and single is None)):
-        return unsaid(f"it comes back on {first.device}{where}; {missing}")
+        return unsaid(f"it comes back on {first.device or 'the same device'}{where}; {missing}")
     if cpu is not None and not cpu.seen:
         words = (
             f"it comes back on {first.device} and not on the CPU, state and batch the same{where}: a kernel or the card"

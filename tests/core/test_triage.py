@@ -69,10 +69,10 @@ def test_what_comes_back_on_the_card_and_not_on_the_cpu_is_the_hardware() -> Non
     runs = (CARD, replay("float32", seen=True), replay("other_batch", seen=True))
     assert needed(runs[:2]) == "other_batch"
     assert needed(runs) == "cpu", "last, for it takes the longest"
-    runs = (*runs, replay("cpu", seen=False, device="cpu"))
-    assert needed(runs) is None
-    assert told(*runs).verdict == "hardware"
-    assert "restart" in told(*runs).in_vain
+    all_of_them = (*runs, replay("cpu", seen=False, device="cpu"))
+    assert needed(all_of_them) is None
+    assert told(*all_of_them).verdict == "hardware"
+    assert "restart" in told(*all_of_them).in_vain
 
 
 def test_what_is_not_known_of_the_cpu_blames_neither_card_nor_model() -> None:
@@ -99,6 +99,13 @@ def test_what_comes_back_everywhere_is_the_data_or_the_model_as_another_batch_sh
     unknown = replay("other_batch", seen=None)
     assert needed((first, unknown)) is None
     assert told(first, unknown).verdict == "data_or_numerics"
+
+
+def test_what_nobody_can_look_into_is_at_least_seen_to_come_back() -> None:
+    plain = Replay(name="device", seen=True, step=3)
+    assert needed((plain,)) is None
+    assert told(plain).verdict == "unknown"
+    assert told(plain).words.startswith("it comes back on the same device")
 
 
 def test_a_replay_that_did_not_get_to_the_step_proves_nothing() -> None:

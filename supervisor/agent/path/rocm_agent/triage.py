@@ -34,8 +34,9 @@ _replay: Optional["Replay"] = None
 class Replay:
     """What was asked for, and what was seen so far."""
 
-    def __init__(self, torch: Any, asked: Dict[str, Any]) -> None:
-        self._torch = torch
+    def __init__(self, asked: Dict[str, Any]) -> None:
+        self.torch: Any = None
+        """None until the process imports it: of a training without it, only what it records is seen."""
         self._asked = asked
         self.bad_step = int(asked["step"])
         self._gradients = asked.get("looked_for") == "gradients"
@@ -60,8 +61,9 @@ class Replay:
         """Note that a step is over; end at gradients that are looked for, and once the bad one is well past."""
         self._first = step if self._first is None else self._first
         self._top = None
-        if self._gradients and step >= self.bad_step - PAST_STEPS and not _is_finite(grad_norm):
-            self.end(seen=True)
+        suspect = grad_norm if self._gradients else loss
+        if step >= self.bad_step - PAST_STEPS and not _is_finite(suspect):
+            self.end(seen=True, loss=None if loss is None else str(loss), step=step)
         self._made = step
         if step < self.bad_step and loss is not None:
             self._losses.append((step, float(loss)))
@@ -88,7 +90,7 @@ class Replay:
             self._kept = _copied(args)
         if self._near:
             self._names = {id(one): name for name, one in module.named_modules()}
-            self._batch = _batch_of(self._torch, args)
+            self._batch = _batch_of(self.torch, args)
         return args if self._given_other else None
 
     def left(self, module: Any, args: Any, output: Any) -> None:
@@ -97,16 +99,16 @@ class Replay:
             self._top = None
         if not module.training or self._where is not None or not self._near:
             return
-        tensors = list(_tensors(self._torch, output))
-        self._half = self._half or any(one.dtype in (self._torch.float16, self._torch.bfloat16) for one in tensors)
-        bad = [one for one in tensors if not _finite(self._torch, one)]
+        tensors = list(_tensors(self.torch, output))
+        self._half = self._half or any(one.dtype in (self.torch.float16, self.torch.bfloat16) for one in tensors)
+        bad = [one for one in tensors if not _finite(self.torch, one)]
         if bad:
             self._where = {
                 "module": self._names.get(id(module), ""),
                 "kind": type(module).__name__,
                 "dtype": str(bad[0].dtype),
-                "inputs_finite": all(_finite(self._torch, one) for one in _tensors(self._torch, args)),
-                "weights_finite": all(_finite(self._torch, one) for one in module.parameters()),
+                "inputs_finite": all(_finite(self.torch, one) for one in _tensors(self.torch, args)),
+                "weights_finite": all(_finite(self.torch, one) for one in module.parameters()),
             }
 
     def backward(self, loss: Any) -> None:
@@ -115,7 +117,7 @@ class Replay:
         if self._gradients:
             self._top = None
             return
-        if loss.numel() == 1 and not _finite(self._torch, loss):
+        if loss.numel() == 1 and not _finite(self.torch, loss):
             self.end(seen=True, loss=str(float(loss.detach())))
         self._top = None
 
@@ -124,7 +126,7 @@ class Replay:
         if not self._gradients or not self._near or self._where is not None or self._outermost is None:
             return
         for name, one in self._outermost.named_parameters():
-            if one.grad is not None and not _finite(self._torch, one.grad):
+            if one.grad is not None and not _finite(self.torch, one.grad):
                 self._where = {"module": "the gradient of " + name, "kind": "Parameter", "dtype": str(one.grad.dtype)}
                 return
 
@@ -135,12 +137,13 @@ class Replay:
         if self._made is not None and self._made >= self.bad_step:
             self.end(seen=False)
 
-    def end(self, *, seen: bool, loss: Optional[str] = None) -> None:
+    def end(self, *, seen: bool, loss: Optional[str] = None, step: Optional[int] = None) -> None:
         """Write the report and end the process at once: nothing of the training shall be saved."""
-        torch = self._torch
+        if step is None and self._made is not None:
+            step = self._made + (1 if seen else 0)
         report = {
             "seen": seen,
-            "step": None if self._made is None else self._made + (1 if seen else 0),
+            "step": step,
             "first_step": self._first,
             "loss": loss,
             "where": self._where if seen else None,
@@ -149,7 +152,7 @@ class Replay:
             "device": self._device,
             "half": self._half,
             "other_batch": self._given_other,
-            "torch": str(torch.__version__),
+            "torch": None if self.torch is None else str(self.torch.__version__),
         }
         draft = self._asked["report"] + ".tmp"
         with open(draft, "w", encoding="utf-8") as file:
@@ -166,13 +169,23 @@ def asked() -> Optional[Dict[str, Any]]:
     return json.loads(text) if text else None
 
 
-def install(torch: Any) -> None:
-    """Look at every module, loss and step from now on, where a triage is asked for."""
+def begin() -> None:
+    """Look at every step from now on, where a triage is asked for."""
     global _replay
     wanted = asked()
     if wanted is None:
         return
-    _replay = replay = Replay(torch, wanted)
+    _replay = Replay(wanted)
+    _watch_steps(_replay)
+    atexit.register(fenced(_replay.process_ends))
+
+
+def install(torch: Any) -> None:
+    """Look at every module and loss as well, once there is torch."""
+    replay = _replay
+    if replay is None:
+        return
+    replay.torch = torch
     modules = torch.nn.modules.module
     modules.register_module_forward_pre_hook(fenced(replay.entered))
     modules.register_module_forward_hook(fenced(replay.left))
@@ -186,8 +199,6 @@ def install(torch: Any) -> None:
         return result
 
     torch.Tensor.backward = looked_at
-    _watch_steps(replay)
-    atexit.register(fenced(replay.process_ends))
 
 
 def install_trainer(module: ModuleType) -> None:
