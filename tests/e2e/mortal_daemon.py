@@ -2,10 +2,9 @@
 
     mortal_daemon.py POINTS --config CONFIG
 
-POINTS is a file with a line for each point that was died at; with an environment variable DIE_AT only
-those count that it names, one a line.
-The points lie before and after every commit that holds a decision or the answer to one, every act, every search, and
-every word to the launcher.
+POINTS is a file with a line for each point that was died at; with an environment variable DIE_AT only those count that
+it names, one a line. The points lie before and after every commit that holds a decision or the answer to one, every
+act, every search, and every word to the launcher.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def decided(home: House) -> list[str]:
 
 
 def test_what_came_once_is_replayed_once_and_told_before_the_retry(home: House) -> None:
-    home.write(home.by_hand("one", "--wound", "nan:60", "--steps", "160", table=ALLOWED) + SINK)
+    home.write(home.by_hand("one", "--wound", "nan:30", "--steps", "60", table=ALLOWED) + SINK)
     home.start()
     home.phase("one", "finished", limit_s=60)
     incident = home.incident("one")
@@ -32,7 +32,7 @@ def test_what_came_once_is_replayed_once_and_told_before_the_retry(home: House) 
     assert (incident["cause"], incident["remedy"], incident["outcome"]) == ("hardware", "restart", "resumed")
     assert decided(home) == ["launch", "stop", "examine", "triage", "retry", "launch", "finish"]
     made = home.steps_made("one")
-    assert made[made.index(51, 51) :] == [*range(51, 61), *range(51, 161)], "one replay, one training, in this order"
+    assert made[made.index(26, 26) :] == [*range(26, 31), *range(26, 61)], "one replay, one training, in this order"
     kinds = told(home)
     assert [kinds.count(one) for one in ("incident.opened", "incident.triaged", "incident.resumed")] == [1, 1, 1]
     shown = home.ctl("show", incident["id"]).stdout
@@ -47,7 +47,7 @@ def test_what_came_once_is_replayed_once_and_told_before_the_retry(home: House) 
 def hanging(home: House, limit_s: float) -> None:
     """Start a training whose replay hangs, and wait until it does."""
     table = f"{ALLOWED}triage_limit_s = {limit_s}"
-    words = ("--wound", "nan:60", "--steps", "160", "--stuck-when-resumed")
+    words = ("--wound", "nan:30", "--steps", "60", "--stuck-when-resumed")
     home.write(home.by_hand("one", *words, table=table) + SINK)
     home.start()
     stuck = home.folder / "one" / "stuck"
@@ -56,11 +56,11 @@ def hanging(home: House, limit_s: float) -> None:
 
 
 def test_a_replay_that_hangs_is_ended_at_its_limit_and_the_retry_goes_on_as_without_it(home: House) -> None:
-    hanging(home, 3)
+    hanging(home, 1.5)
     home.phase("one", "finished", limit_s=60)
     incident = home.incident("one")
     assert incident["finding"]["verdict"] == "unknown"
-    assert "within the 3 s of the triage" in incident["finding"]["words"]
+    assert "within the 2 s of the triage" in incident["finding"]["words"]
     assert (incident["cause"], incident["outcome"]) == ("non_finite", "resumed")
     assert "incident.triaged" not in told(home), "that nothing was found is no news"
     assert decided(home) == ["launch", "stop", "examine", "triage", "retry", "launch", "finish"]
@@ -88,13 +88,13 @@ def test_the_daemon_ends_its_triage_with_itself_and_the_next_one_retries(home: H
 
 
 def test_a_daemon_that_is_killed_takes_its_triage_up_again_and_no_second_replay_is_made(home: House) -> None:
-    hanging(home, 8)
+    hanging(home, 5)
     pids = home.training_pids()
     assert len(pids) == 2, "a shim and a training"
     home.kill()
     home.start()
     assert home.training_pids() == pids
     home.phase("one", "finished", limit_s=60)
-    assert "within the 8 s of the triage" in home.incident("one")["finding"]["words"]
+    assert "within the 5 s of the triage" in home.incident("one")["finding"]["words"]
     assert [one for one in home.log.read_text().splitlines() if "triage.taken_up" in one]
     home.nothing_runs()
