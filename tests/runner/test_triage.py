@@ -11,7 +11,10 @@ import pytest
 
 from supervisor.core import folder as names
 from supervisor.core.triage import Finding, Replay
+from supervisor.daemon.clock import SystemClock
+from supervisor.daemon.old_curve import old_losses
 from supervisor.runner.attempt import agent_path
+from supervisor.runner.shim import Recorder
 from supervisor.runner.triage import Case, triage
 
 pytestmark = pytest.mark.train
@@ -34,18 +37,31 @@ class Night:
     def command(self, wound: str) -> list[str]:
         return [str(self.python), str(HERE / "train_with_nan.py"), str(self.data), str(self.folder / "runs"), wound]
 
-    def saved(self) -> Path:
-        """Train soundly to the end, and return what was saved after the first epoch."""
-        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    def trained(self) -> None:
+        """Train soundly to the end under the agent; a snapshot of the first two epochs is laid aside as kept.pt."""
+        assert Recorder(str(self.attempt)).make() is None
+        (self.folder / "snapshots").mkdir()
+        env = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(agent_path()),
+            names.ENV_FOLDER: str(self.attempt),
+            names.ENV_SNAPSHOTS: str(self.folder / "snapshots"),
+            names.ENV_SNAPSHOT_EVERY: "0.01",
+        }
         subprocess.run(self.command("once"), check=True, cwd=self.folder, env=env, timeout=120, capture_output=True)
-        return self.folder / "runs" / "run" / "weights" / "epoch0.pt"
 
     def triage(self, wound: str, step: int, checkpoint: Path | None = None) -> tuple[Finding, tuple[Replay, ...]]:
         env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(agent_path())}
         launch = {"argv": self.command(wound), "cwd": str(self.folder), "env": env}
         (self.attempt / names.LAUNCH).write_text(json.dumps(launch))
         case = Case(
-            attempt=self.attempt, step=step, checkpoint=checkpoint, target=self.folder / "triage", limit_s=120.0
+            attempt=self.attempt,
+            step=step,
+            checkpoint=checkpoint,
+            target=self.folder / "triage",
+            losses=old_losses([self.attempt], step, SystemClock().now()),
+            limit_s=120.0,
         )
         return triage(case, lambda _: None)
 
@@ -83,13 +99,18 @@ def test_a_layer_that_overflows_is_numerics_whatever_the_batch(one_night: Night)
     ]
 
 
-def test_what_does_not_come_back_from_the_state_before_it_was_the_hardware(one_night: Night) -> None:
-    saved = one_night.saved()
+def test_what_does_not_come_back_blames_the_hardware_only_where_the_replay_was_the_same_training(
+    one_night: Night,
+) -> None:
+    one_night.trained()
     before = [(one.stat().st_mtime_ns, one.name) for one in (one_night.folder / "runs").rglob("*")]
-    finding, _ = one_night.triage("once", PER_EPOCH + 2, saved)
-    assert finding.verdict == "hardware", finding.words
+    finding, (replay,) = one_night.triage("once", 3 * PER_EPOCH, one_night.folder / "kept.pt")
+    assert (finding.verdict, replay.same_course) == ("hardware", True), (finding, replay)
     said = json.loads((one_night.folder / "triage" / "device" / "triage.json").read_text())
-    assert said["first_step"] == PER_EPOCH + 1, "it began where the state was saved"
+    assert 1 < said["first_step"] <= 2 * PER_EPOCH + 1, "it began where the state was saved"
+    saved = one_night.folder / "runs" / "run" / "weights" / "epoch0.pt"
+    finding, (replay,) = one_night.triage("once", 3 * PER_EPOCH, saved)
+    assert (finding.verdict, replay.same_course) == ("unknown", False), "its own checkpoint draws other batches"
     assert before == [(one.stat().st_mtime_ns, one.name) for one in (one_night.folder / "runs").rglob("*")]
 
 
