@@ -121,12 +121,11 @@ def _examined(job: Job, attempt: Attempt, one: Examination, now: Moment, ground:
         return _again(job, attempt, one.flag, now, ground)
     if point is None or (_held(job, ground) and now.seconds_since(job.since) < job.limits.freed_wait_s):
         return None
-    where = f"from {point.checkpoint.path}" if point.checkpoint is not None else "from the beginning"
     return de.Triage(
         at=now,
         job=job.name,
         attempt=attempt.number,
-        reason=f"step {one.step} is replayed {where}, to know why its {one.looked_for} ceased to be finite",
+        reason=f"step {one.step} is replayed, to know why its {one.looked_for} ceased to be finite",
         step=one.step,
         looked_for=one.looked_for,
         resume_from=point.checkpoint,

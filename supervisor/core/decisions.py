@@ -108,6 +108,7 @@ class Triage:
     step: int
     looked_for: LookedFor
     resume_from: Checkpoint | None
+    """From where, unless there is a snapshot, from which all is made again as it was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

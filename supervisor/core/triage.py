@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
 from typing import Literal, TypeAlias
 
 Verdict: TypeAlias = Literal["data", "numerics", "hardware", "data_or_numerics", "unknown"]
@@ -21,6 +23,9 @@ LEAST_COMPARED = 3
 """Losses of a replay that must be those of the training before it counts as the same course."""
 LOSS_TOLERANCE = 0.01
 """Share by which they may differ: batches of one training differ by more, kernels and precisions by less."""
+MANY_COMPARED, CHANGE_SHARE = 8, 0.25
+"""After thousands of steps on a card, whose sums come in another order each time, the same batches give losses further
+apart. Of so many they are told by lying closer together than this share of what the loss changes from step to step."""
 FINDING_FILES = 16
 """Files that a finding names; the report names all."""
 
@@ -78,11 +83,16 @@ def unsaid(why: str) -> Finding:
 
 def same_course(replayed: Mapping[int, float], recorded: Mapping[int, float]) -> bool | None:
     """Return whether losses of a replay, by step, are those that the training recorded; None: too few are known."""
-    pairs = [(one, recorded[step]) for step, one in replayed.items() if step in recorded]
+    pairs = [(one, recorded[step]) for step, one in sorted(replayed.items()) if step in recorded]
     finite = [(one, other) for one, other in pairs if math.isfinite(one) and math.isfinite(other)]
     if len(finite) < LEAST_COMPARED:
         return None
-    return all(math.isclose(one, other, rel_tol=LOSS_TOLERANCE) for one, other in finite)
+    near = LOSS_TOLERANCE * median(abs(other) for _, other in finite)
+    if all(math.isclose(one, other, rel_tol=LOSS_TOLERANCE, abs_tol=near) for one, other in finite):
+        return True
+    apart = median(abs(one - other) for one, other in finite)
+    change = median(abs(later - other) for (_, other), (_, later) in pairwise(finite))
+    return len(finite) >= MANY_COMPARED and apart <= CHANGE_SHARE * change
 
 
 def conclude(replays: tuple[Replay, ...]) -> Finding:

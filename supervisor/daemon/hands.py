@@ -81,6 +81,7 @@ class DoingHands:
             launcher=means.launcher,
             settings=means.settings,
             job=means.job,
+            exact=seeker.exact,
             group=means.group,
         )
         self._launched: dict[str, threading.Event] = {}

@@ -11,7 +11,7 @@ from pathlib import Path
 from supervisor.config.settings import JobSettings
 from supervisor.core import events as ev
 from supervisor.core import folder as fo
-from supervisor.core.checkpoints import Checkpoint, Fingerprint, Verdict
+from supervisor.core.checkpoints import Checkpoint, Fingerprint, Verdict, exact_before, of_this_training
 from supervisor.core.history import History
 from supervisor.core.job import Job
 from supervisor.core.rules.resumed_loss import ResumedLoss
@@ -78,6 +78,10 @@ class Seeker:
         )
         begin("search", job.name, lambda: self._search(job, search))
         return True
+
+    def exact(self, job: Job, before_step: int) -> Checkpoint | None:
+        """Return the kept state from which the steps up to one are made again as they were, None without one."""
+        return exact_before(of_this_training(self._keeper.shelf(job.name).all(), job.began_unix_s), before_step)
 
     def noticed(self, event: ev.Event, job: Job) -> None:
         """Have a checkpoint proven as soon as the training says that it saved one."""

@@ -18,6 +18,7 @@ from supervisor.config.settings import JobSettings
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core import folder as fo
+from supervisor.core.checkpoints import Checkpoint
 from supervisor.core.examination import UNWANTED, Examination
 from supervisor.core.job import Job, Wish
 from supervisor.core.moments import Moment
@@ -51,6 +52,8 @@ class Examiner:
     launcher: Launcher
     settings: Callable[[str], JobSettings]
     job: Callable[[str], Job | None]
+    exact: Callable[[Job, int], Checkpoint | None]
+    """Returns a state from which the steps up to one are made again as they were; None without one."""
     group: int | None
     folder_limit_bytes: int = FOLDER_LIMIT_BYTES
 
@@ -96,7 +99,8 @@ class Examiner:
 
     def _case(self, decision: de.Triage, job: Job, limit_s: float) -> Case:
         settings, folders = self.settings(job.name), self.state / "jobs" / job.name
-        checkpoint, incident = decision.resume_from, job.incident.id if job.incident is not None else "triage"
+        checkpoint = self.exact(job, decision.step) or decision.resume_from
+        incident = job.incident.id if job.incident is not None else "triage"
         attempt = folders / str(decision.attempt)
         made = [folders / str(number) for number in range(decision.attempt, 0, -1)]
         return Case(

@@ -81,6 +81,7 @@ class Trial:
             launcher=DirectLauncher(),
             settings=lambda _: self.settings,
             job=lambda _: self.job,
+            exact=lambda _job, _step: None,
             group=None,
         )
 
