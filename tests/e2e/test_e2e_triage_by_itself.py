@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from pathlib import Path
 
+import pytest
 from house import House
+
+TESTS = Path(__file__).resolve().parents[1]
 
 ALLOWED = 'triage = "by-itself"\n'
 SINK = '[alerts.nobody]\nurl = "http://127.0.0.1:9/hook"\nallow_private = true\nmin_severity = "info"\n'
@@ -55,18 +60,6 @@ def hanging(home: House, limit_s: float) -> None:
     assert len(replays(home)) == 1
 
 
-def test_a_replay_that_hangs_is_ended_at_its_limit_and_the_retry_goes_on_as_without_it(home: House) -> None:
-    hanging(home, 1.5)
-    home.phase("one", "finished", limit_s=60)
-    incident = home.incident("one")
-    assert incident["finding"]["verdict"] == "unknown"
-    assert "within the 2 s of the triage" in incident["finding"]["words"]
-    assert (incident["cause"], incident["outcome"]) == ("non_finite", "resumed")
-    assert "incident.triaged" not in told(home), "that nothing was found is no news"
-    assert decided(home) == ["launch", "stop", "examine", "triage", "retry", "launch", "finish"]
-    home.nothing_runs()
-
-
 def test_a_stop_ends_a_triage_at_once_and_leaves_nothing_running(home: House) -> None:
     hanging(home, 600)
     assert "replayed" in home.job("one")["reason"]
@@ -87,14 +80,40 @@ def test_the_daemon_ends_its_triage_with_itself_and_the_next_one_retries(home: H
     assert home.incident("one")["finding"]["verdict"] == "unknown"
 
 
-def test_a_daemon_that_is_killed_takes_its_triage_up_again_and_no_second_replay_is_made(home: House) -> None:
-    hanging(home, 5)
+def test_a_killed_daemon_takes_its_triage_up_and_at_the_limit_the_retry_goes_on_as_without_it(home: House) -> None:
+    hanging(home, 4)
     pids = home.training_pids()
     assert len(pids) == 2, "a shim and a training"
     home.kill()
     home.start()
     assert home.training_pids() == pids
     home.phase("one", "finished", limit_s=60)
-    assert "within the 5 s of the triage" in home.incident("one")["finding"]["words"]
+    incident = home.incident("one")
+    assert incident["finding"]["verdict"] == "unknown"
+    assert "within the 4 s of the triage" in incident["finding"]["words"]
+    assert (incident["cause"], incident["outcome"]) == ("non_finite", "resumed")
+    assert "incident.triaged" not in told(home), "that nothing was found is no news"
+    assert decided(home) == ["launch", "stop", "examine", "triage", "retry", "launch", "finish"]
     assert [one for one in home.log.read_text().splitlines() if "triage.taken_up" in one]
     home.nothing_runs()
+
+
+@pytest.mark.train
+def test_a_poisoned_image_is_named_and_its_batch_left_out(home: House, current_python: Path) -> None:
+    data = home.folder / "data"
+    subprocess.run([current_python, TESTS / "agent" / "draw_images.py", data, "8", "64"], check=True)
+    program = str(TESTS / "runner" / "train_with_nan.py")
+    command = [str(current_python), program, str(data / "data.yaml"), str(home.folder / "runs"), "image:3.png"]
+    table = 'env = { OMP_NUM_THREADS = "1" }\ntriage = "by-itself"'
+    home.write(home.job_of("one", command, table, non_finite_loss="tolerated = 0") + SINK)
+    home.start()
+    home.until(lambda: bool(home.query("SELECT 1 FROM decisions WHERE kind = 'retry'")), 120, "the retry")
+    home.ctl("stop", "one")
+    incident = home.incidents("one")[0]
+    assert incident["finding"]["verdict"] == "data", incident["finding"]
+    assert [Path(one).name for one in incident["finding"]["files"]] == ["3.png"]
+    assert incident["remedy"] == "skip_data"
+    (body,) = home.query("SELECT body FROM alerts WHERE type = 'incident.triaged'")
+    assert json.loads(body[0])["data"]["triage"]["files"] == incident["finding"]["files"]
+    assert "3.png" in home.ctl("history").stdout
+    assert not list((home.folder / "runs").glob("run2*")), "the replay wrote elsewhere"
