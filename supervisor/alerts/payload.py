@@ -15,7 +15,7 @@ from supervisor.core.harmless import sanitize
 from supervisor.core.incident import Incident
 from supervisor.core.job import Job
 from supervisor.core.moments import Moment
-from supervisor.core.triage import FINDING_FILES, Finding
+from supervisor.core.triage import Finding
 
 LARGEST_BODY_BYTES = 20_000
 TEXT_LIMIT = 700
@@ -225,8 +225,10 @@ def _flag(flag: RedFlag) -> dict[str, object]:
 
 
 def _finding(finding: Finding) -> dict[str, object]:
-    files = [clean(one, DIAGNOSIS_LIMIT) for one in finding.files[:FINDING_FILES]]
-    return {"verdict": finding.verdict, "words": clean(finding.words), **({"files": files} if files else {})}
+    """Return what a triage found with the first files: `supervisorctl show` has the rest."""
+    files = [clean(one, DIAGNOSIS_LIMIT) for one in finding.files[:2]]
+    words = clean(finding.words, 2 * DIAGNOSIS_LIMIT)
+    return {"verdict": finding.verdict, "words": words, **({"files": files} if files else {})}
 
 
 def _diagnosis(diagnosis: Diagnosis) -> dict[str, object]:
