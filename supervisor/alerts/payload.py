@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
 import msgspec
@@ -21,6 +21,7 @@ LARGEST_BODY_BYTES = 20_000
 TEXT_LIMIT = 700
 NAME_LIMIT = 150
 DIAGNOSIS_LIMIT = 200
+FILES_TOLD = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +210,9 @@ def _incident(incident: Incident) -> dict[str, object]:
         "remedy_why": clean(incident.remedy_why) if incident.remedy_why else None,
         "triage": _finding(incident.finding) if incident.finding else None,
     }
-    return {**_flag(incident.flag), **_known(facts)}
+    # What replays have shown takes the place of what the rule could only guess.
+    flag = replace(incident.flag, diagnosis=None) if _found(incident) else incident.flag
+    return {**_flag(flag), **_known(facts)}
 
 
 def _flag(flag: RedFlag) -> dict[str, object]:
@@ -226,8 +229,8 @@ def _flag(flag: RedFlag) -> dict[str, object]:
 
 def _finding(finding: Finding) -> dict[str, object]:
     """Return what a triage found with the first files: `supervisorctl show` has the rest."""
-    files = [clean(one, DIAGNOSIS_LIMIT) for one in finding.files[:2]]
-    words = clean(finding.words, 2 * DIAGNOSIS_LIMIT)
+    files = [clean(one, DIAGNOSIS_LIMIT) for one in finding.files[:FILES_TOLD]]
+    words = clean(finding.words, DIAGNOSIS_LIMIT)
     return {"verdict": finding.verdict, "words": words, **({"files": files} if files else {})}
 
 

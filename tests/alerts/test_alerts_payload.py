@@ -239,6 +239,8 @@ def test_the_largest_body_there_can_be_is_small_enough() -> None:
     job = replace(RUNNING, name=wide, incident=incident)
     found = notices(None, job, de.GiveUp(at=START, job=wide, attempt=1, reason=wide), START, wide)
     assert [one.type for one in found] == ["incident.opened", "incident.triaged", "job.gave_up"]
+    guessed = replace(job, incident=replace(incident, finding=unsaid(wide)))
+    found += notices(None, guessed, None, START, wide)
     assert max(len(one.body()) for one in found) < LARGEST_BODY_BYTES
 
 
