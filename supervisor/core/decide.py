@@ -117,7 +117,8 @@ def _held(job: Job, ground: Ground) -> tuple[CardMemory, ...]:
 def _examined(job: Job, attempt: Attempt, one: Examination, now: Moment, ground: Ground) -> de.Decision | None:
     """Have the triage made once there is a state to replay from; once it is over, or cannot be, decide the retry."""
     point = job.retry.resume_point if job.retry is not None else None
-    if one.ended_at is not None or one.unwanted or (point is not None and not point.possible):
+    needless = one.unwanted or job.limits.triage_s is None or (point is not None and not point.possible)
+    if one.ended_at is not None or needless:
         return _again(job, attempt, one.flag, now, ground)
     if point is None or (_held(job, ground) and now.seconds_since(job.since) < job.limits.freed_wait_s):
         return None

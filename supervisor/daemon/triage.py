@@ -31,13 +31,14 @@ from supervisor.daemon.treated import command_of
 from supervisor.runner import evidence
 from supervisor.runner.attempt import lay_out, make_current, read_exit
 from supervisor.runner.launcher import Launcher, LaunchError
-from supervisor.runner.triage import Case, keep, launch_of, read, read_launch, remedies_of
+from supervisor.runner.triage import SAID, Case, keep, launch_of, read, read_launch, remedies_of
 
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 0.1
 MEASURE_EVERY_S = 2.0
 KILL_AGAIN_S = 0.5
+LAST_WORDS_S = 2.0
 FOLDER_LIMIT_BYTES = 2_000_000_000
 """What one replay may write: as much as its training saves at the end of an epoch, and more."""
 
@@ -141,10 +142,14 @@ class Examiner:
         return None
 
     def _waited(self, case: Case, job: Job, folder: Path, deadline: Moment) -> str | None:
-        """Wait until nothing of it runs; return why it has to be ended before that."""
-        measured = self.clock.now()
+        """Wait until nothing of it runs, or it has said all it can; return why it has to be ended before that."""
+        measured, said_at = self.clock.now(), None
         while self.launcher.alive(job.name, folder):
             now = self.clock.now()
+            if said_at is None and (folder / SAID).exists():
+                said_at = now
+            if said_at is not None and now.seconds_since(said_at) >= LAST_WORDS_S:
+                return None  # other processes of it wait for the one that has ended: they have nothing to add
             if now.seconds_since(deadline) >= 0:
                 return f"it did not get to the step within the {case.limit_s:.0f} s of the triage"
             if not self._wanted(job.name, int(case.attempt.name)):

@@ -239,6 +239,13 @@ def test_no_state_to_replay_from_leaves_the_triage_out() -> None:
     assert told.job.examining is False
 
 
+def test_a_triage_that_is_forbidden_before_it_began_is_left_out() -> None:
+    told = poisoned(trainee())
+    told.told()
+    told.job = replace(told.job, limits=replace(LIMITS, triage_s=None))
+    assert told.silence(1).told() == ["Retry"]
+
+
 def test_a_replay_that_cannot_be_killed_is_told_once_and_nothing_starts() -> None:
     told = poisoned(trainee()).looks()
     told.told()

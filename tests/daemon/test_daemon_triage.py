@@ -157,6 +157,10 @@ def test_a_replay_that_goes_on_for_too_long_is_ended(tmp_path: Path) -> None:
     assert (finding.verdict, "within the" in finding.words) == ("unknown", True)
 
 
+def test_what_is_said_is_taken_though_another_process_of_the_replay_goes_on(tmp_path: Path) -> None:
+    assert Trial(tmp_path, says(POISONED) + "time.sleep(600)").finds().finding.verdict == "data"
+
+
 def test_a_replay_that_fills_the_disk_is_ended(tmp_path: Path) -> None:
     program = "(folder / 'big').write_bytes(os.urandom(1 << 20))\ntime.sleep(600)"
     trial = Trial(tmp_path, program)
