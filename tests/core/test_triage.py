@@ -55,7 +55,8 @@ def test_a_replay_is_known_for_the_same_training_by_its_losses() -> None:
     assert same_course({10: made[10], 11: made[11], 99: 1.0}, made) is None, "too few steps in common"
     noisy = {step: 4.0 + (step * 7 % 5) / 5 for step in range(20)}
     assert same_course({step: one * (1.02 if step % 2 else 0.99) for step, one in noisy.items()}, noisy) is True
-    assert same_course({step: noisy[(step + 1) % 20] for step in noisy}, noisy) is False, "other batches"
+    assert same_course({step: noisy[(step + 2) % 20] for step in noisy}, noisy) is False, "other batches"
+    assert same_course({step - 1: one for step, one in noisy.items()}, noisy) is True, "recorded a step late on a card"
     tiny = {1: 1e-7, 2: 0.5, 3: 0.4}
     assert same_course({1: 2e-7, 2: 0.5, 3: 0.4}, tiny) is True, "about nothing is about nothing"
     assert same_course({10: math.nan, 11: math.nan, 12: math.nan}, made) is None

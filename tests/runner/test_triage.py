@@ -136,6 +136,19 @@ def test_gradients_that_are_no_numbers_are_found_behind_a_loss_that_is_one(one_n
     assert [(one.name, one.seen, one.step) for one in replays] == [("device", True, 6), ("other_batch", True, 6)]
 
 
+def test_what_comes_back_on_the_card_and_not_on_the_cpu_is_the_hardware(one_night: Night) -> None:
+    asked = [str(one_night.python), "-c", "import torch; print(torch.cuda.is_available())"]
+    driver = any(Path(one).exists() for one in ("/dev/kfd", "/dev/nvidiactl"))
+    if not driver or subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip() != "True":
+        pytest.skip("torch sees no GPU here")
+    command = [str(one_night.python), str(PLAIN), "card"]
+    one_night.trained(command)
+    finding, replays = one_night.triage(command, 6)
+    assert finding.verdict == "hardware", (finding, replays)
+    assert [(one.name, one.seen) for one in replays] == [("device", True), ("other_batch", True), ("cpu", False)]
+    assert replays[-1].on_cpu
+
+
 def test_a_command_that_never_gets_to_the_step_says_so(one_night: Night) -> None:
     finding, _ = one_night.triage(one_night.command("image:3.png"), 10_000, one_night.folder / "gone.pt")
     assert finding.verdict == "unknown"
