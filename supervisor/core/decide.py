@@ -326,7 +326,7 @@ def _again(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, ground: Groun
     if finding is None and (examine := _examine(job, attempt, flag, cause, now)) is not None:
         return examine
     card = choice.card or (flag.subject.split(" ")[0] or None if cause == CARD_LOST else None)
-    return replace(again, remedy=choice.remedy, why=choice.reason, step=step, card=card)
+    return replace(again, remedy=choice.remedy, why=choice.reason, step=step, card=card, finding=finding)
 
 
 def _finding(job: Job, attempt: Attempt, flag: RedFlag) -> Finding | None:

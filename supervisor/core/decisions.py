@@ -9,7 +9,7 @@ from supervisor.core.checkpoints import Checkpoint
 from supervisor.core.flags import RedFlag
 from supervisor.core.freed import CardMemory
 from supervisor.core.moments import Moment
-from supervisor.core.triage import LookedFor
+from supervisor.core.triage import Finding, LookedFor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +132,8 @@ class Retry:
     """Where the trouble was that the remedy is against."""
     card: str | None = None
     """PCI address that the remedy is about."""
+    finding: Finding | None = None
+    """What a triage said of the trouble, or of the one before it at the same place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,6 +98,7 @@ def treated(job: Job, decision: de.Retry) -> Job:
     incident = job.incident
     if incident is not None and incident.attempt == decision.attempt:
         incident = replace(incident, cause=decision.cause, remedy=decision.remedy, remedy_why=decision.why)
+        incident = replace(incident, finding=incident.finding or decision.finding)
     return replace(job, course=course, incident=incident)
 
 

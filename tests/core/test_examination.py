@@ -182,6 +182,8 @@ def test_the_same_place_is_not_replayed_again() -> None:
     poisoned(told)
     assert acts(told) == ["Stop", "Retry"]
     assert "triage says data" in (told.job.course.trials[-1].reason)
+    assert told.job.incident is not None
+    assert (told.job.incident.attempt, told.job.incident.finding) == (2, DATA), "its owner is told the files again"
 
 
 def test_another_place_is() -> None:
