@@ -83,6 +83,7 @@ def limits_of(job: JobSettings) -> Limits:
         resort_s=job.last_resorts.limit_s,
         budget=job.budget,
         remedies=job.remedies,
+        triage_s=job.triage_limit_s if job.triage == "by-itself" else None,
     )
 
 

@@ -13,6 +13,7 @@ from supervisor.core.flags import Diagnosis
 from supervisor.core.incident import Incident
 from supervisor.core.readings import GpuReading, HostReading
 from supervisor.core.timeline import Life, Use
+from supervisor.core.triage import Finding
 from supervisor.core.watched import Watched
 from supervisor.store.records import IncidentStory
 
@@ -44,7 +45,12 @@ def incident_entry(incident: Incident) -> types.IncidentEntry:
         cause=incident.cause,
         remedy=incident.remedy,
         remedy_why=incident.remedy_why,
+        finding=None if incident.finding is None else _finding(incident.finding),
     )
+
+
+def _finding(finding: Finding) -> types.TriageFinding:
+    return types.TriageFinding(verdict=finding.verdict, words=finding.words, files=list(finding.files))
 
 
 def diagnosis_entry(diagnosis: Diagnosis | None) -> types.Diagnosis | None:

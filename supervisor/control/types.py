@@ -218,6 +218,18 @@ class IncidentEntry(Struct, frozen=True, kw_only=True):
     remedy: str | None = None
     """What the next attempt was given."""
     remedy_why: str | None = None
+    finding: TriageFinding | None = None
+    """What a triage before the retry said."""
+
+
+class TriageFinding(Struct, frozen=True, kw_only=True):
+    """What was to blame for numbers that are not finite, as replays of the step show it."""
+
+    verdict: str
+    """data, numerics, hardware, data_or_numerics, unknown"""
+    words: str
+    files: list[str] = field(default_factory=list)
+    """What to look at first."""
 
 
 class Diagnosis(Struct, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from supervisor.core.readings import (
     Stage,
     StepRecord,
 )
+from supervisor.core.triage import Finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +133,17 @@ class ResortEnded:
     """Whether it ended with status 0."""
     said: str
     """What it printed last, or why it was not done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriageEnded:
+    """The replays of a bad step are over and nothing of them runs any more."""
+
+    at: Moment
+    job: str
+    attempt: int
+    finding: Finding
+    began_at: Moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,6 +372,7 @@ AttemptEvent: TypeAlias = (
     | EvidenceTaken
     | ResumePointFound
     | ResortEnded
+    | TriageEnded
     | CheckpointSeen
     | CheckpointNotKept
     | StepsMade

@@ -106,15 +106,20 @@ class Assembly:
             put=self.inbox.put,
             state=self.state,
             settings=lambda name: self.settings.jobs[name],
-            job=lambda name: dossier.job if (dossier := self.loop.dossiers.get(name)) else None,
+            job=self._job,
             examine=Prover().examine,
         )
         return Keeper(world, self.checkpoints)
+
+    def _job(self, name: str) -> Job | None:
+        dossier = self.loop.dossiers.get(name)
+        return dossier.job if dossier is not None else None
 
     def _means(self, group: int | None) -> Means:
         return Means(
             state=self.state,
             launcher=self.launcher,
+            job=self._job,
             attempts=self.attempts,
             exits=self.exits,
             settings=lambda name: self.settings.jobs[name],

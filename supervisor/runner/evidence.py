@@ -76,7 +76,7 @@ def take(  # noqa: PLR0913 - whom to ask, about what, and for how long
     It raises nothing: what failed or hung is named in `missing`, and a part that hung writes its file if it ever ends.
     """
     began = time.perf_counter()
-    target = folder / names.EVIDENCE / _safe_name(incident_id)
+    target = place(folder, incident_id)
     deadline = began + limit_s
     missing = _run({"folder": _make}, target, deadline)
     if not missing:
@@ -84,6 +84,11 @@ def take(  # noqa: PLR0913 - whom to ask, about what, and for how long
         _start({"cards.txt": lambda path: outside.cards(path / "cards.txt")}, target, {})
         missing = _run(_parts(folder, launcher, slot, facts), target, deadline)
     return EvidenceResult(folder=target, took_s=time.perf_counter() - began, missing=tuple(missing))
+
+
+def place(folder: Path, incident_id: str) -> Path:
+    """Return where the evidence of an incident lies, or would."""
+    return folder / names.EVIDENCE / _safe_name(incident_id)
 
 
 def _parts(folder: Path, launcher: Launcher, slot: str, facts: EvidenceFacts) -> dict[str, Part]:

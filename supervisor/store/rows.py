@@ -98,7 +98,7 @@ def flag_row(job: str, attempt: int, flag: RedFlag) -> Row:
 
 def decision_row(decision: de.Decision) -> Row:
     """Return the row of a decision."""
-    flag = None if isinstance(decision, (de.Launch, de.Kill, de.LastResort, de.Finish)) else decision.flag
+    flag = None if isinstance(decision, (de.Launch, de.Kill, de.LastResort, de.Triage, de.Finish)) else decision.flag
     return {
         "job": decision.job,
         "attempt": decision.attempt,
@@ -274,6 +274,7 @@ def _rare(event: ev.Event) -> bool:
             | ev.HostLost()
             | ev.EvidenceTaken()
             | ev.ResortEnded()
+            | ev.TriageEnded()
         ):
             return True
         case ev.ResumePointFound() | ev.CheckpointSeen() | ev.StageEntered() | ev.AgentSaid() | ev.CheckpointNotKept():

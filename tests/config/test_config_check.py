@@ -135,6 +135,12 @@ def test_zero_is_allowed_where_it_means_something() -> None:
     assert budget == Budget(restarts=0, backoff_s=(0.0,))
 
 
+@pytest.mark.parametrize("missing", ["[jobs.a.checkpoints]\nkeep = false", "[supervisor]\nagent = false"])
+def test_a_triage_by_itself_needs_what_it_works_with(missing: str) -> None:
+    found = check_text(f'[jobs.a]\ncommand = ["x"]\ntriage = "by-itself"\n{missing}', "some.toml")
+    assert [one.key for one in found.problems if one.level is Level.ERROR] == ["jobs.a.triage"]
+
+
 @pytest.mark.parametrize("name", ["Yolo", "-a", "a.b", "a/b", "..", "a b", "ä", "x" * 42, ""])
 def test_a_job_name_that_cannot_be_a_unit_name_is_refused(name: str) -> None:
     assert check_text(f"[jobs.'{name}']\ncommand = ['x']", "some.toml").settings is None

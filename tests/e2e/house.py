@@ -137,7 +137,7 @@ class House:
     def training_pids(self) -> list[int]:
         """Return the pids of every process of every attempt that still runs, shims first."""
         found = []
-        for folder in self.state.glob("jobs/*/[0-9]*"):
+        for folder in (*self.state.glob("jobs/*/[0-9]*"), *self.state.glob("jobs/*/triage-*")):
             for process in psutil.process_iter(["cmdline"]):
                 if str(folder) in (process.info["cmdline"] or ()):
                     found += [process.pid, *(one.pid for one in _children(process))]
