@@ -33,6 +33,7 @@ from supervisor.core.readings import (
     StepRecord,
 )
 from supervisor.core.rules import RULES, Rule
+from tests.rigs.agreeing import agrees
 
 JOB = "night"
 GPU = "0000:0a:00.0"
@@ -61,7 +62,8 @@ class Story:
         self.history.add(event)
 
     def check(self, rule: Rule) -> RedFlag | None:
-        """Ask one rule."""
+        """Ask one rule; what it watches must say the same of every history that is told."""
+        agrees(rule, self.history)
         return rule.check(self.history)
 
     def silence(self, seconds: float) -> Self:

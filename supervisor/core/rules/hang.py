@@ -20,7 +20,8 @@ from supervisor.core.moments import Moment
 from supervisor.core.readings import ProcessReading, Stage
 from supervisor.core.rules.standstill import diagnosis_of, machine_gasps
 from supervisor.core.series import FRESH_S, lasted_s
-from supervisor.core.watched import Watched
+from supervisor.core.unseen import no_steps_due
+from supervisor.core.watched import Group, Watched, unwatched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,7 @@ class Hang:
     """One process of the job in state D in each of at least `min_readings` over `hold_s`, and no step meanwhile."""
 
     name: ClassVar[str] = "hang"
+    group: ClassVar[Group] = "steps"
     enabled: bool = True
     act: Act = True
     hold_s: float = 30.0
@@ -41,25 +43,39 @@ class Hang:
         run, pids = _stuck(history.processes, since, history.now)
         if len(run) < self.min_readings or lasted_s(run) < self.hold_s:
             return None
-        inside_step = not history.starting and history.stage in (Stage.STEP, Stage.COMPILE)
-        sure = history.whole and inside_step and not machine_gasps(history)
         stage = history.stage.value if history.stage else "unknown"
         return RedFlag(
             rule=self.name,
-            severity=Severity.acting(act=self.act if sure else False),
+            severity=self._severity(history),
             at=history.now,
             message=f"{_named(run[-1], min(pids))} for {lasted_s(run):.0f} s, "
             f"and no step for {quiet_s:.0f} s in stage {stage}",
             diagnosis=diagnosis_of(history),
         )
 
-    def watch(self, history: History) -> Watched | None:
+    def watch(self, history: History) -> tuple[Watched, ...]:
         """Return how long a process has waited in the kernel without a step."""
-        what = "a process waits in the kernel, and no step"
-        if not history.processes or history.over:
-            return Watched(rule=self.name, what=what, unit="s", not_watched="no reading of its processes")
-        run, _ = _stuck(history.processes, history.quiet_since() or history.launched_at, history.now)
-        return Watched(rule=self.name, what=what, unit="s", now=lasted_s(run), limit=self.hold_s)
+        what, quiet_s, since = "a process waits in the kernel, and no step", history.quiet_s, history.quiet_since()
+        why = no_steps_due(history) or (None if history.processes else "no reading of its processes")
+        if why is not None or since is None or quiet_s is None:
+            return unwatched(self.name, what, why or "no step was seen yet")
+        run, _ = _stuck(history.processes, since, history.now)
+        return (
+            Watched(
+                rule=self.name,
+                what=what,
+                unit="s",
+                now=min(quiet_s, lasted_s(run)),
+                limit=self.hold_s,
+                lacks=None if len(run) >= self.min_readings else f"{self.min_readings} readings of it",
+                severity=self._severity(history),
+            ),
+        )
+
+    def _severity(self, history: History) -> Severity:
+        inside_step = not history.starting and history.stage in (Stage.STEP, Stage.COMPILE)
+        sure = history.whole and inside_step and not machine_gasps(history)
+        return Severity.acting(act=self.act if sure else False)
 
 
 def _named(reading: ProcessReading, pid: int) -> str:

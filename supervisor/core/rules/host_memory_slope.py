@@ -7,7 +7,11 @@ from typing import ClassVar
 
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
-from supervisor.core.series import FRESH_S
+from supervisor.core.readings import HostReading
+from supervisor.core.series import newest_of
+from supervisor.core.trend import Slope
+from supervisor.core.unseen import ENDED
+from supervisor.core.watched import Group, Watched, unwatched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +23,7 @@ class HostMemorySlope:
     """
 
     name: ClassVar[str] = "host_memory_slope"
+    group: ClassVar[Group] = "memory"
     enabled: bool = True
     act: Act = False
     over_s: float = 3600.0
@@ -27,15 +32,12 @@ class HostMemorySlope:
 
     def check(self, history: History) -> RedFlag | None:
         """Flag memory that leaks into the job."""
-        host = next((one for one in reversed(history.host) if one.memory_available_bytes is not None), None)
-        if history.over or host is None or history.now.seconds_since(host.at) > FRESH_S:
+        host, slope = _newest(history), history.rss.slope(self.over_s)
+        if history.over or host is None or slope is None or self._lacks(slope, host) is not None:
             return None
-        available, total = host.memory_available_bytes, host.memory_total_bytes
-        slope = history.rss.slope(self.over_s)
-        if slope is None or available is None or not total or not slope.low_per_s > 0:
-            return None
-        left_s = available / slope.per_s
-        if slope.rise < self.min_rise_fraction * total or left_s > self.gone_within_s:
+        available, total = host.memory_available_bytes or 0, host.memory_total_bytes or 0
+        left_s = _left_s(slope, host)
+        if left_s is None or left_s > self.gone_within_s:
             return None
         return RedFlag(
             rule=self.name,
@@ -46,6 +48,46 @@ class HostMemorySlope:
             can_save=True,
             diagnosis=GROWTH,
         )
+
+    def watch(self, history: History) -> tuple[Watched, ...]:
+        """Return when memory would be gone at the rate at which the job takes it."""
+        what = f"time until memory is gone, at the job's rate of {self.over_s:.0f} s"
+        host, slope = _newest(history), history.rss.slope(self.over_s)
+        left_s = None if slope is None or host is None else _left_s(slope, host)
+        if history.over or host is None or slope is None or left_s is None:
+            why = "its rate is not known yet" if slope is None else "it does not rise"
+            why = ENDED if history.over else "no reading of the machine's memory" if host is None else why
+            return unwatched(self.name, what, why)
+        return (
+            Watched(
+                rule=self.name,
+                what=what,
+                unit="s",
+                now=left_s,
+                limit=self.gone_within_s,
+                below=True,
+                lacks=self._lacks(slope, host),
+                severity=Severity.acting(act=self.act),
+            ),
+        )
+
+    def _lacks(self, slope: Slope, host: HostReading) -> str | None:
+        """Return what a slope lacks to be a leak's; None where nothing."""
+        if not slope.low_per_s > 0:
+            return "a rise that is sure"
+        least = self.min_rise_fraction * (host.memory_total_bytes or 0)
+        return None if slope.rise >= least else f"a rise by {self.min_rise_fraction:.0%} of the machine's memory"
+
+
+def _newest(history: History) -> HostReading | None:
+    """Return the newest reading of the machine's memory, None where it is old."""
+    known = newest_of(history.host, lambda one: one.memory_available_bytes is not None, history.now)
+    return known if known is not None and known.memory_total_bytes else None
+
+
+def _left_s(slope: Slope, host: HostReading) -> float | None:
+    """Return the time until nothing is left; None where it does not rise."""
+    return (host.memory_available_bytes or 0) / slope.per_s if slope.per_s > 0 else None
 
 
 GROWTH = Diagnosis(
