@@ -65,7 +65,12 @@ class Reader:
         if kind == dict[str, str] and isinstance(value, dict):
             words = {key: self._leaf(str, key, word, join(path, key)) for key, word in value.items()}
             return {key: word for key, word in words.items() if word is not None}
-        return self._leaf(kind, name, value, path)
+        leaf = self._leaf(kind, name, value, path)
+        outside = schema.range_problem(table, name, leaf)
+        if outside is not None:
+            self.note(path, "would never tell of anything", f"allowed: {outside}", value)
+            return None
+        return leaf
 
     def _named_tables(self, kind: type, value: object, path: str) -> dict[str, Any]:
         if not isinstance(value, dict):

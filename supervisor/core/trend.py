@@ -18,6 +18,8 @@ BUCKET_S = 60.0
 BUCKETS_KEPT = 720
 POINTS_FITTED = 60
 MIN_POINTS = 10
+OVER_S = (MIN_POINTS * BUCKET_S, BUCKETS_KEPT * BUCKET_S)
+"""The shortest and the longest time of which there is a slope."""
 CONFIDENCE_Z = 3.29
 """99.9 %: readings a minute apart are not independent, so an interval for 95 % would be too narrow."""
 

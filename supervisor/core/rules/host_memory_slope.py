@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.readings import HostReading
 from supervisor.core.series import newest_of
-from supervisor.core.trend import Slope
+from supervisor.core.trend import OVER_S, Slope
 from supervisor.core.unseen import ENDED
 from supervisor.core.watched import Group, Watched, unwatched
 
@@ -26,7 +26,7 @@ class HostMemorySlope:
     group: ClassVar[Group] = "memory"
     enabled: bool = True
     act: Act = False
-    over_s: float = 3600.0
+    over_s: float = field(default=3600.0, metadata={"between": OVER_S})
     gone_within_s: float = 10800.0
     min_rise_fraction: float = 0.02
 

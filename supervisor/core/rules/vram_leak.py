@@ -7,13 +7,13 @@ use does, whose steps upwards (a larger image, a new kernel's workspace) are no 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.series import FRESH_S
-from supervisor.core.trend import Slope, Trend
+from supervisor.core.trend import OVER_S, Slope, Trend
 from supervisor.core.unseen import ENDED
 from supervisor.core.watched import Group, Watched, unwatched
 
@@ -29,7 +29,7 @@ class VramLeak:
     group: ClassVar[Group] = "memory"
     enabled: bool = True
     act: Act = False
-    over_s: float = 3600.0
+    over_s: float = field(default=3600.0, metadata={"between": OVER_S})
     full_within_s: float = 43200.0
     min_rise_fraction: float = 0.02
 
