@@ -37,6 +37,7 @@ _RAISED = (
     (FaultClass.MIOPEN.value, re.compile(r"miopen", re.I)),
     (FaultClass.NO_KERNEL_IMAGE.value, re.compile(r"no kernel image|invalid device function|NoBinaryForGpu", re.I)),
     (FaultClass.ILLEGAL_ACCESS.value, re.compile(r"illegal memory access|memory access fault|IllegalAddress", re.I)),
+    (FaultClass.ASSERTION.value, re.compile(r"device-side assert|(?:hip|cuda)ErrorAssert", re.I)),
     (FaultClass.BLAS.value, re.compile(r"(?:roc|hip|cu)blas|HIPBLAS_STATUS|CUBLAS_STATUS", re.I)),
     (COMPILE, re.compile(r"BackendCompilerFailed|InductorError|TorchRuntimeError|torch\._(?:dynamo|inductor)", re.I)),
     (FaultClass.DATA_LOADER.value, re.compile(r"DataLoader worker|unable to allocate shared memory", re.I)),
