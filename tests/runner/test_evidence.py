@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import threading
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
