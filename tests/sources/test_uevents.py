@@ -105,7 +105,7 @@ def test_messages_that_were_lost_are_told() -> None:
 
 
 def test_a_socket_that_breaks_is_closed_and_told() -> None:
-    broken = ListFeed([OSError(errno.EIO, "Input/output error")])
+    broken = ListFeed[bytes | None]([OSError(errno.EIO, "Input/output error")])
     uevents = Uevents(messages=broken)
     assert uevents.read(NOW) is None
     assert broken.closed
