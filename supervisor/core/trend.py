@@ -36,6 +36,16 @@ class Slope:
     rise: float
     """By how much the line rises in that time."""
 
+    def left_s(self, room: float) -> float | None:
+        """Return the time until `room` is used up at this rate; None where it does not rise."""
+        return max(0.0, room) / self.per_s if self.per_s > 0 else None
+
+    def falls_short_of(self, rise: float) -> str | None:
+        """Return what it lacks to be a rise by so much, and no chance; None where nothing."""
+        if not self.low_per_s > 0:
+            return "a rise that is sure"
+        return None if self.rise >= rise else "a rise that is large enough"
+
 
 @dataclass(slots=True)
 class Trend:

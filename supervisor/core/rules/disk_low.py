@@ -52,9 +52,9 @@ class DiskLow:
         """Return the time until `limit_bytes` are left; None where it does not fill, or that cannot be told."""
         trend = history.disks_used.get(disk.path)
         slope = None if trend is None else trend.slope(SLOPE_OVER_S)
-        if slope is None or not slope.low_per_s > 0:
+        if slope is None or slope.falls_short_of(0.0) is not None:
             return None
-        return max(0.0, disk.free_bytes - self.limit_bytes) / slope.per_s
+        return slope.left_s(disk.free_bytes - self.limit_bytes)
 
     def watch(self, history: History) -> tuple[Watched, ...]:
         """Return how much is free on each disk, and how long it lasts where it fills."""

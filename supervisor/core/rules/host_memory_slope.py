@@ -7,9 +7,8 @@ from typing import ClassVar
 
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
-from supervisor.core.readings import HostReading
 from supervisor.core.series import newest_of
-from supervisor.core.trend import OVER_S, Slope
+from supervisor.core.trend import OVER_S
 from supervisor.core.unseen import ENDED
 from supervisor.core.watched import Group, Watched, unwatched
 
@@ -32,12 +31,14 @@ class HostMemorySlope:
 
     def check(self, history: History) -> RedFlag | None:
         """Flag memory that leaks into the job."""
-        host, slope = _newest(history), history.rss.slope(self.over_s)
-        if history.over or host is None or slope is None or self._lacks(slope, host) is not None:
+        memory, slope = _memory(history), history.rss.slope(self.over_s)
+        if history.over or memory is None or slope is None:
             return None
-        available, total = host.memory_available_bytes or 0, host.memory_total_bytes or 0
-        left_s = _left_s(slope, host)
+        available, total = memory
+        left_s = slope.left_s(available)
         if left_s is None or left_s > self.gone_within_s:
+            return None
+        if slope.falls_short_of(self.min_rise_fraction * total) is not None:
             return None
         return RedFlag(
             rule=self.name,
@@ -52,12 +53,13 @@ class HostMemorySlope:
     def watch(self, history: History) -> tuple[Watched, ...]:
         """Return when memory would be gone at the rate at which the job takes it."""
         what = f"time until memory is gone, at the job's rate of {self.over_s:.0f} s"
-        host, slope = _newest(history), history.rss.slope(self.over_s)
-        left_s = None if slope is None or host is None else _left_s(slope, host)
-        if history.over or host is None or slope is None or left_s is None:
-            why = "its rate is not known yet" if slope is None else "it does not rise"
-            why = ENDED if history.over else "no reading of the machine's memory" if host is None else why
-            return unwatched(self.name, what, why)
+        memory, slope = _memory(history), history.rss.slope(self.over_s)
+        if history.over or memory is None:
+            return unwatched(self.name, what, ENDED if history.over else "no reading of the machine's memory")
+        available, total = memory
+        left_s = None if slope is None else slope.left_s(available)
+        if slope is None or left_s is None:
+            return unwatched(self.name, what, "its rate is not known yet" if slope is None else "it does not rise")
         return (
             Watched(
                 rule=self.name,
@@ -66,28 +68,18 @@ class HostMemorySlope:
                 now=left_s,
                 limit=self.gone_within_s,
                 below=True,
-                lacks=self._lacks(slope, host),
+                lacks=slope.falls_short_of(self.min_rise_fraction * total),
                 severity=Severity.acting(act=self.act),
             ),
         )
 
-    def _lacks(self, slope: Slope, host: HostReading) -> str | None:
-        """Return what a slope lacks to be a leak's; None where nothing."""
-        if not slope.low_per_s > 0:
-            return "a rise that is sure"
-        least = self.min_rise_fraction * (host.memory_total_bytes or 0)
-        return None if slope.rise >= least else f"a rise by {self.min_rise_fraction:.0%} of the machine's memory"
 
-
-def _newest(history: History) -> HostReading | None:
-    """Return the newest reading of the machine's memory, None where it is old."""
-    known = newest_of(history.host, lambda one: one.memory_available_bytes is not None, history.now)
-    return known if known is not None and known.memory_total_bytes else None
-
-
-def _left_s(slope: Slope, host: HostReading) -> float | None:
-    """Return the time until nothing is left; None where it does not rise."""
-    return (host.memory_available_bytes or 0) / slope.per_s if slope.per_s > 0 else None
+def _memory(history: History) -> tuple[int, int] | None:
+    """Return what of the machine's memory is available, and all of it, in bytes; None where no new reading tells."""
+    newest = newest_of(history.host, lambda one: one.memory_available_bytes is not None, history.now)
+    if newest is None or newest.memory_available_bytes is None or not newest.memory_total_bytes:
+        return None
+    return newest.memory_available_bytes, newest.memory_total_bytes
 
 
 GROWTH = Diagnosis(

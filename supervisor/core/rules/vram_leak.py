@@ -39,9 +39,9 @@ class VramLeak:
             return None
         for subject, trend, used, total in _memories(history):
             slope = trend.slope(self.over_s)
-            if slope is None or self._lacks(slope, total) is not None:
+            if slope is None or slope.falls_short_of(self.min_rise_fraction * total) is not None:
                 continue
-            left_s = _left_s(slope, used, total)
+            left_s = slope.left_s(total - used)
             if left_s is not None and left_s <= self.full_within_s:
                 level = f"{used / 1e9:.2f} of {total / 1e9:.2f} GB are taken, full in {left_s / 3600:.1f} h"
                 return self._flag(history, subject, slope, level)
@@ -57,7 +57,7 @@ class VramLeak:
 
     def _of_memory(self, subject: str, trend: Trend, used: float, total: float) -> Watched:
         what, slope = f"time until {subject} is full, at the rate of {self.over_s:.0f} s", trend.slope(self.over_s)
-        left_s = None if slope is None else _left_s(slope, used, total)
+        left_s = None if slope is None else slope.left_s(total - used)
         if slope is None or left_s is None:
             why = "its rate is not known yet" if slope is None else "it does not rise"
             return Watched(rule=self.name, what=what, not_watched=why)
@@ -68,15 +68,9 @@ class VramLeak:
             now=left_s,
             limit=self.full_within_s,
             below=True,
-            lacks=self._lacks(slope, total),
+            lacks=slope.falls_short_of(self.min_rise_fraction * total),
             severity=Severity.acting(act=self.act),
         )
-
-    def _lacks(self, slope: Slope, total: float) -> str | None:
-        """Return what a slope lacks to be a leak's; None where nothing."""
-        if not slope.low_per_s > 0:
-            return "a rise that is sure"
-        return None if slope.rise >= self.min_rise_fraction * total else f"a rise by {self.min_rise_fraction:.0%}"
 
     def _flag(self, history: History, subject: str, slope: Slope, level: str) -> RedFlag:
         per_hour, low, high = (one * 3600 / 1e6 for one in (slope.per_s, slope.low_per_s, slope.high_per_s))
@@ -89,11 +83,6 @@ class VramLeak:
             subject=subject,
             diagnosis=LEAK,
         )
-
-
-def _left_s(slope: Slope, used: float, total: float) -> float | None:
-    """Return the time until nothing is left; None where it does not rise."""
-    return max(0.0, total - used) / slope.per_s if slope.per_s > 0 else None
 
 
 def _memories(history: History) -> Iterator[tuple[str, Trend, float, float]]:
