@@ -171,6 +171,8 @@ class KernelWait:
     """The kernel's function in which it waits; None where the kernel does not tell."""
     stack: tuple[str, ...] = ()
     """Functions of the kernel, innermost first; empty for whoever is not root."""
+    switches: int | None = None
+    """How often it has left the processor in its life: the same number twice is one wait, in which it never ran."""
 
     @property
     def words(self) -> str:
@@ -198,6 +200,8 @@ class ProcessReading:
     """Every process that is alive, zombies left out; None where the tree was not listed."""
     waits: tuple[KernelWait, ...] = ()
     """The threads in state D of processes whose main thread is in it or dead."""
+    stopped_pids: tuple[int, ...] = ()
+    """Processes that SIGSTOP or a debugger holds: no signal but SIGCONT and SIGKILL reaches them."""
 
 
 class FaultClass(Enum):

@@ -188,12 +188,26 @@ class Story:
         stuck: tuple[int, ...] = (),
         every_s: float = 1.0,
         waits: tuple[KernelWait, ...] = (),
+        stopped: tuple[int, ...] = (),
+        runs: bool | None = False,
     ) -> Self:
-        """The job's processes are read for `seconds`; those that are `stuck` wait in the kernel."""
+        """The job's processes are read for `seconds`; those that are `stuck` wait in the kernel, others are `stopped`.
+
+        `runs` says whether one that is stuck runs between two readings; None where the kernel does not count.
+        """
         for count in range(round(seconds / every_s) + 1):
             if count:
                 self.now = self.now.plus(every_s)
-            reading = ProcessReading(at=self.now, processes=3, cpu_percent=cpu, uninterruptible_pids=stuck, waits=waits)
+            switches = None if runs is None else 9 + (round(self.now.monotonic_s) if runs else 0)
+            stand = tuple(KernelWait(pid=pid, name="python", thread=pid, switches=switches) for pid in stuck)
+            reading = ProcessReading(
+                at=self.now,
+                processes=3,
+                cpu_percent=cpu,
+                uninterruptible_pids=stuck,
+                waits=waits or stand,
+                stopped_pids=stopped,
+            )
             self.put(ev.ProcessesRead(at=self.now, job=JOB, attempt=self.attempt, reading=reading))
         return self
 
