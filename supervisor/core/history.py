@@ -13,20 +13,12 @@ from supervisor.core import events as ev
 from supervisor.core.card_facts import CardFacts
 from supervisor.core.checkpoints import Checkpoint
 from supervisor.core.curve import Resumed
+from supervisor.core.findings import KernelFinding, OutputFinding
 from supervisor.core.limits import Learned
 from supervisor.core.losses import Losses
 from supervisor.core.moments import Moment
 from supervisor.core.pace import Pace
-from supervisor.core.readings import (
-    ExitStatus,
-    GpuReading,
-    HostReading,
-    KernelFinding,
-    OutputFinding,
-    ProcessReading,
-    Stage,
-    StepRecord,
-)
+from supervisor.core.readings import ExitStatus, GpuReading, HostReading, ProcessReading, Stage, StepRecord
 from supervisor.core.told import Told
 from supervisor.core.trend import Trend
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Protocol
 
 from supervisor.core.events import KernelSaid
+from supervisor.core.findings import FaultClass, FaultSeverity, KernelFinding
 from supervisor.core.moments import Moment
-from supervisor.core.readings import FaultClass, FaultSeverity, KernelFinding
 
 ORIGIN = "uevent"
 MESSAGE_BYTES = 16384

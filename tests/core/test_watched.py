@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from supervisor.core import events as ev
 from supervisor.core.checkpoints import Verdict
+from supervisor.core.findings import FaultClass
 from supervisor.core.history import History
-from supervisor.core.readings import FaultClass, Stage
+from supervisor.core.readings import Stage
 from supervisor.core.rules import RULES, Rule
 from supervisor.core.rules.disk_low import DiskLow
 from supervisor.core.rules.gpu_lost import GpuLost

@@ -15,9 +15,9 @@ from feed_by_hand import ListFeed
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.core.findings import FaultClass as F
+from supervisor.core.findings import FaultSeverity as Sev
 from supervisor.core.moments import Moment
-from supervisor.core.readings import FaultClass as F
-from supervisor.core.readings import FaultSeverity as Sev
 from supervisor.sources.kmsg import REOPEN_S, KernelLog, current_boot_id, parse_record
 
 KMSG = Path("/dev/kmsg")

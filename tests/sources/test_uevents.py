@@ -15,10 +15,10 @@ from feed_by_hand import ListFeed
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.core.findings import FaultClass as F
+from supervisor.core.findings import FaultSeverity as Sev
+from supervisor.core.findings import KernelFinding
 from supervisor.core.moments import Moment
-from supervisor.core.readings import FaultClass as F
-from supervisor.core.readings import FaultSeverity as Sev
-from supervisor.core.readings import KernelFinding
 from supervisor.sources.uevents import KernelSocket, Uevents, parse_uevent
 
 NOW = Moment(1000.0, 1_700_000_000.0)

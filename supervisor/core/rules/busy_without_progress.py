@@ -14,10 +14,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from supervisor.core.findings import FaultClass
 from supervisor.core.flags import Act, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
-from supervisor.core.readings import FaultClass, GpuReading, Stage
+from supervisor.core.readings import GpuReading, Stage
 from supervisor.core.rules.standstill import diagnosis_of, miopen_known_to_fail
 from supervisor.core.series import lasted_s, run_of
 from supervisor.core.unseen import no_cards, no_steps_due

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from signal import SIGBUS, SIGINT, SIGKILL, SIGSEGV
 from typing import ClassVar
 
+from supervisor.core.findings import LAST_BOOT, FaultClass, KernelFinding
 from supervisor.core.flags import Act, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
-from supervisor.core.readings import LAST_BOOT, ExitStatus, FaultClass, KernelFinding, signal_name
+from supervisor.core.readings import ExitStatus, signal_name
 from supervisor.core.rules.crash_diagnosis import crash_diagnosis
 from supervisor.core.rules.gpu_fault import is_fatal
 from supervisor.core.watched import Group, Watched, condition

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from supervisor.core.card_facts import CardFacts
+from supervisor.core.findings import FaultClass
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
-from supervisor.core.readings import FaultClass, GpuReading
+from supervisor.core.readings import GpuReading
 from supervisor.core.unseen import no_cards
 from supervisor.core.watched import Group, Watched, unwatched
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from supervisor.core.findings import LAST_BOOT, FaultSeverity, KernelFinding
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
-from supervisor.core.readings import LAST_BOOT, FaultSeverity, KernelFinding
 from supervisor.core.watched import Group, Watched, condition
 
 LINE_CHARACTERS = 300

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from supervisor.core.findings import LAST_BOOT, FaultClass, FaultSeverity, KernelFinding
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.history import History
-from supervisor.core.readings import LAST_BOOT, FaultClass, FaultSeverity, KernelFinding
 from supervisor.core.rules.gpu_fault import diagnosis_of, message_of
 from supervisor.core.watched import Group, Watched, condition
 
