@@ -19,7 +19,8 @@ from supervisor.core.findings import FaultClass as F
 from supervisor.core.findings import FaultSeverity as Sev
 from supervisor.core.findings import KernelFinding
 from supervisor.core.moments import Moment
-from supervisor.sources.uevents import KernelSocket, Uevents, parse_uevent
+from supervisor.sources.uevent_socket import KernelSocket, parse_uevent
+from supervisor.sources.uevents import Uevents
 
 NOW = Moment(1000.0, 1_700_000_000.0)
 CARD = "/devices/pci0000:00/0000:00:01.1/0000:01:00.0/0000:02:00.0/0000:03:00.0/drm/card1"
