@@ -18,7 +18,7 @@ sys.path[:0] = [str(ROOT)]  # the package of the same name that may be installed
 
 from supervisor.core import events as ev  # noqa: E402 (after the path is set)
 from supervisor.core.decide import judge  # noqa: E402
-from supervisor.core.history import READINGS_KEPT, STEPS_KEPT, History  # noqa: E402
+from supervisor.core.history import History  # noqa: E402
 from supervisor.core.moments import Moment  # noqa: E402
 from supervisor.core.readings import (  # noqa: E402
     DiskReading,
@@ -29,6 +29,7 @@ from supervisor.core.readings import (  # noqa: E402
     StepRecord,
 )
 from supervisor.core.rules import RULES  # noqa: E402
+from supervisor.core.window import READINGS_KEPT, STEPS_KEPT  # noqa: E402
 
 START = Moment(1000.0, 1_763_000_000.0)
 CARDS = tuple(f"0000:{number:02x}:00.0" for number in range(3, 11))

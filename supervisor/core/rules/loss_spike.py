@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
-from supervisor.core.history import STEPS_KEPT, History
+from supervisor.core.history import History
 from supervisor.core.losses import Episode
 from supervisor.core.unseen import ENDED
 from supervisor.core.watched import Group, Watched, beyond, unwatched
+from supervisor.core.window import STEPS_KEPT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
