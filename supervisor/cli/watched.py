@@ -92,7 +92,7 @@ def _remark(one: dict[str, Any]) -> str:
     if one["not_watched"] is not None:
         return f"; not watched: {one_line(one['not_watched'])}"
     if one["share"] == 1.0 and one["lacks"] is not None:
-        return f"; not without {one_line(one['lacks'])}"
+        return f"; not yet: {one_line(one['lacks'])}"
     if one["share"] == 1.0 and one["hold_s"] is not None and not one["reached"]:
         return f"; for {span(one['held_s'] or 0.0)} of {span(one['hold_s'])}"
     return ""

@@ -215,7 +215,7 @@ class TestStatus:
             "steps    stall            6 s  8 s (learned)   75 %  acts    no step, in stage step",
             "         gpu_idle        30 s           30 s  100 %  shadow  every card idle, and no step",
             "cards    thermal        101 C          100 C  100 %  told    hottest sensor of 0a:00; for 12 s of 30 s",
-            "memory   fragmentation      4              3  100 %  told    retried allocations; not without a full card",
+            "memory   fragmentation      4              3  100 %  told    retried allocations; not yet: a full card",
             "pace     fp32_fallback      -              -    yes  told    half precision asked for, single used",
             "5 of 10 limits and conditions: supervisorctl status yolo --all",
             "in shadow: gpu_idle",
@@ -230,7 +230,7 @@ class TestStatus:
             "cards thermal 101 C 100 C 100 % told hottest sensor of 0a:00; for 12 s of 30 s",
             "fan - - - told its fans; not watched: it trains on the CPU",
             "power - - - off power; not watched: the rule is switched off",
-            "memory fragmentation 4 3 100 % told retried allocations; not without a full card",
+            "memory fragmentation 4 3 100 % told retried allocations; not yet: a full card",
         ]
         assert text[9].split()[:7] == ["milestone", "9", "steps", "10", "steps", "90", "%"]
         assert text[10].split()[:5] == ["process", "crash", "-", "-", "-"]

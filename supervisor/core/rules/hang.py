@@ -48,7 +48,8 @@ class Hang:
             return None
         run, deaf = _stuck(history.processes, since, history.now)
         if has_lasted(run, self.hold_s, self.min_readings):
-            said = _waits(run[-1], min(deaf)) + (" without running once" if deaf[min(deaf)] else "")
+            pid = min(deaf, key=lambda one: (not deaf[one], one))
+            said = _waits(run[-1], pid) + (" without running once" if deaf[pid] else "")
             return self._flag(history, run, said, self._severity(history, deaf))
         run = _stopped(history.processes, since, history.now)
         if has_lasted(run, self.hold_s, self.min_readings):
@@ -75,7 +76,7 @@ class Hang:
 
     def _severity(self, history: History, deaf: Mapping[int, bool]) -> Severity:
         inside_step = not history.starting and history.stage in (Stage.STEP, Stage.COMPILE)
-        sure = history.whole and inside_step and bool(deaf) and deaf[min(deaf)] and not machine_gasps(history)
+        sure = history.whole and inside_step and any(deaf.values()) and not machine_gasps(history)
         return Severity.acting(act=self.act if sure else False)
 
     def _flag(self, history: History, run: Run, said: str, severity: Severity) -> RedFlag:
