@@ -87,7 +87,7 @@ def _columns(kind: str, s: Sizes) -> Candidates:
     found = {"columns": reference(kind, s)}
     if kind in (FORWARD, WEIGHT):
         run = columns.forward if kind == FORWARD else columns.weight_gradient
-        found["im2col"] = found["columns"]._replace(run=partial(run, lower=columns.unfolded), by_sample=True)
+        found["im2col"] = found["columns"]._replace(run=partial(run, lower=columns.unfolded))
     return found
 
 
@@ -155,13 +155,15 @@ def _winograd(kind: str, s: Sizes) -> Candidates:
 def _pointwise(kind: str, s: Sizes, shape: Geometry) -> Candidates:
     if kind == BOTH:
         return {}
-    run = {FORWARD: pointwise.forward, INPUT: pointwise.input_gradient, WEIGHT: pointwise.weight_gradient}[kind]
+    at = (FORWARD, INPUT, WEIGHT).index(kind)
+    by_sample = (pointwise.forward, pointwise.input_gradient, pointwise.weight_gradient)[at]
+    whole = (pointwise.whole_forward, pointwise.whole_input_gradient, pointwise.whole_weight_gradient)[at]
     need = s.pointwise_weight() if kind == WEIGHT else s.pointwise()
-    found = {"pointwise": Candidate(partial(run, whole=False), need)}
+    found = {"pointwise": Candidate(by_sample, need)}
     if kind == FORWARD:
         found["pointwise-turned"] = Candidate(pointwise.turned_forward, need)
     if shape.out[0] * shape.out[1] <= WHOLE_PIXELS:
-        found["pointwise-whole"] = Candidate(partial(run, whole=True), s.pointwise_whole())
+        found["pointwise-whole"] = Candidate(whole, s.pointwise_whole())
     return found
 
 
