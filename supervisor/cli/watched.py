@@ -83,6 +83,8 @@ def _then(one: dict[str, Any]) -> str:
     """Return what the rule does at that limit."""
     if not one["enabled"]:
         return "off"
+    if one["not_watched"] is not None:
+        return "-"
     if one["shadow"] and one["severity"] == "critical":
         return "shadow"
     return THEN.get(one["severity"], one_line(one["severity"]))
@@ -101,4 +103,7 @@ def _remark(one: dict[str, Any]) -> str:
 def _in_unit(value: float | None, unit: str) -> str:
     if unit == "bytes":
         return size(value)
-    return span(value) if unit == "s" else number(value, "{:.4g}" + (f" {one_line(unit)}" if unit else ""))
+    if unit == "s":
+        return span(value)
+    shape = "{:.0f}" if value is not None and abs(value) >= 1000 else "{:.4g}"
+    return number(value, shape + (f" {one_line(unit)}" if unit else ""))

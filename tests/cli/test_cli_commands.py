@@ -121,7 +121,7 @@ WATCHED = [
         rule="power", group="cards", what="power", enabled=False, not_watched="the rule is switched off"
     ),
     types.WatchedStatus(
-        rule="milestone", group="pace", what="half is done", unit="steps", now=9.0, limit=10.0, share=0.9,
+        rule="milestone", group="pace", what="half is done", unit="steps", now=90_000.0, limit=100_000.0, share=0.9,
         severity="info",
     ),
 ]  # fmt: skip
@@ -228,12 +228,12 @@ class TestStatus:
         assert len(text) == 1 + len(WATCHED)
         assert [" ".join(one.split()) for one in text[3:7]] == [
             "cards thermal 101 C 100 C 100 % told hottest sensor of 0a:00; for 12 s of 30 s",
-            "fan - - - told its fans; not watched: it trains on the CPU",
+            "fan - - - - its fans; not watched: it trains on the CPU",
             "power - - - off power; not watched: the rule is switched off",
             "memory fragmentation 4 3 100 % told retried allocations; not yet: a full card",
         ]
-        assert text[9].split()[:7] == ["milestone", "9", "steps", "10", "steps", "90", "%"]
-        assert text[10].split()[:5] == ["process", "crash", "-", "-", "-"]
+        assert text[9].split()[:7] == ["milestone", "90000", "steps", "100000", "steps", "90", "%"]
+        assert text[10].split()[:6] == ["process", "crash", "-", "-", "-", "acts"]
 
     def test_where_nothing_is_near_it_says_so_and_without_an_attempt_nothing(self, path: Path, view: FakeView) -> None:
         view.jobs = [msgspec.structs.replace(FULL, watched=WATCHED[3:4])]

@@ -59,7 +59,16 @@ class DeadWorker:
             )
             for what, pid, missing in _missing(history)
         )
-        return gone or (Watched(rule=self.name, what=told, unit="s", now=0.0, limit=self.hold_s, lacks="one is gone"),)
+        none = Watched(
+            rule=self.name,
+            what=told,
+            unit="s",
+            now=0.0,
+            limit=self.hold_s,
+            lacks="one that is gone",
+            severity=self._severity(history, WORKER),
+        )
+        return gone or (none,)
 
     def _severity(self, history: History, what: str) -> Severity:
         return Severity.acting(act=self.act and history.hooked and what == WORKER)

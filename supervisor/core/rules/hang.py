@@ -76,7 +76,8 @@ class Hang:
 
     def _severity(self, history: History, deaf: Mapping[int, bool]) -> Severity:
         inside_step = not history.starting and history.stage in (Stage.STEP, Stage.COMPILE)
-        sure = history.whole and inside_step and any(deaf.values()) and not machine_gasps(history)
+        proven = not deaf or any(deaf.values())
+        sure = history.whole and inside_step and proven and not machine_gasps(history)
         return Severity.acting(act=self.act if sure else False)
 
     def _flag(self, history: History, run: Run, said: str, severity: Severity) -> RedFlag:
