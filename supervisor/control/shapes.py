@@ -9,9 +9,10 @@ from supervisor.control import types
 from supervisor.core.account import Account, account
 from supervisor.core.checkpoints import Checkpoint
 from supervisor.core.decisions import Note
-from supervisor.core.flags import Diagnosis
+from supervisor.core.flags import SHADOW, Diagnosis
 from supervisor.core.incident import Incident
 from supervisor.core.readings import GpuReading, HostReading
+from supervisor.core.rules import Rule
 from supervisor.core.timeline import Life, Use
 from supervisor.core.triage import Finding
 from supervisor.core.watched import Watched
@@ -76,17 +77,25 @@ def shadow_entry(note: Note) -> types.ShadowEntry:
     )
 
 
-def watched_status(watched: Watched, *, shadow: bool) -> types.WatchedStatus:
-    """Return what a rule measures as `status` shows it."""
+def watched_status(rule: Rule, watched: Watched) -> types.WatchedStatus:
+    """Return what a rule watches as `status` shows it."""
     return types.WatchedStatus(
-        rule=watched.rule,
+        rule=rule.name,
+        group=rule.group,
         what=watched.what,
         unit=watched.unit,
         now=finite(watched.now),
         limit=finite(watched.limit),
+        below=watched.below,
         share=watched.share,
+        held_s=watched.held_s,
+        hold_s=watched.hold_s,
+        lacks=watched.lacks,
+        reached=watched.reached,
+        severity=watched.severity.word,
         learned=watched.learned,
-        shadow=shadow,
+        enabled=rule.enabled,
+        shadow=rule.act == SHADOW,
         not_watched=watched.not_watched,
     )
 

@@ -7,18 +7,10 @@ from enum import Enum
 from typing import TypeAlias
 
 from supervisor.core.checkpoints import Checkpoint, ResumePoint
+from supervisor.core.findings import KernelFinding, OutputFinding
 from supervisor.core.flags import SHADOW, Act
 from supervisor.core.moments import Moment
-from supervisor.core.readings import (
-    ExitStatus,
-    GpuReading,
-    HostReading,
-    KernelFinding,
-    OutputFinding,
-    ProcessReading,
-    Stage,
-    StepRecord,
-)
+from supervisor.core.readings import ExitStatus, GpuReading, HostReading, ProcessReading, Stage, StepRecord
 from supervisor.core.triage import Finding
 
 

@@ -16,11 +16,12 @@ from supervisor.core.causes import cause_of
 from supervisor.core.checkpoints import ResumePoint
 from supervisor.core.course import Course
 from supervisor.core.examination import Examination
+from supervisor.core.findings import FaultClass
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.incident import Incident
 from supervisor.core.job import ALIVE, ENDED, UNKILLABLE, Attempt, Job, Move, Phase, RetryPlan, StopOrder, Wish
 from supervisor.core.moments import Moment
-from supervisor.core.readings import FaultClass, Stage, StepRecord
+from supervisor.core.readings import Stage, StepRecord
 from supervisor.core.resorts import RESORTS
 from supervisor.core.treatment import (
     heard,

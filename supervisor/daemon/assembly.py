@@ -8,6 +8,7 @@ import platform
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from supervisor.alerts.outbox import AlertSender
@@ -231,7 +232,7 @@ class Assembly:
             kernel_lines=[one.line for one in history.kernel],
             gpus=[one for readings in history.gpus.values() for one in list(readings)[-EVIDENCE_READINGS:]],
             host=list(history.host)[-EVIDENCE_READINGS:],
-            configuration=json.dumps(redacted(self.settings), indent=2, default=str),
+            configuration=partial(_configuration, self.settings),
             checkpoints=[Path(path) for path in dict.fromkeys(one.path for one in known)],
             stands_still=(quiet := history.quiet_since()) is not None
             and history.now.seconds_since(quiet) >= EVIDENCE_STILL_S,
@@ -250,6 +251,10 @@ class Assembly:
     def on_turn(self, work: Callable[[ev.Event, Moment], None]) -> None:
         """Have `work` done after each turn, in the deciding thread."""
         self.loop.each_turn.append(work)
+
+
+def _configuration(settings: Settings) -> str:
+    return json.dumps(redacted(settings), indent=2, default=str)
 
 
 def _new_job(name: str, settings: JobSettings, now: Moment) -> Job:

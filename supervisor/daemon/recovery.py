@@ -10,8 +10,8 @@ from pathlib import Path
 
 from supervisor.core import decisions as de
 from supervisor.core import folder as fo
-from supervisor.core.history import STEPS_KEPT
 from supervisor.core.job import ALIVE, Attempt, Job, Phase
+from supervisor.core.window import STEPS_KEPT
 from supervisor.daemon.attempt_watch import AttemptWatch, Clock, Followed, seed_records
 from supervisor.daemon.hands import DoingHands
 from supervisor.daemon.loop import Dossier, seeded

@@ -47,8 +47,8 @@ class EvidenceFacts:
     kernel_lines: Sequence[str] = ()
     gpus: Sequence[GpuReading] = ()
     host: Sequence[HostReading] = ()
-    configuration: str = ""
-    """As text, without secrets."""
+    configuration: Callable[[], str] = str
+    """Makes it as text, without secrets; called where it is written, for no decision waits for it."""
     checkpoints: Sequence[Path] = ()
     stands_still: bool = False
     """Whether the training makes no steps: only then is it worth the seconds that native stacks take."""
@@ -97,7 +97,7 @@ def _parts(folder: Path, launcher: Launcher, slot: str, facts: EvidenceFacts) ->
         "kernel.txt": lambda path: _write(path / "kernel.txt", "".join(f"{line}\n" for line in facts.kernel_lines)),
         "gpus.jsonl": lambda path: _write_rows(path / "gpus.jsonl", map(asdict, facts.gpus)),
         "host.jsonl": lambda path: _write_rows(path / "host.jsonl", map(asdict, facts.host)),
-        "configuration.txt": lambda path: _write(path / "configuration.txt", facts.configuration),
+        "configuration.txt": lambda path: _write(path / "configuration.txt", facts.configuration()),
         "environment.txt": lambda path: _write(path / "environment.txt", outside.environment(launch_env(folder))),
         "checkpoints.jsonl": lambda path: _write_rows(path / "checkpoints.jsonl", map(_stat_row, facts.checkpoints)),
         "core dumps": lambda path: take_core_dumps(DEVCOREDUMP, path),

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from supervisor.core import events as ev
+from supervisor.core.findings import LAST_BOOT, FaultClass
 from supervisor.core.flags import RedFlag, Severity
-from supervisor.core.readings import LAST_BOOT, FaultClass, Stage
+from supervisor.core.readings import Stage
 from supervisor.core.rules.crash import Crash
 from supervisor.core.rules.crash_diagnosis import crash_diagnosis
 

@@ -16,9 +16,10 @@ from supervisor.core.causes import CAUSES, cause_of
 from supervisor.core.changes import changes_of
 from supervisor.core.choosing import Ended, Experience, Ground, choose, same_place
 from supervisor.core.course import Course, Outcome, Trial
+from supervisor.core.findings import FaultClass
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.job import Limits, Phase
-from supervisor.core.readings import FaultClass, Stage
+from supervisor.core.readings import Stage
 from supervisor.core.remedies import PASSING, WORDS, Remedies
 from supervisor.core.rules import RULES
 from supervisor.core.rules.non_finite_loss import NonFiniteLoss

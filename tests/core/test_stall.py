@@ -218,14 +218,18 @@ def test_what_lies_inside_a_step_has_its_own_limit(stage: Stage, limit_s: float)
 
 
 def test_how_near_it_is_and_whether_that_was_learned() -> None:
-    watched = Stall().watch(learnt().silence(4).history)
-    assert watched is not None
+    (watched,) = Stall().watch(learnt().silence(4).history)
     assert watched.now == pytest.approx(4.0)
     assert (watched.limit, watched.learned) == (8.0, True)
     assert watched.share == pytest.approx(0.5)
-    watched = Stall().watch(story().started().history)
-    assert watched is not None
-    assert watched.not_watched == "no step is due"
+    (watched,) = Stall().watch(story().started().history)
+    assert watched.not_watched == "no step was seen yet"
+
+
+def test_where_a_short_silence_is_no_proof_both_limits_are_watched() -> None:
+    short, own = Stall().watch(learnt(whole=False).silence(9).history)
+    assert (short.learned, short.severity, short.reached) == (True, Severity.WARNING, True)
+    assert (own.limit, own.severity, own.reached) == (60.0, Severity.CRITICAL, False)
 
 
 # --- steps that only the output shows -------------------------------------------------------------------------------

@@ -58,11 +58,15 @@ class House:
 
     # --- the daemon -----------------------------------------------------------------------------------------------
 
+    def command(self) -> list[str]:
+        """What starts the daemon."""
+        return [str(self.bin / "rocm-supervisord"), "--config", str(self.config)]
+
     def start(self, *, wait: bool = True, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
         """Start the daemon in the foreground of nobody."""
         with self.log.open("ab") as log:
             self.daemon = subprocess.Popen(
-                [str(self.bin / "rocm-supervisord"), "--config", str(self.config)],
+                self.command(),
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
