@@ -168,6 +168,10 @@ class JobSettings(Struct, frozen=True, kw_only=True):
     """How long one process may time algorithms; 0: rules choose."""
     snapshot_every_s: SnapshotEvery = SNAPSHOT_EVERY_S
     """How often the agent saves the whole state in mid-epoch; `derive.snapshot_every` says it as the agent reads it."""
+    standby: bool = False
+    """Whether a second interpreter, with what the training imports first, waits to be the next attempt."""
+    standby_modules: list[Text] = field(default_factory=list)
+    """What it imports, in this order; empty: of torch, ultralytics and their like what the attempt before imported."""
     gpus: list[Gpu] = field(default_factory=list)
     """Empty: every card."""
     checkpoints: CheckpointSettings = field(default_factory=CheckpointSettings)

@@ -35,6 +35,7 @@ ALERTS_EVERY_S = 0.5
 PRUNE_EVERY_S = 60.0
 GLOBS_EVERY_S = 10.0
 SWEEP_EVERY_S = 3600.0
+STANDBYS_EVERY_S = 1.0
 WATCH_STALE_S = 10.0
 """The thread that follows attempts must have looked so recently, or the watchdog is not told that all is well."""
 
@@ -78,6 +79,7 @@ class Service:
         self._start_threads()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
+        parts.on_turn(parts.standbys.take)
         for work in (self._watch_newest, self._send_alerts, self._say_alive, self._say_status, self._flush):
             parts.on_turn(work)
         self._notifier.ready()
@@ -103,6 +105,7 @@ class Service:
                 watch.start()
         self._schedule_telemetry(parts.settings)
         self._periodic.every(GLOBS_EVERY_S, "checkpoint globs", self._look_for_checkpoints)
+        self._periodic.every(STANDBYS_EVERY_S, "standbys", parts.standbys.look)
         self._periodic.every(SWEEP_EVERY_S, "sweep attempts", self._sweep)
         self._periodic.start()
         self._control.start()
@@ -203,6 +206,7 @@ class Service:
         self._notifier.stopping()
         self._control.stop()
         self._periodic.stop()
+        parts.standbys.end()
         parts.attempts.end()
         parts.keeper.end()
         parts.checkpoints.end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from .fence import failed, fenced
@@ -10,9 +11,27 @@ TYPE_CHECKING = False  # typing costs milliseconds at every interpreter's start
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
-    from typing import Any, Callable, Dict, Optional
+    from typing import Any, Callable, Dict, List, Optional
 
     Hook = Callable[[ModuleType], None]
+
+
+ROOTS = frozenset(
+    {"torch", "torchvision", "ultralytics", "ultralytics.models", "ultralytics.engine.trainer"}
+    | {"transformers", "transformers.trainer", "lightning", "lightning.pytorch", "pytorch_lightning"}
+)
+"""What takes long to import, and is worth importing before it is needed."""
+
+_begun = []
+_environment = None
+
+
+def begun() -> List[str]:
+    """Return the ROOTS that this process imported, in the order in which it began to.
+
+    None of them where the program changed its environment first: what they read of it is the program's doing.
+    """
+    return list(_begun)
 
 
 def install(hooks: Dict[str, Hook]) -> None:
@@ -20,6 +39,8 @@ def install(hooks: Dict[str, Hook]) -> None:
     for name, hook in hooks.items():
         if name in sys.modules:
             fenced(hook)(sys.modules[name])
+    global _environment
+    _environment = dict(os.environ)
     sys.meta_path.insert(0, Finder(hooks))
 
 
@@ -31,6 +52,8 @@ class Finder:
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[ModuleSpec]:
         """Return the spec that the other finders give for a hooked module, None for every other."""
+        if name in ROOTS and name not in _begun and (_begun or _environment == os.environ):
+            _begun.append(name)
         hook = self._hooks.get(name)
         if hook is None:
             return None
