@@ -24,7 +24,8 @@ agent and removed by the daemon once the job has finished.
 
 `STATE/jobs/JOB/standby-NUMBER/` is the folder of an interpreter that waits to be attempt NUMBER (runner/waiting.py):
     standby.json    daemon -> shim     {"version": 1, "launch" (as in launch.json), "modules" ([[name, file or null]]),
-                                        "folder" (the attempt's), "after" (pid, start_ticks of the shim before it)}
+                                        "folder" (the attempt's), "after" (pid, start_ticks of the shim before it),
+                                        "alone_s" (how long it may wait once that is gone)}
     remedies.json   daemon -> agent    as in an attempt's folder: those that the attempt would have as things stand
     door            daemon -> shim     a named pipe: "go" once launch.json lies in the attempt's folder, or "end"
     going           shim               the door's name once it was told to go

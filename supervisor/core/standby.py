@@ -10,13 +10,15 @@ from supervisor.core.job import ENDED, Job, Phase, Wish
 from supervisor.core.moments import Moment
 from supervisor.core.readings import HostReading
 
-AFTER_S = 10.0
+AFTER_S = 3.0
 """From an attempt's first step until something may be started beside it: its start-up is over by then."""
 START_FRACTION = 0.25
 """Of the machine's memory, available before anything is started."""
 START_BYTES = 2_000_000_000
 KEEP_FRACTION = 0.15
 """Available, below which what stands by makes room: before `host_memory` tells of anything (0.1)."""
+ALONE_LIMIT_S = 900.0
+"""How long it waits after the attempt before it ended: through the longest backoff, should the daemon be gone."""
 
 
 def why_none(job: Job, host: HostReading | None) -> str | None:

@@ -125,6 +125,7 @@ class Standbys:
             env=composed.env,
             remedies=composed.remedies,
             modules=modules,
+            alone_s=core.ALONE_LIMIT_S,
         )
         before = world.state / "jobs" / job.name / str(job.number)
         attempt = standby.prepare(world.state, job.name, wanted, before, world.group)
@@ -172,6 +173,8 @@ class Standbys:
             if standing != attempt:
                 self._standing.update({} if standing is None else {job: standing})
                 return False
+            if (dossier := self._world.dossiers().get(job)) is not None:
+                dossier.standby = None
             why = standby.go(attempt)
             fields: dict[str, Any] = {"job": job, "attempt": int(attempt.name)}
             if why is None:

@@ -36,6 +36,8 @@ class Wanted:
     remedies: Mapping[str, object]
     modules: Sequence[tuple[str, str | None]]
     """Each with the file that it must come from, where that is known."""
+    alone_s: float
+    """How long it may wait once the attempt before it has ended."""
 
 
 def folder_of(attempt: Path) -> Path:
@@ -61,6 +63,7 @@ def prepare(state: Path, job: str, wanted: Wanted, before: Path, group: int | No
         "launch": {"argv": list(wanted.argv), "cwd": wanted.cwd, "env": dict(wanted.env)},
         "modules": [list(one) for one in wanted.modules],
         "folder": str(attempt),
+        "alone_s": wanted.alone_s,
         "after": None if note is None else {"pid": note.pid, "start_ticks": note.start_ticks},
     }
     if wanted.remedies:

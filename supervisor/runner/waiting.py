@@ -31,8 +31,6 @@ MAY_DIFFER = ("ROCM_SUPERVISOR_RESUME_FROM", "ROCM_SUPERVISOR_MEAN_FAULT_S")
 """Variables that nothing reads before the program begins: known with the word alone."""
 PROBE_LIMIT_S = 30.0
 ANSWER_LIMIT_S = 5.0
-ALONE_LIMIT_S = 900.0
-"""How long it waits once the attempt before it has ended: the longest backoff and then some, should no daemon come."""
 LOWEST = 19
 FIRST_TO_GO = b"1000"
 INTERPRETERS = ("python", "pypy")
@@ -80,10 +78,10 @@ def _told_to_go(folder: str, task: dict[str, object], door: int, spare: Spare) -
         poll.register(number, select.POLLIN)
     began, alone_since = time.perf_counter(), None if before is not None else time.perf_counter()
     while True:
-        left_s = 1e6 if alone_since is None else alone_since + ALONE_LIMIT_S - time.perf_counter()
-        if left_s <= 0:
+        left_s = None if alone_since is None else alone_since + float(str(task["alone_s"])) - time.perf_counter()
+        if left_s is not None and left_s <= 0:
             raise RefusedError("nobody asked for it")
-        for number, _ in poll.poll(left_s * 1000):
+        for number, _ in poll.poll(None if left_s is None else left_s * 1000):
             if number == door:
                 return os.read(door, 64).startswith(b"go")
             if number == before:

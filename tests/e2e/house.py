@@ -135,9 +135,9 @@ class House:
             return database.execute(sql, values).fetchall()
 
     def training_pids(self) -> list[int]:
-        """Return the pids of every process of every attempt that still runs, shims first."""
+        """Return the pids of every process of every attempt that still runs or stands by, shims first."""
         found = []
-        for folder in self.state.glob("jobs/*/[0-9]*"):
+        for folder in (*self.state.glob("jobs/*/[0-9]*"), *self.state.glob("jobs/*/standby-*")):
             for process in psutil.process_iter(["cmdline"]):
                 if str(folder) in (process.info["cmdline"] or ()):
                     found += [process.pid, *(one.pid for one in _children(process))]

@@ -77,6 +77,12 @@ class HangingLauncher:
     def alive(self, slot: str, folder: Path) -> bool:
         return self.released.wait()
 
+    def stand_by(self, slot: str, folder: Path) -> None:
+        self.released.wait()
+
+    def dismiss(self, slot: str, folder: Path) -> None:
+        self.released.wait()
+
 
 def test_every_thread_of_every_process_shows_where_it_stands(runs: Attempts) -> None:
     folder = dumping(runs, workers=2)

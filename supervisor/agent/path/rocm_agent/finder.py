@@ -29,7 +29,7 @@ _environment = None
 def begun() -> List[str]:
     """Return the ROOTS that this process imported, in the order in which it began to.
 
-    None of them where the program changed its environment first: what they read of it is the program's doing.
+    Not those before which the program changed its environment: what they read of it is the program's doing.
     """
     return list(_begun)
 
@@ -44,6 +44,11 @@ def install(hooks: Dict[str, Hook]) -> None:
     sys.meta_path.insert(0, Finder(hooks))
 
 
+def _is_importing(name: str) -> bool:
+    """Whether a module is being imported now, so that what it imports and changes is its own doing."""
+    return bool(getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False))
+
+
 class Finder:
     """A finder that finds nothing itself: it asks the others and has the loader call the hook once it is done."""
 
@@ -52,7 +57,7 @@ class Finder:
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[ModuleSpec]:
         """Return the spec that the other finders give for a hooked module, None for every other."""
-        if name in ROOTS and name not in _begun and (_begun or _environment == os.environ):
+        if name in ROOTS and name not in _begun and (_environment == os.environ or any(map(_is_importing, _begun))):
             _begun.append(name)
         hook = self._hooks.get(name)
         if hook is None:
