@@ -322,12 +322,15 @@ class Watch:
         return {**self.end, "leftovers": self.leftovers}
 
     def _reap(self) -> bool:
+        known = bool(self.end)
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
-                return False
+                return False  # nothing is left, and nothing has to be looked for
             if pid == 0:
+                if self.end and not known:
+                    self._end_leftovers()
                 return True
             if pid == self.training:
                 code = os.waitstatus_to_exitcode(status)
@@ -340,7 +343,6 @@ class Watch:
                     "system_s": usage.ru_stime,
                     **ended_now(),
                 }
-                self._end_leftovers()
 
     def _wait(self) -> int:
         deadlines = [] if self.kill_at is None else [self.kill_at]
