@@ -175,7 +175,7 @@ class Standbys:
                 return False
             if (dossier := self._world.dossiers().get(job)) is not None:
                 dossier.standby = None
-            why = standby.go(attempt)
+            why = self._world.launcher.go(job, attempt)
             fields: dict[str, Any] = {"job": job, "attempt": int(attempt.name)}
             if why is None:
                 log.info("standby.went", extra={"fields": fields})

@@ -49,6 +49,10 @@ class DirectLauncher:
         if not standby.waits(folder):
             raise LaunchError(standby.refused(folder) or said or "the shim ended without a word")
 
+    def go(self, slot: str, folder: Path) -> str | None:
+        """See `Launcher.go`."""
+        return standby.go(folder, self._limit_s)
+
     def dismiss(self, slot: str, folder: Path) -> None:
         """See `Launcher.dismiss`."""
         if not standby.end(folder) and not standby.going(folder):

@@ -52,6 +52,13 @@ class Launcher(Protocol):
         """
         ...
 
+    def go(self, slot: str, folder: Path) -> str | None:
+        """Have what stands by become the attempt in `folder`, which holds launch.json; return why it does not.
+
+        With a reason nothing of the attempt runs. Raises LaunchError as `launch` does.
+        """
+        ...
+
     def dismiss(self, slot: str, folder: Path) -> None:
         """End what stands by for the attempt in `folder`, if anything does; one that was told to go is left alone."""
         ...

@@ -99,11 +99,7 @@ def refused(attempt: Path) -> str | None:
 
 
 def go(attempt: Path, limit_s: float = LAUNCH_LIMIT_S) -> str | None:
-    """Have what stands by become the attempt, whose launch.json is written; return why it does not, or None.
-
-    With a reason nothing of the attempt runs. Raises LaunchError where the attempt began and failed, or where nothing
-    is known of it after `limit_s`.
-    """
+    """See `Launcher.go`."""
     door = _door(attempt)
     if door is None:
         return refused(attempt) or UNASKED

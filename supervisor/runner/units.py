@@ -93,6 +93,10 @@ class UnitLauncher:
         if complaint is not None:
             raise LaunchError(f"{slot}: {complaint}")
 
+    def go(self, slot: str, folder: Path) -> str | None:
+        """See `Launcher.go`."""
+        return standby.go(folder, self._limit_s)
+
     def dismiss(self, slot: str, folder: Path) -> None:
         """See `Launcher.dismiss`."""
         beside = _beside(slot, folder)

@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import subprocess
+import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import psutil
 import pytest
 from house import House
 
+MORTAL = Path(__file__).with_name("mortal_daemon.py")
 DRAW = Path(__file__).resolve().parents[1] / "agent" / "draw_images.py"
 SET = 'standby = true\nstandby_modules = ["decimal", "fractions"]\n'
 
@@ -78,6 +81,26 @@ def test_a_daemon_that_restarts_has_another_stand_by_and_where_that_is_killed_no
     home.stop()
     home.nothing_runs()
     assert list((home.state / "jobs" / "one").glob("standby-*")) == []
+
+
+@pytest.mark.parametrize("point", ["before go", "after go"])
+def test_a_daemon_that_dies_as_it_gives_the_word_leaves_one_training(home: House, point: str) -> None:
+    home.write(home.by_hand("one", table=SET))
+    mortal = [sys.executable, str(MORTAL), str(home.folder / "points"), "--config", str(home.config)]
+    with home.log.open("ab") as log:
+        home.daemon = subprocess.Popen(mortal, stdout=log, stderr=log, env={**os.environ, "DIE_AT": point})
+    home.until(lambda: home.status() is not None, 30, "the daemon to answer")
+    waiting = ready(home)
+    os.kill(home.job("one")["pid"], signal.SIGKILL)
+    assert home.daemon.wait(20) == -signal.SIGKILL
+    home.start()
+    job = home.step("one", max(home.steps_made("one")) + 10, attempt=2)
+    assert (job["attempt"], job["pid"] == waiting) == (2, point == "after go")
+    made = home.steps_made("one")
+    back = [first for first, second in pairwise(made) if second != first + 1]
+    assert len(back) <= 1, "one training at a time"
+    assert len(home.query("SELECT * FROM attempts")) == 2
+    assert home.incident("one")["outcome"] == "resumed"
 
 
 STORY = """

@@ -80,6 +80,10 @@ class HangingLauncher:
     def stand_by(self, slot: str, folder: Path) -> None:
         self.released.wait()
 
+    def go(self, slot: str, folder: Path) -> str | None:
+        self.released.wait()
+        return None
+
     def dismiss(self, slot: str, folder: Path) -> None:
         self.released.wait()
 
