@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from supervisor.config.settings import JobSettings
 from supervisor.core import events as ev
+from supervisor.core import folder as fo
 from supervisor.core import standby as core
 from supervisor.core.checkpoints import Checkpoint, Fingerprint
-from supervisor.core.job import Job
+from supervisor.core.job import Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.core.readings import HostReading
 from supervisor.daemon.attempt_watch import Clock
@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 Modules = tuple[tuple[str, str | None], ...]
 
+IMPORT_LIMIT_S = 300.0
 SOME_CHECKPOINT = Checkpoint(path="{checkpoint}", fingerprint=Fingerprint(size_bytes=0, modified_ns=0, inode=0))
 """Which one it will be is not known yet, and the command's own words may still change with the launch."""
 
@@ -48,18 +49,29 @@ class Surroundings:
     group: int | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Standing:
+    attempt: Path
+    """The folder of the attempt that it stands by for."""
+    since: Moment
+
+    @property
+    def number(self) -> int:
+        return int(self.attempt.name)
+
+
 class Standbys:
     """`take` is called in the deciding thread, `look` every second in one of its own, `go` by whoever launches."""
 
     def __init__(self, world: Surroundings) -> None:
         self._world = world
         self._locks: dict[str, threading.Lock] = {}
-        self._standing: dict[str, Path] = {}
-        """By job: the folder of the attempt that something stands by for."""
+        self._standing: dict[str, _Standing] = {}
         self._spent: dict[str, int] = {}
         """By job: the attempt for which it did not work out; nothing is tried twice for one."""
         self._imported: dict[str, tuple[int, int | None, Modules]] = {}
         """By job: the attempt, the process of it that trains, and what that imported."""
+        self._ended = False
 
     def _lock(self, job: str) -> threading.Lock:
         return self._locks.setdefault(job, threading.Lock())
@@ -71,10 +83,10 @@ class Standbys:
         if isinstance(event, ev.AgentSaid) and event.word is ev.Word.CLAIMED and event.rank in (0, None):
             self._imported[event.job] = (event.attempt, event.pid, _modules(event.facts.get("imported")))
 
-    def _modules(self, job: Job, settings: JobSettings) -> Modules:
+    def _modules(self, job: Job, settings: JobSettings | None) -> Modules:
         """Return what to import, in its order; nothing where the command itself is not what trains."""
         number, pid, told = self._imported.get(job.name, (0, None, ()))
-        if job.attempt is None or number != job.number or pid != job.attempt.training_pid:
+        if settings is None or job.attempt is None or number != job.number or pid != job.attempt.training_pid:
             return ()
         return tuple((name, None) for name in settings.standby_modules) or told
 
@@ -83,40 +95,46 @@ class Standbys:
     def look(self) -> None:
         """Start what is wanted and not there, let go of what is there and not wanted."""
         dossiers = dict(self._world.dossiers())
-        for name in [*dossiers, *(self._standing.keys() - dossiers.keys())]:
+        for name in {*dossiers, *list(self._standing)}:
             dossier = dossiers.get(name)
-            try:
-                with self._lock(name):
-                    state = None if dossier is None else self._look(dossier.job)
-                    if dossier is None:
-                        self._dismiss(name, "the job is gone")
-            except (LaunchError, OSError) as error:
-                self._gave_up(name, str(error))
-            else:
-                if dossier is not None:
-                    dossier.standby = state
+            with self._lock(name):
+                try:
+                    state = self._look(name, None if dossier is None else dossier.job)
+                except (LaunchError, OSError) as error:
+                    state = None
+                    self._gave_up(name, str(error))
+            if dossier is not None:
+                dossier.standby = state
 
-    def _look(self, job: Job) -> str | None:
+    def _look(self, name: str, job: Job | None) -> str | None:
         """Return what there is of it now: "ready", "importing", or None."""
-        settings, now = self._world.settings(job.name), self._world.clock.now()
-        host, attempt = self._world.host(), self._standing.get(job.name)
-        on = settings is not None and settings.standby and self._world.with_agent()
-        why = core.why_none(job, host) if on else "it is switched off"
-        if attempt is not None and int(attempt.name) != job.number + 1:
-            why = why or "the attempt was launched without it"
-        if attempt is not None and why is not None:
-            self._dismiss(job.name, why)
-        elif attempt is not None:
-            return self._state(job.name, attempt)
-        elif why is None and settings is not None and core.may_start(job, host, now):
-            modules = self._modules(job, settings) if self._spent.get(job.name) != job.number else ()
-            if modules:
-                self._start(job, modules)
-                return "importing"
+        why, standing = self._why_none(name, job), self._standing.get(name)
+        if standing is not None and why is None and job is not None:
+            if standing.number == job.number + 1:
+                return self._state(standing)
+            if standing.number == job.number and job.phase is Phase.STARTING:
+                return None  # it is about to be told to go
+            why = "the attempt was launched without it"
+        if why is not None:
+            self._dismiss(name, why)
+        elif job is not None and not self._ended and self._spent.get(name) != job.number:
+            return self._start(job)
         return None
 
-    def _start(self, job: Job, modules: Modules) -> None:
-        world, number = self._world, job.number + 1
+    def _why_none(self, name: str, job: Job | None) -> str | None:
+        settings = self._world.settings(name)
+        if job is None or settings is None:
+            return "the job is gone"
+        if not settings.standby or not self._world.with_agent():
+            return "it is switched off"
+        return core.why_none(job, self._world.host())
+
+    def _start(self, job: Job) -> str | None:
+        world, now = self._world, self._world.clock.now()
+        modules = self._modules(job, world.settings(job.name))
+        if not modules or not core.may_start(job, world.host(), now):
+            return None
+        number = job.number + 1
         composed = world.compose(job, number, SOME_CHECKPOINT)
         wanted = standby.Wanted(
             number=number,
@@ -128,37 +146,40 @@ class Standbys:
             alone_s=core.ALONE_LIMIT_S,
         )
         before = world.state / "jobs" / job.name / str(job.number)
-        attempt = standby.prepare(world.state, job.name, wanted, before, world.group)
-        self._standing[job.name] = attempt
-        self._world.launcher.stand_by(job.name, attempt)
+        self._standing[job.name] = _Standing(attempt=before.with_name(str(number)), since=now)
+        world.launcher.stand_by(job.name, standby.prepare(world.state, job.name, wanted, before, world.group))
         fields = {"job": job.name, "attempt": number, "imports": [name for name, _ in modules]}
         log.info("standby.started", extra={"fields": fields})
+        return "importing"
 
-    def _state(self, job: str, attempt: Path) -> str:
+    def _state(self, standing: _Standing) -> str:
         """Return how far it is; raise LaunchError where it is not there any more."""
-        if standby.ready(attempt):
+        if standby.ready(standing.attempt):
             return "ready"
-        if (why := standby.refused(attempt)) is not None:
+        if (why := standby.refused(standing.attempt)) is not None:
             raise LaunchError(why)
-        if (standby.folder_of(attempt) / "ready.json").exists():
+        if (standby.folder_of(standing.attempt) / fo.READY).exists():
             raise LaunchError(standby.UNASKED)
+        if self._world.clock.now().seconds_since(standing.since) > IMPORT_LIMIT_S:
+            raise LaunchError(f"it was not ready within {IMPORT_LIMIT_S:.0f} s")
         return "importing"
 
     def _gave_up(self, name: str, why: str) -> None:
-        attempt = self._standing.get(name)
         log.warning("standby.failed", extra={"fields": {"job": name, "why": why}})
-        with self._lock(name):
-            if attempt is not None:
-                self._spent[name] = int(attempt.name) - 1
-            self._dismiss(name, why)
+        if (standing := self._standing.get(name)) is not None:
+            self._spent[name] = standing.number - 1
+        self._dismiss(name, why)
 
     def _dismiss(self, name: str, why: str) -> None:
-        attempt = self._standing.pop(name, None)
-        if attempt is None:
+        standing = self._standing.pop(name, None)
+        if standing is None:
             return
-        log.info("standby.dismissed", extra={"fields": {"job": name, "attempt": int(attempt.name), "why": why}})
+        log.info("standby.dismissed", extra={"fields": {"job": name, "attempt": standing.number, "why": why}})
+        self._clear(name, standing.attempt)
+
+    def _clear(self, name: str, attempt: Path) -> None:
         self._world.launcher.dismiss(name, attempt)
-        if not standby.going(attempt):
+        if not standby.going(attempt):  # the word may have been on its way
             standby.clear(attempt)
 
     # --- using ----------------------------------------------------------------------------------------------------
@@ -169,37 +190,33 @@ class Standbys:
         Raises LaunchError where it began and failed.
         """
         with self._lock(job):
-            standing = self._standing.pop(job, None)
-            if standing != attempt:
-                self._standing.update({} if standing is None else {job: standing})
+            standing = self._standing.get(job)
+            if standing is None or standing.attempt != attempt:
                 return False
+            del self._standing[job]
             if (dossier := self._world.dossiers().get(job)) is not None:
                 dossier.standby = None
             why = self._world.launcher.go(job, attempt)
-            fields: dict[str, Any] = {"job": job, "attempt": int(attempt.name)}
+            fields = {"job": job, "attempt": standing.number}
             if why is None:
                 log.info("standby.went", extra={"fields": fields})
                 return True
             log.warning("standby.passed_over", extra={"fields": {**fields, "why": why}})
-            self._world.launcher.dismiss(job, attempt)
-            standby.clear(attempt)
+            self._clear(job, attempt)
             return False
 
     # --- beginning and end ----------------------------------------------------------------------------------------
 
-    def clear(self, jobs: Mapping[str, JobSettings]) -> None:
+    def clear(self, jobs: Iterable[str]) -> None:
         """Let go of what an earlier daemon left standing by, before anything else: what it was given may be old."""
         for name in jobs:
-            for folder in (self._world.state / "jobs" / name).glob("standby-*"):
-                attempt = folder.with_name(folder.name.removeprefix("standby-"))
-                if standby.going(attempt):
-                    continue
-                self._world.launcher.dismiss(name, attempt)
-                if not standby.going(attempt):  # its word may have been on the way
-                    standby.clear(attempt)
+            for attempt in standby.stood_by_for(self._world.state, name):
+                if not standby.going(attempt):
+                    self._clear(name, attempt)
 
     def end(self) -> None:
         """Let go of everything: the daemon ends."""
+        self._ended = True
         for name in list(self._standing):
             with self._lock(name):
                 self._dismiss(name, "the daemon ends")

@@ -45,6 +45,12 @@ def folder_of(attempt: Path) -> Path:
     return attempt.with_name(f"{shim.STANDBY_FOLDER}{attempt.name}")
 
 
+def stood_by_for(state: Path, job: str) -> tuple[Path, ...]:
+    """Return the folders of a job's attempts that something stood by for, whether it does still or not."""
+    found = (state / "jobs" / job).glob(f"{shim.STANDBY_FOLDER}*")
+    return tuple(one.with_name(one.name.removeprefix(shim.STANDBY_FOLDER)) for one in found)
+
+
 def prepare(state: Path, job: str, wanted: Wanted, before: Path, group: int | None) -> Path:
     """Make the folder for what will stand by beside the attempt in `before`; return that of its attempt.
 
@@ -52,9 +58,9 @@ def prepare(state: Path, job: str, wanted: Wanted, before: Path, group: int | No
     """
     attempt = state / "jobs" / job / str(wanted.number)
     folder = folder_of(attempt)
-    for old in attempt.parent.glob(f"{shim.STANDBY_FOLDER}*"):
-        if old != folder_of(before):
-            shutil.rmtree(old, ignore_errors=True)
+    for old in stood_by_for(state, job):
+        if old != before:
+            shutil.rmtree(folder_of(old), ignore_errors=True)
     for one in (attempt, folder):  # the attempt's own may be its working directory
         make_folder(one, group)
     note, mode = read_shim(before), 0o600 if group is None else 0o640

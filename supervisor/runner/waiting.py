@@ -49,7 +49,7 @@ def wait(folder: str) -> int:
         door = _open_door(folder)
         spare = Spare(folder, task, umask)
     except (RefusedError, shim.StartError, OSError, KeyError) as error:
-        _refuse(folder, f"{error}")
+        _refuse(folder, str(error))
         return shim.complain(str(error), shim.START_FAILED)
     shim.let_go()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -61,10 +61,10 @@ def wait(folder: str) -> int:
         signal.pthread_sigmask(signal.SIG_BLOCK, shim.WATCHED)
         os.rename(os.path.join(folder, "door"), os.path.join(folder, "going"))
         os.close(door)
-        spare.fit(task, str(task["folder"]))
-    except (RefusedError, shim.StartError, OSError) as error:
+        spare.fit(str(task["folder"]))
+    except (RefusedError, shim.StartError, OSError, ValueError, KeyError) as error:
         spare.end()
-        _refuse(folder, f"{error}")
+        _refuse(folder, str(error))
         return 0
     os.umask(umask)
     return shim.attempt(str(task["folder"]), spare.go)
@@ -150,7 +150,7 @@ class Spare:
         if argv[len(argv) - len(self.arguments) :] != self.arguments:
             raise RefusedError("its arguments are not the command's")
 
-    def fit(self, task: dict[str, object], attempt: str) -> None:
+    def fit(self, attempt: str) -> None:
         """Make sure that what is to be launched is what stands by; raise RefusedError with the difference."""
         if self.arguments is None:
             raise RefusedError("it had not imported everything yet")
@@ -329,7 +329,8 @@ def _raise(pid: int) -> None:
             _nice(os.getpriority(os.PRIO_PROCESS, 0), int(thread))
         except ProcessLookupError:
             pass
-    _place(_oom_place(), str(pid))
+    if _oom_place(str(pid)) != _oom_place():
+        _place(_oom_place(), str(pid))
 
 
 def _nice(level: int, thread: int = 0) -> None:
@@ -337,8 +338,8 @@ def _nice(level: int, thread: int = 0) -> None:
         os.setpriority(os.PRIO_PROCESS, thread, level)
 
 
-def _oom_place() -> bytes:
-    with open("/proc/self/oom_score_adj", "rb") as file:
+def _oom_place(pid: str = "self") -> bytes:
+    with open(f"/proc/{pid}/oom_score_adj", "rb") as file:
         return file.read().strip()
 
 

@@ -147,6 +147,26 @@ def test_what_does_not_work_out_is_tried_once_an_attempt(machine: Machine) -> No
     assert not machine.second.exists()
 
 
+def test_between_the_decision_and_the_word_it_is_left_alone(machine: Machine) -> None:
+    machine.claimed(training(machine))
+    machine.looks()
+    until(lambda: machine.looks() == "ready", "it to be ready")
+    job = machine.dossier.job
+    machine.dossier.job = replace(job, phase=Phase.STARTING, attempt=Attempt(number=2, launched_at=START))
+    machine.looks()
+    assert standby.waits(machine.second)
+    machine.dossier.job = replace(machine.dossier.job, phase=Phase.RUNNING)
+    machine.looks()
+    assert not standby.waits(machine.second)
+
+
+def test_after_the_daemons_end_nothing_is_started(machine: Machine) -> None:
+    machine.claimed(training(machine))
+    machine.standbys.end()
+    assert machine.looks() is None
+    assert not machine.second.exists()
+
+
 def test_the_word_goes_to_the_attempt_that_it_is_for(machine: Machine) -> None:
     machine.claimed(training(machine))
     machine.looks()
