@@ -30,6 +30,10 @@ log = logging.getLogger(__name__)
 Modules = tuple[tuple[str, str | None], ...]
 
 IMPORT_LIMIT_S = 300.0
+NOTHING = (
+    "nothing is known that its next attempt will import first: the command's own process does not train, imports "
+    "nothing that takes long, or changes its environment before it does (standby_modules names what to import)"
+)
 SOME_CHECKPOINT = Checkpoint(path="{checkpoint}", fingerprint=Fingerprint(size_bytes=0, modified_ns=0, inode=0))
 """Which one it will be is not known yet, and the command's own words may still change with the launch."""
 
@@ -102,7 +106,7 @@ class Standbys:
                     state = self._look(name, None if dossier is None else dossier.job)
                 except (LaunchError, OSError) as error:
                     state = None
-                    self._gave_up(name, str(error))
+                    self._gave_up(name, dossier, str(error))
             if dossier is not None:
                 dossier.standby = state
 
@@ -131,9 +135,11 @@ class Standbys:
 
     def _start(self, job: Job) -> str | None:
         world, now = self._world, self._world.clock.now()
-        modules = self._modules(job, world.settings(job.name))
-        if not modules or not core.may_start(job, world.host(), now):
+        if not core.may_start(job, world.host(), now):
             return None
+        modules = self._modules(job, world.settings(job.name))
+        if not modules:
+            raise LaunchError(NOTHING)
         number = job.number + 1
         composed = world.compose(job, number, SOME_CHECKPOINT)
         wanted = standby.Wanted(
@@ -164,10 +170,10 @@ class Standbys:
             raise LaunchError(f"it was not ready within {IMPORT_LIMIT_S:.0f} s")
         return "importing"
 
-    def _gave_up(self, name: str, why: str) -> None:
+    def _gave_up(self, name: str, dossier: Dossier | None, why: str) -> None:
         log.warning("standby.failed", extra={"fields": {"job": name, "why": why}})
-        if (standing := self._standing.get(name)) is not None:
-            self._spent[name] = standing.number - 1
+        if dossier is not None:
+            self._spent[name] = dossier.job.number
         self._dismiss(name, why)
 
     def _dismiss(self, name: str, why: str) -> None:

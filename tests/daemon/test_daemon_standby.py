@@ -108,6 +108,8 @@ def test_nothing_stands_by_before_it_is_known_what_is_imported_by_whom(machine: 
     machine.claimed(os.getpid())  # a child of the command: an interpreter of the command's would save it nothing
     assert machine.looks() is None
     assert not machine.second.exists()
+    machine.claimed(training(machine))
+    assert machine.looks() is None, "once an attempt it is looked for, and said that there is none"
 
 
 def test_it_makes_room_where_memory_is_short_and_comes_back(machine: Machine) -> None:
