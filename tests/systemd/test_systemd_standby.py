@@ -88,3 +88,15 @@ def test_it_waits_in_a_unit_beside_the_attempts_and_is_the_attempt_there(started
     ]
     units = "systemctl list-units --no-legend --all 'rocm-run@*--standby-*'"
     started.box.until(f"test $({units} | wc -l) = 0")
+
+
+def test_it_is_not_used_where_the_jobs_own_unit_is_limited_by_its_owner(started: InstalledBox) -> None:
+    """A drop-in of the instance would not hold for the unit beside it."""
+    drop_in = "/run/systemd/system/rocm-run@yolo.service.d/limit.conf"
+    started.box.write(drop_in, "[Service]\nMemoryHigh=1G\n")
+    started.box.run("systemctl daemon-reload", check=True)
+    try:
+        said = started.ask(STORY.partition("second = stand_by")[0] + "second = stand_by(2, first)\n")
+        assert "LaunchError: yolo: rocm-run@yolo.service has drop-ins of its own" in said
+    finally:
+        started.box.run(f"rm {drop_in}; systemctl daemon-reload")
