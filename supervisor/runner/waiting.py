@@ -6,7 +6,7 @@ interpreter is the command itself, stopped by the agent's sitecustomize before i
 sure of that first. Standard library alone, as the shim.
 """
 
-# ruff: noqa: PTH104, PTH108, PTH113, PTH116, PTH118, PTH119, PTH123, PTH208, SIM105 - as in shim.py: memory for life
+# ruff: noqa: PTH104, PTH108, PTH118, PTH123, SIM105 - as in shim.py: memory for life
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ import time
 
 TYPE_CHECKING = False  # typing is memory for life
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from supervisor.runner import shim
+    from supervisor.runner import making_way, shim
+    from supervisor.runner.interpreter import RefusedError, find, mark
 else:
+    import making_way
     import shim
+    from interpreter import RefusedError, find, mark
 
 ENV_STANDBY = "ROCM_SUPERVISOR_STANDBY"
 OURS = "ROCM_SUPERVISOR_"
@@ -31,14 +31,6 @@ MAY_DIFFER = ("ROCM_SUPERVISOR_RESUME_FROM", "ROCM_SUPERVISOR_MEAN_FAULT_S")
 """Variables that nothing reads before the program begins: known with the word alone."""
 PROBE_LIMIT_S = 30.0
 ANSWER_LIMIT_S = 5.0
-LOWEST = 19
-FIRST_TO_GO = b"1000"
-INTERPRETERS = ("python", "pypy")
-OPTIONS_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
-
-
-class RefusedError(Exception):
-    """It will not be the attempt; the text says why, for a person."""
 
 
 def wait(folder: str) -> int:
@@ -122,8 +114,8 @@ class Spare:
         self.arguments: list[str] | None = None
         """The words of the command that are the program's own; None until it is ready."""
         env = {**os.environ, **launch["env"]}
-        probe, self.files = _interpreter(launch["argv"], env, launch["cwd"])
-        self.marks = [_mark(one) for one in self.files]
+        probe, self.files = find(launch["argv"], env, launch["cwd"])
+        self.marks = [mark(one) for one in self.files]
         _probe(folder, {**launch, "argv": probe}, umask)
         reading, self.saying = os.pipe()
         self.hearing, writing = os.pipe()
@@ -139,7 +131,7 @@ class Spare:
     def _become(self, launch: dict[str, object], output: int, complaints: int, umask: int) -> None:
         os.close(self.saying)
         os.close(self.hearing)
-        _lower()
+        making_way.lower()
         shim.become_training(launch, output, complaints, umask)
 
     def hear_ready(self) -> None:
@@ -158,7 +150,7 @@ class Spare:
         _compare(self.launch, launch, len(self.arguments))
         if _content(self.folder, "remedies.json") != _content(attempt, "remedies.json"):
             raise RefusedError("the remedies are others")
-        if [_mark(one) for one in self.files] != self.marks:
+        if [mark(one) for one in self.files] != self.marks:
             raise RefusedError("the interpreter or the program has changed")
         argv = launch["argv"]
         assert isinstance(argv, list)
@@ -169,7 +161,7 @@ class Spare:
         """Let it be the training of the attempt in `folder`; return its pid."""
         shim.make_room(folder)
         os.rename(os.path.join(self.folder, "output.log"), os.path.join(folder, "output.log"))
-        _raise(self.pid)
+        making_way.give_back(self.pid)
         env = launch["env"]
         assert isinstance(env, dict)
         self._say({"env": {name: one for name, one in env.items() if name.startswith(OURS)}, "folder": folder})
@@ -203,62 +195,6 @@ class Spare:
         if "refused" in said:
             raise RefusedError(said["refused"])
         return dict(said)
-
-
-def _interpreter(argv: list[str], env: dict[str, str], cwd: str) -> tuple[list[str], list[str]]:
-    """Return the command that starts the same interpreter on nothing, and the files that decide which one it is."""
-    program = _which(argv[0], env, cwd)
-    head = _head(program)
-    if not head.startswith(b"#!"):
-        options = _options(argv[1:])
-        return [_python(program, head), *options, "-c", ""], [program, os.path.realpath(program)]
-    words = [os.fsdecode(one) for one in head[2:].partition(b"\n")[0].strip().split(None, 1)]
-    if words and os.path.basename(words[0]) == "env" and len(words) == 2:
-        words = [_which(words[1], env, cwd)]
-    if not words:
-        raise RefusedError(f"{program} is no program of Python")
-    python = _python(words[0], _head(words[0]))
-    return [python, *words[1:], "-c", ""], [program, python, os.path.realpath(python)]
-
-
-def _options(words: list[str]) -> list[str]:
-    """Return the interpreter's own options, which stand before the program."""
-    found: list[str] = []
-    rest = iter(words)
-    for word in rest:
-        if not word.startswith("-") or word[1:2] in ("", "c", "m"):
-            return found
-        found.append(word)
-        if word in OPTIONS_WITH_VALUE:
-            found.append(next(rest, ""))
-    raise RefusedError("the command names no program of Python")
-
-
-def _python(path: str, head: bytes) -> str:
-    if not head.startswith(b"\x7fELF") or not os.path.basename(path).startswith(INTERPRETERS):
-        raise RefusedError(f"{path} is no interpreter of Python")
-    return path
-
-
-def _which(name: str, env: dict[str, str], cwd: str) -> str:
-    """Return what exec would find."""
-    if os.sep in name:
-        return os.path.join(cwd, name)
-    for folder in env.get("PATH", os.defpath).split(os.pathsep):
-        path = os.path.join(cwd, folder, name)
-        if os.access(path, os.X_OK) and os.path.isfile(path):
-            return path
-    raise RefusedError(f"{name} is not on the job's PATH")
-
-
-def _head(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read(512)
-
-
-def _mark(path: str) -> tuple[int, ...]:
-    stat = os.stat(path)
-    return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
 def _probe(folder: str, launch: dict[str, object], umask: int) -> None:
@@ -296,56 +232,6 @@ def _compare(stood_by: dict[str, object], launch: dict[str, object], own: int) -
     for name in sorted(env.keys() | given.keys()):
         if name not in MAY_DIFFER and env.get(name) != given.get(name):
             raise RefusedError(f"the variable {name} is another")
-
-
-# --- making way for the training ----------------------------------------------------------------------------------
-
-
-def _lower() -> None:
-    """Let the training go first, at a processor and when memory runs out, as far as this can be taken back."""
-    if _comes_back(_nice, LOWEST, os.getpriority(os.PRIO_PROCESS, 0)):
-        _nice(LOWEST)
-    if _comes_back(_place, FIRST_TO_GO, _oom_place()):
-        _place(FIRST_TO_GO)
-
-
-def _comes_back(setting: Callable[[Any], None], there: object, back: object) -> bool:
-    """Whether a process of this user may undo it: tried by a child of its own."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            setting(there)
-            setting(back)
-        except OSError:
-            os._exit(1)
-        os._exit(0)
-    return os.waitpid(pid, 0)[1] == 0
-
-
-def _raise(pid: int) -> None:
-    """Give every thread of the interpreter what this process has."""
-    for thread in os.listdir(f"/proc/{pid}/task"):
-        try:
-            _nice(os.getpriority(os.PRIO_PROCESS, 0), int(thread))
-        except ProcessLookupError:
-            pass
-    if _oom_place(str(pid)) != _oom_place():
-        _place(_oom_place(), str(pid))
-
-
-def _nice(level: int, thread: int = 0) -> None:
-    if os.getpriority(os.PRIO_PROCESS, thread) != level:
-        os.setpriority(os.PRIO_PROCESS, thread, level)
-
-
-def _oom_place(pid: str = "self") -> bytes:
-    with open(f"/proc/{pid}/oom_score_adj", "rb") as file:
-        return file.read().strip()
-
-
-def _place(score: bytes, pid: str = "self") -> None:
-    with open(f"/proc/{pid}/oom_score_adj", "wb", buffering=0) as file:
-        file.write(score)
 
 
 # --- files --------------------------------------------------------------------------------------------------------
