@@ -102,6 +102,8 @@ def _remarks(job: dict[str, Any], now: float, pen: Pen) -> list[str]:
         count = f"{job['shadows']} flag{'s' if job['shadows'] != 1 else ''}"
         found.append(pen.paint(f"  {name}: {count} of rules in shadow: supervisorctl history --shadow {name}", "dim"))
     found += [pen.paint(f"  {name}: remedy {one_line(one)}", "yellow") for one in job["remedies"]]
+    if job.get("standby"):
+        found.append(pen.paint(f"  {name}: an interpreter stands by for the next attempt: {job['standby']}", "dim"))
     if job["unkillable"]:
         found.append(pen.paint(f"  {name}: SIGKILL does not end it; only a reset of its card or a reboot does", "red"))
     if job["phase"] == "running" and job["last_step_at"] is not None and now - job["last_step_at"] > STALE_S:

@@ -33,6 +33,12 @@ def cross_check(settings: Settings, file: str) -> Iterator[Problem]:
         yield from _places(job, key, file)
         yield from _snapshots(job, key, file)
         yield from _triage(job, key, file, agent=settings.supervisor.agent)
+        if job.standby and not settings.supervisor.agent:
+            problem, allowed = (
+                "needs the agent, which is switched off",
+                "set supervisor.agent = true, or standby = false",
+            )
+            yield Problem(file=file, key=f"{key}.standby", problem=problem, allowed=allowed)
         if job.conv2d not in ("auto", "off") and not settings.supervisor.agent:
             yield Problem(
                 file=file,

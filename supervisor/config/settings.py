@@ -172,6 +172,10 @@ class JobSettings(Struct, frozen=True, kw_only=True):
     """Whether the daemon replays the bad step of a non-finite training before it retries."""
     triage_limit_s: Annotated[float, Meta(gt=0, le=86400)] = 900.0
     """How long all replays of one triage by itself may take together."""
+    standby: bool = False
+    """Whether a second interpreter, with what the training imports first, waits to be the next attempt."""
+    standby_modules: list[Text] = field(default_factory=list)
+    """What it imports, in this order; empty: of torch, ultralytics and their like what the attempt before imported."""
     gpus: list[Gpu] = field(default_factory=list)
     """Empty: every card."""
     checkpoints: CheckpointSettings = field(default_factory=CheckpointSettings)

@@ -130,6 +130,8 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     expectations: list[Criterion] = field(default_factory=list)
     remedies: list[str] = field(default_factory=list)
     """Remedies in force, each with its cause and what the agent set."""
+    standby: str | None = None
+    """How far an interpreter is that stands by for the next attempt: importing, ready."""
 
 
 class GpuStatus(Struct, frozen=True, kw_only=True):

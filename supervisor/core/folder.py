@@ -24,13 +24,24 @@ agent and removed by the daemon once the job has finished.
 
 `STATE/jobs/JOB/triage-ATTEMPT-REPLAY/` is such a folder too, of one replay of the step at which an attempt went wrong;
 its agent writes triage.json, and the daemon removes it once the finding is recorded.
+`STATE/jobs/JOB/standby-NUMBER/` is the folder of an interpreter that waits to be attempt NUMBER (runner/waiting.py):
+    standby.json    daemon -> shim     {"version": 1, "launch" (as in launch.json), "modules" ([[name, file or null]]),
+                                        "folder" (the attempt's), "after" (pid, start_ticks of the shim before it),
+                                        "alone_s" (how long it may wait once that is gone)}
+    remedies.json   daemon -> agent    as in an attempt's folder: those that the attempt would have as things stand
+    door            daemon -> shim     a named pipe: "go" once launch.json lies in the attempt's folder, or "end"
+    going           shim               the door's name once it was told to go
+    ready.json      shim -> daemon     {"version": 1, "imported_s"}: all is imported, and it waits
+    refused.json    shim -> daemon     {"version": 1, "why"}: it will not be the attempt
+    output.log      the interpreter    what importing printed; moves into the attempt's folder
 
 `STATE/jobs/JOB/current` is a symbolic link to the newest attempt's folder; `STATE/jobs/JOB/lock` is held (flock) by
 the shim for as long as anything of the attempt runs.
 
 Fields of agent.jsonl beside the common ones, by event:
     alive             python, argv
-    claimed           rank, world_size, torch (its version, or null where it was not met)
+    claimed           rank, world_size, torch (its version, or null where it was not met), imported (what takes long to
+                      import, in the order in which that was begun: a list of [name, file])
     plan              framework, version, epochs, start_epoch, batches_per_epoch, save_dir, device, model, batch,
                       image_size, torch
     checkpoint_saved  paths (list), epoch, step, requested (bool); of a snapshot kind ("snapshot"), and where it was
@@ -73,6 +84,11 @@ EVIDENCE = "evidence"
 CURRENT = "current"
 SNAPSHOTS = "snapshots"
 LOCK = "lock"
+STANDBY = "standby.json"
+DOOR = "door"
+GOING = "going"
+READY = "ready.json"
+REFUSED = "refused.json"
 GENERATIONS = "generations"
 TRIAGE = "triage"
 """Of the folders of replays, the word that their names begin with; of a report's folder, the name."""
@@ -93,6 +109,8 @@ ENV_SNAPSHOTS = "ROCM_SUPERVISOR_SNAPSHOTS"
 """The folder that snapshots are written into."""
 ENV_SNAPSHOT_EVERY = "ROCM_SUPERVISOR_SNAPSHOT_EVERY_S"
 """Seconds between two snapshots, "0" for none but those asked for, "auto" for an interval found by the agent."""
+ENV_STANDBY = "ROCM_SUPERVISOR_STANDBY"
+"""Only in an interpreter that stands by: how it reaches its shim; gone once it has read it."""
 ENV_TRIAGE = "ROCM_SUPERVISOR_TRIAGE"
 """Only in a triage: JSON with `step` (the bad one), `report` (the file to write), `other_batch` and `looked_for`."""
 ENV_MEAN_FAULT = "ROCM_SUPERVISOR_MEAN_FAULT_S"

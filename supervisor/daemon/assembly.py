@@ -25,6 +25,7 @@ from supervisor.daemon.announce import Announcer
 from supervisor.daemon.attempt_watch import AttemptWatch, Clock
 from supervisor.daemon.cards import CardsAnswering, CardsUsed
 from supervisor.daemon.checkpoint_watch import CheckpointWatch
+from supervisor.daemon.compose import Composer
 from supervisor.daemon.ground import Grounds
 from supervisor.daemon.hands import DoingHands, Means
 from supervisor.daemon.inbox import Inbox
@@ -33,6 +34,7 @@ from supervisor.daemon.loop import Dossier, Loop
 from supervisor.daemon.record import BOOT_READ, KERNEL_BOOT, KERNEL_CURSOR, KERNEL_SEQUENCE, StoreRecord
 from supervisor.daemon.recovery import Recovery
 from supervisor.daemon.seeker import Seeker
+from supervisor.daemon.standby import Standbys, Surroundings
 from supervisor.daemon.telemetry import KernelWatch, Telemetry
 from supervisor.daemon.view import Newest
 from supervisor.runner.evidence import EvidenceFacts
@@ -78,6 +80,8 @@ class Assembly:
         self.checkpoints = CheckpointWatch(clock, self.inbox.put, lambda job: self.keeper.sweep(job))  # noqa: PLW0108
         self.keeper = self._keeper()
         self.seeker = self._seeker()
+        self.compose = self._composer()
+        self.standbys = self._standbys(group)
         self.hands = DoingHands(clock, self.inbox.put, self._means(group), self.seeker)
         self.record = StoreRecord(self.store, self.announcer, self.hands.folder, boot_id)
         self.loop = Loop(clock, self.inbox, self.record, self.hands)
@@ -125,13 +129,36 @@ class Assembly:
             exits=self.exits,
             settings=lambda name: self.settings.jobs[name],
             evidence=self.evidence,
-            gfx_versions=self.cards.gfx_versions,
-            visible=self.cards.visible,
+            compose=self.compose,
+            standbys=self.standbys,
             output_limit_bytes=lambda: self.settings.retention.output_limit_mb * 1_000_000,
-            with_agent=lambda: self.settings.supervisor.agent,
             group=group,
             boot_id=self.boot_id,
         )
+
+    def _composer(self) -> Composer:
+        return Composer(
+            clock=self.clock,
+            state=self.state,
+            settings=lambda name: self.settings.jobs[name],
+            gfx_versions=self.cards.gfx_versions,
+            visible=self.cards.visible,
+            with_agent=lambda: self.settings.supervisor.agent,
+        )
+
+    def _standbys(self, group: int | None) -> Standbys:
+        world = Surroundings(
+            clock=self.clock,
+            state=self.state,
+            launcher=self.launcher,
+            settings=lambda name: self.settings.jobs.get(name),  # noqa: PLW0108 - a reload puts others in their place
+            dossiers=lambda: self.loop.dossiers,
+            host=lambda: self.newest.host,
+            compose=self.compose,
+            with_agent=lambda: self.settings.supervisor.agent,
+            group=group,
+        )
+        return Standbys(world)
 
     def _kernel_log(self) -> KernelWatch | None:
         if not self.settings.kernel_log.enabled:
@@ -178,6 +205,7 @@ class Assembly:
         """Make a dossier of each configured job, with what the record knows, and re-adopt what runs."""
         now = self.clock.now()
         known = {job.name: job for job in self.store.load_jobs(now)}
+        self.standbys.clear(self.settings.jobs)
         recovery = Recovery(self.clock, self.hands, self.attempts, self.launcher.alive)
         for name, settings in self.settings.jobs.items():
             dossier = self.add(name, settings, known.get(name), now)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from supervisor.config.settings import JobSettings, Settings
 from supervisor.core.choosing import Experience, Ground
 from supervisor.core.freed import CardMemory
-from supervisor.core.job import ALIVE, ENDED, Phase
+from supervisor.core.job import ALIVE, ENDED, Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.core.resorts import Resort
 from supervisor.daemon.cards import CardsAnswering
 from supervisor.daemon.loop import Dossier
 from supervisor.daemon.resorts import resorts_of
 from supervisor.daemon.view import Newest
+
+QUICKLY_S = 5.0
+"""A driver that frees the memory of the dead at all has done so by then."""
 
 
 class Grounds:
@@ -87,6 +90,17 @@ class Grounds:
 
     def _alive(self) -> Iterator[Dossier]:
         return (one for one in self._dossiers.values() if one.job.phase in ALIVE or one.job.examining)
+
+
+def memory_awaited(jobs: Iterable[Job], now: Moment) -> bool:
+    """Whether a launch may hang on what a card holds, so shortly after an attempt ended that this changes quickly."""
+    return any(
+        one.phase is Phase.BACKOFF
+        and one.attempt is not None
+        and bool(one.attempt.memory_before)
+        and now.seconds_since(one.since) < QUICKLY_S
+        for one in jobs
+    )
 
 
 def _card_in_trouble(dossier: Dossier, known: tuple[str, ...]) -> str | None:

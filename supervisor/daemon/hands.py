@@ -7,7 +7,6 @@ a launch finds the slot taken, evidence is written anew.
 from __future__ import annotations
 
 import logging
-import os
 import shlex
 import signal
 import threading
@@ -16,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.config.derive import conv2d_environment, snapshot_every
 from supervisor.config.settings import JobSettings
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
@@ -26,13 +24,14 @@ from supervisor.core.job import Job
 from supervisor.core.secrets import without_secrets
 from supervisor.daemon.attempt_watch import AttemptWatch, Clock, Followed
 from supervisor.daemon.begin import begin
+from supervisor.daemon.compose import Composer
 from supervisor.daemon.killing import kill_until_gone
 from supervisor.daemon.seeker import Seeker
+from supervisor.daemon.standby import Standbys
 from supervisor.daemon.sweep import clear_replays, clear_snapshots
-from supervisor.daemon.treated import Visible, treated
 from supervisor.daemon.triage import Examiner
 from supervisor.runner import evidence, outside
-from supervisor.runner.attempt import agent_path, compose_env, prepare, read_shim
+from supervisor.runner.attempt import prepare, read_shim
 from supervisor.runner.launcher import LAUNCH_LIMIT_S, Launcher, LaunchError
 from supervisor.runner.watch import ExitWatch
 
@@ -56,11 +55,9 @@ class Means:
     settings: Callable[[str], JobSettings]
     evidence: Callable[[Job, History | None], evidence.EvidenceFacts]
     """Called in the deciding thread only."""
-    gfx_versions: Callable[[JobSettings], tuple[str, ...]]
-    visible: Callable[[str | None], Visible | None]
-    """How a training is shown the card of that address alone."""
+    compose: Composer
+    standbys: Standbys
     output_limit_bytes: Callable[[], int]
-    with_agent: Callable[[], bool]
     group: int | None
     """The group that shares attempts' folders with trainings of another user."""
     boot_id: str
@@ -147,7 +144,8 @@ class DoingHands:
         name, number = job.name, decision.attempt
         try:
             folder = self._prepare(decision, job)
-            self._means.launcher.launch(name, folder)
+            if not self._means.standbys.go(name, folder):
+                self._means.launcher.launch(name, folder)
         except (LaunchError, OSError, ValueError) as error:
             self._put(ev.LaunchFailed(at=self._clock.now(), job=name, attempt=number, error=str(error)))
             return
@@ -160,32 +158,18 @@ class DoingHands:
 
     def _prepare(self, decision: de.Launch, job: Job) -> Path:
         settings, means = self._means.settings(job.name), self._means
-        checkpoint, planned = decision.resume_from, conv2d_environment(settings)
-        launch = treated(settings, job, checkpoint, means.gfx_versions(settings), means.visible(job.card))
+        composed = means.compose(job, decision.attempt, decision.resume_from)
         return prepare(
             means.state,
             job.name,
             decision.attempt,
-            argv=launch.argv,
-            cwd=settings.cwd or str(self.folder(job.name, decision.attempt)),
-            env=compose_env(
-                job=job.name,
-                number=decision.attempt,
-                folder=self.folder(job.name, decision.attempt),
-                env=launch.env,
-                inherited=os.environ,
-                agent=agent_path() if means.with_agent() else None,
-                conv2d=launch.conv2d,
-                # What a remedy set of them for this attempt counts.
-                conv2d_settings={name: launch.env.get(name, value) for name, value in planned.items()},
-                resume_from=checkpoint.path if checkpoint else None,
-                snapshot_every=snapshot_every(settings),
-                mean_fault_s=job.ledger.mean_fault_s(self._clock.now(), job.began_unix_s, settings.budget),
-            ),
+            argv=composed.argv,
+            cwd=composed.cwd,
+            env=composed.env,
             grace_s=settings.grace_s,
             save_s=settings.save_s,
             group=means.group,
-            remedies=launch.remedies if means.with_agent() else None,
+            remedies=composed.remedies,
         )
 
     def _stop(self, decision: de.Stop, facts: evidence.EvidenceFacts | None, incident: str) -> None:

@@ -53,6 +53,8 @@ class Dossier:
     """The set-up whose limits are learned; None before the training told its plan."""
     learned_kept_at: Moment | None = None
     searching: bool = False
+    standby: str | None = None
+    """How far an interpreter is that stands by for the next attempt: "importing" or "ready"."""
 
 
 class Record(Protocol):

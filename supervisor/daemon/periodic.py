@@ -50,6 +50,11 @@ class Periodic:
         """Run `work` each `interval_s` from now on; a second call of the same name replaces the first."""
         self._scheduler.add_job(work, Every(interval_s), id=name, name=name, replace_existing=True)
 
+    def soon(self, name: str, now: datetime) -> None:
+        """Run the work of that name at `now` and from there on each interval; one under way is not run twice."""
+        if self._scheduler.get_job(name) is not None:
+            self._scheduler.modify_job(name, next_run_time=now)
+
     def clock_stepped(self, now: datetime) -> None:
         """Set every job's next run to `now`: what was planned was planned on a clock that is gone."""
         for job in self._scheduler.get_jobs():

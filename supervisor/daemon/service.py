@@ -17,6 +17,7 @@ from supervisor.core.job import ALIVE, Phase
 from supervisor.core.moments import Moment
 from supervisor.daemon.assembly import Assembly
 from supervisor.daemon.checkpoint_watch import Saved
+from supervisor.daemon.ground import memory_awaited
 from supervisor.daemon.notify import Notifier
 from supervisor.daemon.periodic import Periodic
 from supervisor.daemon.reload import Reloading
@@ -35,6 +36,8 @@ ALERTS_EVERY_S = 0.5
 PRUNE_EVERY_S = 60.0
 GLOBS_EVERY_S = 10.0
 SWEEP_EVERY_S = 3600.0
+STANDBYS_EVERY_S = 1.0
+CARDS = "read cards"
 WATCH_STALE_S = 10.0
 """The thread that follows attempts must have looked so recently, or the watchdog is not told that all is well."""
 
@@ -78,6 +81,8 @@ class Service:
         self._start_threads()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
+        parts.on_turn(parts.standbys.take)
+        parts.on_turn(self._read_freed_cards)
         for work in (self._watch_newest, self._send_alerts, self._say_alive, self._say_status, self._flush):
             parts.on_turn(work)
         self._notifier.ready()
@@ -103,13 +108,14 @@ class Service:
                 watch.start()
         self._schedule_telemetry(parts.settings)
         self._periodic.every(GLOBS_EVERY_S, "checkpoint globs", self._look_for_checkpoints)
+        self._periodic.every(STANDBYS_EVERY_S, "standbys", parts.standbys.look)
         self._periodic.every(SWEEP_EVERY_S, "sweep attempts", self._sweep)
         self._periodic.start()
         self._control.start()
 
     def _schedule_telemetry(self, settings: Settings) -> None:
         interval_s = settings.telemetry.interval_s
-        self._periodic.every(interval_s, "read cards", self._parts.telemetry.read_cards)
+        self._periodic.every(interval_s, CARDS, self._parts.telemetry.read_cards)
         self._periodic.every(interval_s, "read machine", self._parts.telemetry.read_host)
         self._periodic.every(interval_s, "read processes", self._parts.telemetry.read_processes)
 
@@ -139,6 +145,13 @@ class Service:
         if isinstance(event, ev.ClockStepped):
             log.warning("clock.stepped", extra={"fields": {"by_s": event.by_s}})
             self._periodic.clock_stepped(datetime.fromtimestamp(now.unix_s, tz=timezone.utc))
+
+    def _read_freed_cards(self, event: ev.Event, now: Moment) -> None:
+        """Shortly after an end, read the cards more often: the next launch waits until they are free of the dead."""
+        if isinstance(event, ev.Exited | ev.HostLost | ev.Tick):
+            jobs = [one.job for one in self._parts.loop.dossiers.values()]
+            if memory_awaited(jobs, now):
+                self._periodic.soon(CARDS, datetime.fromtimestamp(now.unix_s, tz=timezone.utc))
 
     def _send_alerts(self, _: ev.Event, now: Moment) -> None:
         if self._due("alerts", now, ALERTS_EVERY_S):
@@ -205,6 +218,7 @@ class Service:
         self._notifier.stopping()
         self._control.stop()
         self._periodic.stop()
+        parts.standbys.end()
         parts.attempts.end()
         parts.keeper.end()
         parts.checkpoints.end()

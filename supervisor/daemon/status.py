@@ -74,6 +74,7 @@ def job_status(dossier: Dossier, now: Moment) -> types.JobStatus:
         gpus=list(dossier.gpus_used if job.card is None else (job.card,)),
         expectations=[] if running is None else _criteria(dossier, running, progress),
         remedies=in_words(job),
+        standby=dossier.standby,
     )
 
 

@@ -29,7 +29,7 @@ from supervisor.daemon.killing import kill_until_gone
 from supervisor.daemon.old_curve import old_losses
 from supervisor.daemon.treated import command_of
 from supervisor.runner import evidence
-from supervisor.runner.attempt import lay_out, make_current, read_exit
+from supervisor.runner.attempt import lay_out, point, read_exit
 from supervisor.runner.launcher import Launcher, LaunchError
 from supervisor.runner.triage import SAID, Case, keep, launch_of, read, read_launch, remedies_of
 
@@ -70,7 +70,7 @@ class Examiner:
         for folder in attempt.parent.glob(f"{fo.TRIAGE}-{decision.attempt}-*"):
             kill_until_gone(self.launcher, job.name, folder, KILL_AGAIN_S)
         with contextlib.suppress(OSError):
-            make_current(attempt)
+            point(attempt.parent, Path(attempt.name))
         fields = {"job": job.name, "attempt": decision.attempt, "verdict": finding.verdict, "words": finding.words}
         log.warning("triage.ended", extra={"fields": fields})
         told = replace(finding, words=without_secrets(finding.words), files=finding.files[:FINDING_FILES])

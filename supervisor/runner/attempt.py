@@ -62,7 +62,7 @@ def prepare(  # noqa: PLR0913 - one argument a field of launch.json
     job_folder = state / "jobs" / job
     folder = job_folder / str(number)
     for one in (job_folder.parent, job_folder, folder, job_folder / names.SNAPSHOTS):
-        _make_folder(one, group)
+        make_folder(one, group)
     for name in (names.EXIT + ".tmp", names.EXIT, names.SHIM):
         if (folder / name).exists():
             raise FileExistsError(f"{folder}: this attempt was started before; give the new one a higher number")
@@ -87,24 +87,25 @@ def lay_out(
 
     Raises OSError where the disk refuses.
     """
-    _make_folder(folder, group)
+    make_folder(folder, group)
     mode = 0o600 if group is None else 0o640
     if remedies:
         note = {"version": 1, "settings": dict(remedies)}
-        _write_whole(folder / names.REMEDIES, json.dumps(note) + "\n", mode)
-    _write_whole(folder / names.LAUNCH, json.dumps(launch) + "\n", mode)
-    make_current(folder)
+        write_whole(folder / names.REMEDIES, json.dumps(note) + "\n", mode)
+    write_whole(folder / names.LAUNCH, json.dumps(launch) + "\n", mode)
+    point(folder.parent, Path(folder.name))
 
 
-def make_current(folder: Path) -> None:
-    """Point the job's `current` at a folder: it is what a unit of systemd runs."""
-    pointer = folder.parent / f"{names.CURRENT}.tmp"
+def point(slot_folder: Path, to: Path) -> None:
+    """Let `current` of a slot be `to` from now on: it is what its unit runs."""
+    pointer = slot_folder / f"{names.CURRENT}.tmp"
     pointer.unlink(missing_ok=True)
-    pointer.symlink_to(folder.name)
-    pointer.replace(folder.parent / names.CURRENT)
+    pointer.symlink_to(to)
+    pointer.replace(slot_folder / names.CURRENT)
 
 
-def _make_folder(folder: Path, group: int | None) -> None:
+def make_folder(folder: Path, group: int | None) -> None:
+    """Make a folder of the state directory, for trainings of another user with their `group`."""
     try:
         folder.mkdir(parents=True)
     except FileExistsError:
@@ -117,7 +118,7 @@ def _make_folder(folder: Path, group: int | None) -> None:
         folder.chmod(wanted)
 
 
-def _write_whole(path: Path, text: str, mode: int) -> None:
+def write_whole(path: Path, text: str, mode: int) -> None:
     """Write a file that is either there in full or not at all; `mode` holds from its first byte, for it has secrets."""
     draft = path.with_name(path.name + ".tmp")
     draft.unlink(missing_ok=True)
@@ -182,7 +183,7 @@ def compose_env(  # noqa: PLR0913 - one argument a variable
 
 def read_shim(folder: Path) -> ShimNote | None:
     """Return the shim's word that the training runs; None where there is none or it is damaged."""
-    note = _read_note(folder / names.SHIM)
+    note = read_note(folder / names.SHIM)
     pid, ticks, boot = _count(note.get("pid")), _count(note.get("start_ticks")), _text(note.get("boot_id"))
     if pid is None or ticks is None or boot is None:
         return None
@@ -214,7 +215,7 @@ def read_exit(folder: Path, now: Moment) -> ExitStatus | None:
     The monotonic part of its moment is the shim's own reading where that was of this boot, else reckoned from the
     wall clock.
     """
-    note = _read_note(folder / names.EXIT)
+    note = read_note(folder / names.EXIT)
     code, number, error = _whole(note.get("exit_code")), _count(note.get("signal")), _text(note.get("error"))
     if code is None and number is None and error is None:
         return None
@@ -229,10 +230,11 @@ def read_exit(folder: Path, now: Moment) -> ExitStatus | None:
 
 def read_start_error(folder: Path) -> str | None:
     """Return why the shim could not start the training; None where it left no such word."""
-    return _text(_read_note(folder / names.EXIT).get("error"))
+    return _text(read_note(folder / names.EXIT).get("error"))
 
 
-def _read_note(path: Path) -> dict[str, object]:
+def read_note(path: Path) -> dict[str, object]:
+    """Return what a shim wrote; empty where it wrote nothing or it is damaged."""
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
             return {}

@@ -10,9 +10,10 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
-from supervisor.runner import shim
+from supervisor.runner import shim, standby
 from supervisor.runner.attempt import living_shim, read_shim, read_start_error
 from supervisor.runner.launcher import LAUNCH_LIMIT_S, LaunchError
 from supervisor.runner.shim import Process
@@ -38,6 +39,28 @@ class DirectLauncher:
 
         The shim holds its standard output until it left word, so that its end of file is the answer.
         """
+        status, said = self._run(slot, folder, lambda: self.kill_all(slot, folder))
+        if read_shim(folder) is None or status != 0:
+            raise LaunchError(f"{slot}: {read_start_error(folder) or said or 'the shim ended without a word'}")
+
+    def stand_by(self, slot: str, folder: Path) -> None:
+        """See `Launcher.stand_by`."""
+        _, said = self._run(slot, standby.folder_of(folder), lambda: self.dismiss(slot, folder))
+        if not standby.waits(folder):
+            raise LaunchError(standby.refused(folder) or said or "the shim ended without a word")
+
+    def go(self, slot: str, folder: Path) -> str | None:
+        """See `Launcher.go`."""
+        return standby.go(folder, self._limit_s)
+
+    def dismiss(self, slot: str, folder: Path) -> None:
+        """See `Launcher.dismiss`."""
+        if not standby.end(folder) and not standby.going(folder):
+            for one in _shims_by_command(standby.folder_of(folder), shim.AS_STANDBY):
+                shim.send(one, signal.SIGKILL)
+
+    def _run(self, slot: str, folder: Path, give_up: Callable[[], None]) -> tuple[int, str]:
+        """Start a shim on a folder; return the status of its first process and what it said before it let go."""
         env = {name: value for name, value in os.environ.items() if name not in NOT_FOR_TRAININGS}
         try:
             process = subprocess.Popen(
@@ -55,13 +78,11 @@ class DirectLauncher:
             said, _ = process.communicate(timeout=self._limit_s)
         except subprocess.TimeoutExpired:
             process.kill()
-            self.kill_all(slot, folder)
+            give_up()
             with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the kernel keeps the pipe
                 process.communicate(timeout=1.0)
             raise LaunchError(f"{slot}: the shim left no word within {self._limit_s:.0f} s") from None
-        if read_shim(folder) is None or process.returncode != 0:
-            text = read_start_error(folder) or said.decode(errors="backslashreplace").strip()
-            raise LaunchError(f"{slot}: {text or 'the shim ended without a word'}")
+        return process.returncode, said.decode(errors="backslashreplace").strip()
 
     def signal(self, slot: str, folder: Path, signal_number: int) -> bool:
         """See `Launcher.signal`."""
@@ -86,7 +107,8 @@ class DirectLauncher:
 def _shims(folder: Path) -> list[Process]:
     """Return the living shim of the attempt, also one that has left no word yet."""
     if read_shim(folder) is None:
-        return _shims_by_command(folder)
+        went = _shims_by_command(standby.folder_of(folder), shim.AS_STANDBY) if standby.going(folder) else []
+        return [*_shims_by_command(folder), *went]
     living = living_shim(folder)
     return [living] if living else []
 
@@ -107,7 +129,7 @@ def _members(folder: Path, shims: list[Process]) -> list[Process]:
     return [one for one in processes if one.session == note.pid and one.pid != note.pid and not one.dead]
 
 
-def _shims_by_command(folder: Path) -> list[Process]:
+def _shims_by_command(folder: Path, program: str = shim.AS_MODULE) -> list[Process]:
     """Return living shims that left no word yet: session leaders whose command line ends with the folder.
 
     Only of those that could be one the command line is read: of a process stuck in the kernel that may never return.
@@ -121,6 +143,6 @@ def _shims_by_command(folder: Path) -> list[Process]:
             arguments = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if arguments[-2:-1] == [name] and shim.AS_MODULE.encode() in arguments:
+        if arguments[-2:-1] == [name] and program.encode() in arguments:
             found.append(process)
     return found

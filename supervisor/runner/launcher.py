@@ -44,3 +44,21 @@ class Launcher(Protocol):
         Answers for the process that shim.json names (pid, start time and boot), never for a later one of its pid.
         """
         ...
+
+    def stand_by(self, slot: str, folder: Path) -> None:
+        """Start a shim that waits to be the one of the attempt in `folder`, as `runner.standby.prepare` left it.
+
+        Returns once it is under way. Raises LaunchError where none can be started.
+        """
+        ...
+
+    def go(self, slot: str, folder: Path) -> str | None:
+        """Have what stands by become the attempt in `folder`, which holds launch.json; return why it does not.
+
+        With a reason nothing of the attempt runs. Raises LaunchError as `launch` does.
+        """
+        ...
+
+    def dismiss(self, slot: str, folder: Path) -> None:
+        """End what stands by for the attempt in `folder`, if anything does; one that was told to go is left alone."""
+        ...

@@ -11,7 +11,7 @@ SIGINT   SIGTERM to the tree at once                                            
 """
 
 # A pathlib or contextlib here would be memory that every attempt pays for as long as it runs.
-# ruff: noqa: PTH100, PTH103, PTH104, PTH108, PTH110, PTH118, PTH120, PTH123, PTH208, SIM105
+# ruff: noqa: PTH100, PTH103, PTH104, PTH108, PTH110, PTH118, PTH119, PTH120, PTH123, PTH208, SIM105
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import signal
 import struct
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 CLAIMED_BY_ANOTHER = 75
 """Exit status (EX_TEMPFAIL) of a shim that refuses to be the second one."""
@@ -39,6 +39,9 @@ STACKS_SIGNAL = signal.SIGRTMIN + 7
 PR_SET_CHILD_SUBREAPER = 36
 AS_MODULE = "import sys; sys.path.append(sys.argv[1]); import shim; sys.exit(shim.attempt(sys.argv[2]))"
 """A module's byte code is read from its cache: a script is compiled each time, which costs a megabyte for life."""
+AS_STANDBY = "import sys; sys.path.append(sys.argv[1]); import waiting; sys.exit(waiting.wait(sys.argv[2]))"
+STANDBY_FOLDER = "standby-"
+"""A folder whose name begins so belongs to a shim that waits for its attempt."""
 WATCHED = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGHUP, signal.SIGCHLD)
 RESERVED_BYTES = 4096
 LEFTOVER_GRACE_S = 2.0
@@ -240,14 +243,24 @@ def take_lock(folder: str) -> None:
 
 def start(folder: str, launch: dict[str, object], umask: int) -> int:
     """Start the command of launch.json in its own process group and return its pid; raise StartError."""
+    make_room(folder)
+    return spawn(folder, lambda output, writing: become_training(launch, output, writing, umask))
+
+
+def make_room(folder: str) -> None:
+    """Make what the agent writes into."""
     os.close(os.open(os.path.join(folder, "agent.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o660))
     os.makedirs(os.path.join(folder, "stacks"), 0o2770, exist_ok=True)
+
+
+def spawn(folder: str, become: Callable[[int, int], None]) -> int:
+    """Fork a process that becomes a program, given its output and where to complain; raise StartError."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     output = os.open(os.path.join(folder, "output.log"), flags, 0o660)
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _become_training(launch, output, writing, umask)
+        become(output, writing)
     os.close(writing)
     os.close(output)
     with open(reading, "rb") as pipe:
@@ -258,7 +271,7 @@ def start(folder: str, launch: dict[str, object], umask: int) -> int:
     return pid
 
 
-def _become_training(launch: dict[str, object], output: int, complaints: int, umask: int) -> None:
+def become_training(launch: dict[str, object], output: int, complaints: int, umask: int) -> None:
     """Turn this forked process into the training; it never returns."""
     argv = [str(one) for one in launch["argv"]]  # type: ignore[attr-defined]  # read_launch looked at it
     what = f"cwd {launch['cwd']!r} of the job"
@@ -309,12 +322,15 @@ class Watch:
         return {**self.end, "leftovers": self.leftovers}
 
     def _reap(self) -> bool:
+        known = bool(self.end)
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
-                return False
+                return False  # nothing is left, and nothing has to be looked for
             if pid == 0:
+                if self.end and not known:
+                    self._end_leftovers()
                 return True
             if pid == self.training:
                 code = os.waitstatus_to_exitcode(status)
@@ -327,7 +343,6 @@ class Watch:
                     "system_s": usage.ru_stime,
                     **ended_now(),
                 }
-                self._end_leftovers()
 
     def _wait(self) -> int:
         deadlines = [] if self.kill_at is None else [self.kill_at]
@@ -394,34 +409,39 @@ def ended_now() -> dict[str, object]:
 # --- the program --------------------------------------------------------------------------------------------------
 
 
-def attempt(folder: str) -> int:
-    """Run the attempt in `folder` from start to exit.json; return the shim's own exit status."""
+def attempt(folder: str, begin: Callable[[str, dict[str, object], int], int] = start) -> int:
+    """Run the attempt in `folder` from start to exit.json; return the shim's own exit status.
+
+    `begin(folder, launch, umask)` starts the training and returns its pid.
+    """
     umask = os.umask(0o007)
     started = {"started_unix_s": time.time_ns() / NS}
     try:
         exit_file = Promise(folder, "exit.json")
     except FileExistsError:
-        return _complain(f"{folder}: this attempt was started before; every attempt gets a folder of its own")
+        return complain(f"{folder}: this attempt was started before; every attempt gets a folder of its own")
     except OSError as error:
-        return _complain(f"{folder}: {error.strerror}", START_FAILED)
+        return complain(f"{folder}: {error.strerror}", START_FAILED)
     try:
-        watch = _begin(folder, umask, started)
+        watch = _begin(folder, umask, started, begin)
     except (StartError, OSError) as error:
         second = isinstance(error, BlockingIOError)
         text = "another attempt of this job still runs: its shim holds the lock" if second else str(error)[:500]
         exit_file.keep({"exit_code": None, "signal": None, "error": text, **started, **ended_now()}, lasting=True)
-        return _complain(text, CLAIMED_BY_ANOTHER if second else START_FAILED)
-    _let_go()
+        return complain(text, CLAIMED_BY_ANOTHER if second else START_FAILED)
+    let_go()
     exit_file.keep({**watch.run(), **started}, lasting=True)
     return 0
 
 
-def _begin(folder: str, umask: int, started: dict[str, float]) -> Watch:
+def _begin(
+    folder: str, umask: int, started: dict[str, float], begin: Callable[[str, dict[str, object], int], int]
+) -> Watch:
     """Start the training and say so in shim.json; raise StartError, OSError, or BlockingIOError for a second shim."""
     take_lock(folder)
     launch, shim_file, recorder = read_launch(folder), Promise(folder, "shim.json"), Recorder(folder)
     problem = recorder.make()
-    training = start(folder, launch, umask)
+    training = begin(folder, launch, umask)
     try:
         shim_file.keep({**_identity(training), **started, "problem": problem}, lasting=False)
     except OSError:
@@ -441,7 +461,8 @@ def _identity(training: int) -> dict[str, object]:
     }
 
 
-def _complain(text: str, status: int = CLAIMED_BY_ANOTHER) -> int:
+def complain(text: str, status: int = CLAIMED_BY_ANOTHER) -> int:
+    """Tell whoever started this what is wrong; return the exit status."""
     try:
         os.write(1, f"{text}\n".encode(errors="backslashreplace"))
     except OSError:
@@ -449,7 +470,7 @@ def _complain(text: str, status: int = CLAIMED_BY_ANOTHER) -> int:
     return status
 
 
-def _let_go() -> None:
+def let_go() -> None:
     """Give back the descriptors of whoever started this: their end of file says that the attempt stands."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
@@ -478,7 +499,8 @@ def main(arguments: list[str]) -> None:
             pass  # leader of a shell's process group: started by hand, and ends with its terminal
     _adopt_orphans()  # a setting that survives exec
     here = os.path.dirname(os.path.abspath(__file__))
-    os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", AS_MODULE, here, folder])  # noqa: S606 - needs no shell
+    program = AS_STANDBY if os.path.basename(folder).startswith(STANDBY_FOLDER) else AS_MODULE
+    os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", program, here, folder])  # noqa: S606 - needs no shell
 
 
 if __name__ == "__main__":

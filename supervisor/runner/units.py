@@ -11,13 +11,14 @@ import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import time
 from pathlib import Path
 
 from supervisor.core import folder as names
-from supervisor.runner import shim
-from supervisor.runner.attempt import living_shim, read_shim, read_start_error
+from supervisor.runner import shim, standby
+from supervisor.runner.attempt import living_shim, make_folder, point, read_shim, read_start_error
 from supervisor.runner.launcher import LAUNCH_LIMIT_S, LaunchError
 
 log = logging.getLogger(__name__)
@@ -76,6 +77,35 @@ class UnitLauncher:
             self._manager.order("stop", "--no-block", unit)  # takes back a start that still waits for its turn
             raise LaunchError(f"{slot}: {error}") from None
 
+    def stand_by(self, slot: str, folder: Path) -> None:
+        """See `Launcher.stand_by`: in a unit beside the slot's own that the attempt before cannot have."""
+        own, unit = unit_of(slot), unit_of(_beside(slot, folder))
+        if self._manager.show(unit, "ActiveState") not in GONE:
+            raise LaunchError(f"{slot}: {unit} is not free; see `systemctl status {unit}`")
+        if self._manager.show(unit, "DropInPaths") != self._manager.show(own, "DropInPaths"):
+            raise LaunchError(
+                f"{slot}: {own} has drop-ins of its own, which {unit} lacks; move them to rocm-run@.service.d"
+            )
+        beside = self._state / "jobs" / _beside(slot, folder)
+        make_folder(beside, folder.parent.stat().st_gid if folder.parent.stat().st_mode & stat.S_ISGID else None)
+        point(beside, standby.folder_of(folder))
+        complaint = self._manager.order("start", "--no-block", unit)
+        if complaint is not None:
+            raise LaunchError(f"{slot}: {complaint}")
+
+    def go(self, slot: str, folder: Path) -> str | None:
+        """See `Launcher.go`."""
+        return standby.go(folder, self._limit_s)
+
+    def dismiss(self, slot: str, folder: Path) -> None:
+        """See `Launcher.dismiss`."""
+        beside = _beside(slot, folder)
+        ours = self._is_current(beside, standby.folder_of(folder))
+        ended = standby.end(folder)
+        # One that has not come so far as to listen is known to systemd alone.
+        if ours and not standby.going(folder) and not (ended and self._manager.idle(unit_of(beside))):
+            self._manager.order("stop", "--no-block", unit_of(beside))
+
     def signal(self, slot: str, folder: Path, signal_number: int) -> bool:
         """See `Launcher.signal`: by ourselves where we may, else through systemd."""
         process = living_shim(folder)
@@ -83,30 +113,39 @@ class UnitLauncher:
             return False
         if shim.send(process, signal_number):
             return True
-        return self._kill(slot, "main", signal_number)
+        return self._kill(self._unit(slot, folder), "main", signal_number)
 
     def kill_all(self, slot: str, folder: Path) -> None:
         """See `Launcher.kill_all`: everything in the unit's cgroup."""
-        if self._is_current(slot, folder):
-            self._kill(slot, "all", signal.SIGKILL)
+        unit = self._unit(slot, folder)
+        if unit is not None:
+            self._kill(unit, "all", signal.SIGKILL)
 
-    def _kill(self, slot: str, who: str, signal_number: int) -> bool:
+    def _kill(self, unit: str | None, who: str, signal_number: int) -> bool:
+        if unit is None:
+            return False
         # --kill-who: systemd before 252 does not know --kill-whom, later ones know both.
-        complaint = self._manager.order("kill", f"--kill-who={who}", f"--signal={int(signal_number)}", unit_of(slot))
+        complaint = self._manager.order("kill", f"--kill-who={who}", f"--signal={int(signal_number)}", unit)
         if complaint is not None and NOT_LOADED not in complaint:
             # Without this word a missing right would look like a process that SIGKILL does not end.
-            log.error("unit.not_signalled", extra={"fields": {"unit": unit_of(slot), "why": complaint}})
+            log.error("unit.not_signalled", extra={"fields": {"unit": unit, "why": complaint}})
         return complaint is None
 
     def alive(self, slot: str, folder: Path) -> bool:
         """See `Launcher.alive`. Where systemd does not answer it is True: nothing may start beside a maybe."""
         if living_shim(folder) is not None:
             return True
-        if not self._is_current(slot, folder):
+        unit = self._unit(slot, folder)
+        if unit is None:
             return False
-        unit = unit_of(slot)
         # systemd gives a unit up ("failed") whose processes outlive SIGKILL; its cgroup still has them.
         return self._manager.populated(unit) or self._manager.show(unit, "ActiveState") not in GONE
+
+    def _unit(self, slot: str, folder: Path) -> str | None:
+        """Return the unit of an attempt; None where no unit is its any more."""
+        if standby.going(folder) and self._is_current(_beside(slot, folder), standby.folder_of(folder)):
+            return unit_of(_beside(slot, folder))
+        return unit_of(slot) if self._is_current(slot, folder) else None
 
     def _is_current(self, slot: str, folder: Path) -> bool:
         return (self._state / "jobs" / slot / names.CURRENT).resolve() == folder.resolve()
@@ -206,6 +245,11 @@ def available(*, user: bool, state: Path | None = None) -> str | None:
     if user or os.geteuid() == 0:
         return None
     return manager.order("try-restart", "--no-block", unit)
+
+
+def _beside(slot: str, folder: Path) -> str:
+    """Return the slot in which something stands by for an attempt: no job's, and never that of the attempt before."""
+    return f"{slot}--standby-{int(folder.name) % 2 + 1}"
 
 
 def unit_of(slot: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -138,3 +139,27 @@ def test_a_forked_child_answers_into_its_own_file_until_it_ends(attempt: Attempt
     finally:
         process.communicate(timeout=20)
     assert list((attempt.folder / at.STACKS).iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        ("import torch, ultralytics", ["torch", "ultralytics"]),
+        ("import ultralytics, torch", ["ultralytics", "torch"]),
+        ("import os, torchvision, torch; import ultralytics", ["torchvision", "torch", "ultralytics"]),
+        ("import os, torch; os.environ['OMP_NUM_THREADS'] = '1'; import ultralytics", ["torch"]),
+        ("import os; os.environ['OMP_NUM_THREADS'] = '1'; import torch, ultralytics", []),
+    ],
+)
+def test_the_order_of_what_takes_long_to_import_is_told(
+    attempt: Attempt, tmp_path: Path, program: str, told: list[str]
+) -> None:
+    """Whoever imports it before its time has to do so in the same order: ultralytics sets what torch reads."""
+    own = "import os\nos.environ['OMP_NUM_THREADS'] = '1'\nimport torch\n"
+    for name, text in (("torch", ""), ("torchvision", "import torch\n"), ("ultralytics", own)):
+        (tmp_path / f"{name}.py").write_text(text)
+    attempt.make_recorder()
+    code = f"{program}; import rocm_agent; rocm_agent.step(loss=1.0, step=1)"
+    assert attempt.run([sys.executable, "-c", code], PYTHONPATH=str(tmp_path)).code == 0
+    (claimed,) = attempt.said("claimed")
+    assert claimed["imported"] == [[name, str(tmp_path / f"{name}.py")] for name in told]

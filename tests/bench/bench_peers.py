@@ -63,7 +63,16 @@ class TorchrunFound:
 
 def torchrun(peers: Peers) -> TorchrunFound:
     """Measure crashes of a program under torchrun, and what its agent holds."""
-    folder, said = _work(peers, "torchrun")
+    return _torchrun(peers, "torchrun")
+
+
+def torchrun_torch(peers: Peers) -> TorchrunFound:
+    """Measure the same of a program that imports torch, as every training that torchrun is for."""
+    return _torchrun(peers, "torchrun-torch", "--import", "torch")
+
+
+def _torchrun(peers: Peers, name: str, *more: str) -> TorchrunFound:
+    folder, said = _work(peers, name)
     tool: Words = [
         there(peers.train_python),
         "-m",
@@ -72,7 +81,7 @@ def torchrun(peers: Peers) -> TorchrunFound:
         "--nproc-per-node",
         "1",
     ]
-    with running([*tool, "--max-restarts", str(CRASHES), TRAINING, said.path], folder) as agent:
+    with running([*tool, "--max-restarts", str(CRASHES), TRAINING, said.path, *more], folder) as agent:
         said.steps_on(20, START_LIMIT_S)
         memory = memory_mb(family(agent.pid, without=[said.lines("began")[-1].pid]))
         to_process_s, to_step_s = _crashes(said)

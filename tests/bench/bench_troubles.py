@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 from bench_house import JOB, job_of, proven_step, supervised
-from bench_peers import HEARTBEAT_LIMIT_S, Peers, nvrx, supervisord_crashes, torchrun
+from bench_peers import HEARTBEAT_LIMIT_S, Peers, nvrx, supervisord_crashes, torchrun, torchrun_torch
 from clocked import TRAINING, Said, crash, until
-from figure_table import Figure
+from figure_table import Figure, Peer
 from house import House
 
 CRASHES = 5
@@ -49,6 +51,66 @@ def crashes(peers: Peers) -> tuple[Figure, ...]:
         Figure(name="crash to new process", unit="s", values=process, limit=0.3, peers=to_process),
         Figure(name="crash to first step", unit="s", values=first, peers=to_step),
     )
+
+
+def standbys(peers: Peers) -> tuple[Figure, ...]:
+    """SIGKILL to a training that imports torch, with an interpreter standing by and without; where the time goes."""
+    warm, parts = _restarts(peers, "standby", "standby = true\n", ready=True)
+    cold, _ = _restarts(peers, "no-standby", "", ready=False)
+    theirs = peers.asked("torchrun, torch imported anew", torchrun_torch, lambda found: found.to_step_s)
+    own = Peer(name="ours, from cold", values=cold)
+    name = "crash to first step, torch imported, warm standby"
+    return (Figure(name=name, unit="s", values=warm, limit_ratio=0.5, peers=(theirs, own)), *parts)
+
+
+def _restarts(peers: Peers, name: str, table: str, *, ready: bool) -> tuple[list[float], list[Figure]]:
+    """Return the seconds of each crash until the first step, and the parts that they consist of."""
+    folder, said = _work(peers, name)
+    own = ["--beat", "agent", "--save", folder / "state.safetensors", "--import", "torch"]
+    found, parts = [], []
+    with supervised(folder, job_of([peers.train_python, TRAINING, said.path, *own], table)) as house:
+        for number in range(1, CRASHES + 1):
+            step = said.steps_on(30, START_LIMIT_S).number
+            until(partial(_proven_since, house, step - 30), START_LIMIT_S, "a proven checkpoint")
+            if ready:
+                until(lambda: house.job(JOB)["standby"] == "ready", START_LIMIT_S, "an interpreter to stand by")
+            killed_unix_s = time.time_ns() / 1e9
+            found.append(crash(said, START_LIMIT_S)[1])
+            parts.append(_parts(house, said, number, killed_unix_s))
+    names = [
+        "  of it until the exit is written down",
+        "  until the retry is decided",
+        "  until the checkpoint is chosen, the launch decided",
+        "  until the shim begins",
+        "  until the program begins",
+        "  until its first step",
+    ]
+    columns = zip(*parts, strict=True)
+    return found, [Figure(name=name, unit="s", values=one) for name, one in zip(names, columns, strict=True)]
+
+
+def _parts(house: House, said: Said, number: int, killed_unix_s: float) -> list[float]:
+    """Return the seconds between the stations from a crash of an attempt to the first step of the next."""
+    attempts = house.state / "jobs" / JOB
+    until((attempts / str(number + 1) / "shim.json").exists, START_LIMIT_S, "the next shim")
+    exited = json.loads((attempts / str(number) / "exit.json").read_text())
+    started = json.loads((attempts / str(number + 1) / "shim.json").read_text())
+
+    def decided(kind: str, attempt: int) -> list[tuple[float]]:
+        sql = "SELECT at_unix_s FROM decisions WHERE job = ? AND kind = ? AND attempt = ?"
+        return house.query(sql, JOB, kind, attempt)
+
+    until(lambda: decided("launch", number + 1), START_LIMIT_S, "the decision in the record")
+    stations = [
+        killed_unix_s,
+        exited["ended_unix_s"],
+        decided("retry", number)[0][0],
+        decided("launch", number + 1)[0][0],
+        started["started_unix_s"],
+        said.lines("began")[number].unix_ns / 1e9,
+        next(one for one in said.lines("step") if one.pid == said.lines("began")[number].pid).unix_ns / 1e9,
+    ]
+    return [after - before for before, after in pairwise(stations)]
 
 
 def stalls(peers: Peers) -> tuple[Figure, ...]:

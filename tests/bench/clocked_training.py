@@ -1,6 +1,6 @@
 """A training that only says when: began, stepped, told to end; it runs under any supervisor, and computes nothing.
 
-    PYTHON clocked_training.py SAID [--every-s 0.05] [--hang-after N] [--beat agent|nvrx] [--save FILE]
+    PYTHON clocked_training.py SAID [--every-s 0.05] [--hang-after N] [--beat agent|nvrx] [--save FILE] [--import NAME]
 
 Each line of SAID: word, pid, monotonic ns, Unix ns, number (the step; of a beat: how long it took in ns).
 """
@@ -28,7 +28,10 @@ parser.add_argument("--every-s", type=float, default=0.05)
 parser.add_argument("--hang-after", type=int, help="steps of this process")
 parser.add_argument("--beat", choices=("agent", "nvrx"), help="whom to tell of each step; as a rule nobody")
 parser.add_argument("--save", type=Path, help="save a checkpoint here once, at the fifth step; with --beat agent")
+parser.add_argument("--import", dest="imports", action="append", default=[], help="before all else, as trainings do")
 asked = parser.parse_args()
+for module in asked.imports:
+    import_module(module)
 
 
 def say(word: str, number: int = 0, at: tuple[int, int] | None = None) -> None:

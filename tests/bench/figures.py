@@ -26,7 +26,7 @@ sys.path[:0] = [str(TESTS / "e2e"), str(TESTS / "rigs")]
 from bench_daemon import answers, deaths  # noqa: E402 - after the path is set
 from bench_peers import Peers  # noqa: E402 - the same
 from bench_steady import load, step  # noqa: E402 - the same
-from bench_troubles import crashes, faults, stalls  # noqa: E402 - the same
+from bench_troubles import crashes, faults, stalls, standbys  # noqa: E402 - the same
 from clocked import sweep  # noqa: E402 - the same
 from figure_table import Figure, table  # noqa: E402 - the same
 
@@ -36,6 +36,7 @@ MEASURES: dict[str, Callable[[Peers], Sequence[Figure]]] = {
     "step": step,
     "load": load,
     "crash": crashes,
+    "standby": standbys,
     "stall": stalls,
     "fault": faults,
     "death": deaths,

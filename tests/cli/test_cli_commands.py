@@ -527,6 +527,8 @@ class TestTheRest:
         view.jobs = [msgspec.structs.replace(FULL, remedies=["no_workers against stall: loader workers 4 -> 0"])]
         assert "remedy  no_workers against stall: the same stall at the same place" in call(path, "history").stdout
         assert "yolo: remedy no_workers against stall: loader workers 4 -> 0" in call(path, "status").stdout
+        view.jobs = [msgspec.structs.replace(FULL, standby="ready")]
+        assert "yolo: an interpreter stands by for the next attempt: ready" in call(path, "status").stdout
 
     def test_checkpoints_stand_in_columns(self, path: Path, view: FakeView) -> None:
         view.saved = [

@@ -152,6 +152,13 @@ def test_a_time_of_which_there_is_never_a_slope_is_refused(rule: str, over_s: fl
     assert good(f"[jobs.a]\ncommand = ['x']\nrules.{rule}.over_s = 600").jobs["a"].rules == {rule: {"over_s": 600.0}}
 
 
+def test_what_the_agent_has_to_do_needs_the_agent() -> None:
+    without = "[supervisor]\nagent = false\n[jobs.a]\ncommand = ['x']\n"
+    assert only(without + "standby = true").key == "jobs.a.standby"
+    assert only(without + "conv2d = 'planned'").key == "jobs.a.conv2d"
+    assert not good(without).jobs["a"].standby
+
+
 @pytest.mark.parametrize("name", ["Yolo", "-a", "a.b", "a/b", "..", "a b", "ä", "x" * 42, ""])
 def test_a_job_name_that_cannot_be_a_unit_name_is_refused(name: str) -> None:
     assert check_text(f"[jobs.'{name}']\ncommand = ['x']", "some.toml").settings is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "rigs"))
@@ -12,9 +13,10 @@ from clocks_by_hand import START
 
 from supervisor.config.settings import JobSettings, Settings
 from supervisor.core import events as ev
-from supervisor.core.job import Job, Phase
+from supervisor.core.freed import CardMemory
+from supervisor.core.job import Attempt, Job, Phase
 from supervisor.daemon.cards import CardsAnswering
-from supervisor.daemon.ground import Grounds
+from supervisor.daemon.ground import Grounds, memory_awaited
 from supervisor.daemon.loop import Dossier
 from supervisor.daemon.view import Newest
 from supervisor.sources.amdgpu_sysfs import AmdgpuSysfs
@@ -59,3 +61,13 @@ def test_a_card_that_another_job_may_be_on_tells_nothing(tmp_path: Path) -> None
     assert machine.memory("one") == {}
     machine.dossiers["two"].gpus_used = ("0000:0b:00.0",)
     assert set(machine.memory("one")) == {CARD}
+
+
+def test_the_cards_are_read_more_often_while_a_launch_may_wait_for_their_memory() -> None:
+    before = (CardMemory(gpu=CARD, used_bytes=1),)
+    ended = Job(name="one", since=START, phase=Phase.BACKOFF, attempt=Attempt(number=1, launched_at=START))
+    held = replace(ended, attempt=Attempt(number=1, launched_at=START, memory_before=before))
+    assert memory_awaited([ended, held], START.plus(1))
+    assert not memory_awaited([ended], START.plus(1))
+    assert not memory_awaited([held], START.plus(6))
+    assert not memory_awaited([replace(held, phase=Phase.RUNNING)], START.plus(1))

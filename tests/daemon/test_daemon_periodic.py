@@ -121,3 +121,12 @@ def test_work_given_anew_under_its_name_replaces_the_old(periodic: Periodic) -> 
     seen = len(old)
     until(lambda: len(new) >= 10, "more of the new work")
     assert len(old) <= seen + 1
+
+
+def test_what_is_wanted_soon_does_not_wait_for_its_turn(periodic: Periodic) -> None:
+    runs: list[float] = []
+    periodic.every(3600, "work", lambda: runs.append(time.perf_counter()))
+    periodic.start()
+    for name in ("work", "no such work"):
+        periodic.soon(name, NOON)  # long past: at once
+    until(lambda: bool(runs), "a run")

@@ -139,9 +139,10 @@ class House:
             return database.execute(sql, values).fetchall()
 
     def training_pids(self) -> list[int]:
-        """Return the pids of every process of every attempt that still runs, shims first."""
+        """Return the pids of every process of every attempt that still runs or stands by, shims first."""
         found = []
-        for folder in (*self.state.glob("jobs/*/[0-9]*"), *self.state.glob("jobs/*/triage-*")):
+        folders = (place for kind in ("[0-9]*", "standby-*", "triage-*") for place in self.state.glob(f"jobs/*/{kind}"))
+        for folder in folders:
             for process in psutil.process_iter(["cmdline"]):
                 if str(folder) in (process.info["cmdline"] or ()):
                     found += [process.pid, *(one.pid for one in _children(process))]

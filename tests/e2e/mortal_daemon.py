@@ -125,7 +125,7 @@ def main() -> int:
     state = Path(settings.supervisor.state_dir)
     state.mkdir(parents=True, exist_ok=True)
     lock = take(state)
-    launcher: Any = Mortal(DirectLauncher(), ("launch", "signal", "kill_all"), fate)
+    launcher: Any = Mortal(DirectLauncher(), ("launch", "go", "signal", "kill_all"), fate)
     parts = Assembly(settings, SystemClock(), boot_id(), launcher, None)
     hands: Any = Mortal(parts.hands, ("act", "search"), fate)
     loop = Loop(parts.clock, parts.inbox, MortalRecord(parts.record, fate), hands)

@@ -77,6 +77,16 @@ class HangingLauncher:
     def alive(self, slot: str, folder: Path) -> bool:
         return self.released.wait()
 
+    def stand_by(self, slot: str, folder: Path) -> None:
+        self.released.wait()
+
+    def go(self, slot: str, folder: Path) -> str | None:
+        self.released.wait()
+        return None
+
+    def dismiss(self, slot: str, folder: Path) -> None:
+        self.released.wait()
+
 
 def test_every_thread_of_every_process_shows_where_it_stands(runs: Attempts) -> None:
     folder = dumping(runs, workers=2)

@@ -22,6 +22,16 @@ def _start_agent():
         pass  # law 10: a training goes on without its agent, and the shim sees that nothing answers
 
 
+def _stand_by():
+    """Wait to be the next attempt; without its word this process ends here, and never comes to its program."""
+    try:
+        from rocm_agent import standby
+
+        standby.wait(_import_the_users)
+    except BaseException:  # whatever it was: two trainings of one job must never run
+        os._exit(70)
+
+
 def _import_the_users():
     """Import the next `sitecustomize` down the path; what it raises is the user's, and `site` reports it as always."""
     here = os.path.dirname(os.path.abspath(__file__))
@@ -42,6 +52,9 @@ def _import_the_users():
             sys.modules.setdefault(__name__, this)
 
 
-_start_agent()
-if __name__ == "sitecustomize":
-    _import_the_users()
+if "ROCM_SUPERVISOR_STANDBY" in os.environ:
+    _stand_by()
+else:
+    _start_agent()
+    if __name__ == "sitecustomize":
+        _import_the_users()

@@ -14,11 +14,12 @@ from time import monotonic_ns
 
 from . import events
 from .fence import failed
+from .finder import begun
 from .layout import RECORDER, WARMUP
 
 TYPE_CHECKING = False  # typing costs milliseconds at every interpreter's start
 if TYPE_CHECKING:
-    from typing import Optional
+    from typing import List, Optional
 
     from .recorder import Recorder
 
@@ -95,8 +96,15 @@ def _claim() -> bool:
         return False
     _recorder.stage = WARMUP
     torch = getattr(sys.modules.get("torch"), "__version__", None)
-    events.write("claimed", rank=rank, world_size=_number("WORLD_SIZE", 1), torch=torch and str(torch))
+    version, world_size = torch and str(torch), _number("WORLD_SIZE", 1)
+    events.write("claimed", rank=rank, world_size=world_size, torch=version, imported=_imported())
     return True
+
+
+def _imported() -> List[List[str]]:
+    """Return what took long to import, in its order, each with the file that it came from."""
+    files = [[name, getattr(sys.modules.get(name), "__file__", None)] for name in begun()]
+    return [one for one in files if one[1] is not None]
 
 
 def _path() -> str:

@@ -14,17 +14,29 @@ TEXT_LIMIT = 16 << 10
 
 _path = None
 _rank = 0
+_held = None
 
 
 def begin(folder: str, rank: int) -> None:
-    """Write to the attempt's folder from now on."""
-    global _path, _rank
+    """Write to the attempt's folder from now on, first what was held."""
+    global _path, _rank, _held
     _path, _rank = os.path.join(folder, AGENT), rank
+    held, _held = _held or (), None
+    for event, fields in held:
+        write(event, **fields)
+
+
+def hold() -> None:
+    """Keep what is told until there is a folder to write it to."""
+    global _held
+    _held = []
 
 
 def write(event: str, **fields: object) -> None:
     """Append one event; a full disk or a folder that is gone loses it silently."""
     if _path is None:
+        if _held is not None:
+            _held.append((event, fields))
         return
     facts = {"event": event, "pid": os.getpid(), "rank": _rank, "monotonic_ns": time.monotonic_ns()}
     facts["unix_s"] = time.time_ns() / 1e9

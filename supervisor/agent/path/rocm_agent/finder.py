@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from .fence import failed, fenced
@@ -10,9 +11,27 @@ TYPE_CHECKING = False  # typing costs milliseconds at every interpreter's start
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
-    from typing import Any, Callable, Dict, Optional
+    from typing import Any, Callable, Dict, List, Optional
 
     Hook = Callable[[ModuleType], None]
+
+
+ROOTS = frozenset(
+    {"torch", "torchvision", "ultralytics", "ultralytics.models", "ultralytics.engine.trainer"}
+    | {"transformers", "transformers.trainer", "lightning", "lightning.pytorch", "pytorch_lightning"}
+)
+"""What takes long to import, and is worth importing before it is needed."""
+
+_begun = []
+_environment = None
+
+
+def begun() -> List[str]:
+    """Return the ROOTS that this process imported, in the order in which it began to.
+
+    Not those before which the program changed its environment: what they read of it is the program's doing.
+    """
+    return list(_begun)
 
 
 def install(hooks: Dict[str, Hook]) -> None:
@@ -20,7 +39,14 @@ def install(hooks: Dict[str, Hook]) -> None:
     for name, hook in hooks.items():
         if name in sys.modules:
             fenced(hook)(sys.modules[name])
+    global _environment
+    _environment = dict(os.environ)
     sys.meta_path.insert(0, Finder(hooks))
+
+
+def _is_importing(name: str) -> bool:
+    """Whether a module is being imported now, so that what it imports and changes is its own doing."""
+    return bool(getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False))
 
 
 class Finder:
@@ -31,6 +57,8 @@ class Finder:
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[ModuleSpec]:
         """Return the spec that the other finders give for a hooked module, None for every other."""
+        if name in ROOTS and name not in _begun and (_environment == os.environ or any(map(_is_importing, _begun))):
+            _begun.append(name)
         hook = self._hooks.get(name)
         if hook is None:
             return None

@@ -21,8 +21,14 @@ def start(folder: str) -> None:
     """Begin to work for the attempt in `folder`; what fails is reported, and the rest begins nevertheless."""
     claim.begin(folder)
     events.begin(folder, claim.rank)
+    fenced(lambda: stacks.begin(folder))()
+    prepare(folder)
+    fenced(_announce)()
+
+
+def prepare(folder: str) -> None:
+    """Set every hook, with the remedies that lie in `folder`; what they have to tell waits for `events.begin`."""
     steps = [
-        lambda: stacks.begin(folder),
         lambda: remedies.begin(folder),
         _look_at_steps,
         _tell_the_allocator,
@@ -42,6 +48,13 @@ def start(folder: str) -> None:
     ]
     for step in steps:
         fenced(step)()
+
+
+def begin(folder: str) -> None:
+    """Work for the attempt in `folder` from now on, with the hooks that `prepare` has set."""
+    claim.begin(folder)
+    events.begin(folder, claim.rank)
+    fenced(lambda: stacks.begin(folder))()
     fenced(_announce)()
 
 

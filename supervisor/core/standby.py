@@ -1,0 +1,48 @@
+"""Whether an interpreter shall stand by for a job's next attempt; it starts none.
+
+It costs memory that the training may need, and a moment of a processor: so only once the training is under way, and
+only while there is plenty of the first.
+"""
+
+from __future__ import annotations
+
+from supervisor.core.job import ENDED, Job, Phase, Wish
+from supervisor.core.moments import Moment
+from supervisor.core.readings import HostReading
+
+AFTER_S = 3.0
+"""From an attempt's first step until something may be started beside it: its start-up is over by then."""
+START_FRACTION = 0.25
+"""Of the machine's memory, available before anything is started."""
+START_BYTES = 2_000_000_000
+KEEP_FRACTION = 0.15
+"""Available, below which what stands by makes room: before `host_memory` tells of anything (0.1)."""
+ALONE_LIMIT_S = 900.0
+"""How long it waits after the attempt before it ended: through the longest backoff, should the daemon be gone."""
+
+
+def why_none(job: Job, host: HostReading | None) -> str | None:
+    """Return why nothing shall stand by for a job, also nothing that does; None where something may."""
+    if job.wish is Wish.STOP or job.shutting_down or job.phase in ENDED:
+        return "the job is not to go on"
+    left = _available_fraction(host)
+    if left is not None and left < KEEP_FRACTION:
+        return f"memory is short: {left:.0%} of it available, below {KEEP_FRACTION:.0%}"
+    return None
+
+
+def may_start(job: Job, host: HostReading | None, now: Moment) -> bool:
+    """Whether something may be started for the next attempt of a job for which something may stand by."""
+    attempt, left = job.attempt, _available_fraction(host)
+    if job.phase is not Phase.RUNNING or attempt is None or attempt.first_step_at is None or left is None:
+        return False
+    if now.seconds_since(attempt.first_step_at) < AFTER_S:
+        return False
+    available_bytes = host.memory_available_bytes if host is not None else None
+    return left >= START_FRACTION and available_bytes is not None and available_bytes >= START_BYTES
+
+
+def _available_fraction(host: HostReading | None) -> float | None:
+    if host is None or host.memory_available_bytes is None or not host.memory_total_bytes:
+        return None
+    return host.memory_available_bytes / host.memory_total_bytes

@@ -1,0 +1,238 @@
+"""Keeps an interpreter standing by for the next attempt of each job that wants one; it decides nothing of a training.
+
+What stands by is no attempt: nothing of it is recorded, and with the least doubt the attempt is launched from cold.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.config.settings import JobSettings
+from supervisor.core import events as ev
+from supervisor.core import folder as fo
+from supervisor.core import standby as core
+from supervisor.core.checkpoints import Checkpoint, Fingerprint
+from supervisor.core.job import Job, Phase
+from supervisor.core.moments import Moment
+from supervisor.core.readings import HostReading
+from supervisor.daemon.attempt_watch import Clock
+from supervisor.daemon.compose import Composed
+from supervisor.daemon.loop import Dossier
+from supervisor.runner import standby
+from supervisor.runner.launcher import Launcher, LaunchError
+
+log = logging.getLogger(__name__)
+
+Modules = tuple[tuple[str, str | None], ...]
+
+IMPORT_LIMIT_S = 300.0
+NOTHING = (
+    "nothing is known that its next attempt will import first: the command's own process does not train, imports "
+    "nothing that takes long, or changes its environment before it does (standby_modules names what to import)"
+)
+SOME_CHECKPOINT = Checkpoint(path="{checkpoint}", fingerprint=Fingerprint(size_bytes=0, modified_ns=0, inode=0))
+"""Which one it will be is not known yet, and the command's own words may still change with the launch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What standing by needs from the rest of the daemon; each may be asked in any thread."""
+
+    clock: Clock
+    state: Path
+    launcher: Launcher
+    settings: Callable[[str], JobSettings | None]
+    dossiers: Callable[[], Mapping[str, Dossier]]
+    host: Callable[[], HostReading | None]
+    compose: Callable[[Job, int, Checkpoint | None], Composed]
+    with_agent: Callable[[], bool]
+    group: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Standing:
+    attempt: Path
+    """The folder of the attempt that it stands by for."""
+    since: Moment
+
+    @property
+    def number(self) -> int:
+        return int(self.attempt.name)
+
+
+class Standbys:
+    """`take` is called in the deciding thread, `look` every second in one of its own, `go` by whoever launches."""
+
+    def __init__(self, world: Surroundings) -> None:
+        self._world = world
+        self._locks: dict[str, threading.Lock] = {}
+        self._standing: dict[str, _Standing] = {}
+        self._spent: dict[str, int] = {}
+        """By job: the attempt for which it did not work out; nothing is tried twice for one."""
+        self._imported: dict[str, tuple[int, int | None, Modules]] = {}
+        """By job: the attempt, the process of it that trains, and what that imported."""
+        self._ended = False
+
+    def _lock(self, job: str) -> threading.Lock:
+        return self._locks.setdefault(job, threading.Lock())
+
+    # --- what the training tells ----------------------------------------------------------------------------------
+
+    def take(self, event: ev.Event, _now: Moment) -> None:
+        """Learn from the training that runs what the next one will import first."""
+        if isinstance(event, ev.AgentSaid) and event.word is ev.Word.CLAIMED and event.rank in (0, None):
+            self._imported[event.job] = (event.attempt, event.pid, _modules(event.facts.get("imported")))
+
+    def _modules(self, job: Job, settings: JobSettings | None) -> Modules:
+        """Return what to import, in its order; nothing where the command itself is not what trains."""
+        number, pid, told = self._imported.get(job.name, (0, None, ()))
+        if settings is None or job.attempt is None or number != job.number or pid != job.attempt.training_pid:
+            return ()
+        return tuple((name, None) for name in settings.standby_modules) or told
+
+    # --- keeping --------------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Start what is wanted and not there, let go of what is there and not wanted."""
+        dossiers = dict(self._world.dossiers())
+        for name in {*dossiers, *list(self._standing)}:
+            dossier = dossiers.get(name)
+            with self._lock(name):
+                try:
+                    state = self._look(name, None if dossier is None else dossier.job)
+                except (LaunchError, OSError) as error:
+                    state = None
+                    self._gave_up(name, dossier, str(error))
+            if dossier is not None:
+                dossier.standby = state
+
+    def _look(self, name: str, job: Job | None) -> str | None:
+        """Return what there is of it now: "ready", "importing", or None."""
+        why, standing = self._why_none(name, job), self._standing.get(name)
+        if standing is not None and why is None and job is not None:
+            if standing.number == job.number + 1:
+                return self._state(standing)
+            if standing.number == job.number and job.phase is Phase.STARTING:
+                return None  # it is about to be told to go
+            why = "the attempt was launched without it"
+        if why is not None:
+            self._dismiss(name, why)
+        elif job is not None and not self._ended and self._spent.get(name) != job.number:
+            return self._start(job)
+        return None
+
+    def _why_none(self, name: str, job: Job | None) -> str | None:
+        settings = self._world.settings(name)
+        if job is None or settings is None:
+            return "the job is gone"
+        if not settings.standby or not self._world.with_agent():
+            return "it is switched off"
+        return core.why_none(job, self._world.host())
+
+    def _start(self, job: Job) -> str | None:
+        world, now = self._world, self._world.clock.now()
+        if not core.may_start(job, world.host(), now):
+            return None
+        modules = self._modules(job, world.settings(job.name))
+        if not modules:
+            raise LaunchError(NOTHING)
+        number = job.number + 1
+        composed = world.compose(job, number, SOME_CHECKPOINT)
+        wanted = standby.Wanted(
+            number=number,
+            argv=composed.argv,
+            cwd=composed.cwd,
+            env=composed.env,
+            remedies=composed.remedies,
+            modules=modules,
+            alone_s=core.ALONE_LIMIT_S,
+        )
+        before = world.state / "jobs" / job.name / str(job.number)
+        self._standing[job.name] = _Standing(attempt=before.with_name(str(number)), since=now)
+        world.launcher.stand_by(job.name, standby.prepare(world.state, job.name, wanted, before, world.group))
+        fields = {"job": job.name, "attempt": number, "imports": [name for name, _ in modules]}
+        log.info("standby.started", extra={"fields": fields})
+        return "importing"
+
+    def _state(self, standing: _Standing) -> str:
+        """Return how far it is; raise LaunchError where it is not there any more."""
+        if standby.ready(standing.attempt):
+            return "ready"
+        if (why := standby.refused(standing.attempt)) is not None:
+            raise LaunchError(why)
+        if (standby.folder_of(standing.attempt) / fo.READY).exists():
+            raise LaunchError(standby.UNASKED)
+        if self._world.clock.now().seconds_since(standing.since) > IMPORT_LIMIT_S:
+            raise LaunchError(f"it was not ready within {IMPORT_LIMIT_S:.0f} s")
+        return "importing"
+
+    def _gave_up(self, name: str, dossier: Dossier | None, why: str) -> None:
+        log.warning("standby.failed", extra={"fields": {"job": name, "why": why}})
+        if dossier is not None:
+            self._spent[name] = dossier.job.number
+        self._dismiss(name, why)
+
+    def _dismiss(self, name: str, why: str) -> None:
+        standing = self._standing.pop(name, None)
+        if standing is None:
+            return
+        log.info("standby.dismissed", extra={"fields": {"job": name, "attempt": standing.number, "why": why}})
+        self._clear(name, standing.attempt)
+
+    def _clear(self, name: str, attempt: Path) -> None:
+        self._world.launcher.dismiss(name, attempt)
+        if not standby.going(attempt):  # the word may have been on its way
+            standby.clear(attempt)
+
+    # --- using ----------------------------------------------------------------------------------------------------
+
+    def go(self, job: str, attempt: Path) -> bool:
+        """Have what stands by become the attempt in that folder; False where it is to be launched from cold.
+
+        Raises LaunchError where it began and failed.
+        """
+        with self._lock(job):
+            standing = self._standing.get(job)
+            if standing is None or standing.attempt != attempt:
+                return False
+            del self._standing[job]
+            if (dossier := self._world.dossiers().get(job)) is not None:
+                dossier.standby = None
+            why = self._world.launcher.go(job, attempt)
+            fields = {"job": job, "attempt": standing.number}
+            if why is None:
+                log.info("standby.went", extra={"fields": fields})
+                return True
+            log.warning("standby.passed_over", extra={"fields": {**fields, "why": why}})
+            self._clear(job, attempt)
+            return False
+
+    # --- beginning and end ----------------------------------------------------------------------------------------
+
+    def clear(self, jobs: Iterable[str]) -> None:
+        """Let go of what an earlier daemon left standing by, before anything else: what it was given may be old."""
+        for name in jobs:
+            for attempt in standby.stood_by_for(self._world.state, name):
+                if not standby.going(attempt):
+                    self._clear(name, attempt)
+
+    def end(self) -> None:
+        """Let go of everything: the daemon ends."""
+        self._ended = True
+        for name in list(self._standing):
+            with self._lock(name):
+                self._dismiss(name, "the daemon ends")
+
+
+def _modules(told: object) -> Modules:
+    """Return what an agent told of its imports; what is not as agents tell it is left out."""
+    pairs = told if isinstance(told, list) else []
+    return tuple(
+        (one[0], one[1])
+        for one in pairs
+        if isinstance(one, list) and len(one) == 2 and all(isinstance(text, str) for text in one)
+    )

@@ -1,0 +1,184 @@
+"""Beside a real attempt something stands by while it is wanted, makes room, and comes back."""
+
+from __future__ import annotations
+
+import decimal
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from clocks_by_hand import START, until
+
+from supervisor.config.settings import JobSettings
+from supervisor.core import events as ev
+from supervisor.core.job import Attempt, Job, Phase, Wish
+from supervisor.core.moments import Moment
+from supervisor.core.readings import HostReading
+from supervisor.daemon.compose import Composer
+from supervisor.daemon.loop import Dossier
+from supervisor.daemon.standby import Standbys, Surroundings
+from supervisor.runner import standby
+from supervisor.runner.attempt import prepare, read_shim
+from supervisor.runner.direct import DirectLauncher
+
+ARGV = [sys.executable, "-c", "import time; time.sleep(60)"]
+GIB = 1 << 30
+
+
+class Clock:
+    def now(self) -> Moment:
+        return START.plus(60)
+
+
+class Machine:
+    """A job whose first attempt runs and has stepped, on a machine with as much memory as is said."""
+
+    def __init__(self, state: Path) -> None:
+        self.state, self.launcher = state, DirectLauncher()
+        self.settings = JobSettings(command=ARGV, standby=True)
+        self.available = 8
+        self.first, self.second = state / "jobs" / "one" / "1", state / "jobs" / "one" / "2"
+        self.composer = Composer(
+            clock=Clock(),
+            state=state,
+            settings=lambda _: self.settings,
+            gfx_versions=lambda _: (),
+            visible=lambda _: None,
+            with_agent=lambda: True,
+        )
+        composed = self.composer(Job(name="one", since=START), 1, None)
+        prepare(state, "one", 1, argv=ARGV, cwd=composed.cwd, env=composed.env, grace_s=1, save_s=1, group=None)
+        self.launcher.launch("one", self.first)
+        note = read_shim(self.first)
+        assert note is not None
+        attempt = Attempt(number=1, launched_at=START, first_step_at=START, training_pid=note.training_pid)
+        self.dossier = Dossier(job=Job(name="one", since=START, phase=Phase.RUNNING, attempt=attempt), rules=())
+        self.dossiers = {"one": self.dossier}
+        self.standbys = Standbys(
+            Surroundings(
+                clock=Clock(),
+                state=state,
+                launcher=self.launcher,
+                settings=lambda _: self.settings,
+                dossiers=lambda: self.dossiers,
+                host=self.host,
+                compose=self.composer,
+                with_agent=lambda: True,
+                group=None,
+            )
+        )
+
+    def host(self) -> HostReading:
+        available = self.available * GIB
+        return HostReading(at=START, memory_total_bytes=16 * GIB, memory_available_bytes=available)
+
+    def claimed(self, pid: int | None) -> None:
+        facts: dict[str, object] = {"imported": [["decimal", decimal.__file__], "no pair", ["x", 3]]}
+        word = ev.Word.CLAIMED
+        said = ev.AgentSaid(at=START, job="one", attempt=1, word=word, facts=facts, pid=pid, rank=0)
+        self.standbys.take(said, START)
+
+    def looks(self) -> str | None:
+        self.standbys.look()
+        return self.dossier.standby
+
+    def end(self) -> None:
+        self.standbys.end()
+        for folder in (self.first, self.second):
+            self.launcher.kill_all("one", folder)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    one = Machine(tmp_path)
+    yield one
+    one.end()
+
+
+def training(machine: Machine) -> int | None:
+    return machine.dossier.job.attempt.training_pid if machine.dossier.job.attempt else None
+
+
+def test_nothing_stands_by_before_it_is_known_what_is_imported_by_whom(machine: Machine) -> None:
+    assert machine.looks() is None
+    machine.claimed(os.getpid())  # a child of the command: an interpreter of the command's would save it nothing
+    assert machine.looks() is None
+    assert not machine.second.exists()
+    machine.claimed(training(machine))
+    assert machine.looks() is None, "once an attempt it is looked for, and said that there is none"
+
+
+def test_it_makes_room_where_memory_is_short_and_comes_back(machine: Machine) -> None:
+    machine.claimed(training(machine))
+    for _ in range(2):
+        assert machine.looks() == "importing"
+        until(lambda: machine.looks() == "ready", "it to be ready")
+        machine.available = 2
+        assert machine.looks() is None
+        assert not standby.waits(machine.second)
+        assert not standby.folder_of(machine.second).exists()
+        machine.available = 8
+
+
+@pytest.mark.parametrize("why", ["stopped", "switched off", "removed"])
+def test_it_ends_with_what_it_was_for(machine: Machine, why: str) -> None:
+    machine.claimed(training(machine))
+    machine.looks()
+    until(lambda: machine.looks() == "ready", "it to be ready")
+    if why == "stopped":
+        machine.dossier.job = replace(machine.dossier.job, wish=Wish.STOP)
+    if why == "switched off":
+        machine.settings = JobSettings(command=ARGV)
+    if why == "removed":
+        machine.dossiers.clear()
+    machine.looks()
+    assert not standby.waits(machine.second)
+    assert not machine.second.exists()
+
+
+def test_what_does_not_work_out_is_tried_once_an_attempt(machine: Machine) -> None:
+    machine.settings = JobSettings(command=ARGV, standby=True, standby_modules=["no.such.module"])
+    machine.claimed(training(machine))
+    machine.looks()
+    until(lambda: machine.looks() is None, "it to be given up")
+    assert machine.looks() is None
+    assert not machine.second.exists()
+
+
+def test_between_the_decision_and_the_word_it_is_left_alone(machine: Machine) -> None:
+    machine.claimed(training(machine))
+    machine.looks()
+    until(lambda: machine.looks() == "ready", "it to be ready")
+    job = machine.dossier.job
+    machine.dossier.job = replace(job, phase=Phase.STARTING, attempt=Attempt(number=2, launched_at=START))
+    machine.looks()
+    assert standby.waits(machine.second)
+    machine.dossier.job = replace(machine.dossier.job, phase=Phase.RUNNING)
+    machine.looks()
+    assert not standby.waits(machine.second)
+
+
+def test_after_the_daemons_end_nothing_is_started(machine: Machine) -> None:
+    machine.claimed(training(machine))
+    machine.standbys.end()
+    assert machine.looks() is None
+    assert not machine.second.exists()
+
+
+def test_the_word_goes_to_the_attempt_that_it_is_for(machine: Machine) -> None:
+    machine.claimed(training(machine))
+    machine.looks()
+    until(lambda: machine.looks() == "ready", "it to be ready")
+    assert not machine.standbys.go("one", machine.second.with_name("3"))
+    assert standby.waits(machine.second)
+    assert not machine.standbys.go("another", machine.second)
+    composed = machine.composer(machine.dossier.job, 2, None)
+    machine.launcher.signal("one", machine.first, signal.SIGQUIT)
+    until(lambda: not machine.launcher.alive("one", machine.first), "the end of the first")
+    prepare(machine.state, "one", 2, argv=ARGV, cwd=composed.cwd, env=composed.env, grace_s=1, save_s=1, group=None)
+    assert machine.standbys.go("one", machine.second)
+    assert machine.launcher.alive("one", machine.second)
