@@ -6,7 +6,7 @@ import os
 import random
 
 import torch
-from exact_dying import Dying
+from exact_dying import Dying, tell
 from transformers import BertConfig, BertForMaskedLM, Trainer, TrainerCallback, TrainingArguments
 
 parser = argparse.ArgumentParser()
@@ -52,4 +52,4 @@ for value in trainer.model.state_dict().values():
 for state in trainer.optimizer.state_dict()["state"].values():
     for value in state.values():
         digest.update(value.numpy().tobytes())
-print("DIGEST", digest.hexdigest(), trainer.state.global_step)
+tell(digest, trainer.state.global_step)

@@ -4,7 +4,7 @@ import argparse
 import hashlib
 import os
 
-from exact_dying import Dying
+from exact_dying import Dying, tell
 from ultralytics import YOLO
 
 parser = argparse.ArgumentParser()
@@ -21,7 +21,7 @@ def ends(trainer):
     for state in (trainer.model.state_dict(), trainer.ema.ema.state_dict(), *trainer.optimizer.state.values()):
         for value in state.values():
             digest.update(value.numpy().tobytes())
-    print("DIGEST", digest.hexdigest(), trainer.epoch, flush=True)
+    tell(digest, trainer.epoch)
 
 
 model = YOLO("yolov8n.yaml")
