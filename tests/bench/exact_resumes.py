@@ -57,7 +57,8 @@ class Training:
         self.runs = 0
         folder.mkdir()
         if kind.startswith("ultralytics"):
-            subprocess.run([python, str(DRAW), str(folder / "data"), "11", "64"], check=True)
+            images = "22" if kind.endswith("-ddp") else "11"
+            subprocess.run([python, str(DRAW), str(folder / "data"), images, "64"], check=True)
 
     def run(self, name: str, die_after: int, *, resume: bool, dying_rank: int = 0) -> Ended:
         """Run it, from its newest snapshot if `resume`, until it ends or has died."""

@@ -118,10 +118,13 @@ class Run:
 
     def batch_is_over(self, trainer: Any, recorder: Recorder) -> Optional[Tuple[int, int]]:
         """Take a snapshot if one is due, or serve a command; return it where the process is to end now."""
-        command = recorder.command()
-        if command is None and self.snapshots is not None and recorder.stage == STEP:
-            self.snapshots.batch_is_over(trainer, self.step)
-        ending = None if command is None else save_request.serve(trainer, self, recorder, command)
+        command, taking = recorder.command(), self.snapshots if recorder.stage == STEP else None
+        if taking is not None and taking.together:
+            ending = taking.batch_is_over_everywhere(trainer, self.step, recorder)
+        elif command is not None:
+            ending = save_request.serve(trainer, self, recorder, command)
+        else:
+            ending = None if taking is None else taking.batch_is_over(trainer, self.step)
         self._last_end_ns = monotonic_ns()
         return ending
 

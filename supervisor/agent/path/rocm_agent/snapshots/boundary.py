@@ -55,8 +55,9 @@ class Boundary:
         self._source = source
         self._finish = finish
         self._problem: Optional[str] = None
+        """Why nothing can be saved; None as long as nobody has looked."""
         self._ranks: Optional[Ranks] = None
-        self.keeper: Optional[Keeper] = None
+        self._keeper: Optional[Keeper] = None
 
     @property
     def listens(self) -> bool:
@@ -81,19 +82,18 @@ class Boundary:
 
     def serve(self, recorder: Any, moment: Moment) -> Optional[Tuple[int, int]]:
         """Save where it was asked for, else where a snapshot is due; return the command that was served."""
-        if self.keeper is None:
-            self.keeper = Keeper(self._torch, self._finish)
+        keeper = self._keeper = self._keeper or Keeper(self._torch, self._finish)
+        if self._problem is None:
             self._begin(moment)
         if self._problem:
             return None
         if self._ranks is not None:
-            return self._ranks.at_boundary(self.keeper, recorder, moment)
+            return self._ranks.at_boundary(keeper, recorder, moment)
         command = recorder.command()
         if command is None:
-            if self.keeper.wants():
-                self.keeper.take(moment.collect, moment.step, moment.epoch)
+            if keeper.wants():
+                keeper.take(moment.collect, moment.step, moment.epoch)
             return None
-        keeper = self.keeper
         return served(recorder, command, moment.saving(keeper), lambda path: keeper.save(moment.collect, path))
 
     def _begin(self, moment: Moment) -> None:

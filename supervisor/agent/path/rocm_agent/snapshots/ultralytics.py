@@ -16,9 +16,11 @@ from itertools import islice
 from types import ModuleType
 from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
+from rocm_agent import claim, save_request
 from rocm_agent.fence import failed, fenced
 
-from . import randomness
+from . import randomness, replicas
+from .boundary import Boundary, Moment
 from .files import OURS
 from .keeper import Keeper
 from .position import Positioned
@@ -36,7 +38,7 @@ class Snapshots:
         """Make ready in the set-up, where nothing waits; `batches_made` counts those of the present epoch."""
         self._torch = torch
         self._batches_made = batches_made
-        self._skeleton = _skeleton(trainer)
+        self._skeleton = _skeleton(trainer) if claim.rank == 0 else None
         self.keeper = Keeper(torch, self._finished)
         self._positioned: Optional[Positioned] = None
         self._loader: Any = None
@@ -46,16 +48,36 @@ class Snapshots:
         """The batch (counted over the whole training) after which the optimizer stepped last, as the trainer counts."""
         self._resuming: Optional[Dict[str, Any]] = None
         self._first = 0
-        self._spread = getattr(trainer, "world_size", 0) > 1
-        """Over several processes, whose random states and places are not here: saved when asked, resumed by epochs."""
+        self._size = max(getattr(trainer, "world_size", 0), 1)
+        self._together = Boundary(torch, "ultralytics", claim.ULTRALYTICS, self._finished) if self._size > 1 else None
+        """Of several ranks; where they cannot be saved together rank 0 is saved when asked, and resumed by epochs."""
         self._watch_optimizer_steps(trainer)
 
     # --- taking ---------------------------------------------------------------------------------------------------
 
     def batch_is_over(self, trainer: Any, step: int) -> None:
         """Take a snapshot if one is due and no gradient is held: an optimizer's step is never far."""
-        if not self._spread and self._last_step == step - 1 and self.keeper.wants():
+        if self._together is None and self._last_step == step - 1 and self.keeper.wants():
             self.keeper.take(lambda: self.collect(trainer, step), step, trainer.epoch - 1)
+
+    @property
+    def together(self) -> bool:
+        """Whether several ranks are saved together, at `batch_is_over_everywhere` and nowhere else."""
+        return self._together is not None and self._together.listens
+
+    def batch_is_over_everywhere(self, trainer: Any, step: int, recorder: Any) -> Optional[Tuple[int, int]]:
+        """Save what the ranks have in common where that is due or asked for; return a command that was served."""
+        if self._last_step != step - 1:
+            return None
+        moment = Moment(
+            step=step,
+            epoch=trainer.epoch - 1,
+            collect=lambda: self.collect(trainer, step),
+            own=lambda: self._own(trainer, step),
+            replicas=lambda: (models(self._torch, trainer), [trainer.optimizer]),
+            asked=lambda: save_request.asked(trainer, step),
+        )
+        return self._together.serve(recorder, moment)
 
     def collect(self, trainer: Any, step: int) -> Dict[str, Any]:
         """Return the state after `step`, of which nothing is copied yet."""
@@ -80,11 +102,17 @@ class Snapshots:
             OURS: {
                 "step": step,
                 "model": model.state_dict(),
-                "random": randomness.capture(self._torch),
-                "position": self._position(trainer, step),
-                "counters": {name: getattr(trainer, name, None) for name in COUNTERS},
                 "gradients": self._gradients(model, step),
+                replicas.SIZE: self._size,
+                **self._own(trainer, step),
             },
+        }
+
+    def _own(self, trainer: Any, step: int) -> Dict[str, Any]:
+        return {
+            "random": randomness.capture(self._torch),
+            "position": self._position(trainer, step),
+            "counters": {name: getattr(trainer, name, None) for name in COUNTERS},
         }
 
     def _position(self, trainer: Any, step: int) -> Optional[Dict[str, Any]]:
@@ -133,7 +161,7 @@ class Snapshots:
         self._loader, self._positioned, self._pass = loader, None, None
         repeating = loader.batch_sampler
         drawn = getattr(loader, "iterator", None) is not None and loader.num_workers
-        if self._spread or drawn or not hasattr(repeating, "sampler"):
+        if drawn or not hasattr(repeating, "sampler"):
             return
         self._positioned = repeating.sampler = Positioned(self._torch, repeating.sampler, loader)
 
@@ -173,7 +201,8 @@ class Snapshots:
         self._first = max(0, len(loader) - left)
         self._positioned.resume(position["begun"], done, position["batches"], {position["batches"]: exact["random"]})
         self._last_step = trainer.epoch * len(loader) + self._first - 1 - position["since_step"]
-        _cut(str(trainer.csv), position["csv_bytes"])
+        if claim.rank == 0:
+            _cut(str(trainer.csv), position["csv_bytes"])
         model = unwrapped(self._torch, trainer.model)
         if self._first == len(loader) and getattr(model, "criterion", None) is None:
             model.criterion = model.init_criterion()  # as the first batch would have, and there is none
@@ -261,6 +290,11 @@ def unwrapped(torch: Any, model: Any) -> Any:
     while isinstance(getattr(model, "module", None), torch.nn.Module):
         model = model.module
     return getattr(model, "_orig_mod", model)
+
+
+def models(torch: Any, trainer: Any) -> Dict[str, Any]:
+    """Return the model and its average."""
+    return {"model": unwrapped(torch, trainer.model), "ema": trainer.ema.ema}
 
 
 def _skeleton(trainer: Any) -> Any:
