@@ -183,6 +183,8 @@ class Ranks:
                 part = files.load(self._torch, path)
                 if part["number"] == due.number:
                     return part
+            if rank in self._absent():
+                raise Missing("rank %d is gone" % rank)
             time.sleep(LOOK_S)
         raise Missing("no part of rank %d came within %d s" % (rank, PARTS_LIMIT_S))
 
