@@ -181,7 +181,7 @@ class Snapshots:
         """All is restored, and DDP has given every rank the buffers of rank 0: give this one its own."""
         anew, self._anew = self._anew, False
         if anew:
-            trainer.fit_loop.epoch_loop.batch_progress.current.reset()
+            trainer.fit_loop.epoch_loop.restarting = False
         buffers, self._buffers = self._buffers, {}
         replicas.put_buffers(self._torch, _replicas(trainer)[0], buffers)
 

@@ -230,7 +230,7 @@ class Snapshots:
         self._folder = os.path.join(trainer.args.output_dir, "%s%d" % (FOLDER, claim.rank))
         if problem:
             ours = {}
-            problem += ", and of the epoch's new order as many batches are passed over as were made"
+            problem += ", and the Trainer goes on by the number of its steps"
         self._data, self._buffers = ours.get("data"), ours.get(replicas.BUFFERS, {})
         self._unpack(trainer, found, ours)
         torch_hook.steps_were_made(found["step"])
