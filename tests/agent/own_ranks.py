@@ -18,12 +18,14 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=4)
 parser.add_argument("--die-after", type=int, default=0, help="batches and a snapshot of this process; 0: not at all")
 parser.add_argument("--step-s", type=float, default=0.0)
-parser.add_argument("--order", help="file to append the indices of each batch to, its rank added to its name")
-parser.add_argument("--apart", action="store_true", help="each rank trains a model of its own")
-parser.add_argument("--silent-rank", type=int, default=-1, help="one that never says that it made a step")
+parser.add_argument("--gpus", action="store_true")
 asked = parser.parse_args()
-torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=60))
+torch.distributed.init_process_group("nccl" if asked.gpus else "gloo", timeout=timedelta(seconds=60))
 rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
+device = torch.device("cuda", rank) if asked.gpus else torch.device("cpu")
+if asked.gpus:
+    torch.cuda.set_device(device)
+    torch.backends.cudnn.deterministic = True
 
 
 class Images(torch.utils.data.Dataset):
@@ -41,14 +43,12 @@ torch.manual_seed(3)
 model = torch.nn.Sequential(
     torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Flatten(),
     torch.nn.Linear(288, 1),
-)  # fmt: skip
+).to(device)  # fmt: skip
 torch.manual_seed(3 + rank)
 random.seed(3 + rank)
 numpy.random.seed(3 + rank)
-if asked.apart:
-    torch.nn.init.normal_(model[-1].weight)
-else:  # statistics that no rank gets from another: what is not its own would show
-    model = torch.nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
+# Statistics that no rank gets from another: what is not its own would show.
+model = torch.nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.7)
 data = Images()
@@ -69,15 +69,11 @@ for epoch in range(state.epoch, asked.epochs):
     sampler.set_epoch(epoch)
     for indices, images in loader:
         optimizer.zero_grad()
-        loss = ((model(images) - indices[:, None] / 62.0) ** 2).mean()
+        loss = ((model(images.to(device)) - indices[:, None].to(device) / 62.0) ** 2).mean()
         loss.backward()
         optimizer.step()
         counts["seen"] += len(indices)
-        if asked.order:
-            with open("%s.%d" % (asked.order, rank), "a") as file:
-                file.write("%d %d %s\n" % (epoch, state.step + 1, " ".join(map(str, indices.tolist()))))
-        if rank != asked.silent_rank:
-            snapshots.step(state, loss=loss)
+        snapshots.step(state, loss=loss)
         made += 1
         time.sleep(asked.step_s)
         dying = rank == int(os.environ.get("DYING_RANK", "0")) and asked.die_after and made >= asked.die_after
@@ -88,7 +84,7 @@ for epoch in range(state.epoch, asked.epochs):
 digest = hashlib.sha256()
 for part in (model.state_dict(), *optimizer.state_dict()["state"].values()):
     for value in part.values():
-        digest.update(value.numpy().tobytes())
+        digest.update(value.cpu().numpy().tobytes())
 line = "DIGEST %s %d %d %d %d\n" % (digest.hexdigest(), state.step, state.epoch, counts["seen"], counts["rank"])
 every = [None] * ranks
 torch.distributed.all_gather_object(every, line)

@@ -13,6 +13,7 @@ parser.add_argument("--die-after", type=int, default=0)
 parser.add_argument("--folder", required=True)
 parser.add_argument("--accumulate", type=int, default=1)
 parser.add_argument("--ranks", type=int, default=1)
+parser.add_argument("--gpus", action="store_true")
 asked = parser.parse_args()
 dying = Dying(asked.die_after)
 
@@ -47,15 +48,15 @@ model = Model()
 lightning.seed_everything(7 + RANK, verbose=False)
 several = {"devices": asked.ranks, "strategy": lightning.pytorch.strategies.DDPStrategy(broadcast_buffers=False)}
 trainer = lightning.Trainer(
-    max_epochs=3, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-    enable_model_summary=False, default_root_dir=asked.folder, accumulate_grad_batches=asked.accumulate,
-    **(several if asked.ranks > 1 else {}),
+    max_epochs=3, accelerator="gpu" if asked.gpus else "cpu", logger=False, enable_checkpointing=False,
+    enable_progress_bar=False, enable_model_summary=False, default_root_dir=asked.folder,
+    accumulate_grad_batches=asked.accumulate, **(several if asked.ranks > 1 else {}),
 )  # fmt: skip
 trainer.fit(model, torch.utils.data.DataLoader(Points(), 4, shuffle=True))
 digest = hashlib.sha256()
 for value in model.state_dict().values():
-    digest.update(value.numpy().tobytes())
+    digest.update(value.cpu().numpy().tobytes())
 for state in trainer.optimizers[0].state_dict()["state"].values():
     for value in state.values():
-        digest.update(value.numpy().tobytes())
+        digest.update(value.cpu().numpy().tobytes())
 tell(digest, trainer.global_step)

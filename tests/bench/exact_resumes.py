@@ -4,7 +4,10 @@
 
 PYTHON's environment has what is asked for: torch, ultralytics, transformers with accelerate, lightning. Each training
 is killed by SIGKILL `--kills` times in all; each time it goes on from its newest snapshot, whole or not at all. Kinds
-that end in -ddp are two ranks on the processor, joined by gloo, of which either dies; the weights of both are compared.
+that end in -ddp are two ranks, of which either dies, and the weights of both are compared: on the processor, joined by
+gloo, or with --gpus on two GPUs, joined by NCCL:
+
+    python tests/bench/exact_resumes.py --gpus --kills 6 --only ultralytics-ddp loop-ddp
 """
 
 from __future__ import annotations
@@ -52,8 +55,9 @@ class Ended:
 class Training:
     """One kind of training, in a folder of its own."""
 
-    def __init__(self, kind: str, python: str, folder: Path) -> None:
+    def __init__(self, kind: str, python: str, folder: Path, *, gpus: bool) -> None:
         self.kind, self.python, self.folder = kind, python, folder
+        self._gpus = ["--gpus"] if gpus and kind.endswith("-ddp") else []
         self.runs = 0
         folder.mkdir()
         if kind.startswith("ultralytics"):
@@ -78,6 +82,7 @@ class Training:
             "ROCM_SUPERVISOR_RESUME_FROM": str(newest or ""),
             "DYING_RANK": str(dying_rank),
             "OMP_NUM_THREADS": "1",
+            "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # without it a GPU's sums differ from run to run
             "HOME": str(self.folder),
             "YOLO_CONFIG_DIR": str(self.folder),
             "YOLO_OFFLINE": "true",
@@ -99,22 +104,23 @@ class Training:
     def _ran(self, options: list[str], environment: dict[str, str]) -> tuple[int, str]:
         """Return how the script ended and what it printed; of its processes none is left."""
         launcher = LAUNCHER if self.kind.endswith("-ddp") and self.kind != "lightning-ddp" else []
-        started = subprocess.Popen(
-            [self.python, *launcher, str(SCRIPTS[self.kind]), *options],
-            env=environment, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            start_new_session=True,
-        )  # fmt: skip
-        try:
-            output, _ = started.communicate(timeout=LIMIT_S)
-            return started.returncode, output
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(started.pid, signal.SIGKILL)
+        printed = self.folder / "output.txt"
+        with printed.open("w") as file:  # a pipe would be held open by a rank that outlives the one that started it
+            started = subprocess.Popen(
+                [self.python, *launcher, str(SCRIPTS[self.kind]), *options],
+                env=environment, cwd=self.folder, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+            try:
+                code = started.wait(LIMIT_S)
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(started.pid, signal.SIGKILL)
+        return code, printed.read_text(errors="replace")
 
     def _options(self, name: str) -> list[str]:
         if self.kind.startswith("loop"):
-            return ["--epochs", "12", "--step-s", "0.03"]
-        options = ["--folder", str(self.folder / name)]
+            return ["--epochs", "12", "--step-s", "0.03", *self._gpus]
+        options = ["--folder", str(self.folder / name), *self._gpus]
         if self.kind == "lightning-ddp":
             return [*options, "--ranks", "2"]
         if self.kind.startswith("ultralytics"):
@@ -144,6 +150,7 @@ def prove(training: Training, kills: int, chance: random.Random) -> bool:
             sys.exit(f"{training.kind}: {ended.output}")
         if ended.digest != whole.digest:
             print(f"{training.kind:16} NOT EQUAL after {made} kills, {resumed} resumes")
+            print(f"whole:\n{whole.digest}\nkilled:\n{ended.digest}")
             return False
     print(f"{training.kind:16} bit-equal: {made} kills over {rounds} trainings, {resumed} resumes in mid-training")
     return True
@@ -156,9 +163,10 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="+", choices=list(SCRIPTS), default=list(SCRIPTS))
+    parser.add_argument("--gpus", action="store_true")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        trainings = [Training(kind, asked.train_python, Path(place) / kind) for kind in asked.only]
+        trainings = [Training(kind, asked.train_python, Path(place) / kind, gpus=asked.gpus) for kind in asked.only]
         proven = [prove(one, asked.kills, random.Random(asked.seed)) for one in trainings]
     sys.exit(0 if all(proven) else 1)
 

@@ -1,6 +1,6 @@
 """A YOLOv8n on a few images: mosaics, gradients over two batches, warm-up, and the end of mosaics.
 
-Under torchrun each rank is one of `device` 0,1 (NCCL), or, with `device` cpu, of two processes joined by gloo.
+Under torchrun its ranks have a GPU each, or, without `--gpus`, are processes joined by gloo.
 """
 
 import argparse
@@ -16,7 +16,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--die-after", type=int, default=0)
 parser.add_argument("--folder", required=True)
 parser.add_argument("--data", required=True)
-parser.add_argument("--device", default="cpu")
+parser.add_argument("--gpus", action="store_true")
 asked = parser.parse_args()
 dying = Dying(asked.die_after)
 ranks = int(os.environ.get("WORLD_SIZE", "1"))
@@ -49,10 +49,11 @@ def ends(trainer):
     for state in (trainer.model.state_dict(), trainer.ema.ema.state_dict(), *trainer.optimizer.state.values()):
         for value in state.values():
             digest.update(value.cpu().numpy().tobytes())
-    tell(digest, trainer.epoch)
+    tell(digest, trainer.epoch, float(trainer.loss))
 
 
-on_processors = ranks > 1 and asked.device == "cpu"
+device = ",".join(map(str, range(ranks))) if asked.gpus else "cpu"
+on_processors = ranks > 1 and not asked.gpus
 if on_processors:
     torch.nn.parallel.DistributedDataParallel = Replica
 model = YOLO("yolov8n.yaml")
@@ -60,6 +61,6 @@ model.add_callback("on_train_batch_end", lambda _: dying.batch())
 model.add_callback("teardown", ends)
 model.train(
     data=asked.data, project=os.path.abspath(asked.folder), name="run", exist_ok=True, epochs=8, imgsz=64,
-    batch=3 * ranks, workers=0, amp=False, plots=False, device=asked.device, nbs=6 * ranks, close_mosaic=2,
+    batch=3 * ranks, workers=0, amp=False, plots=False, device=device, nbs=6 * ranks, close_mosaic=2,
     warmup_epochs=1.5, trainer=OnProcessors if on_processors else None,
 )  # fmt: skip

@@ -58,6 +58,8 @@ class Boundary:
         """Why nothing can be saved; None as long as nobody has looked."""
         self._ranks: Optional[Ranks] = None
         self._keeper: Optional[Keeper] = None
+        self._alone = False
+        """Whether one process trains, as is known from the first boundary on."""
 
     @property
     def listens(self) -> bool:
@@ -72,7 +74,9 @@ class Boundary:
         ending = None
         try:
             recorder = claim.take(self._source)
-            moment = None if recorder is None else look(recorder)
+            if recorder is None or (self._alone and recorder.command() is None and not self._keeper.wants()):
+                return
+            moment = look(recorder)
             if moment is not None:
                 ending = self.serve(recorder, moment)
         except Exception as error:
@@ -99,13 +103,20 @@ class Boundary:
     def _begin(self, moment: Moment) -> None:
         """Find out who trains together."""
         found = world.of(self._torch, moment.replicas()[0])
-        self._problem = found.problem
+        self._problem = found.problem or self._join(found)
+        self._alone = found.size == 1 and not self._problem
         save_command.listening = self.listens
-        if self._problem:
-            if found.rank == 0:
-                events.write("save_failed", error=self._problem, kind="snapshot", step=moment.step)
-            return
-        if found.size > 1:
-            from .ranks import Ranks  # noqa: PLC0415 - one process needs none of it
+        if self._problem and found.rank == 0:
+            events.write("save_failed", error=self._problem, kind="snapshot", step=moment.step)
 
+    def _join(self, found: world.World) -> str:
+        """Come forward among several ranks; return why that cannot be."""
+        if found.size == 1:
+            return ""
+        from .ranks import Ranks  # noqa: PLC0415 - one process needs none of it
+
+        try:
             self._ranks = Ranks(self._torch, found, os.environ[ENV_FOLDER])
+        except OSError as error:
+            return "the ranks cannot meet: %s" % error
+        return ""
