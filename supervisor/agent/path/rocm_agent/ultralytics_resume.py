@@ -20,7 +20,7 @@ from .fence import failed, fenced
 from .layout import ENDED, ENV_RESUME_FROM
 from .snapshots import files, replicas
 from .snapshots.files import OURS
-from .snapshots.ultralytics import models, unwrapped
+from .snapshots.ultralytics_models import models, unwrapped
 
 _resuming: Optional[weakref.ref] = None
 """The trainer that this process resumes."""

@@ -24,10 +24,9 @@ from . import files, randomness, replicas
 from .boundary import Boundary, Moment
 from .position import Positioned, positioned
 from .scaling import scaler_state, settled_scaler
+from .transformers_checkpoint import STATE, WEIGHTS, facts_of, unpack
 
-STATE = "trainer_state.json"
 FOLDER = ".rocm_supervisor-resume"
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "adapter_model.safetensors")
 
 _used = False
 
@@ -175,7 +174,7 @@ class Snapshots:
             "optimizer": trainer.optimizer.state_dict(),
             "scheduler": trainer.lr_scheduler.state_dict(),
             "scaler": None if scaler is None else scaler_state(scaler),
-            "trainer_state": SimpleNamespace(**_facts_of(trainer)),
+            "trainer_state": SimpleNamespace(**facts_of(trainer)),
         }
 
     def _own(self, trainer: Any) -> Dict[str, Any]:
@@ -232,25 +231,10 @@ class Snapshots:
             ours = {}
             problem += ", and the Trainer goes on by the number of its steps"
         self._data, self._buffers = ours.get("data"), ours.get(replicas.BUFFERS, {})
-        self._unpack(trainer, found, ours)
+        unpack(self._torch, trainer, self._folder, found, ours)
         torch_hook.steps_were_made(found["step"])
         replicas.resumed(None, found["step"], problem)
         return self._folder
-
-    def _unpack(self, trainer: Any, found: Dict[str, Any], ours: Dict[str, Any]) -> None:
-        """Write what the Trainer reads by itself; its own random states only where it has no batch to pass over."""
-        shutil.rmtree(self._folder, ignore_errors=True)
-        os.makedirs(self._folder)
-        parts = {"optimizer.pt": found["optimizer"], "scheduler.pt": found["scheduler"], "scaler.pt": found["scaler"]}
-        if ours and (ours["data"] is None or not ours["data"]["batches"]):
-            several = trainer.args.world_size > 1
-            name = "rng_state_%d.pth" % trainer.args.process_index if several else "rng_state.pth"
-            parts[name] = _as_theirs(ours["random"], several=several)
-        for name, part in parts.items():
-            if part is not None:
-                self._torch.save(part, os.path.join(self._folder, name))
-        with open(os.path.join(self._folder, STATE), "w", encoding="utf-8") as file:
-            file.write(found["trainer_state"])
 
     def _remove_folder(self) -> None:
         if self._folder:
@@ -276,31 +260,3 @@ def _replicas(trainer: Any) -> Tuple[Dict[str, Any], List[Any]]:
 def _is_sharded(trainer: Any) -> bool:
     """Whether no process has the whole state."""
     return getattr(trainer, "is_deepspeed_enabled", False) or getattr(trainer, "is_fsdp_enabled", False)
-
-
-def _facts_of(trainer: Any) -> Dict[str, Any]:
-    """Return the Trainer's state as it would save it itself."""
-    facts = dict(vars(trainer.state), log_history=list(trainer.state.log_history))
-    facts["total_flos"] = float(trainer.state.total_flos) + float(getattr(trainer, "current_flos", 0))
-    callbacks: Dict[str, Any] = {}
-    for one in [*trainer.callback_handler.callbacks, trainer.control]:
-        if hasattr(one, "state") and hasattr(one, "from_state"):
-            callbacks.setdefault(type(one).__name__, []).append(one.state())
-    facts["stateful_callbacks"] = {name: some[0] if len(some) == 1 else some for name, some in callbacks.items()}
-    return facts
-
-
-def _as_theirs(random: Dict[str, Any], *, several: bool) -> Dict[str, Any]:
-    """Return random states as the Trainer saves them."""
-    import numpy
-
-    name, words, *rest = random["numpy"]
-    version, internal, gauss = random["python"]
-    theirs = {
-        "python": (version, tuple(internal), gauss),
-        "numpy": (name, numpy.array(words, dtype=numpy.uint32), *rest),
-        "cpu": random["torch"],
-    }
-    if random["cuda"]:
-        theirs["cuda"] = random["cuda"] if several else random["cuda"][0]
-    return theirs

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import builtins
 import os
-from copy import deepcopy
 from itertools import islice
 from types import ModuleType
 from typing import Any, Callable, Dict, Iterator, Optional, Tuple
@@ -25,6 +24,8 @@ from .files import OURS
 from .keeper import Keeper
 from .position import Positioned
 from .scaling import scaler_state, settled_scaler
+from .ultralytics_epoch import cut, fill_buffer, on, shift, unshift
+from .ultralytics_models import models, skeleton, unwrapped
 
 COUNTERS = ("tloss", "loss_names", "metrics", "fitness", "loss", "loss_items")
 
@@ -38,7 +39,7 @@ class Snapshots:
         """Make ready in the set-up, where nothing waits; `batches_made` counts those of the present epoch."""
         self._torch = torch
         self._batches_made = batches_made
-        self._skeleton = _skeleton(trainer) if claim.rank == 0 else None
+        self._skeleton = skeleton(trainer) if claim.rank == 0 else None
         self.keeper = Keeper(torch, self._finished)
         self._positioned: Optional[Positioned] = None
         self._loader: Any = None
@@ -152,7 +153,7 @@ class Snapshots:
         if again:  # ultralytics repeats it, with smaller batches or after NaN: its count of steps begins anew
             self._last_step = -1
             self._resuming = None
-            _unshift(trainer)
+            unshift(trainer)
         if trainer.train_loader is not self._loader:
             self._note_order(trainer.train_loader)
         return self._resume_position(trainer)
@@ -178,7 +179,7 @@ class Snapshots:
     @fenced
     def _stepped(self, trainer: Any) -> None:
         self._last_step = trainer.epoch * len(trainer.train_loader) + self._batches_made()
-        _unshift(trainer)
+        unshift(trainer)
 
     # --- going on in mid-epoch ------------------------------------------------------------------------------------
 
@@ -202,7 +203,7 @@ class Snapshots:
         self._positioned.resume(position["begun"], done, position["batches"], {position["batches"]: exact["random"]})
         self._last_step = trainer.epoch * len(loader) + self._first - 1 - position["since_step"]
         if claim.rank == 0:
-            _cut(str(trainer.csv), position["csv_bytes"])
+            cut(str(trainer.csv), position["csv_bytes"])
         model = unwrapped(self._torch, trainer.model)
         if self._first == len(loader) and getattr(model, "criterion", None) is None:
             model.criterion = model.init_criterion()  # as the first batch would have, and there is none
@@ -223,7 +224,7 @@ class Snapshots:
         self._pass = self._positioned.passes if fresh or self._pass is None else self._pass + 1
         if self._resuming is None or self._resuming["position"] is None:
             return
-        _fill_buffer(loader.dataset, self._resuming["position"]["buffer"])
+        fill_buffer(loader.dataset, self._resuming["position"]["buffer"])
         if loader.num_workers:  # workers draw their own seeds from it: not those of another part of the epoch
             loader.generator.set_state(self._resuming["position"]["begun"]["generators"][0].cpu())
             self._torch.empty(first).random_(generator=loader.generator)
@@ -245,7 +246,7 @@ class Snapshots:
             if gradient is not None:
                 one.grad = gradient.to(one.device)
         if self._last_step >= 0:
-            _shift(trainer, self._last_step + 1)
+            shift(trainer, self._last_step + 1)
 
     def epoch_ends(self, trainer: Any) -> None:
         """Where a resumed epoch had no batch left to make, give it what it had come to."""
@@ -255,7 +256,7 @@ class Snapshots:
 
     def _give_back(self, trainer: Any, exact: Dict[str, Any], names: Tuple[str, ...]) -> None:
         for name in names:
-            setattr(trainer, name, _on(trainer.device, exact["counters"][name]))
+            setattr(trainer, name, on(trainer.device, exact["counters"][name]))
 
 
 def install(module: ModuleType) -> None:
@@ -283,82 +284,3 @@ def begin(trainer: Any, batches_made: Callable[[], int]) -> Optional[Snapshots]:
     except Exception as error:
         failed("snapshots.ultralytics", error)
     return _snapshots
-
-
-def unwrapped(torch: Any, model: Any) -> Any:
-    """Return the model inside DistributedDataParallel and torch.compile."""
-    while isinstance(getattr(model, "module", None), torch.nn.Module):
-        model = model.module
-    return getattr(model, "_orig_mod", model)
-
-
-def models(torch: Any, trainer: Any) -> Dict[str, Any]:
-    """Return the model and its average."""
-    return {"model": unwrapped(torch, trainer.model), "ema": trainer.ema.ema}
-
-
-def _skeleton(trainer: Any) -> Any:
-    """Return the average's module on the CPU, to be filled and written."""
-    ema = trainer.ema.ema
-    criterion = getattr(ema, "criterion", None)
-    if criterion is None:
-        return deepcopy(ema).cpu()
-    try:
-        ema.criterion = None  # it belongs to the training and holds what is on the device
-        return deepcopy(ema).cpu()
-    finally:
-        ema.criterion = criterion
-
-
-class _Shifted:
-    """`accumulate` of one trainer, larger by a shift while a resumed training counts its optimizer's steps from -1."""
-
-    def __init__(self, trainer: Any, shift: int) -> None:
-        self.trainer, self._shift = trainer, shift
-
-    def __get__(self, trainer: Any, kind: Any = None) -> Any:
-        value = vars(trainer)["accumulate"]
-        return value + self._shift if trainer is self.trainer else value
-
-    def __set__(self, trainer: Any, value: Any) -> None:
-        vars(trainer)["accumulate"] = value
-
-
-def _shift(trainer: Any, shift: int) -> None:
-    """Make the trainer's question `batch - (-1) >= accumulate` the one it would ask had it never been interrupted."""
-    type(trainer).accumulate = _Shifted(trainer, shift)
-
-
-def _unshift(trainer: Any) -> None:
-    shifted = vars(type(trainer)).get("accumulate")
-    if isinstance(shifted, _Shifted) and shifted.trainer is trainer:
-        del type(trainer).accumulate
-
-
-def _fill_buffer(dataset: Any, indices: Any) -> None:
-    """Load the images that mosaics are drawn from, and have them in their order."""
-    if not indices or not isinstance(getattr(dataset, "buffer", None), list):
-        return
-    del dataset.buffer[:]
-    for index in indices:
-        dataset.load_image(index)
-    dataset.buffer[:] = indices
-
-
-def _cut(csv: str, size: int) -> None:
-    """Take away the rows of epochs that will be made again."""
-    try:
-        if size == 0:
-            os.unlink(csv)
-        elif os.stat(csv).st_size > size:
-            os.truncate(csv, size)
-    except FileNotFoundError:
-        pass
-
-
-def _on(device: Any, value: Any) -> Any:
-    if hasattr(value, "to") and hasattr(value, "device"):
-        return value.to(device)
-    if isinstance(value, dict):
-        return {key: _on(device, one) for key, one in value.items()}
-    return value
