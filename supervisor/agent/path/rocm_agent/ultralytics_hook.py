@@ -118,13 +118,14 @@ class Run:
 
     def batch_is_over(self, trainer: Any, recorder: Recorder) -> Optional[Tuple[int, int]]:
         """Take a snapshot if one is due, or serve a command; return it where the process is to end now."""
-        command, taking = recorder.command(), self.snapshots if recorder.stage == STEP else None
+        ending, command = None, recorder.command()
+        taking = self.snapshots if recorder.stage == STEP else None
         if taking is not None and taking.together:
             ending = taking.batch_is_over_everywhere(trainer, self.step, recorder)
         elif command is not None:
             ending = save_request.serve(trainer, self, recorder, command)
-        else:
-            ending = None if taking is None else taking.batch_is_over(trainer, self.step)
+        elif taking is not None:
+            taking.batch_is_over(trainer, self.step)
         self._last_end_ns = monotonic_ns()
         return ending
 

@@ -48,8 +48,15 @@ class Moment(NamedTuple):
 class Boundary:
     """Of one training."""
 
-    def __init__(self, torch: Any, name: str, source: int, finish: Finish = lambda copied: copied) -> None:
-        """`name` is the hook's, `source` one of claim's."""
+    def __init__(
+        self,
+        torch: Any,
+        name: str,
+        source: int,
+        finish: Finish = lambda copied: copied,
+        keeper: Optional[Keeper] = None,
+    ) -> None:
+        """`name` is the hook's, `source` one of claim's; `keeper` None has one made at the first boundary."""
         self._torch = torch
         self._name = "snapshots." + name
         self._source = source
@@ -57,7 +64,7 @@ class Boundary:
         self._problem: Optional[str] = None
         """Why nothing can be saved; None as long as nobody has looked."""
         self._ranks: Optional[Ranks] = None
-        self._keeper: Optional[Keeper] = None
+        self._keeper = keeper
         self._alone = False
         """Whether one process trains, as is known from the first boundary on."""
 

@@ -23,8 +23,8 @@ from .boundary import Boundary, Moment
 from .position import Positioned, positioned
 
 _used = False
-LAUNCHERS = (None, "_SubprocessScriptLauncher")
-"""These pickle no trainer: one process, and others that run the same script."""
+PICKLING_NOTHING = "_SubprocessScriptLauncher"
+"""It starts the other ranks with the same script."""
 
 
 def install(module: ModuleType) -> None:
@@ -53,7 +53,7 @@ def _follow(trainer: Any, package: str) -> Optional[Snapshots]:
     import torch
 
     launcher = getattr(trainer.strategy, "launcher", None)
-    if launcher is not None and type(launcher).__name__ not in LAUNCHERS:
+    if launcher is not None and type(launcher).__name__ != PICKLING_NOTHING:
         return None
     found = vars(trainer).get("_rocm_snapshots")
     if found is not None:

@@ -39,8 +39,13 @@ class Snapshots:
         """Make ready in the set-up, where nothing waits; `batches_made` counts those of the present epoch."""
         self._torch = torch
         self._batches_made = batches_made
+        self._size = max(getattr(trainer, "world_size", 0), 1)
         self._skeleton = skeleton(trainer) if claim.rank == 0 else None
         self.keeper = Keeper(torch, self._finished)
+        self._together: Optional[Boundary] = None
+        """Of several ranks; where they cannot be saved together rank 0 is saved when asked, and resumed by epochs."""
+        if self._size > 1:
+            self._together = Boundary(torch, "ultralytics", claim.ULTRALYTICS, keeper=self.keeper)
         self._positioned: Optional[Positioned] = None
         self._loader: Any = None
         self._pass: Optional[int] = None
@@ -49,9 +54,6 @@ class Snapshots:
         """The batch (counted over the whole training) after which the optimizer stepped last, as the trainer counts."""
         self._resuming: Optional[Dict[str, Any]] = None
         self._first = 0
-        self._size = max(getattr(trainer, "world_size", 0), 1)
-        self._together = Boundary(torch, "ultralytics", claim.ULTRALYTICS, self._finished) if self._size > 1 else None
-        """Of several ranks; where they cannot be saved together rank 0 is saved when asked, and resumed by epochs."""
         self._watch_optimizer_steps(trainer)
 
     # --- taking ---------------------------------------------------------------------------------------------------
