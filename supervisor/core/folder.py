@@ -15,6 +15,8 @@ STATE/jobs/JOB/ATTEMPT/
     agent.jsonl     agent -> daemon    one object a line: {"event", "pid", "rank", "monotonic_ns", "unix_s", ...}
     output.log      the training       stdout and stderr, appended
     output.txt      daemon             the same, folded and bounded
+    ranks.bin       agent              words that the ranks of one training show each other (snapshots/board.py)
+    rankN.part.pt   agent              what rank N alone holds of a snapshot, until rank 0 has joined it to its own
     stacks/PID.txt  agent              present while process PID answers STACKS_SIGNAL by dumping its stacks into it
     evidence/       daemon             one folder an incident
 
@@ -49,7 +51,7 @@ Fields of agent.jsonl beside the common ones, by event:
     save_failed       error; of a snapshot kind, step
     exception         type, message, traceback
     patched           conv2d (algorithm), scope, torch
-    resumed           path, epoch, step
+    resumed           path, epoch, step; lost where a snapshot's place in the data could not be taken up: why
     train_end         epoch, step
     hook_failed       where, error
     allocator         reserved_bytes, allocated_bytes, inactive_split_bytes, retries, ooms, total_bytes; at a step's

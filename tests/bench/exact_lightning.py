@@ -6,12 +6,14 @@ import random
 
 import lightning
 import torch
-from exact_dying import Dying
+from exact_dying import RANK, Dying, tell
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--die-after", type=int, default=0)
 parser.add_argument("--folder", required=True)
 parser.add_argument("--accumulate", type=int, default=1)
+parser.add_argument("--ranks", type=int, default=1)
+parser.add_argument("--gpus", action="store_true")
 asked = parser.parse_args()
 dying = Dying(asked.die_after)
 
@@ -27,8 +29,8 @@ class Points(torch.utils.data.Dataset):
 class Model(lightning.LightningModule):
     def __init__(self):
         super().__init__()
-        parts = [torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Dropout(0.3), torch.nn.Linear(32, 1)]
-        self.net = torch.nn.Sequential(*parts)
+        parts = [torch.nn.Linear(8, 32), torch.nn.BatchNorm1d(32), torch.nn.ReLU(), torch.nn.Dropout(0.3)]
+        self.net = torch.nn.Sequential(*parts, torch.nn.Linear(32, 1))
 
     def training_step(self, batch, index):
         return torch.nn.functional.mse_loss(self.net(batch[0]), batch[1])
@@ -41,17 +43,20 @@ class Model(lightning.LightningModule):
         dying.batch()
 
 
-lightning.seed_everything(7)
+lightning.seed_everything(7, verbose=False)
 model = Model()
+lightning.seed_everything(7 + RANK, verbose=False)
+several = {"devices": asked.ranks, "strategy": lightning.pytorch.strategies.DDPStrategy(broadcast_buffers=False)}
 trainer = lightning.Trainer(
-    max_epochs=3, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-    enable_model_summary=False, default_root_dir=asked.folder, accumulate_grad_batches=asked.accumulate,
+    max_epochs=3, accelerator="gpu" if asked.gpus else "cpu", logger=False, enable_checkpointing=False,
+    enable_progress_bar=False, enable_model_summary=False, default_root_dir=asked.folder,
+    accumulate_grad_batches=asked.accumulate, **(several if asked.ranks > 1 else {}),
 )  # fmt: skip
 trainer.fit(model, torch.utils.data.DataLoader(Points(), 4, shuffle=True))
 digest = hashlib.sha256()
 for value in model.state_dict().values():
-    digest.update(value.numpy().tobytes())
+    digest.update(value.cpu().numpy().tobytes())
 for state in trainer.optimizers[0].state_dict()["state"].values():
     for value in state.values():
-        digest.update(value.numpy().tobytes())
-print("DIGEST", digest.hexdigest(), trainer.global_step)
+        digest.update(value.cpu().numpy().tobytes())
+tell(digest, trainer.global_step)

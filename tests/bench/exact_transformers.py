@@ -6,13 +6,14 @@ import os
 import random
 
 import torch
-from exact_dying import Dying
+from exact_dying import Dying, tell
 from transformers import BertConfig, BertForMaskedLM, Trainer, TrainerCallback, TrainingArguments
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--die-after", type=int, default=0)
 parser.add_argument("--folder", required=True)
 parser.add_argument("--accumulate", type=int, default=1)
+parser.add_argument("--gpus", action="store_true")
 asked = parser.parse_args()
 
 
@@ -34,6 +35,7 @@ class Following(TrainerCallback):
 
 
 torch.manual_seed(5)
+torch.use_deterministic_algorithms(True, warn_only=True)
 dying = Dying(asked.die_after)
 config = BertConfig(
     vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48,
@@ -41,15 +43,15 @@ config = BertConfig(
 )  # fmt: skip
 arguments = TrainingArguments(
     output_dir=os.path.join(asked.folder, "out"), num_train_epochs=3, per_device_train_batch_size=4, seed=11,
-    gradient_accumulation_steps=asked.accumulate, save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True,
-    logging_steps=1, learning_rate=1e-3, warmup_steps=5,
+    gradient_accumulation_steps=asked.accumulate, save_strategy="no", report_to=[], use_cpu=not asked.gpus,
+    disable_tqdm=True, logging_steps=1, learning_rate=1e-3, warmup_steps=5,
 )  # fmt: skip
 trainer = Trainer(BertForMaskedLM(config), arguments, train_dataset=Sentences(), callbacks=[Following()])
 trainer.train()
 digest = hashlib.sha256()
 for value in trainer.model.state_dict().values():
-    digest.update(value.numpy().tobytes())
+    digest.update(value.cpu().numpy().tobytes())
 for state in trainer.optimizer.state_dict()["state"].values():
     for value in state.values():
-        digest.update(value.numpy().tobytes())
-print("DIGEST", digest.hexdigest(), trainer.state.global_step)
+        digest.update(value.cpu().numpy().tobytes())
+tell(digest, trainer.state.global_step)

@@ -118,10 +118,14 @@ class Run:
 
     def batch_is_over(self, trainer: Any, recorder: Recorder) -> Optional[Tuple[int, int]]:
         """Take a snapshot if one is due, or serve a command; return it where the process is to end now."""
-        command = recorder.command()
-        if command is None and self.snapshots is not None and recorder.stage == STEP:
-            self.snapshots.batch_is_over(trainer, self.step)
-        ending = None if command is None else save_request.serve(trainer, self, recorder, command)
+        ending, command = None, recorder.command()
+        taking = self.snapshots if recorder.stage == STEP else None
+        if taking is not None and taking.together:
+            ending = taking.batch_is_over_everywhere(trainer, self.step, recorder)
+        elif command is not None:
+            ending = save_request.serve(trainer, self, recorder, command)
+        elif taking is not None:
+            taking.batch_is_over(trainer, self.step)
         self._last_end_ns = monotonic_ns()
         return ending
 

@@ -15,18 +15,20 @@ from functools import wraps
 from types import ModuleType
 from typing import Any, Callable, Dict, Optional, Tuple
 
-from . import claim, events
+from . import claim
 from .fence import failed, fenced
 from .layout import ENDED, ENV_RESUME_FROM
-from .snapshots import files
+from .snapshots import files, replicas
 from .snapshots.files import OURS
-from .snapshots.ultralytics import unwrapped
+from .snapshots.ultralytics_models import models, unwrapped
 
 _resuming: Optional[weakref.ref] = None
 """The trainer that this process resumes."""
 _used = False
 _exact: Optional[Dict[str, Any]] = None
-"""What our own save had added to the checkpoint that is resumed."""
+"""What our own save had added to the checkpoint that is resumed, as far as it is of use here."""
+_lost = ""
+"""Why the training does not go on in mid-epoch."""
 
 
 def install(module: ModuleType) -> None:
@@ -130,13 +132,15 @@ def _resume_first_epoch(trainer: Any, original: Callable[..., Any], ckpt: Dict[s
 @fenced
 def _load_exact_model(trainer: Any, ckpt: Dict[str, Any]) -> None:
     """Give the model its own weights back: ultralytics goes on from their average."""
-    global _exact
-    exact = ckpt.get(OURS)
-    if exact:
+    global _exact, _lost
+    if ckpt.get(OURS):
         import torch
 
+        found, _lost = replicas.of_this_rank(torch, ckpt)
+        exact = found[OURS]
         unwrapped(torch, trainer.model).load_state_dict(exact["model"])
-        _exact = exact
+        replicas.put_buffers(torch, models(torch, trainer), exact.get(replicas.BUFFERS, {}))
+        _exact = None if _lost else exact
 
 
 def taken_up(trainer: Any) -> Optional[Dict[str, Any]]:
@@ -151,7 +155,6 @@ def _report(trainer: Any, ckpt: Dict[str, Any]) -> None:
         epoch = int(ckpt.get("epoch", -1))
         exact = ckpt.get(OURS) or {}
         step = exact.get("step", (epoch + 1) * len(trainer.train_loader))
-        if claim.rank == 0:
-            events.write("resumed", path=os.environ.get(ENV_RESUME_FROM), epoch=epoch, step=step)
+        replicas.resumed(epoch, step, _lost and _lost + ", and the epoch begins anew")
     except Exception as error:
         failed("ultralytics_resume.report", error)

@@ -141,13 +141,18 @@ def read(torch: Any, path: str, kind: str) -> Optional[Dict[str, Any]]:
     """
     if not path or not zipfile.is_zipfile(path):
         return None
-    verify(path)
-    try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception:  # a state of the user's holds classes of its own; the file was proven not to be hostile
-        found = torch.load(path, map_location="cpu", weights_only=False)
+    found = load(torch, path)
     ours = found.get(OURS) if isinstance(found, dict) else None
     return found if isinstance(ours, dict) and kind in ours else None
+
+
+def load(torch: Any, path: str) -> Any:
+    """Return what a file of ours holds; raise ValueError where it is damaged."""
+    verify(path)
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception:  # a state of the user's holds classes of its own; the file was proven not to be hostile
+        return torch.load(path, map_location="cpu", weights_only=False)
 
 
 def remove(path: str) -> None:

@@ -24,6 +24,8 @@ Collect = Callable[[], Any]
 """() -> the state, a nested structure of tensors and plain values; nothing of it is copied yet."""
 Finish = Callable[[Any], Any]
 """(the copied state) -> what is written; called outside the step loop."""
+Join = Callable[[Any], Any]
+"""(the copied state) -> it with what other processes add to it; called outside the step loop, may wait and raise."""
 WRITE_LIMIT_S = 60.0
 """A save that was asked for waits so long for a snapshot under way; both use the same buffers."""
 
@@ -58,14 +60,12 @@ class Keeper:
             return self.enabled
         return self._interval.due(monotonic_ns()) and not self._background.busy
 
-    def due_elsewhere(self) -> bool:
-        """Whether somebody else is to save now; counts from now if so."""
-        due = self._interval.due(monotonic_ns())
-        if due:
-            self._interval.taken(monotonic_ns())
-        return due
+    @property
+    def reserved(self) -> bool:
+        """Whether the first call of `take` has been: each later one takes."""
+        return self._reserved
 
-    def take(self, collect: Collect, step: int, epoch: Optional[int]) -> None:
+    def take(self, collect: Collect, step: int, epoch: Optional[int], join: Join = lambda copied: copied) -> None:
         """Take a snapshot of the training as it stands after `step`; return as soon as its copy has begun.
 
         The first call only has the buffers made, beside the training: making them takes longer than filling them.
@@ -80,21 +80,21 @@ class Keeper:
             self._interval.taken(began_ns)
             copied, wait = self._copier.copy(collect())
             stall_s = (monotonic_ns() - began_ns) / 1e9
-            self._background.begin(lambda: self._keep(copied, wait, (step, epoch, taken_ns, stall_s)))
+            self._background.begin(lambda: self._keep(copied, wait, join, (step, epoch, taken_ns, stall_s)))
         except Exception as error:
             failed("snapshots.take", error)
 
-    def save(self, collect: Collect, path: str) -> None:
+    def save(self, collect: Collect, path: str, join: Join = lambda copied: copied) -> None:
         """Write the training as it stands to `path` before anything goes on.
 
-        Raises NotFinite where the state is not worth it, OSError where it cannot be written.
+        Raises NotFinite where the state is not worth it, OSError where it cannot be written, and what `join` raises.
         """
         if not self._background.wait(WRITE_LIMIT_S):
             raise OSError("the last snapshot is still being written")
         copied, wait = self._copier.copy(collect())
         wait()
         files.check_finite(self._torch, copied)
-        files.write(self._torch, self._finish(copied), path, time.time_ns())
+        files.write(self._torch, self._finish(join(copied)), path, time.time_ns())
 
     def path(self, step: int) -> str:
         """Return where the snapshot of a step belongs; raise ValueError where nobody has said."""
@@ -102,7 +102,7 @@ class Keeper:
             raise ValueError("%s names no folder for snapshots" % ENV_SNAPSHOTS)
         return os.path.join(self._folder, files.NAME % step)
 
-    def _keep(self, copied: Any, wait: Callable[[], float], taken: Any) -> None:
+    def _keep(self, copied: Any, wait: Callable[[], float], join: Join, taken: Any) -> None:
         """Write a copy and tell of it; what does not work out is told once until it works again."""
         step, epoch, taken_ns, stall_s = taken
         try:
@@ -111,6 +111,7 @@ class Keeper:
             stall_s += wait()
             began_ns = monotonic_ns()
             files.check_finite(self._torch, copied)
+            copied = join(copied)
             files.check_room(folder, files.size_of(copied))
             size = files.write(self._torch, self._finish(copied), path, taken_ns)
             write_s = (monotonic_ns() - began_ns) / 1e9

@@ -12,18 +12,19 @@ import os
 import sys
 from functools import wraps
 from types import ModuleType
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
-from rocm_agent import claim, events, save_command, torch_hook
-from rocm_agent.fence import failed, fenced
+from rocm_agent import claim, torch_hook
+from rocm_agent.fence import fenced
 from rocm_agent.layout import ENV_RESUME_FROM
 
-from . import files, randomness
-from .keeper import Keeper
+from . import files, randomness, replicas
+from .boundary import Boundary, Moment
 from .position import Positioned, positioned
-from .requests import at_boundary
 
 _used = False
+PICKLING_NOTHING = "_SubprocessScriptLauncher"
+"""It starts the other ranks with the same script."""
 
 
 def install(module: ModuleType) -> None:
@@ -45,13 +46,14 @@ def install(module: ModuleType) -> None:
 
 @fenced
 def _follow(trainer: Any, package: str) -> Optional[Snapshots]:
-    """Return the snapshots of a trainer, with a callback of it telling them of its steps; None where it is to spread.
+    """Return the snapshots of a trainer, with a callback telling them of its steps; None where it is to be pickled.
 
-    What spreads a training over processes may pickle the trainer, and what is put on it here cannot be.
+    What is put on it here cannot be.
     """
     import torch
 
-    if getattr(trainer.strategy, "launcher", None) is not None:
+    launcher = getattr(trainer.strategy, "launcher", None)
+    if launcher is not None and type(launcher).__name__ != PICKLING_NOTHING:
         return None
     found = vars(trainer).get("_rocm_snapshots")
     if found is not None:
@@ -61,6 +63,9 @@ def _follow(trainer: Any, package: str) -> Optional[Snapshots]:
 
     class Following(base):  # type: ignore[misc] # a class of the user's environment
         """Tells the snapshots where the training stands."""
+
+        def on_train_start(self, *_: Any, **__: Any) -> None:
+            snapshots.train_starts(trainer)
 
         def on_train_batch_end(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
             snapshots.batch_ends(trainer)
@@ -74,9 +79,13 @@ class Snapshots:
 
     def __init__(self, torch: Any, trainer: Any) -> None:
         self._torch = torch
-        self._keeper: Optional[Keeper] = None
+        self._boundary = Boundary(torch, "lightning", claim.GENERIC)
         self._positioned: Optional[Positioned] = None
         self._resuming: Optional[Dict[str, Any]] = None
+        """The snapshot, until the ranks are known."""
+        self._data: Optional[Dict[str, Any]] = None
+        self._buffers: Dict[str, Any] = {}
+        self._anew = False
         self._in_setup = False
         self._loaders = 0
         self._follow_loaders(trainer)
@@ -86,6 +95,8 @@ class Snapshots:
 
         def setup_data(*args: Any, **kwargs: Any) -> Any:
             self._in_setup, self._loaders = True, 0
+            if self._resuming is not None:
+                self._find_place(trainer)
             try:
                 return setup(*args, **kwargs)
             finally:
@@ -104,39 +115,39 @@ class Snapshots:
         """Follow the one loader of the training before its first pass; of several none, for they have no one place."""
         self._loaders += 1
         self._positioned = positioned(self._torch, loader) if self._loaders == 1 else None
-        exact, self._resuming = self._resuming, None
-        if exact is not None and self._positioned is not None:
-            data, size = exact["data"], loader.batch_size or 1
+        data, self._data = self._data, None
+        if data is not None and self._positioned is not None:
+            size = loader.batch_size or 1
             self._positioned.resume(data["begun"], data["batches"] * size, data["batches"], data["random"])
 
     def batch_ends(self, trainer: Any) -> None:
-        """Take a snapshot if one is due, between two steps of the optimizer and not at the end of an epoch."""
-        ending = None
-        try:
-            recorder = claim.take(claim.GENERIC)
-            if recorder is None or claim.rank != 0 or trainer.world_size > 1:
-                return
-            self._keeper = self._keeper or Keeper(self._torch)
-            save_command.listening = True
+        """Save where that is due, between two steps of the optimizer and not at the end of an epoch."""
+
+        def look(_: Any) -> Optional[Moment]:
             made = trainer.fit_loop.epoch_loop.batch_progress.current.ready
             if made % trainer.accumulate_grad_batches or made >= trainer.num_training_batches:
-                return
-            step = int(trainer.global_step)
-            collect = lambda: self._collect(trainer, made)  # noqa: E731 - two arguments long
-            ending = at_boundary(self._keeper, recorder, collect, step, int(trainer.current_epoch) - 1)
-        except Exception as error:
-            failed("snapshots.lightning", error)
-        if ending is not None:
-            save_command.end_if_asked(ending)
+                return None
+            return Moment(
+                step=int(trainer.global_step),
+                epoch=int(trainer.current_epoch) - 1,
+                collect=lambda: self._collect(trainer, made),
+                own=lambda: self._own(made),
+                replicas=lambda: _replicas(trainer),
+            )
+
+        self._boundary.reached(look)
 
     def _collect(self, trainer: Any, made: int) -> Dict[str, Any]:
+        ours = {"lightning": 1, "step": int(trainer.global_step), **self._own(made)}
+        return {**trainer._checkpoint_connector.dump_checkpoint(weights_only=False), files.OURS: ours}
+
+    def _own(self, made: int) -> Dict[str, Any]:
         random = randomness.capture(self._torch)
         place, data = self._positioned, None
         if place is not None and place.passes:
             begun = place.begun[place.passes - 1]
             data = {"begun": begun, "batches": made, "random": place.random_from(made, random)}
-        ours = {"lightning": 1, "step": int(trainer.global_step), "random": random, "data": data}
-        return {**trainer._checkpoint_connector.dump_checkpoint(weights_only=False), files.OURS: ours}
+        return {"random": random, "data": data}
 
     def resumed_from(self) -> Optional[str]:
         """Return the supervisor's snapshot, once; raise ValueError where it is damaged."""
@@ -148,8 +159,32 @@ class Snapshots:
         found = files.read(self._torch, path, "lightning")
         if found is None:
             return None
-        ours = found[files.OURS]
-        self._resuming = ours if ours["data"] is not None else None
-        torch_hook.steps_were_made(ours["step"])
-        events.write("resumed", path=path, epoch=int(found["epoch"]) - 1, step=ours["step"])
+        self._resuming = found
+        torch_hook.steps_were_made(found[files.OURS]["step"])
         return path
+
+    @fenced
+    def _find_place(self, trainer: Any) -> None:
+        """Find this rank's part of the snapshot, now that ranks are known, before any loader is followed."""
+        found, self._resuming = self._resuming, None
+        found, problem = replicas.of_this_rank(self._torch, found)
+        ours = found[files.OURS]
+        if problem:
+            problem += ", and the epoch begins anew"
+            self._anew = True
+        else:
+            self._data, self._buffers = ours["data"], ours.get(replicas.BUFFERS, {})
+        replicas.resumed(int(found["epoch"]) - 1, ours["step"], problem)
+
+    @fenced
+    def train_starts(self, trainer: Any) -> None:
+        """All is restored, and DDP has given every rank the buffers of rank 0: give this one its own."""
+        anew, self._anew = self._anew, False
+        if anew:
+            trainer.fit_loop.epoch_loop.restarting = False
+        buffers, self._buffers = self._buffers, {}
+        replicas.put_buffers(self._torch, _replicas(trainer)[0], buffers)
+
+
+def _replicas(trainer: Any) -> Tuple[Dict[str, Any], List[Any]]:
+    return {"model": trainer.lightning_module}, list(trainer.optimizers)

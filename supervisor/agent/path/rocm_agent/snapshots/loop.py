@@ -5,31 +5,29 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
-from rocm_agent import claim, events, save_command, script
-from rocm_agent.fence import failed
+from rocm_agent import claim, save_command, script
 from rocm_agent.layout import ENV_RESUME_FROM
 
-from . import files, randomness
+from . import files, randomness, replicas
+from .boundary import Boundary, Moment
 from .files import OURS
-from .keeper import Keeper
 from .position import Positioned, positioned
-from .requests import at_boundary
 from .scaling import scaler_state, settled_scaler
 
 
 class State:
     """Where a loop stands; `step` and `epoch` go on over a resume."""
 
-    def __init__(self, torch: Any, loader: Any, parts: Dict[str, Any]) -> None:
+    def __init__(self, torch: Any, loader: Any, named: Dict[str, Any]) -> None:
         self.step = 0
         """Steps made, counted from the beginning of the training."""
         self.torch = torch
-        self._parts = parts
+        self._parts = named
         self._data = None if loader is None else _data_of(torch, loader)
         self._first_epoch = 0
-        self.keeper: Optional[Keeper] = None
+        self.boundary = Boundary(torch, "step", claim.EXPLICIT, self.finished)
 
     @property
     def epoch(self) -> int:
@@ -38,33 +36,51 @@ class State:
 
     def collect(self) -> Dict[str, Any]:
         """Return the whole state as it is, of which nothing is copied yet."""
-        random = randomness.capture(self.torch)
         return {
             "step": self.step,
-            OURS: {
-                "loop": 1,
-                "step": self.step,
-                "epoch": self.epoch,
-                "random": random,
-                "data": None if self._data is None else self._data.state(random),
-            },
+            OURS: {"loop": 1, "step": self.step, "epoch": self.epoch, **self._place()},
             **{name: _state_of(part) for name, part in self._parts.items()},
         }
+
+    def _place(self) -> Dict[str, Any]:
+        random = randomness.capture(self.torch)
+        return {"random": random, "data": None if self._data is None else self._data.state(random)}
+
+    def own(self) -> Dict[str, Any]:
+        """Return what ranks need not hold alike: all but modules and optimizers, for nobody knows what is in it."""
+        modules, optimizers = self.replicas()
+        optimizing = {id(one) for one in optimizers}
+        alone = [name for name, part in self._parts.items() if name not in modules and id(part) not in optimizing]
+        return {**self._place(), "parts": {name: _state_of(self._parts[name]) for name in alone}}
+
+    def replicas(self) -> Tuple[Dict[str, Any], List[Any]]:
+        """Return the modules by their names, and the optimizers."""
+        modules = {name: part for name, part in self._parts.items() if isinstance(part, self.torch.nn.Module)}
+        optimizers = [part for part in self._parts.values() if isinstance(part, self.torch.optim.Optimizer)]
+        return modules, optimizers
 
     def finished(self, copied: Dict[str, Any]) -> Dict[str, Any]:
         """Return the copy as it is written."""
         scalers = [name for name, part in self._parts.items() if _is_scaler(part)]
+        for part in copied[OURS].get(replicas.RANKS, {}).values():
+            part["parts"].update({name: settled_scaler(part["parts"][name]) for name in scalers})
         return {**copied, **{name: settled_scaler(copied[name]) for name in scalers}}
 
-    def put_back(self, found: Dict[str, Any]) -> None:
-        """Make everything as a snapshot has it; raise ValueError where its parts are others."""
+    def put_back(self, found: Dict[str, Any], *, exactly: bool) -> None:
+        """Make everything as a snapshot has it; raise ValueError where its parts are others.
+
+        Not `exactly`, the epoch under way begins anew, and random states stay what they are on each rank.
+        """
         theirs = set(found) - {"step", OURS}
         if theirs != set(self._parts):
             raise ValueError("the snapshot holds %s, and asked for are %s" % (sorted(theirs), sorted(self._parts)))
-        for name, part in self._parts.items():
-            _load(part, found[name])
         ours = found[OURS]
+        for name, part in self._parts.items():
+            _load(part, ours.get("parts", {}).get(name, found[name]))
+        replicas.put_buffers(self.torch, self.replicas()[0], ours.get(replicas.BUFFERS, {}))
         self.step, self._first_epoch = ours["step"], ours["epoch"]
+        if not exactly:
+            return
         randomness.restore(self.torch, ours["random"])
         if self._data is not None and ours["data"] is not None:
             self._data.resume(ours["data"])
@@ -140,36 +156,28 @@ def _data_of(torch: Any, loader: Any) -> Any:
     )
 
 
-def restore(loader: Any, parts: Dict[str, Any]) -> State:
+def restore(loader: Any, named: Dict[str, Any]) -> State:
     """See `snapshots.restore`."""
     import torch  # noqa: PLC0415 - the program's own
 
-    for name, part in parts.items():
+    for name, part in named.items():
         if name in ("step", OURS) or not (isinstance(part, dict) or hasattr(part, "load_state_dict")):
             raise ValueError("%s: a part needs another name, or state_dict and load_state_dict" % name)
-    state = State(torch, loader, parts)
+    state = State(torch, loader, named)
     found = files.read(torch, os.environ.get(ENV_RESUME_FROM, ""), "loop")
     if found is not None:
-        state.put_back(found)
-        events.write("resumed", path=os.environ[ENV_RESUME_FROM], epoch=state.epoch - 1, step=state.step)
+        found, problem = replicas.of_this_rank(torch, found)
+        state.put_back(found, exactly=not problem)
+        replicas.resumed(state.epoch - 1, state.step, problem and problem + ", and the epoch begins anew")
     return state
 
 
 def step(state: State, loss: Any, lr: Any) -> None:
     """See `snapshots.step`."""
     state.step += 1
-    save_command.listening = True
+    save_command.listening = state.boundary.listens
     script.step(loss, state.step, state.epoch, lr)
-    ending = None
-    try:
-        recorder = claim.take(claim.EXPLICIT)
-        if recorder is not None and claim.rank == 0:
-            state.keeper = state.keeper or Keeper(state.torch, state.finished)
-            ending = at_boundary(state.keeper, recorder, state.collect, state.step, state.epoch - 1)
-    except Exception as error:
-        failed("snapshots.step", error)
-    if ending is not None:
-        save_command.end_if_asked(ending)
+    state.boundary.reached(lambda _: Moment(state.step, state.epoch - 1, state.collect, state.own, state.replicas))
 
 
 def _state_of(part: Any) -> Any:

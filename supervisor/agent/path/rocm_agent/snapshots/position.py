@@ -31,10 +31,11 @@ class Positioned:
         self._torch = torch
         self.inner = inner
         self._ahead = ahead and loader.num_workers == 0
-        samplers = [loader, inner, getattr(inner, "sampler", None), getattr(loader, "sampler", None)]
+        whole = getattr(inner, "batch_sampler", inner)  # accelerate's share of a rank stands in for all of it
+        samplers = [loader, inner, getattr(whole, "sampler", None), getattr(loader, "sampler", None)]
         generators = [getattr(one, "generator", None) for one in samplers]
         self._generators: List[Any] = list({id(one): one for one in generators if one is not None}.values())
-        self._sampler = getattr(inner, "sampler", inner)
+        self._sampler = getattr(whole, "sampler", whole)
         self._resume: Optional[Dict[str, Any]] = None
         self._before: Dict[int, Dict[str, Any]] = {}
         self.passes = 0

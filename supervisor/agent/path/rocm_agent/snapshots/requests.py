@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 from rocm_agent import events
 from rocm_agent.layout import ANSWER_CANNOT, ANSWER_SAVED, ANSWER_SAVING, CHECKPOINT
 
-from .keeper import Collect, Keeper
+
+class Save:
+    """Where a save belongs, and what is told of it."""
+
+    def __init__(self, path: str, step: int, epoch: Optional[int], **told: Any) -> None:
+        self.path = os.path.abspath(path)
+        self.told: Dict[str, Any] = {"paths": [self.path], "epoch": epoch, "step": step, "requested": True, **told}
 
 
-def at_boundary(
-    keeper: Keeper, recorder: Any, collect: Collect, step: int, epoch: Optional[int]
+def served(
+    recorder: Any, command: Tuple[int, int], save: Callable[[], Save], write: Callable[[str], None]
 ) -> Optional[Tuple[int, int]]:
-    """Save where it was asked for, else take a snapshot where one is due; return the command that was served."""
-    command = recorder.command()
-    if command is None:
-        if keeper.wants():
-            keeper.take(collect, step, epoch)
-        return None
+    """Save and answer; return the command where all went well and the caller is to do the rest of it."""
     before = recorder.stage
     recorder.answer(ANSWER_SAVING, command[1])
     recorder.stage = CHECKPOINT
     try:
-        path = os.path.abspath(keeper.path(step))
-        keeper.save(collect, path)
-        events.write("checkpoint_saved", paths=[path], epoch=epoch, step=step, requested=True, kind="snapshot")
+        made = save()
+        write(made.path)
+        events.write("checkpoint_saved", **made.told)
         recorder.answer(ANSWER_SAVED, command[1])
     except Exception as error:
         events.write("save_failed", error="%s: %s" % (type(error).__name__, error))

@@ -2,8 +2,7 @@
 
 The Trainer's own resume does the work: it reads a folder that is made for it from the snapshot, and passes over the
 batches that were made. Only the weights go straight into the model, and the random states come back batch by batch,
-which the Trainer's own do a batch late. Where a training is spread over processes the Trainer saves by itself, at the
-interval asked for.
+which the Trainer's own do a batch late. Weights that are spread over processes are left to the Trainer's own saving.
 """
 
 # ruff: noqa: PLC0415 - torch is the user's: imported where it is sure to be loaded already
@@ -15,21 +14,19 @@ import os
 import shutil
 from functools import wraps
 from types import ModuleType, SimpleNamespace
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
-from rocm_agent import claim, events, save_command, torch_hook
-from rocm_agent.fence import failed, fenced
+from rocm_agent import claim, events, torch_hook
+from rocm_agent.fence import fenced
 from rocm_agent.layout import ENV_RESUME_FROM, VALIDATE
 
-from . import files, randomness
-from .keeper import Keeper
+from . import files, randomness, replicas
+from .boundary import Boundary, Moment
 from .position import Positioned, positioned
-from .requests import at_boundary
 from .scaling import scaler_state, settled_scaler
+from .transformers_checkpoint import STATE, WEIGHTS, facts_of, unpack
 
-STATE = "trainer_state.json"
 FOLDER = ".rocm_supervisor-resume"
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "adapter_model.safetensors")
 
 _used = False
 
@@ -65,8 +62,11 @@ def _follow(trainer: Any, base: type) -> None:
     class Following(base):  # type: ignore[misc] # a class of the user's environment
         """Tells the snapshots where the training stands."""
 
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            snapshots.train_begins(trainer)
+
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            snapshots.step_ends(trainer, control)
+            snapshots.step_ends(trainer)
 
         def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             snapshots.saved(trainer)
@@ -82,9 +82,10 @@ class Snapshots:
 
     def __init__(self, torch: Any, trainer: Any) -> None:
         self._torch = torch
-        self._keeper: Optional[Keeper] = None
+        self._boundary = Boundary(torch, "transformers", claim.GENERIC, self._finished)
         self._positioned: Optional[Positioned] = None
         self._data: Optional[Dict[str, Any]] = None
+        self._buffers: Dict[str, Any] = {}
         self._folder = ""
         self._replaced: List[str] = []
 
@@ -120,27 +121,31 @@ class Snapshots:
             self._positioned.resume(self._data["begun"], 0, 0, self._data["random"])
         self._data = None
 
-    def step_ends(self, trainer: Any, control: Any) -> None:
-        """Take a snapshot if one is due; where the state is not all here, have the Trainer save."""
-        ending = None
-        try:
-            self._remove_folder()
-            recorder = claim.take(claim.GENERIC)
-            if recorder is None or claim.rank != 0:
-                return
-            self._keeper = self._keeper or Keeper(self._torch, self._finished)
-            if not _all_here(trainer):
-                control.should_save = control.should_save or self._keeper.due_elsewhere()
-                return
-            save_command.listening = True
-            step = int(trainer.state.global_step)
-            if recorder.command() is None and self._epoch_is_over(trainer):
-                return  # its evaluation is still to come, and nobody would make up for it
-            ending = at_boundary(self._keeper, recorder, lambda: self._collect(trainer, step), step, None)
-        except Exception as error:
-            failed("snapshots.transformers", error)
-        if ending is not None:
-            save_command.end_if_asked(ending)
+    @fenced
+    def train_begins(self, trainer: Any) -> None:
+        """DDP has given every rank the buffers of rank 0: give this one its own."""
+        buffers, self._buffers = self._buffers, {}
+        replicas.put_buffers(self._torch, {"model": trainer.model}, buffers)
+
+    def step_ends(self, trainer: Any) -> None:
+        """Save where that is due."""
+        self._remove_folder()
+        step = int(trainer.state.global_step)
+
+        def look(recorder: Any) -> Optional[Moment]:
+            if _is_sharded(trainer):
+                raise NotImplementedError("weights spread over processes are not saved between two checkpoints")
+            if self._epoch_is_over(trainer) and (trainer.args.world_size > 1 or recorder.command() is None):
+                return None  # its evaluation is still to come, and nobody would make up for it
+            return Moment(
+                step=step,
+                epoch=None,
+                collect=lambda: self._collect(trainer, step),
+                own=lambda: self._own(trainer),
+                replicas=lambda: _replicas(trainer),
+            )
+
+        self._boundary.reached(look)
 
     @fenced
     def saved(self, trainer: Any) -> None:
@@ -161,17 +166,20 @@ class Snapshots:
             recorder.stage = VALIDATE
 
     def _collect(self, trainer: Any, step: int) -> Dict[str, Any]:
-        random = randomness.capture(self._torch)
         scaler = getattr(trainer.accelerator, "scaler", None)
         return {
             "step": step,
-            files.OURS: {"transformers": 1, "step": step, "random": random, "data": self._place(trainer, random)},
+            files.OURS: {"transformers": 1, "step": step, **self._own(trainer)},
             "model": trainer.model.state_dict(),
             "optimizer": trainer.optimizer.state_dict(),
             "scheduler": trainer.lr_scheduler.state_dict(),
             "scaler": None if scaler is None else scaler_state(scaler),
-            "trainer_state": SimpleNamespace(**_facts_of(trainer)),
+            "trainer_state": SimpleNamespace(**facts_of(trainer)),
         }
+
+    def _own(self, trainer: Any) -> Dict[str, Any]:
+        random = randomness.capture(self._torch)
+        return {"random": random, "data": self._place(trainer, random)}
 
     def _place(self, trainer: Any, random: Dict[str, Any]) -> Optional[Dict[str, Any]]:
         """Return how the pass under way began and the random states to go on with; None between two passes."""
@@ -214,28 +222,19 @@ class Snapshots:
         if found is None:
             folder = os.path.dirname(path)
             return folder if not asked and os.path.isfile(os.path.join(folder, STATE)) else asked
+        found, problem = replicas.of_this_rank(self._torch, found)
+        ours = found[files.OURS]
         trainer.model.load_state_dict(found["model"])
         self._put(trainer, "_load_from_checkpoint", lambda *_, **__: None)
-        self._data = found[files.OURS]["data"]
-        self._folder = os.path.join(trainer.args.output_dir, FOLDER)
-        self._unpack(found)
+        self._folder = os.path.join(trainer.args.output_dir, "%s%d" % (FOLDER, claim.rank))
+        if problem:
+            ours = {}
+            problem += ", and the Trainer goes on by the number of its steps"
+        self._data, self._buffers = ours.get("data"), ours.get(replicas.BUFFERS, {})
+        unpack(self._torch, trainer, self._folder, found, ours)
         torch_hook.steps_were_made(found["step"])
-        events.write("resumed", path=path, epoch=None, step=found["step"])
+        replicas.resumed(None, found["step"], problem)
         return self._folder
-
-    def _unpack(self, found: Dict[str, Any]) -> None:
-        """Write what the Trainer reads by itself; its own random states only where it has no batch to pass over."""
-        shutil.rmtree(self._folder, ignore_errors=True)
-        os.makedirs(self._folder)
-        parts = {"optimizer.pt": found["optimizer"], "scheduler.pt": found["scheduler"], "scaler.pt": found["scaler"]}
-        ours = found[files.OURS]
-        if ours["data"] is None or not ours["data"]["batches"]:
-            parts["rng_state.pth"] = _as_theirs(ours["random"])
-        for name, part in parts.items():
-            if part is not None:
-                self._torch.save(part, os.path.join(self._folder, name))
-        with open(os.path.join(self._folder, STATE), "w", encoding="utf-8") as file:
-            file.write(found["trainer_state"])
 
     def _remove_folder(self) -> None:
         if self._folder:
@@ -254,35 +253,10 @@ class _Leaving:
         self._leave()
 
 
-def _all_here(trainer: Any) -> bool:
-    """Whether this process has the whole state."""
-    spread = getattr(trainer, "is_deepspeed_enabled", False) or getattr(trainer, "is_fsdp_enabled", False)
-    return not spread and trainer.args.world_size <= 1
+def _replicas(trainer: Any) -> Tuple[Dict[str, Any], List[Any]]:
+    return {"model": trainer.model}, [trainer.optimizer]
 
 
-def _facts_of(trainer: Any) -> Dict[str, Any]:
-    """Return the Trainer's state as it would save it itself."""
-    facts = dict(vars(trainer.state), log_history=list(trainer.state.log_history))
-    facts["total_flos"] = float(trainer.state.total_flos) + float(getattr(trainer, "current_flos", 0))
-    callbacks: Dict[str, Any] = {}
-    for one in [*trainer.callback_handler.callbacks, trainer.control]:
-        if hasattr(one, "state") and hasattr(one, "from_state"):
-            callbacks.setdefault(type(one).__name__, []).append(one.state())
-    facts["stateful_callbacks"] = {name: some[0] if len(some) == 1 else some for name, some in callbacks.items()}
-    return facts
-
-
-def _as_theirs(random: Dict[str, Any]) -> Dict[str, Any]:
-    """Return random states as the Trainer saves them."""
-    import numpy
-
-    name, words, *rest = random["numpy"]
-    version, internal, gauss = random["python"]
-    theirs = {
-        "python": (version, tuple(internal), gauss),
-        "numpy": (name, numpy.array(words, dtype=numpy.uint32), *rest),
-        "cpu": random["torch"],
-    }
-    if random["cuda"]:
-        theirs["cuda"] = random["cuda"][0]
-    return theirs
+def _is_sharded(trainer: Any) -> bool:
+    """Whether no process has the whole state."""
+    return getattr(trainer, "is_deepspeed_enabled", False) or getattr(trainer, "is_fsdp_enabled", False)

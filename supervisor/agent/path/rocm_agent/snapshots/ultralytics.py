@@ -11,18 +11,21 @@ from __future__ import annotations
 
 import builtins
 import os
-from copy import deepcopy
 from itertools import islice
 from types import ModuleType
 from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
+from rocm_agent import claim, save_request
 from rocm_agent.fence import failed, fenced
 
-from . import randomness
+from . import randomness, replicas
+from .boundary import Boundary, Moment
 from .files import OURS
 from .keeper import Keeper
 from .position import Positioned
 from .scaling import scaler_state, settled_scaler
+from .ultralytics_epoch import cut, fill_buffer, on, shift, unshift
+from .ultralytics_models import models, skeleton, unwrapped
 
 COUNTERS = ("tloss", "loss_names", "metrics", "fitness", "loss", "loss_items")
 
@@ -36,8 +39,13 @@ class Snapshots:
         """Make ready in the set-up, where nothing waits; `batches_made` counts those of the present epoch."""
         self._torch = torch
         self._batches_made = batches_made
-        self._skeleton = _skeleton(trainer)
+        self._size = max(getattr(trainer, "world_size", 0), 1)
+        self._skeleton = skeleton(trainer) if claim.rank == 0 else None
         self.keeper = Keeper(torch, self._finished)
+        self._together: Optional[Boundary] = None
+        """Of several ranks; where they cannot be saved together rank 0 is saved when asked, and resumed by epochs."""
+        if self._size > 1:
+            self._together = Boundary(torch, "ultralytics", claim.ULTRALYTICS, keeper=self.keeper)
         self._positioned: Optional[Positioned] = None
         self._loader: Any = None
         self._pass: Optional[int] = None
@@ -46,16 +54,33 @@ class Snapshots:
         """The batch (counted over the whole training) after which the optimizer stepped last, as the trainer counts."""
         self._resuming: Optional[Dict[str, Any]] = None
         self._first = 0
-        self._spread = getattr(trainer, "world_size", 0) > 1
-        """Over several processes, whose random states and places are not here: saved when asked, resumed by epochs."""
         self._watch_optimizer_steps(trainer)
 
     # --- taking ---------------------------------------------------------------------------------------------------
 
     def batch_is_over(self, trainer: Any, step: int) -> None:
         """Take a snapshot if one is due and no gradient is held: an optimizer's step is never far."""
-        if not self._spread and self._last_step == step - 1 and self.keeper.wants():
+        if self._together is None and self._last_step == step - 1 and self.keeper.wants():
             self.keeper.take(lambda: self.collect(trainer, step), step, trainer.epoch - 1)
+
+    @property
+    def together(self) -> bool:
+        """Whether several ranks are saved together, at `batch_is_over_everywhere` and nowhere else."""
+        return self._together is not None and self._together.listens
+
+    def batch_is_over_everywhere(self, trainer: Any, step: int, recorder: Any) -> Optional[Tuple[int, int]]:
+        """Save what the ranks have in common where that is due or asked for; return a command that was served."""
+        if self._last_step != step - 1:
+            return None
+        moment = Moment(
+            step=step,
+            epoch=trainer.epoch - 1,
+            collect=lambda: self.collect(trainer, step),
+            own=lambda: self._own(trainer, step),
+            replicas=lambda: (models(self._torch, trainer), [trainer.optimizer]),
+            asked=lambda: save_request.asked(trainer, step),
+        )
+        return self._together.serve(recorder, moment)
 
     def collect(self, trainer: Any, step: int) -> Dict[str, Any]:
         """Return the state after `step`, of which nothing is copied yet."""
@@ -80,11 +105,17 @@ class Snapshots:
             OURS: {
                 "step": step,
                 "model": model.state_dict(),
-                "random": randomness.capture(self._torch),
-                "position": self._position(trainer, step),
-                "counters": {name: getattr(trainer, name, None) for name in COUNTERS},
                 "gradients": self._gradients(model, step),
+                replicas.SIZE: self._size,
+                **self._own(trainer, step),
             },
+        }
+
+    def _own(self, trainer: Any, step: int) -> Dict[str, Any]:
+        return {
+            "random": randomness.capture(self._torch),
+            "position": self._position(trainer, step),
+            "counters": {name: getattr(trainer, name, None) for name in COUNTERS},
         }
 
     def _position(self, trainer: Any, step: int) -> Optional[Dict[str, Any]]:
@@ -124,7 +155,7 @@ class Snapshots:
         if again:  # ultralytics repeats it, with smaller batches or after NaN: its count of steps begins anew
             self._last_step = -1
             self._resuming = None
-            _unshift(trainer)
+            unshift(trainer)
         if trainer.train_loader is not self._loader:
             self._note_order(trainer.train_loader)
         return self._resume_position(trainer)
@@ -133,7 +164,7 @@ class Snapshots:
         self._loader, self._positioned, self._pass = loader, None, None
         repeating = loader.batch_sampler
         drawn = getattr(loader, "iterator", None) is not None and loader.num_workers
-        if self._spread or drawn or not hasattr(repeating, "sampler"):
+        if drawn or not hasattr(repeating, "sampler"):
             return
         self._positioned = repeating.sampler = Positioned(self._torch, repeating.sampler, loader)
 
@@ -150,7 +181,7 @@ class Snapshots:
     @fenced
     def _stepped(self, trainer: Any) -> None:
         self._last_step = trainer.epoch * len(trainer.train_loader) + self._batches_made()
-        _unshift(trainer)
+        unshift(trainer)
 
     # --- going on in mid-epoch ------------------------------------------------------------------------------------
 
@@ -173,7 +204,8 @@ class Snapshots:
         self._first = max(0, len(loader) - left)
         self._positioned.resume(position["begun"], done, position["batches"], {position["batches"]: exact["random"]})
         self._last_step = trainer.epoch * len(loader) + self._first - 1 - position["since_step"]
-        _cut(str(trainer.csv), position["csv_bytes"])
+        if claim.rank == 0:
+            cut(str(trainer.csv), position["csv_bytes"])
         model = unwrapped(self._torch, trainer.model)
         if self._first == len(loader) and getattr(model, "criterion", None) is None:
             model.criterion = model.init_criterion()  # as the first batch would have, and there is none
@@ -194,7 +226,7 @@ class Snapshots:
         self._pass = self._positioned.passes if fresh or self._pass is None else self._pass + 1
         if self._resuming is None or self._resuming["position"] is None:
             return
-        _fill_buffer(loader.dataset, self._resuming["position"]["buffer"])
+        fill_buffer(loader.dataset, self._resuming["position"]["buffer"])
         if loader.num_workers:  # workers draw their own seeds from it: not those of another part of the epoch
             loader.generator.set_state(self._resuming["position"]["begun"]["generators"][0].cpu())
             self._torch.empty(first).random_(generator=loader.generator)
@@ -216,7 +248,7 @@ class Snapshots:
             if gradient is not None:
                 one.grad = gradient.to(one.device)
         if self._last_step >= 0:
-            _shift(trainer, self._last_step + 1)
+            shift(trainer, self._last_step + 1)
 
     def epoch_ends(self, trainer: Any) -> None:
         """Where a resumed epoch had no batch left to make, give it what it had come to."""
@@ -226,7 +258,7 @@ class Snapshots:
 
     def _give_back(self, trainer: Any, exact: Dict[str, Any], names: Tuple[str, ...]) -> None:
         for name in names:
-            setattr(trainer, name, _on(trainer.device, exact["counters"][name]))
+            setattr(trainer, name, on(trainer.device, exact["counters"][name]))
 
 
 def install(module: ModuleType) -> None:
@@ -254,77 +286,3 @@ def begin(trainer: Any, batches_made: Callable[[], int]) -> Optional[Snapshots]:
     except Exception as error:
         failed("snapshots.ultralytics", error)
     return _snapshots
-
-
-def unwrapped(torch: Any, model: Any) -> Any:
-    """Return the model inside DistributedDataParallel and torch.compile."""
-    while isinstance(getattr(model, "module", None), torch.nn.Module):
-        model = model.module
-    return getattr(model, "_orig_mod", model)
-
-
-def _skeleton(trainer: Any) -> Any:
-    """Return the average's module on the CPU, to be filled and written."""
-    ema = trainer.ema.ema
-    criterion = getattr(ema, "criterion", None)
-    if criterion is None:
-        return deepcopy(ema).cpu()
-    try:
-        ema.criterion = None  # it belongs to the training and holds what is on the device
-        return deepcopy(ema).cpu()
-    finally:
-        ema.criterion = criterion
-
-
-class _Shifted:
-    """`accumulate` of one trainer, larger by a shift while a resumed training counts its optimizer's steps from -1."""
-
-    def __init__(self, trainer: Any, shift: int) -> None:
-        self.trainer, self._shift = trainer, shift
-
-    def __get__(self, trainer: Any, kind: Any = None) -> Any:
-        value = vars(trainer)["accumulate"]
-        return value + self._shift if trainer is self.trainer else value
-
-    def __set__(self, trainer: Any, value: Any) -> None:
-        vars(trainer)["accumulate"] = value
-
-
-def _shift(trainer: Any, shift: int) -> None:
-    """Make the trainer's question `batch - (-1) >= accumulate` the one it would ask had it never been interrupted."""
-    type(trainer).accumulate = _Shifted(trainer, shift)
-
-
-def _unshift(trainer: Any) -> None:
-    shifted = vars(type(trainer)).get("accumulate")
-    if isinstance(shifted, _Shifted) and shifted.trainer is trainer:
-        del type(trainer).accumulate
-
-
-def _fill_buffer(dataset: Any, indices: Any) -> None:
-    """Load the images that mosaics are drawn from, and have them in their order."""
-    if not indices or not isinstance(getattr(dataset, "buffer", None), list):
-        return
-    del dataset.buffer[:]
-    for index in indices:
-        dataset.load_image(index)
-    dataset.buffer[:] = indices
-
-
-def _cut(csv: str, size: int) -> None:
-    """Take away the rows of epochs that will be made again."""
-    try:
-        if size == 0:
-            os.unlink(csv)
-        elif os.stat(csv).st_size > size:
-            os.truncate(csv, size)
-    except FileNotFoundError:
-        pass
-
-
-def _on(device: Any, value: Any) -> Any:
-    if hasattr(value, "to") and hasattr(value, "device"):
-        return value.to(device)
-    if isinstance(value, dict):
-        return {key: _on(device, one) for key, one in value.items()}
-    return value

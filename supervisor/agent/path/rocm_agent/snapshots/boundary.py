@@ -1,0 +1,129 @@
+"""The step boundaries of one training, where it is saved when that is due or asked for; hooks tell of each.
+
+It is the same for every framework: who counts the steps tells where the training stands and how its state is had. One
+process saves by itself; several of one machine save together; of what cannot be saved that is said once.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+from rocm_agent import claim, events, save_command
+from rocm_agent.fence import failed
+from rocm_agent.layout import ENV_FOLDER
+
+from . import world
+from .keeper import Collect, Finish, Keeper
+from .requests import Save, served
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .ranks import Ranks
+
+Replicas = Callable[[], Tuple[Dict[str, Any], List[Any]]]
+"""() -> the modules, by a name that stays, and the optimizers, of which every rank has a replica."""
+
+
+class Moment(NamedTuple):
+    """Where a training stands after a step, and how its state is had."""
+
+    step: int
+    """The same on every rank at the same boundary."""
+    epoch: Optional[int]
+    """The last that is contained whole, counted from 0."""
+    collect: Collect
+    """Returns the state as one process, or rank 0, writes it."""
+    own: Collect
+    """Returns what lies under our key in it and differs from rank to rank, without buffers."""
+    replicas: Replicas
+    asked: Optional[Callable[[], Save]] = None
+    """Returns where a save that is asked for belongs, where it is not a snapshot among the others."""
+
+    def saving(self, keeper: Keeper) -> Callable[[], Save]:
+        """Return what a save that is asked for calls for its place."""
+        return self.asked or (lambda: Save(keeper.path(self.step), self.step, self.epoch, kind="snapshot"))
+
+
+class Boundary:
+    """Of one training."""
+
+    def __init__(
+        self,
+        torch: Any,
+        name: str,
+        source: int,
+        finish: Finish = lambda copied: copied,
+        keeper: Optional[Keeper] = None,
+    ) -> None:
+        """`name` is the hook's, `source` one of claim's; `keeper` None has one made at the first boundary."""
+        self._torch = torch
+        self._name = "snapshots." + name
+        self._source = source
+        self._finish = finish
+        self._problem: Optional[str] = None
+        """Why nothing can be saved; None as long as nobody has looked."""
+        self._ranks: Optional[Ranks] = None
+        self._keeper = keeper
+        self._alone = False
+        """Whether one process trains, as is known from the first boundary on."""
+
+    @property
+    def listens(self) -> bool:
+        """Whether a save that is asked for is served, as far as is known."""
+        return not self._problem
+
+    def reached(self, look: Callable[[Any], Optional[Moment]]) -> None:
+        """A step is over: save where that is due. Where the supervisor wants the process to stop, this ends it.
+
+        `look(the recorder)` is asked only where somebody speaks for the training; None is no place to save.
+        """
+        ending = None
+        try:
+            recorder = claim.take(self._source)
+            if recorder is None or (self._alone and recorder.command() is None and not self._keeper.wants()):
+                return
+            moment = look(recorder)
+            if moment is not None:
+                ending = self.serve(recorder, moment)
+        except Exception as error:
+            failed(self._name, error)
+        if ending is not None:
+            save_command.end_if_asked(ending)
+
+    def serve(self, recorder: Any, moment: Moment) -> Optional[Tuple[int, int]]:
+        """Save where it was asked for, else where a snapshot is due; return the command that was served."""
+        keeper = self._keeper = self._keeper or Keeper(self._torch, self._finish)
+        if self._problem is None:
+            self._begin(moment)
+        if self._problem:
+            return None
+        if self._ranks is not None:
+            return self._ranks.at_boundary(keeper, recorder, moment)
+        command = recorder.command()
+        if command is None:
+            if keeper.wants():
+                keeper.take(moment.collect, moment.step, moment.epoch)
+            return None
+        return served(recorder, command, moment.saving(keeper), lambda path: keeper.save(moment.collect, path))
+
+    def _begin(self, moment: Moment) -> None:
+        """Find out who trains together."""
+        found = world.of(self._torch, moment.replicas()[0])
+        self._problem = found.problem or self._join(found)
+        self._alone = found.size == 1 and not self._problem
+        save_command.listening = self.listens
+        if self._problem and found.rank == 0:
+            events.write("save_failed", error=self._problem, kind="snapshot", step=moment.step)
+
+    def _join(self, found: world.World) -> str:
+        """Come forward among several ranks; return why that cannot be."""
+        if found.size == 1:
+            return ""
+        from .ranks import Ranks  # noqa: PLC0415 - one process needs none of it
+
+        try:
+            self._ranks = Ranks(self._torch, found, os.environ[ENV_FOLDER])
+        except OSError as error:
+            return "the ranks cannot meet: %s" % error
+        return ""

@@ -1,0 +1,78 @@
+"""What the ranks of one training hold alike and what each holds alone, and how a snapshot keeps both.
+
+Replicas have the same parameters and optimizers: rank 0's stand for all. Random states, the place in the data and the
+buffers of modules, which DDP need not keep alike, are each rank's own, and lie in rank 0's file beside its own.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, List, Optional, Tuple
+
+from rocm_agent import claim, events
+from rocm_agent.layout import ENV_RESUME_FROM
+
+from . import world
+from .files import OURS
+
+RANKS, SIZE, BUFFERS = "ranks", "world_size", "buffers"
+"""Keys, under ours, of what the other ranks hold alone, by rank, of the number of ranks, and in a part of buffers."""
+SAMPLED_TENSORS, SAMPLED_NUMBERS = 32, 64
+
+
+def alike(modules: Dict[str, Any], optimizers: List[Any]) -> List[Any]:
+    """Return a sample of what replicas hold alike, bit by bit: a few numbers of a few tensors, not copied."""
+    tensors = [one for module in modules.values() for one in module.parameters()]
+    for optimizer in optimizers:
+        tensors += [one for state in optimizer.state.values() for one in state.values() if hasattr(one, "as_strided")]
+    tensors = [one for one in tensors if one.numel()]
+    chosen = tensors[:: -(-len(tensors) // SAMPLED_TENSORS) or 1]
+    return [one.detach().as_strided((min(one.numel(), SAMPLED_NUMBERS),), (1,)) for one in chosen]
+
+
+def same(torch: Any, mine: List[Any], its: List[Any]) -> bool:
+    """Whether two samples are those of replicas."""
+    return len(mine) == len(its) and all(torch.equal(one, other) for one, other in zip(mine, its))
+
+
+def buffers(modules: Dict[str, Any]) -> Dict[str, Any]:
+    """Return the saved buffers of modules, such as the statistics of BatchNorm, not copied."""
+    found = {}
+    for name, module in modules.items():
+        state, names = module.state_dict(), [one for one, _ in module.named_buffers()]
+        found[name] = {one: state[one] for one in names if one in state}
+    return found
+
+
+def put_buffers(torch: Any, modules: Dict[str, Any], found: Dict[str, Any]) -> None:
+    """Give modules this rank's own buffers back; those that they lack now are passed over."""
+    with torch.no_grad():
+        for name, module in modules.items():
+            own = found.get(name, {})
+            for key, buffer in module.named_buffers():
+                if key in own:
+                    buffer.copy_(own[key])
+
+
+def of_this_rank(torch: Any, found: Dict[str, Any]) -> Tuple[Dict[str, Any], str]:
+    """Return a snapshot as this rank left it, and why it cannot go on in mid-epoch, empty where it can.
+
+    Another number of processes cuts the data otherwise: the place in it means nothing any more.
+    """
+    rank, size = world.place(torch)
+    ours = found[OURS]
+    others, before = ours.get(RANKS, {}), ours.get(SIZE, 1)
+    rest = {key: value for key, value in ours.items() if key not in (RANKS, SIZE)}
+    if before != size:
+        return {**found, OURS: rest}, "%d processes left off and %d go on: the place in the data is lost" % (
+            before,
+            size,
+        )
+    return {**found, OURS: {**rest, **others.get(rank, {})}}, ""
+
+
+def resumed(epoch: Optional[int], step: int, problem: str) -> None:
+    """Say once, for all ranks, from where the training goes on, and what was lost on the way."""
+    if claim.rank == 0:
+        lost = {"lost": problem} if problem else {}
+        events.write("resumed", path=os.environ.get(ENV_RESUME_FROM), epoch=epoch, step=step, **lost)
