@@ -1,0 +1,84 @@
+"""Reckons the effective training time from a training's own log alone; it reads no record of the daemon's.
+
+Time is effective where it led to a step, or a validation, that never had to be made again: the time between two lines
+of one process of which the later one has a number that no later process made once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+WORK = ("step", "validation")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """One line of the log."""
+
+    at_unix_s: float
+    pid: int
+    what: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """One process."""
+
+    pid: int
+    first_step_unix_s: float | None
+    """When it began its first batch; None where it came to none."""
+    last_unix_s: float
+    effective_s: float
+    lost_s: float
+    """In work that was made again."""
+    lost_steps: int
+
+
+def marks(path: Path) -> list[Mark]:
+    """Return the lines of a log that are whole, as they were written."""
+    try:
+        lines = path.read_text().split("\n")[:-1]
+    except FileNotFoundError:
+        return []
+    return [_mark(line) for line in lines]
+
+
+def _mark(line: str) -> Mark:
+    at, pid, what, number = line.split()
+    return Mark(at_unix_s=float(at), pid=int(pid), what=what, number=int(number))
+
+
+def lives(found: Sequence[Mark]) -> list[Life]:
+    """Return the processes, the first one first."""
+    kept = {(one.what, one.number): one.pid for one in found if one.what in WORK}
+    pids = dict.fromkeys(one.pid for one in found)
+    return [_life(pid, [one for one in found if one.pid == pid], kept) for pid in pids]
+
+
+def _life(pid: int, found: Sequence[Mark], kept: dict[tuple[str, int], int]) -> Life:
+    effective_s, lost_s, lost_steps = 0.0, 0.0, 0
+    for before, one in zip(found, found[1:], strict=False):
+        if one.what not in WORK:
+            continue
+        took_s = one.at_unix_s - before.at_unix_s
+        if kept[(one.what, one.number)] == pid:
+            effective_s += took_s
+        else:
+            lost_s += took_s
+            lost_steps += one.what == "step"
+    return Life(
+        pid=pid,
+        first_step_unix_s=next((one.at_unix_s for one in found if one.what == "begin"), None),
+        last_unix_s=found[-1].at_unix_s,
+        effective_s=effective_s,
+        lost_s=lost_s,
+        lost_steps=lost_steps,
+    )
+
+
+def ratio(all_lives: Iterable[Life], began_unix_s: float, until_unix_s: float) -> float:
+    """Return effective time over all time since the first launch."""
+    return sum(one.effective_s for one in all_lives) / (until_unix_s - began_unix_s)
