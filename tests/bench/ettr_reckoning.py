@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 WORK = ("step", "validation")
@@ -60,7 +61,7 @@ def lives(found: Sequence[Mark]) -> list[Life]:
 
 def _life(pid: int, found: Sequence[Mark], kept: dict[tuple[str, int], int]) -> Life:
     effective_s, lost_s, lost_steps = 0.0, 0.0, 0
-    for before, one in zip(found, found[1:], strict=False):
+    for before, one in pairwise(found):
         if one.what not in WORK:
             continue
         took_s = one.at_unix_s - before.at_unix_s

@@ -14,6 +14,8 @@ import torch
 from ultralytics import YOLO
 from ultralytics.data.dataset import YOLODataset
 
+NAN_BATCHES = 6
+
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", required=True)
 parser.add_argument("--folder", type=Path, required=True)
@@ -24,17 +26,23 @@ parser.add_argument("--workers", type=int, default=1)
 asked = parser.parse_args()
 orders = asked.folder / "orders"
 log = (asked.folder / "training.log").open("a", buffering=1)
-nan_batches = 0
-begun = False
 
 
 class InjectedError(Exception):
     """A bug of the script."""
 
 
+class State:
+    """Of this process."""
+
+    begun = False
+    nan_batches = 0
+    """To come."""
+
+
 def note(what, number=0):
     """Write a line of the log."""
-    log.write("%.6f %d %s %d\n" % (time.time(), os.getpid(), what, number))  # noqa: TID251 - held against the record
+    log.write(f"{time.time():.6f} {os.getpid()} {what} {number}\n")  # noqa: TID251 - held against the record
 
 
 def ordered(fault):
@@ -42,7 +50,7 @@ def ordered(fault):
     order = orders / fault
     if not order.exists():
         return False
-    order.write_text("%.6f" % time.time())  # noqa: TID251 - held against the record
+    order.write_text(f"{time.time():.6f}")  # noqa: TID251 - held against the record
     order.rename(orders / (fault + ".struck"))
     return True
 
@@ -55,27 +63,25 @@ def wait_for_ever():
 
 def batch_begins(trainer):
     """Raise what is ordered."""
-    global begun, nan_batches
-    if not begun:
-        begun = True
+    if not State.begun:
+        State.begun = True
         note("begin")
     if ordered("exception"):
         raise InjectedError("a bug of the script")
     if ordered("out_of_memory"):
         raise getattr(torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError)(
-            "HIP out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 5.98 GiB of which 1.02 GiB is "
-            "free. Of the allocated memory 4.31 GiB is allocated by PyTorch, and 412.50 MiB is reserved by PyTorch but "
-            "unallocated."
+            "HIP out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 5.98 GiB of which 1.02 GiB "
+            "is free. Of the allocated memory 4.31 GiB is allocated by PyTorch, and 412.50 MiB is reserved by PyTorch "
+            "but unallocated."
         )
     if ordered("nan"):
-        nan_batches = 6
+        State.nan_batches = NAN_BATCHES
 
 
 def spoil(module, inputs):
     """Make the images of a batch NaN, as a broken file would."""
-    global nan_batches
-    if nan_batches and module.training and isinstance(inputs[0], dict):
-        nan_batches -= 1
+    if State.nan_batches and module.training and isinstance(inputs[0], dict):
+        State.nan_batches -= 1
         inputs[0]["img"].fill_(float("nan"))
 
 

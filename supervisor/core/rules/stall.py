@@ -7,7 +7,9 @@ What is proof. The settings' own limits are the owner's word: beyond them the si
 a limit that was learned takes two: the silence, and an agent that tells every stage there is, so that what takes so
 long is no validation, no checkpoint, no wait for data and no search for kernels. Where the agent cannot tell them all
 (a script that only torch's own hooks follow), or where the machine gasps for memory, it is told, and the doubt ends
-at the setting's limit. Steps that only a progress bar shows are held back by whatever holds back the output: they are
+at the setting's limit. A wait for data and a validation are given much longer than they ever took, for a machine under
+load; where every process of the job rests as well, and its card if it has one, there is no load that could explain it,
+and less is needed. Steps that only a progress bar shows are held back by whatever holds back the output: they are
 doubtful for `output_limit_s`, unless every process of the job idles as well.
 """
 
@@ -19,7 +21,7 @@ from typing import ClassVar
 from supervisor.core.flags import Act, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.readings import ProcessReading, Stage
-from supervisor.core.rules.standstill import diagnosis_of, machine_gasps
+from supervisor.core.rules.standstill import IDLE_PERCENT, busy_percent, diagnosis_of, machine_gasps
 from supervisor.core.series import lasted_s, run_of
 from supervisor.core.watched import Watched
 
@@ -31,7 +33,8 @@ OUTPUT_DOUBT = 3
 class Stall:
     """No step for `limit_s` while training, or a stage around or within a step longer than its own limit.
 
-    With `learn` a limit becomes shorter as it is learned how long such a stage takes here.
+    With `learn` a limit becomes shorter as it is learned how long such a stage takes here, and shorter still where
+    the whole job rests.
     If the newest failure of a hook is younger than the last step, the hook may be at fault: that is only told.
     A training that stands still spoils nothing: what it saved between its last step and the hang is as sound as
     its proof says, and a file that it was writing just then is not proven.
@@ -58,12 +61,16 @@ class Stall:
             return None
         learned_s = self._learned_s(history, cap_s)
         limit_s = cap_s if learned_s is None else learned_s
+        resting_s = self._resting_limit_s(history, cap_s)
+        if resting_s is not None and resting_s < limit_s and _rested_s(history) >= resting_s:
+            limit_s = learned_s = resting_s
         if quiet_s < limit_s:
             return None
         sure = history.hooked and (quiet_s >= cap_s or (history.whole and not machine_gasps(history)))
         stage = history.stage.value if history.stage else "unknown"
         last = f", last step {history.steps[-1].step}" if history.steps else ""
         how = "limit" if learned_s is None or learned_s >= cap_s else "learned limit"
+        how = f"{how} at rest" if limit_s == resting_s else how
         return RedFlag(
             rule=self.name,
             severity=Severity.acting(act=self.act if sure else False),
@@ -87,6 +94,10 @@ class Stall:
 
     def _learned_s(self, history: History, cap_s: float) -> float | None:
         return history.learned_limit_s(cap_s) if self.learn else None
+
+    def _resting_limit_s(self, history: History, cap_s: float) -> float | None:
+        sure = self.learn and history.hooked and history.whole and not machine_gasps(history)
+        return history.learned_limit_s(cap_s, resting=True) if sure else None
 
     def _cap_s(self, stage: Stage | None) -> float | None:
         match stage:
@@ -126,6 +137,22 @@ class Stall:
 
 def _watched(history: History) -> bool:
     return not (history.over or history.train_ended or history.starting)
+
+
+def _rested_s(history: History) -> float:
+    """Return how long nobody of the job, and no card of it, has done anything at all since the last sign of it."""
+    since = history.quiet_since()
+    busy = None if since is None else busy_percent(history, since)
+    if since is None or (history.device != "cpu" and (busy is None or busy > IDLE_PERCENT)):
+        return 0.0
+    return lasted_s(
+        run_of(history.processes, lambda one: one.at.seconds_since(since) >= 0 and _rests(one), history.now)
+    )
+
+
+def _rests(reading: ProcessReading) -> bool | None:
+    # Who waits for a disk or a server's file system is in the kernel, and may be under load.
+    return False if reading.uninterruptible_pids else _idles(reading)
 
 
 def _idles(reading: ProcessReading) -> bool | None:

@@ -10,7 +10,7 @@ import math
 from typing import Optional
 
 AUTO = "auto"
-SHORTEST_S = 10.0
+SHORTEST_S = 5.0
 LONGEST_S = 3600.0
 STALL_SHARE = 0.005
 """Of the training's time, at most, spent on being copied."""
@@ -39,6 +39,7 @@ class Interval:
     def __init__(self, setting: str, mean_fault: str, now_ns: int) -> None:
         """`setting` is "auto" or seconds, 0 or nothing for never; `mean_fault` the seconds between faults, or ""."""
         self._auto = setting == AUTO
+        self._began_ns = self._last_ns = now_ns
         self._mean_fault_s = _seconds(mean_fault) or MEAN_FAULT_S
         # The first one measures what it costs.
         self.every_s: Optional[float] = SHORTEST_S if self._auto else _seconds(setting)
@@ -50,12 +51,15 @@ class Interval:
 
     def taken(self, now_ns: int) -> None:
         """Count from now."""
+        self._last_ns = now_ns
         self._next_ns = self._after(now_ns)
 
     def measured(self, stall_s: float, write_s: float) -> None:
         """Choose the interval anew from what the last one cost."""
         if self._auto:
-            before, self.every_s = self.every_s, optimal_s(stall_s, write_s, self._mean_fault_s)
+            # A training that has outlived the time between faults has shown that it is longer.
+            mean_fault_s = max(self._mean_fault_s, (self._last_ns - self._began_ns) / 1e9)
+            before, self.every_s = self.every_s, optimal_s(stall_s, write_s, mean_fault_s)
             if self._next_ns is not None:
                 self._next_ns += int((self.every_s - (before or 0.0)) * 1e9)
 
