@@ -7,7 +7,8 @@ shortest and a longest so that a wrong estimate costs little.
 from __future__ import annotations
 
 import math
-from typing import Optional
+from collections import deque
+from typing import Deque, Optional, Tuple
 
 AUTO = "auto"
 SHORTEST_S = 5.0
@@ -16,6 +17,8 @@ STALL_SHARE = 0.005
 """Of the training's time, at most, spent on being copied."""
 WRITE_SHARE = 0.05
 """Of the time, at most, in which the disk and one processor write a snapshot."""
+COSTS_KEPT = 5
+"""The median of so many counts: one write beside a busy disk says little of the next."""
 MEAN_FAULT_S = 86400.0
 """Between two faults, as long as nobody has told better."""
 
@@ -39,6 +42,7 @@ class Interval:
     def __init__(self, setting: str, mean_fault: str, now_ns: int) -> None:
         """`setting` is "auto" or seconds, 0 or nothing for never; `mean_fault` the seconds between faults, or ""."""
         self._auto = setting == AUTO
+        self._costs: Deque[Tuple[float, float]] = deque(maxlen=COSTS_KEPT)
         self._began_ns = self._last_ns = now_ns
         self._mean_fault_s = _seconds(mean_fault) or MEAN_FAULT_S
         # The first one measures what it costs.
@@ -55,8 +59,10 @@ class Interval:
         self._next_ns = self._after(now_ns)
 
     def measured(self, stall_s: float, write_s: float) -> None:
-        """Choose the interval anew from what the last one cost."""
+        """Choose the interval anew from what the last ones cost."""
         if self._auto:
+            self._costs.append((stall_s, write_s))
+            stall_s, write_s = (sorted(each)[len(each) // 2] for each in zip(*self._costs))
             # A training that has outlived the time between faults has shown that it is longer.
             mean_fault_s = max(self._mean_fault_s, (self._last_ns - self._began_ns) / 1e9)
             before, self.every_s = self.every_s, optimal_s(stall_s, write_s, mean_fault_s)
