@@ -241,10 +241,11 @@ class Trial:
         self.one.ctl("stop", JOB, limit_s=120)
         incidents = {one["attempt"]: one for one in self.one.incidents(JOB)}
         launches = dict(self.one.query("SELECT number, launched_unix_s FROM attempts WHERE job = ?", JOB))
-        for fault in self.struck:
+        done = [one for one in self.struck if one.attempt is not None]
+        for fault in done:
             self._reckon(fault, found, incidents, launches)
-        mean_s = sum(one.cost_s for one in self.struck) / len(self.struck)
-        hourly = self._hourly(mean_s - sum(one.lost_s for one in self.struck) / len(self.struck))
+        mean_s = sum(one.cost_s for one in done) / max(1, len(done))
+        hourly = self._hourly(mean_s - sum(one.lost_s for one in done) / max(1, len(done)))
         return {
             "account": answer,
             "ettr_account": answer["ettr"],
@@ -254,7 +255,7 @@ class Trial:
             "mean_cost_s": mean_s,
             "ettr_hourly_as_measured": 1 - mean_s / 3600,
             **hourly,
-            "faults": [{**asdict(one), "cost_s": one.cost_s} for one in self.struck],
+            "faults": [{**asdict(one), "cost_s": one.cost_s} for one in done],
         }
 
     def _reckon(self, fault: Fault, found: list[Any], incidents: dict[int, Any], launches: dict[int, float]) -> None:
@@ -332,12 +333,16 @@ def main() -> None:
         trial = Trial(one, asked)
         trial.begin()
         faults = planned(asked, random.Random(asked.seed))
+        failed = ""
         try:
             trial.hurt(faults)
-        finally:
-            told = trial.reckoned()
-            one.stop()
-    met = report(told)
+        except (AssertionError, OSError, LookupError, psutil.Error) as error:
+            failed = f"{type(error).__name__}: {error}"
+            trial.tell(f"cut short: {failed[:5000]}")
+        told = trial.reckoned()
+        one.stop()
+    met = report(told) and not failed
+    say("cut short, see above: no result" if failed else "all met" if met else "NOT MET")
     if asked.json:
         asked.json.write_text(json.dumps(told, indent=2) + "\n")
     sys.exit(not met)

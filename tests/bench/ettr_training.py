@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from ultralytics import YOLO
 from ultralytics.data.dataset import YOLODataset
+from ultralytics.models.yolo.detect import DetectionTrainer
 
 NAN_BATCHES = 6
 
@@ -103,6 +104,14 @@ def item(self, index, original=YOLODataset.__getitem__):
     return original(self, index)
 
 
+class Trainer(DetectionTrainer):
+    """One that has its loader workers on the CPU too, where ultralytics takes them away."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.args.workers = asked.workers
+
+
 YOLODataset.__getitem__ = item
 note("start")
 model = YOLO("yolov8n.yaml")
@@ -112,7 +121,7 @@ model.add_callback("on_train_batch_end", lambda trainer: note("step", trainer.em
 model.add_callback("on_fit_epoch_end", lambda trainer: note("validation", trainer.ema.updates))
 model.add_callback("on_val_batch_start", validation_batch_begins)
 model.train(
-    data=asked.data, project=str(asked.folder), name="run", exist_ok=True, epochs=asked.epochs, patience=0,
-    imgsz=asked.imgsz, batch=asked.batch, nbs=asked.batch, workers=asked.workers, amp=False, plots=False, device="cpu",
-    seed=1,
+    trainer=Trainer, data=asked.data, project=str(asked.folder), name="run", exist_ok=True, epochs=asked.epochs,
+    patience=0, imgsz=asked.imgsz, batch=asked.batch, nbs=asked.batch, workers=asked.workers, amp=False, plots=False,
+    device="cpu", seed=1,
 )  # fmt: skip
