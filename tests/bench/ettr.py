@@ -116,7 +116,7 @@ class Trial:
     def __init__(self, one: House, asked: argparse.Namespace) -> None:
         self.one, self.asked = one, asked
         self.log, self.orders = one.folder / "training.log", one.folder / "orders"
-        self.began = 0.0
+        self.began = self.well_since = 0.0
         self.struck: list[Fault] = []
 
     def begin(self) -> None:
@@ -175,6 +175,7 @@ class Trial:
         """Have each strike at its moment, and wait after it for the next step, until the time is over."""
         for fault in faults:
             self._sleep_until(self.began + fault.due_s)
+            self._sleep_until(self.well_since + APART_S / 2)
             self._strike(fault)
             if fault.name != "validation_stall":
                 self._recovered(fault)
@@ -230,6 +231,7 @@ class Trial:
         self.until(lambda: self.pid() != before, RECOVERED_WITHIN_S, f"a step after {fault.name}")
         sql = "SELECT MAX(number) FROM attempts WHERE job = ? AND launched_unix_s < ?"
         [(fault.attempt,)] = self.one.query(sql, JOB, struck)
+        self.well_since = now()
         self.tell(f"{fault.name}: stepping again after {now() - struck:.1f} s")
 
     # --- reckoning ------------------------------------------------------------------------------------------------
