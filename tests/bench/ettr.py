@@ -39,9 +39,11 @@ ROOT = Path(__file__).parents[2]
 # The package of the same name that may be installed must not come first.
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/e2e"), str(ROOT / "supervisor/agent/path")]
 
-from ettr_reckoning import lives, marks, ratio  # noqa: E402 (after the path is set)
+from ettr_reckoning import Life, lives, marks, ratio  # noqa: E402 (after the path is set)
 from house import House, house  # noqa: E402 (the same)
 from rocm_agent.snapshots.interval import optimal_s  # noqa: E402 (the same)
+
+from supervisor.core.robust import median  # noqa: E402 (the same)
 
 TRAINING, IMAGES = Path(__file__).with_name("ettr_training.py"), ROOT / "supervisor/demo/images.py"
 JOB = "yolo"
@@ -243,9 +245,11 @@ class Trial:
         self.one.ctl("stop", JOB, limit_s=120)
         incidents = {one["attempt"]: one for one in self.one.incidents(JOB)}
         launches = dict(self.one.query("SELECT number, launched_unix_s FROM attempts WHERE job = ?", JOB))
+        lived = {max(number for number, at in launches.items() if at <= one.began_unix_s): one for one in found}
         done = [one for one in self.struck if one.attempt is not None]
         for fault in done:
-            self._reckon(fault, found, incidents, launches)
+            self._reckon(fault, lived, incidents, launches)
+        meant = {one.attempt for one in done}
         mean_s = sum(one.cost_s for one in done) / max(1, len(done))
         hourly = self._hourly(mean_s - sum(one.lost_s for one in done) / max(1, len(done)))
         return {
@@ -254,17 +258,20 @@ class Trial:
             "ettr_log": ratio(found, answer["began"], answer["ended"]),
             "lost_log_s": sum(one.lost_s for one in found),
             "attempts": len(launches),
+            "unmeant": [one["message"] for number, one in incidents.items() if number not in meant],
             "mean_cost_s": mean_s,
             "ettr_hourly_as_measured": 1 - mean_s / 3600,
             **hourly,
             "faults": [{**asdict(one), "cost_s": one.cost_s} for one in done],
         }
 
-    def _reckon(self, fault: Fault, found: list[Any], incidents: dict[int, Any], launches: dict[int, float]) -> None:
+    def _reckon(
+        self, fault: Fault, lived: dict[int, Life], incidents: dict[int, Any], launches: dict[int, float]
+    ) -> None:
         number = fault.attempt
         assert number is not None
         assert fault.struck is not None
-        life, after = found[number - 1], found[number]
+        life, after = lived[number], lived[min(one for one in lived if one > number)]
         fault.lost_s, fault.down_s = life.lost_s, launches[number + 1] - life.last_unix_s
         fault.start_s = (after.first_step_unix_s or after.last_unix_s) - launches[number + 1]
         if number in incidents:
@@ -276,9 +283,8 @@ class Trial:
         """Return the ratio at one fault an hour, `fixed_s` being what each costs beside its lost work."""
         said = [json.loads(line) for path in self.one.state.glob(f"jobs/{JOB}/*/agent.jsonl") for line in path.open()]
         saved = [one for one in said if one["event"] == "checkpoint_saved" and one.get("kind") == "snapshot"]
-        stall_s = sum(one["stall_s"] for one in saved) / max(1, len(saved))
-        write_s = sum(one["write_s"] for one in saved) / max(1, len(saved))
-        every_s = optimal_s(stall_s, write_s, 3600)
+        stall_s, write_s = (sum(one[name] for one in saved) / len(saved) for name in ("stall_s", "write_s"))
+        every_s = optimal_s(median(one["stall_s"] for one in saved), median(one["write_s"] for one in saved), 3600)
         ettr = 1 - (fixed_s + every_s / 2 + write_s) / 3600 - stall_s / every_s
         told = {"snapshots": len(saved), "snapshot_stall_s": stall_s, "snapshot_write_s": write_s}
         return {"ettr_hourly": ettr, "hourly_every_s": every_s, **told}
@@ -293,6 +299,8 @@ def report(told: dict[str, Any]) -> bool:
         costs = " ".join(f"{one[name]:6.1f}" for name in ("lost_s", "down_s", "start_s", "cost_s"))
         how = f"{one['name']:<21} {one['rule']:<27} {one['remedy']:<16}"
         say(f"{how} {after:>6} {costs}  {1 - one['cost_s'] / 3600:.4f}")
+    for message in told["unmeant"]:
+        say(f"beside these: {message}")
     spent = {use: seconds for use, seconds in told["account"]["seconds"].items() if seconds > 0}
     say("\naccount: " + ", ".join(f"{use} {seconds:.1f} s" for use, seconds in spent.items()))
     say(

@@ -29,6 +29,8 @@ class Life:
     """One process."""
 
     pid: int
+    began_unix_s: float
+    """Its first line; what came before it was importing."""
     first_step_unix_s: float | None
     """When it began its first batch; None where it came to none."""
     last_unix_s: float
@@ -72,6 +74,7 @@ def _life(pid: int, found: Sequence[Mark], kept: dict[tuple[str, int], int]) -> 
             lost_steps += one.what == "step"
     return Life(
         pid=pid,
+        began_unix_s=found[0].at_unix_s,
         first_step_unix_s=next((one.at_unix_s for one in found if one.what == "begin"), None),
         last_unix_s=found[-1].at_unix_s,
         effective_s=effective_s,
