@@ -16,7 +16,9 @@ from itertools import pairwise
 
 from supervisor.core.moments import Moment
 
-ASSUMED_FAULT_S = 86400.0
+ASSUMED_FAULT_S = 14400.0
+"""Between two faults, while none is known. Short lives cost the most, so they count the most among the possible ones; a
+training that outlives this saves less often (rocm_agent.snapshots.interval)."""
 GAPS_COUNTED = 8
 """Between the newest restarts: what was mended since is forgotten."""
 SHORTEST_GAP_S = 1.0
@@ -111,8 +113,8 @@ class Ledger:
     def mean_fault_s(self, at: Moment, began_unix_s: float | None, budget: Budget) -> float:
         """Return about how many seconds lie between two restarts: the geometric mean of those of the last period.
 
-        A day counts as one of them, so that a first fault does not look like a rule. What is chosen by this follows its
-        root: that a few faults in a row count at once matters more than that one short gap counts much.
+        ASSUMED_FAULT_S counts as one of them, so that a first fault does not look like a rule. What is chosen by this
+        follows its root: that a few faults in a row count at once matters more than that one short gap counts much.
         """
         recent = [one for one in self.recent_unix_s if 0 <= at.unix_s - one < budget.period_s]
         known = [*([] if began_unix_s is None or not recent else [began_unix_s]), *recent][-GAPS_COUNTED - 1 :]

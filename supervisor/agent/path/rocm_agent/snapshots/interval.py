@@ -19,8 +19,8 @@ WRITE_SHARE = 0.05
 """Of the time, at most, in which the disk and one processor write a snapshot."""
 COSTS_KEPT = 5
 """The median of so many counts: one write beside a busy disk says little of the next."""
-MEAN_FAULT_S = 86400.0
-"""Between two faults, as long as nobody has told better."""
+MEAN_FAULT_S = 14400.0
+"""Between two faults, as long as nobody has told better, and the training has not outlived it."""
 
 
 def optimal_s(stall_s: float, write_s: float, mean_fault_s: float) -> float:
