@@ -12,8 +12,8 @@ and how often the training fell. No limit is set: those of `stall` are learned w
 validations long, so what is found by them is drawn for later than that. A killed daemon is started again after the two
 seconds that systemd takes.
 
-What a fault costs: work lost (made again), down (from its last line to the next launch), start-up (from there to the
-first batch). `found` is how long after the injection the daemon knew. For one fault an hour the mean cost is taken, and
+What a fault costs: work lost (made again), down (from its last line to the next launch), start-up (from there to
+the end of the first step). `found` is how long after the injection the daemon knew. For one fault an hour the mean cost is taken, and
 of the work lost what the interval of that rate loses on average, with what its snapshots cost.
 """
 

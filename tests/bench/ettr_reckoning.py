@@ -1,7 +1,8 @@
 """Reckons the effective training time from a training's own log alone; it reads no record of the daemon's.
 
 Time is effective where it led to a step, or a validation, that never had to be made again: the time between two lines
-of one process of which the later one has a number that no later process made once more.
+of one process of which the later one has a number that no later process made once more. A process's first step is
+part of its start-up: there kernels are searched and caches are filled.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Life:
     began_unix_s: float
     """Its first line; what came before it was importing."""
     first_step_unix_s: float | None
-    """When it began its first batch; None where it came to none."""
+    """Its end; None where it came to none."""
     last_unix_s: float
     effective_s: float
     lost_s: float
@@ -64,7 +65,7 @@ def lives(found: Sequence[Mark]) -> list[Life]:
 def _life(pid: int, found: Sequence[Mark], kept: dict[tuple[str, int], int]) -> Life:
     effective_s, lost_s, lost_steps = 0.0, 0.0, 0
     for before, one in pairwise(found):
-        if one.what not in WORK:
+        if before.what not in WORK:
             continue
         took_s = one.at_unix_s - before.at_unix_s
         if kept[(one.what, one.number)] == pid:
@@ -75,7 +76,7 @@ def _life(pid: int, found: Sequence[Mark], kept: dict[tuple[str, int], int]) -> 
     return Life(
         pid=pid,
         began_unix_s=found[0].at_unix_s,
-        first_step_unix_s=next((one.at_unix_s for one in found if one.what == "begin"), None),
+        first_step_unix_s=next((one.at_unix_s for one in found if one.what == "step"), None),
         last_unix_s=found[-1].at_unix_s,
         effective_s=effective_s,
         lost_s=lost_s,

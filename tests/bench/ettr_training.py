@@ -36,7 +36,6 @@ class InjectedError(Exception):
 class State:
     """Of this process."""
 
-    begun = False
     nan_batches = 0
     """To come."""
 
@@ -64,9 +63,6 @@ def wait_for_ever():
 
 def batch_begins(trainer):
     """Raise what is ordered."""
-    if not State.begun:
-        State.begun = True
-        note("begin")
     if ordered("exception"):
         raise InjectedError("a bug of the script")
     if ordered("out_of_memory"):
