@@ -2,19 +2,19 @@
 
     python tests/bench/ettr.py --train-python PYTHON [--minutes 30] [--faults 12] [--seed 1] [--json FILE]
 
-A YOLOv8n trains on the CPU with one thread and one loader worker. The faults come in random order at random moments,
-the minutes between them included in no one's favour; a stall of the validation strikes the first one after its moment.
-ETTR is time that brought the training forward over all time since the first launch, the first set-up included. It is
-told twice: by `supervisorctl account`, and from the training's own log of steps, which knows nothing of the daemon.
+A YOLOv8n trains on the CPU with one thread and one loader worker. The faults come in random order at random moments;
+a stall of the validation strikes the first one after its moment. ETTR is time that brought the training forward over
+all time since the first launch, the first set-up included. It is told twice: by `supervisorctl account`, and from the
+training's own log of steps, which knows nothing of the daemon.
 
 Every setting is as shipped but one, `snapshot_every_s = "auto"`: the interval then follows from what a snapshot costs
 and how often the training fell. No limit is set: those of `stall` are learned while it runs, a thousand steps and three
 validations long, so what is found by them is drawn for later than that. A killed daemon is started again after the two
 seconds that systemd takes.
 
-What a fault costs: work lost (made again), down (from its last line to the next launch), start-up (from there to
-the end of the first step). `found` is how long after the injection the daemon knew. For one fault an hour the mean cost is taken, and
-of the work lost what the interval of that rate loses on average, with what its snapshots cost.
+What a fault costs: work lost (made again), down (from its last line to the next launch), start-up (from there to the
+end of the first step). `found` is how long after the injection the daemon knew. For one fault an hour the mean cost is
+taken, once as measured, and once with the work that is lost, and the snapshots that are taken, at that rate.
 """
 
 from __future__ import annotations
