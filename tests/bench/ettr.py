@@ -29,6 +29,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -239,10 +240,9 @@ class Trial:
     # --- reckoning ------------------------------------------------------------------------------------------------
 
     def reckoned(self) -> dict[str, Any]:
-        """Return all figures as of now; the training is stopped then."""
+        """Return all figures as of now."""
         answer = json.loads(self.one.ctl("--json", "account", JOB).stdout)["whole"]
         found = lives(marks(self.log))
-        self.one.ctl("stop", JOB, limit_s=120)
         incidents = {one["attempt"]: one for one in self.one.incidents(JOB)}
         launches = dict(self.one.query("SELECT number, launched_unix_s FROM attempts WHERE job = ?", JOB))
         lived = {max(number for number, at in launches.items() if at <= one.began_unix_s): one for one in found}
@@ -337,6 +337,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--keep", type=Path, help="an empty folder for everything, which is left there")
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that nothing is left running
     load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
     say(f"{asked.minutes:g} minutes, {asked.faults} faults, seed {asked.seed}; {os.cpu_count()} cores, load {load}")
     with tempfile.TemporaryDirectory(prefix="ettr-") as place, house(asked.keep or Path(place)) as one:
@@ -350,7 +351,8 @@ def main() -> None:
             failed = f"{type(error).__name__}: {error}"
             trial.tell(f"cut short: {failed[:5000]}")
         told = trial.reckoned()
-        one.stop()
+        with suppress(subprocess.TimeoutExpired):  # what is left then, the house ends
+            one.stop()
     met = report(told) and not failed
     say("cut short, see above: no result" if failed else "all met" if met else "NOT MET")
     if asked.json:
