@@ -30,7 +30,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,9 @@ ROOT = Path(__file__).parents[2]
 # The package of the same name that may be installed must not come first.
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/e2e"), str(ROOT / "supervisor/agent/path")]
 
-from ettr_reckoning import Life, lives, marks, ratio  # noqa: E402 (after the path is set)
+from ettr_faults import APART_S, FAULTS, ORDERED, SIGNALS, Fault, planned  # noqa: E402 (after the path is set)
+from ettr_reckoning import Life, lives, marks, ratio  # noqa: E402 (the same)
+from ettr_report import report, say  # noqa: E402 (the same)
 from house import House, house  # noqa: E402 (the same)
 from rocm_agent.snapshots.interval import optimal_s  # noqa: E402 (the same)
 
@@ -48,69 +50,14 @@ from supervisor.core.robust import median  # noqa: E402 (the same)
 
 TRAINING, IMAGES = Path(__file__).with_name("ettr_training.py"), ROOT / "supervisor/demo/images.py"
 JOB = "yolo"
-ETTR_MUST, HOURLY_MUST, APART_S = 0.90, 0.99, 40.0
-AGREE = 0.01
-"""How far the two ways of reckoning may lie apart."""
 DAEMON_BACK_S = 2.0
 """RestartSec of the service."""
 RECOVERED_WITHIN_S = 900.0
-ORDERED = ("exception", "out_of_memory", "nan", "loader_stall", "validation_stall")
-"""The training does these to itself."""
-SIGNALS = {"sigkill": signal.SIGKILL, "sigsegv": signal.SIGSEGV, "sigabrt": signal.SIGABRT, "sigstop": signal.SIGSTOP}
-FAULTS = (*SIGNALS, *ORDERED, "worker_killed", "checkpoint_truncated", "daemon_killed")
-BY_STEPS = ("sigstop", "loader_stall")
-"""Found by limits that are learned from steps; that of a validation needs three of them."""
-LEARNED_STEPS, STEP_S = 1000, 0.35
-"""How long a step takes at most, with everything around it."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Fault:
-    """One injection and what came of it; seconds of the Unix clock."""
-
-    name: str
-    due_s: float
-    """After the first launch."""
-    struck: float | None = None
-    attempt: int | None = None
-    rule: str = ""
-    remedy: str = ""
-    found_s: float | None = None
-    lost_s: float = 0.0
-    down_s: float = 0.0
-    start_s: float = 0.0
-
-    @property
-    def cost_s(self) -> float:
-        """All that it cost."""
-        return self.lost_s + self.down_s + self.start_s
 
 
 def now() -> float:
     """Return the Unix time: the training's own log and the record are held against it."""
     return time.time()  # noqa: TID251 - see above
-
-
-def say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
-
-
-def planned(asked: argparse.Namespace, chance: random.Random) -> list[Fault]:
-    """Return the faults, each kind as often as the others, at random moments at least APART_S apart."""
-    kinds, count, seconds = asked.only, asked.faults, asked.minutes * 60
-    drawn = [one for _ in range(-(-count // len(kinds))) for one in chance.sample(kinds, len(kinds))][:count]
-    apart_s = min(APART_S, seconds / (count + 1) / 2)
-    places = sorted(chance.uniform(0, seconds - apart_s * (count + 1)) for _ in drawn)
-    free = [place + apart_s * (index + 1) for index, place in enumerate(places)]
-    learned_s = {"validation_stall": 3 * asked.epoch_steps * STEP_S} | dict.fromkeys(BY_STEPS, LEARNED_STEPS * STEP_S)
-    last_s = {"validation_stall": seconds - asked.epoch_steps * STEP_S}
-    faults = []
-    for name in sorted(drawn, key=lambda one: -learned_s.get(one, 0.0)):
-        able = [one for one in free if learned_s.get(name, 0.0) <= one <= last_s.get(name, seconds)]
-        faults.append(Fault(name=name, due_s=chance.choice(able or free[-1:])))
-        free.remove(faults[-1].due_s)
-    return sorted(faults, key=lambda one: one.due_s)
 
 
 class Trial:
@@ -288,38 +235,6 @@ class Trial:
         ettr = 1 - (fixed_s + every_s / 2 + write_s) / 3600 - stall_s / every_s
         told = {"snapshots": len(saved), "snapshot_stall_s": stall_s, "snapshot_write_s": write_s}
         return {"ettr_hourly": ettr, "hourly_every_s": every_s, **told}
-
-
-def report(told: dict[str, Any]) -> bool:
-    """Print the figures; return whether every must is met."""
-    names = " ".join(f"{name:>6}" for name in ("found", "lost", "down", "start", "cost"))
-    say(f"\n{'fault, all in seconds':<21} {'found as':<27} {'remedy':<16} {names}  hourly")
-    for one in told["faults"]:
-        after = "-" if one["found_s"] is None else f"{one['found_s']:.1f}"
-        costs = " ".join(f"{one[name]:6.1f}" for name in ("lost_s", "down_s", "start_s", "cost_s"))
-        how = f"{one['name']:<21} {one['rule']:<27} {one['remedy']:<16}"
-        say(f"{how} {after:>6} {costs}  {1 - one['cost_s'] / 3600:.4f}")
-    for message in told["unmeant"]:
-        say(f"beside these: {message}")
-    spent = {use: seconds for use, seconds in told["account"]["seconds"].items() if seconds > 0}
-    say("\naccount: " + ", ".join(f"{use} {seconds:.1f} s" for use, seconds in spent.items()))
-    say(
-        f"{told['snapshots']} snapshots: stalled {told['snapshot_stall_s'] * 1e3:.1f} ms, written in "
-        f"{told['snapshot_write_s']:.2f} s each, on average; work lost by the log {told['lost_log_s']:.1f} s"
-    )
-    apart = abs(told["ettr_account"] - told["ettr_log"])
-    figures = (
-        ("ETTR by the account", told["ettr_account"], ETTR_MUST),
-        ("ETTR by the training's log", told["ettr_log"], ETTR_MUST),
-        (f"one fault an hour, a snapshot each {told['hourly_every_s']:.0f} s", told["ettr_hourly"], HOURLY_MUST),
-        ("one fault an hour, costs as measured", told["ettr_hourly_as_measured"], HOURLY_MUST),
-    )
-    say("")
-    for name, value, must in figures:
-        verdict = "met" if value >= must else "MISSED"
-        say(f"{name:<42} {value:.4f}   must be >= {must:.2f}   {verdict:<6}   (ByteRobust 0.97)")
-    say(f"{'the two apart by':<42} {apart:.4f}   must be <= {AGREE:.2f}   {'met' if apart <= AGREE else 'MISSED'}")
-    return apart <= AGREE and all(value >= must for _, value, must in figures)
 
 
 def main() -> None:

@@ -262,6 +262,13 @@ def test_a_card_at_work_or_unseen_is_no_rest() -> None:
     assert readings(0.0).check(Stall()) is not None
 
 
+def test_a_card_that_was_still_at_work_when_the_wait_began_rests_from_then_on() -> None:
+    told = fed(device="cuda:0").gpu(busy=90.0)
+    for _ in range(18):
+        told.silence(1).gpu(busy=0.0).tree(cpu=0.2)
+    assert told.check(Stall()) is not None
+
+
 def test_rest_proves_nothing_where_a_stage_may_go_untold() -> None:
     assert fed(whole=False).tree(30, cpu=0.2).check(Stall()) is None
 

@@ -15,14 +15,15 @@ doubtful for `output_limit_s`, unless every process of the job idles as well.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
 from supervisor.core.flags import Act, RedFlag, Severity
 from supervisor.core.history import History
-from supervisor.core.readings import ProcessReading, Stage
-from supervisor.core.rules.standstill import IDLE_PERCENT, busy_percent, diagnosis_of, machine_gasps
-from supervisor.core.series import lasted_s, run_of
+from supervisor.core.readings import GpuReading, ProcessReading, Stage
+from supervisor.core.rules.standstill import IDLE_PERCENT, diagnosis_of, machine_gasps
+from supervisor.core.series import R, lasted_s, run_of
 from supervisor.core.watched import Watched
 
 IDLE_CPU_PERCENT = 3.0
@@ -62,7 +63,8 @@ class Stall:
         learned_s = self._learned_s(history, cap_s)
         limit_s = cap_s if learned_s is None else learned_s
         resting_s = self._resting_limit_s(history, cap_s)
-        if resting_s is not None and resting_s < limit_s and _rested_s(history) >= resting_s:
+        rested = resting_s is not None and resting_s < limit_s and _rested_s(history) >= resting_s
+        if resting_s is not None and rested:
             limit_s = learned_s = resting_s
         if quiet_s < limit_s:
             return None
@@ -70,7 +72,7 @@ class Stall:
         stage = history.stage.value if history.stage else "unknown"
         last = f", last step {history.steps[-1].step}" if history.steps else ""
         how = "limit" if learned_s is None or learned_s >= cap_s else "learned limit"
-        how = f"{how} at rest" if limit_s == resting_s else how
+        how += " at rest" if rested else ""
         return RedFlag(
             rule=self.name,
             severity=Severity.acting(act=self.act if sure else False),
@@ -140,19 +142,25 @@ def _watched(history: History) -> bool:
 
 
 def _rested_s(history: History) -> float:
-    """Return how long nobody of the job, and no card of it, has done anything at all since the last sign of it."""
-    since = history.quiet_since()
-    busy = None if since is None else busy_percent(history, since)
-    if since is None or (history.device != "cpu" and (busy is None or busy > IDLE_PERCENT)):
+    """Return for how long no process of the job, and no card of it, has done anything since the last sign of it."""
+    since, cards = history.quiet_since(), history.readings_by_gpu()
+    unseen = not cards or any(gpu not in cards for gpu in history.gpus_used)
+    if since is None or (history.device != "cpu" and unseen):
         return 0.0
-    return lasted_s(
-        run_of(history.processes, lambda one: one.at.seconds_since(since) >= 0 and _rests(one), history.now)
-    )
+
+    def run(readings: Iterable[R], rests: Callable[[R], bool | None]) -> float:
+        return lasted_s(run_of(readings, lambda one: one.at.seconds_since(since) >= 0 and rests(one), history.now))
+
+    return min([run(history.processes, _rests), *(run(readings, _card_rests) for readings in cards.values())])
 
 
 def _rests(reading: ProcessReading) -> bool | None:
     # Who waits for a disk or a server's file system is in the kernel, and may be under load.
     return False if reading.uninterruptible_pids else _idles(reading)
+
+
+def _card_rests(reading: GpuReading) -> bool | None:
+    return None if reading.gpu_busy_percent is None else reading.gpu_busy_percent <= IDLE_PERCENT
 
 
 def _idles(reading: ProcessReading) -> bool | None:

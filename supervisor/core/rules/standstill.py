@@ -36,7 +36,7 @@ _STOPPED = "something has stopped the process: SIGSTOP, a debugger, a freezer of
 def diagnosis_of(history: History) -> Diagnosis:
     """Return what a standstill is not, what it may be, and what the owner could do."""
     since = history.quiet_since() or history.launched_at
-    busy = busy_percent(history, since)
+    busy = _busy_percent(history, since)
     waiting = _in_kernel(history, since)
     return Diagnosis(
         ruled_out=tuple(_ruled_out(history, busy)),
@@ -106,7 +106,7 @@ def miopen_known_to_fail(history: History) -> bool:
     return not history.patched and any(one.gfx_version and miopen_fails(one.gfx_version) for one in newest)
 
 
-def busy_percent(history: History, since: Moment) -> float | None:
+def _busy_percent(history: History, since: Moment) -> float | None:
     """Return the mean use of the job's busiest card since a moment; None where no reading tells."""
     means = []
     for readings in history.readings_by_gpu().values():
