@@ -53,6 +53,8 @@ JOB = "yolo"
 DAEMON_BACK_S = 2.0
 """RestartSec of the service."""
 RECOVERED_WITHIN_S = 900.0
+STANDBY = ["torch", "ultralytics", "ultralytics.models.yolo.detect", "torch._inductor"]
+"""The last is what torch imports when ultralytics asks it to be deterministic, which takes as long as torch itself."""
 
 
 def now() -> float:
@@ -89,7 +91,7 @@ class Trial:
         command += ["--batch", str(asked.batch), "--imgsz", str(asked.imgsz)]
         env = {"OMP_NUM_THREADS": "1", "YOLO_CONFIG_DIR": folder, "YOLO_OFFLINE": "true", "CUDA_VISIBLE_DEVICES": ""}
         words = ", ".join(f'{name} = "{value}"' for name, value in env.items())
-        standby = "standby = true\n" if asked.standby else ""
+        standby = f"standby = true\nstandby_modules = {json.dumps(STANDBY)}\n" if asked.standby else ""
         return (
             f'[jobs.{JOB}]\ncommand = {json.dumps(command)}\nenv = {{ {words} }}\nsnapshot_every_s = "auto"\n{standby}'
         )
