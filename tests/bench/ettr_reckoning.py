@@ -1,8 +1,8 @@
 """Reckons the effective training time from a training's own log alone; it reads no record of the daemon's.
 
-Time is effective where it led to a step, or a validation, that never had to be made again: the time between two lines
-of one process of which the later one has a number that no later process made once more. A process's first step is
-part of its start-up: there kernels are searched and caches are filled.
+Time is effective where it led to a step, or a validation, that never has to be made again: the time between two lines
+of one process of which the later one lies before the place where every later process went on. A process's first step
+is part of its start-up: there kernels are searched and caches are filled.
 """
 
 from __future__ import annotations
@@ -23,6 +23,11 @@ class Mark:
     pid: int
     what: str
     number: int
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """In the order of the training: a validation comes after the step whose number it has."""
+        return self.number, WORK.index(self.what)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,24 +62,30 @@ def _mark(line: str) -> Mark:
 
 def lives(found: Sequence[Mark]) -> list[Life]:
     """Return the processes, the first one first."""
-    kept = {(one.what, one.number): one.pid for one in found if one.what in WORK}
     pids = dict.fromkeys(one.pid for one in found)
-    return [_life(pid, [one for one in found if one.pid == pid], kept) for pid in pids]
+    by_process = [[one for one in found if one.pid == pid] for pid in pids]
+    return [_life(own, _went_on_at(by_process[index + 1 :])) for index, own in enumerate(by_process)]
 
 
-def _life(pid: int, found: Sequence[Mark], kept: dict[tuple[str, int], int]) -> Life:
+def _went_on_at(later: Iterable[Sequence[Mark]]) -> tuple[int, int] | None:
+    """Return the earliest place at which a later process went on, None where none did."""
+    firsts = (next((one.place for one in own if one.what in WORK), None) for own in later)
+    return min((one for one in firsts if one is not None), default=None)
+
+
+def _life(found: Sequence[Mark], cut: tuple[int, int] | None) -> Life:
     effective_s, lost_s, lost_steps = 0.0, 0.0, 0
     for before, one in pairwise(found):
         if before.what not in WORK:
             continue
         took_s = one.at_unix_s - before.at_unix_s
-        if kept[(one.what, one.number)] == pid:
+        if cut is None or one.place < cut:
             effective_s += took_s
         else:
             lost_s += took_s
             lost_steps += one.what == "step"
     return Life(
-        pid=pid,
+        pid=found[0].pid,
         began_unix_s=found[0].at_unix_s,
         first_step_unix_s=next((one.at_unix_s for one in found if one.what == "step"), None),
         last_unix_s=found[-1].at_unix_s,
