@@ -9,7 +9,7 @@ training's own log of steps, which knows nothing of the daemon.
 
 Every setting is as shipped but one, `snapshot_every_s = "auto"`: the interval then follows from what a snapshot costs
 and how often the training fell. No limit is set: those of `stall` are learned while it runs, a thousand steps and three
-validations long, so what is found by them is drawn for later than that. A killed daemon is started again after the two
+validations long, and what is found by them comes no sooner than that. A killed daemon is started again after the two
 seconds that systemd takes.
 
 What a fault costs: work lost (made again), down (from its last line to the next launch), start-up (from there to the
@@ -28,9 +28,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +42,7 @@ ROOT = Path(__file__).parents[2]
 # The package of the same name that may be installed must not come first.
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/e2e"), str(ROOT / "supervisor/agent/path")]
 
-from ettr_faults import APART_S, FAULTS, ORDERED, SIGNALS, Fault, planned  # noqa: E402 (after the path is set)
+from ettr_faults import APART_S, FAULTS, LEARNED_FROM, ORDERED, SIGNALS, Fault, planned  # noqa: E402 (after the path is set)
 from ettr_reckoning import Life, lives, marks, ratio  # noqa: E402 (the same)
 from ettr_report import report, say  # noqa: E402 (the same)
 from house import House, house  # noqa: E402 (the same)
@@ -123,26 +125,41 @@ class Trial:
 
     # --- hurting --------------------------------------------------------------------------------------------------
 
-    def hurt(self, faults: list[Fault]) -> None:
-        """Have each strike at its moment, and wait after it for the next step, until the time is over."""
-        for fault in faults:
-            self._sleep_until(self.began + fault.due_s)
-            self._sleep_until(self.well_since + APART_S / 2)
+    def hurt(self, faults: list[Fault], moments: list[float]) -> None:
+        """Have one strike at each moment, and wait after it for the next step, until the time is over."""
+        left = list(faults)
+        for due_s in moments:
+            self._sleep_until(self.began + due_s)
+            fault = self._next(left)
+            left.remove(fault)
             self._strike(fault)
             if fault.name != "validation_stall":
                 self._recovered(fault)
         self._sleep_until(self.began + self.asked.minutes * 60)
-        for fault in [one for one in faults if one.struck is None]:
-            self.until(lambda: self._looked(fault), RECOVERED_WITHIN_S, f"{fault.name} to strike")  # noqa: B023 - at once
+        for fault in [one for one in self.struck if one.struck is None]:
+            self.until(partial(self._looked, fault), RECOVERED_WITHIN_S, f"{fault.name} to strike")
             self._recovered(fault)
 
-    def _sleep_until(self, end: float) -> None:
-        """Sleep; a fault that strikes late is waited for."""
-        while now() < end:
-            time.sleep(min(0.5, max(0.0, end - now())))
+    def _next(self, left: list[Fault]) -> Fault:
+        """Return the first that can be found by now by the limits that it is found by; with none, the first."""
+        made = Counter(one.what for one in marks(self.log))
+
+        def ready(name: str) -> bool:
+            what, times = LEARNED_FROM.get(name, ("step", 0))
+            return made[what] >= times
+
+        return next((one for one in left if ready(one.name)), left[0])
+
+    def _sleep_until(self, at: float) -> None:
+        """Sleep, and until it has trained for a while again; a fault that strikes late is waited for."""
+        while True:
             for fault in [one for one in self.struck if one.attempt is None]:
                 if self._looked(fault):
                     self._recovered(fault)
+            left_s = max(at, self.well_since + APART_S / 2) - now()
+            if left_s <= 0:
+                return
+            time.sleep(min(0.5, left_s))
 
     def _strike(self, fault: Fault) -> None:
         fault.struck, pid = now(), self.pid()
@@ -260,10 +277,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="ettr-") as place, house(asked.keep or Path(place)) as one:
         trial = Trial(one, asked)
         trial.begin()
-        faults = planned(asked, random.Random(asked.seed))
         failed = ""
         try:
-            trial.hurt(faults)
+            trial.hurt(*planned(asked, random.Random(asked.seed)))
         except (AssertionError, OSError, LookupError, psutil.Error) as error:
             failed = f"{type(error).__name__}: {error}"
             trial.tell(f"cut short: {failed[:5000]}")

@@ -12,10 +12,8 @@ ORDERED = ("exception", "out_of_memory", "nan", "loader_stall", "validation_stal
 """The training does these to itself."""
 SIGNALS = {"sigkill": signal.SIGKILL, "sigsegv": signal.SIGSEGV, "sigabrt": signal.SIGABRT, "sigstop": signal.SIGSTOP}
 FAULTS = (*SIGNALS, *ORDERED, "worker_killed", "checkpoint_truncated", "daemon_killed")
-BY_STEPS = ("sigstop", "loader_stall")
-"""Found by limits that are learned from steps; that of a validation needs three of them."""
-LEARNED_STEPS, STEP_S = 1000, 0.35
-"""How long a step takes at most, with everything around it."""
+LEARNED_FROM = {"sigstop": ("step", 1100), "loader_stall": ("step", 1100), "validation_stall": ("validation", 3)}
+"""What must have been made before the limits are learned by which these are found, with some steps to spare."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -23,8 +21,6 @@ class Fault:
     """One injection and what came of it; seconds of the Unix clock."""
 
     name: str
-    due_s: float
-    """After the first launch."""
     struck: float | None = None
     attempt: int | None = None
     rule: str = ""
@@ -40,18 +36,13 @@ class Fault:
         return self.lost_s + self.down_s + self.start_s
 
 
-def planned(asked: argparse.Namespace, chance: random.Random) -> list[Fault]:
-    """Return the faults, each kind as often as the others, at random moments at least APART_S apart."""
+def planned(asked: argparse.Namespace, chance: random.Random) -> tuple[list[Fault], list[float]]:
+    """Return the faults in random order, each kind as often as the others, and as many random moments.
+
+    A moment is in seconds after the first launch, at least APART_S from the next.
+    """
     kinds, count, seconds = asked.only, asked.faults, asked.minutes * 60
     drawn = [one for _ in range(-(-count // len(kinds))) for one in chance.sample(kinds, len(kinds))][:count]
     apart_s = min(APART_S, seconds / (count + 1) / 2)
     places = sorted(chance.uniform(0, seconds - apart_s * (count + 1)) for _ in drawn)
-    free = [place + apart_s * (index + 1) for index, place in enumerate(places)]
-    learned_s = {"validation_stall": 3 * asked.epoch_steps * STEP_S} | dict.fromkeys(BY_STEPS, LEARNED_STEPS * STEP_S)
-    last_s = {"validation_stall": seconds - asked.epoch_steps * STEP_S}
-    faults = []
-    for name in sorted(drawn, key=lambda one: -learned_s.get(one, 0.0)):
-        able = [one for one in free if learned_s.get(name, 0.0) <= one <= last_s.get(name, seconds)]
-        faults.append(Fault(name=name, due_s=chance.choice(able or free[-1:])))
-        free.remove(faults[-1].due_s)
-    return sorted(faults, key=lambda one: one.due_s)
+    return [Fault(name=one) for one in drawn], [at + apart_s * (index + 1) for index, at in enumerate(places)]
