@@ -280,7 +280,7 @@ def main() -> None:
         failed = ""
         try:
             trial.hurt(*planned(asked, random.Random(asked.seed)))
-        except (AssertionError, OSError, LookupError, psutil.Error) as error:
+        except (AssertionError, OSError, LookupError, ValueError, psutil.Error) as error:
             failed = f"{type(error).__name__}: {error}"
             trial.tell(f"cut short: {failed[:5000]}")
         told = trial.reckoned()
