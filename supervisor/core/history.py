@@ -163,7 +163,7 @@ class History:
         since = self.quiet_since()
         return None if since is None else max(0.0, self.known_until.seconds_since(since))
 
-    def learned_limit_s(self, cap_s: float, *, resting: bool = False) -> float | None:
+    def learned_limit_s(self, cap_s: float) -> float | None:
         """Return the limit that was learned for the present stage; None where too little is known.
 
         Nor does one hold where the clock has jumped since the last step: the machine has just woken up.
@@ -171,7 +171,7 @@ class History:
         since, jumped = self.quiet_since(), self.clock_stepped_at
         if since is None or (jumped is not None and jumped.seconds_since(since) >= 0):
             return None
-        return self.learned.limit_s(self.stage, cap_s, resting=resting)
+        return self.learned.limit_s(self.stage, cap_s)
 
     def uses(self, gpu: str | None) -> bool:
         """Whether a finding or reading about `gpu` concerns this job; one that names no card concerns all.

@@ -35,9 +35,9 @@ def lives(archive: Archive, job: str) -> tuple[Life, ...]:
         one.attempt: f"{one.flag.rule} ({one.flag.fault})" if one.flag.fault else one.flag.rule
         for one in archive.incidents(job, ALL)
     }
+    saves = archive.resumed_saves(job)
     strides = _strides(archive.step_metrics(job))
     entered = _entered(archive, job)
-    saves = archive.resumed_saves(job)
     found = []
     for before, one in zip((None, *attempts[:-1]), attempts, strict=True):
         if one.launched_unix_s is None:
@@ -57,13 +57,6 @@ def lives(archive: Archive, job: str) -> tuple[Life, ...]:
             )
         )
     return tuple(found)
-
-
-def _saved(saves: Iterable[tuple[str, int | None, float]], one: AttemptRecord) -> float | None:
-    """Return when what an attempt was resumed from was saved: the last time before its launch."""
-    launched = one.launched_unix_s or 0.0
-    known = (at for path, step, at in saves if (path, step) == (one.resume_from, one.resume_step) and at <= launched)
-    return max(known, default=None)
 
 
 def _endings(decisions: Iterable[DecisionRecord]) -> dict[int, bool]:
@@ -99,3 +92,10 @@ def _entered(archive: Archive, job: str) -> dict[int, tuple[tuple[float, str], .
             stage = msgspec.json.decode(one.body, type=_Entered).stage
             by_attempt[one.attempt].append((one.at_unix_s, stage))
     return {attempt: tuple(sorted(found)) for attempt, found in by_attempt.items()}
+
+
+def _saved(saves: Iterable[tuple[str, int | None, float]], one: AttemptRecord) -> float | None:
+    """Return when what an attempt was resumed from was saved: the last time before its launch."""
+    launched = one.launched_unix_s or 0.0
+    known = (at for path, step, at in saves if (path, step) == (one.resume_from, one.resume_step) and at <= launched)
+    return max(known, default=None)

@@ -246,6 +246,16 @@ def test_a_wait_for_data_in_which_somebody_may_be_at_work_has_the_whole_limit(
     assert fed().tree(60, cpu=cpu, stuck=stuck).check(Stall()) is not None
 
 
+def test_of_rest_it_tells_how_near_it_is() -> None:
+    watched = Stall().watch(fed().tree(12, cpu=0.2).history)
+    assert watched is not None
+    assert watched.now == pytest.approx(12.0)
+    assert (watched.limit, watched.learned) == (15.0, True)
+    watched = Stall().watch(fed().tree(12, cpu=50.0).history)
+    assert watched is not None
+    assert watched.limit == 60.0
+
+
 def test_rest_that_was_interrupted_counts_anew() -> None:
     assert fed().tree(10, cpu=0.2).tree(1, cpu=50.0).tree(14, cpu=0.2).check(Stall()) is None
 

@@ -7,23 +7,22 @@ What is proof. The settings' own limits are the owner's word: beyond them the si
 a limit that was learned takes two: the silence, and an agent that tells every stage there is, so that what takes so
 long is no validation, no checkpoint, no wait for data and no search for kernels. Where the agent cannot tell them all
 (a script that only torch's own hooks follow), or where the machine gasps for memory, it is told, and the doubt ends
-at the setting's limit. A wait for data and a validation are given much longer than they ever took, for a machine under
-load; where every process of the job rests as well, and its card if it has one, there is no load that could explain it,
-and less is needed. Steps that only a progress bar shows are held back by whatever holds back the output: they are
-doubtful for `output_limit_s`, unless every process of the job idles as well.
+at the setting's limit. Less silence is needed where the whole job rests (`rest.py`). Steps that only a progress bar
+shows are held back by whatever holds back the output: they are doubtful for `output_limit_s`, unless every process of
+the job idles as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
 from supervisor.core.flags import Act, RedFlag, Severity
 from supervisor.core.history import History
-from supervisor.core.readings import GpuReading, ProcessReading, Stage
-from supervisor.core.rules.standstill import IDLE_PERCENT, diagnosis_of, machine_gasps
-from supervisor.core.series import R, lasted_s, run_of
+from supervisor.core.readings import ProcessReading, Stage
+from supervisor.core.rules.rest import rested_s, resting_limit_s
+from supervisor.core.rules.standstill import diagnosis_of, machine_gasps
+from supervisor.core.series import lasted_s, run_of
 from supervisor.core.watched import Watched
 
 IDLE_CPU_PERCENT = 3.0
@@ -34,8 +33,7 @@ OUTPUT_DOUBT = 3
 class Stall:
     """No step for `limit_s` while training, or a stage around or within a step longer than its own limit.
 
-    With `learn` a limit becomes shorter as it is learned how long such a stage takes here, and shorter still where
-    the whole job rests.
+    With `learn` a limit becomes shorter as it is learned how long such a stage takes here.
     If the newest failure of a hook is younger than the last step, the hook may be at fault: that is only told.
     A training that stands still spoils nothing: what it saved between its last step and the hang is as sound as
     its proof says, and a file that it was writing just then is not proven.
@@ -62,8 +60,8 @@ class Stall:
             return None
         learned_s = self._learned_s(history, cap_s)
         limit_s = cap_s if learned_s is None else learned_s
-        resting_s = self._resting_limit_s(history, cap_s)
-        rested = resting_s is not None and resting_s < limit_s and _rested_s(history) >= resting_s
+        resting_s = resting_limit_s(history, cap_s) if self.learn else None
+        rested = resting_s is not None and resting_s < limit_s and rested_s(history) >= resting_s
         if resting_s is not None and rested:
             limit_s = learned_s = resting_s
         if quiet_s < limit_s:
@@ -90,16 +88,16 @@ class Stall:
             return Watched(rule=self.name, what=what, unit="s", not_watched="no step is due")
         learned_s = self._learned_s(history, cap_s)
         limit_s = cap_s if learned_s is None else learned_s
+        resting_s, rest_s = resting_limit_s(history, cap_s) if self.learn else None, rested_s(history)
+        if resting_s is not None and rest_s / resting_s > quiet_s / limit_s:
+            what = f"no step, and the whole job rests, in stage {stage}"
+            return Watched(rule=self.name, what=what, unit="s", now=rest_s, limit=resting_s, learned=True)
         return Watched(
             rule=self.name, what=what, unit="s", now=quiet_s, limit=limit_s, learned=learned_s not in (None, cap_s)
         )
 
     def _learned_s(self, history: History, cap_s: float) -> float | None:
         return history.learned_limit_s(cap_s) if self.learn else None
-
-    def _resting_limit_s(self, history: History, cap_s: float) -> float | None:
-        sure = self.learn and history.hooked and history.whole and not machine_gasps(history)
-        return history.learned_limit_s(cap_s, resting=True) if sure else None
 
     def _cap_s(self, stage: Stage | None) -> float | None:
         match stage:
@@ -139,28 +137,6 @@ class Stall:
 
 def _watched(history: History) -> bool:
     return not (history.over or history.train_ended or history.starting)
-
-
-def _rested_s(history: History) -> float:
-    """Return for how long no process of the job, and no card of it, has done anything since the last sign of it."""
-    since, cards = history.quiet_since(), history.readings_by_gpu()
-    unseen = not cards or any(gpu not in cards for gpu in history.gpus_used)
-    if since is None or (history.device != "cpu" and unseen):
-        return 0.0
-
-    def run(readings: Iterable[R], rests: Callable[[R], bool | None]) -> float:
-        return lasted_s(run_of(readings, lambda one: one.at.seconds_since(since) >= 0 and rests(one), history.now))
-
-    return min([run(history.processes, _rests), *(run(readings, _card_rests) for readings in cards.values())])
-
-
-def _rests(reading: ProcessReading) -> bool | None:
-    # Who waits for a disk or a server's file system is in the kernel, and may be under load.
-    return False if reading.uninterruptible_pids else _idles(reading)
-
-
-def _card_rests(reading: GpuReading) -> bool | None:
-    return None if reading.gpu_busy_percent is None else reading.gpu_busy_percent <= IDLE_PERCENT
 
 
 def _idles(reading: ProcessReading) -> bool | None:
