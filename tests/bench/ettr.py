@@ -7,10 +7,10 @@ a stall of the validation strikes the first one after its moment. ETTR is time t
 all time since the first launch, the first set-up included. It is told twice: by `supervisorctl account`, and from the
 training's own log of steps, which knows nothing of the daemon.
 
-Every setting is as shipped but one, `snapshot_every_s = "auto"`: the interval then follows from what a snapshot costs
-and how often the training fell. No limit is set: those of `stall` are learned while it runs, a thousand steps and three
-validations long, and what is found by them comes no sooner than that. A killed daemon is started again after the two
-seconds that systemd takes.
+Every setting of the job is as shipped but one, `snapshot_every_s = "auto"`: the interval then follows from what a
+snapshot costs and how often the training fell. No limit is set: those of `stall` are learned while it runs, a thousand
+steps and three validations long, and what is found by them comes no sooner than that. The kernel's log is not read. A
+killed daemon is started again after the two seconds that systemd takes.
 
 What a fault costs: work lost (made again), down (from its last line to the next launch), start-up (from there to the
 end of the first step). `found` is how long after the injection the daemon knew. For one fault an hour the mean cost is
