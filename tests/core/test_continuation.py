@@ -69,7 +69,7 @@ def test_a_training_that_went_on_is_proven() -> None:
 
 
 def test_a_snapshot_is_not_held_against_what_another_had_of_its_epoch() -> None:
-    """After an epoch's first batch some of it is one tensor that is two later; gradients are there in mid-cycle only."""
+    """After an epoch's first batch some is one tensor that is two later; gradients are there in mid-cycle only."""
     first = having(sound(), {"rocm_supervisor.counters.tloss.box_loss": vector(2.0)})
     later = having(
         sound(0.03, 150),
