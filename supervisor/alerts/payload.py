@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
 import msgspec
@@ -15,11 +15,13 @@ from supervisor.core.harmless import sanitize
 from supervisor.core.incident import Incident
 from supervisor.core.job import Job
 from supervisor.core.moments import Moment
+from supervisor.core.triage import Finding
 
 LARGEST_BODY_BYTES = 20_000
 TEXT_LIMIT = 700
 NAME_LIMIT = 150
 DIAGNOSIS_LIMIT = 200
+FILES_TOLD = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +29,7 @@ class Notice:
     """One thing worth telling, the same for every receiver."""
 
     type: str
-    """`incident.opened`, `incident.resumed`, `job.gave_up`, `job.finished`, `job.last_resort`,
+    """`incident.opened`, `incident.triaged`, `incident.resumed`, `job.gave_up`, `job.finished`, `job.last_resort`,
     `flag.warning`, `flag.critical`, `test`."""
     severity: Severity
     key: str
@@ -90,6 +92,8 @@ def _notices(
     earlier, incident = before.incident if before else None, after.incident
     if incident is not None and (earlier is None or earlier.id != incident.id):
         yield _of_incident("incident.opened", after, incident, at, common)
+    if incident is not None and _found(incident) and not (earlier is not None and _found(earlier)):
+        yield _of_incident("incident.triaged", after, incident, at, common)
     if incident is not None and incident.resumed_at and earlier is not None and not earlier.resumed_at:
         yield _of_incident("incident.resumed", after, incident, at, common)
     match decision:
@@ -103,6 +107,11 @@ def _notices(
             yield _warned(after, decision, at, common)
         case _:
             pass
+
+
+def _found(incident: Incident) -> bool:
+    """Whether a triage had something to say; that it had not is no news, and stands in what is told later."""
+    return incident.finding is not None and incident.finding.verdict != "unknown"
 
 
 def _of_incident(kind: str, job: Job, incident: Incident, at: Moment, common: Mapping[str, object]) -> Notice:
@@ -199,8 +208,11 @@ def _incident(incident: Incident) -> dict[str, object]:
         "cause": incident.cause,
         "remedy": incident.remedy,
         "remedy_why": clean(incident.remedy_why) if incident.remedy_why else None,
+        "triage": _finding(incident.finding) if incident.finding else None,
     }
-    return {**_flag(incident.flag), **_known(facts)}
+    # What replays have shown takes the place of what the rule could only guess.
+    flag = replace(incident.flag, diagnosis=None) if _found(incident) else incident.flag
+    return {**_flag(flag), **_known(facts)}
 
 
 def _flag(flag: RedFlag) -> dict[str, object]:
@@ -213,6 +225,13 @@ def _flag(flag: RedFlag) -> dict[str, object]:
         "since_step": flag.since_step,
     }
     return {**_known(facts), **(_diagnosis(flag.diagnosis) if flag.diagnosis else {})}
+
+
+def _finding(finding: Finding) -> dict[str, object]:
+    """Return what a triage found with the first files: `supervisorctl show` has the rest."""
+    files = [clean(one, DIAGNOSIS_LIMIT) for one in finding.files[:FILES_TOLD]]
+    words = clean(finding.words, DIAGNOSIS_LIMIT)
+    return {"verdict": finding.verdict, "words": words, **({"files": files} if files else {})}
 
 
 def _diagnosis(diagnosis: Diagnosis) -> dict[str, object]:

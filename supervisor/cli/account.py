@@ -21,10 +21,11 @@ WORDS = {
     "compile": "kernel search, compilation, warm-up",
     "lost": "work that had to be made again",
     "down": "down: stalled, or between two attempts",
+    "triage": "replaying a bad step, to know why it was bad",
     "waiting": "stopped at somebody's wish",
     "unseen": "running unseen, without the agent",
 }
-STYLES = {"train": "green", "lost": "red", "down": "red"}
+STYLES = {"train": "green", "lost": "red", "down": "red", "triage": "red"}
 
 
 @click.command("account")

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO
 
 from supervisor.cli.app import App, CliError
+from supervisor.cli.saved import read_saved
 from supervisor.core.harmless import one_line
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading
-from supervisor.sources.smi_output import read_saved
+from supervisor.sources import smi_output
 
-LONGEST_BYTES = 64 * 1024 * 1024
+ONE_OUTPUT = "save what the tool prints once"
 
 
-def explain_smi(source: Path | str | IO[bytes]) -> list[dict[str, object]]:
+def explain_smi(source: Path | str) -> list[dict[str, object]]:
     """Return one object a card, every field of the reading type in it: `None` where the tool had no value.
 
-    `source` is a path, `-` for standard input, or a stream of bytes. Raises OSError where it cannot be read; text that
-    is no output of these tools gives an empty list.
+    `source` is a path, or `-` for standard input; text that is no output of these tools gives an empty list. Raises
+    CliError where it cannot be read.
     """
-    if isinstance(source, (str, Path)):
-        if str(source) == "-":
-            return explain_smi(sys.stdin.buffer)
-        with Path(source).open("rb") as stream:
-            return explain_smi(stream)
-    text = source.read(LONGEST_BYTES).decode("utf-8-sig", "backslashreplace")
-    return [reading_object(reading) for reading in read_saved(text, Moment(0.0, 0.0))]
+    text = read_saved(source, ONE_OUTPUT)
+    return [reading_object(reading) for reading in smi_output.read_saved(text, Moment(0.0, 0.0))]
 
 
 def reading_object(reading: GpuReading) -> dict[str, object]:
@@ -38,12 +32,7 @@ def reading_object(reading: GpuReading) -> dict[str, object]:
 
 def print_smi(app: App, source: Path | str) -> None:
     """Print what `explain_smi` returns: lines, or with --json `{"gpus": [...]}`; CliError where it is nothing."""
-    try:
-        found = explain_smi(source)
-    except OSError as error:
-        raise CliError(
-            f"{source}: {error.strerror or error}", "give a file that can be read, or - for stdin"
-        ) from error
+    found = explain_smi(source)
     if not found:
         remedy = "save what rocm-smi, amd-smi or nvidia-smi printed, JSON and CSV included"
         raise CliError(f"{source}: no output of these tools that names a card", remedy)

@@ -12,6 +12,7 @@ from supervisor.cli.words import ago, clock_time, epoch, span
 from supervisor.core.harmless import one_line
 
 LABEL = 12
+FILES_SHOWN = 4
 DONE = {
     "stop": "stopped",
     "kill": "killed",
@@ -50,6 +51,7 @@ def story(incident: dict[str, Any], now: float, pen: Pen) -> list[str]:
     rule = one_line(incident["rule"]) + (f" ({one_line(incident['fault'])})" if incident["fault"] else "")
     rows: list[tuple[str, str, str | None]] = [("seen", f"{rule}: {one_line(incident['message'])}", None)]
     rows.append(("done", done(incident), OUTCOME_STYLES.get(incident["outcome"])))
+    rows += _finding(incident.get("finding"))
     if incident["remedy"] is not None:
         why = one_line(incident["remedy_why"] or "")
         rows.append(("remedy", f"{one_line(incident['remedy'])} against {one_line(incident['cause'])}: {why}", None))
@@ -63,6 +65,19 @@ def story(incident: dict[str, Any], now: float, pen: Pen) -> list[str]:
         for label, text, style in rows
     ]
     return [pen.paint(head, "bold"), *body]
+
+
+def _finding(finding: dict[str, Any] | None) -> list[tuple[str, str, str | None]]:
+    """Return what a triage said, and the files to look at."""
+    if finding is None:
+        return []
+    verdict = one_line(finding["verdict"]).replace("_", " ")
+    files = [one_line(one) for one in finding["files"]]
+    rows: list[tuple[str, str, str | None]] = [("triage", f"{verdict}: {one_line(finding['words'])}", None)]
+    if files:
+        more = f" and {len(files) - FILES_SHOWN} more" if len(files) > FILES_SHOWN else ""
+        rows.append(("look at", ", ".join(files[:FILES_SHOWN]) + more, None))
+    return rows
 
 
 def done(incident: dict[str, Any]) -> str:

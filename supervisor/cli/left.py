@@ -13,11 +13,11 @@ from supervisor.config import Settings, check
 from supervisor.config.derive import database_url
 from supervisor.config.read import NAME
 from supervisor.control import types
-from supervisor.control.shapes import checkpoint_entry, incident_entry, job_account, shadow_entry, story_lines
+from supervisor.control.saved import listed
+from supervisor.control.shapes import incident_entry, job_account, shadow_entry, story_lines
 from supervisor.control.tail import tail
 from supervisor.control.treatment import remedy_report
 from supervisor.core import folder as fo
-from supervisor.core.checkpoints import told_once
 from supervisor.store.archive import Archive
 from supervisor.store.errors import ArchiveError
 from supervisor.store.lives import lives
@@ -50,8 +50,7 @@ def incident(app: App, incident_id: str) -> dict[str, Any]:
 def checkpoints(app: App, job: str) -> dict[str, Any]:
     """Return what GET /v1/jobs/JOB/checkpoints would."""
     found = _asked(lambda archive: archive.checkpoints(job), app)
-    known = [checkpoint_entry(one) for one in told_once(one.checkpoint for one in found)]
-    return _plain(types.Checkpoints(job=job, checkpoints=known))
+    return _plain(types.Checkpoints(job=job, checkpoints=listed(one.checkpoint for one in found)))
 
 
 def account(app: App, job: str) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Any
 
 from supervisor.cli import left
 from supervisor.cli.app import App, CliError
-from supervisor.config.derive import database_url
-from supervisor.core.rules import RULES, Rule
+from supervisor.config.derive import database_url, rule_settings
+from supervisor.config.read import Reader
 from supervisor.replay.folder import RecordingError
 from supervisor.replay.from_record import of_attempt
 from supervisor.replay.recording import Recording
@@ -26,7 +26,7 @@ def recorded(app: App, job: str, attempt: int | None) -> Recording:
     """Return an attempt out of the daemon's database, with the rules that its job has now."""
     settings = left.settings(app)
     known = settings.jobs.get(job)
-    rules = dict(known.rules) if known is not None else {}
+    rules = rule_settings(known) if known is not None else {}
     try:
         archive = Archive.at(database_url(settings.supervisor))
         archive.check()
@@ -43,23 +43,13 @@ def rules_in(path: Path) -> dict[str, dict[str, Any]]:
         raise CliError(f"{path}: {error.strerror}", "give a TOML file that can be read", "unreadable") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise CliError(f"{path}: {error}", "write it as the rules in config.toml are written", "bad_rules") from error
-    found = table.get("rules", table)
-    if not isinstance(found, dict) or not all(isinstance(one, dict) for one in found.values()):
-        raise CliError(f"{path}: holds no tables of rules", "write [stall], then limit_s = 30", "bad_rules")
-    return found
+    return checked(table.get("rules", table), str(path), "rules" if "rules" in table else "")
 
 
-def rules_of(given: dict[str, dict[str, Any]]) -> tuple[Rule, ...]:
-    """Return every rule with these settings; raise CliError for a rule or a setting that there is not."""
-    known = {rule.name: rule for rule in RULES}
-    for name in given.keys() - known.keys():
-        raise CliError(f"no rule {name!r}", f"there are {', '.join(sorted(known))}", "bad_rules")
-    made = []
-    for name, rule in known.items():
-        settings = given.get(name, {})
-        fields = set(getattr(rule, "__dataclass_fields__", {}))
-        for wrong in settings.keys() - fields:
-            remedy = f"it has {', '.join(sorted(fields))}"
-            raise CliError(f"rule {name} has no setting {wrong!r}", remedy, "bad_rules")
-        made.append(rule(**settings))
-    return tuple(made)
+def checked(given: object, file: str, path: str = "") -> dict[str, dict[str, Any]]:
+    """Return the settings of rules as the configuration would take them; CliError where it would not."""
+    reader = Reader(file)
+    settings = reader.rules(given, path)
+    if reader.problems:
+        raise CliError(str(reader.problems[0]), "write it as the rules in config.toml are written", "bad_rules")
+    return settings

@@ -42,12 +42,13 @@ def command(  # noqa: PLR0913, PLR0917 - one an option
     JOB is replayed from the daemon's database, FOLDER as `export` wrote it, and with --log, --kernel or --telemetry
     what others kept. --rules tries other limits.
     """
-    from supervisor.cli.recorded import rules_in, rules_of  # noqa: PLC0415 - where it is used: --help need not wait
+    from supervisor.cli.recorded import checked, rules_in  # noqa: PLC0415 - where it is used: --help need not wait
+    from supervisor.config.derive import rules_with  # noqa: PLC0415 - the same
     from supervisor.replay.engine import replay  # noqa: PLC0415 - the same
 
     recording = _recording(app, what, attempt, (log, kernel, telemetry))
-    given = {**{name: dict(one) for name, one in recording.rules.items()}, **(rules_in(rules) if rules else {})}
-    fired = list(replay(recording, rules_of(given)))
+    given = {**checked(recording.rules, recording.made_of), **(rules_in(rules) if rules else {})}
+    fired = list(replay(recording, rules_with(given)))
     if app.json:
         app.print_json(_as_json(recording, fired))
         return

@@ -7,9 +7,10 @@ from typing import Any
 import click
 
 from supervisor.cli import exits
-from supervisor.cli.app import App, CliError, end, json_option, pass_app
+from supervisor.cli.app import App, CliError, WrongUsageError, end, json_option, pass_app
 from supervisor.cli.progress import progress_lines
 from supervisor.cli.table import Cell, Pen
+from supervisor.cli.watched import watched_lines
 from supervisor.cli.words import ago, epoch, number, part_of, size, span, until
 from supervisor.core.harmless import one_line
 
@@ -25,20 +26,22 @@ STYLES = {
 }
 JOB_HEAD = ("JOB", "PHASE", "STAGE", "ATTEMPT", "EPOCH", "STEP", "STEPS/S", "LOSS", "ETA", "RESTARTS", "WHY")
 GPU_HEAD = ("GPU", "USE", "VRAM", "OF", "TEMP", "POWER", "READ", "NAME")
-WATCHED_HEAD = ("RULE", "NOW", "LIMIT", "NEAR", "WATCHED")
-NEAR_SHARE = 0.8
 STALE_S = 30.0
 
 
 @click.command("status")
 @click.argument("job", required=False)
+@click.option("--all", "-a", "whole", is_flag=True, help="Of JOB: everything that is watched, not only what is near.")
 @json_option
 @pass_app
-def command(app: App, job: str | None) -> None:
+def command(app: App, job: str | None, *, whole: bool) -> None:
     """Show where every job stands, or one JOB, and the cards.
 
+    Of one JOB also how near it is to its limits: those that are half way or further, with --all every one.
     Exits with 3 where a job has failed or is stopped, with 4 where the daemon cannot be reached.
     """
+    if whole and job is None:
+        raise WrongUsageError("--all is of one job", "name it: supervisorctl status JOB --all")
     status = app.get("/v1/status")
     if job is not None:
         names = [one["name"] for one in status["jobs"]]
@@ -48,13 +51,16 @@ def command(app: App, job: str | None) -> None:
     if app.json:
         app.print_json(status)
     else:
-        app.print("\n".join(lines(status, app.now(), app.pen, alone=job is not None)))
+        text = lines(status, app.now(), app.pen)
+        if job is not None:
+            text += watched_lines(status["jobs"][0], app.pen, whole=whole)
+        app.print("\n".join(text))
     if any(one["phase"] in DOWN for one in status["jobs"]):
         end(exits.NOT_RUNNING)
 
 
-def lines(status: dict[str, Any], now: float, pen: Pen, *, alone: bool = False) -> list[str]:
-    """Return the answer to GET /v1/status as lines for people; of one job `alone` also what is watched."""
+def lines(status: dict[str, Any], now: float, pen: Pen) -> list[str]:
+    """Return the answer to GET /v1/status as lines for people."""
     daemon = status["daemon"]
     text = [f"daemon {one_line(daemon['version'])}, pid {daemon['pid']}, up {span(daemon['uptime_s'])}"]
     if daemon["problem"]:
@@ -64,8 +70,6 @@ def lines(status: dict[str, Any], now: float, pen: Pen, *, alone: bool = False) 
     for job in jobs:
         text += _remarks(job, now, pen)
         text += progress_lines(job, now, pen)
-    if alone:
-        text += [line for job in jobs for line in _watched(job, pen)]
     if status["gpus"]:
         text += ["", pen.table(GPU_HEAD, [_gpu(one, now) for one in status["gpus"]])]
     if status["host"]:
@@ -105,31 +109,6 @@ def _remarks(job: dict[str, Any], now: float, pen: Pen) -> list[str]:
     if job["phase"] in ("starting", "running") and job["pid"] is not None and not job["hooked"]:
         found.append(pen.paint(f"  {name}: nothing inside the training reports; only its process is watched", "yellow"))
     return found
-
-
-def _watched(job: dict[str, Any], pen: Pen) -> list[str]:
-    rows = [_measured(one) for one in job["watched"]]
-    return ["", pen.table(WATCHED_HEAD, rows)] if rows else []
-
-
-def _measured(one: dict[str, Any]) -> list[Cell]:
-    style = "red" if (one["share"] or 0.0) >= NEAR_SHARE else None
-    limit = _in_unit(one["limit"], one["unit"]) + (" (learned)" if one["learned"] else "")
-    what = one_line(one["what"]) + (" (in shadow)" if one["shadow"] else "")
-    why = f"; not watched: {one_line(one['not_watched'])}" if one["not_watched"] else ""
-    return [
-        Cell(one_line(one["rule"]), "bold"),
-        Cell(_in_unit(one["now"], one["unit"]), right=True),
-        Cell(limit, right=True),
-        Cell(number(None if one["share"] is None else 100 * one["share"], "{:.0f} %"), style, right=True),
-        Cell(what + why),
-    ]
-
-
-def _in_unit(value: float | None, unit: str) -> str:
-    if unit == "bytes":
-        return size(value)
-    return span(value) if unit == "s" else number(value, "{:.4g}" + (f" {one_line(unit)}" if unit else ""))
 
 
 def _gpu(gpu: dict[str, Any], now: float) -> list[Cell]:

@@ -16,14 +16,13 @@ from supervisor.control.client import quoted
 from supervisor.core import folder as names
 from supervisor.core.harmless import one_line
 
-ALIVE = frozenset({"starting", "running", "stopping", "killing"})
+ALIVE = frozenset({"starting", "running", "stopping", "killing", "backoff"})
+"""Phases in which something is on the card, or may be at any moment."""
 
 
 @click.command("triage")
 @click.argument("incident")
-@click.option(
-    "--step", type=click.IntRange(1), help="The bad step; else the first loss of the evidence that is no number."
-)
+@click.option("--step", type=click.IntRange(1), help="The bad step; else the first of the evidence that is no number.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Where to write (default: the incident's evidence).")
 @click.option("--limit-s", type=click.FloatRange(1), default=1800.0, show_default=True, help="For each replay.")
 @click.option("--beside", is_flag=True, help="Even while the job trains: both share card and memory then.")
@@ -37,7 +36,7 @@ def command(  # noqa: PLR0913, PLR0917 - one an option
     limit_s: float,
     beside: bool,  # noqa: FBT001
 ) -> None:
-    """Replay the step at which a loss of INCIDENT ceased to be a number, and say what was to blame.
+    """Replay the step at which loss or gradients of INCIDENT ceased to be numbers, and say what was to blame.
 
     The job's own command resumes from the newest proven state before that step and ends right after it: as it was,
     then, as far as that tells more, without mixed precision, on the CPU, and with another batch. A script that writes
@@ -52,10 +51,13 @@ def command(  # noqa: PLR0913, PLR0917 - one an option
     _refuse_beside(app, found["job"], beside=beside)
     attempt = evidence.parent.parent
     _refuse_stranger(attempt)
-    bad = step or _bad_step(evidence)
+    gradients = found["rule"] == "non_finite_grad"
+    bad = step or _bad_step(evidence, "grad_norm" if gradients else "loss")
     case = triage.Case(
         attempt=attempt,
         step=bad,
+        looked_for="gradients" if gradients else "loss",
+        losses=_losses(attempt, bad),
         checkpoint=_before(app, found["job"], bad),
         target=folder or evidence / "triage",
         limit_s=limit_s,
@@ -99,17 +101,27 @@ def _refuse_stranger(attempt: Path) -> None:
         raise RefusedError("the training ran as another user", f"run this as uid {owner}", "refused")
 
 
-def _bad_step(evidence: Path) -> int:
+def _losses(attempt: Path, bad: int) -> dict[int, float]:
+    """Return what this attempt and those before it recorded, by which a replay is known for the same training."""
+    from supervisor.daemon.clock import SystemClock  # noqa: PLC0415  # as above
+    from supervisor.daemon.old_curve import old_losses  # noqa: PLC0415
+
+    number = int(attempt.name) if attempt.name.isdigit() else 0
+    folders = [attempt.parent / str(one) for one in range(number, 0, -1)]
+    return old_losses(folders, bad, SystemClock().now())
+
+
+def _bad_step(evidence: Path, what: str) -> int:
     try:
         rows = (evidence / "records.jsonl").read_text(encoding="utf-8").splitlines()
     except OSError:
         rows = []
     for row in map(json.loads, rows):
-        loss = row.get("loss")
-        number = float(loss) if isinstance(loss, str | float | int) else 0.0
+        value = row.get(what)
+        number = float(value) if isinstance(value, str | float | int) else 0.0
         if not math.isfinite(number):
             return int(row["step"])
-    raise CliError("no loss among the evidence that is no number", "name the step: --step N", "no_step")
+    raise CliError(f"no {what} among the evidence that is no number", "name the step: --step N", "no_step")
 
 
 def _before(app: App, job: str, step: int) -> Path | None:
@@ -122,4 +134,5 @@ def _before(app: App, job: str, step: int) -> Path | None:
         for one in answer["checkpoints"]
         if one["verdict"] == "proven" and one["step"] is not None and one["step"] < step and Path(one["path"]).exists()
     ]
-    return Path(max(good, key=lambda one: one["step"])["path"]) if good else None
+    # From a snapshot the steps are made again as they were; a framework's own checkpoint may draw other batches.
+    return Path(max(good, key=lambda one: (one["kind"] == "snapshot", one["step"]))["path"]) if good else None

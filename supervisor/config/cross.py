@@ -32,6 +32,7 @@ def cross_check(settings: Settings, file: str) -> Iterator[Problem]:
         yield from _commands(job, key, file)
         yield from _places(job, key, file)
         yield from _snapshots(job, key, file)
+        yield from _triage(job, key, file, agent=settings.supervisor.agent)
         if job.conv2d not in ("auto", "off") and not settings.supervisor.agent:
             yield Problem(
                 file=file,
@@ -56,6 +57,15 @@ def _environment(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
             continue
         table = f"{key}.env" if name in job.env else f"{key}.profiles.cpu.env"
         yield Problem(file=file, key=join(table, name), problem=problem, allowed=allowed)
+
+
+def _triage(job: JobSettings, key: str, file: str, *, agent: bool) -> Iterator[Problem]:
+    """A replay may write over what its training saved, and only the agent can look into it."""
+    needs = [] if job.checkpoints.keep else [("kept generations", f"set {key}.checkpoints.keep = true")]
+    needs += [] if agent else [("the agent, which is switched off", "set supervisor.agent = true")]
+    for what, remedy in needs if job.triage == "by-itself" else ():
+        allowed = f'{remedy}, or triage = "by-hand"'
+        yield Problem(file=file, key=f"{key}.triage", problem=f"needs {what}", allowed=allowed, value=show(job.triage))
 
 
 def _commands(job: JobSettings, key: str, file: str) -> Iterator[Problem]:

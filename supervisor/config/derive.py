@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from supervisor.config.settings import SNAPSHOT_EVERY_S, JobSettings, SupervisorSettings
 from supervisor.core import folder
@@ -29,13 +30,24 @@ def socket_path(settings: SupervisorSettings, environment: Mapping[str, str]) ->
 
 
 def rules_of(job: JobSettings) -> tuple[Rule, ...]:
-    """Return every rule with the job's settings, in the order of RULES; what the owner expects fills what is unset."""
+    """Return every rule with the job's settings, in the order of RULES."""
+    return rules_with(rule_settings(job))
+
+
+def rule_settings(job: JobSettings) -> dict[str, dict[str, Any]]:
+    """Return the settings of the job's rules by their names; what the owner expects fills what is unset."""
     expected = expectation_of(job)
     unset = {
         "throughput_drop": {"at_least_per_s": expected.batches_per_s},
         "deadline": {"at_unix_s": expected.deadline_unix_s},
     }
-    return tuple(rule(**{**unset.get(rule.name, {}), **job.rules.get(rule.name, {})}) for rule in RULES)
+    filled = {name: keys for name, keys in unset.items() if None not in keys.values()}
+    return {name: {**filled.get(name, {}), **job.rules.get(name, {})} for name in (*job.rules, *filled)}
+
+
+def rules_with(settings: Mapping[str, Mapping[str, Any]]) -> tuple[Rule, ...]:
+    """Return every rule, in the order of RULES, with settings that were checked (`Reader.rules`)."""
+    return tuple(rule(**settings.get(rule.name, {})) for rule in RULES)
 
 
 def expectation_of(job: JobSettings) -> Expectation:
@@ -83,6 +95,7 @@ def limits_of(job: JobSettings) -> Limits:
         resort_s=job.last_resorts.limit_s,
         budget=job.budget,
         remedies=job.remedies,
+        triage_s=job.triage_limit_s if job.triage == "by-itself" else None,
     )
 
 

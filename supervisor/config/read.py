@@ -56,7 +56,7 @@ class Reader:
 
     def _value(self, table: type, name: str, kind: Any, value: object, path: str) -> Any | None:
         if table is JobSettings and name == "rules":
-            return self._rules(value, path)
+            return self.rules(value, path)
         if schema.is_table(kind):
             return self.table(kind, value, path)
         inner = schema.table_within(kind)
@@ -65,7 +65,12 @@ class Reader:
         if kind == dict[str, str] and isinstance(value, dict):
             words = {key: self._leaf(str, key, word, join(path, key)) for key, word in value.items()}
             return {key: word for key, word in words.items() if word is not None}
-        return self._leaf(kind, name, value, path)
+        leaf = self._leaf(kind, name, value, path)
+        outside = schema.range_problem(table, name, leaf)
+        if outside is not None:
+            self.note(path, "would never tell of anything", f"allowed: {outside}", value)
+            return None
+        return leaf
 
     def _named_tables(self, kind: type, value: object, path: str) -> dict[str, Any]:
         if not isinstance(value, dict):
@@ -80,7 +85,8 @@ class Reader:
                 read[name] = one
         return read
 
-    def _rules(self, value: object, path: str) -> dict[str, dict[str, Any]]:
+    def rules(self, value: object, path: str = "") -> dict[str, dict[str, Any]]:
+        """Return the settings of rules, a table a rule; what does not fit is noted and left out."""
         from supervisor.core.rules import RULES  # noqa: PLC0415  # a file without jobs needs no rules
 
         known = {rule.name: rule for rule in RULES}

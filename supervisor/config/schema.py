@@ -90,6 +90,15 @@ def allowed(kind: Any) -> str:
     return _words(shapes.type_info(kind))
 
 
+def range_problem(table: type, name: str, value: object) -> str | None:
+    """Return what is allowed where a number lies outside the range that its field of a core dataclass states."""
+    if not dataclasses.is_dataclass(table) or not isinstance(value, int | float):
+        return None
+    field = next(one for one in dataclasses.fields(table) if one.name == name)
+    least, most = field.metadata.get("between", (-math.inf, math.inf))
+    return None if least <= value <= most else f"a number from {least:g} to {most:g}"
+
+
 def number_problem(name: str, value: object) -> str | None:
     """Return what is allowed where a number of a core dataclass, which carries no limits itself, breaks its name's."""
     if isinstance(value, list | tuple):

@@ -168,6 +168,10 @@ class JobSettings(Struct, frozen=True, kw_only=True):
     """How long one process may time algorithms; 0: rules choose."""
     snapshot_every_s: SnapshotEvery = SNAPSHOT_EVERY_S
     """How often the agent saves the whole state in mid-epoch; `derive.snapshot_every` says it as the agent reads it."""
+    triage: Literal["by-hand", "by-itself"] = "by-hand"
+    """Whether the daemon replays the bad step of a non-finite training before it retries."""
+    triage_limit_s: Annotated[float, Meta(gt=0, le=86400)] = 900.0
+    """How long all replays of one triage by itself may take together."""
     gpus: list[Gpu] = field(default_factory=list)
     """Empty: every card."""
     checkpoints: CheckpointSettings = field(default_factory=CheckpointSettings)

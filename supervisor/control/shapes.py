@@ -9,10 +9,12 @@ from supervisor.control import types
 from supervisor.core.account import Account, account
 from supervisor.core.checkpoints import Checkpoint
 from supervisor.core.decisions import Note
-from supervisor.core.flags import Diagnosis
+from supervisor.core.flags import SHADOW, Diagnosis
 from supervisor.core.incident import Incident
 from supervisor.core.readings import GpuReading, HostReading
+from supervisor.core.rules import Rule
 from supervisor.core.timeline import Life, Use
+from supervisor.core.triage import Finding
 from supervisor.core.watched import Watched
 from supervisor.store.records import IncidentStory
 
@@ -44,7 +46,12 @@ def incident_entry(incident: Incident) -> types.IncidentEntry:
         cause=incident.cause,
         remedy=incident.remedy,
         remedy_why=incident.remedy_why,
+        finding=None if incident.finding is None else _finding(incident.finding),
     )
+
+
+def _finding(finding: Finding) -> types.TriageFinding:
+    return types.TriageFinding(verdict=finding.verdict, words=finding.words, files=list(finding.files))
 
 
 def diagnosis_entry(diagnosis: Diagnosis | None) -> types.Diagnosis | None:
@@ -70,17 +77,25 @@ def shadow_entry(note: Note) -> types.ShadowEntry:
     )
 
 
-def watched_status(watched: Watched, *, shadow: bool) -> types.WatchedStatus:
-    """Return what a rule measures as `status` shows it."""
+def watched_status(rule: Rule, watched: Watched) -> types.WatchedStatus:
+    """Return what a rule watches as `status` shows it."""
     return types.WatchedStatus(
-        rule=watched.rule,
+        rule=rule.name,
+        group=rule.group,
         what=watched.what,
         unit=watched.unit,
         now=finite(watched.now),
         limit=finite(watched.limit),
+        below=watched.below,
         share=watched.share,
+        held_s=watched.held_s,
+        hold_s=watched.hold_s,
+        lacks=watched.lacks,
+        reached=watched.reached,
+        severity=watched.severity.word,
         learned=watched.learned,
-        shadow=shadow,
+        enabled=rule.enabled,
+        shadow=rule.act == SHADOW,
         not_watched=watched.not_watched,
     )
 

@@ -53,13 +53,30 @@ class WatchedStatus(Struct, frozen=True, kw_only=True):
 
     rule: str
     what: str
+    group: str = ""
+    """steps, losses, cards, memory, storage, pace, process"""
     unit: str = ""
     now: float | None = None
     limit: float | None = None
+    """None: a condition that no number is near to."""
+    below: bool = False
+    """Whether it is the smaller values that are bad."""
     share: float | None = None
     """Of the way to the limit, 0 to 1."""
+    held_s: float | None = None
+    """How long it has been beyond the limit."""
+    hold_s: float | None = None
+    """How long it has to be."""
+    lacks: str | None = None
+    """What else must agree and does not."""
+    reached: bool = False
+    """Whether the rule flags now."""
+    severity: str = "warning"
+    """Of that flag: critical acts, warning is told, info is good news."""
     learned: bool = False
     """Whether the limit was learned from this job's own runs."""
+    enabled: bool = True
+    """False: the rule is switched off in the configuration."""
     shadow: bool = False
     """Whether the rule is on probation: it records and never acts."""
     not_watched: str | None = None
@@ -218,6 +235,18 @@ class IncidentEntry(Struct, frozen=True, kw_only=True):
     remedy: str | None = None
     """What the next attempt was given."""
     remedy_why: str | None = None
+    finding: TriageFinding | None = None
+    """What a triage before the retry said."""
+
+
+class TriageFinding(Struct, frozen=True, kw_only=True):
+    """What was to blame for numbers that are not finite, as replays of the step show it."""
+
+    verdict: str
+    """data, numerics, hardware, data_or_numerics, unknown"""
+    words: str
+    files: list[str] = field(default_factory=list)
+    """What to look at first."""
 
 
 class Diagnosis(Struct, frozen=True, kw_only=True):

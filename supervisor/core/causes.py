@@ -19,6 +19,8 @@ BLAS = "blas"
 COMPILE = "compile"
 LOADER = "loader"
 CRASH = "crash"
+HARDWARE = "hardware"
+"""Numbers that are not finite because a card computed them wrong: what a triage found."""
 
 CAUSES = (
     NON_FINITE,
@@ -36,6 +38,7 @@ CAUSES = (
     COMPILE,
     LOADER,
     CRASH,
+    HARDWARE,
 )
 """Every cause; each is a key of `[jobs.NAME.remedies]`."""
 

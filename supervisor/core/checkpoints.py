@@ -154,6 +154,13 @@ def older(one: Checkpoint, other: Checkpoint | None) -> bool:
     return other is None or (one.key != other.key and newest_first((one, other))[0].key == other.key)
 
 
+def exact_before(checkpoints: Iterable[Checkpoint], step: int) -> Checkpoint | None:
+    """Return the newest proven snapshot of before a step: from it, unlike from a framework's own, all is made again."""
+    sound = (one for one in checkpoints if one.kind == "snapshot" and one.verdict is Verdict.PROVEN)
+    before = (one for one in sound if one.step is not None and one.step < step)
+    return max(before, key=lambda one: (one.step, one.saved_unix_s), default=None)
+
+
 def choose(
     checkpoints: Iterable[Checkpoint],
     trouble_unix_s: float | None = None,

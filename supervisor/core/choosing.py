@@ -22,6 +22,7 @@ from supervisor.core.remedies import (
     Remedies,
 )
 from supervisor.core.resorts import RESORTS, Resort, would_help
+from supervisor.core.triage import Finding
 
 PLAIN_TRIES = 2
 """How often a remedy that changes nothing may fail at different places of one episode."""
@@ -73,6 +74,8 @@ class Ended:
     """Whether it had been resumed from a checkpoint, so that there is one to be older than."""
     resorts_taken: tuple[str, ...] = ()
     """The last resorts that were taken since it last made progress."""
+    finding: Finding | None = None
+    """What a triage said of the trouble."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,13 +104,17 @@ def choose(course: Course, remedies: Remedies, ended: Ended, ground: Ground) -> 
         told.append(f"the same {cause} at the same place (step {step}, before it step {again.step})")
         told.append(f"{again.remedy} has not helped: it is the data or the code")
     order, said = _order(remedies, cause, ground)
+    if ended.finding is not None:
+        order, of_finding = _by_finding(order, ended.finding)
+        said = [of_finding, *said]
     told += said
     for remedy in order:
         possible = remedies.allows(remedy) and _possible(remedy, course, ended, ground)
         if possible and not _used_up(remedy, course, remedies, ended):
             card = ground.free_cards[0] if remedy == "other_card" else None
             return Choice(remedy=remedy, reason="; ".join([*told, WORDS[remedy]]), card=card)
-    if again is None and remedies.allows("restart"):
+    in_vain = ended.finding.in_vain if ended.finding is not None else ()
+    if again is None and remedies.allows("restart") and "restart" not in in_vain:
         why = "no remedy is left, and the place is another: " if past else "no remedy applies: "
         return Choice(remedy="restart", reason="; ".join([*told, why + WORDS["restart"]]))
     return Choice(remedy=None, reason="; ".join([*told, f"no remedy is left for {cause}"]))
@@ -141,6 +148,13 @@ def _order(remedies: Remedies, cause: str, ground: Ground) -> tuple[tuple[str, .
     said += [f"{one} first: helped {known[one].helped} times on this machine" for one in good[:1] if one != first]
     ordered = [*good, *_without_first(ladder, good)]
     return tuple(one for one in ordered if one not in hopeless), said
+
+
+def _by_finding(order: tuple[str, ...], finding: Finding) -> tuple[tuple[str, ...], str]:
+    """Return the order as a triage's finding changes it: what it speaks for first, what would be in vain not at all."""
+    first = [one for one in finding.speaks_for if one in order]
+    rest = [one for one in _without_first(order, first) if one not in finding.in_vain]
+    return (*first, *rest), f"triage says {finding.verdict.replace('_', ' ')}: {finding.words}"
 
 
 def _without_first(ladder: Iterable[str], taken: list[str]) -> Iterable[str]:

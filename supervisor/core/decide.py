@@ -13,13 +13,15 @@ from dataclasses import replace
 from supervisor.core import decisions as de
 from supervisor.core.causes import CARD_LOST, SLOW_START, cause_of
 from supervisor.core.choosing import Ground, back_to, choose, help_against
+from supervisor.core.examination import Examination, cause_found, looked_for, told_before
 from supervisor.core.flags import SHADOW, RedFlag, Severity
-from supervisor.core.freed import held_words, still_held
+from supervisor.core.freed import CardMemory, held_words, still_held
 from supervisor.core.history import History
 from supervisor.core.job import ALIVE, LAUNCH, UNKILLABLE, Attempt, Job, Phase, StopOrder, Wish
 from supervisor.core.moments import Moment
 from supervisor.core.resorts import Resort, due, would_help
 from supervisor.core.rules import Rule
+from supervisor.core.triage import Finding
 
 STOP_SLACK_S = 10.0
 """Time for evidence and signalling on top of the training's own limits, before SIGKILL."""
@@ -52,6 +54,8 @@ def decide(
     """
     if job.phase in ALIVE and job.attempt is not None:
         return _alive(job, job.attempt, flags, now, ground)
+    if job.replaying and job.examination is not None:
+        return _unkillable_replay(job, job.examination, now)  # nothing else starts, and nothing is over, before it ends
     if job.wish is Wish.STOP and job.phase in (Phase.PENDING, Phase.BACKOFF):
         return de.Finish(at=now, job=job.name, attempt=job.number, reason="stopped by its user", by_user=True)
     if not launch_allowed or job.shutting_down:
@@ -74,6 +78,8 @@ def _launch_pending(job: Job, now: Moment, ground: Ground) -> de.Decision:
 
 def _after_backoff(job: Job, now: Moment, ground: Ground) -> de.Decision | None:
     plan = job.retry
+    if job.examining and job.examination is not None and job.attempt is not None:
+        return _examined(job, job.attempt, job.examination, now, ground)
     if plan is not None and plan.resort is not None:
         resort = _resort_first(job, plan.resort, now, ground)
         if resort is not None:
@@ -85,12 +91,12 @@ def _after_backoff(job: Job, now: Moment, ground: Ground) -> de.Decision | None:
     point = plan.resume_point
     if not point.possible:
         return de.GiveUp(at=now, job=job.name, attempt=job.number, reason=point.reason)
-    reason, limit_s = point.reason, job.limits.freed_wait_s
-    held = still_held(job.attempt.memory_before, ground.memory) if job.attempt is not None and limit_s > 0 else ()
-    if held and now.seconds_since(job.since) < limit_s:
+    held = _held(job, ground)
+    if held and now.seconds_since(job.since) < job.limits.freed_wait_s:
         return None
+    reason = point.reason
     if held:
-        reason += f"; {held_words(held)} still held {limit_s:.0f} s after the attempt before it ended"
+        reason += f"; {held_words(held)} still held {job.limits.freed_wait_s:.0f} s after the attempt before it ended"
     return de.Launch(
         at=now,
         job=job.name,
@@ -99,6 +105,45 @@ def _after_backoff(job: Job, now: Moment, ground: Ground) -> de.Decision | None:
         reason=reason,
         memory=ground.memory,
     )
+
+
+def _held(job: Job, ground: Ground) -> tuple[CardMemory, ...]:
+    """Return what the attempt that ended still holds of its cards."""
+    if job.attempt is None or job.limits.freed_wait_s <= 0:
+        return ()
+    return still_held(job.attempt.memory_before, ground.memory)
+
+
+def _examined(job: Job, attempt: Attempt, one: Examination, now: Moment, ground: Ground) -> de.Decision | None:
+    """Have the triage made once there is a state to replay from; once it is over, or cannot be, decide the retry."""
+    point = job.retry.resume_point if job.retry is not None else None
+    needless = one.unwanted or job.limits.triage_s is None or (point is not None and not point.possible)
+    if one.ended_at is not None or needless:
+        return _again(job, attempt, one.flag, now, ground)
+    if point is None or (_held(job, ground) and now.seconds_since(job.since) < job.limits.freed_wait_s):
+        return None
+    return de.Triage(
+        at=now,
+        job=job.name,
+        attempt=attempt.number,
+        reason=f"step {one.step} is replayed, to know why its {one.looked_for} ceased to be finite",
+        step=one.step,
+        looked_for=one.looked_for,
+        resume_from=point.checkpoint,
+    )
+
+
+def _unkillable_replay(job: Job, one: Examination, now: Moment) -> de.Warn | None:
+    if job.unkillable or not one.overdue(now, job.limits.triage_s or 0.0):
+        return None
+    flag = RedFlag(
+        rule=UNKILLABLE,
+        severity=Severity.CRITICAL,
+        at=now,
+        message="a replay of its triage is still there after SIGKILL; a reset of the card or a reboot ends it; "
+        "nothing else is started on its card",
+    )
+    return de.Warn(at=now, job=job.name, attempt=job.number, flag=flag)
 
 
 def _alive(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment, ground: Ground) -> de.Decision | None:
@@ -260,16 +305,17 @@ def _not_launched(attempt: Attempt, now: Moment) -> RedFlag | None:
 
 def _again(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, ground: Ground) -> de.Decision:
     """Retry with the next remedy for the cause, unless budget, exit status or remedies say that there is no sense."""
-    number, budget, cause = attempt.number, job.limits.budget, cause_of(flag)
+    number, budget, finding = attempt.number, job.limits.budget, _finding(job, attempt, flag)
+    cause = cause_found(cause_of(flag), finding)
     code = attempt.exit.code if attempt.exit is not None and job.stop is None else None
-    not_before = now.plus(job.ledger.backoff_s(budget, f"{job.name} {number}"))
+    not_before = _not_before(job, now)
     again = de.Retry(
         at=now, job=job.name, attempt=number, reason=flag.message, not_before=not_before, flag=flag, cause=cause
     )
     if code is not None and code in budget.always_retry_exit_codes:
         return replace(again, counts=False)
     step = _place_of(attempt, flag, cause)
-    choice = choose(job.course.failed(cause, now), job.limits.remedies, job.ended(cause, step), ground)
+    choice = choose(job.course.failed(cause, now), job.limits.remedies, job.ended(cause, step, finding), ground)
     spent = job.ledger.spent(now, budget, cause) or (choice.reason if choice.remedy is None else None)
     if code is not None and code in budget.never_retry_exit_codes:
         spent = f"status {code} is never retried (budget.never_retry_exit_codes)"
@@ -277,8 +323,49 @@ def _again(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, ground: Groun
         taken = [one.kind for one in job.resorts]
         said = (spent, help_against(cause, job.limits.remedies, ground, taken), f"last: {flag.message}")
         return de.GiveUp(at=now, job=job.name, attempt=number, reason="; ".join(filter(None, said)), flag=flag)
+    if finding is None and (examine := _examine(job, attempt, flag, cause, now)) is not None:
+        return examine
     card = choice.card or (flag.subject.split(" ")[0] or None if cause == CARD_LOST else None)
-    return replace(again, remedy=choice.remedy, why=choice.reason, step=step, card=card)
+    return replace(again, remedy=choice.remedy, why=choice.reason, step=step, card=card, finding=finding)
+
+
+def _finding(job: Job, attempt: Attempt, flag: RedFlag) -> Finding | None:
+    """Return what a triage said of this trouble, or of one before it at the same place."""
+    last = job.examination
+    if last is not None and last.attempt == attempt.number:
+        return last.finding if last.finding is not None and last.finding.verdict != "unknown" else None
+    if job.limits.triage_s is None or flag.since_step is None or looked_for(flag, cause_of(flag)) is None:
+        return None
+    return told_before(last, flag.since_step, job.limits.remedies.same_steps)
+
+
+def _examine(job: Job, attempt: Attempt, flag: RedFlag, cause: str, now: Moment) -> de.Examine | None:
+    """Put off the retry until a triage has said what was to blame; None where none is due, or it was made."""
+    what, last = looked_for(flag, cause), job.examination
+    if job.limits.triage_s is None or what is None or flag.since_step is None:
+        return None
+    if last is not None and last.attempt == attempt.number:
+        return None
+    return de.Examine(
+        at=now,
+        job=job.name,
+        attempt=attempt.number,
+        reason=flag.message,
+        flag=flag,
+        cause=cause,
+        step=flag.since_step,
+        looked_for=what,
+    )
+
+
+def _not_before(job: Job, now: Moment) -> Moment:
+    """Return when the next attempt may start at the earliest; the time of a triage is part of the wait."""
+    one = job.examination if job.examining else None
+    if one is not None and one.unwanted:
+        return now
+    since = one.at if one is not None else now
+    until = since.plus(job.ledger.backoff_s(job.limits.budget, f"{job.name} {job.number}"))
+    return until if until.seconds_since(now) > 0 else now
 
 
 def _place_of(attempt: Attempt, flag: RedFlag, cause: str) -> int | None:

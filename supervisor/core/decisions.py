@@ -9,6 +9,7 @@ from supervisor.core.checkpoints import Checkpoint
 from supervisor.core.flags import RedFlag
 from supervisor.core.freed import CardMemory
 from supervisor.core.moments import Moment
+from supervisor.core.triage import Finding, LookedFor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +83,35 @@ class LastResort:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Examine:
+    """Find out what was to blame before a retry is decided: look for the state to replay from."""
+
+    at: Moment
+    job: str
+    attempt: int
+    reason: str
+    flag: RedFlag
+    cause: str
+    step: int
+    """The first bad one."""
+    looked_for: LookedFor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Triage:
+    """Replay the bad step, on the card of the attempt that is gone."""
+
+    at: Moment
+    job: str
+    attempt: int
+    reason: str
+    step: int
+    looked_for: LookedFor
+    resume_from: Checkpoint | None
+    """From where, unless there is a snapshot, from which all is made again as it was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
     """Look for the resume point and start again, not before `not_before`."""
 
@@ -102,6 +132,8 @@ class Retry:
     """Where the trouble was that the remedy is against."""
     card: str | None = None
     """PCI address that the remedy is about."""
+    finding: Finding | None = None
+    """What a triage said of the trouble, or of the one before it at the same place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,4 +160,4 @@ class Finish:
     """What was wrong all the same, so that a later start resumes from before it."""
 
 
-Decision: TypeAlias = Launch | Warn | Note | Stop | Kill | LastResort | Retry | GiveUp | Finish
+Decision: TypeAlias = Launch | Warn | Note | Stop | Kill | LastResort | Examine | Triage | Retry | GiveUp | Finish

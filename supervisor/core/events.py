@@ -7,18 +7,11 @@ from enum import Enum
 from typing import TypeAlias
 
 from supervisor.core.checkpoints import Checkpoint, ResumePoint
+from supervisor.core.findings import KernelFinding, OutputFinding
 from supervisor.core.flags import SHADOW, Act
 from supervisor.core.moments import Moment
-from supervisor.core.readings import (
-    ExitStatus,
-    GpuReading,
-    HostReading,
-    KernelFinding,
-    OutputFinding,
-    ProcessReading,
-    Stage,
-    StepRecord,
-)
+from supervisor.core.readings import ExitStatus, GpuReading, HostReading, ProcessReading, Stage, StepRecord
+from supervisor.core.triage import Finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +125,17 @@ class ResortEnded:
     """Whether it ended with status 0."""
     said: str
     """What it printed last, or why it was not done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriageEnded:
+    """The replays of a bad step are over and nothing of them runs any more."""
+
+    at: Moment
+    job: str
+    attempt: int
+    finding: Finding
+    began_at: Moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,6 +364,7 @@ AttemptEvent: TypeAlias = (
     | EvidenceTaken
     | ResumePointFound
     | ResortEnded
+    | TriageEnded
     | CheckpointSeen
     | CheckpointNotKept
     | StepsMade

@@ -22,6 +22,9 @@ STATE/jobs/JOB/ATTEMPT/
 `STATE/jobs/JOB/snapshots/` holds the newest snapshots of the job over all its attempts, `step-STEP.pt`, written by the
 agent and removed by the daemon once the job has finished.
 
+`STATE/jobs/JOB/triage-ATTEMPT-REPLAY/` is such a folder too, of one replay of the step at which an attempt went wrong;
+its agent writes triage.json, and the daemon removes it once the finding is recorded.
+
 `STATE/jobs/JOB/current` is a symbolic link to the newest attempt's folder; `STATE/jobs/JOB/lock` is held (flock) by
 the shim for as long as anything of the attempt runs.
 
@@ -71,6 +74,8 @@ CURRENT = "current"
 SNAPSHOTS = "snapshots"
 LOCK = "lock"
 GENERATIONS = "generations"
+TRIAGE = "triage"
+"""Of the folders of replays, the word that their names begin with; of a report's folder, the name."""
 
 # --- environment of a supervised training -------------------------------------------------------------------------
 
@@ -89,7 +94,7 @@ ENV_SNAPSHOTS = "ROCM_SUPERVISOR_SNAPSHOTS"
 ENV_SNAPSHOT_EVERY = "ROCM_SUPERVISOR_SNAPSHOT_EVERY_S"
 """Seconds between two snapshots, "0" for none but those asked for, "auto" for an interval found by the agent."""
 ENV_TRIAGE = "ROCM_SUPERVISOR_TRIAGE"
-"""Only in a triage: JSON with `step` (the bad one), `report` (the file to write) and `other_batch`."""
+"""Only in a triage: JSON with `step` (the bad one), `report` (the file to write), `other_batch` and `looked_for`."""
 ENV_MEAN_FAULT = "ROCM_SUPERVISOR_MEAN_FAULT_S"
 """Seconds of training between two faults of the job, from which "auto" is reckoned."""
 

@@ -15,13 +15,25 @@ from supervisor.core import events as ev
 from supervisor.core.causes import cause_of
 from supervisor.core.checkpoints import ResumePoint
 from supervisor.core.course import Course
+from supervisor.core.examination import Examination
+from supervisor.core.findings import FaultClass
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.incident import Incident
 from supervisor.core.job import ALIVE, ENDED, UNKILLABLE, Attempt, Job, Move, Phase, RetryPlan, StopOrder, Wish
 from supervisor.core.moments import Moment
-from supervisor.core.readings import FaultClass, Stage, StepRecord
+from supervisor.core.readings import Stage, StepRecord
 from supervisor.core.resorts import RESORTS
-from supervisor.core.treatment import heard, past_the_trouble, resort_ended, resort_taken, spent, taken_back, treated
+from supervisor.core.treatment import (
+    heard,
+    past_the_trouble,
+    resort_ended,
+    resort_taken,
+    spent,
+    taken_back,
+    treated,
+    triage_begun,
+    triage_ended,
+)
 
 _BEGINNING = ResumePoint(checkpoint=None, possible=True, reason="asked to start from the beginning")
 
@@ -53,6 +65,8 @@ def _attempt_event(job: Job, attempt: Attempt, event: ev.AttemptEvent) -> Job:
             return replace(job, attempt=replace(attempt, train_ended=_train_ended(attempt, event)))
         case ev.ResortEnded():
             return resort_ended(job, event)
+        case ev.TriageEnded():
+            return triage_ended(job, event)
         case ev.EvidenceTaken() | ev.Signalled() | ev.ResumePointFound():
             return _answered(job, event)
         case ev.OutputSeen():
@@ -132,7 +146,8 @@ def _asked(job: Job, event: ev.Asked) -> Job:
         case ev.Ask.RESTART:
             started = _asked(job, replace(event, ask=ev.Ask.START))
             alive = job.phase in ALIVE
-            return replace(started, restart_asked=alive, fresh_asked=alive and event.fresh)
+            fresh = (alive and event.fresh) or (started.examining and started.fresh_asked)
+            return replace(started, restart_asked=alive, fresh_asked=fresh)
         case ev.Ask.SHUT_DOWN:
             return replace(job, shutting_down=True)
     assert_never(event.ask)
@@ -140,18 +155,22 @@ def _asked(job: Job, event: ev.Asked) -> Job:
 
 def _started(job: Job, event: ev.Asked) -> Job:
     reason = f"started by {event.by}"
+    if job.examining and job.examination is not None:
+        unwanted = replace(job.examination, unwanted=True)
+        return replace(job, examination=unwanted, fresh_asked=job.fresh_asked or event.fresh)
     if job.phase is Phase.BACKOFF and job.retry is not None:
         point = _BEGINNING if event.fresh else job.retry.resume_point
         return replace(job, retry=replace(job.retry, not_before=event.at, resume_point=point))
     if job.phase not in ENDED:
         return job
     course = Course() if event.fresh else job.course.forgiven(job.number)
-    job = replace(job, ledger=job.ledger.forgiven(), course=course, resorts=())
+    job = replace(job, ledger=job.ledger.forgiven(), course=course, resorts=(), examination=None)
     if event.fresh or job.phase is Phase.FINISHED or job.attempt is None:
         return replace(job.moved(Move.WAKE, event.at, reason), retry=None)
     plan = job.retry or RetryPlan(not_before=event.at, reason=reason)
     return replace(
-        job.moved(Move.RESUME, event.at, reason), retry=replace(plan, not_before=event.at, resume_point=None)
+        job.moved(Move.RESUME, event.at, reason),
+        retry=replace(plan, not_before=event.at, resume_point=None, examining=False),
     )
 
 
@@ -203,8 +222,10 @@ def after_decision(job: Job, decision: de.Decision) -> Job:
             moved = job.moved(Move.KILL, decision.at, decision.reason)
             order = job.stop or StopOrder(at=decision.at, reason=decision.reason, save=False)
             return replace(moved, stop=replace(order, killed_at=decision.at))
-        case de.LastResort():
-            return resort_taken(job, decision)
+        case de.LastResort() | de.Triage():
+            return resort_taken(job, decision) if isinstance(decision, de.LastResort) else triage_begun(job, decision)
+        case de.Examine():
+            return _to_examine(job, decision)
         case de.Retry():
             return _retried(job, decision)
         case de.GiveUp():
@@ -297,6 +318,21 @@ def _retried(job: Job, decision: de.Retry) -> Job:
         plan = replace(plan, resort=decision.remedy)
     moved = treated(moved, decision)
     return replace(moved, stop=None, retry=plan, ledger=spent(job, decision), unkillable=False)
+
+
+def _to_examine(job: Job, decision: de.Examine) -> Job:
+    """Return the job in backoff, its retry not decided: how the attempt was stopped is still to be judged."""
+    moved = _with_incident(job.moved(Move.EXAMINE, decision.at, decision.reason), decision.flag, "retry")
+    plan = replace(_plan(job, decision.flag, decision.at, decision.reason), examining=True)
+    one = Examination(
+        attempt=decision.attempt,
+        at=decision.at,
+        flag=decision.flag,
+        cause=decision.cause,
+        step=decision.step,
+        looked_for=decision.looked_for,
+    )
+    return replace(moved, retry=plan, examination=one, unkillable=False)
 
 
 def _finished(job: Job, decision: de.Finish) -> Job:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from supervisor.core.checkpoints import Checkpoint
 from supervisor.core.flags import RedFlag
 from supervisor.core.moments import Moment
+from supervisor.core.triage import Finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,8 @@ class Incident:
     remedy: str | None = None
     """What the next attempt was given."""
     remedy_why: str | None = None
+    finding: Finding | None = None
+    """What a triage said, where the daemon made one by itself."""
 
     def relaunched(self, checkpoint: Checkpoint | None) -> Incident:
         """Return it once the next attempt was started from `checkpoint`, or from the beginning."""

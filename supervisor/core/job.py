@@ -2,9 +2,10 @@
 
     pending --launch--> starting --step--> running --stop--> stopping --kill--> killing
        ^                    |                 |                  |                 |
-       |                    +---------- retry / finish / give_up / rest -----------+
+       |                    +----- examine / retry / finish / give_up / rest ------+
        +--- wake --- finished                             backoff --launch--> starting
-    stopped, failed --resume--> backoff                   (looks for a checkpoint first)
+    stopped, failed --resume--> backoff                   (looks for a checkpoint first,
+                                                          examined --retry--> backoff)
 
 A phase says what may happen next, the fields of `Job` what is known there.
 """
@@ -19,6 +20,7 @@ from supervisor.core.checkpoints import Checkpoint, ResumePoint
 from supervisor.core.choosing import Ended
 from supervisor.core.course import Course
 from supervisor.core.curve import Curve, Resumed
+from supervisor.core.examination import Examination
 from supervisor.core.flags import RedFlag
 from supervisor.core.freed import CardMemory
 from supervisor.core.incident import Incident
@@ -26,6 +28,7 @@ from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus, KernelWait
 from supervisor.core.remedies import Remedies
 from supervisor.core.resorts import ResortTaken
+from supervisor.core.triage import Finding
 
 
 class Wish(Enum):
@@ -61,6 +64,8 @@ class Move(Enum):
     STEP = "step"
     STOP = "stop"
     KILL = "kill"
+    EXAMINE = "examine"
+    """The attempt is over, and what the retry is to be is found out first."""
     RETRY = "retry"
     FINISH = "finish"
     REST = "rest"
@@ -84,7 +89,8 @@ MOVES: dict[tuple[Phase, Move], Phase] = {
     (Phase.BACKOFF, Move.GIVE_UP): Phase.FAILED,
     (Phase.PENDING, Move.REST): Phase.STOPPED,
     (Phase.BACKOFF, Move.REST): Phase.STOPPED,
-    **{(phase, Move.RETRY): Phase.BACKOFF for phase in ALIVE},
+    **{(phase, Move.EXAMINE): Phase.BACKOFF for phase in ALIVE},
+    **{(phase, Move.RETRY): Phase.BACKOFF for phase in (*ALIVE, Phase.BACKOFF)},
     **{(phase, Move.FINISH): Phase.FINISHED for phase in ALIVE},
     **{(phase, Move.REST): Phase.STOPPED for phase in ALIVE},
     **{(phase, Move.GIVE_UP): Phase.FAILED for phase in ALIVE},
@@ -118,6 +124,8 @@ class Limits:
     """From the end of an attempt, how long its memory on the cards may take to be freed before the next; 0: no wait."""
     resort_s: float = 60.0
     """How long the command of a last resort may take."""
+    triage_s: float | None = None
+    """How long the replays of a bad step may take before a retry; None: none are made by themselves."""
     budget: Budget = field(default_factory=Budget)
     remedies: Remedies = field(default_factory=Remedies)
 
@@ -198,6 +206,8 @@ class RetryPlan:
     """Where there is one, a checkpoint older than this is resumed from: the remedy is an older generation."""
     resort: str | None = None
     """The last resort to take first: it is the remedy."""
+    examining: bool = False
+    """Whether the retry is still to be decided, once its triage is over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +238,8 @@ class Job:
     """MIOpen has failed in this job: `conv2d = "auto"` patches from now on."""
     course: Course = field(default_factory=Course)
     """The remedies that were tried, and those in force."""
+    examination: Examination | None = None
+    """The triage under way, or the last one."""
     framework: str | None = None
     """Who trains, as the agent told in a plan: `ultralytics`."""
     asked: tuple[str, ...] = ()
@@ -268,7 +280,17 @@ class Job:
         """Whether it runs by the CPU profile."""
         return self.course.has("cpu_profile") and self.limits.remedies.allows("cpu_profile")
 
-    def ended(self, cause: str, step: int | None) -> Ended:
+    @property
+    def examining(self) -> bool:
+        """Whether it waits for a triage before its retry is decided."""
+        return self.phase is Phase.BACKOFF and self.retry is not None and self.retry.examining
+
+    @property
+    def replaying(self) -> bool:
+        """Whether a replay of a bad step may be on its card."""
+        return self.examination is not None and self.examination.replaying
+
+    def ended(self, cause: str, step: int | None, finding: Finding | None = None) -> Ended:
         """Return what decides about the remedy, once its attempt ended by `cause` at `step`."""
         attempt = self.attempt
         return Ended(
@@ -280,4 +302,5 @@ class Job:
             patched=attempt is not None and attempt.patched,
             resumed=attempt is not None and attempt.resume_from is not None,
             resorts_taken=tuple(one.kind for one in self.resorts),
+            finding=finding,
         )

@@ -122,6 +122,7 @@ class Remedies:
     compile: Ladder = ("compile_off",)
     loader: Ladder = ("restart", "fewer_workers", "no_workers")
     crash: Ladder = ("restart", "older_generation")
+    hardware: Ladder = ("restart", "other_card", "cpu_profile")
 
     def ladder(self, cause: str) -> Ladder:
         """Return the ladder of a cause as written."""

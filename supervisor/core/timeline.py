@@ -22,6 +22,8 @@ class Use(Enum):
     """Work that had to be made again: the training was resumed from before it."""
     DOWN = "down"
     """From the last sign of progress before a trouble to the next launch."""
+    TRIAGE = "triage"
+    """Replaying a bad step before a retry, to know why it was bad."""
     WAITING = "waiting"
     """Stopped because somebody wanted it so."""
     UNSEEN = "unseen"
@@ -81,6 +83,8 @@ class Life:
     """The rule, and class, of the trouble that ended it."""
     wished: bool = False
     """Whether its end was wanted: it came to its own, or somebody stopped it."""
+    triage: tuple[float, float] | None = None
+    """From when to when, Unix seconds, its bad step was replayed once it had ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +127,19 @@ def timeline(lives: Sequence[Life], until_unix_s: float) -> Iterator[Segment]:
         after = until_unix_s if last else ordered[index + 1][0].launched_unix_s
         if life.ended_unix_s is not None and after > ended and not (last and life.wished):
             use = Use.WAITING if life.wished else Use.DOWN
-            yield Segment(use=use, began_unix_s=ended, ended_unix_s=after, cause=None if life.wished else life.cause)
+            gap = Segment(use=use, began_unix_s=ended, ended_unix_s=after, cause=None if life.wished else life.cause)
+            yield from _with_triage(gap, life.triage)
+
+
+def _with_triage(gap: Segment, triage: tuple[float, float] | None) -> Iterator[Segment]:
+    """Return the time between two attempts with that of a triage as such; one without an end lasts as long as it."""
+    made = gap.within(*triage) if triage is not None and gap.use is Use.DOWN else None
+    if made is None:
+        yield gap
+        return
+    before = gap.within(gap.began_unix_s, made.began_unix_s)
+    after = gap.within(made.ended_unix_s, gap.ended_unix_s)
+    yield from (one for one in (before, replace(made, use=Use.TRIAGE), after) if one is not None)
 
 
 def _without_overlap(lives: Sequence[Life], until_unix_s: float) -> list[tuple[Life, float]]:

@@ -30,7 +30,7 @@ class Allocation:
     """Allocations that only succeeded once all that was cached had been given back; counted from the start."""
     ooms: int = 0
     total_bytes: int | None = None
-    """The card's memory."""
+    """The card's memory, or the share of it that the program allows itself."""
 
     @property
     def unused_bytes(self) -> int:

@@ -98,6 +98,7 @@ def treated(job: Job, decision: de.Retry) -> Job:
     incident = job.incident
     if incident is not None and incident.attempt == decision.attempt:
         incident = replace(incident, cause=decision.cause, remedy=decision.remedy, remedy_why=decision.why)
+        incident = replace(incident, finding=incident.finding or decision.finding)
     return replace(job, course=course, incident=incident)
 
 
@@ -117,6 +118,25 @@ def resort_ended(job: Job, event: ev.ResortEnded) -> Job:
         f": {event.said}" if event.said else ""
     )
     return replace(job, resorts=(*job.resorts[:-1], ended), reason=said)
+
+
+def triage_begun(job: Job, decision: de.Triage) -> Job:
+    """Return the job with the replays of its bad step under way."""
+    if job.examination is None:
+        return job
+    one = replace(job.examination, began_at=decision.at, resume_from=decision.resume_from)
+    return replace(job, examination=one, reason=decision.reason)
+
+
+def triage_ended(job: Job, event: ev.TriageEnded) -> Job:
+    """Return the job after word of what a triage found; the incident keeps it, whatever it is worth."""
+    one, incident = job.examination, job.incident
+    if one is None or one.attempt != event.attempt or not one.replaying:
+        return job
+    if incident is not None and incident.attempt == event.attempt:
+        incident = replace(incident, finding=event.finding)
+    ended = replace(one, ended_at=event.at, finding=event.finding)
+    return replace(job, examination=ended, incident=incident, unkillable=False)
 
 
 def _progress_known(job: Job, at: Moment) -> bool:

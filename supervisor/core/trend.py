@@ -18,6 +18,8 @@ BUCKET_S = 60.0
 BUCKETS_KEPT = 720
 POINTS_FITTED = 60
 MIN_POINTS = 10
+OVER_S = (MIN_POINTS * BUCKET_S, BUCKETS_KEPT * BUCKET_S)
+"""The shortest and the longest time of which there is a slope."""
 CONFIDENCE_Z = 3.29
 """99.9 %: readings a minute apart are not independent, so an interval for 95 % would be too narrow."""
 
@@ -33,6 +35,16 @@ class Slope:
     """Time that the points cover."""
     rise: float
     """By how much the line rises in that time."""
+
+    def left_s(self, room: float) -> float | None:
+        """Return the time until `room` is used up at this rate; None where it does not rise."""
+        return max(0.0, room) / self.per_s if self.per_s > 0 else None
+
+    def falls_short_of(self, rise: float) -> str | None:
+        """Return what it lacks to be a rise by so much, and no chance; None where nothing."""
+        if not self.low_per_s > 0:
+            return "a rise that is sure"
+        return None if self.rise >= rise else "a rise that is large enough"
 
 
 @dataclass(slots=True)

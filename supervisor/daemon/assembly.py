@@ -8,6 +8,7 @@ import platform
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from supervisor.alerts.outbox import AlertSender
@@ -106,15 +107,20 @@ class Assembly:
             put=self.inbox.put,
             state=self.state,
             settings=lambda name: self.settings.jobs[name],
-            job=lambda name: dossier.job if (dossier := self.loop.dossiers.get(name)) else None,
+            job=self._job,
             examine=Prover().examine,
         )
         return Keeper(world, self.checkpoints)
+
+    def _job(self, name: str) -> Job | None:
+        dossier = self.loop.dossiers.get(name)
+        return dossier.job if dossier is not None else None
 
     def _means(self, group: int | None) -> Means:
         return Means(
             state=self.state,
             launcher=self.launcher,
+            job=self._job,
             attempts=self.attempts,
             exits=self.exits,
             settings=lambda name: self.settings.jobs[name],
@@ -226,7 +232,7 @@ class Assembly:
             kernel_lines=[one.line for one in history.kernel],
             gpus=[one for readings in history.gpus.values() for one in list(readings)[-EVIDENCE_READINGS:]],
             host=list(history.host)[-EVIDENCE_READINGS:],
-            configuration=json.dumps(redacted(self.settings), indent=2, default=str),
+            configuration=partial(_configuration, self.settings),
             checkpoints=[Path(path) for path in dict.fromkeys(one.path for one in known)],
             stands_still=(quiet := history.quiet_since()) is not None
             and history.now.seconds_since(quiet) >= EVIDENCE_STILL_S,
@@ -245,6 +251,10 @@ class Assembly:
     def on_turn(self, work: Callable[[ev.Event, Moment], None]) -> None:
         """Have `work` done after each turn, in the deciding thread."""
         self.loop.each_turn.append(work)
+
+
+def _configuration(settings: Settings) -> str:
+    return json.dumps(redacted(settings), indent=2, default=str)
 
 
 def _new_job(name: str, settings: JobSettings, now: Moment) -> Job:

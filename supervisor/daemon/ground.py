@@ -39,7 +39,7 @@ class Grounds:
         job = settings.jobs.get(dossier.job.name)
         if job is None or dossier.job.phase in ENDED:
             return Ground()
-        if dossier.job.phase not in ALIVE:
+        if dossier.job.phase not in ALIVE and not dossier.job.examining:
             return Ground(memory=self._memory(dossier, now), resorts=self._resorts(dossier, job))
         answering = self._answering.answering_s(now)
         over = dossier.job.attempt is not None and dossier.job.attempt.over
@@ -51,6 +51,7 @@ class Grounds:
             free_cards=self._free([gpu for gpu, _ in answering]) if over else (),
             answering_s=answering,
             experience=self._experience() if over else (),
+            memory=self._memory(dossier, now) if dossier.job.examining else (),
             resorts=self._resorts(dossier, job) if worst else (),
         )
 
@@ -64,7 +65,7 @@ class Grounds:
 
         A card that another job has, or may have because it names none, says nothing about this one.
         """
-        others = list(self._alive())
+        others = [one for one in self._alive() if one is not dossier]
         if dossier.job.on_cpu or any(not _cards_of(one) for one in others):
             return ()
         taken = {card for one in others for card in _cards_of(one)}
@@ -85,7 +86,7 @@ class Grounds:
         return resorts_of(job.last_resorts, card, tuple(self._newest.gpus.values()), sharing)
 
     def _alive(self) -> Iterator[Dossier]:
-        return (one for one in self._dossiers.values() if one.job.phase in ALIVE)
+        return (one for one in self._dossiers.values() if one.job.phase in ALIVE or one.job.examining)
 
 
 def _card_in_trouble(dossier: Dossier, known: tuple[str, ...]) -> str | None:

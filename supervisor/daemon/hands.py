@@ -26,9 +26,11 @@ from supervisor.core.job import Job
 from supervisor.core.secrets import without_secrets
 from supervisor.daemon.attempt_watch import AttemptWatch, Clock, Followed
 from supervisor.daemon.begin import begin
+from supervisor.daemon.killing import kill_until_gone
 from supervisor.daemon.seeker import Seeker
-from supervisor.daemon.sweep import clear_snapshots
+from supervisor.daemon.sweep import clear_replays, clear_snapshots
 from supervisor.daemon.treated import Visible, treated
+from supervisor.daemon.triage import Examiner
 from supervisor.runner import evidence, outside
 from supervisor.runner.attempt import agent_path, compose_env, prepare, read_shim
 from supervisor.runner.launcher import LAUNCH_LIMIT_S, Launcher, LaunchError
@@ -38,8 +40,6 @@ log = logging.getLogger(__name__)
 
 STOP_AGAIN_S = 1.0
 KILL_AGAIN_S = 2.0
-KILL_ROUNDS_BY_SHIM = 2
-RESTING_KILL_S = 30.0
 RESORT_CHARACTERS = 300
 
 
@@ -49,6 +49,8 @@ class Means:
 
     state: Path
     launcher: Launcher
+    job: Callable[[str], Job | None]
+    """May be asked in any thread."""
     attempts: AttemptWatch
     exits: ExitWatch
     settings: Callable[[str], JobSettings]
@@ -72,6 +74,16 @@ class DoingHands:
         self._put = put
         self._means = means
         self._seeker = seeker
+        self._examiner = Examiner(
+            clock=clock,
+            put=put,
+            state=means.state,
+            launcher=means.launcher,
+            settings=means.settings,
+            job=means.job,
+            exact=seeker.exact,
+            group=means.group,
+        )
         self._launched: dict[str, threading.Event] = {}
         """Set once the launch of a job is through, well or not: a shim that is not there yet hears no signal."""
 
@@ -80,7 +92,7 @@ class DoingHands:
         return self._means.state / "jobs" / job / str(attempt)
 
     def act(self, decision: de.Decision, job: Job, history: History | None) -> None:
-        """Carry out a decision; Warn, Retry and GiveUp take effect by being recorded."""
+        """Carry out a decision; Warn, Examine, Retry and GiveUp take effect by being recorded."""
         match decision:
             case de.Launch():
                 self._launched[job.name] = launched = threading.Event()
@@ -93,7 +105,9 @@ class DoingHands:
                 begin("kill", job.name, lambda: self._kill(decision))
             case de.LastResort():
                 begin("last resort", job.name, lambda: self._resort(decision))
-            case de.Retry() | de.GiveUp() if _ended_without_evidence(decision, job):
+            case de.Triage():
+                begin("triage", job.name, lambda: self._examiner.examine(decision, job))
+            case de.Examine() | de.Retry() | de.GiveUp() if _ended_without_evidence(decision, job):
                 facts = self._means.evidence(job, history)
                 begin("evidence", job.name, lambda: self._take_evidence(decision, facts, f"{job.name}-{job.number}"))
             case de.Finish() if not decision.by_user:
@@ -108,6 +122,8 @@ class DoingHands:
     def noticed(self, event: ev.Event, job: Job) -> None:
         """See `Seeker.noticed`."""
         self._seeker.noticed(event, job)
+        if isinstance(event, ev.TriageEnded):
+            begin("clear", job.name, lambda: clear_replays(self._means.state / "jobs" / job.name))
 
     def adopt(self, job: str, attempt: int, followed: Followed) -> bool:
         """Take up an attempt whose shim left word in this boot; return False where none did."""
@@ -187,7 +203,7 @@ class DoingHands:
         self._put(ev.Signalled(at=self._clock.now(), job=decision.job, attempt=decision.attempt))
 
     def _take_evidence(
-        self, decision: de.Stop | de.Retry | de.GiveUp, facts: evidence.EvidenceFacts, incident: str
+        self, decision: de.Stop | de.Examine | de.Retry | de.GiveUp, facts: evidence.EvidenceFacts, incident: str
     ) -> None:
         folder = self.folder(decision.job, decision.attempt)
         taken = evidence.take(folder, self._means.launcher, decision.job, facts, incident)
@@ -204,13 +220,7 @@ class DoingHands:
 
     def _kill(self, decision: de.Kill) -> None:
         """SIGKILL until nothing is left: by the shim first, for then its exit is told; from outside after that."""
-        launcher, folder = self._means.launcher, self.folder(decision.job, decision.attempt)
-        kill, rounds = signal.Signals[fo.SHIM_KILL], 0
-        while launcher.alive(decision.job, folder):
-            if rounds >= KILL_ROUNDS_BY_SHIM or not launcher.signal(decision.job, folder, kill):
-                launcher.kill_all(decision.job, folder)
-            rounds += 1
-            time.sleep(KILL_AGAIN_S if rounds < 10 else RESTING_KILL_S)
+        kill_until_gone(self._means.launcher, decision.job, self.folder(decision.job, decision.attempt), KILL_AGAIN_S)
 
     def _resort(self, decision: de.LastResort) -> None:
         """Run the command of a last resort within its time, and tell what came of it."""
@@ -231,7 +241,9 @@ class DoingHands:
         )
 
 
-def _ended_without_evidence(decision: de.Retry | de.GiveUp, job: Job) -> bool:
+def _ended_without_evidence(decision: de.Examine | de.Retry | de.GiveUp, job: Job) -> bool:
     """Whether an attempt ended of itself: nobody stopped it, so nobody took evidence before."""
-    incident = job.incident
+    incident, one = job.incident, job.examination
+    if one is not None and one.attempt == decision.attempt and not isinstance(decision, de.Examine):
+        return False  # it was taken before its triage
     return incident is not None and incident.attempt == decision.attempt and incident.decision in ("retry", "give_up")

@@ -11,6 +11,7 @@ from supervisor.core.moments import Moment
 from supervisor.core.readings import StepRecord
 from supervisor.sources.recorder import RecorderReader
 
+LOSSES_READ = 64
 ATTEMPTS_READ = 5
 """As many as the sweep leaves their recorder."""
 
@@ -28,6 +29,21 @@ def old_curve(folders: Iterable[Path], step: int, trouble_step: int | None, now:
         if curve is not None:
             return curve
     return None
+
+
+def old_losses(folders: Iterable[Path], before_step: int, now: Moment) -> dict[int, float]:
+    """Return the losses of the steps before one, by step, each from the newest attempt that made it."""
+    losses: dict[int, float] = {}
+    for number, folder in enumerate(folders):
+        if number == ATTEMPTS_READ:
+            break
+        mine = {
+            one.step: one.loss
+            for one in _records(folder, now)
+            if one.loss is not None and before_step - LOSSES_READ <= one.step < before_step
+        }
+        losses = {**mine, **losses}
+    return losses
 
 
 def _records(folder: Path, now: Moment) -> Iterator[StepRecord]:

@@ -158,6 +158,7 @@ def _told_with(before: Job, decision: de.Decision) -> RedFlag | None:
     """Return the flag that a decision brings up; the one that stopped an attempt is not told again at its end."""
     if isinstance(decision, de.Warn | de.Stop):
         return decision.flag
-    if isinstance(decision, de.Retry | de.GiveUp) and not (before.stop is not None and before.stop.flag is not None):
+    stopped = before.stop is not None and before.stop.flag is not None
+    if isinstance(decision, de.Examine | de.Retry | de.GiveUp) and not stopped and not before.examining:
         return decision.flag
     return None

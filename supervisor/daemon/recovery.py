@@ -10,8 +10,8 @@ from pathlib import Path
 
 from supervisor.core import decisions as de
 from supervisor.core import folder as fo
-from supervisor.core.history import STEPS_KEPT
 from supervisor.core.job import ALIVE, Attempt, Job, Phase
+from supervisor.core.window import STEPS_KEPT
 from supervisor.daemon.attempt_watch import AttemptWatch, Clock, Followed, seed_records
 from supervisor.daemon.hands import DoingHands
 from supervisor.daemon.loop import Dossier, seeded
@@ -40,6 +40,8 @@ class Recovery:
         """Take up one job as the record has it."""
         job = dossier.job = replace(dossier.job, shutting_down=False)
         attempt = job.attempt
+        if job.replaying:
+            self._triage_again(job)
         if job.phase not in ALIVE or attempt is None or attempt.over:
             return
         folder = self._hands.folder(job.name, attempt.number)
@@ -90,6 +92,23 @@ class Recovery:
         )
         log.info("attempt.launched_again", extra={"fields": {"job": job.name, "attempt": attempt.number}})
         self._hands.act(launch, job, None)
+
+    def _triage_again(self, job: Job) -> None:
+        """Go on with a triage: what it has replayed by now lies in its folders."""
+        one = job.examination
+        if one is None:
+            return
+        triage = de.Triage(
+            at=self._clock.now(),
+            job=job.name,
+            attempt=one.attempt,
+            reason=job.reason or "triage",
+            step=one.step,
+            looked_for=one.looked_for,
+            resume_from=one.resume_from,
+        )
+        log.info("triage.taken_up", extra={"fields": {"job": job.name, "attempt": one.attempt}})
+        self._hands.act(triage, job, None)
 
     def _act_again(self, job: Job) -> None:
         """Carry out once more what was decided: whether it was carried out before, nobody knows."""

@@ -76,7 +76,7 @@ class Reloading:
 
     def _alive(self, name: str) -> bool:
         dossier = self._parts.loop.dossiers.get(name)
-        return dossier is not None and dossier.job.phase in ALIVE
+        return dossier is not None and (dossier.job.phase in ALIVE or dossier.job.replaying)
 
     def _apply(self, new: Settings, sinks: dict[str, Sink]) -> None:
         parts, old = self._parts, self._parts.settings

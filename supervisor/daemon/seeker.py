@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from pathlib import Path
 from supervisor.config.settings import JobSettings
 from supervisor.core import events as ev
 from supervisor.core import folder as fo
-from supervisor.core.checkpoints import Checkpoint, Fingerprint, Verdict
+from supervisor.core.checkpoints import Checkpoint, Fingerprint, Verdict, exact_before, of_this_training
 from supervisor.core.history import History
 from supervisor.core.job import Job
 from supervisor.core.rules.resumed_loss import ResumedLoss
@@ -21,6 +21,7 @@ from supervisor.daemon.checkpoint_watch import Saved
 from supervisor.daemon.keeper import Keeper
 from supervisor.daemon.old_curve import old_curve
 from supervisor.daemon.resume import Search, barred, find, fingerprint
+from supervisor.sources.agent_log import AgentLogReader
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +80,10 @@ class Seeker:
         begin("search", job.name, lambda: self._search(job, search))
         return True
 
+    def exact(self, job: Job, before_step: int) -> Checkpoint | None:
+        """Return the kept state from which the steps up to one are made again as they were, None without one."""
+        return exact_before(of_this_training(self._keeper.shelf(job.name).all(), job.began_unix_s), before_step)
+
     def noticed(self, event: ev.Event, job: Job) -> None:
         """Have a checkpoint proven as soon as the training says that it saved one."""
         if not isinstance(event, ev.AgentSaid) or event.word is not ev.Word.CHECKPOINT_SAVED:
@@ -93,15 +98,21 @@ class Seeker:
             self._unseen(event, job, path, why)
         if stat is None or stat.modified_ns / 1e9 > event.at.unix_s + 1.0:
             return  # rewritten since: the later word about it counts
-        epoch, step = _whole(event.facts.get("epoch")), _whole(event.facts.get("step"))
-        kind = "snapshot" if event.facts.get("kind") == "snapshot" else "checkpoint"
-        seen = Checkpoint(path=str(path), fingerprint=stat, epoch=epoch, step=step, kind=kind)
+        seen = _checkpoint(str(path), stat, event.facts)
         if any(one.is_of(seen) for one in self._known(job.name) or ()):
             return  # it was taken before, and may have been let go: a new daemon hears the words of the old one again
         # Recorded before it is taken: a search that begins now must know of it.
         self._put(ev.CheckpointSeen(at=event.at, job=job.name, attempt=event.attempt, checkpoint=seen))
         prove = partial(self._keeper.proofs.prove, job.name)
-        saved = Saved(job=job.name, attempt=event.attempt, path=path, prove=prove, epoch=epoch, step=step, kind=kind)
+        saved = Saved(
+            job=job.name,
+            attempt=event.attempt,
+            path=path,
+            prove=prove,
+            epoch=seen.epoch,
+            step=seen.step,
+            kind=seen.kind,
+        )
         self._keeper.saved(saved, stat)
 
     def _unseen(self, event: ev.AgentSaid, job: Job, path: Path, why: str) -> None:
@@ -116,12 +127,36 @@ class Seeker:
             self._keeper.proofs.judge(job.name, checkpoint)
             self._put(ev.CheckpointSeen(at=self._clock.now(), job=job.name, attempt=job.number, checkpoint=checkpoint))
 
+        search = replace(search, known=(*search.known, *self._unheard(job, search.known)))
         point = find(search, partial(self._keeper.proofs.prove, job.name), tell)
         if point.checkpoint is not None and point.checkpoint.step is not None:
             folders = [self._state / "jobs" / job.name / str(number) for number in range(job.number, 0, -1)]
             curve = old_curve(folders, point.checkpoint.step, search.trouble_step, self._clock.now())
             point = replace(point, curve=curve)
         self._put(ev.ResumePointFound(at=self._clock.now(), job=job.name, attempt=job.number, point=point))
+
+    def _unheard(self, job: Job, known: tuple[Checkpoint, ...]) -> Iterator[Checkpoint]:
+        """Yield what the last attempt told that it saved and the record lacks: a daemon died before it knew of it."""
+        now, reader = self._clock.now(), AgentLogReader(self._state / "jobs" / job.name / str(job.number) / fo.AGENT)
+        told: dict[str, Checkpoint] = {}
+        read_bytes = -1
+        while reader.offset != read_bytes:
+            read_bytes = reader.offset
+            for one in reader.read(now):
+                paths = one.facts.get("paths") if one.word is ev.Word.CHECKPOINT_SAVED else None
+                for path in paths if isinstance(paths, list) else ():
+                    stat = fingerprint(Path(str(path)))
+                    if stat is not None and stat.modified_ns / 1e9 <= one.at.unix_s + 1.0:
+                        told[str(path)] = _checkpoint(str(path), stat, one.facts)
+        yield from (
+            one for one in told.values() if not any(other.key == one.key or other.is_of(one) for other in known)
+        )
+
+
+def _checkpoint(path: str, stat: Fingerprint, facts: Mapping[str, object]) -> Checkpoint:
+    kind = "snapshot" if facts.get("kind") == "snapshot" else "checkpoint"
+    epoch, step = _whole(facts.get("epoch")), _whole(facts.get("step"))
+    return Checkpoint(path=path, fingerprint=stat, epoch=epoch, step=step, kind=kind)
 
 
 def _condemned(job: Job) -> str | None:

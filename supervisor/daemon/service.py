@@ -196,7 +196,9 @@ class Service:
         if self._stopping is None or not self._parts.inbox.empty():
             return False  # with the end of a training comes the word about what it saved last
         jobs = [dossier.job for dossier in self._parts.loop.dossiers.values()]
-        return all(job.shutting_down and (job.phase not in ALIVE or job.unkillable) for job in jobs)
+        return all(
+            job.shutting_down and ((job.phase not in ALIVE and not job.replaying) or job.unkillable) for job in jobs
+        )
 
     def _end(self) -> None:
         parts = self._parts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from supervisor.control import types
 from supervisor.control.shapes import finite, watched_status
@@ -10,11 +11,12 @@ from supervisor.control.treatment import in_words
 from supervisor.core import progress as pr
 from supervisor.core.decide import judge
 from supervisor.core.expectations import checklist
-from supervisor.core.flags import SHADOW, Severity
+from supervisor.core.flags import Severity
 from supervisor.core.history import History
 from supervisor.core.job import ALIVE, Job, Phase
 from supervisor.core.moments import Moment
-from supervisor.core.rules import Measures
+from supervisor.core.rules import Rule
+from supervisor.core.watched import Watched
 from supervisor.daemon.loop import Dossier
 
 PACE_OVER_S = 60.0
@@ -94,12 +96,18 @@ def _standing(dossier: Dossier) -> Iterable[str]:
 def _watched(dossier: Dossier) -> Iterable[types.WatchedStatus]:
     if dossier.history is None:
         return ()
-    found = [
-        watched_status(one, shadow=rule.act == SHADOW)
-        for rule in dossier.rules
-        if rule.enabled and isinstance(rule, Measures) and (one := rule.watch(dossier.history)) is not None
-    ]
-    return sorted(found, key=lambda one: -1.0 if one.share is None else one.share, reverse=True)
+    found = [watched_status(rule, one) for rule in dossier.rules for one in _watched_by(rule, dossier.history)]
+    return sorted(found, key=_nearness, reverse=True)
+
+
+def _watched_by(rule: Rule, history: History) -> tuple[Watched, ...]:
+    watched = rule.watch(history)
+    return watched if rule.enabled else (replace(watched[0], not_watched="the rule is switched off"),)
+
+
+def _nearness(one: types.WatchedStatus) -> tuple[bool, bool, float]:
+    """Return what puts the nearest trouble first; good news is no trouble."""
+    return one.severity != Severity.INFO.word, one.reached, -1.0 if one.share is None else one.share
 
 
 def line(jobs: Iterable[Job], problem: str | None) -> str:

@@ -14,6 +14,8 @@ log = logging.getLogger(__name__)
 RECORDERS_KEPT = 5
 """Newest attempts of a job whose flight recorder (8 MB) stays; the record has their steps for longer."""
 DAY_S = 86400.0
+REPLAYS_DAYS = 2.0
+"""No triage takes longer."""
 
 
 def sweep(state: Path, incidents_days: float, unix_s: float) -> int:
@@ -27,6 +29,11 @@ def sweep(state: Path, incidents_days: float, unix_s: float) -> int:
             if unix_s - attempt.stat().st_mtime > incidents_days * DAY_S:
                 shutil.rmtree(attempt, ignore_errors=True)
                 removed += 1
+        for replay in (one for one in _folders(job) if one.name.startswith(f"{fo.TRIAGE}-")):
+            # The daemon that made it died before it could clear up.
+            if unix_s - replay.stat().st_mtime > REPLAYS_DAYS * DAY_S:
+                shutil.rmtree(replay, ignore_errors=True)
+                removed += 1
     if removed:
         log.info("attempts.swept", extra={"fields": {"removed": removed}})
     return removed
@@ -36,6 +43,13 @@ def clear_snapshots(folder: Path) -> None:
     """Remove what a training that has come to its end will not resume from."""
     for one in (*folder.glob("*.pt"), *folder.glob("*.part")):
         one.unlink(missing_ok=True)
+
+
+def clear_replays(job: Path) -> None:
+    """Remove the folders of a triage's replays; what a user's program wrote there may stay until its user clears it."""
+    for one in _folders(job):
+        if one.name.startswith(f"{fo.TRIAGE}-"):
+            shutil.rmtree(one, ignore_errors=True)
 
 
 def _recorders(attempt: Path) -> int:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from supervisor import __version__
 from supervisor.control import types
+from supervisor.control.saved import listed
 from supervisor.control.shapes import (
-    checkpoint_entry,
     gpu_status,
     host_status,
     incident_entry,
@@ -22,7 +22,6 @@ from supervisor.control.treatment import remedy_report
 from supervisor.control.view import NoSuchJob, Refused
 from supervisor.core import events as ev
 from supervisor.core import folder as fo
-from supervisor.core.checkpoints import told_once
 from supervisor.core.job import ALIVE, Job, Phase
 from supervisor.core.readings import GpuReading, HostReading
 from supervisor.daemon.attempt_watch import Clock
@@ -127,9 +126,7 @@ class DaemonView:
     def checkpoints(self, job: str) -> Sequence[types.CheckpointEntry]:
         """Return what is known of a job's checkpoints."""
         self._inbox.ask(lambda: self._job(job))
-        known = told_once(one.checkpoint for one in self._archive.checkpoints(job))
-        # Of the snapshots only the newest are kept: one every few minutes, all night, would bury the rest.
-        return [checkpoint_entry(one) for one in known if one.kind != "snapshot" or Path(one.path).exists()]
+        return listed(one.checkpoint for one in self._archive.checkpoints(job))
 
     def account(self, job: str) -> types.JobAccount:
         """Return where every second of a job's life went, from the record."""

@@ -15,13 +15,9 @@ from math import isfinite
 from pathlib import Path
 
 from supervisor.core import events as ev
+from supervisor.core.findings import OutputFinding
 from supervisor.core.moments import Moment
-from supervisor.core.readings import (
-    GpuReading,
-    OutputFinding,
-    Stage,
-    StepRecord,
-)
+from supervisor.core.readings import GpuReading, Stage, StepRecord
 from supervisor.replay.folder import RecordingError
 from supervisor.replay.recording import Recording
 from supervisor.sources.fault_events import kernel_finding

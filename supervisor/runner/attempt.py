@@ -76,16 +76,32 @@ def prepare(  # noqa: PLR0913 - one argument a field of launch.json
         "grace_s": grace_s,
         "save_s": save_s,
     }
+    lay_out(folder, launch, group, remedies)
+    return folder
+
+
+def lay_out(
+    folder: Path, launch: Mapping[str, object], group: int | None, remedies: Mapping[str, object] | None
+) -> None:
+    """Write launch.json and remedies.json into a folder, and make it the job's `current`; made where it is not there.
+
+    Raises OSError where the disk refuses.
+    """
+    _make_folder(folder, group)
     mode = 0o600 if group is None else 0o640
     if remedies:
         note = {"version": 1, "settings": dict(remedies)}
         _write_whole(folder / names.REMEDIES, json.dumps(note) + "\n", mode)
     _write_whole(folder / names.LAUNCH, json.dumps(launch) + "\n", mode)
-    pointer = job_folder / f"{names.CURRENT}.tmp"
+    make_current(folder)
+
+
+def make_current(folder: Path) -> None:
+    """Point the job's `current` at a folder: it is what a unit of systemd runs."""
+    pointer = folder.parent / f"{names.CURRENT}.tmp"
     pointer.unlink(missing_ok=True)
     pointer.symlink_to(folder.name)
-    pointer.replace(job_folder / names.CURRENT)
-    return folder
+    pointer.replace(folder.parent / names.CURRENT)
 
 
 def _make_folder(folder: Path, group: int | None) -> None:

@@ -47,8 +47,8 @@ class EvidenceFacts:
     kernel_lines: Sequence[str] = ()
     gpus: Sequence[GpuReading] = ()
     host: Sequence[HostReading] = ()
-    configuration: str = ""
-    """As text, without secrets."""
+    configuration: Callable[[], str] = str
+    """Makes it as text, without secrets; called where it is written, for no decision waits for it."""
     checkpoints: Sequence[Path] = ()
     stands_still: bool = False
     """Whether the training makes no steps: only then is it worth the seconds that native stacks take."""
@@ -76,7 +76,7 @@ def take(  # noqa: PLR0913 - whom to ask, about what, and for how long
     It raises nothing: what failed or hung is named in `missing`, and a part that hung writes its file if it ever ends.
     """
     began = time.perf_counter()
-    target = folder / names.EVIDENCE / _safe_name(incident_id)
+    target = place(folder, incident_id)
     deadline = began + limit_s
     missing = _run({"folder": _make}, target, deadline)
     if not missing:
@@ -86,13 +86,18 @@ def take(  # noqa: PLR0913 - whom to ask, about what, and for how long
     return EvidenceResult(folder=target, took_s=time.perf_counter() - began, missing=tuple(missing))
 
 
+def place(folder: Path, incident_id: str) -> Path:
+    """Return where the evidence of an incident lies, or would."""
+    return folder / names.EVIDENCE / _safe_name(incident_id)
+
+
 def _parts(folder: Path, launcher: Launcher, slot: str, facts: EvidenceFacts) -> dict[str, Part]:
     return {
         "records.jsonl": lambda path: _write_rows(path / "records.jsonl", map(asdict, facts.records[-RECORDS_KEPT:])),
         "kernel.txt": lambda path: _write(path / "kernel.txt", "".join(f"{line}\n" for line in facts.kernel_lines)),
         "gpus.jsonl": lambda path: _write_rows(path / "gpus.jsonl", map(asdict, facts.gpus)),
         "host.jsonl": lambda path: _write_rows(path / "host.jsonl", map(asdict, facts.host)),
-        "configuration.txt": lambda path: _write(path / "configuration.txt", facts.configuration),
+        "configuration.txt": lambda path: _write(path / "configuration.txt", facts.configuration()),
         "environment.txt": lambda path: _write(path / "environment.txt", outside.environment(launch_env(folder))),
         "checkpoints.jsonl": lambda path: _write_rows(path / "checkpoints.jsonl", map(_stat_row, facts.checkpoints)),
         "core dumps": lambda path: take_core_dumps(DEVCOREDUMP, path),

@@ -1,21 +1,19 @@
 """Evidence that other programs take: py-spy's native stacks, the vendors' tools; it installs none and waits for none.
 
 Where a program is not installed there is nothing to miss. One that hangs (a vendor's tool waits in the kernel for a
-card in reset) is killed at its deadline and never waited for.
+card in reset) is killed at its deadline and left behind.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from supervisor import programs
 from supervisor.core.secrets import without_secrets
 
 PROGRAM_LIMIT_S = 3.0
@@ -77,25 +75,14 @@ def find(name: str) -> str | None:
 def run(command: Sequence[str], limit_s: float = PROGRAM_LIMIT_S) -> tuple[str, str | None]:
     """Return what a program printed within its time, and why it is not all; it is started in a group of its own."""
     try:
-        program = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env={**os.environ, "LC_ALL": "C"},
-        )
+        ran = programs.run(command, limit_s, together=True)
     except OSError as error:
         return "", str(error.strerror or error)
-    try:
-        printed, _ = program.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired as late:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(program.pid, signal.SIGKILL)
-        return _text(late.output or b""), f"not done within {limit_s:.0f} s"
-    last = _text(printed).strip().splitlines()[-1:] or [""]
-    problem = None if program.returncode == 0 else f"status {program.returncode} {last[0]}".strip()[:200]
-    return _text(printed), problem
+    text = _text(ran.printed)
+    if ran.status is None:
+        return text, f"not done within {limit_s:.0f} s"
+    last = text.strip().splitlines()[-1:] or [""]
+    return text, None if ran.status == 0 else f"status {ran.status} {last[0]}".strip()[:200]
 
 
 def _text(printed: bytes) -> str:

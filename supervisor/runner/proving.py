@@ -1,4 +1,4 @@
-"""Has a checkpoint proved by `agent/prove.py` in a process of its own; no checkpoint is ever opened in the daemon."""
+"""Has a checkpoint proved by `agent/prove` in a process of its own; no checkpoint is ever opened in the daemon."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import supervisor
 from supervisor.core.checkpoints import Checkpoint, Fingerprint, Verdict
 from supervisor.core.profile import Profile, profile_of
 
-PROGRAM = Path(supervisor.__file__).resolve().parent / "agent" / "prove.py"
+PROGRAM = Path(supervisor.__file__).resolve().parent / "agent" / "prove" / "__main__.py"
 NICENESS = 5
 MEMORY_LIMIT_BYTES = 2 << 30
 """Proving reads in pieces: what needs more was made to need more."""

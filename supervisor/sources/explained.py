@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from supervisor.core.readings import FaultClass, FaultSeverity
+from supervisor.core.findings import FaultClass, FaultSeverity
 from supervisor.sources.fault_events import Finding
 from supervisor.sources.findings import findings_in
 from supervisor.sources.folding import clean

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, replace
 
+from supervisor.core.findings import About, FaultClass, FaultSeverity, KernelFinding
 from supervisor.core.moments import Moment
-from supervisor.core.readings import About, FaultClass, FaultSeverity, KernelFinding
 from supervisor.sources.grammar import LINE_LIMIT, Match
 
 OPEN_EVENTS = 64

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
-from supervisor.core.readings import About, FaultClass, FaultSeverity
+from supervisor.core.findings import About, FaultClass, FaultSeverity
 from supervisor.sources.needles import words_in
 
 LINE_LIMIT = 2000

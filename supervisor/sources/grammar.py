@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from supervisor.core.readings import About, FaultClass, FaultSeverity
+from supervisor.core.findings import About, FaultClass, FaultSeverity
 from supervisor.sources.fault_rows import LINE_LIMIT, WITHIN_S, Code, Grammar, Grouping, Match, Row, address, compiled
 from supervisor.sources.needles import EDGE, needle_of, word_of
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from supervisor.core.findings import About, KernelFinding
 from supervisor.core.moments import Moment
-from supervisor.core.readings import About, KernelFinding
 from supervisor.sources.fault_events import Event, Events, kernel_finding
 from supervisor.sources.findings import card_of
 from supervisor.sources.grammar import Grammar, Match

@@ -32,6 +32,7 @@ def waits_of(pid: int, name: str, proc: Path = Path("/proc")) -> tuple[KernelWai
                     thread=int(thread.name),
                     channel=channel if channel not in ("", "0") else None,
                     stack=_frames(_text(thread / "stack")),
+                    switches=_switches(_text(thread / "status")),
                 )
             )
     return tuple(found)
@@ -40,6 +41,12 @@ def waits_of(pid: int, name: str, proc: Path = Path("/proc")) -> tuple[KernelWai
 def _state(thread: Path) -> str:
     """Return the state's letter: the word after the name in brackets, which may hold brackets itself (proc(5))."""
     return _text(thread / "stat").rpartition(")")[2].strip()[:1]
+
+
+def _switches(status: str) -> int | None:
+    """Return the context switches of a thread, of its own will and against it; None where the kernel counts none."""
+    found = [line.split()[1] for line in status.splitlines() if "voluntary_ctxt_switches:" in line]
+    return sum(map(int, found)) if len(found) == 2 and all(map(str.isdecimal, found)) else None
 
 
 def _frames(text: str) -> tuple[str, ...]:

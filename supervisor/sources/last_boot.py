@@ -7,8 +7,8 @@ import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from supervisor.core.findings import LAST_BOOT, About, FaultClass, FaultSeverity, KernelFinding
 from supervisor.core.moments import Moment
-from supervisor.core.readings import LAST_BOOT, About, FaultClass, FaultSeverity, KernelFinding
 from supervisor.sources.fault_events import Finding, kernel_finding
 from supervisor.sources.findings import findings_in
 from supervisor.sources.journal_entries import FIELDS, parse_entry

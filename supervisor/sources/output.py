@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from supervisor.core import folder
+from supervisor.core.findings import OutputFinding
 from supervisor.core.moments import Moment
-from supervisor.core.readings import OutputFinding
 from supervisor.sources.folding import Folded, Folder
 from supervisor.sources.grammar import LINE_LIMIT
 from supervisor.sources.output_files import FoldedText, RawFile

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
+from supervisor.core.findings import FaultClass, FaultSeverity, OutputFinding
 from supervisor.core.moments import Moment
-from supervisor.core.readings import FaultClass, FaultSeverity, OutputFinding
 from supervisor.sources.grammar import LINE_LIMIT, Grammar, load
 
 TABLE = Path(__file__).with_name("tables") / "training.toml"

@@ -27,10 +27,11 @@ class TreeWatch:
 
         `rss_bytes` counts pages that processes share once for each of them, so data-loader workers weigh more than
         they take. `cpu_percent` is that of one processor: a tree that keeps four busy has 400. State D is that of a
-        process's main thread.
+        process's main thread, and so is being stopped.
         """
         rss_bytes, count, waiting = 0, 0, []
         alive: list[int] = []
+        stopped: list[int] = []
         waits: list[KernelWait] = []
         used_s: dict[tuple[int, float], float] = {}
         uses: list[ProcessUse] = []
@@ -42,6 +43,8 @@ class TreeWatch:
                     status = process.status()
                     if status == psutil.STATUS_DISK_SLEEP:
                         waiting.append(process.pid)
+                    elif status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
+                        stopped.append(process.pid)
                     key = process.pid, process.create_time()
             except psutil.Error:
                 continue
@@ -63,6 +66,7 @@ class TreeWatch:
             largest=tuple(sorted(uses, key=lambda one: -(one.cpu_percent or 0.0))[:LARGEST_KEPT]),
             pids=tuple(alive) if count else None,
             waits=tuple(waits),
+            stopped_pids=tuple(stopped),
         )
 
     def _cpu_percent(self, used_s: dict[tuple[int, float], float], now: Moment) -> float | None:

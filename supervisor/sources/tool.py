@@ -1,4 +1,4 @@
-"""Runs a vendor's tool once and returns what it printed; a deadline ends the tool's whole group.
+"""Runs a vendor's tool once and returns what it printed.
 
 Only standard output is returned, since warnings go to standard error. A tool that a signal cannot reach (it waits in
 the kernel for a card in reset) is remembered: a second one would only join it there.
@@ -6,12 +6,11 @@ the kernel for a card in reset) is remembered: a second one would only join it t
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import subprocess
 from collections.abc import Sequence
 
+from supervisor import programs
 from supervisor.sources.source import SourceSilentError
 
 
@@ -31,34 +30,14 @@ class Tool:
         if self._undead is not None and self._undead.poll() is None:
             raise SourceSilentError(f"an earlier {self._command[0]} (pid {self._undead.pid}) cannot be ended")
         try:
-            tool = subprocess.Popen(
-                (*self._command, *more),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-                env={**os.environ, "LC_ALL": "C"},
-            )
+            ran = programs.run((*self._command, *more), self._deadline_s)
         except OSError as error:
             raise SourceSilentError(f"{self._command[0]}: {error.strerror or error}") from error
-        try:
-            stdout, stderr = tool.communicate(timeout=self._deadline_s)
-        except subprocess.TimeoutExpired as late:
-            self._end(tool)
-            raise SourceSilentError(f"no answer within {self._deadline_s:.0f} s") from late
-        if not stdout.strip():
-            said = stderr.decode("utf-8", "backslashreplace").strip().splitlines()
+        self._undead = ran.undead
+        if ran.status is None:
+            raise SourceSilentError(f"no answer within {self._deadline_s:.0f} s")
+        if not ran.printed.strip():
+            said = ran.complained.decode("utf-8", "backslashreplace").strip().splitlines()
             name = os.path.basename(self._command[0])  # noqa: PTH119 (a command need not be a path)
-            raise SourceSilentError(said[-1][:200] if said else f"{name} said nothing, status {tool.returncode}")
-        return stdout.decode("utf-8", "backslashreplace")
-
-    def _end(self, tool: subprocess.Popen[bytes]) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(tool.pid, signal.SIGKILL)
-        for pipe in (tool.stdout, tool.stderr):
-            if pipe:
-                pipe.close()
-        try:
-            tool.wait(timeout=1.0)
-        except subprocess.TimeoutExpired:
-            self._undead = tool
+            raise SourceSilentError(said[-1][:200] if said else f"{name} said nothing, status {ran.status}")
+        return ran.printed.decode("utf-8", "backslashreplace")

@@ -1,34 +1,24 @@
-"""Hears the kernel's uevents about cards: wedged, gone, back, a core dump left; it believes the kernel alone.
+"""Understands the kernel's uevents about cards: wedged, gone, back, a core dump left; of other devices it says nothing.
 
-Form: the kernel's lib/kobject_uevent.c, `ACTION@DEVPATH` and then KEY=VALUE, each ended by a NUL. Wedged cards:
-Documentation/gpu/drm-uapi.rst, "Device Wedging", Linux 6.15 and later. What udev passes on in its own form (`libudev`)
-and what a program asked the kernel to say (`SYNTH_UUID`, as `udevadm trigger` does) is no news.
+Wedged cards: Documentation/gpu/drm-uapi.rst, "Device Wedging", Linux 6.15 and later. What a program asked the kernel to
+say (`SYNTH_UUID`, as `udevadm trigger` does) is no news.
 """
 
 from __future__ import annotations
 
 import errno
 import re
-import socket
-import struct
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from supervisor.core.events import KernelSaid
+from supervisor.core.findings import FaultClass, FaultSeverity, KernelFinding
 from supervisor.core.moments import Moment
-from supervisor.core.readings import FaultClass, FaultSeverity, KernelFinding
+from supervisor.sources.uevent_socket import PCI, KernelSocket, Uevent, parse_uevent
 
 ORIGIN = "uevent"
-MESSAGE_BYTES = 16384
 MESSAGES_PER_READ = 1000
-BUFFER_BYTES = 1 << 20
 REOPEN_S = 60.0
-_NETLINK_KOBJECT_UEVENT = 15
-_KERNEL_GROUP = 1
-_CREDENTIALS = struct.Struct("3i")
-_PCI = re.compile(r"(?:^|/)([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])(?=/|$)")
 _CARD = re.compile(r"/drm/card\d+$")
 _LINE_LIMIT = 300
 
@@ -42,26 +32,6 @@ _METHODS = {
 _WEDGED_SOURCE = "Documentation/gpu/drm-uapi.rst: Device Wedging"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Uevent:
-    """One message of the kernel."""
-
-    action: str
-    devpath: str
-    facts: Mapping[str, str]
-
-    @property
-    def synthetic(self) -> bool:
-        """Whether a program asked for it, through a `uevent` file."""
-        return "SYNTH_UUID" in self.facts
-
-    @property
-    def pci(self) -> str | None:
-        """Address of the PCI device that it is about, or that it hangs on."""
-        found = _PCI.findall(self.devpath)
-        return found[-1] if found else None
-
-
 class Messages(Protocol):
     """Where messages come from: the kernel's socket, or a test's list."""
 
@@ -73,36 +43,6 @@ class Messages(Protocol):
 
     def close(self) -> None:
         """Let go of the socket."""
-
-
-class KernelSocket:
-    """The kernel's multicast group; what another process sent there is recognised and dropped."""
-
-    def __init__(self) -> None:
-        self._socket = socket.socket(
-            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, _NETLINK_KOBJECT_UEVENT
-        )
-        try:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
-            self._socket.bind((0, _KERNEL_GROUP))
-        except OSError:
-            self._socket.close()
-            raise
-
-    def fileno(self) -> int:
-        """Return the descriptor."""
-        return self._socket.fileno()
-
-    def read(self) -> bytes | None:
-        """Take one message; BlockingIOError when there is none, OSError(ENOBUFS) when some were lost."""
-        space = socket.CMSG_SPACE(_CREDENTIALS.size)
-        message, ancillary, _, sender = self._socket.recvmsg(MESSAGE_BYTES, space)
-        return message if _is_kernels(sender, ancillary) else None
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
 
 
 class Uevents:
@@ -213,7 +153,7 @@ class Uevents:
             remedy="none: the evidence of an incident holds a copy",
             source="drivers/base/devcoredump.c",
             what="the driver left a core dump",
-            gpu=device if _PCI.fullmatch(device) else None,
+            gpu=device if PCI.fullmatch(device) else None,
         )
 
     def _finding(  # noqa: PLR0913 - a finding's own fields, by name
@@ -247,26 +187,3 @@ class Uevents:
             pid=pid,
             process=process,
         )
-
-
-def parse_uevent(raw: bytes) -> Uevent | None:
-    """Return one message of the kernel, None for udev's form and for what is neither."""
-    head, *rest = raw.decode("utf-8", "backslashreplace").rstrip("\0").split("\0")
-    action, separator, devpath = head.partition("@")
-    if not separator or not action.isalpha() or not devpath.startswith("/"):
-        return None
-    facts = {name: value for name, equals, value in (one.partition("=") for one in rest) if equals}
-    if facts.get("ACTION") != action or facts.get("DEVPATH") != devpath:
-        return None
-    return Uevent(action=action, devpath=devpath, facts=facts)
-
-
-def _is_kernels(sender: object, ancillary: list[tuple[int, int, bytes]]) -> bool:
-    """Whether a message is from port 0 and the kernel vouches for no process as its sender."""
-    if not isinstance(sender, tuple) or sender[0] != 0:
-        return False
-    for level, kind, data in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS and len(data) >= _CREDENTIALS.size:
-            pid, uid, _ = _CREDENTIALS.unpack_from(data)
-            return bool(pid == 0 and uid == 0)
-    return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -38,6 +39,7 @@ def lives(archive: Archive, job: str) -> tuple[Life, ...]:
     saves = archive.resumed_saves(job)
     strides = _strides(archive.step_metrics(job))
     entered = _entered(archive, job)
+    triages = _triages(archive, job)
     found = []
     for before, one in zip((None, *attempts[:-1]), attempts, strict=True):
         if one.launched_unix_s is None:
@@ -54,9 +56,17 @@ def lives(archive: Archive, job: str) -> tuple[Life, ...]:
                 strides=strides.get(one.number, ()),
                 cause=causes.get(one.number),
                 wished=endings.get(one.number, False),
+                triage=triages.get(one.number),
             )
         )
     return tuple(found)
+
+
+def _triages(archive: Archive, job: str) -> dict[int, tuple[float, float]]:
+    """Return when each attempt was under triage; one of which no end is recorded lasts as long as it may."""
+    began = {one.attempt: one.at_unix_s for one in archive.decisions(job, ALL) if one.kind == "triage"}
+    ended = {one.attempt: one.at_unix_s for one in archive.events(job, kind="triage_ended", limit=ALL)}
+    return {attempt: (at, ended.get(attempt, math.inf)) for attempt, at in began.items()}
 
 
 def _endings(decisions: Iterable[DecisionRecord]) -> dict[int, bool]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from typing_extensions import assert_never
 
 from supervisor.core import decisions as de
@@ -14,29 +12,9 @@ from supervisor.core.flags import RedFlag
 from supervisor.core.incident import Incident
 from supervisor.core.job import Attempt, Job
 from supervisor.core.moments import Moment
-from supervisor.core.readings import GpuReading, HostReading, ProcessReading
 from supervisor.store.bodies import kind_of, text, to_json
 from supervisor.store.jobs import encode
 from supervisor.store.steps import INTEGER_MAX, Row
-
-_GPU_SAMPLE = (
-    "gpu",
-    "source",
-    "gpu_busy_percent",
-    "memory_busy_percent",
-    "vram_used_bytes",
-    "gtt_used_bytes",
-    "edge_c",
-    "junction_c",
-    "memory_c",
-    "power_w",
-    "power_cap_w",
-    "fan_rpm",
-    "sclk_hz",
-    "mclk_hz",
-    "runtime_status",
-)
-_GPU = ("gpu", "name", "unique_id", "gfx_version", "vram_total_bytes", "gtt_total_bytes")
 
 
 def job_row(job: Job, boot_id: str, now: Moment) -> Row:
@@ -98,7 +76,7 @@ def flag_row(job: str, attempt: int, flag: RedFlag) -> Row:
 
 def decision_row(decision: de.Decision) -> Row:
     """Return the row of a decision."""
-    flag = None if isinstance(decision, (de.Launch, de.Kill, de.LastResort, de.Finish)) else decision.flag
+    flag = None if isinstance(decision, (de.Launch, de.Kill, de.LastResort, de.Triage, de.Finish)) else decision.flag
     return {
         "job": decision.job,
         "attempt": decision.attempt,
@@ -202,42 +180,6 @@ def closed_row(job: str, attempt: Attempt, at: Moment) -> Row:
     }
 
 
-def gpu_row(reading: GpuReading) -> Row:
-    """Return what does not change of a card."""
-    return {**{name: getattr(reading, name) for name in _GPU}, "seen_unix_s": reading.at.unix_s}
-
-
-def gpu_sample_row(reading: GpuReading) -> Row:
-    """Return the row of one reading of a card."""
-    return {"at_unix_s": reading.at.unix_s, **{name: getattr(reading, name) for name in _GPU_SAMPLE}}
-
-
-def host_sample_row(reading: HostReading) -> Row:
-    """Return the row of one reading of the machine."""
-    return {
-        "at_unix_s": reading.at.unix_s,
-        "memory_total_bytes": reading.memory_total_bytes,
-        "memory_available_bytes": reading.memory_available_bytes,
-        "swap_used_bytes": reading.swap_used_bytes,
-        "load_1m": reading.load_1m,
-        "cpu_percent": reading.cpu_percent,
-        "disks": [asdict(disk) for disk in reading.disks],
-    }
-
-
-def process_sample_row(job: str, attempt: int, reading: ProcessReading) -> Row:
-    """Return the row of one reading of an attempt's process tree."""
-    return {
-        "at_unix_s": reading.at.unix_s,
-        "job": job,
-        "attempt": attempt,
-        "processes": reading.processes,
-        "rss_bytes": reading.rss_bytes,
-        "cpu_percent": reading.cpu_percent,
-        "uninterruptible": len(reading.uninterruptible_pids),
-    }
-
-
 def event_row(event: ev.Event) -> Row | None:
     """Return the row of an event that is rare enough to be kept whole, None for the others."""
     if not _rare(event):
@@ -274,6 +216,7 @@ def _rare(event: ev.Event) -> bool:
             | ev.HostLost()
             | ev.EvidenceTaken()
             | ev.ResortEnded()
+            | ev.TriageEnded()
         ):
             return True
         case ev.ResumePointFound() | ev.CheckpointSeen() | ev.StageEntered() | ev.AgentSaid() | ev.CheckpointNotKept():

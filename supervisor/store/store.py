@@ -21,7 +21,7 @@ from supervisor.core.incident import Incident
 from supervisor.core.job import Attempt, Job
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading, HostReading, ProcessReading
-from supervisor.store import files, rows, steps, tables, writes
+from supervisor.store import files, rows, sample_rows, steps, tables, writes
 from supervisor.store.cursors import Cursors, cursors_of
 from supervisor.store.database import Database
 from supervisor.store.errors import StoreError
@@ -183,8 +183,8 @@ class Store:
     def add_gpu_samples(self, readings: Iterable[GpuReading]) -> None:
         """Keep one round of readings over all cards."""
         for reading in readings:
-            self._writer.append(writes.GPU_SAMPLE, rows.gpu_sample_row(reading))
-            row = rows.gpu_row(reading)
+            self._writer.append(writes.GPU_SAMPLE, sample_rows.gpu_sample_row(reading))
+            row = sample_rows.gpu_row(reading)
             known = {name: value for name, value in row.items() if value is not None}
             card = {**self._gpus.get(reading.gpu, row), **known, "seen_unix_s": None}
             if self._gpus.get(reading.gpu) != card:
@@ -193,11 +193,11 @@ class Store:
 
     def add_host_sample(self, reading: HostReading) -> None:
         """Keep one reading of the machine."""
-        self._writer.append(writes.HOST_SAMPLE, rows.host_sample_row(reading))
+        self._writer.append(writes.HOST_SAMPLE, sample_rows.host_sample_row(reading))
 
     def add_process_sample(self, job: str, attempt: int, reading: ProcessReading) -> None:
         """Keep one reading of an attempt's process tree."""
-        self._writer.append(writes.PROCESS_SAMPLE, rows.process_sample_row(job, attempt, reading))
+        self._writer.append(writes.PROCESS_SAMPLE, sample_rows.process_sample_row(job, attempt, reading))
 
     # --- what was concluded ---------------------------------------------------------------------------------------
 

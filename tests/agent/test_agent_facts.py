@@ -71,6 +71,7 @@ def second(**changed):
     return memory.read()
 print([second() for _ in range(29)][-1])
 second(**{"reserved_bytes.all.current": 1005})
+cuda.get_per_process_memory_fraction = lambda: 0.25
 second(num_alloc_retries=1), second(num_alloc_retries=2), second(num_alloc_retries=3)
 stats.clear()
 second(), second()
@@ -162,6 +163,7 @@ def test_the_allocator_is_told_each_half_minute_and_at_once_where_it_tried_again
     first = {"reserved_bytes": 1000, "allocated_bytes": 600, "inactive_split_bytes": 0, "total_bytes": 24000}
     assert first.items() <= told[0].items()
     assert [one["retries"] for one in told] == [0, 1, 3, 0]
+    assert told[1]["total_bytes"] == 6000, "a program that allows itself a share of the card is full when that is"
 
 
 @pytest.mark.train

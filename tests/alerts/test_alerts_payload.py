@@ -19,6 +19,7 @@ from supervisor.core.incident import Incident
 from supervisor.core.job import Attempt, Job, Phase, RetryPlan
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus, StepRecord
+from supervisor.core.triage import Finding, unsaid
 
 START = Moment(1000.0, 1_763_600_000.0)
 POINT = Checkpoint(
@@ -87,6 +88,21 @@ def test_an_incident_is_told_when_it_opens_and_when_training_goes_on() -> None:
     )  # fmt: skip
     assert (resumed.key, alert_id(resumed, "x") == alert_id(opened, "x")) == (opened.key, False)
     assert told(after, after) == ()
+
+
+def test_what_a_triage_found_is_told_once_and_that_it_found_nothing_is_not() -> None:
+    job, _ = stopped()
+    assert job.incident is not None
+    said = Finding(verdict="data", words="img is not finite", files=("/data/3.png",))
+    found = replace(job, incident=replace(job.incident, finding=said))
+    (notice,) = told(job, found)
+    assert (notice.type, notice.severity) == ("incident.triaged", Severity.CRITICAL)
+    assert body(notice)["data"]["triage"] == {
+        "verdict": "data", "words": "img is not finite", "files": ["/data/3.png"]
+    }  # fmt: skip
+    assert told(found, found) == ()
+    nothing = replace(job, incident=replace(job.incident, finding=unsaid("it ran out of time")))
+    assert told(job, nothing) == ()
 
 
 def test_giving_up_says_why_and_how_it_came_to_that() -> None:
@@ -218,10 +234,13 @@ def test_the_largest_body_there_can_be_is_small_enough() -> None:
         diagnosis=Diagnosis(ruled_out=(wide,) * 9, causes=(wide,) * 9, advice=(wide,) * 9),
     )
     incident = Incident(id=wide, job=wide, attempt=1, flag=flag, decision="stop", evidence=wide, reason=wide)
-    incident = replace(incident, resumed_from=replace(POINT, path=wide))
+    finding = Finding(verdict="data", words=wide, files=(wide,) * 99)
+    incident = replace(incident, resumed_from=replace(POINT, path=wide), finding=finding)
     job = replace(RUNNING, name=wide, incident=incident)
     found = notices(None, job, de.GiveUp(at=START, job=wide, attempt=1, reason=wide), START, wide)
-    assert [one.type for one in found] == ["incident.opened", "job.gave_up"]
+    assert [one.type for one in found] == ["incident.opened", "incident.triaged", "job.gave_up"]
+    guessed = replace(job, incident=replace(incident, finding=unsaid(wide)))
+    found += notices(None, guessed, None, START, wide)
     assert max(len(one.body()) for one in found) < LARGEST_BODY_BYTES
 
 

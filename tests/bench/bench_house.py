@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,21 +19,9 @@ JOB = "toy"
 class HouseWithCard(House):
     """The daemon sees a simulated card under /sys, so that a reading is as much work as with a real one; needs root."""
 
-    def start(self, *, wait: bool = True, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
-        """Start the daemon, once, in a mount namespace of its own."""
-        tree = AmdgpuTree.build(self.folder / "card")
-        with self.log.open("ab") as log:
-            self.daemon = subprocess.Popen(
-                tree.command([str(self.bin / "rocm-supervisord"), "--config", str(self.config)]),
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                env={**os.environ, **(env or {})},
-            )
-        if wait:
-            self.until(lambda: self.status() is not None, 30, "the daemon to answer")
-        return self.daemon
+    def command(self) -> list[str]:
+        """The daemon in a mount namespace of its own."""
+        return AmdgpuTree.build(self.folder / "card").command(super().command())
 
 
 def job_of(command: Sequence[object], tables: str = "") -> str:

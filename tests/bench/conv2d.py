@@ -1,6 +1,6 @@
 """The Conv2d table: every figure beside what it must reach and what it aims at, in one run on one machine.
 
-    PYTHONPATH=supervisor/agent/path PYTHON tests/bench/conv2d.py [--only six,nets,tiny] [--quick]
+    PYTHONPATH=supervisor/agent/path PYTHON tests/bench/conv2d.py [--only six,nets,tiny] [--plans]
 
 PYTHON has torch, and for the networks torchvision and ultralytics. On a CPU the CPU's rows are measured, on a card the
 others. "seed" is the published patch, unfold and torch.matmul; "nocudnn" is native with torch.backends.cudnn off, which
@@ -108,6 +108,15 @@ def taken_ms(work: Callable[[], Any], *, queued: bool, eager: int = 0) -> float:
     if CARD:
         torch.cuda.synchronize()
     return (time.perf_counter() - began) * 1e3 / max(1, eager)
+
+
+def asked_ms(work: Callable[[], Any]) -> float:
+    """Run once and return what the process takes to ask for it: where that is all the time, a card waits for it."""
+    began = time.perf_counter()
+    work()
+    asked = (time.perf_counter() - began) * 1e3
+    torch.cuda.synchronize()
+    return asked
 
 
 def median(values: list[float]) -> float:
@@ -257,9 +266,11 @@ def training_ms(name: str, batch: int, how: str, *, lowered: bool, runs: int) ->
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         took = median([taken_ms(once, queued=False) for _ in range(runs)])
+        asked = median([asked_ms(once) for _ in range(runs)])
     peak = torch.cuda.max_memory_allocated() / 2**20
     torch.cuda.empty_cache()
-    say(f"    {name} batch {batch} {'AMP ' if lowered else 'fp32'} {how:8} {took:9.2f} ms, peak {peak:7.0f} MiB")
+    kind = "AMP " if lowered else "fp32"
+    say(f"    {name} batch {batch} {kind} {how:8} {took:9.2f} ms, asked in {asked:6.2f}, peak {peak:7.0f} MiB")
     return took, peak
 
 
@@ -295,26 +306,53 @@ def memory_rows() -> None:
     row("  the same while it is planned, at first use", seeds[1] / first[1], 3.4, 5)
 
 
-def network_rows(runs: int) -> None:
-    """Measure whole training steps on a card."""
+def yolo_rows(runs: int) -> None:
+    """Measure whole training steps of YOLOv8n at batch 32 on a card."""
     for lowered, must, aim in ((False, 2, 2.3), (True, 2.4, 3)):
         seeds, mine = (training_ms("YOLOv8n", 32, how, lowered=lowered, runs=runs) for how in ("seed", "ours"))
         kind = "AMP" if lowered else "fp32"
         row(f"YOLOv8n training step batch 32 {kind}, faster than seed", seeds[0] / mine[0], must, aim)
+
+
+def small_yolo_row(runs: int) -> None:
+    """Measure the same at batch 4, where a card waits for the process."""
     seeds, mine = (training_ms("YOLOv8n", 4, how, lowered=False, runs=3 * runs) for how in ("seed", "ours"))
     row("YOLOv8n training step batch 4 fp32, eager, faster than seed", seeds[0] / mine[0], 1.0, 1.4)
+
+
+def resnet_row(runs: int) -> None:
+    """Measure a network of 1x1 and 3x3 kernels against native."""
     natives, mine = (training_ms("resnet50", 128, how, lowered=False, runs=runs) for how in ("native", "ours"))
     row("ResNet-50 batch 128 fp32, faster than native", natives[0] / mine[0], 1.1, 1.2)
+
+
+def mobilenet_rows(runs: int) -> None:
+    """Measure a depthwise network, where a card waits for the process too."""
     seeds = training_ms("mobilenet_v2", 16, "seed", lowered=False, runs=2)
-    nocudnn, mine = (training_ms("mobilenet_v2", 16, how, lowered=False, runs=3 * runs) for how in ("nocudnn", "ours"))
+    natives, nocudnn, mine = (
+        training_ms("mobilenet_v2", 16, how, lowered=False, runs=3 * runs) for how in ("native", "nocudnn", "ours")
+    )
     row("MobileNetV2 batch 16, faster than seed", seeds[0] / mine[0], 100)
     row("MobileNetV2 batch 16, faster than nocudnn", nocudnn[0] / mine[0], 1.5, 2)
+    say(f"    of native's time {mine[0] / natives[0]:.2f}")
+
+
+NETS = {"yolo32": yolo_rows, "yolo4": small_yolo_row, "resnet": resnet_row, "mobilenet": mobilenet_rows}
+
+
+def say_plans() -> None:
+    """Print what every pass was timed at, the best first; "both" is taken where it beats the two gradients' sum."""
+    known = planner.store_of(torch.device(DEVICE, 0) if CARD else torch.device(DEVICE)).times
+    for (kind, layer, bucket), ms in sorted(known.items(), key=lambda entry: (entry[0][1:], entry[0][0])):
+        each = "  ".join(f"{name} {ms[name] * 1e3:.0f}" for name in sorted(ms, key=ms.__getitem__))
+        say(f"    {layer} in {bucket:6} {kind:8} us: {each}")
 
 
 def main() -> int:
     """Measure what this machine can, print the table, return 1 where a row missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="six,memory,error,tiny,nets", help="which rows")
+    parser.add_argument("--only", default="six,memory,error,tiny,nets", help=f"which; also {','.join(NETS)}")
+    parser.add_argument("--plans", action="store_true", help="print what the planner timed as well")
     parser.add_argument("--runs", type=int, default=7 if CARD else 5)
     parser.add_argument("--threads", type=int, default=0)
     given = parser.parse_args()
@@ -337,7 +375,12 @@ def main() -> int:
         seeds, mine = tiny("seed"), tiny("ours")
         row("overhead of one tiny conv, times seed", mine / seeds, 1.5, 1, less=True)
     if "nets" in only and CARD:
-        network_rows(given.runs)
+        only |= set(NETS)
+    for name, measure in NETS.items():
+        if name in only and CARD:
+            measure(given.runs)
+    if given.plans:
+        say_plans()
     say(f"missed: {', '.join(missed) or 'none'}")
     return 1 if missed else 0
 

@@ -29,7 +29,7 @@ from supervisor.sources.journal_entries import parse_entry  # noqa: E402
 from supervisor.sources.kernel_findings import Understanding  # noqa: E402
 from supervisor.sources.kernel_grammar import kernel_grammar  # noqa: E402
 from supervisor.sources.kmsg import KernelLog, parse_record  # noqa: E402
-from supervisor.sources.uevents import parse_uevent  # noqa: E402
+from supervisor.sources.uevent_socket import parse_uevent  # noqa: E402
 
 TABLE = kernel_grammar()
 CORPUS = ROOT.parent / "shared/corpus/kernel"

@@ -1,12 +1,13 @@
 """A small training in a plain loop that hurts itself once, at a given step, and notes when; it tells nobody itself.
 
-The first twelve faults are those of NVRx's injector (`nvidia_resiliency_ext`, `Fault`), done in the same ways.
+Twelve of the faults are those of NVRx's injector (`nvidia_resiliency_ext`, `Fault`), done in the same ways.
 """
 
 import argparse
 import ctypes
 import math
 import os
+import random
 import re
 import signal
 import threading
@@ -24,8 +25,11 @@ parser.add_argument("--device", default="cpu")
 asked = parser.parse_args()
 torch.set_num_threads(1)
 BATCH, VALIDATE_EVERY = 16, 400
-LEAK_BYTES = 8192
+LEAK_BYTES = 160 << 10
 SLOWER = 4.0
+MB = 1 << 20
+CARD_BYTES = 4 << 30
+"""What the faults of memory take the card to be."""
 
 
 class InjectedError(Exception):
@@ -70,9 +74,59 @@ def raise_on_signal(*_):
 
 
 def gpu_error():
-    """Write beyond a tensor's end on the card."""
+    """Write beyond a tensor's end on the card, where torch's own check meets it."""
     rows = torch.ones(1, dtype=torch.int64, device="cuda")
     rows[torch.ones(1, dtype=torch.int64, device="cuda")] = 0
+
+
+class Beyond:
+    """More memory than is there, behind one that is."""
+
+    def __init__(self, real):
+        self.__cuda_array_interface__ = {
+            "shape": (1 << 34,), "typestr": "<f4", "data": (real.data_ptr(), False), "version": 3, "strides": None,
+        }  # fmt: skip
+
+
+def gpu_access():
+    """Use memory on the card that nobody has: no check meets that, only the card does."""
+    real = torch.ones(1 << 20, device="cuda")
+    torch.as_tensor(Beyond(real), device="cuda").mul_(1.0)
+
+
+def gpu_oom():
+    """Take the card's memory until there is none."""
+    held = []
+    while True:
+        held.append(torch.empty(64 * MB, dtype=torch.uint8, device="cuda"))
+
+
+class Pieces:
+    """Tensors of ever new sizes that live for unequal times: blocks are split, and no piece fits the next tensor."""
+
+    def __init__(self):
+        self.chance = random.Random(asked.at)
+        self.kept = []
+        self.made = 0
+
+    def _take(self, low, high):
+        size = int(self.chance.uniform(low, high) * MB)
+        return torch.empty(size, dtype=torch.uint8, device="cuda")
+
+    def batch(self):
+        """Take and give back what a batch does whose images grow, and keep some of its results for a while."""
+        growth = 1 + self.made / 1200
+        self.made += 1
+        live = []
+        for _ in range(6):
+            live.append(self._take(10 * growth, 200 * growth))
+            if self.chance.random() < 0.5:
+                self.kept.append(self._take(2, 12))
+        self.chance.shuffle(live)
+        while live:
+            live.pop()
+        while len(self.kept) > 60:
+            self.kept.pop(self.chance.randrange(len(self.kept)))
 
 
 def raise_here():
@@ -98,10 +152,14 @@ AT_ONCE = {
     "sigterm": lambda: os.kill(os.getpid(), signal.SIGTERM),
     "sigstop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
     "gpu_error": lambda: in_thread(gpu_error),
+    "gpu_access": lambda: in_thread(gpu_access),
+    "gpu_oom": gpu_oom,
     "gpu_sleep": lambda: torch.cuda._sleep(1 << 62),
 }
-LASTING = ("data_stall", "validation_stall", "nan", "spike", "leak", "slow")
+LASTING = ("data_stall", "validation_stall", "nan", "spike", "leak", "slow", "fragmentation")
 assert asked.fault in (*AT_ONCE, *LASTING), asked.fault
+if asked.fault in ("gpu_oom", "fragmentation"):
+    torch.cuda.set_per_process_memory_fraction(CARD_BYTES / torch.cuda.get_device_properties(0).total_memory)
 
 rows = Rows()
 device = torch.device(asked.device)
@@ -109,6 +167,7 @@ model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Li
 optimizer = torch.optim.SGD(model.parameters(), 1e-3)
 validation = torch.utils.data.DataLoader(Rows(), batch_size=BATCH, sampler=range(BATCH * 5))
 leaked = []
+pieces = Pieces()
 step = 0
 struck = False
 
@@ -144,6 +203,8 @@ while True:
         optimizer.step()
         if strikes("leak"):
             leaked.append(b"x" * LEAK_BYTES)
+        if strikes("fragmentation"):
+            pieces.batch()
         time.sleep(asked.every_s * (SLOWER if strikes("slow") else 1.0))
         step += 1
         if step == asked.at:

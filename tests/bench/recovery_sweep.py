@@ -3,7 +3,8 @@
     python tests/bench/recovery_sweep.py [POINT...]
 
 A line a point: the trainings that were started, the steps that were made out of order, and how often it was told. The
-limit is two trainings one after the other, no such step, and one word for the opening and one for the resuming.
+limit is two trainings one after the other, no such step, and one word for the opening and one for the resuming. Of a
+recovery with a triage there are points of its own: one replay more, and one word more for the finding.
 """
 
 from __future__ import annotations
@@ -17,29 +18,35 @@ TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS.parent), str(TESTS), str(TESTS / "e2e")]
 
 from house import House, house  # noqa: E402 (after the path is set)
-from test_e2e_recovery_dies import kinds, lives, training  # noqa: E402
+from test_e2e_recovery_dies import OF_A_TRIAGE, examined, kinds, lives, training  # noqa: E402
 
-WELL = ([*range(1, 60), *range(51, 161)], 2, 1, 1)
+WELL = ([*range(51, 161)], 2, [1, 0, 1])
+EXAMINED_WELL = ([*range(51, 61), *range(51, 161)], 2, [1, 1, 1])
 
 
-def recovered(home: House) -> tuple[list[int], int, int, int]:
-    """Return the steps made, the launches, and how often opening and resuming were told."""
+def recovered(home: House) -> tuple[list[int], int, list[int]]:
+    """Return the steps made since the trouble, the launches, and how often opening, finding and resuming were told."""
     told = kinds(home, "SELECT type FROM alerts")
     launches = len(home.query("SELECT number FROM attempts"))
-    return home.steps_made("one"), launches, told["incident.opened"], told["incident.resumed"]
+    made = home.steps_made("one")
+    again = made.index(51, 51) if made.count(51) > 1 else len(made)
+    return made[again:], launches, [told[f"incident.{one}"] for one in ("opened", "triaged", "resumed")]
 
 
 def once(folder: Path, point: str) -> bool:
     """Have the daemon die at one point; print and return how it went."""
     with house(folder) as home:
-        home.write(training(home))
+        home.write(examined(home) if point in OF_A_TRIAGE else training(home))
+        well = EXAMINED_WELL if point in OF_A_TRIAGE else WELL
         os.environ["DIE_AT"] = point
         count = lives(home, 120)
         found = recovered(home)
-        steps = "in order" if found[0] == WELL[0] else f"OUT OF ORDER: {found[0][55:]}"
-        line = f"{point:<36} {count} daemons, {found[1]} trainings, steps {steps}, told {found[2]} + {found[3]}"
-        sys.stdout.write(line + ("\n" if found == WELL else "  <-- NOT WELL\n"))
-        return found == WELL
+        steps = "in order" if found[0] == well[0] else f"OUT OF ORDER: {found[0]}"
+        told = " + ".join(map(str, found[2]))
+        line = f"{point:<36} {count} daemons, {found[1]} trainings, steps {steps}, told {told}"
+        sys.stdout.write(line + ("\n" if found == well else "  <-- NOT WELL\n"))
+        sys.stdout.flush()
+        return found == well
 
 
 def main() -> int:
@@ -51,7 +58,7 @@ def main() -> int:
             with house(Path(folder)) as home:
                 home.write(training(home))
                 lives(home, 300)
-                points = (home.folder / "points").read_text().splitlines()
+                points = [*(home.folder / "points").read_text().splitlines(), *OF_A_TRIAGE]
         results = []
         for number, point in enumerate(points):
             place = Path(folder) / str(number)

@@ -18,7 +18,7 @@ sys.path[:0] = [str(ROOT)]  # the package of the same name that may be installed
 
 from supervisor.core import events as ev  # noqa: E402 (after the path is set)
 from supervisor.core.decide import judge  # noqa: E402
-from supervisor.core.history import READINGS_KEPT, STEPS_KEPT, History  # noqa: E402
+from supervisor.core.history import History  # noqa: E402
 from supervisor.core.moments import Moment  # noqa: E402
 from supervisor.core.readings import (  # noqa: E402
     DiskReading,
@@ -28,7 +28,8 @@ from supervisor.core.readings import (  # noqa: E402
     Stage,
     StepRecord,
 )
-from supervisor.core.rules import RULES, Measures  # noqa: E402
+from supervisor.core.rules import RULES  # noqa: E402
+from supervisor.core.window import READINGS_KEPT, STEPS_KEPT  # noqa: E402
 
 START = Moment(1000.0, 1_763_000_000.0)
 CARDS = tuple(f"0000:{number:02x}:00.0" for number in range(3, 11))
@@ -130,8 +131,7 @@ def main() -> None:
     say(f"{'one check, its training stepping':<40} {'us':>8}")
     for rule in RULES_OF_A_JOB:
         say(f"  {rule.name:<38} {each_us(lambda: rule.check(history), 200):8.1f}")  # noqa: B023 (called at once)
-    measures = [rule for rule in RULES_OF_A_JOB if isinstance(rule, Measures)]
-    asked_us = each_us(lambda: [rule.watch(history) for rule in measures], 50)
+    asked_us = each_us(lambda: [rule.watch(history) for rule in RULES_OF_A_JOB], 50)
     say(f"  {'what status asks of one job':<38} {asked_us:8.1f}")
     stepping = percent(machine, judged=True, stepping=True) - percent(machine, judged=False, stepping=True)
     still = percent(machine, judged=True, stepping=False)

@@ -55,6 +55,77 @@ CARD = types.GpuStatus(
     junction_c=88.0,
     power_w=100.0,
 )
+WATCHED = [
+    types.WatchedStatus(
+        rule="stall",
+        group="steps",
+        what="no step, in stage step",
+        unit="s",
+        now=6.0,
+        limit=8.0,
+        share=0.75,
+        severity="critical",
+        learned=True,
+    ),
+    types.WatchedStatus(
+        rule="thermal",
+        group="cards",
+        what="hottest sensor of 0a:00",
+        unit="C",
+        now=101.0,
+        limit=100.0,
+        share=1.0,
+        held_s=12.0,
+        hold_s=30.0,
+    ),
+    types.WatchedStatus(
+        rule="fragmentation",
+        group="memory",
+        what="retried allocations",
+        now=4.0,
+        limit=3.0,
+        share=1.0,
+        lacks="a full card",
+    ),
+    types.WatchedStatus(
+        rule="disk_low",
+        group="storage",
+        what="space left on /data",
+        unit="bytes",
+        now=1_000_000_000,
+        limit=200_000_000,
+        share=0.2,
+        below=True,
+        severity="critical",
+    ),
+    types.WatchedStatus(
+        rule="gpu_idle",
+        group="steps",
+        what="every card idle, and no step",
+        unit="s",
+        now=30.0,
+        limit=30.0,
+        share=1.0,
+        reached=True,
+        severity="critical",
+        shadow=True,
+    ),
+    types.WatchedStatus(
+        rule="fp32_fallback", group="pace", what="half precision asked for, single used", reached=True
+    ),
+    types.WatchedStatus(
+        rule="crash", group="process", what="the process ends otherwise than a training ends", severity="critical"
+    ),
+    types.WatchedStatus(rule="fan", group="cards", what="its fans", not_watched="it trains on the CPU"),
+    types.WatchedStatus(
+        rule="power", group="cards", what="power", enabled=False, not_watched="the rule is switched off"
+    ),
+    types.WatchedStatus(
+        rule="milestone", group="pace", what="half is done", unit="steps", now=90_000.0, limit=100_000.0, share=0.9,
+        severity="info",
+    ),
+]  # fmt: skip
+"""In the daemon's order: the nearest first."""
 HOST = types.HostStatus(
     at=NOW,
     memory_total_bytes=31_000_000_000,
@@ -135,6 +206,51 @@ class TestStatus:
         assert "yolo: last step 1 min ago" in text
         assert "bare: nothing inside the training reports" in text
         assert "stuck: SIGKILL does not end it" in text
+
+    def test_of_one_job_what_is_near_is_shown_by_what_it_is_about(self, path: Path, view: FakeView) -> None:
+        view.jobs = [msgspec.structs.replace(FULL, flags=[], watched=WATCHED)]
+        assert lines(call(path, "status", "yolo"))[4:] == [
+            "",
+            "WATCHED  RULE             NOW          LIMIT   NEAR  THEN    WHAT",
+            "steps    stall            6 s  8 s (learned)   75 %  acts    no step, in stage step",
+            "         gpu_idle        30 s           30 s  100 %  shadow  every card idle, and no step",
+            "cards    thermal        101 C          100 C  100 %  told    hottest sensor of 0a:00; for 12 s of 30 s",
+            "memory   fragmentation      4              3  100 %  told    retried allocations; not yet: a full card",
+            "pace     fp32_fallback      -              -    yes  told    half precision asked for, single used",
+            "5 of 10 limits and conditions: supervisorctl status yolo --all",
+            "in shadow: gpu_idle",
+            "switched off: power",
+        ]
+
+    def test_all_that_is_watched_is_shown_where_it_is_asked_for(self, path: Path, view: FakeView) -> None:
+        view.jobs = [msgspec.structs.replace(FULL, flags=[], watched=WATCHED)]
+        text = lines(call(path, "status", "yolo", "--all"))[5:]
+        assert len(text) == 1 + len(WATCHED)
+        assert [" ".join(one.split()) for one in text[3:7]] == [
+            "cards thermal 101 C 100 C 100 % told hottest sensor of 0a:00; for 12 s of 30 s",
+            "fan - - - - its fans; not watched: it trains on the CPU",
+            "power - - - off power; not watched: the rule is switched off",
+            "memory fragmentation 4 3 100 % told retried allocations; not yet: a full card",
+        ]
+        assert text[9].split()[:7] == ["milestone", "90000", "steps", "100000", "steps", "90", "%"]
+        assert text[10].split()[:6] == ["process", "crash", "-", "-", "-", "acts"]
+
+    def test_where_nothing_is_near_it_says_so_and_without_an_attempt_nothing(self, path: Path, view: FakeView) -> None:
+        view.jobs = [msgspec.structs.replace(FULL, watched=WATCHED[3:4])]
+        assert lines(call(path, "status", "yolo"))[-2:] == [
+            "nothing is near a limit",
+            "0 of 1 limits and conditions: supervisorctl status yolo --all",
+        ]
+        view.jobs = [types.JobStatus(name="yolo", phase="pending")]
+        assert "limit" not in call(path, "status", "yolo").stdout
+
+    def test_programs_get_all_that_is_watched_and_everything_is_of_one_job(self, path: Path, view: FakeView) -> None:
+        view.jobs = [msgspec.structs.replace(FULL, watched=WATCHED)]
+        told = json.loads(call(path, "--json", "status", "yolo").stdout)["jobs"][0]["watched"]
+        assert len(told) == len(WATCHED)
+        assert (told[1]["hold_s"], told[2]["lacks"], told[4]["reached"]) == (30.0, "a full card", True)
+        result = call(path, "status", "--all")
+        assert (result.exit_code, "name it: supervisorctl status JOB --all" in result.stderr) == (2, True)
 
     def test_a_card_that_sleeps_or_is_silent_is_not_at_zero(self, path: Path, view: FakeView) -> None:
         asleep = types.GpuStatus(gpu="a", runtime_status="suspended")

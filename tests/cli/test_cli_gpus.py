@@ -17,6 +17,7 @@ from amdgpu_tree import AmdgpuTree, Card
 from supervisor.cli.app import App, CliError
 from supervisor.cli.explain_smi import explain_smi, print_smi
 from supervisor.cli.main import cli
+from supervisor.cli.saved import LONGEST_BYTES
 from supervisor.cli.sparkline import sparkline
 from supervisor.core.readings import GpuReading
 
@@ -86,8 +87,6 @@ def test_a_saved_output_is_explained_in_our_names(corpus: Path, capsys: pytest.C
     path = corpus / "smi/amd-smi_monitor_q_rocm620.txt"
     (card,) = explain_smi(path)
     assert (card["junction_c"], card["vram_used_bytes"], card["edge_c"]) == (103, 1235 * 1024**2, None)
-    with path.open("rb") as stream:
-        assert explain_smi(stream) == [card]
     print_smi(App(), path)
     shown = capsys.readouterr().out
     assert "junction_c" in shown
@@ -102,3 +101,11 @@ def test_a_file_that_is_no_output_is_refused_with_the_way_out(tmp_path: Path) ->
         print_smi(App(), tmp_path / "text")
     with pytest.raises(CliError, match="No such file"):
         print_smi(App(), tmp_path / "absent")
+
+
+def test_an_output_that_cannot_be_one_is_not_read_in_part(tmp_path: Path) -> None:
+    with (tmp_path / "endless").open("wb") as endless:
+        endless.truncate(LONGEST_BYTES + 1)
+    with pytest.raises(CliError, match="longer than 64 MiB") as refused:
+        print_smi(App(), tmp_path / "endless")
+    assert refused.value.remedy == "save what the tool prints once"

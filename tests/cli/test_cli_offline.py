@@ -78,6 +78,19 @@ def test_checkpoints_are_read_with_their_verdict(config: Path) -> None:
     assert (checkpoint["verdict"], checkpoint["step"]) == ("proven", 78_000)
 
 
+def test_snapshots_that_are_no_longer_kept_are_listed_no_more_than_by_the_daemon(config: Path) -> None:
+    kept, gone = config.parent / "1.pt", config.parent / "2.pt"
+    kept.touch()
+    store = Store.open(f"sqlite:///{config.parent}/state/supervisor.db", T0, "boot")
+    with store.turn(T0):
+        for inode, path in enumerate((kept, gone)):
+            print_of = Fingerprint(size_bytes=1, modified_ns=inode, inode=inode)
+            store.save_checkpoint("yolo", 1, Checkpoint(path=str(path), fingerprint=print_of, kind="snapshot"), T0)
+    store.close(T0)
+    found = json.loads(call(config, "checkpoints", "yolo", "--json").stdout)["checkpoints"]
+    assert {one["path"] for one in found} == {str(kept), POINT.path}
+
+
 def test_output_is_read_from_the_newest_attempts_folder(config: Path) -> None:
     assert call(config, "logs", "-n", "1", "yolo").stdout == "epoch 2\n"
     for name in ("other", "../yolo", "..", ""):

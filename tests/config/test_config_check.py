@@ -135,6 +135,23 @@ def test_zero_is_allowed_where_it_means_something() -> None:
     assert budget == Budget(restarts=0, backoff_s=(0.0,))
 
 
+@pytest.mark.parametrize("missing", ["[jobs.a.checkpoints]\nkeep = false", "[supervisor]\nagent = false"])
+def test_a_triage_by_itself_needs_what_it_works_with(missing: str) -> None:
+    found = check_text(f'[jobs.a]\ncommand = ["x"]\ntriage = "by-itself"\n{missing}', "some.toml")
+    assert [one.key for one in found.problems if one.level is Level.ERROR] == ["jobs.a.triage"]
+
+
+@pytest.mark.parametrize("rule", ["vram_leak", "host_memory_slope"])
+@pytest.mark.parametrize("over_s", [599, 43201.0])
+def test_a_time_of_which_there_is_never_a_slope_is_refused(rule: str, over_s: float) -> None:
+    problem = only(f"[jobs.a]\ncommand = ['x']\nrules.{rule}.over_s = {over_s}")
+    assert str(problem) == (
+        f"some.toml: jobs.a.rules.{rule}.over_s: would never tell of anything (it is {over_s}); "
+        "allowed: a number from 600 to 43200"
+    )
+    assert good(f"[jobs.a]\ncommand = ['x']\nrules.{rule}.over_s = 600").jobs["a"].rules == {rule: {"over_s": 600.0}}
+
+
 @pytest.mark.parametrize("name", ["Yolo", "-a", "a.b", "a/b", "..", "a b", "ä", "x" * 42, ""])
 def test_a_job_name_that_cannot_be_a_unit_name_is_refused(name: str) -> None:
     assert check_text(f"[jobs.'{name}']\ncommand = ['x']", "some.toml").settings is None

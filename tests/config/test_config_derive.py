@@ -14,6 +14,7 @@ from supervisor.config.derive import (
     database_url,
     expectation_of,
     limits_of,
+    rule_settings,
     rules_of,
     snapshot_every,
     socket_path,
@@ -162,6 +163,10 @@ max_vram_bytes = 5_000_000_000
 no_nan = true
 """
     job = check_text(text, "config.toml").settings.jobs["one"]  # type: ignore[union-attr]  # it is well
+    assert rule_settings(job) == {
+        "throughput_drop": {"at_least_per_s": 15.0},
+        "deadline": {"at_unix_s": 1_796_025_600.0},
+    }
     assert ThroughputDrop(at_least_per_s=15.0) in rules_of(job)
     assert Deadline(at_unix_s=1_796_025_600.0) in rules_of(job)
     expected = expectation_of(job)

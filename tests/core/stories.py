@@ -12,27 +12,24 @@ from supervisor.core import events as ev
 from supervisor.core.checkpoints import Checkpoint, Fingerprint, Verdict, before_trouble, choose, of_this_training
 from supervisor.core.choosing import Ground
 from supervisor.core.decide import decide, judge
+from supervisor.core.findings import About, FaultClass, FaultSeverity, KernelFinding, OutputFinding
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.follow import after_decision, after_event, after_flags
 from supervisor.core.history import History
 from supervisor.core.job import ALIVE, Attempt, Job, Limits, Phase
 from supervisor.core.moments import Moment
 from supervisor.core.readings import (
-    About,
     DiskReading,
     ExitStatus,
-    FaultClass,
-    FaultSeverity,
     GpuReading,
     HostReading,
-    KernelFinding,
     KernelWait,
-    OutputFinding,
     ProcessReading,
     Stage,
     StepRecord,
 )
 from supervisor.core.rules import RULES, Rule
+from tests.rigs.agreeing import agrees
 
 JOB = "night"
 GPU = "0000:0a:00.0"
@@ -61,7 +58,8 @@ class Story:
         self.history.add(event)
 
     def check(self, rule: Rule) -> RedFlag | None:
-        """Ask one rule."""
+        """Ask one rule; what it watches must say the same of every history that is told."""
+        agrees(rule, self.history)
         return rule.check(self.history)
 
     def silence(self, seconds: float) -> Self:
@@ -186,12 +184,26 @@ class Story:
         stuck: tuple[int, ...] = (),
         every_s: float = 1.0,
         waits: tuple[KernelWait, ...] = (),
+        stopped: tuple[int, ...] = (),
+        runs: bool | None = False,
     ) -> Self:
-        """The job's processes are read for `seconds`; those that are `stuck` wait in the kernel."""
+        """The job's processes are read for `seconds`; those that are `stuck` wait in the kernel, others are `stopped`.
+
+        `runs` says whether one that is stuck runs between two readings; None where the kernel does not count.
+        """
         for count in range(round(seconds / every_s) + 1):
             if count:
                 self.now = self.now.plus(every_s)
-            reading = ProcessReading(at=self.now, processes=3, cpu_percent=cpu, uninterruptible_pids=stuck, waits=waits)
+            switches = None if runs is None else 9 + (round(self.now.monotonic_s) if runs else 0)
+            stand = tuple(KernelWait(pid=pid, name="python", thread=pid, switches=switches) for pid in stuck)
+            reading = ProcessReading(
+                at=self.now,
+                processes=3,
+                cpu_percent=cpu,
+                uninterruptible_pids=stuck,
+                waits=waits or stand,
+                stopped_pids=stopped,
+            )
             self.put(ev.ProcessesRead(at=self.now, job=JOB, attempt=self.attempt, reading=reading))
         return self
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 
 import pytest
@@ -85,6 +86,18 @@ def test_a_resume_from_an_older_generation_loses_the_work_of_both_attempts() -> 
     spent = account(lives, T0 + 320)
     assert spent.seconds[Use.LOST] == pytest.approx(50 + 10 + 50 + 65)
     assert spent.cost_s["non_finite_loss"] == pytest.approx(50 + 10 + 50 + 65 + 10 + 10)
+
+
+def test_a_triage_between_two_attempts_has_a_class_of_its_own_and_is_owed_to_the_trouble() -> None:
+    examined = replace(FIRST, triage=(T0 + 202, T0 + 208))
+    night = account((examined, SECOND), T0 + 1000)
+    plain = account((FIRST, SECOND), T0 + 1000)
+    assert night.seconds[Use.TRIAGE] == pytest.approx(6)
+    assert night.seconds[Use.DOWN] == pytest.approx(plain.seconds[Use.DOWN] - 6)
+    assert night.cost_s == pytest.approx(plain.cost_s)
+    under_way = replace(FIRST, triage=(T0 + 202, math.inf))
+    assert account((under_way,), T0 + 260).seconds[Use.TRIAGE] == pytest.approx(58)
+    assert Use.TRIAGE not in account((replace(under_way, wished=True),), T0 + 260).seconds, "its user stopped it"
 
 
 def test_a_training_begun_anew_by_its_user_throws_no_work_away() -> None:

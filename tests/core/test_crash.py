@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from supervisor.core import events as ev
+from supervisor.core.findings import LAST_BOOT, FaultClass
 from supervisor.core.flags import RedFlag, Severity
-from supervisor.core.readings import LAST_BOOT, FaultClass, Stage
+from supervisor.core.readings import Stage
 from supervisor.core.rules.crash import Crash
 from supervisor.core.rules.crash_diagnosis import crash_diagnosis
 
@@ -189,6 +190,8 @@ def test_a_lost_host() -> None:
         ("RuntimeError", "HIP error: invalid device function", "no_kernel_image"),
         ("RuntimeError", "CUDA error: no kernel image is available for execution on the device", "no_kernel_image"),
         ("RuntimeError", "HIP error: an illegal memory access was encountered", "illegal_access"),
+        ("AcceleratorError", "CUDA error: device-side assert triggered Search for `cudaErrorAssert'", "assertion"),
+        ("RuntimeError", "HIP error: device-side assert triggered", "assertion"),
         ("RuntimeError", "CUDA error: HIPBLAS_STATUS_INTERNAL_ERROR when calling `hipblasSgemm`", "blas"),
         ("RuntimeError", "DataLoader worker (pid 2457) is killed by signal: Segmentation fault.", "data_loader"),
         ("RuntimeError", "unable to allocate shared memory(shm): No space left on device (28)", "data_loader"),

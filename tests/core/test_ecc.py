@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from supervisor.core.findings import FaultClass
 from supervisor.core.flags import Severity
-from supervisor.core.readings import FaultClass
 from supervisor.core.rules.ecc import Ecc
 
 from .long_stories import trained

@@ -8,9 +8,10 @@ import pytest
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
+from supervisor.core.findings import FaultClass
 from supervisor.core.follow import after_decision, after_event
 from supervisor.core.job import ImpossibleMove, Job, Phase, Wish
-from supervisor.core.readings import ExitStatus, FaultClass, Stage, StepRecord
+from supervisor.core.readings import ExitStatus, Stage, StepRecord
 
 from .stories import JOB, START, life
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from supervisor.core import events as ev
+from supervisor.core.findings import About, FaultClass, FaultSeverity
 from supervisor.core.flags import Severity
-from supervisor.core.readings import About, FaultClass, FaultSeverity, ProcessReading, ProcessUse
+from supervisor.core.readings import ProcessReading, ProcessUse
 from supervisor.core.rules.gpu_fault import GpuFault
 
 from .stories import GPU, JOB, OTHER_GPU, Story, story

@@ -17,7 +17,10 @@ def test_a_process_that_waits_in_the_kernel_without_a_step_is_a_hang() -> None:
     flag = stepping().tree(30, stuck=(4242,)).check(Hang())
     assert flag is not None
     assert flag.severity is Severity.CRITICAL
-    assert flag.message.startswith("process 4242 waits in the kernel (state D) for 30 s")
+    assert flag.message == (
+        "process 4242 (python) waits in the kernel (state D) without running once for 30 s, "
+        "and no step for 30 s in stage step"
+    )
     assert flag.diagnosis is not None
     assert "driver" in flag.diagnosis.causes[0]
 
@@ -34,6 +37,34 @@ def test_a_step_interrupts_it() -> None:
     assert stepping().tree(20, stuck=(4242,)).steps(101, 101).tree(20, stuck=(4242,)).check(Hang()) is None
 
 
+def test_a_process_that_runs_between_its_waits_hears_signals() -> None:
+    told = stepping().tree(300, stuck=(4242,), runs=True)
+    assert told.check(Hang()) is None
+    assert told.tree(29, stuck=(4242,)).check(Hang()) is None
+    assert told.tree(1, stuck=(4242,)).check(Hang()) is not None
+
+
+def test_where_nobody_counts_whether_it_ran_it_is_told() -> None:
+    flag = stepping().tree(60, stuck=(4242,), runs=None).check(Hang())
+    assert flag is not None
+    assert (flag.severity, "without running" in flag.message) == (Severity.WARNING, False)
+    flag = stepping().tree(29, stuck=(4242,)).tree(2, stuck=(4242,), runs=None).check(Hang())
+    assert flag is not None
+    assert flag.severity is Severity.WARNING
+
+
+def test_a_process_that_somebody_has_stopped_is_told_with_what_lets_it_go_on() -> None:
+    told = stepping().tree(29, stopped=(4242,))
+    assert told.check(Hang()) is None
+    flag = told.tree(1, stopped=(4242,)).check(Hang())
+    assert flag is not None
+    assert flag.severity is Severity.WARNING
+    assert flag.message.startswith("process 4242 is stopped (SIGSTOP, a debugger) for 30 s, and no step for 30 s")
+    assert flag.diagnosis is not None
+    assert "kill -CONT 4242 lets it go on" in flag.diagnosis.advice
+    assert stepping().tree(60, stopped=(4242,)).steps(101, 101).tree(5, stopped=(4242,)).check(Hang()) is None
+
+
 def test_different_processes_that_take_turns_read_a_disk() -> None:
     told = stepping()
     for number in range(40):
@@ -44,8 +75,7 @@ def test_different_processes_that_take_turns_read_a_disk() -> None:
 def test_a_silent_sensor_is_no_hang() -> None:
     told = stepping().silence(300)
     assert told.check(Hang()) is None
-    watched = Hang().watch(told.history)
-    assert watched is not None
+    (watched,) = Hang().watch(told.history)
     assert watched.not_watched == "no reading of its processes"
     assert stepping().tree(20, stuck=(4242,)).silence(90).tree(20, stuck=(4242,)).check(Hang()) is None
 

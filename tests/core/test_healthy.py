@@ -11,6 +11,7 @@ from supervisor.core import events as ev
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.moments import Moment
 from supervisor.core.rules import RULES
+from tests.rigs.agreeing import Agreement
 from tests.rigs.healthy import NIGHTS, Habits, Healthy, play
 
 ALL_RULES = tuple(rule() for rule in RULES)
@@ -26,7 +27,7 @@ def critical(flags: tuple[RedFlag, ...]) -> list[str]:
 def test_no_rule_acts_on_a_training_that_is_well(night: Habits) -> None:
     hours = HOURS_OF_STEPS * (4 if night.every_s > 0.3 else 1)
     often = replace(night, hours=hours, pause_every_s=120, shape_every_s=400, gasp_every_s=500, held_up_every_s=300)
-    for event, flags in play(Healthy(often).events(), ALL_RULES):
+    for event, flags in play(Healthy(often).events(), (*ALL_RULES, Agreement(ALL_RULES, every=200))):
         assert critical(flags) == [], event
 
 

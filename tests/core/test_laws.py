@@ -14,19 +14,13 @@ from supervisor.core import events as ev
 from supervisor.core.budget import Budget, Ledger
 from supervisor.core.checkpoints import Checkpoint, Fingerprint, Verdict, choose
 from supervisor.core.decide import judge
+from supervisor.core.findings import FaultClass
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.incident import Incident
 from supervisor.core.job import ALIVE, Job, Limits, Phase, Wish
 from supervisor.core.moments import Moment
-from supervisor.core.readings import (
-    DiskReading,
-    FaultClass,
-    GpuReading,
-    HostReading,
-    ProcessReading,
-    Stage,
-)
+from supervisor.core.readings import DiskReading, GpuReading, HostReading, ProcessReading, Stage
 from supervisor.core.rules import RULES
 from supervisor.core.rules.gpu_idle import GpuIdle
 from supervisor.core.rules.non_finite_loss import NonFiniteLoss

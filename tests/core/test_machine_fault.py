@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from supervisor.core.findings import About, FaultClass
 from supervisor.core.flags import Severity
-from supervisor.core.readings import About, FaultClass
 from supervisor.core.rules.machine_fault import MachineFault
 
 from .stories import GPU, story

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from supervisor.core.flags import Severity
 from supervisor.core.rules.disk_low import DiskLow
 from supervisor.core.rules.host_memory_slope import HostMemorySlope
 from supervisor.core.rules.vram_leak import VramLeak
+from supervisor.core.trend import OVER_S
 
 from .long_stories import LongStory, trained
 from .stories import GPU
@@ -25,6 +28,14 @@ def test_memory_of_tensors_that_rises_is_foretold_and_may_save() -> None:
 
 def test_an_hour_is_needed() -> None:
     assert trained().hours(0.9, 2.0, of="allocator").check(LEAK) is None
+
+
+@pytest.mark.parametrize(("over_s", "hours"), list(zip(OVER_S, (0.25, 12.5), strict=True)))
+def test_the_shortest_and_the_longest_time_that_may_be_set_find_it(over_s: float, hours: float) -> None:
+    leak, slope = VramLeak(over_s=over_s, min_rise_fraction=0.01), HostMemorySlope(over_s=over_s, gone_within_s=1e6)
+    per_hour = 1.0 if hours > 1 else 9.0
+    assert trained().hours(hours, per_hour, of="allocator").check(leak) is not None
+    assert trained().hours(hours, per_hour, of="host").check(slope) is not None
 
 
 def test_a_level_that_wobbles_is_no_slope() -> None:

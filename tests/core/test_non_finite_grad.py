@@ -40,8 +40,7 @@ def test_those_that_a_scaler_skips_are_tolerated() -> None:
 def test_a_training_that_tells_no_norm_is_not_judged_and_says_so() -> None:
     told = story().training(500)
     assert told.check(NonFiniteGrad()) is None
-    watched = NonFiniteGrad().watch(told.history)
-    assert watched is not None
+    (watched,) = NonFiniteGrad().watch(told.history)
     assert watched.not_watched == "the training tells no gradient norm"
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
+from supervisor.core.findings import FaultClass
 from supervisor.core.job import Phase
-from supervisor.core.readings import FaultClass, Stage
+from supervisor.core.readings import Stage
 
 from .stories import NAN, Life, life
 

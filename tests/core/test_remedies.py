@@ -16,9 +16,10 @@ from supervisor.core.causes import CAUSES, cause_of
 from supervisor.core.changes import changes_of
 from supervisor.core.choosing import Ended, Experience, Ground, choose, same_place
 from supervisor.core.course import Course, Outcome, Trial
+from supervisor.core.findings import FaultClass
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.job import Limits, Phase
-from supervisor.core.readings import FaultClass, Stage
+from supervisor.core.readings import Stage
 from supervisor.core.remedies import PASSING, WORDS, Remedies
 from supervisor.core.rules import RULES
 from supervisor.core.rules.non_finite_loss import NonFiniteLoss
@@ -161,7 +162,7 @@ def test_every_cause_has_a_ladder_of_its_own_and_every_remedy_a_meaning() -> Non
     table = Remedies()
     for cause in CAUSES:
         assert set(table.ladder(cause)) <= set(WORDS)
-    assert set(LADDERS) | {"stall_data"} == set(CAUSES)
+    assert set(LADDERS) | {"stall_data", "hardware"} == set(CAUSES)
     used = {one for cause in CAUSES for one in table.ladder(cause)}
     assert used == set(WORDS)
 

@@ -8,8 +8,8 @@ from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.budget import Budget
 from supervisor.core.choosing import Ground
+from supervisor.core.findings import FaultClass
 from supervisor.core.job import Limits, Phase
-from supervisor.core.readings import FaultClass
 from supervisor.core.resorts import Resort
 
 from .stories import JOB, Life, life

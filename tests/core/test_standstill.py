@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from supervisor.core.findings import FaultClass
 from supervisor.core.flags import Diagnosis
-from supervisor.core.readings import FaultClass, Stage
+from supervisor.core.readings import Stage
 from supervisor.core.rules.stall import Stall
 
 from .stories import Story, story

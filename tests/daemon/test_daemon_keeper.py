@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import struct
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -27,6 +26,7 @@ from supervisor.daemon.clock import SystemClock
 from supervisor.daemon.keeper import SETTLED_AFTER_S, Keeper, World
 from supervisor.daemon.resume import Search, candidates, find, fingerprint
 from supervisor.runner.proving import Prover
+from tests.rigs.small_disk import mounted
 
 START = Moment(1000.0, 1_700_000_000.0)
 
@@ -322,13 +322,8 @@ def test_a_disk_without_room_is_told_and_the_file_itself_is_proven(make: Callabl
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    if os.geteuid() != 0:
-        pytest.skip("mounts a small file system of its own, for which it must be root")
-    small = tmp_path / "state"
-    small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(small)], check=True)
-    yield small
-    subprocess.run(["umount", str(small)], check=True)
+    with mounted(tmp_path / "state", megabytes=4) as small:
+        yield small
 
 
 @pytest.mark.usefixtures("small_disk")

@@ -15,6 +15,8 @@ from supervisor.core.history import History
 from supervisor.core.job import Attempt, Job, Phase
 from supervisor.core.readings import StepRecord
 from supervisor.core.rules import RULES
+from supervisor.core.rules.host_memory import HostMemory
+from supervisor.core.rules.stall import Stall
 from supervisor.daemon.loop import Dossier
 from supervisor.daemon.status import job_status, line, steps_per_s, steps_total
 
@@ -97,6 +99,26 @@ def test_the_owners_criteria_are_held_against_the_training() -> None:
     assert status.eta_late is not None
     assert status.eta_early < status.eta < status.eta_late
     assert status.steps_expected == 1 + int(24.5 * 15)
+
+
+def test_every_rule_says_what_it_watches_the_nearest_trouble_first() -> None:
+    dossier = training(50, 0.5)
+    assert dossier.history is not None
+    dossier.history.add(ev.Tick(at=START.plus(30)))
+    watched = job_status(dossier, START).watched
+    assert {one.rule for one in watched} == {rule.name for rule in dossier.rules}
+    assert (watched[0].rule, watched[0].group, watched[0].severity) == ("stall", "steps", "critical")
+    assert watched[0].share == pytest.approx(0.5, abs=0.02)
+    assert watched[-1].severity == "info"
+    assert all(one.enabled and not one.shadow for one in watched)
+
+
+def test_a_rule_in_shadow_and_one_switched_off_are_shown_as_such() -> None:
+    dossier = training(50, 0.5)
+    dossier.rules = (Stall(act="shadow"), HostMemory(enabled=False))
+    shadow, off = job_status(dossier, START).watched
+    assert (shadow.rule, shadow.shadow, shadow.enabled, shadow.not_watched) == ("stall", True, True, None)
+    assert (off.rule, off.enabled, off.not_watched) == ("host_memory", False, "the rule is switched off")
 
 
 def test_good_news_is_no_red_flag() -> None:

@@ -58,11 +58,15 @@ class House:
 
     # --- the daemon -----------------------------------------------------------------------------------------------
 
+    def command(self) -> list[str]:
+        """What starts the daemon."""
+        return [str(self.bin / "rocm-supervisord"), "--config", str(self.config)]
+
     def start(self, *, wait: bool = True, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
         """Start the daemon in the foreground of nobody."""
         with self.log.open("ab") as log:
             self.daemon = subprocess.Popen(
-                [str(self.bin / "rocm-supervisord"), "--config", str(self.config)],
+                self.command(),
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
@@ -137,7 +141,7 @@ class House:
     def training_pids(self) -> list[int]:
         """Return the pids of every process of every attempt that still runs, shims first."""
         found = []
-        for folder in self.state.glob("jobs/*/[0-9]*"):
+        for folder in (*self.state.glob("jobs/*/[0-9]*"), *self.state.glob("jobs/*/triage-*")):
             for process in psutil.process_iter(["cmdline"]):
                 if str(folder) in (process.info["cmdline"] or ()):
                     found += [process.pid, *(one.pid for one in _children(process))]

@@ -2,9 +2,9 @@
 
     mortal_daemon.py POINTS --config CONFIG
 
-POINTS is a file with a line for each point that was died at; with an environment variable DIE_AT only that one counts.
-The points lie before and after every commit that holds a decision or the answer to one, every act, every search, and
-every word to the launcher.
+POINTS is a file with a line for each point that was died at; with an environment variable DIE_AT only those count that
+it names, one a line. The points lie before and after every commit that holds a decision or the answer to one, every
+act, every search, and every word to the launcher.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from supervisor.daemon.service import Service
 from supervisor.daemon.state_lock import take
 from supervisor.runner.direct import DirectLauncher
 
-ANSWERS = (ev.Launched, ev.Signalled, ev.EvidenceTaken, ev.Exited, ev.ResumePointFound)
+ANSWERS = (ev.Launched, ev.Signalled, ev.EvidenceTaken, ev.Exited, ev.ResumePointFound, ev.TriageEnded)
 
 
 class Fate:
@@ -49,7 +49,7 @@ class Fate:
         """Die here, if here is where to die."""
         with self._lock:
             known = self._points.read_text().splitlines() if self._points.exists() else []
-            if point in known or (self._only is not None and point != self._only):
+            if point in known or (self._only is not None and point not in self._only.splitlines()):
                 return
             with self._points.open("a") as file:
                 file.write(point + "\n")
@@ -107,6 +107,7 @@ class Mortal:
 
         def mortal(*args: Any) -> Any:
             what = type(args[0]).__name__ if name == "act" else ""
+            what = "of a replay" if any("/triage-" in str(one) for one in args) else what
             self._fate.at(f"before {name} {what}".strip())
             result = call(*args)
             self._fate.at(f"after {name} {what}".strip())

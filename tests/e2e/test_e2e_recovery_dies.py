@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from house import House
 
 MORTAL = Path(__file__).with_name("mortal_daemon.py")
@@ -20,6 +21,12 @@ def training(home: House) -> str:
     """Return a job that hangs once, deaf to SIGTERM, so that every kind of decision is made about it."""
     table = "save_s = 0.5\ngrace_s = 5\nkill_wait_s = 60"
     return home.by_hand("one", "--wound", "deaf:60", "--steps", "160", table=table, stall="limit_s = 2") + SINK
+
+
+def examined(home: House) -> str:
+    """Return a job whose losses cease to be numbers once, and that is to find out why before it is retried."""
+    words = ("--wound", "nan:60", "--steps", "160")
+    return home.by_hand("one", *words, table='triage = "by-itself"') + SINK
 
 
 def lives(home: House, limit_s: float) -> int:
@@ -74,3 +81,37 @@ def test_a_daemon_killed_at_every_step_of_a_recovery_makes_it_once(home: House) 
     must = [*done, *(f"recording {one}" for one in recorded)]
     assert {f"{side} {one}" for side in ("before", "after") for one in must} <= set(points)
     made_once(home)
+
+
+OF_A_TRIAGE = (
+    *(f"{side} recording {what}" for what in ("Examine", "Triage", "TriageEnded") for side in ("before", "after")),
+    *(f"{side} {what}" for what in ("act Triage", "launch of a replay") for side in ("before", "after")),
+)
+
+
+def replayed_once(home: House) -> None:
+    """Assert that one replay was made, then one training, and that all was decided and told once."""
+    made = home.steps_made("one")
+    assert made[made.index(51, 51) :] == [*range(51, 61), *range(51, 161)], "one after the other, and none too many"
+    assert kinds(home, "SELECT kind FROM decisions WHERE kind != 'warn'") == {
+        "launch": 2, "stop": 1, "examine": 1, "triage": 1, "retry": 1, "finish": 1
+    }  # fmt: skip
+    told = kinds(home, "SELECT type FROM alerts")
+    assert (told["incident.opened"], told["incident.triaged"], told["incident.resumed"]) == (1, 1, 1)
+    incident = home.incident("one")
+    assert (incident["finding"]["verdict"], incident["remedy"], incident["outcome"]) == (
+        "hardware", "restart", "resumed"
+    )  # fmt: skip
+    home.nothing_runs()
+
+
+def test_a_daemon_killed_in_the_midst_of_a_triage_makes_it_once(home: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the points that differ in what the next daemon finds; tests/bench/recovery_sweep.py has them all."""
+    points = {"after recording Triage", "after launch of a replay", "before recording TriageEnded"}
+    home.write(examined(home))
+    monkeypatch.setenv("DIE_AT", "\n".join(points))
+    assert points <= set(OF_A_TRIAGE)
+    count = lives(home, 240)
+    assert set((home.folder / "points").read_text().splitlines()) == points
+    assert count == len(points) + 1
+    replayed_once(home)

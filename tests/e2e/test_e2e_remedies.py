@@ -85,20 +85,9 @@ class HouseWithCard(House):
         self.tree = AmdgpuTree.build(folder / "card")
         self.told: dict[Path, bytes] = {}
 
-    def start(self, *, wait: bool = True, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
-        """Start the daemon in a mount namespace of its own."""
-        with self.log.open("ab") as log:
-            self.daemon = subprocess.Popen(
-                self.tree.command([str(self.bin / "rocm-supervisord"), "--config", str(self.config)]),
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                env={**os.environ, **(env or {})},
-            )
-        if wait:
-            self.until(lambda: self.status() is not None, 30, "the daemon to answer")
-        return self.daemon
+    def command(self) -> list[str]:
+        """The daemon in a mount namespace of its own."""
+        return self.tree.command(super().command())
 
     def take_the_card(self) -> None:
         """Nothing that the card measures can be read any more."""

@@ -17,17 +17,9 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1])]
 
 from supervisor.core import events as ev  # noqa: E402 (after the path is set)
+from supervisor.core.findings import FaultClass, OutputFinding  # noqa: E402
 from supervisor.core.moments import Moment  # noqa: E402
-from supervisor.core.readings import (  # noqa: E402
-    ExitStatus,
-    FaultClass,
-    GpuReading,
-    HostReading,
-    OutputFinding,
-    ProcessReading,
-    Stage,
-    StepRecord,
-)
+from supervisor.core.readings import ExitStatus, GpuReading, HostReading, ProcessReading, Stage, StepRecord  # noqa: E402
 from supervisor.replay.folder import write  # noqa: E402
 from supervisor.replay.recording import Recording  # noqa: E402
 

@@ -112,9 +112,12 @@ def test_people_read_a_table(config: Path) -> None:
 @pytest.mark.parametrize(
     ("rules", "told"),
     [
-        ("[no_such_rule]\n", "no rule 'no_such_rule'"),
-        ("[stall]\nlimit = 3\n", "rule stall has no setting 'limit'"),
-        ("limit_s = 3\n", "holds no tables of rules"),
+        ("[no_such_rule]\n", "other.toml: no_such_rule: is no known rule"),
+        ("[rules.stall]\nlimit = 3\n", 'rules.stall.limit: is no known key; did you mean "limit_s"?'),
+        ("[stall]\nlimit_s = 'soon'\n", 'stall.limit_s: is of the wrong type (str) (it is "soon")'),
+        ("[vram_leak]\nover_s = 60\n", "allowed: a number from 600 to 43200"),
+        ("limit_s = 3\n", "limit_s: is no known rule"),
+        ("rules = 3\n", "rules: must hold tables"),
         ("[stall\n", "other.toml: "),
     ],
 )

@@ -13,6 +13,7 @@ from supervisor.core.flags import Severity
 from supervisor.core.rules import RULES
 from supervisor.replay.engine import Fired, replay
 from supervisor.replay.folder import read
+from tests.rigs.agreeing import Agreement
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -30,7 +31,8 @@ def expected(folder: Path) -> list[dict[str, Any]]:
 @cache
 def judged(folder: Path) -> list[Fired]:
     recording = read(folder)
-    return list(replay(recording, [rule(**recording.rules.get(rule.name, {})) for rule in RULES]))
+    rules = [rule(**recording.rules.get(rule.name, {})) for rule in RULES]
+    return list(replay(recording, [*rules, Agreement(rules, every=20)]))
 
 
 def test_there_are_recordings() -> None:

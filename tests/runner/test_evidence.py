@@ -139,7 +139,7 @@ def test_what_is_known_already_is_put_beside(runs: Attempts, tmp_path: Path) -> 
         kernel_lines=["amdgpu: GPU reset begin!"],
         gpus=[GpuReading(at=NOW, gpu="0000:0a:00.0", source="sysfs", junction_c=88.0)],
         host=[HostReading(at=NOW, load_1m=3.0)],
-        configuration="[jobs.yolo]\n",
+        configuration=lambda: f"made by {threading.current_thread().name}",
         checkpoints=[saved, tmp_path / "gone.pt"],
     )
     result = take(folder, runs.launcher, "job", facts, "job-1")
@@ -150,7 +150,7 @@ def test_what_is_known_already_is_put_beside(runs: Attempts, tmp_path: Path) -> 
     assert (result.folder / "kernel.txt").read_text() == "amdgpu: GPU reset begin!\n"
     assert json.loads((result.folder / "gpus.jsonl").read_text())["junction_c"] == 88.0
     assert json.loads((result.folder / "host.jsonl").read_text())["load_1m"] == 3.0
-    assert (result.folder / "configuration.txt").read_text() == "[jobs.yolo]\n"
+    assert (result.folder / "configuration.txt").read_text() == "made by evidence-configuration.txt"
     there, gone = [json.loads(line) for line in (result.folder / "checkpoints.jsonl").read_text().splitlines()]
     assert there["size_bytes"] == 5
     assert gone == {"path": str(tmp_path / "gone.pt"), "error": "No such file or directory"}

@@ -19,6 +19,7 @@ from supervisor.core.checkpoints import Checkpoint, Verdict
 from supervisor.runner.bring import NoRoomError
 from supervisor.runner.generations import ChangedError, NotTheirsError, Shelf, Wanted
 from supervisor.runner.proving import fingerprint_of
+from tests.rigs.small_disk import mounted
 
 OURS = os.geteuid()
 WRITER = """
@@ -239,13 +240,8 @@ def test_one_who_is_killed_while_taking_or_dropping_leaves_only_whole_generation
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    if os.geteuid() != 0:
-        pytest.skip("mounts a small file system of its own, for which it must be root")
-    small = tmp_path / "small"
-    small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(small)], check=True)
-    yield small
-    subprocess.run(["umount", str(small)], check=True)
+    with mounted(tmp_path / "small", megabytes=2) as small:
+        yield small
 
 
 def test_a_full_disk_takes_nothing_and_leaves_nothing(small_disk: Path, tmp_path: Path) -> None:

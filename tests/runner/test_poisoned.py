@@ -111,7 +111,7 @@ sys.stdout.write(known.read().decode())
 
 
 def test_the_prover_has_given_everything_away_before_it_reads(tmp_path: Path) -> None:
-    folder = str(Path(prove.__file__).resolve().parent)
+    folder = str(Path(prove.__file__).resolve().parents[1])
     command = [sys.executable, "-I", "-S", "-c", CONFINED, folder, str(tmp_path / "written")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.startswith("could: []\n")

@@ -16,9 +16,10 @@ import pytest
 from attempts_by_hand import until
 
 from supervisor.agent import prove
+from supervisor.agent.prove.tally import CHUNK_BYTES
 
 HERE = Path(__file__).resolve().parent
-PROGRAM = Path(prove.__file__).resolve()
+PROGRAM = Path(prove.__file__).resolve().with_name("__main__.py")
 MADE: dict[Path, Path] = {}
 
 
@@ -345,7 +346,7 @@ def test_the_largest_numbers_are_finite(tmp_path: Path) -> None:
 
 
 def test_a_trouble_beyond_the_first_piece_is_found(tmp_path: Path) -> None:
-    raw = floats(1.0) * (prove.CHUNK_BYTES // 2) + floats(math.nan)
+    raw = floats(1.0) * (CHUNK_BYTES // 2) + floats(math.nan)
     path = write_safetensors(tmp_path / "x.safetensors", {"w": ("F32", [len(raw) // 4], raw)})
     assert "1 of" in reason_of(path)
 

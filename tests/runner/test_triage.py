@@ -10,14 +10,18 @@ from pathlib import Path
 import pytest
 
 from supervisor.core import folder as names
-from supervisor.core.triage import Finding, Replay
+from supervisor.core.triage import Finding, LookedFor, Replay
+from supervisor.daemon.clock import SystemClock
+from supervisor.daemon.old_curve import old_losses
 from supervisor.runner.attempt import agent_path
+from supervisor.runner.shim import Recorder
 from supervisor.runner.triage import Case, triage
 
 pytestmark = pytest.mark.train
 
 HERE = Path(__file__).resolve().parent
 DRAW = HERE.parent / "agent" / "draw_images.py"
+PLAIN = HERE / "train_plain_with_nan.py"
 PER_EPOCH = 4
 
 
@@ -34,18 +38,35 @@ class Night:
     def command(self, wound: str) -> list[str]:
         return [str(self.python), str(HERE / "train_with_nan.py"), str(self.data), str(self.folder / "runs"), wound]
 
-    def saved(self) -> Path:
-        """Train soundly to the end, and return what was saved after the first epoch."""
-        env = {**os.environ, "OMP_NUM_THREADS": "1"}
-        subprocess.run(self.command("once"), check=True, cwd=self.folder, env=env, timeout=120, capture_output=True)
-        return self.folder / "runs" / "run" / "weights" / "epoch0.pt"
+    def trained(self, command: list[str], **more: str) -> None:
+        """Train to the end under the agent, which records it."""
+        assert Recorder(str(self.attempt)).make() is None
+        agent = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(agent_path()), names.ENV_FOLDER: str(self.attempt)}
+        env = {**os.environ, **agent, **more}
+        subprocess.run(command, check=True, cwd=self.folder, env=env, timeout=120, capture_output=True)
 
-    def triage(self, wound: str, step: int, checkpoint: Path | None = None) -> tuple[Finding, tuple[Replay, ...]]:
+    def with_snapshots(self) -> Path:
+        """Train soundly, and return a snapshot of the first two epochs, laid aside."""
+        snapshots = self.folder / "snapshots"
+        snapshots.mkdir()
+        more = {names.ENV_SNAPSHOTS: str(snapshots), names.ENV_SNAPSHOT_EVERY: "0.01"}
+        self.trained(self.command("once"), **more)
+        return self.folder / "kept.pt"
+
+    def triage(
+        self, command: list[str], step: int, checkpoint: Path | None = None, looked_for: LookedFor = "loss"
+    ) -> tuple[Finding, tuple[Replay, ...]]:
         env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(agent_path())}
-        launch = {"argv": self.command(wound), "cwd": str(self.folder), "env": env}
+        launch = {"argv": command, "cwd": str(self.folder), "env": env}
         (self.attempt / names.LAUNCH).write_text(json.dumps(launch))
         case = Case(
-            attempt=self.attempt, step=step, checkpoint=checkpoint, target=self.folder / "triage", limit_s=120.0
+            attempt=self.attempt,
+            step=step,
+            looked_for=looked_for,
+            checkpoint=checkpoint,
+            target=self.folder / "triage",
+            losses=old_losses([self.attempt], step, SystemClock().now()),
+            limit_s=120.0,
         )
         return triage(case, lambda _: None)
 
@@ -63,7 +84,7 @@ def one_night(current_python: Path, tmp_path: Path) -> Night:
 
 
 def test_one_poisoned_image_is_named(owners_night: Night) -> None:
-    finding, replays = owners_night.triage("image:3.png", PER_EPOCH)
+    finding, replays = owners_night.triage(owners_night.command("image:3.png"), PER_EPOCH)
     assert finding.verdict == "data", finding.words
     assert [Path(one).name for one in finding.files] == ["3.png"]
     assert "img is not finite" in finding.words
@@ -74,7 +95,7 @@ def test_one_poisoned_image_is_named(owners_night: Night) -> None:
 
 
 def test_a_layer_that_overflows_is_numerics_whatever_the_batch(one_night: Night) -> None:
-    finding, replays = one_night.triage("layer:1", PER_EPOCH + 1)
+    finding, replays = one_night.triage(one_night.command("layer:1"), PER_EPOCH + 1)
     assert finding.verdict == "numerics", (finding.words, replays)
     assert "model.1.conv (Conv2d" in finding.words
     assert [(one.name, one.seen, one.step) for one in replays] == [
@@ -83,16 +104,51 @@ def test_a_layer_that_overflows_is_numerics_whatever_the_batch(one_night: Night)
     ]
 
 
-def test_what_does_not_come_back_from_the_state_before_it_was_the_hardware(one_night: Night) -> None:
-    saved = one_night.saved()
+def test_what_does_not_come_back_blames_the_hardware_only_where_the_replay_was_the_same_training(
+    one_night: Night,
+) -> None:
+    kept = one_night.with_snapshots()
     before = [(one.stat().st_mtime_ns, one.name) for one in (one_night.folder / "runs").rglob("*")]
-    finding, _ = one_night.triage("once", PER_EPOCH + 2, saved)
-    assert finding.verdict == "hardware", finding.words
+    finding, (replay,) = one_night.triage(one_night.command("once"), 3 * PER_EPOCH, kept)
+    assert (finding.verdict, replay.same_course) == ("hardware", True), (finding, replay)
     said = json.loads((one_night.folder / "triage" / "device" / "triage.json").read_text())
-    assert said["first_step"] == PER_EPOCH + 1, "it began where the state was saved"
+    assert 1 < said["first_step"] <= 2 * PER_EPOCH + 1, "it began where the state was saved"
+    saved = one_night.folder / "runs" / "run" / "weights" / "epoch0.pt"
+    finding, (replay,) = one_night.triage(one_night.command("once"), 3 * PER_EPOCH, saved)
+    assert (finding.verdict, replay.same_course) == ("unknown", False), "its own checkpoint draws other batches"
     assert before == [(one.stat().st_mtime_ns, one.name) for one in (one_night.folder / "runs").rglob("*")]
 
 
+def test_what_overflows_in_half_precision_alone_is_numerics_and_speaks_for_float32(one_night: Night) -> None:
+    command = [str(one_night.python), str(PLAIN), "half"]
+    one_night.trained(command)
+    finding, replays = one_night.triage(command, 6)
+    assert (finding.verdict, finding.speaks_for[0]) == ("numerics", "amp_off"), (finding, replays)
+    assert "Linear, torch.float16" in finding.words
+    assert [(one.name, one.seen) for one in replays] == [("device", True), ("float32", False)]
+
+
+def test_gradients_that_are_no_numbers_are_found_behind_a_loss_that_is_one(one_night: Night) -> None:
+    command = [str(one_night.python), str(PLAIN), "gradients"]
+    finding, replays = one_night.triage(command, 6, looked_for="gradients")
+    assert finding.verdict == "numerics", (finding, replays)
+    assert "the gradient of 0.weight" in finding.words
+    assert [(one.name, one.seen, one.step) for one in replays] == [("device", True, 6), ("other_batch", True, 6)]
+
+
+def test_what_comes_back_on_the_card_and_not_on_the_cpu_is_the_hardware(one_night: Night) -> None:
+    asked = [str(one_night.python), "-c", "import torch; print(torch.cuda.is_available())"]
+    driver = any(Path(one).exists() for one in ("/dev/kfd", "/dev/nvidiactl"))
+    if not driver or subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip() != "True":
+        pytest.skip("torch sees no GPU here")
+    command = [str(one_night.python), str(PLAIN), "card"]
+    one_night.trained(command)
+    finding, replays = one_night.triage(command, 6)
+    assert finding.verdict == "hardware", (finding, replays)
+    assert [(one.name, one.seen) for one in replays] == [("device", True), ("other_batch", True), ("cpu", False)]
+    assert replays[-1].on_cpu
+
+
 def test_a_command_that_never_gets_to_the_step_says_so(one_night: Night) -> None:
-    finding, _ = one_night.triage("image:3.png", 10_000, one_night.folder / "gone.pt")
+    finding, _ = one_night.triage(one_night.command("image:3.png"), 10_000, one_night.folder / "gone.pt")
     assert finding.verdict == "unknown"

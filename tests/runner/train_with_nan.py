@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
+import time
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 
 def main(data: str, folder: str, wound: str) -> None:
-    """Train on `data`; `wound` is `image:FILE`, `layer:EPOCH` (overflows from that epoch on) or `once`."""
+    """Train on `data`; `wound` is `image:FILE`, `layer:EPOCH` (overflows from that epoch on) or `once`, which is sound.
+
+    Where snapshots are taken, one of the first two epochs is laid aside, as a daemon keeps it.
+    """
     detect = import_module("ultralytics.models.yolo.detect")
     kind, _, what = wound.partition(":")
+    keeping = os.environ.get("ROCM_SUPERVISOR_SNAPSHOT_EVERY_S", "0") != "0"
 
     class Trainer(detect.DetectionTrainer):  # type: ignore[misc, name-defined]  # the class of another environment
         def preprocess_batch(self, batch: Any) -> Any:
@@ -25,12 +33,21 @@ def main(data: str, folder: str, wound: str) -> None:
         sound = layer.forward
         layer.forward = lambda x: sound(x) * (float("inf") if kind == "layer" and one.epoch >= int(what) else 1.0)
 
+    def slow(_: Any) -> None:
+        time.sleep(0.1 if keeping else 0.0)  # a snapshot is written beside batches that take their time
+
+    def keep(one: Any) -> None:
+        found = sorted(Path(os.environ["ROCM_SUPERVISOR_SNAPSHOTS"]).glob("step-*.pt")) if keeping else []
+        if found and one.epoch == 1:
+            shutil.copy(found[0], Path(folder).parent / "kept.pt")
+
     overrides = {
         "model": "yolov8n.yaml",
         "data": data,
-        "epochs": 2,
+        "epochs": 3,
         "imgsz": 64,
         "batch": 2,
+        "nbs": 2,
         "workers": 0,
         "amp": False,
     }
@@ -45,6 +62,8 @@ def main(data: str, folder: str, wound: str) -> None:
     }
     trainer = Trainer(overrides={**overrides, **quiet, "project": folder, "name": "run"})
     trainer.add_callback("on_train_start", wounded)
+    trainer.add_callback("on_train_batch_end", slow)
+    trainer.add_callback("on_train_epoch_end", keep)
     trainer.train()
 
 

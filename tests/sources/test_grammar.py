@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.readings import FaultClass, FaultSeverity
+from supervisor.core.findings import FaultClass, FaultSeverity
 from supervisor.sources.findings import findings_in
 from supervisor.sources.grammar import GrammarError, parse, unproven
 from supervisor.sources.kernel_grammar import kernel_grammar

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.core.events import KernelSaid
+from supervisor.core.findings import FaultClass as F
+from supervisor.core.findings import FaultSeverity as Sev
+from supervisor.core.findings import KernelFinding
 from supervisor.core.moments import Moment
-from supervisor.core.readings import FaultClass as F
-from supervisor.core.readings import FaultSeverity as Sev
-from supervisor.core.readings import KernelFinding
 from supervisor.sources.journal import REOPEN_S, JournalLog
 from supervisor.sources.journal_entries import parse_entry
 from supervisor.sources.last_boot import last_boot

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.readings import FaultClass as F
-from supervisor.core.readings import FaultSeverity as Sev
+from supervisor.core.findings import FaultClass as F
+from supervisor.core.findings import FaultSeverity as Sev
 from supervisor.sources.findings import findings_in
 from supervisor.sources.grammar import unproven
 from supervisor.sources.kernel_grammar import kernel_grammar

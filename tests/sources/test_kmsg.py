@@ -11,38 +11,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from feed_by_hand import ListFeed
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.core.findings import FaultClass as F
+from supervisor.core.findings import FaultSeverity as Sev
 from supervisor.core.moments import Moment
-from supervisor.core.readings import FaultClass as F
-from supervisor.core.readings import FaultSeverity as Sev
 from supervisor.sources.kmsg import REOPEN_S, KernelLog, current_boot_id, parse_record
 
 KMSG = Path("/dev/kmsg")
 NOW = Moment(1000.0, 1_700_000_000.0)
 AMD = "amdgpu 0000:0a:00.0: amdgpu: "
-
-
-class ListFeed:
-    """A device that holds what a test put in: records, or errors to raise."""
-
-    def __init__(self, items: list[bytes | OSError]) -> None:
-        self.items, self.closed = items, False
-
-    def fileno(self) -> int:
-        return 0
-
-    def read(self) -> bytes:
-        if not self.items:
-            raise BlockingIOError
-        item = self.items.pop(0)
-        if isinstance(item, OSError):
-            raise item
-        return item
-
-    def close(self) -> None:
-        self.closed = True
 
 
 def record(sequence: int, message: str, *, facility: int = 0, at_us: int = 990_000_000, more: str = "") -> bytes:
@@ -114,9 +94,9 @@ def test_after_a_reboot_everything_is_new() -> None:
 def test_only_a_first_start_begins_at_the_end() -> None:
     asked = []
 
-    def open_feed(_path: Path, from_oldest: bool) -> ListFeed:
+    def open_feed(_path: Path, from_oldest: bool) -> ListFeed[bytes]:
         asked.append(from_oldest)
-        return ListFeed([])
+        return ListFeed[bytes]([])
 
     KernelLog(KMSG, False, None, None, open_feed=open_feed)
     KernelLog(KMSG, False, current_boot_id(), 5, open_feed=open_feed)
@@ -159,7 +139,7 @@ def test_escapes_are_undone_but_for_control_characters() -> None:
 def test_a_log_that_may_not_be_read_names_the_remedy_and_is_tried_again() -> None:
     allowed = False
 
-    def open_feed(_path: Path, _oldest: bool) -> ListFeed:
+    def open_feed(_path: Path, _oldest: bool) -> ListFeed[bytes]:
         if not allowed:
             raise OSError(errno.EPERM, "Operation not permitted")
         return ListFeed([record(1, AMD + "GPU reset begin!")])

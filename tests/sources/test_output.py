@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from supervisor.core.findings import FaultClass
 from supervisor.core.moments import Moment
-from supervisor.core.readings import FaultClass
 from supervisor.sources.output import BEHIND_LIMIT_BYTES, BYTES_PER_READ, OutputPage, OutputReader
 
 NOW = Moment(100.0, 1_700_000_000.0)

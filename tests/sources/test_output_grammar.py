@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.core.findings import FaultClass as F
 from supervisor.core.moments import Moment
-from supervisor.core.readings import FaultClass as F
 from supervisor.sources.grammar import unproven
 from supervisor.sources.output import OutputReader
 from supervisor.sources.output_grammar import findings, training_grammar

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -51,6 +53,21 @@ def test_the_whole_tree_is_counted_and_weighed() -> None:
         assert reading.rss_bytes is not None
         assert reading.rss_bytes > 2 * (32 << 20)
         assert (reading.cpu_percent, reading.uninterruptible_pids) == (None, ())
+
+
+def test_a_process_that_is_stopped_is_named_until_it_goes_on() -> None:
+    with running(TREE) as root:
+        os.kill(root.pid, signal.SIGSTOP)
+        try:
+            end = time.perf_counter() + 20
+            while not (reading := read_tree(root.pid, now())).stopped_pids:
+                assert time.perf_counter() < end
+            assert (reading.stopped_pids, reading.uninterruptible_pids) == ((root.pid,), ())
+        finally:
+            os.kill(root.pid, signal.SIGCONT)
+        end = time.perf_counter() + 20
+        while read_tree(root.pid, now()).stopped_pids:
+            assert time.perf_counter() < end
 
 
 def test_processor_use_is_that_of_the_interval() -> None:

@@ -11,39 +11,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from feed_by_hand import ListFeed
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.core.findings import FaultClass as F
+from supervisor.core.findings import FaultSeverity as Sev
+from supervisor.core.findings import KernelFinding
 from supervisor.core.moments import Moment
-from supervisor.core.readings import FaultClass as F
-from supervisor.core.readings import FaultSeverity as Sev
-from supervisor.core.readings import KernelFinding
-from supervisor.sources.uevents import KernelSocket, Uevents, parse_uevent
+from supervisor.sources.uevent_socket import KernelSocket, parse_uevent
+from supervisor.sources.uevents import Uevents
 
 NOW = Moment(1000.0, 1_700_000_000.0)
 CARD = "/devices/pci0000:00/0000:00:01.1/0000:01:00.0/0000:02:00.0/0000:03:00.0/drm/card1"
 NULL = Path("/sys/devices/virtual/mem/null/uevent")
-
-
-class ListMessages:
-    """A socket that holds what a test put in: messages, ones of other senders (None), or errors to raise."""
-
-    def __init__(self, items: list[bytes | OSError | None]) -> None:
-        self.items, self.closed = items, False
-
-    def fileno(self) -> int:
-        return 0
-
-    def read(self) -> bytes | None:
-        if not self.items:
-            raise BlockingIOError
-        item = self.items.pop(0)
-        if isinstance(item, OSError):
-            raise item
-        return item
-
-    def close(self) -> None:
-        self.closed = True
 
 
 def message(action: str, devpath: str = CARD, **facts: str) -> bytes:
@@ -52,7 +33,7 @@ def message(action: str, devpath: str = CARD, **facts: str) -> bytes:
 
 
 def heard(*items: bytes | OSError | None, sys_root: Path = Path("/sys")) -> tuple[KernelFinding, ...]:
-    said = Uevents(sys_root, ListMessages(list(items))).read(NOW)
+    said = Uevents(sys_root, ListFeed(list(items))).read(NOW)
     return said.findings if said else ()
 
 
@@ -119,13 +100,13 @@ def test_what_is_no_news_of_a_card_or_not_the_kernels_is_no_finding(raw: bytes |
 
 
 def test_messages_that_were_lost_are_told() -> None:
-    said = Uevents(messages=ListMessages([OSError(errno.ENOBUFS, "no space"), message("remove")])).read(NOW)
+    said = Uevents(messages=ListFeed([OSError(errno.ENOBUFS, "no space"), message("remove")])).read(NOW)
     assert said is not None
     assert (said.lost_lines, len(said.findings), said.sequence, said.cursor) == (1, 1, None, None)
 
 
 def test_a_socket_that_breaks_is_closed_and_told() -> None:
-    broken = ListMessages([OSError(errno.EIO, "Input/output error")])
+    broken = ListFeed[bytes | None]([OSError(errno.EIO, "Input/output error")])
     uevents = Uevents(messages=broken)
     assert uevents.read(NOW) is None
     assert broken.closed

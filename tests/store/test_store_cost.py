@@ -8,7 +8,8 @@ from pathlib import Path
 from record_by_hand import START, at, gpu, host, job, made, open_store, tree
 
 from supervisor.core import events as ev
-from supervisor.core.readings import FaultClass, FaultSeverity, KernelFinding, OutputFinding, Stage
+from supervisor.core.findings import FaultClass, FaultSeverity, KernelFinding, OutputFinding
+from supervisor.core.readings import Stage
 from supervisor.store.archive import Archive
 
 

@@ -15,6 +15,7 @@ from supervisor.core.checkpoints import Fingerprint
 from supervisor.core.job import Attempt
 from supervisor.core.readings import ExitStatus, Stage
 from supervisor.core.timeline import Use
+from supervisor.core.triage import Finding
 from supervisor.store.archive import Archive
 from supervisor.store.lives import lives
 
@@ -68,6 +69,20 @@ def test_the_night_adds_up(archive: Archive) -> None:
     assert night.seconds[Use.LOST] == pytest.approx(49, abs=1.1)
     assert night.seconds[Use.DOWN] == pytest.approx(51)
     assert night.ettr == pytest.approx(0, abs=0.02)
+
+
+def test_a_triage_is_read_from_its_decision_to_its_end(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    triage = de.Triage(at=at(60), job="night", attempt=1, reason="", step=7, looked_for="loss", resume_from=None)
+    with store.turn(at(60)):
+        store.open_attempt(de.Launch(at=START, job="night", attempt=1, resume_from=None, reason="start"), "/s/1")
+        store.record_decision(triage)
+    with store.turn(at(90)):
+        found = Finding(verdict="data", words="img")
+        store.record_event(ev.TriageEnded(at=at(90), job="night", attempt=1, finding=found, began_at=at(60)))
+    store.close(at(90))
+    (only,) = lives(Archive(tmp_path / "supervisor.db"), "night")
+    assert only.triage == (at(60).unix_s, at(90).unix_s)
 
 
 def test_a_restart_that_somebody_asked_for_is_no_trouble(tmp_path: Path) -> None:

@@ -32,24 +32,15 @@ from supervisor.core.checkpoints import Verdict
 from supervisor.store.archive import Archive
 from supervisor.store.files import BALLAST_BYTES
 from supervisor.store.store import Store, StoreError
+from tests.rigs.small_disk import mounted
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 16 MiB of its own."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting a file system needs root")
-    folder = tmp_path / "small"
-    folder.mkdir()
-    made_it = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)], capture_output=True, text=True, check=False
-    )
-    if made_it.returncode != 0:
-        pytest.skip(f"no file system can be mounted here: {made_it.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    with mounted(tmp_path / "small", megabytes=16) as small:
+        yield small
 
 
 def fill(folder: Path) -> Path:

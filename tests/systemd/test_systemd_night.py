@@ -382,3 +382,20 @@ def test_a_person_alone_has_the_same_under_their_own_systemd(home: Night) -> Non
         every_step_is_recorded_once(mine)
     finally:
         box.run(f"loginctl disable-linger {OWNER}; systemctl stop {manager}", timeout_s=60)
+
+
+def test_a_replay_runs_as_the_owner_in_the_unit_of_the_job_and_nothing_of_it_is_left(home: Night) -> None:
+    words = ("--wound", "nan:30", "--steps", "60", "--stuck-when-resumed")
+    home.write(home.by_hand("one", *words, table='triage = "by-itself"\ntriage_limit_s = 4'))
+    home.begin()
+    folders = home.state / "jobs" / "one"
+    home.until((home.folder / "one" / "stuck").exists, 60, "the replay to hang")
+    (replay,) = folders.glob("triage-1-*")
+    assert home.shown("ActiveState", RUN) == "active"
+    assert (replay / "shim.json").stat().st_uid == home.uid
+    home.phase("one", "finished", limit_s=60)
+    incident = home.incident("one")
+    assert incident["finding"]["verdict"] == "unknown"
+    assert "within the 4 s of the triage" in incident["finding"]["words"]
+    home.until(lambda: not list(folders.glob("triage-*")), 10, "the replay's folder to be cleared away")
+    assert (folders / "current").readlink() == Path("2")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol
 
 from supervisor.core.flags import Act, RedFlag
 from supervisor.core.history import History
@@ -42,13 +42,14 @@ from supervisor.core.rules.throttling import Throttling
 from supervisor.core.rules.throughput_drop import ThroughputDrop
 from supervisor.core.rules.vram_high import VramHigh
 from supervisor.core.rules.vram_leak import VramLeak
-from supervisor.core.watched import Watched
+from supervisor.core.watched import Group, Watched
 
 
 class Rule(Protocol):
     """A check over the history of one attempt; its fields are its settings in `[jobs.NAME.rules.RULE]`."""
 
     name: ClassVar[str]
+    group: ClassVar[Group]
 
     @property
     def enabled(self) -> bool:
@@ -64,13 +65,8 @@ class Rule(Protocol):
         """Return what is wrong, or None."""
         ...
 
-
-@runtime_checkable
-class Measures(Protocol):
-    """A rule that measures something against a limit, and can say how near to it the training is."""
-
-    def watch(self, history: History) -> Watched | None:
-        """Return what it measures now; None where the rule has nothing to measure in this attempt."""
+    def watch(self, history: History) -> tuple[Watched, ...]:
+        """Return what it watches, at least one thing; `check` flags where one is reached, and at no other time."""
         ...
 
 

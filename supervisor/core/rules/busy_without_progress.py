@@ -14,13 +14,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from supervisor.core.findings import FaultClass
 from supervisor.core.flags import Act, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
-from supervisor.core.readings import FaultClass, GpuReading, Stage
+from supervisor.core.readings import GpuReading, Stage
 from supervisor.core.rules.standstill import diagnosis_of, miopen_known_to_fail
 from supervisor.core.series import lasted_s, run_of
-from supervisor.core.watched import Watched
+from supervisor.core.unseen import no_cards, no_steps_due
+from supervisor.core.watched import Group, Watched, unwatched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,7 @@ class BusyWithoutProgress:
     """GPU use of at least `busy_percent` on every card for `hold_s`, `search_s` where kernels may be searched for."""
 
     name: ClassVar[str] = "busy_without_progress"
+    group: ClassVar[Group] = "steps"
     enabled: bool = True
     act: Act = True
     busy_percent: float = 90.0
@@ -37,16 +40,14 @@ class BusyWithoutProgress:
 
     def check(self, history: History) -> RedFlag | None:
         """Flag cards that work at full load while no step is made."""
-        since, quiet_s = _since(history), history.quiet_s
-        if history.over or history.train_ended or not history.hooked:
-            return None
-        searching = history.starting or history.stage is Stage.COMPILE
+        searching, quiet_s = _searching(history), history.quiet_s
         hold_s = self.search_s if searching else self.hold_s
-        if history.stage not in (None, Stage.SETUP, Stage.WARMUP, Stage.STEP, Stage.COMPILE):
+        if quiet_s is None or quiet_s < hold_s or _blind(history) is not None:
             return None
-        if quiet_s is None or quiet_s < hold_s or not self._all_busy(history, since, hold_s):
+        runs = self._runs(history)
+        if min(map(len, runs)) < self.min_readings or min(map(lasted_s, runs)) < hold_s:
             return None
-        sure = history.whole and not searching if not searching else miopen_known_to_fail(history)
+        sure = _sure(history)
         return RedFlag(
             rule=self.name,
             severity=Severity.acting(act=self.act if sure else False),
@@ -57,26 +58,28 @@ class BusyWithoutProgress:
             diagnosis=diagnosis_of(history),
         )
 
-    def watch(self, history: History) -> Watched | None:
+    def watch(self, history: History) -> tuple[Watched, ...]:
         """Return how long every card has been at full load without a step."""
-        what = "every card at full load, and no step"
-        cards = history.readings_by_gpu()
-        if not cards or history.over or not history.hooked:
-            why = "no reading of its cards" if not cards else "its steps are not seen"
-            return Watched(rule=self.name, what=what, unit="s", not_watched=why)
-        searching = history.starting or history.stage is Stage.COMPILE
-        runs = [lasted_s(self._run(readings, _since(history), history.now)) for readings in cards.values()]
-        limit_s = self.search_s if searching else self.hold_s
-        return Watched(rule=self.name, what=what, unit="s", now=min(runs), limit=limit_s)
+        what, quiet_s = "every card at full load, and no step", history.quiet_s
+        why = _blind(history)
+        if why is not None or quiet_s is None:
+            return unwatched(self.name, what, why or "its steps are not seen")
+        runs = self._runs(history)
+        return (
+            Watched(
+                rule=self.name,
+                what=what,
+                unit="s",
+                now=min(quiet_s, *map(lasted_s, runs)),
+                limit=self.search_s if _searching(history) else self.hold_s,
+                lacks=None if min(map(len, runs)) >= self.min_readings else f"{self.min_readings} readings of it",
+                severity=Severity.acting(act=self.act if _sure(history) else False),
+            ),
+        )
 
-    def _all_busy(self, history: History, since: Moment, hold_s: float) -> bool:
-        cards = history.readings_by_gpu()
-        if not cards or any(gpu not in cards for gpu in history.gpus_used):
-            return False
-        if not history.gpus_used and len(cards) > 1:
-            return False  # nobody knows on which of them it runs: another's load would speak for it
-        runs = [self._run(readings, since, history.now) for readings in cards.values()]
-        return all(len(run) >= self.min_readings and lasted_s(run) >= hold_s for run in runs)
+    def _runs(self, history: History) -> list[tuple[GpuReading, ...]]:
+        since = _since(history)
+        return [self._run(readings, since, history.now) for readings in history.readings_by_gpu().values()]
 
     def _run(self, readings: Iterable[GpuReading], since: Moment, now: Moment) -> tuple[GpuReading, ...]:
         return run_of(readings, lambda one: one.at.seconds_since(since) >= 0 and self._is_busy(one), now)
@@ -84,6 +87,30 @@ class BusyWithoutProgress:
     def _is_busy(self, reading: GpuReading) -> bool | None:
         busy = reading.gpu_busy_percent
         return None if busy is None else busy >= self.busy_percent
+
+
+def _blind(history: History) -> str | None:
+    """Return why load beside no step would say nothing; None where it says something."""
+    if (why := no_steps_due(history) or no_cards(history)) is not None:
+        return why
+    if not history.hooked:
+        return "its steps are not seen"
+    if history.stage not in (None, Stage.SETUP, Stage.WARMUP, Stage.STEP, Stage.COMPILE):
+        return "no step is due"
+    if any(gpu not in history.gpus for gpu in history.gpus_used):
+        return "a card of the job is not read"
+    if not history.gpus_used and len(history.gpus) > 1:
+        return "nobody knows on which card it runs: another's load would speak for it"
+    return None
+
+
+def _searching(history: History) -> bool:
+    """Whether full load without a step is also what a search for kernels looks like."""
+    return history.starting or history.stage is Stage.COMPILE
+
+
+def _sure(history: History) -> bool:
+    return miopen_known_to_fail(history) if _searching(history) else history.whole
 
 
 def _since(history: History) -> Moment:

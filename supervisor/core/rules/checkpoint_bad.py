@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from supervisor.core.checkpoints import Checkpoint, Verdict
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
+from supervisor.core.unseen import ENDED
+from supervisor.core.watched import Group, Watched, unwatched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +20,7 @@ class CheckpointBad:
     """
 
     name: ClassVar[str] = "checkpoint_bad"
+    group: ClassVar[Group] = "storage"
     enabled: bool = True
     act: Act = False
     limit: int = 2
@@ -26,13 +29,27 @@ class CheckpointBad:
         """Flag the path with most bad checkpoints in a row."""
         if history.over:
             return None
-        runs = [_bad_in_a_row(tuple(proofs)) for proofs in history.proofs.values()]
-        worst = max(runs, key=len, default=())
+        worst = _worst(history)
         return self._flag(history, worst) if worst else None
 
+    def watch(self, history: History) -> tuple[Watched, ...]:
+        """Return how many in a row were rejected: the first is told, a run of spoilt ones acts."""
+        what = "checkpoints in a row that did not stand their proof"
+        if history.over or not history.proofs:
+            return unwatched(self.name, what, ENDED if history.over else "none was proven yet")
+        worst = _worst(history)
+        told = Watched(rule=self.name, what=what, now=len(worst), limit=1)
+        acts = replace(
+            told,
+            limit=self.limit,
+            lacks=None if _not_finite(worst) else "numbers in them that are not finite",
+            severity=Severity.acting(act=self.act),
+        )
+        return told, acts
+
     def _flag(self, history: History, bad: tuple[Checkpoint, ...]) -> RedFlag:
-        newest, many = bad[-1], len(bad) >= self.limit
-        spoilt = many and any("finite" in (one.reason or "") or "NaN" in (one.reason or "") for one in bad)
+        newest = bad[-1]
+        spoilt = len(bad) >= self.limit and _not_finite(bad)
         ago_s = history.now.unix_s - bad[0].saved_unix_s
         return RedFlag(
             rule=self.name,
@@ -46,6 +63,15 @@ class CheckpointBad:
             subject=newest.path,
             diagnosis=BAD,
         )
+
+
+def _worst(history: History) -> tuple[Checkpoint, ...]:
+    """Return the bad checkpoints in a row of the path that has most of them."""
+    return max((_bad_in_a_row(tuple(proofs)) for proofs in history.proofs.values()), key=len, default=())
+
+
+def _not_finite(bad: tuple[Checkpoint, ...]) -> bool:
+    return any("finite" in (one.reason or "") or "NaN" in (one.reason or "") for one in bad)
 
 
 def _bad_in_a_row(proofs: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:

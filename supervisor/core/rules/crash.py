@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from signal import SIGBUS, SIGINT, SIGKILL, SIGSEGV
 from typing import ClassVar
 
+from supervisor.core.findings import LAST_BOOT, FaultClass, KernelFinding
 from supervisor.core.flags import Act, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
-from supervisor.core.readings import LAST_BOOT, ExitStatus, FaultClass, KernelFinding, signal_name
+from supervisor.core.readings import ExitStatus, signal_name
 from supervisor.core.rules.crash_diagnosis import crash_diagnosis
 from supervisor.core.rules.gpu_fault import is_fatal
+from supervisor.core.watched import Group, Watched, condition
 
 LINE_CHARACTERS = 300
 SHELL_SIGNAL = 128
@@ -36,6 +38,7 @@ _RAISED = (
     (FaultClass.MIOPEN.value, re.compile(r"miopen", re.I)),
     (FaultClass.NO_KERNEL_IMAGE.value, re.compile(r"no kernel image|invalid device function|NoBinaryForGpu", re.I)),
     (FaultClass.ILLEGAL_ACCESS.value, re.compile(r"illegal memory access|memory access fault|IllegalAddress", re.I)),
+    (FaultClass.ASSERTION.value, re.compile(r"device-side assert|(?:hip|cuda)ErrorAssert", re.I)),
     (FaultClass.BLAS.value, re.compile(r"(?:roc|hip|cu)blas|HIPBLAS_STATUS|CUBLAS_STATUS", re.I)),
     (COMPILE, re.compile(r"BackendCompilerFailed|InductorError|TorchRuntimeError|torch\._(?:dynamo|inductor)", re.I)),
     (FaultClass.DATA_LOADER.value, re.compile(r"DataLoader worker|unable to allocate shared memory", re.I)),
@@ -63,6 +66,7 @@ class Crash:
     """
 
     name: ClassVar[str] = "crash"
+    group: ClassVar[Group] = "process"
     enabled: bool = True
     act: Act = True
     tail_s: float = 60.0
@@ -80,6 +84,11 @@ class Crash:
         else:
             cause = self._cause(history, history.exit)
         return self._flag(history, cause, told_only=ended and history.train_ended)
+
+    def watch(self, history: History) -> tuple[Watched, ...]:
+        """Return whether it has ended so: no number is near to that."""
+        what = "the process ends otherwise than a training ends"
+        return (condition(self.name, what, self.check(history), Severity.acting(act=self.act)),)
 
     def _clean(self, history: History) -> RedFlag | None:
         """Return what is wrong with an end of status 0 that was not the training's own end."""

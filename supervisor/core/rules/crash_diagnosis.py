@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from supervisor.core.findings import FaultClass
 from supervisor.core.flags import Diagnosis
-from supervisor.core.readings import FaultClass
 
 _NOT_ITSELF = "its own end: the training had more to do, and nobody had asked it to stop"
 _GPU = Diagnosis(

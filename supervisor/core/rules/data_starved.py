@@ -13,6 +13,8 @@ from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.pace import covered_s, step_s_of, wait_share_of
 from supervisor.core.robust import median
+from supervisor.core.unseen import no_steps_due
+from supervisor.core.watched import Group, Watched, beyond, unwatched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +25,7 @@ class DataStarved:
     """
 
     name: ClassVar[str] = "data_starved"
+    group: ClassVar[Group] = "pace"
     enabled: bool = True
     act: Act = False
     wait_fraction: float = 0.5
@@ -37,7 +40,7 @@ class DataStarved:
         if not recent:
             return None
         share = wait_share_of(recent)
-        if share is None or share < self.wait_fraction:
+        if share is None or not beyond(100 * share, 100 * self.wait_fraction):
             return None
         busy_percent = self._busy_percent(history)
         if busy_percent is None or busy_percent > self.busy_percent:
@@ -50,6 +53,28 @@ class DataStarved:
             f"the GPU at {busy_percent:.0f} %, {1 / step_s_of(recent):.3g} steps/s",
             can_save=True,
             diagnosis=_diagnosis(history, sum(one.steps for one in recent)),
+        )
+
+    def watch(self, history: History) -> tuple[Watched, ...]:
+        """Return how much of its time goes into waiting for data."""
+        what = "time that goes into waiting for data, the cards idle"
+        recent = history.pace.recent(self.over_s, history.now)
+        share = wait_share_of(recent) if recent else None
+        why = no_steps_due(history) or (None if recent else "it has not stepped for long enough")
+        busy_percent = self._busy_percent(history)
+        if why is not None or share is None or busy_percent is None:
+            missing = "nobody tells what it waits" if share is None else "no reading of its cards"
+            return unwatched(self.name, what, why or missing)
+        idle = busy_percent <= self.busy_percent
+        return (
+            Watched(
+                rule=self.name,
+                what=what,
+                unit="%",
+                now=100 * share,
+                limit=100 * self.wait_fraction,
+                lacks=None if idle else f"cards at {self.busy_percent:g} % or less: {busy_percent:.0f} % now",
+            ),
         )
 
     def _busy_percent(self, history: History) -> float | None:

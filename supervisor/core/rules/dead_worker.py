@@ -8,14 +8,17 @@ have come to its end and left another to finish up: that is only told.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
+from supervisor.core.bounds import lasting
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.readings import ProcessReading, Stage
-from supervisor.core.series import FRESH_S, lasted_s, run_of
+from supervisor.core.series import FRESH_S, has_lasted, lasted_s, run_of
+from supervisor.core.unseen import no_steps_due
+from supervisor.core.watched import Group, Watched, unwatched
 
 WORKER = "a data loader worker"
 
@@ -25,38 +28,84 @@ class DeadWorker:
     """A worker or rank missing from every reading for `hold_s`, while batches are due and none is made."""
 
     name: ClassVar[str] = "dead_worker"
+    group: ClassVar[Group] = "steps"
     enabled: bool = True
     act: Act = True
     hold_s: float = 20.0
 
     def check(self, history: History) -> RedFlag | None:
         """Flag the first that is gone."""
-        quiet = history.quiet_since()
-        if history.over or history.train_ended or quiet is None or history.stage not in (Stage.STEP, Stage.DATA_WAIT):
+        if _blind(history) is not None or _quiet_s(history) < self.hold_s:
             return None
-        if history.now.seconds_since(quiet) < self.hold_s or not history.processes:
-            return None
-        newest = history.processes[-1]
-        if newest.pids is None or history.now.seconds_since(newest.at) > FRESH_S:
-            return None
-        there = set(newest.pids)
-        for what, pid in (*_workers(history, there), *_ranks(history, there)):
-            missing = run_of(history.processes, partial(_lacks, pid=pid), history.now)
-            if len(missing) > 1 and lasted_s(missing) >= self.hold_s:
+        for what, pid, missing in _missing(history):
+            if has_lasted(missing, self.hold_s):
                 return self._flag(history, what, pid, missing)
         return None
 
+    def watch(self, history: History) -> tuple[Watched, ...]:
+        """Return for how long each worker that is gone has been gone."""
+        told = "a loader's worker or a rank gone, and no step"
+        if (why := _blind(history)) is not None:
+            return unwatched(self.name, told, why)
+        quiet_s = _quiet_s(history)
+        gone = tuple(
+            replace(
+                lasting(
+                    missing,
+                    self.hold_s,
+                    Watched(rule=self.name, what=f"{what} gone (pid {pid})", severity=self._severity(history, what)),
+                ),
+                lacks=None if has_lasted(missing, 0.0) and quiet_s >= self.hold_s else "no step for as long",
+            )
+            for what, pid, missing in _missing(history)
+        )
+        none = Watched(
+            rule=self.name,
+            what=told,
+            unit="s",
+            now=0.0,
+            limit=self.hold_s,
+            lacks="one that is gone",
+            severity=self._severity(history, WORKER),
+        )
+        return gone or (none,)
+
+    def _severity(self, history: History, what: str) -> Severity:
+        return Severity.acting(act=self.act and history.hooked and what == WORKER)
+
     def _flag(self, history: History, what: str, pid: int, missing: tuple[ProcessReading, ...]) -> RedFlag:
-        quiet = history.quiet_since() or history.now
         return RedFlag(
             rule=self.name,
-            severity=Severity.acting(act=self.act and history.hooked and what == WORKER),
+            severity=self._severity(history, what),
             at=history.now,
             message=f"{what} (pid {pid}) is gone for {lasted_s(missing):.0f} s and no step was made for "
-            f"{history.now.seconds_since(quiet):.0f} s",
+            f"{_quiet_s(history):.0f} s",
             subject=what,
             diagnosis=GONE,
         )
+
+
+def _blind(history: History) -> str | None:
+    """Return why it cannot be said that one is missing and waited for; None where it can."""
+    if (why := no_steps_due(history)) is not None:
+        return why
+    if history.quiet_since() is None or history.stage not in (Stage.STEP, Stage.DATA_WAIT):
+        return "no batch is due"
+    newest = history.processes[-1] if history.processes else None
+    if newest is None or newest.pids is None or history.now.seconds_since(newest.at) > FRESH_S:
+        return "no reading of its processes"
+    return None
+
+
+def _quiet_s(history: History) -> float:
+    return history.now.seconds_since(history.quiet_since() or history.now)
+
+
+def _missing(history: History) -> Iterator[tuple[str, int, tuple[ProcessReading, ...]]]:
+    """Yield what is not in the newest reading of the process tree, and the readings since it is not."""
+    there = set(history.processes[-1].pids or ())
+    for what, pid in (*_workers(history, there), *_ranks(history, there)):
+        yield what, pid, run_of(history.processes, partial(_lacks, pid=pid), history.now)
 
 
 def _workers(history: History, there: set[int]) -> Iterator[tuple[str, int]]:

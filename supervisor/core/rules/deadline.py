@@ -8,6 +8,8 @@ from typing import ClassVar
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.progress import Progress, progress_of
+from supervisor.core.unseen import no_steps_due
+from supervisor.core.watched import Group, Watched, beyond, unwatched
 
 MIN_STRETCHES = 20
 """Ten minutes of stepping: an estimate of the first minute alarms nobody."""
@@ -18,6 +20,7 @@ class Deadline:
     """Even the early bound of the estimate lies after `at_unix_s`; `act` changes nothing."""
 
     name: ClassVar[str] = "deadline"
+    group: ClassVar[Group] = "pace"
     enabled: bool = True
     act: Act = False
     at_unix_s: float | None = None
@@ -25,16 +28,13 @@ class Deadline:
 
     def check(self, history: History) -> RedFlag | None:
         """Flag an end that comes too late."""
-        usual = history.pace.usual()
-        if self.at_unix_s is None or history.over or history.train_ended:
-            return None
-        if usual is None or usual.stretches < MIN_STRETCHES:
+        if self.at_unix_s is None or self._blind(history) is not None:
             return None
         progress = progress_of(history)
         if progress.left_s is None or progress.left_early_s is None:
             return None
         left_s = self.at_unix_s - history.now.unix_s
-        if progress.left_early_s <= left_s:
+        if not beyond(progress.left_early_s, left_s, strict=True):
             return None
         late_h = (progress.left_s - left_s) / 3600
         left = f"{max(0.0, left_s) / 3600:.1f} h before the deadline" if left_s > 0 else "the deadline has passed"
@@ -46,6 +46,24 @@ class Deadline:
             can_save=True,
             diagnosis=_diagnosis(progress, left_s),
         )
+
+    def watch(self, history: History) -> tuple[Watched, ...]:
+        """Return how long it takes at the least, and how long is left."""
+        what = "training that is left at the least, until the deadline"
+        why = self._blind(history)
+        early_s = None if why is not None else progress_of(history).left_early_s
+        if self.at_unix_s is None or early_s is None:
+            return unwatched(self.name, what, why or "nobody tells how many steps there are")
+        left_s = self.at_unix_s - history.now.unix_s
+        return (Watched(rule=self.name, what=what, unit="s", now=early_s, limit=left_s, strict=True),)
+
+    def _blind(self, history: History) -> str | None:
+        """Return why nothing is estimated; None where it is."""
+        if self.at_unix_s is None:
+            return "no deadline is set"
+        usual = history.pace.usual()
+        early = usual is None or usual.stretches < MIN_STRETCHES
+        return no_steps_due(history) or ("an estimate takes ten minutes of stepping" if early else None)
 
 
 def _diagnosis(progress: Progress, left_s: float) -> Diagnosis:

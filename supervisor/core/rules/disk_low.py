@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
-from supervisor.core.readings import DiskReading
-from supervisor.core.series import FRESH_S, newest_of
-from supervisor.core.watched import Watched
+from supervisor.core.readings import DiskReading, HostReading
+from supervisor.core.series import newest_of
+from supervisor.core.unseen import ENDED
+from supervisor.core.watched import Group, Watched, unwatched
 
 SLOPE_OVER_S = 1800.0
 
@@ -23,6 +24,7 @@ class DiskLow:
     """
 
     name: ClassVar[str] = "disk_low"
+    group: ClassVar[Group] = "storage"
     enabled: bool = True
     act: Act = True
     warn_bytes: int = 2_000_000_000
@@ -32,13 +34,13 @@ class DiskLow:
 
     def check(self, history: History) -> RedFlag | None:
         """Flag the fullest of the disks that the newest reading of disks names."""
-        newest = next((one for one in reversed(history.host) if one.disks), None)
-        if history.over or newest is None or history.now.seconds_since(newest.at) > FRESH_S:
+        newest = _newest(history)
+        if history.over or newest is None:
             return None
         for disk in sorted(newest.disks, key=lambda one: one.free_bytes):
             if disk.free_bytes < self.limit_bytes:
                 return self._flag(history, disk, Severity.acting(act=self.act))
-            if disk.free_bytes < self.warn_bytes or disk.free_bytes < disk.total_bytes * self.warn_fraction:
+            if disk.free_bytes < self._warn_bytes(disk):
                 return self._flag(history, disk, Severity.WARNING)
         for disk in newest.disks:
             left_s = self._left_s(history, disk)
@@ -50,24 +52,44 @@ class DiskLow:
         """Return the time until `limit_bytes` are left; None where it does not fill, or that cannot be told."""
         trend = history.disks_used.get(disk.path)
         slope = None if trend is None else trend.slope(SLOPE_OVER_S)
-        if slope is None or not slope.low_per_s > 0:
+        if slope is None or slope.falls_short_of(0.0) is not None:
             return None
-        return max(0.0, disk.free_bytes - self.limit_bytes) / slope.per_s
+        return slope.left_s(disk.free_bytes - self.limit_bytes)
 
-    def watch(self, history: History) -> Watched | None:
-        """Return how much is free on the fullest of the disks."""
-        newest = newest_of(history.host, lambda one: bool(one.disks), history.now)
+    def watch(self, history: History) -> tuple[Watched, ...]:
+        """Return how much is free on each disk, and how long it lasts where it fills."""
+        newest = _newest(history)
         if newest is None or history.over:
-            return Watched(rule=self.name, what="space on its disks", not_watched="no reading of its disks")
-        disk = min(newest.disks, key=lambda one: one.free_bytes)
-        return Watched(
+            why = ENDED if history.over else "no reading of its disks"
+            return unwatched(self.name, "space on its disks", why)
+        return tuple(one for disk in newest.disks for one in self._of_disk(history, disk))
+
+    def _of_disk(self, history: History, disk: DiskReading) -> tuple[Watched, ...]:
+        left_s = self._left_s(history, disk)
+        acts = Watched(
             rule=self.name,
             what=f"space left on {disk.path}",
             unit="bytes",
             now=disk.free_bytes,
             limit=self.limit_bytes,
             below=True,
+            strict=True,
+            severity=Severity.acting(act=self.act),
         )
+        told = replace(acts, limit=self._warn_bytes(disk), severity=Severity.WARNING)
+        fills = Watched(
+            rule=self.name,
+            what=f"time until {disk.path} is full",
+            unit="s",
+            now=left_s,
+            limit=self.warn_left_s,
+            below=True,
+            not_watched="it does not fill, as far as is known" if left_s is None else None,
+        )
+        return told, acts, fills
+
+    def _warn_bytes(self, disk: DiskReading) -> float:
+        return max(self.warn_bytes, disk.total_bytes * self.warn_fraction)
 
     def _flag(self, history: History, disk: DiskReading, severity: Severity) -> RedFlag:
         left_s = self._left_s(history, disk)
@@ -80,6 +102,10 @@ class DiskLow:
             subject=disk.path,
             diagnosis=FULL,
         )
+
+
+def _newest(history: History) -> HostReading | None:
+    return newest_of(history.host, lambda one: bool(one.disks), history.now)
 
 
 FULL = Diagnosis(

@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from supervisor.core.card_facts import CardFacts
+from supervisor.core.findings import FaultClass
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
-from supervisor.core.readings import FaultClass, GpuReading
+from supervisor.core.readings import GpuReading
+from supervisor.core.unseen import no_cards
+from supervisor.core.watched import Group, Watched, unwatched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +23,7 @@ class Ecc:
     """More uncorrectable errors than at the launch; or `tolerated_correctable` more corrected ones, which is told."""
 
     name: ClassVar[str] = "ecc"
+    group: ClassVar[Group] = "cards"
     enabled: bool = True
     act: Act = True
     tolerated_correctable: int = 100
@@ -38,19 +42,46 @@ class Ecc:
                 return self._corrected(history, gpu, more)
         return None
 
+    def watch(self, history: History) -> tuple[Watched, ...]:
+        """Return how many errors each card has had since the launch."""
+        if (why := no_cards(history)) is not None:
+            return unwatched(self.name, "memory errors of its cards", why)
+        return tuple(
+            one
+            for gpu, readings in history.readings_by_gpu().items()
+            for one in self._of_card(history, gpu, history.cards[gpu], readings[-1])
+        )
+
+    def _of_card(self, history: History, gpu: str, card: CardFacts, newest: GpuReading) -> tuple[Watched, Watched]:
+        silent = "the card tells no such counter"
+        spoilt = Watched(
+            rule=self.name,
+            what=f"uncorrectable memory errors of {gpu} grow",
+            met=card.ecc_grew_at is not None,
+            severity=Severity.acting(act=self._acts(history, gpu)),
+            not_watched=silent if card.ecc_uncorrectable is None else None,
+        )
+        more = _more(newest, card)
+        corrected = Watched(
+            rule=self.name,
+            what=f"corrected memory errors of {gpu} since the launch",
+            now=more,
+            limit=self.tolerated_correctable + 1,
+            not_watched=silent if more is None else None,
+        )
+        return spoilt, corrected
+
+    def _acts(self, history: History, gpu: str) -> bool:
+        return bool(self.act) and _heard(history, gpu) and gpu in history.gpus_used
+
     def _uncorrectable(self, history: History, gpu: str, card: CardFacts) -> RedFlag:
         grew_at = card.ecc_grew_at or history.now
-        heard = any(
-            one.gpu == gpu and one.fault in (FaultClass.ECC_UNCORRECTABLE, FaultClass.PAGE_FAULT, FaultClass.GPU_RESET)
-            for one in history.kernel
-            if one.at.seconds_since(history.launched_at) >= 0
-        )
         return RedFlag(
             rule=self.name,
-            severity=Severity.acting(act=self.act and heard and gpu in history.gpus_used),
+            severity=Severity.acting(act=self._acts(history, gpu)),
             at=history.now,
             message=f"{gpu}: uncorrectable memory errors grew from {card.ecc_uncorrectable} since the launch"
-            + (", and the kernel tells of it" if heard else ""),
+            + (", and the kernel tells of it" if _heard(history, gpu) else ""),
             since=card.ecc_sound_at or grew_at,
             subject=gpu,
             diagnosis=UNCORRECTABLE,
@@ -67,6 +98,15 @@ class Ecc:
             subject=f"{gpu} correctable",
             diagnosis=CORRECTED,
         )
+
+
+def _heard(history: History, gpu: str) -> bool:
+    """Whether the kernel's log tells of a fault of that card too."""
+    return any(
+        one.gpu == gpu and one.fault in (FaultClass.ECC_UNCORRECTABLE, FaultClass.PAGE_FAULT, FaultClass.GPU_RESET)
+        for one in history.kernel
+        if one.at.seconds_since(history.launched_at) >= 0
+    )
 
 
 def _more(newest: GpuReading, card: CardFacts) -> int | None:

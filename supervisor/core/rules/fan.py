@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from supervisor.core.bounds import lasting
 from supervisor.core.card_facts import hottest
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.readings import GpuReading
-from supervisor.core.series import lasted_s, run_of
+from supervisor.core.series import has_lasted, lasted_s, run_of
+from supervisor.core.unseen import no_cards
+from supervisor.core.watched import Group, Watched, unwatched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +24,7 @@ class Fan:
     """
 
     name: ClassVar[str] = "fan"
+    group: ClassVar[Group] = "cards"
     enabled: bool = True
     act: Act = False
     hot_c: float = 80.0
@@ -33,7 +38,7 @@ class Fan:
             if not history.cards[gpu].fan_turned:
                 continue
             run = run_of(readings, self._stands, history.now)
-            if len(run) > 1 and lasted_s(run) >= self.hold_s:
+            if has_lasted(run, self.hold_s):
                 sensor, celsius = hottest(run[-1]) or ("", self.hot_c)
                 return RedFlag(
                     rule=self.name,
@@ -45,6 +50,18 @@ class Fan:
                     diagnosis=STANDS,
                 )
         return None
+
+    def watch(self, history: History) -> tuple[Watched, ...]:
+        """Return for how long the fan of each card has stood while it is hot."""
+        if (why := no_cards(history)) is not None:
+            return unwatched(self.name, "fans that stand", why)
+        return tuple(self._of_card(history, gpu, readings) for gpu, readings in history.readings_by_gpu().items())
+
+    def _of_card(self, history: History, gpu: str, readings: Iterable[GpuReading]) -> Watched:
+        what = f"fan of {gpu} stands at {self.hot_c:g} C and more"
+        if not history.cards[gpu].fan_turned:
+            return Watched(rule=self.name, what=what, not_watched="it was never seen to turn")
+        return lasting(run_of(readings, self._stands, history.now), self.hold_s, Watched(rule=self.name, what=what))
 
     def _stands(self, reading: GpuReading) -> bool | None:
         if reading.fan_rpm is None or reading.fan_rpm > 0:

@@ -7,6 +7,8 @@ from typing import ClassVar
 
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
+from supervisor.core.unseen import ENDED
+from supervisor.core.watched import Group, Watched, condition, unwatched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +19,7 @@ class Fp32Fallback:
     """
 
     name: ClassVar[str] = "fp32_fallback"
+    group: ClassVar[Group] = "pace"
     enabled: bool = True
     act: Act = False
 
@@ -36,6 +39,15 @@ class Fp32Fallback:
             can_save=True,
             diagnosis=FALLBACK,
         )
+
+    def watch(self, history: History) -> tuple[Watched, ...]:
+        """Return whether it fell back: no number is near to that."""
+        what, precision = "half precision asked for, single used", history.told.precision
+        if history.over or precision is None:
+            return unwatched(self.name, what, ENDED if history.over else "nobody tells its precision")
+        if "cpu" in (history.device, precision.device):
+            return unwatched(self.name, what, "it trains on the CPU")
+        return (condition(self.name, what, self.check(history)),)
 
 
 FALLBACK = Diagnosis(

@@ -7,7 +7,7 @@ not fit, and at a step's end what activations will need is unused.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
@@ -15,6 +15,8 @@ from typing import ClassVar
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.told import Allocation
+from supervisor.core.unseen import no_steps_due
+from supervisor.core.watched import Group, Watched, unwatched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,7 @@ class Fragmentation:
     """
 
     name: ClassVar[str] = "fragmentation"
+    group: ClassVar[Group] = "memory"
     enabled: bool = True
     act: Act = False
     over_s: float = 300.0
@@ -40,19 +43,43 @@ class Fragmentation:
         for rank, readings in history.told.allocations.items():
             if readings[-1].retries - readings[0].retries < self.min_retries:
                 continue
-            recent = [one for one in readings if history.now.seconds_since(one.at) <= self.over_s]
-            if recent and self._in_pieces(recent):
+            recent = self._recent(history, readings)
+            if recent and _retries(recent) >= self.min_retries and self._lacks(recent) is None:
                 return self._flag(history, rank, recent)
         return None
 
-    def _in_pieces(self, recent: Sequence[Allocation]) -> bool:
+    def watch(self, history: History) -> tuple[Watched, ...]:
+        """Return how many allocations of each rank had to be retried lately."""
+        told = history.told.allocations
+        if (why := no_steps_due(history) or (None if told else "nobody tells of its allocator")) is not None:
+            return unwatched(self.name, "allocations that had to be retried", why)
+        return tuple(self._of_rank(rank, self._recent(history, readings)) for rank, readings in told.items())
+
+    def _of_rank(self, rank: int, recent: Sequence[Allocation]) -> Watched:
+        what = f"retried allocations of rank {rank} in {self.over_s:.0f} s"
+        if not recent:
+            return Watched(rule=self.name, what=what, not_watched="nothing was told of its allocator lately")
+        return Watched(
+            rule=self.name,
+            what=what,
+            now=_retries(recent),
+            limit=self.min_retries,
+            lacks=self._lacks(recent),
+            severity=Severity.acting(act=self.act),
+        )
+
+    def _recent(self, history: History, readings: Iterable[Allocation]) -> list[Allocation]:
+        return [one for one in readings if history.now.seconds_since(one.at) <= self.over_s]
+
+    def _lacks(self, recent: Sequence[Allocation]) -> str | None:
+        """Return which sign of memory in pieces is not there beside the retries; None where all are."""
         newest = recent[-1]
         if newest.total_bytes is None or newest.reserved_bytes < self.taken_fraction * newest.total_bytes:
-            return False
+            return f"{self.taken_fraction:.0%} of the card taken"
         if newest.unused_bytes < self.unused_fraction * newest.reserved_bytes:
-            return False
+            return f"{self.unused_fraction:.0%} of that unused"
         grew = sum(later.retries > earlier.retries for earlier, later in pairwise(recent))
-        return grew >= 2 and newest.retries - recent[0].retries >= self.min_retries
+        return None if grew >= 2 else "retries in two readings"
 
     def _flag(self, history: History, rank: int, recent: Sequence[Allocation]) -> RedFlag:
         first, newest = recent[0], recent[-1]
@@ -73,6 +100,10 @@ class Fragmentation:
             subject=f"rank {rank}",
             diagnosis=PIECES,
         )
+
+
+def _retries(recent: Sequence[Allocation]) -> int:
+    return recent[-1].retries - recent[0].retries
 
 
 PIECES = Diagnosis(

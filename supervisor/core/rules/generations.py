@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.history import History
+from supervisor.core.watched import Group, Watched, condition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,6 +15,7 @@ class Generations:
     """What the training writes next may be all that is left to resume from: told once an attempt and file name."""
 
     name: ClassVar[str] = "generations"
+    group: ClassVar[Group] = "storage"
     enabled: bool = True
     act: bool = True
 
@@ -30,3 +32,7 @@ class Generations:
             subject=missed.path.rpartition("/")[2],
             can_save=True,
         )
+
+    def watch(self, history: History) -> tuple[Watched, ...]:
+        """Return whether one was missed: no number is near to that."""
+        return (condition(self.name, "a checkpoint of which no generation is kept", self.check(history)),)

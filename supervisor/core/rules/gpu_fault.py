@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from supervisor.core.findings import LAST_BOOT, FaultSeverity, KernelFinding
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
-from supervisor.core.readings import LAST_BOOT, FaultSeverity, KernelFinding
+from supervisor.core.watched import Group, Watched, condition
 
 LINE_CHARACTERS = 300
 
@@ -21,6 +22,7 @@ class GpuFault:
     """
 
     name: ClassVar[str] = "gpu_fault"
+    group: ClassVar[Group] = "cards"
     enabled: bool = True
     act: Act = True
 
@@ -31,6 +33,11 @@ class GpuFault:
         if fatal is not None:
             return self._flag(history, fatal, fatal=True)
         return self._flag(history, found[-1], fatal=False) if found and not history.over else None
+
+    def watch(self, history: History) -> tuple[Watched, ...]:
+        """Return whether the kernel tells of a fault: no number is near to that."""
+        what = "the kernel's log tells of a fault of a card in use"
+        return (condition(self.name, what, self.check(history), Severity.acting(act=self.act)),)
 
     @staticmethod
     def _concerns(history: History, finding: KernelFinding) -> bool:

@@ -9,7 +9,7 @@ are told after `hold_s` and act after twice that time.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,8 +18,9 @@ from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading, ProcessReading, Stage
 from supervisor.core.rules.standstill import diagnosis_of, machine_gasps
-from supervisor.core.series import lasted_s, run_of
-from supervisor.core.watched import Watched
+from supervisor.core.series import has_lasted, lasted_s, run_of
+from supervisor.core.unseen import no_cards, no_steps_due
+from supervisor.core.watched import Group, Watched, unwatched
 
 DOUBT = 2
 RESTS_CPU_PERCENT = 3.0
@@ -35,6 +36,7 @@ class GpuIdle:
     """
 
     name: ClassVar[str] = "gpu_idle"
+    group: ClassVar[Group] = "steps"
     enabled: bool = True
     act: Act = True
     idle_percent: float = 1.0
@@ -43,45 +45,50 @@ class GpuIdle:
 
     def check(self, history: History) -> RedFlag | None:
         """Flag cards that idle since the last step."""
-        since = history.quiet_since()
-        if history.over or history.train_ended or history.starting or not history.hooked or since is None:
+        if (history.quiet_s or 0.0) < self.hold_s or _blind(history) is not None:
             return None
-        if history.stage not in (Stage.STEP, Stage.WARMUP, Stage.DATA_WAIT) or (history.quiet_s or 0.0) < self.hold_s:
+        if not all(has_lasted(run, self.hold_s, self.min_readings) for run in self._witnesses(history)):
             return None
-        if history.stage is Stage.DATA_WAIT and not self._nobody_reads(history, since):
-            return None
-        cards = history.readings_by_gpu()
-        if not cards or any(gpu not in cards for gpu in history.gpus_used):
-            return None
-        if not all(self._idles(readings, since, history.now) for readings in cards.values()):
-            return None
-        doubtful = not history.whole or machine_gasps(history)
-        sure = not doubtful or (history.quiet_s or 0.0) >= DOUBT * self.hold_s
         return RedFlag(
             rule=self.name,
-            severity=Severity.acting(act=self.act if sure else False),
+            severity=self._severity(history),
             at=history.now,
-            message=f"{', '.join(sorted(cards))}: at most {self.idle_percent:g} % busy for {self.hold_s:.0f} s, "
-            f"and no step for {history.quiet_s:.0f} s",
+            message=f"{', '.join(sorted(history.readings_by_gpu()))}: at most {self.idle_percent:g} % busy "
+            f"for {self.hold_s:.0f} s, and no step for {history.quiet_s:.0f} s",
             diagnosis=diagnosis_of(history),
         )
 
-    def watch(self, history: History) -> Watched | None:
-        """Return how long every card has idled without a step."""
-        what, cards, since = "every card idle, and no step", history.readings_by_gpu(), history.quiet_since()
-        if not cards or history.over or history.starting or since is None or not history.hooked:
-            why = "no reading of its cards" if not cards else "no step is due"
-            return Watched(rule=self.name, what=what, unit="s", not_watched=why)
-        runs = [self._run(readings, since, history.now) for readings in cards.values()]
-        return Watched(rule=self.name, what=what, unit="s", now=min(map(lasted_s, runs)), limit=self.hold_s)
+    def watch(self, history: History) -> tuple[Watched, ...]:
+        """Return how long every card has idled without a step, and every process where that must agree."""
+        waits = history.stage is Stage.DATA_WAIT
+        what = "every card and process idle, and no step" if waits else "every card idle, and no step"
+        if (why := _blind(history)) is not None:
+            return unwatched(self.name, what, why)
+        runs = tuple(self._witnesses(history))
+        return (
+            Watched(
+                rule=self.name,
+                what=what,
+                unit="s",
+                now=min(history.quiet_s or 0.0, *map(lasted_s, runs)),
+                limit=self.hold_s,
+                lacks=None if min(map(len, runs)) >= self.min_readings else f"{self.min_readings} readings of it",
+                severity=self._severity(history),
+            ),
+        )
 
-    def _nobody_reads(self, history: History, since: Moment) -> bool:
-        idle = run_of(history.processes, lambda one: one.at.seconds_since(since) >= 0 and _rests(one), history.now)
-        return len(idle) >= self.min_readings and lasted_s(idle) >= self.hold_s
+    def _severity(self, history: History) -> Severity:
+        doubtful = not history.whole or machine_gasps(history)
+        sure = not doubtful or (history.quiet_s or 0.0) >= DOUBT * self.hold_s
+        return Severity.acting(act=self.act if sure else False)
 
-    def _idles(self, readings: Iterable[GpuReading], since: Moment, now: Moment) -> bool:
-        run = self._run(readings, since, now)
-        return len(run) >= self.min_readings and lasted_s(run) >= self.hold_s
+    def _witnesses(self, history: History) -> Iterator[tuple[GpuReading, ...] | tuple[ProcessReading, ...]]:
+        """Yield the runs that have to last: of idle processes while it waits for data, and of each idle card."""
+        since = history.quiet_since() or history.launched_at
+        if history.stage is Stage.DATA_WAIT:
+            yield run_of(history.processes, lambda one: one.at.seconds_since(since) >= 0 and _rests(one), history.now)
+        for readings in history.readings_by_gpu().values():
+            yield self._run(readings, since, history.now)
 
     def _run(self, readings: Iterable[GpuReading], since: Moment, now: Moment) -> tuple[GpuReading, ...]:
         return run_of(readings, lambda one: one.at.seconds_since(since) >= 0 and self._is_idle(one), now)
@@ -91,6 +98,19 @@ class GpuIdle:
         if busy is None or not math.isfinite(busy) or reading.runtime_status not in (None, "active"):
             return None
         return busy <= self.idle_percent
+
+
+def _blind(history: History) -> str | None:
+    """Return why an idle card beside no step would say nothing; None where it says something."""
+    if (why := no_steps_due(history) or no_cards(history)) is not None:
+        return why
+    if not history.hooked or history.quiet_since() is None:
+        return "its steps are not seen"
+    if history.starting or history.stage not in (Stage.STEP, Stage.WARMUP, Stage.DATA_WAIT):
+        return "no step is due"
+    if any(gpu not in history.gpus for gpu in history.gpus_used):
+        return "a card of the job is not read"
+    return None
 
 
 def _rests(reading: ProcessReading) -> bool | None:

@@ -5,11 +5,14 @@ Proof for acting: it is gone, others answer, and no step was made since. The ker
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
+from supervisor.core.unseen import no_cards
+from supervisor.core.watched import Group, Watched, unwatched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +24,7 @@ class GpuLost:
     """
 
     name: ClassVar[str] = "gpu_lost"
+    group: ClassVar[Group] = "cards"
     enabled: bool = True
     act: Act = True
     hold_s: float = 15.0
@@ -29,28 +33,57 @@ class GpuLost:
 
     def check(self, history: History) -> RedFlag | None:
         """Flag the first card that is gone."""
-        read_at = history.gpus_read_at
-        if history.over or read_at is None or history.device == "cpu" or len(history.cards) < 2:
+        if history.over or history.device == "cpu" or len(history.cards) < 2:
             return None
-        for gpu, card in history.cards.items():
-            gone_s = read_at.seconds_since(card.last_at)
-            if history.uses(gpu) and card.readings >= self.min_readings and gone_s >= self.hold_s:
+        for gpu, gone_s in self._gone(history):
+            if gone_s >= self.hold_s:
                 return self._flag(history, gpu, gone_s)
         return None
 
+    def watch(self, history: History) -> tuple[Watched, ...]:
+        """Return for how long each card has been gone."""
+        why = no_cards(history) or ("there is no other card that answers" if len(history.cards) < 2 else None)
+        gone = tuple(self._gone(history))
+        if why is not None or not gone:
+            return unwatched(self.name, "cards gone from the readings", why or "too few readings of its cards")
+        return tuple(
+            Watched(
+                rule=self.name,
+                what=f"{gpu} gone from the readings, others answer",
+                unit="s",
+                now=gone_s,
+                limit=self.hold_s,
+                severity=self._severity(history, gpu),
+            )
+            for gpu, gone_s in gone
+        )
+
+    def _gone(self, history: History) -> Iterator[tuple[str, float]]:
+        """Yield each card that is known well enough, and the seconds since it last answered."""
+        read_at = history.gpus_read_at
+        for gpu, card in history.cards.items():
+            if read_at is not None and history.uses(gpu) and card.readings >= self.min_readings:
+                yield gpu, read_at.seconds_since(card.last_at)
+
+    def _stuck(self, history: History, gpu: str) -> bool:
+        gone_at, last = history.cards[gpu].last_at, history.last_step_at
+        if not history.hooked or last is None or last.seconds_since(gone_at) > 0:
+            return False
+        return history.now.seconds_since(gone_at) >= self.quiet_s
+
+    def _severity(self, history: History, gpu: str) -> Severity:
+        return Severity.acting(act=self.act and self._stuck(history, gpu) and gpu in history.gpus_used)
+
     def _flag(self, history: History, gpu: str, gone_s: float) -> RedFlag:
-        gone_at = history.cards[gpu].last_at
-        last = history.last_step_at
+        gone_at, last = history.cards[gpu].last_at, history.last_step_at
         stepped = last is not None and last.seconds_since(gone_at) > 0
-        quiet_s = history.now.seconds_since(gone_at)
-        stuck = history.hooked and last is not None and not stepped and quiet_s >= self.quiet_s
-        steps = "steps go on" if stepped else f"no step for {quiet_s:.0f} s"
+        steps = "steps go on" if stepped else f"no step for {history.now.seconds_since(gone_at):.0f} s"
         return RedFlag(
             rule=self.name,
-            severity=Severity.acting(act=self.act and stuck and gpu in history.gpus_used),
+            severity=self._severity(history, gpu),
             at=history.now,
             message=f"{gpu}: gone from the readings for {gone_s:.0f} s while other cards answer; {steps}",
-            since=gone_at if stuck else None,
+            since=gone_at if self._stuck(history, gpu) else None,
             subject=gpu,
             diagnosis=GONE,
         )

@@ -1,68 +1,97 @@
 """Hang: the training is alive and no signal reaches it. It sends none to find out.
 
-What is proof. A process that waits in the kernel (state D) hears no signal until that wait ends, and it is told apart
-from a slow disk by two things that must hold together: the same process is found there in every reading for `hold_s`,
-and no step comes, while the agent says that a step is what it is in. It is doubtful in a stage that may read or write
-for long (loading, saving, validating), where not every stage is told, and where the machine swaps: that is told, and
-the doubt ends with the limits of `stall`. That its stacks do not change is no witness: a search for kernels sits in
-one call for minutes. That a process which was asked to end did not is no matter of this rule: its grace runs out.
+What is proof. Two things that must hold together. No step comes, while the agent says that a step is what it is in.
+And one and the same process waits in the kernel (state D) in every reading for `hold_s` without having run once: a
+signal is taken when a process comes back from the kernel, so none has reached it in all that time. A process that is
+merely found waiting again and again (a slow disk, swapping) has run in between, by its count of context switches, and
+hears signals. Where that count is not told, in a stage that may read or write for long (loading, saving, validating),
+where not every stage is told, and where the machine swaps it is doubtful: that is told, and the doubt ends with the
+limits of `stall`. A process that is stopped (SIGSTOP, a debugger) hears nothing either, but somebody wanted that: it
+is told. That its stacks do not change is no witness: a search for kernels sits in one call for minutes. That a process
+which was asked to end did not is no matter of this rule: its grace runs out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Reversible
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Mapping, Reversible
+from dataclasses import dataclass, replace
+from typing import ClassVar, TypeAlias
 
+from supervisor.core.bounds import lasting
 from supervisor.core.flags import Act, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ProcessReading, Stage
 from supervisor.core.rules.standstill import diagnosis_of, machine_gasps
-from supervisor.core.series import FRESH_S, lasted_s
-from supervisor.core.watched import Watched
+from supervisor.core.series import FRESH_S, has_lasted, lasted_s, run_of
+from supervisor.core.unseen import no_steps_due
+from supervisor.core.watched import Group, Watched, unwatched
+
+Run: TypeAlias = tuple[ProcessReading, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hang:
-    """One process of the job in state D in each of at least `min_readings` over `hold_s`, and no step meanwhile."""
+    """One process of the job in state D in each of at least `min_readings` over `hold_s`, never run, and no step."""
 
     name: ClassVar[str] = "hang"
+    group: ClassVar[Group] = "steps"
     enabled: bool = True
     act: Act = True
     hold_s: float = 30.0
     min_readings: int = 5
 
     def check(self, history: History) -> RedFlag | None:
-        """Flag a process that waits in the kernel while no step is made."""
+        """Flag a process that no signal reaches while no step is made."""
         quiet_s, since = history.quiet_s, history.quiet_since()
         if history.over or history.train_ended or since is None or quiet_s is None or quiet_s < self.hold_s:
             return None
-        run, pids = _stuck(history.processes, since, history.now)
-        if len(run) < self.min_readings or lasted_s(run) < self.hold_s:
-            return None
+        run, deaf = _stuck(history.processes, since, history.now)
+        if has_lasted(run, self.hold_s, self.min_readings):
+            pid = min(deaf, key=lambda one: (not deaf[one], one))
+            said = _waits(run[-1], pid) + (" without running once" if deaf[pid] else "")
+            return self._flag(history, run, said, self._severity(history, deaf))
+        run = _stopped(history.processes, since, history.now)
+        if has_lasted(run, self.hold_s, self.min_readings):
+            pid = min(run[-1].stopped_pids)
+            return self._flag(history, run, f"process {pid} is stopped (SIGSTOP, a debugger)", Severity.WARNING)
+        return None
+
+    def watch(self, history: History) -> tuple[Watched, ...]:
+        """Return how long a process has waited in the kernel, or was stopped, without a step."""
+        quiet_s, since = history.quiet_s, history.quiet_since()
+        why = no_steps_due(history) or (None if history.processes else "no reading of its processes")
+        if why is not None or since is None or quiet_s is None:
+            return unwatched(self.name, "no signal reaches a process, and no step", why or "no step was seen yet")
+        run, deaf = _stuck(history.processes, since, history.now)
+        waits = Watched(
+            rule=self.name,
+            what="a process waits in the kernel and no signal reaches it, and no step",
+            severity=self._severity(history, deaf),
+        )
+        stopped = Watched(rule=self.name, what="a process is stopped, and no step")
+        runs = ((run, waits), (_stopped(history.processes, since, history.now), stopped))
+        found = (lasting(one, self.hold_s, named, self.min_readings) for one, named in runs)
+        return tuple(replace(one, now=min(quiet_s, one.now or 0.0)) for one in found)
+
+    def _severity(self, history: History, deaf: Mapping[int, bool]) -> Severity:
         inside_step = not history.starting and history.stage in (Stage.STEP, Stage.COMPILE)
-        sure = history.whole and inside_step and not machine_gasps(history)
+        proven = not deaf or any(deaf.values())
+        sure = history.whole and inside_step and proven and not machine_gasps(history)
+        return Severity.acting(act=self.act if sure else False)
+
+    def _flag(self, history: History, run: Run, said: str, severity: Severity) -> RedFlag:
         stage = history.stage.value if history.stage else "unknown"
         return RedFlag(
             rule=self.name,
-            severity=Severity.acting(act=self.act if sure else False),
+            severity=severity,
             at=history.now,
-            message=f"{_named(run[-1], min(pids))} for {lasted_s(run):.0f} s, "
-            f"and no step for {quiet_s:.0f} s in stage {stage}",
+            message=f"{said} for {lasted_s(run):.0f} s, and no step for {history.quiet_s:.0f} s in stage {stage}",
             diagnosis=diagnosis_of(history),
         )
 
-    def watch(self, history: History) -> Watched | None:
-        """Return how long a process has waited in the kernel without a step."""
-        what = "a process waits in the kernel, and no step"
-        if not history.processes or history.over:
-            return Watched(rule=self.name, what=what, unit="s", not_watched="no reading of its processes")
-        run, _ = _stuck(history.processes, history.quiet_since() or history.launched_at, history.now)
-        return Watched(rule=self.name, what=what, unit="s", now=lasted_s(run), limit=self.hold_s)
 
-
-def _named(reading: ProcessReading, pid: int) -> str:
+def _waits(reading: ProcessReading, pid: int) -> str:
     """Return who waits, and where as far as the kernel tells."""
     wait = next((one for one in reading.waits if one.pid == pid), None)
     name = "" if wait is None else f" ({wait.name})"
@@ -70,17 +99,37 @@ def _named(reading: ProcessReading, pid: int) -> str:
     return f"process {pid}{name} waits in the kernel (state D{channel})"
 
 
-def _stuck(
-    readings: Reversible[ProcessReading], since: Moment, now: Moment
-) -> tuple[tuple[ProcessReading, ...], frozenset[int]]:
-    """Return the newest readings in which one and the same process waits in the kernel, and which one it is."""
+def _stuck(readings: Reversible[ProcessReading], since: Moment, now: Moment) -> tuple[Run, dict[int, bool]]:
+    """Return the newest readings in which the same process waits in the kernel.
+
+    With it: which processes do, each with whether all of these readings tell that it never ran in between.
+    """
     run: list[ProcessReading] = []
-    pids: frozenset[int] = frozenset()
+    waiting: dict[int, int | None] = {}
+    told: dict[int, bool] = {}
     for reading in reversed(readings):
         later = run[-1].at if run else now
-        both = pids & frozenset(reading.uninterruptible_pids) if run else frozenset(reading.uninterruptible_pids)
-        if not both or reading.at.seconds_since(since) < 0 or later.seconds_since(reading.at) > FRESH_S:
+        if reading.at.seconds_since(since) < 0 or later.seconds_since(reading.at) > FRESH_S:
             break
+        here = {pid: _switches(reading, pid) for pid in reading.uninterruptible_pids}
+        both = {pid: count for pid, count in here.items() if not run or (pid in waiting and _same(count, waiting[pid]))}
+        if not both:
+            break
+        told = {pid: count is not None and told.get(pid, True) for pid, count in both.items()}
+        waiting = {pid: waiting.get(pid) if count is None else count for pid, count in both.items()}
         run.append(reading)
-        pids = both
-    return tuple(reversed(run)), pids
+    return tuple(reversed(run)), told
+
+
+def _switches(reading: ProcessReading, pid: int) -> int | None:
+    return next((one.switches for one in reading.waits if one.pid == one.thread == pid), None)
+
+
+def _same(one: int | None, other: int | None) -> bool:
+    """Whether two counts may be those of one wait; of one that is not known nothing can be said."""
+    return one is None or other is None or one == other
+
+
+def _stopped(readings: Reversible[ProcessReading], since: Moment, now: Moment) -> Run:
+    """Return the newest readings in which some process is stopped."""
+    return run_of(readings, lambda one: one.at.seconds_since(since) >= 0 and bool(one.stopped_pids), now)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from supervisor.core.bounds import Bound
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.readings import HostReading, ProcessReading
-from supervisor.core.series import lasted_s, newest_of, run_of
-from supervisor.core.watched import Watched
+from supervisor.core.series import newest_of
+from supervisor.core.unseen import ENDED
+from supervisor.core.watched import Group, Watched, unwatched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +22,7 @@ class HostMemory:
     """
 
     name: ClassVar[str] = "host_memory"
+    group: ClassVar[Group] = "memory"
     enabled: bool = True
     act: Act = True
     warn_fraction: float = 0.10
@@ -31,26 +34,36 @@ class HostMemory:
         """Flag memory that is nearly used up."""
         if history.over:
             return None
-        full = run_of(history.host, lambda one: _below(one, self.limit_fraction), history.now)
-        if len(full) > 1 and lasted_s(full) >= self.hold_s:
+        low, short = self._told(), self._full()
+        full = short.run(history.host, history.now)
+        if short.held(full):
             share = _share(history, full[-1])
-            ours = share is not None and share >= self.min_share
             held = "an unknown share" if share is None else f"{share:.0%}"
-            return self._flag(
-                history, full[-1], Severity.acting(act=self.act and ours), f", of which the job holds {held}"
-            )
-        low = run_of(history.host, lambda one: _below(one, self.warn_fraction), history.now)
-        return self._flag(history, low[-1], Severity.WARNING, "") if low else None
+            return self._flag(history, full[-1], self._severity(share), f", of which the job holds {held}")
+        run = low.run(history.host, history.now)
+        return self._flag(history, run[-1], Severity.WARNING, "") if run else None
 
-    def watch(self, history: History) -> Watched | None:
+    def watch(self, history: History) -> tuple[Watched, ...]:
         """Return how much of the machine's memory is left."""
         what = "memory of the machine that is left"
-        newest = newest_of(history.host, lambda one: _below(one, 1.0) is not None, history.now)
-        if newest is None or not newest.memory_total_bytes or history.over:
-            return Watched(rule=self.name, what=what, not_watched="no reading of the machine's memory")
-        limit = self.limit_fraction * newest.memory_total_bytes
-        now = newest.memory_available_bytes
-        return Watched(rule=self.name, what=what, unit="bytes", now=now, limit=limit, below=True)
+        newest = newest_of(history.host, lambda one: _left_percent(one) is not None, history.now)
+        if newest is None or history.over:
+            return unwatched(self.name, what, ENDED if history.over else "no reading of the machine's memory")
+        full = self._full().run(history.host, history.now)
+        severity = self._severity(_share(history, full[-1] if full else newest))
+        named = Watched(rule=self.name, what=what, unit="%")
+        told = replace(self._told().watched(history.host, history.now, named), hold_s=None)
+        return told, self._full().watched(history.host, history.now, replace(named, severity=severity))
+
+    def _told(self) -> Bound[HostReading]:
+        return Bound(value=_left_percent, limit=100 * self.warn_fraction, hold_s=0.0, below=True, strict=True)
+
+    def _full(self) -> Bound[HostReading]:
+        limit = 100 * self.limit_fraction
+        return Bound(value=_left_percent, limit=limit, hold_s=self.hold_s, below=True, strict=True)
+
+    def _severity(self, share: float | None) -> Severity:
+        return Severity.acting(act=self.act if share is not None and share >= self.min_share else False)
 
     def _flag(self, history: History, reading: HostReading, severity: Severity, holder: str) -> RedFlag:
         available, total = reading.memory_available_bytes or 0, reading.memory_total_bytes or 0
@@ -64,9 +77,9 @@ class HostMemory:
         )
 
 
-def _below(reading: HostReading, fraction: float) -> bool | None:
+def _left_percent(reading: HostReading) -> float | None:
     available, total = reading.memory_available_bytes, reading.memory_total_bytes
-    return available < total * fraction if available is not None and total else None
+    return 100 * available / total if available is not None and total else None
 
 
 def _share(history: History, host: HostReading) -> float | None:

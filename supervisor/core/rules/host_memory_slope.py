@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
-from supervisor.core.series import FRESH_S
+from supervisor.core.series import newest_of
+from supervisor.core.trend import OVER_S
+from supervisor.core.unseen import ENDED
+from supervisor.core.watched import Group, Watched, unwatched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,23 +22,23 @@ class HostMemorySlope:
     """
 
     name: ClassVar[str] = "host_memory_slope"
+    group: ClassVar[Group] = "memory"
     enabled: bool = True
     act: Act = False
-    over_s: float = 3600.0
+    over_s: float = field(default=3600.0, metadata={"between": OVER_S})
     gone_within_s: float = 10800.0
     min_rise_fraction: float = 0.02
 
     def check(self, history: History) -> RedFlag | None:
         """Flag memory that leaks into the job."""
-        host = next((one for one in reversed(history.host) if one.memory_available_bytes is not None), None)
-        if history.over or host is None or history.now.seconds_since(host.at) > FRESH_S:
+        memory, slope = _memory(history), history.rss.slope(self.over_s)
+        if history.over or memory is None or slope is None:
             return None
-        available, total = host.memory_available_bytes, host.memory_total_bytes
-        slope = history.rss.slope(self.over_s)
-        if slope is None or available is None or not total or not slope.low_per_s > 0:
+        available, total = memory
+        left_s = slope.left_s(available)
+        if left_s is None or left_s > self.gone_within_s:
             return None
-        left_s = available / slope.per_s
-        if slope.rise < self.min_rise_fraction * total or left_s > self.gone_within_s:
+        if slope.falls_short_of(self.min_rise_fraction * total) is not None:
             return None
         return RedFlag(
             rule=self.name,
@@ -46,6 +49,37 @@ class HostMemorySlope:
             can_save=True,
             diagnosis=GROWTH,
         )
+
+    def watch(self, history: History) -> tuple[Watched, ...]:
+        """Return when memory would be gone at the rate at which the job takes it."""
+        what = f"time until memory is gone, at the job's rate of {self.over_s:.0f} s"
+        memory, slope = _memory(history), history.rss.slope(self.over_s)
+        if history.over or memory is None:
+            return unwatched(self.name, what, ENDED if history.over else "no reading of the machine's memory")
+        available, total = memory
+        left_s = None if slope is None else slope.left_s(available)
+        if slope is None or left_s is None:
+            return unwatched(self.name, what, "its rate is not known yet" if slope is None else "it does not rise")
+        return (
+            Watched(
+                rule=self.name,
+                what=what,
+                unit="s",
+                now=left_s,
+                limit=self.gone_within_s,
+                below=True,
+                lacks=slope.falls_short_of(self.min_rise_fraction * total),
+                severity=Severity.acting(act=self.act),
+            ),
+        )
+
+
+def _memory(history: History) -> tuple[int, int] | None:
+    """Return what of the machine's memory is available, and all of it, in bytes; None where no new reading tells."""
+    newest = newest_of(history.host, lambda one: one.memory_available_bytes is not None, history.now)
+    if newest is None or newest.memory_available_bytes is None or not newest.memory_total_bytes:
+        return None
+    return newest.memory_available_bytes, newest.memory_total_bytes
 
 
 GROWTH = Diagnosis(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.robust import median
+from supervisor.core.unseen import no_steps_due
+from supervisor.core.watched import Group, Watched, beyond, unwatched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +23,7 @@ class LossPlateauOrDivergence:
     """
 
     name: ClassVar[str] = "loss_plateau_or_divergence"
+    group: ClassVar[Group] = "losses"
     enabled: bool = True
     act: Act = False
     divergence_factor: float = 1.5
@@ -34,16 +38,13 @@ class LossPlateauOrDivergence:
         return self._divergence(history) or self._plateau(history)
 
     def _divergence(self, history: History) -> RedFlag | None:
-        means = list(history.losses.epochs)
-        last, earlier = means[-self.divergence_epochs :], means[: -self.divergence_epochs]
-        finite = [one.mean for one in earlier if math.isfinite(one.mean)]
-        if len(last) < self.divergence_epochs or not finite:
+        last, best = self._means(history)
+        if best is None:
             return None
-        best = min(finite)
-        bound = best + (self.divergence_factor - 1) * abs(best)
-        if any(one.mean < bound for one in last):
+        bound = self._bound(best)
+        if not beyond(_least(last), bound):
             return None
-        values = ", ".join(f"{one.mean:.4g}" for one in last)
+        values = ", ".join(f"{one:.4g}" for one in last)
         return RedFlag(
             rule=self.name,
             severity=Severity.acting(act=self.act),
@@ -53,16 +54,56 @@ class LossPlateauOrDivergence:
             diagnosis=DIVERGENCE,
         )
 
+    def watch(self, history: History) -> tuple[Watched, ...]:
+        """Return where the newest epochs stand against the best one before, and for how long nothing was better."""
+        why = no_steps_due(history) or (None if history.losses.epochs else "no epoch is over yet")
+        if why is not None:
+            return unwatched(self.name, "losses over epochs", why)
+        last, best = self._means(history)
+        many = self.divergence_epochs
+        rises = Watched(
+            rule=self.name,
+            what=f"least mean loss of the last {many} epochs, against the best before",
+            now=None if best is None else _least(last),
+            limit=None if best is None else self._bound(best),
+            rest=best,
+            severity=Severity.acting(act=self.act),
+            not_watched=f"fewer than {many + 1} epochs are over" if best is None else None,
+        )
+        name, values = _merit(history)
+        stands = Watched(
+            rule=self.name,
+            what=f"epochs without a better {name}",
+            now=self._without_gain(values),
+            limit=self.patience_epochs,
+            lacks="that the losses no longer fall" if self._still_falling(history) else None,
+        )
+        return rises, stands
+
+    def _means(self, history: History) -> tuple[list[float], float | None]:
+        """Return the newest mean losses, and the best before them; None where one of both is not there yet."""
+        means = [one.mean for one in history.losses.epochs]
+        last, earlier = means[-self.divergence_epochs :], means[: -self.divergence_epochs]
+        finite = [one for one in earlier if math.isfinite(one)]
+        return last, min(finite) if finite and len(last) == self.divergence_epochs else None
+
+    def _bound(self, best: float) -> float:
+        return best + (self.divergence_factor - 1) * abs(best)
+
+    def _without_gain(self, values: Sequence[float]) -> int:
+        """Return how many epochs went by since one was better than all before it by what counts."""
+        since, best = 0, -math.inf
+        for value in values:
+            gained = best == -math.inf or value > best + self.min_gain_fraction * abs(best)
+            since, best = (0, value) if gained else (since + 1, best)
+        return since
+
     def _plateau(self, history: History) -> RedFlag | None:
         name, values = _merit(history)
-        if len(values) <= self.patience_epochs:
+        if self._without_gain(values) < self.patience_epochs or self._still_falling(history):
             return None
         before, lately = values[: -self.patience_epochs], values[-self.patience_epochs :]
         best = max(before)
-        if any(one > best + self.min_gain_fraction * abs(best) for one in lately):
-            return None
-        if self._still_falling(history):
-            return None
         return RedFlag(
             rule=self.name,
             severity=Severity.WARNING,
@@ -79,6 +120,11 @@ class LossPlateauOrDivergence:
         if third < 2 or not all(map(math.isfinite, means)):
             return False
         return median(means[-third:]) < median(means[:third]) * (1 - 10 * self.min_gain_fraction)
+
+
+def _least(means: Sequence[float]) -> float:
+    """Return the least of several means; NaN where none of them is a number, which no bound holds back."""
+    return min((one for one in means if math.isfinite(one)), default=math.nan)
 
 
 def _merit(history: History) -> tuple[str, list[float]]:

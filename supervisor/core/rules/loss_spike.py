@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
-from supervisor.core.history import STEPS_KEPT, History
+from supervisor.core.history import History
 from supervisor.core.losses import Episode
+from supervisor.core.unseen import ENDED
+from supervisor.core.watched import Group, Watched, beyond, unwatched
+from supervisor.core.window import STEPS_KEPT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +27,7 @@ class LossSpike:
     """
 
     name: ClassVar[str] = "loss_spike"
+    group: ClassVar[Group] = "losses"
     enabled: bool = True
     act: Act = False
     distance_factor: float = 20.0
@@ -36,19 +40,61 @@ class LossSpike:
         if history.over:
             return None
         under_way = history.losses.episode
-        if under_way is not None and self._stays(under_way):
+        if under_way is not None and under_way.steps >= self.stay_steps and self._falls_short(under_way) is None:
             return self._risen(history, under_way)
-        episode = under_way or history.losses.ended
-        if episode is None or not history.steps or history.steps[-1].step - episode.last.step >= STEPS_KEPT:
+        episode = _newest(history)
+        if episode is None or not self._far(_distance(episode)) or self._lacks(episode) is not None:
             return None
         return self._spike(history, episode)
 
-    def _stays(self, episode: Episode) -> bool:
-        if episode.steps < self.stay_steps:
-            return False
+    def watch(self, history: History) -> tuple[Watched, ...]:
+        """Return how far the losses lie above what is usual, and how long they have."""
+        why = ENDED if history.over else None if history.losses.level or _newest(history) else "no usual level yet"
+        if why is not None:
+            return unwatched(self.name, "losses above their usual level", why)
+        return self._highest(history), self._since(history.losses.episode)
+
+    def _highest(self, history: History) -> Watched:
+        """Return how far the newest spike lies above the level, or else the newest loss."""
+        episode, level = _newest(history), history.losses.level
+        loss = history.steps[-1].loss if history.steps else None
+        usual = None if loss is None or level is None else level.distance(loss)
+        return Watched(
+            rule=self.name,
+            what="the highest loss above the usual, in deviations",
+            now=usual if episode is None else _distance(episode),
+            limit=self.distance_factor,
+            lacks="a loss so far above" if episode is None else self._lacks(episode),
+        )
+
+    def _since(self, episode: Episode | None) -> Watched:
+        return Watched(
+            rule=self.name,
+            what="losses stay above their usual level",
+            unit="steps",
+            now=0 if episode is None else episode.steps,
+            limit=self.stay_steps,
+            lacks="a rise" if episode is None else self._falls_short(episode),
+            severity=Severity.acting(act=self.act),
+        )
+
+    def _far(self, distance: float | None) -> bool:
+        return distance is not None and beyond(distance, self.distance_factor)
+
+    def _falls_short(self, episode: Episode) -> str | None:
+        """Return what the newest losses lack to be a level that stays up; None where they are one."""
         level, distance = episode.level, episode.recent_distance()
         risen = level.middle + distance * level.spread
-        return not distance < self.distance_factor and not risen < self._bound(episode)
+        if distance < self.distance_factor:
+            return f"{self.distance_factor:g} deviations in half of the newest"
+        return f"{self.times_factor:g} times the usual" if risen < self._bound(episode) else None
+
+    def _lacks(self, episode: Episode) -> str | None:
+        """Return what the highest loss lacks to be told beside its distance; None where nothing."""
+        loss = episode.highest.loss
+        if loss is None or not math.isfinite(loss):
+            return "a loss that is a number: non_finite_loss tells of those that are none"
+        return f"{self.times_factor:g} times the usual" if loss < self._bound(episode) else None
 
     def _bound(self, episode: Episode) -> float:
         return episode.level.middle + (self.times_factor - 1) * abs(episode.level.middle)
@@ -68,21 +114,30 @@ class LossSpike:
             diagnosis=_diagnosis(stays=True),
         )
 
-    def _spike(self, history: History, episode: Episode) -> RedFlag | None:
+    def _spike(self, history: History, episode: Episode) -> RedFlag:
         highest = episode.highest
-        loss = highest.loss
-        if loss is None or not math.isfinite(loss):
-            return None
-        if episode.level.distance(loss) < self.distance_factor or loss < self._bound(episode):
-            return None
         return RedFlag(
             rule=self.name,
             severity=Severity.WARNING,
             at=history.now,
-            message=f"loss {loss:.4g} at step {highest.step}, {episode.level.distance(loss):.0f} deviations above the "
+            message=f"loss {highest.loss:.4g} at step {highest.step}, {_distance(episode):.0f} deviations above the "
             f"usual {episode.level.middle:.4g}",
             diagnosis=_diagnosis(stays=False),
         )
+
+
+def _newest(history: History) -> Episode | None:
+    """Return the episode under way or the newest one, as long as its steps are known."""
+    episode = history.losses.episode or history.losses.ended
+    if episode is None or not history.steps or history.steps[-1].step - episode.last.step >= STEPS_KEPT:
+        return None
+    return episode
+
+
+def _distance(episode: Episode) -> float | None:
+    """Return by how many deviations the highest loss of an episode lies above its level."""
+    loss = episode.highest.loss
+    return None if loss is None else episode.level.distance(loss)
 
 
 def _diagnosis(*, stays: bool) -> Diagnosis:

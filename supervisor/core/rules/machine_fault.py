@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from supervisor.core.findings import LAST_BOOT, FaultClass, FaultSeverity, KernelFinding
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.history import History
-from supervisor.core.readings import LAST_BOOT, FaultClass, FaultSeverity, KernelFinding
 from supervisor.core.rules.gpu_fault import diagnosis_of, message_of
+from supervisor.core.watched import Group, Watched, condition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +21,7 @@ class MachineFault:
     """
 
     name: ClassVar[str] = "machine_fault"
+    group: ClassVar[Group] = "process"
     enabled: bool = True
     act: bool = True
     """It only tells, whatever stands here."""
@@ -41,6 +43,10 @@ class MachineFault:
             fault=found.fault.value,
             diagnosis=diagnosis_of(found),
         )
+
+    def watch(self, history: History) -> tuple[Watched, ...]:
+        """Return whether the kernel tells of a fault: no number is near to that."""
+        return (condition(self.name, "the kernel's log tells of a fault of disk or machine", self.check(history)),)
 
     @staticmethod
     def _concerns(history: History, finding: KernelFinding) -> bool:

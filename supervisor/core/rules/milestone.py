@@ -8,6 +8,7 @@ from typing import ClassVar
 from supervisor.core.flags import Act, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.progress import steps_total
+from supervisor.core.watched import Group, Watched, unwatched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,25 +19,14 @@ class Milestone:
     """
 
     name: ClassVar[str] = "milestone"
+    group: ClassVar[Group] = "pace"
     enabled: bool = True
     act: Act = False
 
     def check(self, history: History) -> RedFlag | None:
         """Return the highest milestone that this attempt has passed."""
-        total, first = steps_total(history), _first_step(history)
-        if total is None or not history.steps or first is None:
-            return None
-        last, batches = history.steps[-1].step, history.batches_per_epoch or total
-        passed = [
-            (step, words)
-            for step, words in (
-                (batches, "the first epoch is over"),
-                (-(-total // 10), "a tenth is done"),
-                (-(-total // 2), "half is done"),
-                (total, "all steps are done"),
-            )
-            if first < step <= last
-        ]
+        total = steps_total(history)
+        passed = [(step, words) for step, words in _ahead(history) if step <= history.steps[-1].step]
         if not passed:
             return None
         step, words = max(passed)
@@ -48,6 +38,37 @@ class Milestone:
             can_save=True,
             subject=words,
         )
+
+    def watch(self, history: History) -> tuple[Watched, ...]:
+        """Return how far each milestone of this attempt is."""
+        marks = _ahead(history)
+        if not marks:
+            return unwatched(self.name, "milestones", "nobody tells how many steps there are")
+        return tuple(
+            Watched(
+                rule=self.name,
+                what=words,
+                unit="steps",
+                now=history.steps[-1].step,
+                limit=step,
+                severity=Severity.INFO,
+            )
+            for step, words in marks
+        )
+
+
+def _ahead(history: History) -> list[tuple[int, str]]:
+    """Return the milestones that lay before this attempt when it began, each with its step."""
+    total, first = steps_total(history), _first_step(history)
+    if total is None or not history.steps or first is None:
+        return []
+    marks = (
+        (history.batches_per_epoch or total, "the first epoch is over"),
+        (-(-total // 10), "a tenth is done"),
+        (-(-total // 2), "half is done"),
+        (total, "all steps are done"),
+    )
+    return [(step, words) for step, words in marks if first < step]
 
 
 def _first_step(history: History) -> int | None:

@@ -14,7 +14,7 @@ from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.readings import StepRecord
 from supervisor.core.rules.non_finite_loss import spoilt, window
-from supervisor.core.watched import Watched
+from supervisor.core.watched import Group, Watched, unwatched
 
 _DIAGNOSIS = Diagnosis(
     ruled_out=("a scaler in search of its scale: that takes a handful of steps, and then they are finite",),
@@ -31,6 +31,7 @@ class NonFiniteGrad:
     """More than `tolerated` norms within `window_steps` are told, `run_steps` of them in a row act."""
 
     name: ClassVar[str] = "non_finite_grad"
+    group: ClassVar[Group] = "losses"
     enabled: bool = True
     act: Act = True
     tolerated: int = 20
@@ -50,13 +51,28 @@ class NonFiniteGrad:
         message = f"{len(found)} gradient norms within {self.window_steps} steps are not finite, the loss is"
         return self._flag(history, found, f"{message} (tolerated: {self.tolerated})", sure=False)
 
-    def watch(self, history: History) -> Watched | None:
-        """Return how many gradients in a row are no numbers."""
-        run = _run(window(history, self.window_steps, _only_gradient), history)
-        what = "gradient norms in a row that are not finite"
-        if not history.steps or history.steps[-1].grad_norm is None:
-            return Watched(rule=self.name, what=what, unit="steps", not_watched="the training tells no gradient norm")
-        return Watched(rule=self.name, what=what, unit="steps", now=len(run), limit=self.run_steps)
+    def watch(self, history: History) -> tuple[Watched, ...]:
+        """Return how many gradients are no numbers, and how many of them in a row."""
+        found = window(history, self.window_steps, _only_gradient)
+        if not found and (not history.steps or history.steps[-1].grad_norm is None):
+            return unwatched(self.name, "gradient norms that are not finite", "the training tells no gradient norm")
+        told = Watched(
+            rule=self.name,
+            what=f"gradient norms that are not finite, within {self.window_steps} steps",
+            unit="steps",
+            now=len(found),
+            limit=self.tolerated + 1,
+        )
+        acts = Watched(
+            rule=self.name,
+            what="gradient norms in a row that are not finite",
+            unit="steps",
+            now=len(_run(found, history)),
+            limit=self.run_steps,
+            lacks=None if told.reached else f"more than {self.tolerated} within {self.window_steps} steps",
+            severity=Severity.acting(act=self.act),
+        )
+        return told, acts
 
     def _flag(self, history: History, found: tuple[StepRecord, ...], message: str, *, sure: bool) -> RedFlag:
         first = found[0]

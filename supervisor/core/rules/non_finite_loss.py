@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.readings import StepRecord
-from supervisor.core.watched import Watched
+from supervisor.core.watched import Group, Watched, unwatched
 
 
 def spoilt(value: float | None) -> bool:
@@ -41,6 +41,7 @@ class NonFiniteLoss:
     """
 
     name: ClassVar[str] = "non_finite_loss"
+    group: ClassVar[Group] = "losses"
     enabled: bool = True
     act: Act = True
     tolerated: int = 2
@@ -48,7 +49,7 @@ class NonFiniteLoss:
 
     def check(self, history: History) -> RedFlag | None:
         """Flag losses that are no numbers."""
-        losses = window(history, self.window_steps, lambda record: spoilt(record.loss))
+        losses = self._found(history)
         if not losses:
             return None
         first, last = losses[0], losses[-1]
@@ -73,13 +74,17 @@ class NonFiniteLoss:
             diagnosis=_diagnosis(losses),
         )
 
-    def watch(self, history: History) -> Watched | None:
-        """Return how many losses of the window are no numbers."""
-        what = f"losses that are not finite, within {self.window_steps} steps"
-        if not history.steps or history.steps[-1].loss is None:
-            return Watched(rule=self.name, what=what, unit="steps", not_watched="the training tells no loss")
-        found = window(history, self.window_steps, lambda record: spoilt(record.loss))
-        return Watched(rule=self.name, what=what, unit="steps", now=len(found), limit=self.tolerated + 1)
+    def watch(self, history: History) -> tuple[Watched, ...]:
+        """Return how many losses of the window are no numbers: the first are told, more than are tolerated act."""
+        what, found = f"losses that are not finite, within {self.window_steps} steps", self._found(history)
+        if not found and (not history.steps or history.steps[-1].loss is None):
+            return unwatched(self.name, what, "the training tells no loss")
+        told = Watched(rule=self.name, what=what, unit="steps", now=len(found), limit=1)
+        acts = replace(told, limit=self.tolerated + 1, severity=Severity.acting(act=self.act))
+        return (told, acts) if self.tolerated else (acts,)
+
+    def _found(self, history: History) -> tuple[StepRecord, ...]:
+        return window(history, self.window_steps, lambda record: spoilt(record.loss))
 
 
 def _diagnosis(losses: tuple[StepRecord, ...]) -> Diagnosis:

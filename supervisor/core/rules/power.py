@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar
 
+from supervisor.core.bounds import Bound
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.readings import GpuReading
-from supervisor.core.series import lasted_s, run_of
+from supervisor.core.series import lasted_s
+from supervisor.core.unseen import no_cards
+from supervisor.core.watched import Group, Watched, unwatched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +23,7 @@ class Power:
     """
 
     name: ClassVar[str] = "power"
+    group: ClassVar[Group] = "cards"
     enabled: bool = True
     act: Act = False
     over_fraction: float = 0.15
@@ -30,26 +34,44 @@ class Power:
         """Flag the first card out of its limits."""
         if history.over:
             return None
+        drawn = self._over()
         for gpu, readings in history.readings_by_gpu().items():
             highest_w = history.cards[gpu].highest_cap_w
-            over = run_of(readings, self._over, history.now)
-            if len(over) > 1 and lasted_s(over) >= self.hold_s:
+            if not highest_w:
+                continue
+            over = drawn.run(readings, history.now)
+            if drawn.held(over):
                 drawn_w, cap_w = over[-1].power_w or 0.0, over[-1].power_cap_w
                 text = f"draws {drawn_w:.0f} W for {lasted_s(over):.0f} s, its cap is {cap_w:.0f} W"
                 return self._flag(history, gpu, text, "over")
-            if not highest_w:
-                continue
-            bound_w = highest_w * (1 - self.drop_fraction)
-            low = run_of(readings, partial(_below, bound_w=bound_w), history.now)
-            if len(low) > 1 and lasted_s(low) >= self.hold_s:
+            cap = self._lowered(highest_w)
+            low = cap.run(readings, history.now)
+            if cap.held(low):
                 text = f"its power cap fell from {highest_w:.0f} to {low[-1].power_cap_w:.0f} W"
                 return self._flag(history, gpu, text, "cap")
         return None
 
-    def _over(self, reading: GpuReading) -> bool | None:
-        if reading.power_w is None or not reading.power_cap_w:
-            return None
-        return reading.power_w > reading.power_cap_w * (1 + self.over_fraction)
+    def watch(self, history: History) -> tuple[Watched, ...]:
+        """Return what each card draws of its cap, and what its cap is."""
+        if (why := no_cards(history)) is not None:
+            return unwatched(self.name, "power of its cards", why)
+        return tuple(
+            bound.watched(readings, history.now, Watched(rule=self.name, what=f"{what} of {gpu}", unit=unit, rest=rest))
+            for gpu, readings in history.readings_by_gpu().items()
+            for highest_w in (history.cards[gpu].highest_cap_w or 0.0,)
+            for bound, what, unit, rest in (
+                (self._over(), "power drawn, in percent of the cap,", "%", 100.0),
+                (self._lowered(highest_w), "power cap", "W", highest_w),
+            )
+        )
+
+    def _over(self) -> Bound[GpuReading]:
+        limit = 100 * (1 + self.over_fraction)
+        return Bound(value=_drawn_percent, limit=limit, hold_s=self.hold_s, strict=True)
+
+    def _lowered(self, highest_w: float) -> Bound[GpuReading]:
+        limit_w = highest_w * (1 - self.drop_fraction)
+        return Bound(value=_cap_w, limit=limit_w, hold_s=self.hold_s, below=True, strict=True)
 
     def _flag(self, history: History, gpu: str, text: str, what: str) -> RedFlag:
         return RedFlag(
@@ -63,8 +85,14 @@ class Power:
         )
 
 
-def _below(reading: GpuReading, bound_w: float) -> bool | None:
-    return None if reading.power_cap_w is None else reading.power_cap_w < bound_w
+def _drawn_percent(reading: GpuReading) -> float | None:
+    if reading.power_w is None or not math.isfinite(reading.power_w) or not reading.power_cap_w:
+        return None
+    return 100 * reading.power_w / reading.power_cap_w
+
+
+def _cap_w(reading: GpuReading) -> float | None:
+    return reading.power_cap_w
 
 
 OVER = Diagnosis(

@@ -9,6 +9,7 @@ from typing import ClassVar
 from supervisor.core.curve import curve_of
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.history import History
+from supervisor.core.watched import Group, Watched, unwatched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,7 @@ class ResumedLoss:
     """
 
     name: ClassVar[str] = "resumed_loss"
+    group: ClassVar[Group] = "losses"
     enabled: bool = True
     act: bool = True
     window_steps: int = 30
@@ -28,13 +30,9 @@ class ResumedLoss:
     def check(self, history: History) -> RedFlag | None:
         """Compare once the window is full."""
         resumed = history.resumed
-        if resumed is None or resumed.curve is None or not history.steps:
+        if resumed is None or resumed.curve is None or self._blind(history) is not None:
             return None
-        first = history.steps[0].step
-        if history.steps[-1].step - first >= 4 * self.window_steps:
-            return None
-        losses = [one.loss for one in islice(history.steps, self.window_steps)]
-        now = curve_of(losses, least=self.window_steps)
+        now = curve_of(self._losses(history), least=self.window_steps)
         if now is None or not resumed.curve.left_by(now):
             return None
         return RedFlag(
@@ -47,3 +45,36 @@ class ResumedLoss:
             since=history.launched_at,
             since_step=resumed.step,
         )
+
+    def watch(self, history: History) -> tuple[Watched, ...]:
+        """Return how many of the losses that it takes are there."""
+        what, resumed = "first losses after the resume, against the old curve", history.resumed
+        why = self._blind(history)
+        if why is not None or resumed is None or resumed.curve is None:
+            return unwatched(self.name, what, why or "there is no old curve")
+        losses = self._losses(history)
+        now = curve_of(losses, least=self.window_steps)
+        return (
+            Watched(
+                rule=self.name,
+                what=what,
+                unit="steps",
+                now=len(losses),
+                limit=self.window_steps,
+                lacks=None if now is not None and resumed.curve.left_by(now) else "that they leave it",
+                severity=Severity.acting(act=self.act),
+            ),
+        )
+
+    def _losses(self, history: History) -> list[float | None]:
+        return [one.loss for one in islice(history.steps, self.window_steps)]
+
+    def _blind(self, history: History) -> str | None:
+        """Return why nothing is compared; None where it is."""
+        if history.resumed is None or history.resumed.curve is None:
+            return "it was not resumed, or no old losses are known"
+        if not history.steps:
+            return "no step was made yet"
+        if history.steps[-1].step - history.steps[0].step >= 4 * self.window_steps:
+            return "it went on as it should"
+        return None

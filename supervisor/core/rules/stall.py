@@ -14,16 +14,18 @@ the job idles as well.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from supervisor.core.flags import Act, RedFlag, Severity
 from supervisor.core.history import History
+from supervisor.core.moments import Moment
 from supervisor.core.readings import ProcessReading, Stage
 from supervisor.core.rules.rest import rested_s, resting_limit_s
 from supervisor.core.rules.standstill import diagnosis_of, machine_gasps
 from supervisor.core.series import lasted_s, run_of
-from supervisor.core.watched import Watched
+from supervisor.core.unseen import no_steps_due
+from supervisor.core.watched import Group, Watched, unwatched
 
 IDLE_CPU_PERCENT = 3.0
 OUTPUT_DOUBT = 3
@@ -41,6 +43,7 @@ class Stall:
     """
 
     name: ClassVar[str] = "stall"
+    group: ClassVar[Group] = "steps"
     enabled: bool = True
     act: Act = True
     learn: bool = True
@@ -66,7 +69,7 @@ class Stall:
             limit_s = learned_s = resting_s
         if quiet_s < limit_s:
             return None
-        sure = history.hooked and (quiet_s >= cap_s or (history.whole and not machine_gasps(history)))
+        sure = history.hooked and (quiet_s >= cap_s or _short_is_sure(history))
         stage = history.stage.value if history.stage else "unknown"
         last = f", last step {history.steps[-1].step}" if history.steps else ""
         how = "limit" if learned_s is None or learned_s >= cap_s else "learned limit"
@@ -79,22 +82,56 @@ class Stall:
             diagnosis=diagnosis_of(history),
         )
 
-    def watch(self, history: History) -> Watched | None:
+    def watch(self, history: History) -> tuple[Watched, ...]:
         """Return how long no step was made, and how long that may be."""
+        if not _watched(history):
+            return self._bar(history)
         quiet_s, cap_s = history.quiet_s, self._cap_s(history.stage)
-        stage = history.stage.value if history.stage else "unknown"
-        what = f"no step, in stage {stage}"
-        if history.over or history.train_ended or cap_s is None or quiet_s is None or history.starting:
-            return Watched(rule=self.name, what=what, unit="s", not_watched="no step is due")
+        what = f"no step, in stage {history.stage.value if history.stage else 'unknown'}"
+        if cap_s is None or quiet_s is None:
+            return unwatched(self.name, what, "no step is due")
         learned_s = self._learned_s(history, cap_s)
-        limit_s = cap_s if learned_s is None else learned_s
-        resting_s, rest_s = resting_limit_s(history, cap_s) if self.learn else None, rested_s(history)
-        if resting_s is not None and rest_s / resting_s > quiet_s / limit_s:
-            what = f"no step, and the whole job rests, in stage {stage}"
-            return Watched(rule=self.name, what=what, unit="s", now=rest_s, limit=resting_s, learned=True)
-        return Watched(
-            rule=self.name, what=what, unit="s", now=quiet_s, limit=limit_s, learned=learned_s not in (None, cap_s)
+        own = Watched(
+            rule=self.name,
+            what=what,
+            unit="s",
+            now=quiet_s,
+            limit=cap_s,
+            severity=Severity.acting(act=self.act if history.hooked else False),
         )
+        rest = self._rest(history, own, min(cap_s, learned_s or cap_s))
+        if learned_s is None or learned_s >= cap_s:
+            return (own, *rest)
+        sure = history.hooked and _short_is_sure(history)
+        short = replace(own, limit=learned_s, learned=True, severity=Severity.acting(act=self.act if sure else False))
+        return (short, *rest) if sure else (short, own, *rest)
+
+    def _rest(self, history: History, own: Watched, limit_s: float) -> tuple[Watched, ...]:
+        """Return how long the whole job rests, where that proves a stall sooner than the silence alone."""
+        resting_s = resting_limit_s(history, limit_s) if self.learn else None
+        if resting_s is None or resting_s >= limit_s:
+            return ()
+        what = f"{own.what}, and the whole job rests"
+        severity = Severity.acting(act=self.act)
+        now = rested_s(history)
+        return (replace(own, what=what, now=now, limit=resting_s, learned=True, severity=severity),)
+
+    def _bar(self, history: History) -> tuple[Watched, ...]:
+        what = "its progress bar stands still"
+        why, since = no_steps_due(history), history.output_step_at
+        if why is None and history.hooked:
+            why = "no first step yet: start_timeout watches"
+        if why is not None or since is None:
+            return unwatched(self.name, what if since else "no step", why or "no step was seen yet")
+        told = Watched(
+            rule=self.name,
+            what=what,
+            unit="s",
+            now=history.now.seconds_since(since),
+            limit=self.output_limit_s,
+        )
+        acts_s = self.output_limit_s if self._all_rest(history, since) else OUTPUT_DOUBT * self.output_limit_s
+        return told, replace(told, limit=acts_s, severity=Severity.acting(act=self.act))
 
     def _learned_s(self, history: History, cap_s: float) -> float | None:
         return history.learned_limit_s(cap_s) if self.learn else None
@@ -122,8 +159,7 @@ class Stall:
         still_s = history.now.seconds_since(since)
         if still_s < self.output_limit_s:
             return None
-        idle = run_of(history.processes, lambda one: one.at.seconds_since(since) >= 0 and _idles(one), history.now)
-        sure = lasted_s(idle) >= self.output_limit_s / 2 or still_s >= OUTPUT_DOUBT * self.output_limit_s
+        sure = self._all_rest(history, since) or still_s >= OUTPUT_DOUBT * self.output_limit_s
         return RedFlag(
             rule=self.name,
             severity=Severity.acting(act=self.act if sure else False),
@@ -133,6 +169,15 @@ class Stall:
             subject="output",
             diagnosis=diagnosis_of(history),
         )
+
+    def _all_rest(self, history: History, since: Moment) -> bool:
+        idle = run_of(history.processes, lambda one: one.at.seconds_since(since) >= 0 and _idles(one), history.now)
+        return lasted_s(idle) >= self.output_limit_s / 2
+
+
+def _short_is_sure(history: History) -> bool:
+    """Whether silence beyond a learned limit is enough: nothing but a step can take so long."""
+    return history.whole and not machine_gasps(history)
 
 
 def _watched(history: History) -> bool:

@@ -10,7 +10,7 @@ from supervisor.core.history import History
 from supervisor.core.miopen import miopen_fails
 from supervisor.core.moments import Moment
 from supervisor.core.readings import Stage
-from supervisor.core.series import FRESH_S
+from supervisor.core.series import FRESH_S, newest_of
 
 BUSY_PERCENT = 90.0
 IDLE_PERCENT = 1.0
@@ -31,6 +31,7 @@ _DRIVER = "it waits in the kernel, most likely in the GPU's driver: signals do n
 _DEADLOCK = "threads or ranks wait for one another (NCCL#1730: a collective hangs and every rank reports well)"
 
 _STOPPED = "something has stopped the process: SIGSTOP, a debugger, a freezer of its cgroup"
+_HELD = "somebody has stopped the process, by SIGSTOP or with a debugger (state T)"
 
 
 def diagnosis_of(history: History) -> Diagnosis:
@@ -61,6 +62,8 @@ def _ruled_out(history: History, busy: float | None) -> list[str]:
 def _causes(history: History, busy: float | None, *, waiting: bool) -> list[str]:
     if waiting:
         return [_DRIVER, _SPINNING]
+    if _held_pids(history):
+        return [_HELD]
     if history.stage is Stage.DATA_WAIT:
         return [_LOADER, _USERPTR]
     if busy is not None and busy >= BUSY_PERCENT:
@@ -71,6 +74,8 @@ def _causes(history: History, busy: float | None, *, waiting: bool) -> list[str]
 
 def _advice(history: History, busy: float | None, *, waiting: bool) -> list[str]:
     advice = ["the stacks of every process are in the evidence: `supervisorctl show` names the folder"]
+    if held := _held_pids(history):
+        advice.append(f"kill -CONT {' '.join(map(str, held))} lets it go on")
     if waiting:
         advice.append("if SIGKILL does not end it, only a reset of the card or a reboot does")
     if busy is not None and busy >= BUSY_PERCENT and _unpatched(history):
@@ -117,6 +122,12 @@ def _busy_percent(history: History, since: Moment) -> float | None:
         ]
         means += [sum(known) / len(known)] if known else []
     return max(means, default=None)
+
+
+def _held_pids(history: History) -> tuple[int, ...]:
+    """Return the processes that are stopped, where a new reading tells of any."""
+    newest = newest_of(history.processes, lambda _: True, history.now)
+    return () if newest is None else newest.stopped_pids
 
 
 def _in_kernel(history: History, since: Moment) -> bool:

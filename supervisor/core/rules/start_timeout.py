@@ -17,7 +17,8 @@ from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.readings import Stage
 from supervisor.core.rules.standstill import diagnosis_of
-from supervisor.core.watched import Watched
+from supervisor.core.unseen import no_steps_due
+from supervisor.core.watched import Group, Watched, unwatched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,7 @@ class StartTimeout:
     """
 
     name: ClassVar[str] = "start_timeout"
+    group: ClassVar[Group] = "steps"
     enabled: bool = True
     act: Act = True
     setup_limit_s: float = 1800.0
@@ -67,19 +69,36 @@ class StartTimeout:
             case Stage.ENDED:
                 return None
 
-    def watch(self, history: History) -> Watched | None:
+    def watch(self, history: History) -> tuple[Watched, ...]:
         """Return how long the start has taken, and how long it may."""
         limit_s = self._limit_s(history.stage)
-        stage = history.stage.value if history.stage else "unknown"
-        what = f"no first step, in stage {stage}"
-        if history.over or history.train_ended or not history.starting or not history.hooked or limit_s is None:
-            why = "it has begun" if not history.starting else "its steps are not seen"
-            return Watched(rule=self.name, what=what, unit="s", not_watched=why)
-        waited_s = history.known_until.seconds_since(_began(history))
-        return Watched(rule=self.name, what=what, unit="s", now=waited_s, limit=limit_s)
+        what = f"no first step, in stage {history.stage.value if history.stage else 'unknown'}"
+        why = no_steps_due(history) or (None if history.starting else "it has begun")
+        if why is None and not history.hooked:
+            return (
+                Watched(
+                    rule=self.name,
+                    what="no output of a training whose steps are not seen",
+                    unit="s",
+                    now=_silent_s(history),
+                    limit=self.setup_limit_s,
+                ),
+            )
+        if why is not None or limit_s is None:
+            return unwatched(self.name, what, why or "no step is due")
+        return (
+            Watched(
+                rule=self.name,
+                what=what,
+                unit="s",
+                now=history.known_until.seconds_since(_began(history)),
+                limit=limit_s,
+                severity=Severity.acting(act=self.act),
+            ),
+        )
 
     def _silent(self, history: History) -> RedFlag | None:
-        silent_s = history.now.seconds_since(history.output_at or history.launched_at)
+        silent_s = _silent_s(history)
         if silent_s < self.setup_limit_s:
             return None
         return RedFlag(
@@ -89,6 +108,10 @@ class StartTimeout:
             message=f"no output for {silent_s:.0f} s from a training whose steps cannot be seen; it is left alone",
             subject="output",
         )
+
+
+def _silent_s(history: History) -> float:
+    return history.now.seconds_since(history.output_at or history.launched_at)
 
 
 def _began(history: History) -> Moment:

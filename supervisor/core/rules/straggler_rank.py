@@ -12,7 +12,10 @@ from typing import ClassVar
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.pace import Pace, wait_share_of
+from supervisor.core.readings import StepRecord
 from supervisor.core.robust import median
+from supervisor.core.unseen import no_steps_due
+from supervisor.core.watched import Group, Watched, unwatched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +26,7 @@ class StragglerRank:
     """
 
     name: ClassVar[str] = "straggler_rank"
+    group: ClassVar[Group] = "pace"
     enabled: bool = True
     act: Act = False
     lag_steps: int = 10
@@ -38,17 +42,60 @@ class StragglerRank:
         return self._behind(history, paces) or self._waiting(history, paces)
 
     def _behind(self, history: History, paces: dict[int, Pace]) -> RedFlag | None:
-        known = {rank: pace.last for rank, pace in paces.items() if pace.last is not None}
-        furthest = max(one.step for one in known.values())
-        rank, last = min(known.items(), key=lambda one: one[1].step)
-        quiet_s = history.now.seconds_since(last.at)
-        ahead = max(known.values(), key=lambda one: one.step)
-        if furthest - last.step < self.lag_steps or ahead.at.seconds_since(last.at) < self.hold_s:
+        rank, last, ahead = _ends(paces)
+        if ahead.step - last.step < self.lag_steps or ahead.at.seconds_since(last.at) < self.hold_s:
             return None
-        text = f"rank {rank} is at step {last.step} since {quiet_s:.0f} s, the first at {furthest}"
+        quiet_s = history.now.seconds_since(last.at)
+        text = f"rank {rank} is at step {last.step} since {quiet_s:.0f} s, the first at {ahead.step}"
         return self._flag(history, rank, text)
 
     def _waiting(self, history: History, paces: dict[int, Pace]) -> RedFlag | None:
+        waits = self._waits(history, paces)
+        if waits is None:
+            return None
+        rank, most, others = waits
+        if 100 * most < 100 * self.wait_fraction or most < 3 * others:
+            return None
+        text = f"rank {rank} waits for data {most:.0%} of its time, the others {others:.0%}: they all wait with it"
+        return self._flag(history, rank, text)
+
+    def watch(self, history: History) -> tuple[Watched, ...]:
+        """Return how far the last rank is behind, and which waits most for its data."""
+        why = no_steps_due(history)
+        if why is None and (not history.ranks or history.pace.last is None):
+            why = "it has no other rank"
+        if why is not None:
+            return unwatched(self.name, "ranks that fall behind", why)
+        paces = {0: history.pace, **history.ranks}
+        rank, last, ahead = _ends(paces)
+        behind = Watched(
+            rule=self.name,
+            what=f"rank {rank} behind the first",
+            unit="steps",
+            now=ahead.step - last.step,
+            limit=self.lag_steps,
+            held_s=ahead.at.seconds_since(last.at),
+            hold_s=self.hold_s,
+        )
+        return behind, self._most(self._waits(history, paces))
+
+    def _most(self, waits: tuple[int, float, float] | None) -> Watched:
+        if waits is None:
+            return Watched(
+                rule=self.name, what="ranks that wait for data", not_watched="nobody tells what each rank waits"
+            )
+        rank, most, others = waits
+        return Watched(
+            rule=self.name,
+            what=f"time that rank {rank} waits for data, more than others",
+            unit="%",
+            now=100 * most,
+            limit=100 * self.wait_fraction,
+            lacks="that the others wait less" if most < 3 * others else None,
+        )
+
+    def _waits(self, history: History, paces: dict[int, Pace]) -> tuple[int, float, float] | None:
+        """Return the rank that waits most, its share of time and that of the others; None where one is unknown."""
         shares = {}
         for rank, pace in paces.items():
             recent = pace.recent(self.over_s, history.now)
@@ -57,11 +104,7 @@ class StragglerRank:
                 return None
             shares[rank] = share
         rank, most = max(shares.items(), key=lambda one: one[1])
-        others = median(one for other, one in shares.items() if other != rank)
-        if most < self.wait_fraction or most < 3 * others:
-            return None
-        text = f"rank {rank} waits for data {most:.0%} of its time, the others {others:.0%}: they all wait with it"
-        return self._flag(history, rank, text)
+        return rank, most, median(one for other, one in shares.items() if other != rank)
 
     def _flag(self, history: History, rank: int, text: str) -> RedFlag:
         return RedFlag(
@@ -73,6 +116,13 @@ class StragglerRank:
             subject=f"rank {rank}",
             diagnosis=BEHIND,
         )
+
+
+def _ends(paces: dict[int, Pace]) -> tuple[int, StepRecord, StepRecord]:
+    """Return the rank that is furthest behind, its last step, and that of the one furthest ahead."""
+    known = {rank: pace.last for rank, pace in paces.items() if pace.last is not None}
+    rank, last = min(known.items(), key=lambda one: one[1].step)
+    return rank, last, max(known.values(), key=lambda one: one.step)
 
 
 BEHIND = Diagnosis(

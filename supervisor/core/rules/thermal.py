@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar
 
+from supervisor.core.bounds import Bound
 from supervisor.core.card_facts import hottest
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.readings import GpuReading
-from supervisor.core.series import lasted_s, run_of
+from supervisor.core.series import lasted_s
+from supervisor.core.unseen import no_cards
+from supervisor.core.watched import Group, Watched, unwatched
+
+AT_WORK_C = 60.0
+"""What a cooled card reads under load: nearness counts from there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +26,7 @@ class Thermal:
     """
 
     name: ClassVar[str] = "thermal"
+    group: ClassVar[Group] = "cards"
     enabled: bool = True
     act: Act = False
     warn_c: float = 100.0
@@ -32,16 +38,34 @@ class Thermal:
         if history.over:
             return None
         worst: RedFlag | None = None
+        bounds = self._bounds()
         for gpu, readings in history.readings_by_gpu().items():
-            if _hot(readings[-1], self.warn_c) is False:
-                continue
-            for limit_c, severity in ((self.limit_c, Severity.acting(act=self.act)), (self.warn_c, Severity.WARNING)):
-                run = run_of(readings, partial(_hot, limit_c=limit_c), history.now)
-                if len(run) > 1 and lasted_s(run) >= self.hold_s:
+            for bound, severity in bounds:
+                run = bound.run(readings, history.now)
+                if bound.held(run):
                     if worst is None or severity > worst.severity:
-                        worst = self._flag(history, gpu, run, limit_c, severity)
+                        worst = self._flag(history, gpu, run, bound.limit, severity)
                     break
         return worst
+
+    def watch(self, history: History) -> tuple[Watched, ...]:
+        """Return how hot each card is."""
+        if (why := no_cards(history)) is not None:
+            return unwatched(self.name, "the hottest sensor of its cards", why)
+        return tuple(
+            bound.watched(
+                readings,
+                history.now,
+                Watched(rule=self.name, what=f"hottest sensor of {gpu}", unit="C", rest=AT_WORK_C, severity=severity),
+            )
+            for gpu, readings in history.readings_by_gpu().items()
+            for bound, severity in self._bounds()
+        )
+
+    def _bounds(self) -> tuple[tuple[Bound[GpuReading], Severity], ...]:
+        limit = Bound(value=_celsius, limit=self.limit_c, hold_s=self.hold_s)
+        warn = Bound(value=_celsius, limit=self.warn_c, hold_s=self.hold_s)
+        return (limit, Severity.acting(act=self.act)), (warn, Severity.WARNING)
 
     def _flag(
         self, history: History, gpu: str, run: tuple[GpuReading, ...], limit_c: float, severity: Severity
@@ -59,9 +83,9 @@ class Thermal:
         )
 
 
-def _hot(reading: GpuReading, limit_c: float) -> bool | None:
+def _celsius(reading: GpuReading) -> float | None:
     found = hottest(reading)
-    return None if found is None else found[1] >= limit_c
+    return None if found is None else found[1]
 
 
 HEAT = Diagnosis(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from supervisor.core.bounds import lasting
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.readings import GpuReading
-from supervisor.core.series import lasted_s, run_of
+from supervisor.core.series import has_lasted, lasted_s, newest_of, run_of
+from supervisor.core.unseen import no_cards
+from supervisor.core.watched import Group, Watched, unwatched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +20,7 @@ class Throttling:
     """A limit other than power and current holds the clocks down for `hold_s`. It only tells; `act` changes nothing."""
 
     name: ClassVar[str] = "throttling"
+    group: ClassVar[Group] = "cards"
     enabled: bool = True
     act: Act = False
     hold_s: float = 120.0
@@ -26,9 +31,21 @@ class Throttling:
             return None
         for gpu, readings in history.readings_by_gpu().items():
             run = run_of(readings, _slowed, history.now)
-            if len(run) > 1 and lasted_s(run) >= self.hold_s:
+            if has_lasted(run, self.hold_s):
                 return self._flag(history, gpu, run)
         return None
+
+    def watch(self, history: History) -> tuple[Watched, ...]:
+        """Return how long each card has been slowed down."""
+        if (why := no_cards(history)) is not None:
+            return unwatched(self.name, "cards that are slowed down", why)
+        return tuple(self._of_card(history, gpu, readings) for gpu, readings in history.readings_by_gpu().items())
+
+    def _of_card(self, history: History, gpu: str, readings: Iterable[GpuReading]) -> Watched:
+        what = f"{gpu} slowed down by other than power"
+        if newest_of(readings, lambda one: _slowed(one) is not None, history.now) is None:
+            return Watched(rule=self.name, what=what, not_watched="the card does not tell what holds its clocks down")
+        return lasting(run_of(readings, _slowed, history.now), self.hold_s, Watched(rule=self.name, what=what))
 
     def _flag(self, history: History, gpu: str, run: tuple[GpuReading, ...]) -> RedFlag:
         newest = run[-1]

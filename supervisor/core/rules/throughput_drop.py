@@ -5,13 +5,15 @@ Only time spent stepping counts: validations, checkpoints and the gaps between e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias
 
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.pace import Stretch, Usual, covered_s, step_s_of, wait_share_of
 from supervisor.core.series import FRESH_S
+from supervisor.core.unseen import no_steps_due
+from supervisor.core.watched import Group, Watched, beyond, unwatched
 
 Recent: TypeAlias = tuple[Stretch, ...]
 
@@ -25,6 +27,7 @@ class ThroughputDrop:
     """
 
     name: ClassVar[str] = "throughput_drop"
+    group: ClassVar[Group] = "pace"
     enabled: bool = True
     act: Act = False
     over_s: float = 300.0
@@ -40,17 +43,53 @@ class ThroughputDrop:
         recent, usual = history.pace.recent(self.over_s, history.now), history.pace.usual()
         if not recent or usual is None:
             return None
-        step_s = step_s_of(recent)
-        if self.at_least_per_s is not None and 1 / step_s < self.at_least_per_s:
+        per_s = 1 / step_s_of(recent)
+        if self.at_least_per_s is not None and beyond(per_s, self.at_least_per_s, below=True, strict=True):
             return self._flag(history, recent, usual, f"{self.at_least_per_s:g} are wanted", "wanted")
-        # The slow ones themselves would be the slowest tenth of a short training, and hide behind it.
-        before = history.pace.usual(without=len(recent))
-        if before is None or before.stretches < self.min_stretches:
+        before = self._before(history, recent)
+        if before is None or not beyond(per_s, self._limit_per_s(before), below=True, strict=True):
             return None
-        if not (step_s > before.step_s / (1 - self.drop_fraction) and step_s > 1.2 * before.slow_step_s):
+        if _lacks(recent, before) is not None:
             return None
-        limit = f"{1 / before.step_s:.3g} are usual here (limit {(1 - self.drop_fraction) / before.step_s:.3g})"
+        limit = f"{1 / before.step_s:.3g} are usual here (limit {self._limit_per_s(before):.3g})"
         return self._flag(history, recent, before, limit, "usual")
+
+    def watch(self, history: History) -> tuple[Watched, ...]:
+        """Return its pace, against what is wanted and what is usual."""
+        recent = history.pace.recent(self.over_s, history.now)
+        why = no_steps_due(history)
+        if why is not None or not recent or history.pace.usual() is None:
+            return unwatched(self.name, "steps a second", why or "it has not stepped for long enough")
+        own = Watched(
+            rule=self.name,
+            what="steps a second, against what is usual here",
+            now=1 / step_s_of(recent),
+            below=True,
+            strict=True,
+            severity=Severity.acting(act=self.act),
+        )
+        before = self._before(history, recent)
+        if before is None:
+            usual = replace(own, not_watched="what is usual is not known yet")
+        else:
+            usual = replace(
+                own,
+                limit=self._limit_per_s(before),
+                rest=1 / before.step_s,
+                learned=True,
+                lacks=_lacks(recent, before),
+            )
+        if self.at_least_per_s is None:
+            return (usual,)
+        return replace(own, what="steps a second, against what is wanted", limit=self.at_least_per_s), usual
+
+    def _before(self, history: History, recent: Recent) -> Usual | None:
+        """Return what was usual before; the slow ones would be the slowest tenth of a short training themselves."""
+        before = history.pace.usual(without=len(recent))
+        return None if before is None or before.stretches < self.min_stretches else before
+
+    def _limit_per_s(self, before: Usual) -> float:
+        return (1 - self.drop_fraction) / before.step_s
 
     def _flag(self, history: History, recent: Recent, usual: Usual, limit: str, subject: str) -> RedFlag:
         return RedFlag(
@@ -62,6 +101,12 @@ class ThroughputDrop:
             subject=subject,
             diagnosis=_diagnosis(history, recent, usual),
         )
+
+
+def _lacks(recent: Recent, before: Usual) -> str | None:
+    """Return what a slow stretch lacks to be unusual; None where nothing."""
+    slower = step_s_of(recent) > 1.2 * before.slow_step_s
+    return None if slower else "that it is slower than the slowest tenth before"
 
 
 def _diagnosis(history: History, recent: Recent, usual: Usual) -> Diagnosis:

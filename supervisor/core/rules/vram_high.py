@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from supervisor.core.bounds import Bound
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.readings import GpuReading
-from supervisor.core.series import lasted_s, newest_of, run_of
-from supervisor.core.watched import Watched
+from supervisor.core.series import lasted_s, newest_of
+from supervisor.core.unseen import no_cards
+from supervisor.core.watched import Group, Watched, unwatched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +23,7 @@ class VramHigh:
     """
 
     name: ClassVar[str] = "vram_high"
+    group: ClassVar[Group] = "memory"
     enabled: bool = True
     act: Act = True
     warn_fraction: float = 0.83
@@ -32,42 +36,56 @@ class VramHigh:
         """Flag the fullest card at its limit, or else the fullest one that is worth telling."""
         if history.over:
             return None
-        cards = history.readings_by_gpu()
-        act = self.act and (bool(history.gpus_used) or len(cards) == 1)
+        cards, full = history.readings_by_gpu(), self._full()
         newest = [one for all_of in cards.values() if (one := newest_of(all_of, _is_known, history.now)) is not None]
-        fullest = sorted(newest, key=lambda one: (_fraction(one) or 0.0, one.memory_used_bytes or 0), reverse=True)
+        fullest = sorted(newest, key=lambda one: (_percent(one) or 0.0, one.memory_used_bytes or 0), reverse=True)
         for reading in fullest:
-            run = run_of(cards[reading.gpu], self._is_full, history.now)
-            if len(run) > 1 and lasted_s(run) >= self.hold_s:
-                return self._flag(history, reading, Severity.acting(act=act), f" for {lasted_s(run):.0f} s")
+            run = full.run(cards[reading.gpu], history.now)
+            if full.held(run):
+                return self._flag(history, reading, self._severity(history), f" for {lasted_s(run):.0f} s")
         for reading in fullest:
-            fraction = _fraction(reading)
-            if fraction is not None and fraction >= self.warn_fraction:
+            percent = _percent(reading)
+            if percent is not None and percent >= 100 * self.warn_fraction:
                 return self._flag(history, reading, Severity.WARNING, "")
         return None
 
-    def watch(self, history: History) -> Watched | None:
-        """Return how full the fullest card is."""
-        known = [newest_of(one, _is_known, history.now) for one in history.readings_by_gpu().values()]
-        fullest = max((one for one in known if one is not None), key=lambda one: _fraction(one) or 0.0, default=None)
-        if fullest is None or history.over:
-            return Watched(rule=self.name, what="memory of the card", not_watched="no reading of its cards")
-        what, fraction = f"memory of {fullest.gpu}", _fraction(fullest)
-        if self.limit_bytes is not None:
-            used = fullest.memory_used_bytes
-            return Watched(rule=self.name, what=what, unit="bytes", now=used, limit=self.limit_bytes)
-        percent = None if fraction is None else 100 * fraction
-        return Watched(rule=self.name, what=what, unit="%", now=percent, limit=100 * self.limit_fraction)
+    def watch(self, history: History) -> tuple[Watched, ...]:
+        """Return how full each card is, against what is told and what acts."""
+        if (why := no_cards(history)) is not None:
+            return unwatched(self.name, "memory of its cards", why)
+        return tuple(
+            one
+            for gpu, readings in history.readings_by_gpu().items()
+            for one in self._of_card(history, f"memory of {gpu}", readings)
+        )
 
-    def _is_full(self, reading: GpuReading) -> bool | None:
-        used, fraction = reading.memory_used_bytes, _fraction(reading)
+    def _of_card(self, history: History, what: str, readings: Sequence[GpuReading]) -> tuple[Watched, Watched]:
+        newest = newest_of(readings, _is_known, history.now)
+        percent = None if newest is None else _percent(newest)
+        told = Watched(
+            rule=self.name,
+            what=what,
+            unit="%",
+            now=percent,
+            limit=100 * self.warn_fraction,
+            not_watched="no reading tells it" if percent is None else None,
+        )
+        unit = "%" if self.limit_bytes is None else "bytes"
+        named = Watched(rule=self.name, what=what, unit=unit, severity=self._severity(history))
+        return told, self._full().watched(readings, history.now, named)
+
+    def _full(self) -> Bound[GpuReading]:
         if self.limit_bytes is not None:
-            return None if used is None else used >= self.limit_bytes
-        return None if fraction is None else fraction >= self.limit_fraction
+            return Bound(value=_used_bytes, limit=self.limit_bytes, hold_s=self.hold_s)
+        return Bound(value=_percent, limit=100 * self.limit_fraction, hold_s=self.hold_s)
+
+    def _severity(self, history: History) -> Severity:
+        known = bool(history.gpus_used) or len(history.readings_by_gpu()) == 1
+        return Severity.acting(act=self.act if known else False)
 
     def _flag(self, history: History, reading: GpuReading, severity: Severity, how_long: str) -> RedFlag:
-        used, total, fraction = reading.memory_used_bytes, reading.memory_total_bytes, _fraction(reading)
-        share = "" if fraction is None or total is None else f" of {total / 1e9:.2f} GB ({fraction:.0%})"
+        used, total, percent = reading.memory_used_bytes, reading.memory_total_bytes, _percent(reading)
+        share = "" if percent is None or total is None else f" of {total / 1e9:.2f} GB ({percent:.0f}%)"
         return RedFlag(
             rule=self.name,
             severity=severity,
@@ -83,9 +101,13 @@ def _is_known(reading: GpuReading) -> bool:
     return reading.memory_used_bytes is not None
 
 
-def _fraction(reading: GpuReading) -> float | None:
+def _used_bytes(reading: GpuReading) -> float | None:
+    return reading.memory_used_bytes
+
+
+def _percent(reading: GpuReading) -> float | None:
     used, total = reading.memory_used_bytes, reading.memory_total_bytes
-    return used / total if used is not None and total else None
+    return 100 * used / total if used is not None and total else None
 
 
 FULL = Diagnosis(

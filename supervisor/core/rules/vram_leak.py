@@ -7,13 +7,15 @@ use does, whose steps upwards (a larger image, a new kernel's workspace) are no 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.series import FRESH_S
-from supervisor.core.trend import Slope, Trend
+from supervisor.core.trend import OVER_S, Slope, Trend
+from supervisor.core.unseen import ENDED
+from supervisor.core.watched import Group, Watched, unwatched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,9 +26,10 @@ class VramLeak:
     """
 
     name: ClassVar[str] = "vram_leak"
+    group: ClassVar[Group] = "memory"
     enabled: bool = True
     act: Act = False
-    over_s: float = 3600.0
+    over_s: float = field(default=3600.0, metadata={"between": OVER_S})
     full_within_s: float = 43200.0
     min_rise_fraction: float = 0.02
 
@@ -36,13 +39,38 @@ class VramLeak:
             return None
         for subject, trend, used, total in _memories(history):
             slope = trend.slope(self.over_s)
-            if slope is None or not slope.low_per_s > 0 or slope.rise < self.min_rise_fraction * total:
+            if slope is None or slope.falls_short_of(self.min_rise_fraction * total) is not None:
                 continue
-            left_s = max(0.0, total - used) / slope.per_s
-            if left_s <= self.full_within_s:
+            left_s = slope.left_s(total - used)
+            if left_s is not None and left_s <= self.full_within_s:
                 level = f"{used / 1e9:.2f} of {total / 1e9:.2f} GB are taken, full in {left_s / 3600:.1f} h"
                 return self._flag(history, subject, slope, level)
         return None
+
+    def watch(self, history: History) -> tuple[Watched, ...]:
+        """Return when each memory would be full at the rate at which it rises."""
+        memories = () if history.over else tuple(_memories(history))
+        if not memories:
+            why = ENDED if history.over else "no reading of the memory in use"
+            return unwatched(self.name, "memory that rises", why)
+        return tuple(self._of_memory(*one) for one in memories)
+
+    def _of_memory(self, subject: str, trend: Trend, used: float, total: float) -> Watched:
+        what, slope = f"time until {subject} is full, at the rate of {self.over_s:.0f} s", trend.slope(self.over_s)
+        left_s = None if slope is None else slope.left_s(total - used)
+        if slope is None or left_s is None:
+            why = "its rate is not known yet" if slope is None else "it does not rise"
+            return Watched(rule=self.name, what=what, not_watched=why)
+        return Watched(
+            rule=self.name,
+            what=what,
+            unit="s",
+            now=left_s,
+            limit=self.full_within_s,
+            below=True,
+            lacks=slope.falls_short_of(self.min_rise_fraction * total),
+            severity=Severity.acting(act=self.act),
+        )
 
     def _flag(self, history: History, subject: str, slope: Slope, level: str) -> RedFlag:
         per_hour, low, high = (one * 3600 / 1e6 for one in (slope.per_s, slope.low_per_s, slope.high_per_s))

@@ -22,7 +22,7 @@ from rocm_agent.conv2d.candidates import Candidate, Candidates
 from rocm_agent.conv2d.case import Case
 from rocm_agent.conv2d.geometry import geometry
 from rocm_agent.conv2d.sizes import Need
-from rocm_agent.conv2d.store import UNANSWERED, Store
+from rocm_agent.conv2d.store import UNANSWERED, VERSION, Store
 from torch.nn.functional import conv2d as native
 
 planned = functools.partial(conv2d, algorithm="planned")
@@ -288,7 +288,7 @@ def check_another_versions_file_is_not_believed() -> None:
     with tempfile.TemporaryDirectory() as folder:
         Store(folder, "an old card", "1.0").timed("forward", LAYER, "2x3", {"mec": 1.0})
         (file,) = Path(folder).glob("*.jsonl")
-        file.write_text(file.read_text().replace('"conv2d": 1', '"conv2d": 0'))
+        file.write_text(file.read_text().replace(f'"conv2d": {VERSION}', '"conv2d": 0'))
         with told() as said:
             assert not Store(folder, "an old card", "1.0").times
             assert not Store(folder, "an old card", "1.0").times

@@ -24,6 +24,7 @@ def start(folder: str) -> None:
     steps = [
         lambda: stacks.begin(folder),
         lambda: remedies.begin(folder),
+        _look_at_steps,
         _tell_the_allocator,
         exceptions.begin,
         lambda: finder.install(
@@ -42,6 +43,13 @@ def start(folder: str) -> None:
     for step in steps:
         fenced(step)()
     fenced(_announce)()
+
+
+def _look_at_steps() -> None:
+    if os.environ.get(ENV_TRIAGE):
+        from . import triage
+
+        triage.begin()
 
 
 def _tell_the_allocator() -> None:

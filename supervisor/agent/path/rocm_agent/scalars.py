@@ -84,7 +84,6 @@ class GpuMemory:
         self._clock = clock
         self._next_ns = 0
         self._bytes: Optional[int] = None
-        self._total_bytes: Optional[int] = None
         self._told_ns = -TELL_EVERY_NS
         self._told: Tuple[int, int, int] = (0, 0, 0)
 
@@ -109,8 +108,6 @@ class GpuMemory:
 
     @fenced
     def _tell(self, stats: Any, counts: Tuple[int, int, int]) -> None:
-        if self._total_bytes is None:
-            self._total_bytes = int(self._cuda.get_device_properties(self._cuda.current_device()).total_memory)
         events.write(
             "allocator",
             reserved_bytes=counts[0],
@@ -118,5 +115,11 @@ class GpuMemory:
             inactive_split_bytes=int(stats.get("inactive_split_bytes.all.current", 0)),
             retries=counts[1],
             ooms=counts[2],
-            total_bytes=self._total_bytes,
+            total_bytes=self._may_take_bytes(),
         )
+
+    def _may_take_bytes(self) -> int:
+        """Return the card's memory, or the share of it that the program allows itself: full is full."""
+        total_bytes = int(self._cuda.get_device_properties(self._cuda.current_device()).total_memory)
+        share = getattr(self._cuda, "get_per_process_memory_fraction", None)  # torch 1.13 keeps it to itself
+        return total_bytes if share is None else int(total_bytes * share())

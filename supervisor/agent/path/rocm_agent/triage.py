@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import atexit
 import json
+import math
 import os
 import sys
+from collections import deque
 from functools import wraps
 from types import ModuleType
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Deque, Dict, Iterator, List, Optional, Tuple
 
 from .fence import fenced
 from .layout import ENV_TRIAGE
@@ -22,6 +24,9 @@ WATCHED_STEPS = 2
 PAST_STEPS = 1
 """So many steps beyond the bad one are made before it counts as not come back: counts of a resume differ by one."""
 FILES_KEPT = 256
+LOSSES_KEPT = 64
+GROUP_MODE = 0o2770
+"""What ultralytics writes can be cleared away by whoever shares the attempt's group."""
 
 _replay: Optional["Replay"] = None
 
@@ -29,15 +34,19 @@ _replay: Optional["Replay"] = None
 class Replay:
     """What was asked for, and what was seen so far."""
 
-    def __init__(self, torch: Any, asked: Dict[str, Any]) -> None:
-        self._torch = torch
+    def __init__(self, asked: Dict[str, Any]) -> None:
+        self.torch: Any = None
+        """None until the process imports it: of a training without it, only what it records is seen."""
         self._asked = asked
         self.bad_step = int(asked["step"])
+        self._gradients = asked.get("looked_for") == "gradients"
         self._other_batch = bool(asked.get("other_batch"))
+        self._losses: Deque[Tuple[int, float]] = deque(maxlen=LOSSES_KEPT)
         self._made: Optional[int] = None
         """The step that was made last; None before the first is known."""
         self._first: Optional[int] = None
         self._top: Any = None
+        self._outermost: Any = None
         self._names: Dict[int, str] = {}
         self._where: Optional[Dict[str, Any]] = None
         self._batch: Dict[str, Any] = {}
@@ -48,11 +57,16 @@ class Replay:
 
     # --- the way there ------------------------------------------------------------------------------------------------
 
-    def recorded(self, step: int) -> None:
-        """Note that a step is over; end once the bad one is well past."""
-        self._made = step
+    def recorded(self, step: int, loss: Optional[float], grad_norm: Optional[float]) -> None:
+        """Note that a step is over; end at gradients that are looked for, and once the bad one is well past."""
         self._first = step if self._first is None else self._first
         self._top = None
+        suspect = grad_norm if self._gradients else loss
+        if step >= self.bad_step - PAST_STEPS and not _is_finite(suspect):
+            self.end(seen=True, loss=None if loss is None else str(loss), step=step)
+        self._made = step
+        if step < self.bad_step and loss is not None:
+            self._losses.append((step, float(loss)))
         if step >= self.bad_step + PAST_STEPS:
             self.end(seen=False)
 
@@ -67,7 +81,7 @@ class Replay:
         """Look at the batch that the outermost module is given; return another in its place where that is asked for."""
         if self._top is not None or not module.training or not args:
             return None
-        self._top = module
+        self._top = self._outermost = module
         self._where = None
         if self._other_batch and self._made is not None and self._made + 1 == self.bad_step and self._kept is not None:
             self._given_other = True
@@ -76,7 +90,7 @@ class Replay:
             self._kept = _copied(args)
         if self._near:
             self._names = {id(one): name for name, one in module.named_modules()}
-            self._batch = _batch_of(self._torch, args)
+            self._batch = _batch_of(self.torch, args)
         return args if self._given_other else None
 
     def left(self, module: Any, args: Any, output: Any) -> None:
@@ -85,24 +99,36 @@ class Replay:
             self._top = None
         if not module.training or self._where is not None or not self._near:
             return
-        tensors = list(_tensors(self._torch, output))
-        self._half = self._half or any(one.dtype in (self._torch.float16, self._torch.bfloat16) for one in tensors)
-        bad = [one for one in tensors if not _finite(self._torch, one)]
+        tensors = list(_tensors(self.torch, output))
+        self._half = self._half or any(one.dtype in (self.torch.float16, self.torch.bfloat16) for one in tensors)
+        bad = [one for one in tensors if not _finite(self.torch, one)]
         if bad:
             self._where = {
                 "module": self._names.get(id(module), ""),
                 "kind": type(module).__name__,
                 "dtype": str(bad[0].dtype),
-                "inputs_finite": all(_finite(self._torch, one) for one in _tensors(self._torch, args)),
-                "weights_finite": all(_finite(self._torch, one) for one in module.parameters()),
+                "inputs_finite": all(_finite(self.torch, one) for one in _tensors(self.torch, args)),
+                "weights_finite": all(_finite(self.torch, one) for one in module.parameters()),
             }
 
     def backward(self, loss: Any) -> None:
         """Look at the loss; one that is not finite ends the replay."""
         self._device = str(loss.device)
-        if loss.numel() == 1 and not _finite(self._torch, loss):
+        if self._gradients:
+            self._top = None
+            return
+        if loss.numel() == 1 and not _finite(self.torch, loss):
             self.end(seen=True, loss=str(float(loss.detach())))
         self._top = None
+
+    def after_backward(self) -> None:
+        """Look for the first gradient that is not finite, where gradients are what went wrong."""
+        if not self._gradients or not self._near or self._where is not None or self._outermost is None:
+            return
+        for name, one in self._outermost.named_parameters():
+            if one.grad is not None and not _finite(self.torch, one.grad):
+                self._where = {"module": "the gradient of " + name, "kind": "Parameter", "dtype": str(one.grad.dtype)}
+                return
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -111,20 +137,22 @@ class Replay:
         if self._made is not None and self._made >= self.bad_step:
             self.end(seen=False)
 
-    def end(self, *, seen: bool, loss: Optional[str] = None) -> None:
+    def end(self, *, seen: bool, loss: Optional[str] = None, step: Optional[int] = None) -> None:
         """Write the report and end the process at once: nothing of the training shall be saved."""
-        torch = self._torch
+        if step is None and self._made is not None:
+            step = self._made + (1 if seen else 0)
         report = {
             "seen": seen,
-            "step": None if self._made is None else self._made + (1 if seen else 0),
+            "step": step,
             "first_step": self._first,
             "loss": loss,
             "where": self._where if seen else None,
             "batch": self._batch if seen else {},
+            "losses": [[made, value] for made, value in self._losses if _is_finite(value)],
             "device": self._device,
             "half": self._half,
             "other_batch": self._given_other,
-            "torch": str(torch.__version__),
+            "torch": None if self.torch is None else str(self.torch.__version__),
         }
         draft = self._asked["report"] + ".tmp"
         with open(draft, "w", encoding="utf-8") as file:
@@ -141,13 +169,23 @@ def asked() -> Optional[Dict[str, Any]]:
     return json.loads(text) if text else None
 
 
-def install(torch: Any) -> None:
-    """Look at every module, loss and step from now on, where a triage is asked for."""
+def begin() -> None:
+    """Look at every step from now on, where a triage is asked for."""
     global _replay
     wanted = asked()
     if wanted is None:
         return
-    _replay = replay = Replay(torch, wanted)
+    _replay = Replay(wanted)
+    _watch_steps(_replay)
+    atexit.register(fenced(_replay.process_ends))
+
+
+def install(torch: Any) -> None:
+    """Look at every module and loss as well, once there is torch."""
+    replay = _replay
+    if replay is None:
+        return
+    replay.torch = torch
     modules = torch.nn.modules.module
     modules.register_module_forward_pre_hook(fenced(replay.entered))
     modules.register_module_forward_hook(fenced(replay.left))
@@ -156,11 +194,11 @@ def install(torch: Any) -> None:
     @wraps(backward)
     def looked_at(self: Any, *args: Any, **kwargs: Any) -> Any:
         fenced(replay.backward)(self)
-        return backward(self, *args, **kwargs)
+        result = backward(self, *args, **kwargs)
+        fenced(replay.after_backward)()
+        return result
 
     torch.Tensor.backward = looked_at
-    _watch_steps(replay)
-    atexit.register(fenced(replay.process_ends))
 
 
 def install_trainer(module: ModuleType) -> None:
@@ -171,6 +209,9 @@ def install_trainer(module: ModuleType) -> None:
     if wanted is None:
         return
     folder = Path(wanted["report"]).parent / "run"
+    for one in (folder, folder / "weights"):
+        one.mkdir(exist_ok=True)
+        one.chmod(GROUP_MODE)
     module.get_save_dir = lambda *_, **__: folder
 
 
@@ -182,7 +223,8 @@ def _watch_steps(replay: Replay) -> None:
     @wraps(record)
     def recording(self: Any, step: int, *args: Any, **kwargs: Any) -> None:
         record(self, step, *args, **kwargs)
-        fenced(replay.recorded)(step)
+        said = {**dict(zip(("epoch", "loss", "lr", "grad_norm"), args)), **kwargs}
+        fenced(replay.recorded)(step, said.get("loss"), said.get("grad_norm"))
 
     Recorder.record = recording
 
@@ -194,6 +236,10 @@ def _finite(torch: Any, tensor: Any) -> bool:
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return True
     return bool(torch.isfinite(tensor.detach()).all())
+
+
+def _is_finite(value: Optional[float]) -> bool:
+    return value is None or math.isfinite(value)
 
 
 def _tensors(torch: Any, value: Any, depth: int = 0) -> Iterator[Any]:

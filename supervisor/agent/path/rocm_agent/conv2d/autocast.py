@@ -6,19 +6,25 @@ from typing import Any, Callable
 
 import torch
 
+if hasattr(torch, "get_autocast_dtype"):
 
-def autocast_dtype(device_type: str) -> torch.dtype | None:
-    """Return the dtype to which autocast lowers convolutions on `device_type` at this moment, None where it is off.
+    def autocast_dtype(like: torch.Tensor) -> torch.dtype | None:
+        """Return the dtype to which autocast lowers convolutions on the device of `like` now, None where it is off.
 
-    Asked in the way of each PyTorch: 2.4 names the device, older ones have one function a device. ROCm is "cuda".
-    """
-    if device_type not in ("cuda", "cpu"):
+        Asked in the way of each PyTorch: 2.4 names the device, older ones have one function a device. ROCm is "cuda".
+        """
+        device = "cuda" if like.is_cuda else "cpu"
+        if torch.is_autocast_enabled(device) and (like.is_cuda or like.device.type == "cpu"):
+            return torch.get_autocast_dtype(device)
         return None
-    if hasattr(torch, "get_autocast_dtype"):
-        return torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else None
-    if device_type == "cuda":
-        return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else None
-    return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
+else:
+
+    def autocast_dtype(like: torch.Tensor) -> torch.dtype | None:
+        """Return the same from a PyTorch before 2.4."""
+        if like.is_cuda:
+            return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else None
+        enabled = torch.is_autocast_cpu_enabled() and like.device.type == "cpu"
+        return torch.get_autocast_cpu_dtype() if enabled else None
 
 
 def lowered(tensor: torch.Tensor | None, dtype: torch.dtype | None) -> torch.Tensor | None:
@@ -30,7 +36,7 @@ def lowered(tensor: torch.Tensor | None, dtype: torch.dtype | None) -> torch.Ten
 
 def without_autocast(function: Callable[..., Any], first: torch.Tensor, *others: Any) -> Any:
     """Call `function` with autocast off: the operands have their dtype already, and products would be lowered again."""
-    if autocast_dtype(first.device.type) in (None, first.dtype):
+    if autocast_dtype(first) in (None, first.dtype):
         return function(first, *others)
     with torch.autocast(first.device.type, enabled=False):
         return function(first, *others)

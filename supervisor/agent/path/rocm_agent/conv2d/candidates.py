@@ -11,7 +11,19 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, Tuple
 
 import torch
 
-from . import columns, depthwise, depthwise_dense, depthwise_taps, direct, mec, pointwise, shifted, subpixel, winograd
+from . import (
+    columns,
+    columns_gradient,
+    depthwise,
+    depthwise_dense,
+    depthwise_taps,
+    direct,
+    mec,
+    pointwise,
+    shifted,
+    subpixel,
+    winograd,
+)
 from .sizes import Need, Sizes
 
 if TYPE_CHECKING:
@@ -67,7 +79,7 @@ def candidates(  # noqa: PLR0913, PLR0917 - what decides them
     sizes = Sizes(x, weight, shape)
     if shape.groups == 1 and shape.kernel == (1, 1) and shape.padding == (0, 0):
         return _pointwise(kind, sizes, shape)
-    found = _columns(kind, sizes)
+    found = _columns(kind, sizes, shape)
     wide = dtype in (torch.float32, torch.float64)
     if shape.groups == x[1]:
         found.update(_depthwise(kind, sizes, shape))
@@ -81,13 +93,14 @@ def candidates(  # noqa: PLR0913, PLR0917 - what decides them
     return found
 
 
-def _columns(kind: str, s: Sizes) -> Candidates:
-    if kind == BOTH:
-        return {}
-    found = {"columns": reference(kind, s)}
+def _columns(kind: str, s: Sizes, shape: Geometry) -> Candidates:
+    found = {} if kind == BOTH else {"columns": reference(kind, s)}
     if kind in (FORWARD, WEIGHT):
         run = columns.forward if kind == FORWARD else columns.weight_gradient
-        found["im2col"] = found["columns"]._replace(run=partial(run, lower=columns.unfolded), by_sample=True)
+        found["im2col"] = found["columns"]._replace(run=partial(run, lower=columns.unfolded))
+    elif columns_gradient.takes(shape):
+        run = columns_gradient.both_gradients if kind == BOTH else columns_gradient.input_gradient
+        found["im2col"] = Candidate(run, s.columns_of_gradient())
     return found
 
 
@@ -155,13 +168,15 @@ def _winograd(kind: str, s: Sizes) -> Candidates:
 def _pointwise(kind: str, s: Sizes, shape: Geometry) -> Candidates:
     if kind == BOTH:
         return {}
-    run = {FORWARD: pointwise.forward, INPUT: pointwise.input_gradient, WEIGHT: pointwise.weight_gradient}[kind]
+    at = (FORWARD, INPUT, WEIGHT).index(kind)
+    by_sample = (pointwise.forward, pointwise.input_gradient, pointwise.weight_gradient)[at]
+    whole = (pointwise.whole_forward, pointwise.whole_input_gradient, pointwise.whole_weight_gradient)[at]
     need = s.pointwise_weight() if kind == WEIGHT else s.pointwise()
-    found = {"pointwise": Candidate(partial(run, whole=False), need)}
+    found = {"pointwise": Candidate(by_sample, need)}
     if kind == FORWARD:
         found["pointwise-turned"] = Candidate(pointwise.turned_forward, need)
     if shape.out[0] * shape.out[1] <= WHOLE_PIXELS:
-        found["pointwise-whole"] = Candidate(partial(run, whole=True), s.pointwise_whole())
+        found["pointwise-whole"] = Candidate(whole, s.pointwise_whole())
     return found
 
 

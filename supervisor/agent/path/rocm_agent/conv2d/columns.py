@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Callable, Tuple
 
 import torch
-from torch.nn import functional
 
-from .padding import padded, windows
+from .padding import gathered, windows
 
 if TYPE_CHECKING:
     from .geometry import Geometry
@@ -15,16 +14,19 @@ if TYPE_CHECKING:
 
 def columns_of(x: torch.Tensor, shape: Geometry) -> torch.Tensor:
     """Return x's windows as (N, C*kh*kw, out height * out width), copied once from a view of the padded input."""
-    (top, left), height, width = shape.padding, x.shape[2], x.shape[3]
+    top, left = shape.padding
     if top or left:
-        x = padded(x, top, left, height + 2 * top, width + 2 * left)
+        # Not `padded`, whose short way is im2col too: this is what every other way is compared with.
+        x = torch.constant_pad_nd(x, (left, left, top, top))
     view = windows(x.contiguous(), shape.kernel, shape.stride, shape.dilation)
     return view.reshape(x.shape[0], x.shape[1] * view.shape[2] * view.shape[3], view.shape[4] * view.shape[5])
 
 
 def unfolded(x: torch.Tensor, shape: Geometry) -> torch.Tensor:
-    """Return the same by PyTorch's im2col: one operator, and on a card a launch a sample."""
-    return functional.unfold(x, shape.kernel, shape.dilation, shape.padding, shape.stride)
+    """Return the same by PyTorch's im2col: one operator, which pads by itself."""
+    pixels = shape.out[0] * shape.out[1]
+    made = gathered(x, shape.kernel, shape.dilation, shape.padding, shape.stride, pixels)
+    return made.view(x.shape[0], -1, pixels)
 
 
 def forward(
@@ -43,7 +45,8 @@ def forward(
     columns = lower(x, shape)
     size = (batch, out_channels, *shape.out)
     if groups == 1:
-        flat = weight.reshape(1, out_channels, -1).expand(batch, -1, -1)
+        rows = columns.shape[1]
+        flat = weight.contiguous().as_strided((batch, out_channels, rows), (0, rows, 1))
     else:
         columns = columns.view(batch * groups, -1, columns.shape[2])
         flat = weight.reshape(1, groups, out_channels // groups, -1).expand(batch, -1, -1, -1).flatten(0, 1)
@@ -53,12 +56,14 @@ def forward(
 
 def input_gradient(dy: torch.Tensor, weight: torch.Tensor, size: Tuple[int, int], shape: Geometry) -> torch.Tensor:
     """Return the gradient of an input of `size` (H, W): transposed weight times dy, summed by `fold` (col2im)."""
-    batch, groups = dy.shape[0], shape.groups
-    flat = weight.reshape(groups, weight.shape[0] // groups, -1).transpose(1, 2)
-    flat = flat.expand(batch, -1, -1) if groups == 1 else flat.expand(batch, -1, -1, -1).flatten(0, 1)
-    columns = torch.bmm(flat, dy.reshape(batch * groups, weight.shape[0] // groups, -1))
-    columns = columns.view(batch, -1, columns.shape[2])
-    return folded(columns, size, shape)
+    batch, groups, outputs = dy.shape[0], shape.groups, weight.shape[0] // shape.groups
+    rows, pixels = weight.shape[1] * shape.kernel[0] * shape.kernel[1], shape.out[0] * shape.out[1]
+    dy = dy.reshape(batch * groups, outputs, pixels)
+    if groups == 1:
+        flat = weight.contiguous().as_strided((batch, rows, outputs), (0, 1, rows))
+        return folded(torch.bmm(flat, dy), size, shape)
+    flat = weight.reshape(groups, outputs, rows).transpose(1, 2).expand(batch, -1, -1, -1).flatten(0, 1)
+    return folded(torch.bmm(flat, dy).view(batch, groups * rows, pixels), size, shape)
 
 
 def folded(columns: torch.Tensor, size: Tuple[int, int], shape: Geometry) -> torch.Tensor:
@@ -82,7 +87,9 @@ def weight_gradient(
     """
     batch, groups, out_channels = x.shape[0], shape.groups, dy.shape[1]
     columns = lower(x, shape)
-    columns = columns.view(batch * groups, -1, columns.shape[2]).transpose(1, 2)
-    parts = torch.bmm(dy.reshape(batch * groups, out_channels // groups, -1), columns)
-    parts = parts.view(batch, -1).sum(0) if batch > 1 else parts
+    if groups > 1:
+        columns = columns.view(batch * groups, -1, columns.shape[2])
+    parts = torch.bmm(dy.reshape(batch * groups, out_channels // groups, -1), columns.transpose(1, 2))
+    if batch > 1:
+        parts = (parts if groups == 1 else parts.view(batch, -1)).sum(0)
     return parts.view(out_channels, x.shape[1] // groups, *shape.kernel)

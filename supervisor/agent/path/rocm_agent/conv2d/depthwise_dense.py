@@ -44,25 +44,36 @@ def _matrix(weight: torch.Tensor, shape: Geometry, size: Pair) -> torch.Tensor:
 
 
 def _maps(x: torch.Tensor) -> torch.Tensor:
-    """Return the view (C, N, pixels)."""
-    return x.reshape(x.shape[0], x.shape[1], -1).transpose(0, 1)
+    """Return contiguous maps as the view (C, N, pixels)."""
+    batch, channels, height, width = x.shape
+    pixels = height * width
+    return x.as_strided((channels, batch, pixels), (pixels, channels * pixels, 1))
+
+
+def _product(x: torch.Tensor, matrix: torch.Tensor, size: Pair) -> torch.Tensor:
+    """Return x (N, C, H, W) times every channel's matrix as (N, C, *size), which a card's BLAS writes into place."""
+    y = x.new_empty((x.shape[0], x.shape[1], *size))
+    if x.is_cuda:
+        torch.bmm(_maps(x.contiguous()), matrix, out=_maps(y))
+    else:  # which would take the channels one by one
+        _maps(y).copy_(torch.bmm(_maps(x.contiguous()), matrix))
+    return y
 
 
 def forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Geometry) -> torch.Tensor:
-    """Convolve; one output a channel. Workspace: M, C*P*L whatever the batch, and the output once more."""
-    y = torch.bmm(_maps(x), _matrix(weight, shape, (x.shape[2], x.shape[3]))).transpose(0, 1)
-    y = y.reshape(x.shape[0], weight.shape[0], *shape.out)
-    return y.contiguous() if bias is None else torch.add(y, bias.view(-1, 1, 1), out=y.new_empty(y.shape))
+    """Convolve; one output a channel. Workspace: M, C*P*L whatever the batch; where BLAS copies, the output too."""
+    y = _product(x, _matrix(weight, shape, (x.shape[2], x.shape[3])), shape.out)
+    return y if bias is None else y.add_(bias.view(-1, 1, 1))
 
 
 def input_gradient(dy: torch.Tensor, weight: torch.Tensor, size: Pair, shape: Geometry) -> torch.Tensor:
     """Return the gradient of an input of `size` (H, W): dy times transposed M. Workspace: as `forward`."""
-    dx = torch.bmm(_maps(dy), _matrix(weight, shape, (size[0], size[1])).transpose(1, 2)).transpose(0, 1)
-    return dx.reshape(dy.shape[0], weight.shape[0], *size).contiguous()
+    size = (size[0], size[1])
+    return _product(dy, _matrix(weight, shape, size).transpose(1, 2), size)
 
 
 def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry) -> torch.Tensor:
     """Return the weight's gradient: M's, x transposed times dy, gathered tap by tap. Workspace: M."""
-    dm = torch.bmm(_maps(x).transpose(1, 2), _maps(dy)).view(x.shape[1], -1)
+    dm = torch.bmm(_maps(x.contiguous()).transpose(1, 2), _maps(dy.contiguous())).view(x.shape[1], -1)
     places = _places(shape, (x.shape[2], x.shape[3]), x.dtype, x.device)
     return torch.mm(dm, places.t()).view(dy.shape[1], 1, *shape.kernel)

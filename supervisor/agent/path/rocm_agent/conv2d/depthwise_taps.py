@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Tuple
 
 from .columns import folded
-from .padding import padded, windows
+from .padding import padded
 
 if TYPE_CHECKING:
     import torch
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def _windows(x: torch.Tensor, shape: Geometry) -> torch.Tensor:
-    """Return the view (N, C, 1, kh, kw, Ho, Wo) of the padded input."""
-    (top, left), height, width = shape.padding, x.shape[2], x.shape[3]
-    room = padded(x, top, left, height + 2 * top, width + 2 * left)
-    return windows(room, shape.kernel, shape.stride, shape.dilation)[
-        :, :, :, :, : shape.out[0], : shape.out[1]
-    ].unsqueeze(2)
+    """Return the view (N, C, 1, kh, kw, Ho, Wo) of the padded input, in one step: here operators are what counts."""
+    (top, left), (batch, channels, height, width) = shape.padding, x.shape
+    height, width = height + 2 * top, width + 2 * left
+    room, (sh, sw), (dh, dw) = padded(x, top, left, height, width), shape.stride, shape.dilation
+    strides = (channels * height * width, height * width, 0, dh * width, dw, sh * width, sw)
+    return room.as_strided((batch, channels, 1, *shape.kernel, *shape.out), strides)
 
 
 def forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Geometry) -> torch.Tensor:

@@ -35,10 +35,15 @@ def integer(name: str, value: Any) -> int:
     raise TypeError(f"conv2d() received an invalid combination of arguments: {name}={value!r} is not made of integers")
 
 
+def is_pair(value: Any) -> bool:
+    """Whether `value` is what a module holds: a tuple of two integers."""
+    return type(value) is tuple and len(value) == 2 and type(value[0]) is int and type(value[1]) is int
+
+
 def pair(name: str, value: Any) -> Pair:
     """Return an int, or a sequence of one or two, as (height, width); raise as native does for anything else."""
-    if type(value) is tuple and len(value) == 2 and type(value[0]) is int and type(value[1]) is int:
-        return value  # what a module holds, at each of its calls
+    if is_pair(value):
+        return value
     entries = value if isinstance(value, (tuple, list)) else (value,)
     numbers = [integer(name, entry) for entry in entries]
     if len(numbers) == 1:

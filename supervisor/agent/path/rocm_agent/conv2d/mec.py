@@ -15,7 +15,7 @@ import torch
 
 from .device import processors
 from .moving import copied, rearranged
-from .padding import span
+from .padding import padded, span
 
 if TYPE_CHECKING:
     from .geometry import Geometry
@@ -57,9 +57,9 @@ def _lowered_in_two(  # noqa: PLR0913, PLR0917 - lowered's own
     x: torch.Tensor, top: int, left: int, rows: int, columns: int, taps: int, stride: int, dilation: int
 ) -> torch.Tensor:
     """Do the same with the fewest operators: one padded copy, and one gather from it."""
-    batch, channels, height, width = x.shape
+    batch, channels, _, _ = x.shape
     wide = (columns - 1) * stride + (taps - 1) * dilation + 1
-    x = torch.constant_pad_nd(x, (left, wide - left - width, top, rows - top - height)).contiguous()
+    x = padded(x, top, left, rows, wide)
     plane = rows * wide
     view = x.as_strided((rows, taps, channels, batch, columns), (wide, dilation, plane, channels * plane, stride))
     # Not reshape: of one sample it would return a view, whose windows do not overlap as they must.

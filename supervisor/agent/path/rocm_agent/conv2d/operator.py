@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from .again import again, remember
 from .algorithms import algorithm_named
 from .autocast import autocast_dtype, lowered
 from .geometry import check_dimensions, geometry, integer, named_padding, pair
@@ -30,10 +31,14 @@ def conv2d(  # noqa: PLR0913, PLR0917 - F.conv2d's own arguments, in its order
 
     Raises ValueError for an unknown algorithm; TypeError and RuntimeError as native does, in nearly its words.
     """
+    if algorithm == "planned":
+        y = again(x, weight, bias, stride, padding, dilation, groups)
+        if y is not None:
+            return y
     run = algorithm_named(algorithm)
     _check_tensors(x, weight, bias)
     x, weight, bias = _cast(x, weight, bias)
-    stride, dilation = pair("stride", stride), pair("dilation", dilation)
+    given, stride, dilation = padding, pair("stride", stride), pair("dilation", dilation)
     check_dimensions(x.shape, weight.shape)
     if isinstance(padding, str):
         padding, more = named_padding(padding, tuple(weight.shape[2:]), stride, dilation)
@@ -50,6 +55,8 @@ def conv2d(  # noqa: PLR0913, PLR0917 - F.conv2d's own arguments, in its order
         dilation,
         integer("groups", groups),
     )
+    if algorithm == "planned" and not isinstance(given, str):
+        remember(x, weight, bias, shape)
     if x.dim() == 3:
         return run(x.unsqueeze(0), weight, bias, shape).squeeze(0)
     return run(x, weight, bias, shape)
@@ -63,7 +70,7 @@ def _check_tensors(x: Any, weight: Any, bias: Any) -> None:
 
 def _cast(x: Any, weight: Any, bias: Any) -> Any:
     """Apply autocast; raise RuntimeError where dtypes or devices still differ, which no product would take."""
-    dtype = autocast_dtype(x.device.type)
+    dtype = autocast_dtype(x)
     x, weight, bias = lowered(x, dtype), lowered(weight, dtype), lowered(bias, dtype)
     for name, other in (("weight", weight), ("bias", bias)):
         if other is not None and (other.dtype is not x.dtype or other.device != x.device):

@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from torch.nn.modules.utils import _pair
 
 from . import dispatcher
+from .again import again
 from .algorithms import algorithm_named
 from .operator import conv2d
+from .planned import is_exporting
 
 SCOPES = ("modules", "all")
 
@@ -80,6 +82,10 @@ def _leave_modules() -> None:
 def _conv_forward(self: nn.Conv2d, input: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:  # noqa: A002 - native's
     if _scope != "modules":
         return _native(self, input, weight, bias)
+    if _algorithm == "planned" and self.padding_mode == "zeros":
+        y = again(input, weight, bias, self.stride, self.padding, self.dilation, self.groups)
+        if y is not None:
+            return y
     if _exporting():
         return _recorded(self, input, weight, bias)
     padding = self.padding
@@ -91,10 +97,7 @@ def _conv_forward(self: nn.Conv2d, input: Tensor, weight: Tensor, bias: Optional
 
 def _exporting() -> bool:
     """Whether the call is being recorded for use elsewhere (ONNX, TorchScript, torch.export)."""
-    if torch.jit.is_tracing() or torch.onnx.is_in_onnx_export():
-        return True
-    compiler = getattr(torch, "compiler", None)
-    return hasattr(compiler, "is_exporting") and compiler.is_exporting()
+    return torch.jit.is_tracing() or is_exporting() or torch.onnx.is_in_onnx_export()
 
 
 def _recorded(self: nn.Conv2d, input: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:  # noqa: A002 - native's

@@ -34,6 +34,9 @@ _compiling = getattr(getattr(torch, "compiler", None), "is_compiling", _never)
 if not hasattr(torch, "compiler"):
     _compiling = getattr(getattr(torch, "_dynamo", None), "is_compiling", _never)
 
+is_exporting = getattr(getattr(torch, "compiler", None), "is_exporting", _never)
+"""Whether torch.export is recording."""
+
 
 def planned(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Geometry) -> torch.Tensor:
     """Convolve by the plan for these sizes: MEC, Winograd, plain products or tiles, as planner.py chooses at first use.
@@ -41,26 +44,37 @@ def planned(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, sh
     Workspace: what the family of each pass says, at most limits.workspace_mb as far as one sample allows. Held until
     backward: the input and the weight. The output is NCHW.
     """
-    if _compiling() or not _takes(x, weight, bias):
+    if unusual(x, weight, bias) or not takes(x):
         return unfold(x, weight, bias, shape)
     chosen = plan(x.shape, weight.shape, x.dtype, x.device, shape)
+    return without_autocast(by_plan, x, weight, bias, shape, chosen)
+
+
+def by_plan(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Geometry, chosen: Plan
+) -> torch.Tensor:
+    """Convolve by the plan `chosen`, in autograd's graph where there is one; autocast is off."""
     if torch.is_grad_enabled():
-        return _Convolution.apply(x, weight, bias, shape, chosen)
-    return without_autocast(chosen.forward, x, weight, bias, shape)
+        return _apply(x, weight, bias, shape, chosen)
+    return chosen.forward(x, weight, bias, shape)
 
 
-def _takes(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
-    """Whether these are plain tensors of real numbers on a device with data, seen by nothing but autograd."""
+def takes(x: torch.Tensor) -> bool:
+    """Whether a plan's functions take this input: real numbers on a device with data, at least one."""
+    return x.dtype in REAL and (x.is_cuda or x.device.type == "cpu") and x.numel() > 0
+
+
+def unusual(x: Any, weight: Any, bias: Any) -> bool:
+    """Whether anything but autograd sees this call, or an operand is no plain tensor."""
     return (
-        x.dtype in REAL
-        and type(x) in PLAIN
-        and type(weight) in PLAIN
-        and (bias is None or type(bias) in PLAIN)
-        and (x.is_cuda or x.device.type == "cpu")
-        and x.numel() > 0
-        and forward_ad._current_level < 0
-        and not _transforming()
-        and not torch._C._is_tracing()
+        _compiling()
+        or type(x) not in PLAIN
+        or type(weight) not in PLAIN
+        or not (bias is None or type(bias) in PLAIN)
+        or forward_ad._current_level >= 0
+        or _transforming()
+        or torch._C._is_tracing()
+        or is_exporting()
     )
 
 
@@ -73,23 +87,30 @@ class _Convolution(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
         ctx.shape, ctx.chosen = shape, chosen
-        return without_autocast(chosen.forward, x, weight, bias, shape)
+        return chosen.forward(x, weight, bias, shape)
 
     @staticmethod
     def backward(ctx: Any, dy: torch.Tensor) -> Any:
-        x, weight = ctx.saved_tensors
-        wants_x, wants_weight, wants_bias = ctx.needs_input_grad[:3]
-        dx = dw = None
-        if torch.is_grad_enabled():
-            dx, dw = without_autocast(_differentiable_gradients, dy, x, weight, ctx.shape)
-        elif wants_x and wants_weight and ctx.chosen.both is not None:
-            dx, dw = without_autocast(ctx.chosen.both, dy, x, weight, ctx.shape)
-        else:
-            if wants_x:
-                dx = without_autocast(ctx.chosen.input_gradient, dy, weight, x.shape[2:], ctx.shape)
-            if wants_weight:
-                dw = without_autocast(ctx.chosen.weight_gradient, dy, x, ctx.shape)
-        return dx, dw, dy.sum((0, 2, 3)) if wants_bias else None, None, None
+        wanted = ctx.needs_input_grad
+        dx, dw = without_autocast(_gradients, dy, *ctx.saved_tensors, ctx.shape, ctx.chosen, wanted)
+        return dx, dw, dy.sum((0, 2, 3)) if wanted[2] else None, None, None
+
+
+_apply = super(torch.autograd.Function, _Convolution).apply
+"""Function's own `apply` in C: the one in Python asks anew whether a transform is active, and binds defaults."""
+
+
+def _gradients(  # noqa: PLR0913, PLR0917 - what a backward pass has
+    dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, shape: Geometry, chosen: Plan, wanted: Tuple[bool, ...]
+) -> Any:
+    """Return the gradients of x and weight, None for what is not wanted."""
+    wants_x, wants_weight = wanted[0], wanted[1]
+    if torch.is_grad_enabled():
+        return _differentiable_gradients(dy, x, weight, shape)
+    if wants_x and wants_weight and chosen.both is not None:
+        return chosen.both(dy, x, weight, shape)
+    dx = chosen.input_gradient(dy, weight, x.shape[2:], shape) if wants_x else None
+    return dx, chosen.weight_gradient(dy, x, shape) if wants_weight else None
 
 
 def _differentiable_gradients(

@@ -35,6 +35,8 @@ BUCKETS = 8
 _choosing = threading.RLock()
 _limits: Optional[limits_.Limits] = None
 _stores: Dict[str, Store] = {}
+known: Dict[Any, Tuple[Geometry, Plan]] = {}
+"""The plans again by what again.py knows them by."""
 _spent_s = 0.0
 timings = 0
 """Passes that this process timed; for those who want to know whether it did."""
@@ -55,6 +57,7 @@ def use(given: limits_.Limits) -> None:
         _limits, _spent_s, timings = given, 0.0, 0
         _stores.clear()
         plan.cache_clear()
+        known.clear()
 
 
 def store_of(device: torch.device) -> Store:
@@ -107,6 +110,7 @@ class _First:
                 tell(f"a plan could not be made ({type(error).__name__}: {error}); im2col takes its place")
                 run = case.reference(kind)
             setattr(self._plan, {FORWARD: "forward", INPUT: "input_gradient", WEIGHT: "weight_gradient"}[kind], run)
+            self._plan.join(case.shape)
         return run
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Optional, Tuple
 
 import torch
 
-from . import direct, mec, shifted, subpixel
+from . import direct, mec, pointwise, shifted, subpixel
 from .candidates import FORWARD, INPUT, WEIGHT
 
 if TYPE_CHECKING:
@@ -34,6 +34,12 @@ class Plan:
         self.input_gradient = input_gradient
         self.weight_gradient = weight_gradient
         self.both = both
+
+    def join(self, shape: Geometry) -> None:
+        """Have both gradients made together where that is the same two products, with less to ask for."""
+        apart = (self.input_gradient, self.weight_gradient)
+        if apart == (pointwise.input_gradient, pointwise.weight_gradient) and shape.stride == (1, 1):
+            self.both = pointwise.both_gradients
 
 
 IN_PLACE = (

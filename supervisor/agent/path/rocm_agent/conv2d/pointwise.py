@@ -1,4 +1,7 @@
-"""1x1 kernels without padding, one group: the input is the matrix of columns already; strides only pick from it."""
+"""1x1 kernels without padding, one group: the input is the matrix of columns already; strides only pick from it.
+
+On small maps a process takes as long to ask for a view as a card for a product. So each view is made in one step.
+"""
 
 from __future__ import annotations
 
@@ -11,33 +14,12 @@ from .moving import rearranged
 if TYPE_CHECKING:
     from .geometry import Geometry
 
-SMALL_MAP = 128
-"""Output pixels below which a product a sample is so narrow that one of the whole batch is worth two copies."""
-
 
 def _picked(x: torch.Tensor, shape: Geometry) -> torch.Tensor:
-    """Return the pixels that the stride keeps, as (N, C, L)."""
+    """Return the pixels that the stride keeps, contiguous."""
     if shape.stride != (1, 1):
         x = x[:, :, :: shape.stride[0], :: shape.stride[1]]
-    return x.reshape(x.shape[0], x.shape[1], -1)
-
-
-def _narrow(batch: int, pixels: int) -> bool:
-    return batch > 1 and pixels < SMALL_MAP
-
-
-def _product(matrix: torch.Tensor, x: torch.Tensor, *, whole: bool | None) -> torch.Tensor:
-    """Return matrix (O, C) times every sample of x (N, C, L): as one product if `whole`, None where maps are small."""
-    batch, _, pixels = x.shape
-    if not (_narrow(batch, pixels) if whole is None else whole):
-        return torch.bmm(matrix.expand(batch, -1, -1), x)
-    y = torch.mm(matrix, _side_by_side(x))
-    return rearranged(y.view(-1, batch, pixels), (1, 0, 2))
-
-
-def _side_by_side(x: torch.Tensor) -> torch.Tensor:
-    """Return x (N, C, L) as (C, N*L)."""
-    return rearranged(x, (1, 0, 2)).view(x.shape[1], -1)
+    return x.contiguous()
 
 
 def _spread(dx: torch.Tensor, size: Tuple[int, int], shape: Geometry) -> torch.Tensor:
@@ -58,41 +40,86 @@ def _spread(dx: torch.Tensor, size: Tuple[int, int], shape: Geometry) -> torch.T
     return made
 
 
-def forward(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Geometry, *, whole: bool | None = None
-) -> torch.Tensor:
-    """Convolve with weight (O, C) times x (N, C, L). Workspace: none, or x and y once more if `whole`."""
-    y = _product(weight.reshape(weight.shape[0], -1), _picked(x, shape), whole=whole)
-    if bias is not None:
-        y = y.add_(bias.view(-1, 1))
-    # Contiguous, as native's: code after a convolution may flatten it with `view`.
-    return y.reshape(x.shape[0], weight.shape[0], *shape.out).contiguous()
+def forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Geometry) -> torch.Tensor:
+    """Convolve: weight (O, C) times each sample of x (N, C, L). Workspace: what a stride picks."""
+    x = _picked(x, shape)
+    (batch, channels, height, width), outputs = x.shape, weight.shape[0]
+    flat = weight.contiguous().as_strided((batch, outputs, channels), (0, channels, 1))
+    y = torch.bmm(flat, x.view(batch, channels, height * width)).view(batch, outputs, height, width)
+    return y if bias is None else y.add_(bias.view(-1, 1, 1))
 
 
-def input_gradient(
-    dy: torch.Tensor, weight: torch.Tensor, size: Tuple[int, int], shape: Geometry, *, whole: bool | None = None
-) -> torch.Tensor:
+def input_gradient(dy: torch.Tensor, weight: torch.Tensor, size: Tuple[int, int], shape: Geometry) -> torch.Tensor:
     """Return the gradient of an input of `size` (H, W): transposed weight times dy; zero where the stride jumps."""
-    dx = _product(weight.reshape(weight.shape[0], -1).t(), dy.reshape(dy.shape[0], dy.shape[1], -1), whole=whole)
-    dx = dx.reshape(dy.shape[0], -1, *shape.out)
-    if shape.stride == (1, 1):
-        return dx
-    return _spread(dx, (size[0], size[1]), shape)
+    batch, outputs, height, width = dy.shape
+    dx = _turned(weight, dy.contiguous().view(batch, outputs, height * width)).view(batch, -1, height, width)
+    return dx if shape.stride == (1, 1) else _spread(dx, (size[0], size[1]), shape)
 
 
-def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry, *, whole: bool | None = None) -> torch.Tensor:
-    """Return the weight's gradient: a product a sample and their sum, or one long product if `whole`."""
-    dy, x = dy.reshape(dy.shape[0], dy.shape[1], -1), _picked(x, shape)
-    batch, _, pixels = dy.shape
-    if _narrow(batch, pixels) if whole is None else whole:
-        dw = torch.mm(_side_by_side(dy), _side_by_side(x).t())
-    else:
-        dw = torch.bmm(dy, x.transpose(1, 2))
-        dw = dw.sum(0) if batch > 1 else dw
+def _turned(weight: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+    """Return the transposed weight times each sample of dy (N, O, L)."""
+    outputs, channels = weight.shape[0], weight.shape[1]
+    return torch.bmm(weight.contiguous().as_strided((dy.shape[0], channels, outputs), (0, 1, channels)), dy)
+
+
+def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry) -> torch.Tensor:
+    """Return the weight's gradient: a product a sample, and their sum. Workspace: N weights, a stride's pick."""
+    batch, outputs, height, width = dy.shape
+    return _summed(dy.contiguous().view(batch, outputs, height * width), _picked(x, shape))
+
+
+def _summed(dy: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Return the sum over the samples of dy (N, O, L) times contiguous x (N, C, H, W), transposed."""
+    (batch, outputs, pixels), channels = dy.shape, x.shape[1]
+    dw = torch.bmm(dy, x.as_strided((batch, pixels, channels), (channels * pixels, 1, pixels)))
+    return (dw.sum(0) if batch > 1 else dw).view(outputs, channels, 1, 1)
+
+
+def both_gradients(
+    dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, shape: Geometry
+) -> Tuple[torch.Tensor, torch.Tensor]:
+    """Return at stride 1 what `input_gradient` and `weight_gradient` return, with less to ask for."""
+    batch, outputs, height, width = dy.shape
+    dy = dy.contiguous().view(batch, outputs, height * width)
+    return _turned(weight, dy).view(x.shape), _summed(dy, x.contiguous())
+
+
+def whole_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Geometry) -> torch.Tensor:
+    """Convolve by one product for the whole batch, wide also where maps are small. Workspace: x and y once more."""
+    x = _picked(x, shape)
+    y = _side_by_side_product(weight.reshape(weight.shape[0], -1), x)
+    return y if bias is None else y.add_(bias.view(-1, 1, 1))
+
+
+def whole_input_gradient(
+    dy: torch.Tensor, weight: torch.Tensor, size: Tuple[int, int], shape: Geometry
+) -> torch.Tensor:
+    """Return the gradient of an input of `size` (H, W) by one product. Workspace: dy and dx once more."""
+    dx = _side_by_side_product(weight.reshape(weight.shape[0], -1).t(), dy)
+    return dx if shape.stride == (1, 1) else _spread(dx, (size[0], size[1]), shape)
+
+
+def whole_weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry) -> torch.Tensor:
+    """Return the weight's gradient by one long product. Workspace: x and dy once more."""
+    dw = torch.mm(_side_by_side(dy), _side_by_side(_picked(x, shape)).t())
     return dw.view(dy.shape[1], x.shape[1], 1, 1)
+
+
+def _side_by_side(x: torch.Tensor) -> torch.Tensor:
+    """Return x (N, C, H, W) as (C, N*H*W)."""
+    return rearranged(x, (1, 0, 2, 3)).view(x.shape[1], -1)
+
+
+def _side_by_side_product(matrix: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Return matrix (O, C) times x (N, C, H, W) as (N, O, H, W)."""
+    batch, _, height, width = x.shape
+    return rearranged(torch.mm(matrix, _side_by_side(x)).view(-1, batch, height, width), (1, 0, 2, 3))
 
 
 def turned_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Geometry) -> torch.Tensor:
     """Convolve by a copy of the weight with its outputs side by side: a card's BLAS has another kernel for it."""
-    flat = weight.reshape(weight.shape[0], -1).t().contiguous().t()
-    return forward(x, flat.view(*flat.shape, 1, 1), bias, shape, whole=False)
+    x = _picked(x, shape)
+    batch, channels, height, width = x.shape
+    flat = weight.reshape(-1, channels).t().contiguous().t()
+    y = torch.bmm(flat.expand(batch, -1, -1), x.view(batch, channels, height * width)).view(batch, -1, height, width)
+    return y if bias is None else y.add_(bias.view(-1, 1, 1))

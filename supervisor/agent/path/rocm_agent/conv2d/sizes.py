@@ -65,6 +65,11 @@ class Sizes:
         """As forward, and a weight a sample."""
         return Need(self.padded + self.columns + self.weights)
 
+    def columns_of_gradient(self) -> Need:
+        """Columns of dy, dy itself where it is not contiguous, and two weights a sample."""
+        (kh, kw), pixels = self.shape.kernel, self.height * self.width
+        return Need(self.outside + self.outputs * kh * kw * pixels + 2 * self.weights, 3 * self.weights)
+
     # --- MEC ------------------------------------------------------------------------------------------------------
 
     def mec_forward(self) -> Need:
@@ -138,12 +143,8 @@ class Sizes:
         )
         (sh, sw) = self.shape.stride
         cut = (-(-self.height // sh), -(-self.width // sw))
-        return (
-            self.channels * sh * sw,
-            4 * sh * sw * self.outputs * self.channels * rows * columns,
-            cut,
-            (rows, columns),
-        )
+        fixed = 4 * sh * sw * self.outputs * self.channels * rows * columns
+        return self.channels * sh * sw, fixed, cut, (rows, columns)
 
     def subpixel_input(self) -> Need:
         """Lowered dy, and padded or the phases' images; those once more where they are cut."""

@@ -22,7 +22,7 @@ from .locked import locked
 from .told import tell
 from .trying import Trying
 
-VERSION = 1
+VERSION = 2
 LIMIT_BYTES = 8 << 20
 STRIKES = 3
 """Layers for which a name was wrong until it is used for none."""

@@ -1,0 +1,88 @@
+"""Finds the tensors in what a pickle came to, with their names; it looks at no number."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Iterator, List, Tuple
+
+from .kinds import DTYPES, Path, Rejected
+from .stand_ins import StandIn, Storage, Tensor
+
+REBUILDS = ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_qtensor")
+"""Functions of torch._utils whose first arguments are storage, offset, size and stride."""
+NOWHERE: Path = ()
+
+
+def walk(root: Any) -> Iterator[Tuple[str, Any]]:
+    """Yield (name, object) for everything below `root`, each object once."""
+    seen = set()
+    waiting: List[Tuple[Path, Any]] = [((), root)]
+    while waiting:
+        path, found = waiting.pop()
+        if id(found) in seen or isinstance(found, (str, bytes, int, float, type(None))):
+            continue
+        seen.add(id(found))
+        yield ".".join(path), found
+        waiting.extend((path + part, value) for part, value in reversed(children(found)))
+
+
+def children(found: Any) -> List[Tuple[Path, Any]]:
+    """Return the parts of an object as (path, value); the plumbing of torch's modules leaves no trace in a path.
+
+    What a module keeps beside its parameters and buffers is marked: its shape may change from one save to the next.
+    """
+    if isinstance(found, dict):
+        module = "_parameters" in found and "_modules" in found
+        parts = [(name_part(key), value) for key, value in found.items()]
+        return [(("@" + path[0],) if module and path else path, value) for path, value in parts]
+    if isinstance(found, (list, tuple, set, frozenset)):
+        return [((str(index),), value) for index, value in enumerate(found)]
+    if isinstance(found, StandIn):
+        kept = found.__dict__
+        values = [*kept["args"], *kept["kwargs"].values(), kept["state"], *kept["parts"]]
+        return [(NOWHERE, value) for value in values] + [(name_part(key), value) for key, value in kept["items"]]
+    return []
+
+
+def name_part(key: Any) -> Path:
+    """Return a key as a part of a path."""
+    if not isinstance(key, (str, int)) or key in ("_modules", "_parameters", "_buffers"):
+        return ()
+    return (str(key),)
+
+
+def tensors_in(root: Any, optimizers: Dict[str, int]) -> List[Tensor]:
+    """Return every tensor below `root`; raise Rejected for one whose numbers could not be found.
+
+    `optimizers` gets, by the name of each state of an optimizer, how many parameters its groups count.
+    """
+    found = []
+    for name, one in walk(root):
+        if isinstance(one, dict) and "state" in one and isinstance(one.get("param_groups"), list):
+            groups = [group.get("params") for group in one["param_groups"] if isinstance(group, dict)]
+            optimizers[name] = sum(len(group) for group in groups if isinstance(group, list))
+        if not isinstance(one, StandIn):
+            continue
+        (module, function), args = one.origin, one.__dict__["args"]
+        if function == "_rebuild_from_type_v2" and len(args) > 2 and isinstance(args[0], type):
+            (module, function), args = getattr(args[0], "origin", ("", "")), args[2]
+        if module == "torch._utils" and function in REBUILDS:
+            found.append(tensor_of(name or "tensor", args))
+    return found
+
+
+def tensor_of(name: str, args: Any) -> Tensor:
+    """Return the tensor that a rebuild function of torch would have made of its arguments."""
+    if len(args) < 4 or not isinstance(args[0], Storage) or not isinstance(args[2], tuple):
+        raise Rejected("tensor %s has no storage" % name)
+    storage, kind = args[0], args[0].kind
+    if kind in ("Untyped", "Typed") or (len(args) > 6 and getattr(args[6], "origin", ("",))[0] == "torch"):
+        dtype = getattr(args[6], "origin", ("", ""))[1] if len(args) > 6 else ""
+        kind = DTYPES.get(dtype, dtype or kind)
+    return Tensor(name, kind, storage, args[1:4])
+
+
+def entries_of(root: Any) -> Dict[Any, Any]:
+    """Return the named entries at the top of a checkpoint."""
+    if isinstance(root, StandIn):
+        return {key: value for key, value in root.__dict__["items"] if isinstance(key, str)}
+    return root if isinstance(root, dict) else {}

@@ -1,0 +1,157 @@
+"""Finds a checkpoint's numbers in its file, format by format, and has each looked at; it judges none."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import re
+import struct
+import zipfile
+from typing import Any, BinaryIO, List
+
+from .contents import tensors_in
+from .kinds import FLOATS, SAFETENSORS, SIZES, Place, PlaceOf, Read, Rejected
+from .stand_ins import Storage, Tensor, Unpickler
+from .tally import Numbers
+
+MAGIC_LEGACY = 0x1950A86A20F9469CFC6C
+"""First pickle of torch's format before 1.6 (torch/serialization.py)."""
+HEADER_LIMIT_BYTES = 100000000
+"""Of a safetensors file, as in its own library."""
+
+
+def prove_pickled(root: Any, storages: List[Storage], numbers: Numbers, place_of: PlaceOf) -> None:
+    """Count every tensor of an unpickled checkpoint; `place_of(key)` returns (read, first byte, bytes)."""
+    covered = set()
+    for tensor in tensors_in(root, numbers.optimizers):
+        covered.add(tensor.storage.key)
+        check_span(tensor, numbers, place_of)
+    for storage in storages:  # whatever a stand-in hides, its numbers are looked at
+        if storage.key not in covered and storage.kind in FLOATS:
+            covered.add(storage.key)
+            whole = Tensor("storage %s" % storage.key, storage.kind, storage, (0, (storage.count,), (1,)))
+            check_span(whole, numbers, place_of)
+
+
+def check_span(tensor: Tensor, numbers: Numbers, place_of: PlaceOf) -> None:
+    """Count one tensor; raise Rejected where its numbers are not all there or not of a known kind."""
+    unit = SIZES.get(tensor.kind)
+    if unit is None:
+        raise Rejected("tensor %s holds numbers of an unknown kind (%s)" % (tensor.name, tensor.kind))
+    read, origin, length = place_of(tensor.storage.key)
+    first, end = [(tensor.storage.base + one) * unit for one in (tensor.first, tensor.end)]
+    if end > length:
+        raise Rejected("tensor %s needs %d bytes and its storage has %d" % (tensor.name, end, length))
+    numbers.add(tensor, read, origin + first, origin + end)
+
+
+def prove_zip(file: BinaryIO, size: int, numbers: Numbers) -> Any:
+    """Prove torch's format since 1.6 and return what is at its top."""
+    try:
+        archive = zipfile.ZipFile(file)
+    except zipfile.BadZipFile:
+        raise Rejected("truncated: it begins as a torch archive and has no end") from None
+    entries = {info.filename: info for info in archive.infolist()}
+    pickles = [name for name in entries if re.match(r"[^/]+/data\.pkl\Z", name)]
+    if len(pickles) != 1:
+        raise Rejected("no checkpoint: a zip archive, but not one of torch")
+    prefix = pickles[0][: -len("data.pkl")]
+    if prefix + "constants.pkl" in entries:
+        raise Rejected("no checkpoint: a TorchScript program")
+    if any(info.compress_type != zipfile.ZIP_STORED or info.file_size > size for info in entries.values()):
+        raise Rejected("no checkpoint: torch does not compress its archives")
+    damaged = archive.testzip()
+    if damaged is not None:
+        raise Rejected("damaged: %s does not match its checksum" % damaged)
+    if prefix + "byteorder" in entries and archive.read(prefix + "byteorder").strip() != b"little":
+        raise Rejected("written on a big-endian machine")
+    unpickler = Unpickler(io.BytesIO(archive.read(pickles[0])))
+    root = unpickler.load_safely()
+
+    def place_of(key: str) -> Place:
+        info = entries.get(prefix + "data/" + key)
+        if info is None:
+            raise Rejected("storage %s is missing from the archive" % key)
+        return reader(file), data_offset(file, info), info.file_size
+
+    prove_pickled(root, unpickler.storages, numbers, place_of)
+    return root
+
+
+def data_offset(file: BinaryIO, info: zipfile.ZipInfo) -> int:
+    """Return where the bytes of a stored entry begin: its local header has lengths of its own."""
+    file.seek(info.header_offset + 26)
+    name, extra = struct.unpack("<HH", file.read(4))
+    return int(info.header_offset + 30 + name + extra)
+
+
+def reader(file: BinaryIO) -> Read:
+    """Return a function that reads `length` bytes at `start`."""
+
+    def read(start: int, length: int) -> bytes:
+        file.seek(start)
+        return file.read(length)
+
+    return read
+
+
+def prove_legacy(file: BinaryIO, size: int, numbers: Numbers) -> Any:
+    """Prove torch's format before 1.6: pickles, then the storages one after the other."""
+    if Unpickler(file).load_safely() != MAGIC_LEGACY:
+        raise Rejected("no checkpoint: a pickle that torch did not write")
+    Unpickler(file).load_safely()
+    system = Unpickler(file).load_safely()
+    if not isinstance(system, dict) or system.get("little_endian") is not True:
+        raise Rejected("not written on a little-endian machine")
+    unpickler = Unpickler(file)
+    root = unpickler.load_safely()
+    keys = Unpickler(file).load_safely()
+    units = {storage.key: SIZES.get(storage.kind, 0) for storage in unpickler.storages}
+    places = {}
+    for key in keys if isinstance(keys, list) else []:
+        head = file.read(8)
+        if len(head) != 8 or not units.get(key):
+            raise Rejected("truncated: storage %s is missing" % key)
+        length = struct.unpack("<q", head)[0] * units[key]
+        places[key] = (reader(file), file.tell(), length)
+        if not 0 <= length <= size - file.tell():
+            raise Rejected("truncated: it ends before its numbers do")
+        file.seek(length, os.SEEK_CUR)
+
+    def place_of(key: str) -> Place:
+        if key not in places:
+            raise Rejected("storage %s is missing" % key)
+        return places[key]
+
+    prove_pickled(root, unpickler.storages, numbers, place_of)
+    return root
+
+
+def prove_safetensors(file: BinaryIO, size: int, numbers: Numbers) -> Any:
+    """Prove a safetensors file: a JSON header, then the numbers without a gap (its own library's rules)."""
+    length = struct.unpack("<Q", file.read(8))[0]
+    if length > min(HEADER_LIMIT_BYTES, size - 8):
+        raise Rejected("truncated: it ends before its header does")
+    try:
+        header = json.loads(file.read(length).decode("utf-8"))
+        header.pop("__metadata__", None)
+        rows = sorted((*row["data_offsets"], row["dtype"], tuple(row["shape"]), name) for name, row in header.items())
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise Rejected("no checkpoint: its header is not that of safetensors") from None
+    at = 0
+    for start, end, dtype, shape, name in rows:
+        kind = SAFETENSORS.get(dtype)
+        if kind is None:
+            raise Rejected("tensor %s holds numbers of an unknown kind (%s)" % (name, dtype))
+        if start != at or end - start != math.prod(shape) * SIZES[kind]:
+            raise Rejected("tensor %s does not lie where it should" % name)
+        at = end
+        if 8 + length + end > size:
+            raise Rejected("truncated: it ends before its numbers do")
+        tensor = Tensor(name, kind, Storage(kind, name, math.prod(shape)), (0, shape, (0,) * len(shape)))
+        numbers.add(tensor, reader(file), 8 + length + start, 8 + length + end)
+    if 8 + length + at != size:
+        raise Rejected("has more bytes than its header tells of")
+    return {}

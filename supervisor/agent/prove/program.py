@@ -1,0 +1,133 @@
+"""Answers about one file: what it is, where its training stood, and whether it is sound; nothing in it can raise."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import stat
+from typing import Any, BinaryIO, Callable, Dict, Optional, Tuple
+
+from .contents import entries_of
+from .formats import prove_legacy, prove_safetensors, prove_zip
+from .kinds import Rejected
+from .tally import Numbers
+
+
+def kind_of(head: bytes, size: int) -> Tuple[str, Callable[[BinaryIO, int, Numbers], Any]]:
+    """Return the format and its prover by the first bytes; raise Rejected where they are of none."""
+    if not size:
+        raise Rejected("empty")
+    if head[:4] == b"PK\x03\x04":
+        return "torch", prove_zip
+    if head[:1] == b"\x80":
+        return "torch-legacy", prove_legacy
+    if len(head) > 8 and head[8:9] == b"{":
+        return "safetensors", prove_safetensors
+    raise Rejected("no checkpoint: neither a torch file nor safetensors")
+
+
+def position(entries: Dict[Any, Any], beside: Optional[bytes]) -> Tuple[Optional[int], Optional[int]]:
+    """Return (epoch, step) that a checkpoint says it contains; None for what it does not say."""
+
+    def whole(*names: str) -> Optional[int]:
+        found = [entries[name] for name in names if type(entries.get(name)) is int]
+        return found[0] if found else None
+
+    own = entries_of(entries.get("rocm_supervisor"))  # what our agent adds to a checkpoint of ultralytics
+    epoch, step = whole("epoch"), own.get("step", whole("step", "global_step"))
+    if step is None and epoch is None and beside is not None:
+        with contextlib.suppress(ValueError, AttributeError, RecursionError):
+            step = json.loads(beside).get("global_step")
+    return epoch, step if type(step) is int else None
+
+
+def fitness_of(entries: Dict[Any, Any]) -> Optional[float]:
+    """Return how well the saved model did at its validation, more being better; None where it does not say."""
+    found = entries_of(entries.get("train_metrics")).get("fitness")
+    return float(found) if isinstance(found, (int, float)) and math.isfinite(found) else None
+
+
+def examine(file: BinaryIO, size: int, beside: Optional[bytes], numbers: Numbers, answer: Dict[str, Any]) -> None:
+    """Fill in what a file says of itself; raise Rejected unless its numbers are all there and sound."""
+    head = file.read(16)
+    file.seek(0)
+    answer["kind"], prover = kind_of(head, size)
+    entries = entries_of(prover(file, size, numbers))
+    answer["epoch"], answer["step"] = position(entries, beside)
+    numbers.judge()
+    if answer["epoch"] == -1 and "train_args" in entries and entries.get("optimizer") is None:
+        raise Rejected("stripped at the end of a training: it holds no optimizer state to resume from")
+    answer["fitness"] = fitness_of(entries)
+    updates = entries.get("updates")
+    answer["profile"] = {
+        "tensors": numbers.rows,
+        "optimizers": numbers.optimizers,
+        "updates": updates if type(updates) is int else None,
+    }
+
+
+def identity(file: BinaryIO) -> Tuple[int, int, int]:
+    """Return what changes when an open file is written; raise Rejected for what is no file."""
+    found = os.fstat(file.fileno())
+    if not stat.S_ISREG(found.st_mode):
+        raise Rejected("no file")
+    return found.st_size, found.st_mtime_ns, found.st_ino
+
+
+def opened(path: str) -> BinaryIO:
+    """Open a file without waiting for anybody to write into it; raise Rejected for what is none."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise Rejected("no file")
+    return os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+
+
+def state_beside(path: str) -> Optional[bytes]:
+    """Return the file in which the Trainer of Hugging Face keeps where it stands; None where there is none."""
+    try:
+        with opened(os.path.join(os.path.dirname(path), "trainer_state.json")) as file:
+            return file.read(1 << 24)
+    except (OSError, Rejected):
+        return None
+
+
+def prove(path: str, confined: Callable[[], None] = lambda: None) -> Dict[str, Any]:
+    """Return the answer about one file as a dictionary; nothing in the file can make it raise.
+
+    `confined` is called once everything is open and nothing of the checkpoint read.
+    """
+    names = ("verdict", "reason", "epoch", "step", "tensors", "non_finite", "kind", "fitness", "profile")
+    answer: Dict[str, Any] = dict.fromkeys(names)
+    numbers = Numbers()
+    try:
+        with opened(path) as file:
+            before = identity(file)
+            beside = state_beside(path)
+            confined()
+            judge_open(file, before, beside, numbers, answer)
+    except Rejected as error:
+        answer["reason"] = str(error)
+    except OSError as error:
+        answer["reason"] = "unreadable: %s" % (error.strerror or error)
+    answer["verdict"] = "rejected" if answer["reason"] else "proven"
+    answer["tensors"], answer["non_finite"] = numbers.tensors, numbers.non_finite
+    return answer
+
+
+def judge_open(
+    file: BinaryIO, before: Tuple[int, int, int], beside: Optional[bytes], numbers: Numbers, answer: Dict[str, Any]
+) -> None:
+    """Examine an open file; raise Rejected with the reason for whatever is wrong with it."""
+    try:
+        examine(file, before[0], beside, numbers, answer)
+    except (Rejected, OSError):
+        if identity(file) != before:
+            raise Rejected("changed while it was read") from None
+        raise
+    except MemoryError:
+        raise Rejected("needs more memory than it may have while it is proved") from None
+    except Exception as error:
+        raise Rejected("damaged (%s: %s)" % (type(error).__name__, error)) from None
+    if identity(file) != before:
+        raise Rejected("changed while it was read")

@@ -1,0 +1,158 @@
+"""Reads a pickle with nothing in it that acts: whatever it names is an inert stand-in; it calls nothing."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any, BinaryIO, List
+
+from .kinds import Rejected
+
+HOSTILE_MODULES = frozenset(
+    [
+        "_pickle", "_posixsubprocess", "_thread", "bdb", "cProfile", "code", "codeop", "commands",
+        "imp", "marshal", "nt", "pdb", "pickle", "pkgutil", "posix", "profile", "pty", "runpy", "shutil", "signal",
+        "site", "socket", "tempfile", "timeit", "trace", "webbrowser", "zipimport",
+    ]
+)  # fmt: skip
+HOSTILE_PACKAGES = frozenset(
+    [
+        "asyncio", "cloudpickle", "ctypes", "dill", "distutils", "ftplib", "http", "importlib", "joblib",
+        "multiprocessing", "os", "pip", "requests", "setuptools", "smtplib", "subprocess", "sys", "urllib",
+    ]
+)  # fmt: skip
+"""No checkpoint needs them, and loading one that names them would run what it says. The first are hostile by their
+full name alone, for a user's own package may well be called `code`."""
+HOSTILE_NAMES = {
+    "builtins": "eval exec compile open getattr setattr delattr __import__ input globals locals vars breakpoint exit "
+    "quit help memoryview",
+    "operator": "attrgetter itemgetter methodcaller",
+    "types": "CodeType FunctionType",
+    "torch": "load",
+    "torch.hub": "load",
+    "torch.serialization": "load",
+    "torch.storage": "_load_from_bytes",
+    "numpy.testing._private.utils": "runstring",
+}
+HOSTILE_NAMES["__builtin__"] = HOSTILE_NAMES["builtins"]
+HOSTILE_NAMES["_operator"] = HOSTILE_NAMES["operator"]
+
+
+class StandIn:
+    """In place of every class and function that a pickle names: keeps what it is given and does nothing."""
+
+    origin = ("", "")
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> StandIn:
+        """Keep the arguments."""
+        made = object.__new__(cls)
+        made.__dict__.update(args=args, kwargs=kwargs, state=None, items=[], parts=[])
+        return made
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> StandIn:
+        """Answer as a function that was made by another."""
+        return StandIn(self, *args, **kwargs)
+
+    def __setstate__(self, state: Any) -> None:
+        """Keep what the object would have become."""
+        self.__dict__["state"] = state
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Keep an entry of what is a mapping."""
+        self.__dict__["items"].append((key, value))
+
+    def append(self, value: Any) -> None:
+        """Keep an entry of what is a list."""
+        self.__dict__["parts"].append(value)
+
+    def extend(self, values: Any) -> None:
+        """Keep entries of what is a list."""
+        self.__dict__["parts"].extend(values)
+
+    add = append
+
+
+class Storage:
+    """A run of numbers of one kind that the pickle refers to."""
+
+    def __init__(self, kind: str, key: str, count: int, base: int = 0) -> None:
+        """`count` elements from element `base` of the data called `key`."""
+        self.kind, self.key, self.count, self.base = kind, key, count, base
+
+
+class Tensor:
+    """Which elements of a storage a tensor looks at."""
+
+    def __init__(self, name: str, kind: str, storage: Storage, view: Any) -> None:
+        """`view` is (offset, size, stride); raise Rejected where that is no shape."""
+        offset, size, stride = view
+        whole = [offset, *size, *stride]
+        if len(size) != len(stride) or not all(isinstance(one, int) and one >= 0 for one in whole):
+            raise Rejected("tensor %s has no sound shape" % name)
+        self.name, self.kind, self.storage, self.size = name, kind, storage, tuple(size)
+        empty = 0 in self.size
+        self.first = offset
+        self.end = offset if empty else offset + 1 + sum((n - 1) * step for n, step in zip(size, stride))
+
+
+class Unpickler(pickle.Unpickler):
+    """Unpickles into stand-ins; names that could do harm are remembered, and as inert as the rest."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        """Read one pickle from `file`, which stands behind it afterwards."""
+        super().__init__(file, encoding="utf-8", errors="replace")
+        self.hostile: List[str] = []
+        self.storages: List[Storage] = []
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return a stand-in, whatever is named."""
+        if is_hostile(module, name):
+            self.hostile.append("%s.%s" % (module, name))
+        return type("StandIn", (StandIn,), {"origin": (module, name)})
+
+    def persistent_load(self, pid: Any) -> Storage:
+        """Return the storage that `pid` names: ("storage", type, key, device, count[, view])."""
+        if not (isinstance(pid, tuple) and len(pid) in (5, 6) and pid[0] == "storage"):
+            raise Rejected("refers to something that is no storage")
+        _, made_by, key, _, count = pid[:5]
+        sound = isinstance(made_by, type) and issubclass(made_by, StandIn) and isinstance(key, str)
+        if not sound or not isinstance(count, int) or count < 0:
+            raise Rejected("refers to a storage without kind or size")
+        kind = made_by.origin[1].replace("Storage", "")
+        base = 0
+        if len(pid) == 6 and pid[5] is not None:
+            _, base, count = pid[5]
+        storage = Storage(kind, key, count, base)
+        self.storages.append(storage)
+        return storage
+
+    def load_safely(self) -> Any:
+        """Return the object; raise Rejected where a name is hostile or the pickle is no whole one."""
+        try:
+            found = self.load()
+        except Exception as error:
+            self.reject_hostile()
+            if isinstance(error, Rejected):
+                raise
+            raise Rejected("its pickle is damaged or cut short (%s: %s)" % (type(error).__name__, error)) from None
+        self.reject_hostile()
+        return found
+
+    def reject_hostile(self) -> None:
+        """Raise Rejected with every hostile name."""
+        if self.hostile:
+            raise Rejected("hostile: loading it would call %s" % ", ".join(sorted(set(self.hostile))[:10]))
+
+
+def is_hostile(module: str, name: str) -> bool:
+    """Whether a checkpoint that names this was made to do harm."""
+    parts = name.split(".")
+    return (
+        module in HOSTILE_MODULES
+        or module.split(".", 1)[0] in HOSTILE_PACKAGES
+        or parts[0] in HOSTILE_NAMES.get(module, "").split()
+        or not (HOSTILE_MODULES | HOSTILE_PACKAGES).isdisjoint(parts[:-1])
+        or any(one.startswith("__") and one != "__new__" for one in parts[1:])
+    )

@@ -1,0 +1,58 @@
+"""A limit on one value of a series of readings, asked by a rule and shown by `status` alike; it flags nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic
+
+from supervisor.core.moments import Moment
+from supervisor.core.series import R, has_lasted, lasted_s, newest_of, run_of
+from supervisor.core.watched import Watched, beyond
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound(Generic[R]):
+    """`value` at `limit` or beyond in every reading for `hold_s`."""
+
+    value: Callable[[R], float | None]
+    """None: the reading says nothing, and neither continues nor breaks a run."""
+    limit: float
+    hold_s: float
+    below: bool = False
+    strict: bool = False
+
+    def run(self, readings: Sequence[R], now: Moment) -> tuple[R, ...]:
+        """Return the newest readings beyond the limit in a row, oldest first."""
+        if not readings or self._beyond(readings[-1]) is False:  # as good as always, and asked several times a second
+            return ()
+        return run_of(readings, self._beyond, now)
+
+    def held(self, run: tuple[R, ...]) -> bool:
+        """Whether such a run has lasted long enough."""
+        return has_lasted(run, self.hold_s)
+
+    def watched(self, readings: Sequence[R], now: Moment, named: Watched) -> Watched:
+        """Return where the newest value stands; `named` says of which rule, of what and in which unit."""
+        run = self.run(readings, now)
+        newest = run[-1] if run else newest_of(readings, lambda one: self.value(one) is not None, now)
+        return replace(
+            named,
+            now=None if newest is None else self.value(newest),
+            limit=self.limit,
+            below=self.below,
+            strict=self.strict,
+            held_s=lasted_s(run) if len(run) > 1 else None,
+            hold_s=self.hold_s,
+            not_watched="no reading tells it" if newest is None else None,
+        )
+
+    def _beyond(self, reading: R) -> bool | None:
+        value = self.value(reading)
+        return None if value is None else beyond(value, self.limit, below=self.below, strict=self.strict)
+
+
+def lasting(run: tuple[R, ...], hold_s: float, named: Watched, least: int = 2) -> Watched:
+    """Return for how long a condition has held, which `has_lasted` judges."""
+    lacks = None if len(run) >= least else f"{least} readings of it"
+    return replace(named, unit="s", now=lasted_s(run), limit=hold_s, lacks=lacks)

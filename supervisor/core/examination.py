@@ -1,0 +1,68 @@
+"""The triage that is made before a retry: whether one is due, how far it is, and what its finding changes; pure.
+
+A triage that finds nothing changes nothing: the retry is the one that would have been made without it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from supervisor.core.causes import HARDWARE, NON_FINITE
+from supervisor.core.checkpoints import Checkpoint
+from supervisor.core.flags import RedFlag
+from supervisor.core.moments import Moment
+from supervisor.core.triage import Finding, LookedFor
+
+LOOKED_FOR: dict[str, LookedFor] = {"non_finite_loss": "loss", "non_finite_grad": "gradients"}
+"""By the rule: of any other a replay could not say whether its trouble came back."""
+UNWANTED = "it was not wanted any more"
+OVERDUE_S = 30.0
+"""A replay that is still there so long after its limit is called unkillable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """One trouble under examination, or the last one that was."""
+
+    attempt: int
+    at: Moment
+    """When it was decided."""
+    flag: RedFlag
+    cause: str
+    step: int
+    looked_for: LookedFor
+    resume_from: Checkpoint | None = None
+    began_at: Moment | None = None
+    """When its replays began; None while the state to replay from is looked for."""
+    ended_at: Moment | None = None
+    finding: Finding | None = None
+    unwanted: bool = False
+    """Whether somebody wants the training started at once."""
+
+    @property
+    def replaying(self) -> bool:
+        """Whether something of it may run."""
+        return self.began_at is not None and self.ended_at is None
+
+    def overdue(self, now: Moment, limit_s: float) -> bool:
+        """Whether its replays should long have been ended."""
+        return self.began_at is not None and now.seconds_since(self.began_at) > limit_s + OVERDUE_S
+
+
+def looked_for(flag: RedFlag, cause: str) -> LookedFor | None:
+    """Return what a replay has to look for, None where it could not tell whether the trouble came back."""
+    if cause != NON_FINITE or flag.since_step is None:
+        return None
+    return LOOKED_FOR.get(flag.rule)
+
+
+def told_before(last: Examination | None, step: int, tolerance: int) -> Finding | None:
+    """Return the finding about the same place, where there is one: what is known is not looked for again."""
+    if last is None or last.finding is None or last.finding.verdict in ("unknown", "hardware"):
+        return None  # a card that computed wrong is no matter of the place
+    return last.finding if abs(last.step - step) <= tolerance else None
+
+
+def cause_found(cause: str, finding: Finding | None) -> str:
+    """Return the cause that remedies are chosen by, once a triage has spoken."""
+    return HARDWARE if finding is not None and finding.verdict == "hardware" else cause

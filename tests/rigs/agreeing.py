@@ -1,0 +1,48 @@
+"""What a rule concludes held against what it says it watches: the two are one computation seen twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from supervisor.core.flags import Act, RedFlag
+from supervisor.core.history import History
+from supervisor.core.rules import Rule
+from supervisor.core.watched import Group, Watched
+
+
+def agrees(rule: Rule, history: History) -> None:
+    """Fail where a rule flags and nothing that it watches is reached, or the other way round."""
+    flag, watched = rule.check(history), rule.watch(history)
+    assert watched, rule.name
+    assert {one.rule for one in watched} == {rule.name}
+    reached = [one.severity for one in watched if one.reached]
+    assert (flag is None) == (not reached), (flag, watched)
+    assert flag is None or flag.severity == max(reached), (flag, watched)
+    assert all(one.share in (None, 1.0) for one in watched if one.reached), watched
+
+
+@dataclass
+class Agreement:
+    """A rule that flags nothing and asks the others, each `every` times that it is asked."""
+
+    name: ClassVar[str] = "agreement"
+    group: ClassVar[Group] = "process"
+    rules: Sequence[Rule]
+    every: int = 1
+    enabled: bool = True
+    act: Act = False
+    asked: int = field(default=0, init=False)
+
+    def check(self, history: History) -> RedFlag | None:
+        """Hold each rule against itself."""
+        self.asked += 1
+        if self.asked % self.every == 0:
+            for rule in self.rules:
+                agrees(rule, history)
+        return None
+
+    def watch(self, history: History) -> tuple[Watched, ...]:
+        """Return nothing that is of a training."""
+        return (Watched(rule=self.name, what="", not_watched=f"asked {self.asked} times at {history.now.unix_s}"),)
