@@ -9,12 +9,19 @@ progress and then as a leap).
 
 from __future__ import annotations
 
+import math
 import zlib
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from supervisor.core.moments import Moment
 
-ASSUMED_FAULT_S = 86400.0
+ASSUMED_FAULT_S = 14400.0
+"""Between two faults, while none is known. Short lives cost the most, so they count the most among the possible ones; a
+training that outlives this saves less often (rocm_agent.snapshots.interval)."""
+GAPS_COUNTED = 8
+"""Between the newest restarts: what was mended since is forgotten."""
+SHORTEST_GAP_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,14 +111,15 @@ class Ledger:
         return None
 
     def mean_fault_s(self, at: Moment, began_unix_s: float | None, budget: Budget) -> float:
-        """Return about how many seconds lie between two restarts: those of the last period, and one a day before that.
+        """Return about how many seconds lie between two restarts: the geometric mean of those of the last period.
 
-        The day that is assumed keeps a first fault from looking like a rule.
+        ASSUMED_FAULT_S counts as one of them, so that a first fault does not look like a rule. What is chosen by this
+        follows its root: that a few faults in a row count at once matters more than that one short gap counts much.
         """
-        since = at.unix_s - budget.period_s
-        watched_s = at.unix_s - max(since, at.unix_s if began_unix_s is None else began_unix_s)
-        recent = sum(1 for one in self.recent_unix_s if one >= since)
-        return (max(watched_s, 0.0) + ASSUMED_FAULT_S) / (recent + 1)
+        recent = [one for one in self.recent_unix_s if 0 <= at.unix_s - one < budget.period_s]
+        known = [*([] if began_unix_s is None or not recent else [began_unix_s]), *recent][-GAPS_COUNTED - 1 :]
+        gaps_s = [max(later - earlier, SHORTEST_GAP_S) for earlier, later in pairwise(known)]
+        return math.exp(sum(map(math.log, (ASSUMED_FAULT_S, *gaps_s))) / (1 + len(gaps_s)))
 
     def backoff_s(self, budget: Budget, seed: str = "") -> float:
         """Return how long the next restart has to wait; the same `seed` gives the same chance."""

@@ -11,7 +11,16 @@ from dataclasses import dataclass
 
 from supervisor.core.course import Course
 from supervisor.core.freed import CardMemory
-from supervisor.core.remedies import ASKED_AS, BY_THE_AGENT, BY_THE_FRAMEWORK, LAST_RESORTS, PASSING, WORDS, Remedies
+from supervisor.core.remedies import (
+    ADDING_UP,
+    ASKED_AS,
+    BY_THE_AGENT,
+    BY_THE_FRAMEWORK,
+    LAST_RESORTS,
+    PASSING,
+    WORDS,
+    Remedies,
+)
 from supervisor.core.resorts import RESORTS, Resort, would_help
 from supervisor.core.triage import Finding
 
@@ -175,12 +184,19 @@ def _possible(remedy: str, course: Course, ended: Ended, ground: Ground) -> bool
         case "cpu_profile":
             return ground.cpu_profile and not course.has("cpu_profile")
         case "older_generation":
-            return ended.resumed
+            # What it was resumed from took it beyond every trouble before: that was sound, unless it is the numbers.
+            return ended.resumed and (ended.cause in ADDING_UP or not _came_further(course, ended))
         case "reset_card" | "reboot":
             free = any(one.kind == remedy and one.on and one.refused is None for one in ground.resorts)
             return free and remedy not in ended.resorts_taken
         case _:
             return True
+
+
+def _came_further(course: Course, ended: Ended) -> bool:
+    """Whether the trouble is known to be beyond every one of its cause before it."""
+    places = [one.step for one in course.episode(ended.cause)]
+    return bool(places) and all(place is not None and ended.step is not None and ended.step > place for place in places)
 
 
 def _used_up(remedy: str, course: Course, remedies: Remedies, ended: Ended) -> bool:

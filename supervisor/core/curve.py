@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from supervisor.core.readings import StepRecord
 
@@ -12,6 +12,7 @@ REACH_STEPS = 100
 """Losses count that were made within so many steps before and after a checkpoint."""
 LEAST = 20
 """Fewer losses than this say nothing."""
+NEWEST = 30
 YOUNG_STEPS = 200
 """Until then a loss goes anywhere: that of a YOLO trained from scratch rose twentyfold in its first 100 steps."""
 
@@ -24,14 +25,20 @@ class Curve:
     low: float
     median: float
     high: float
+    latest: Curve | None = None
+    """The newest of these losses alone: where a loss is on the move, it goes on from there."""
 
     def left_by(self, other: Curve) -> bool:
         """Whether `other`, made later, no longer lies on this curve.
 
         Three quarters of its losses have to lie beyond three quarters of these, and the medians further apart than
         half the old one and than the spread of these: noise, a warm-up and a changed order of batches do not do that.
-        Below counts as well: the loss of a detector that finds nothing any more is low.
+        Below counts as well: the loss of a detector that finds nothing any more is low. What goes on where the newest
+        losses were has left nothing.
         """
+        return self._far_from(other) and (self.latest is None or self.latest._far_from(other))
+
+    def _far_from(self, other: Curve) -> bool:
         apart = abs(other.median - self.median)
         beyond = other.low > self.high or other.high < self.low
         return beyond and apart > max(0.5 * abs(self.median), self.high - self.low)
@@ -61,7 +68,10 @@ def around(records: Iterable[StepRecord], step: int, trouble_step: int | None = 
     if step < YOUNG_STEPS:
         return None
     end = step + REACH_STEPS if trouble_step is None else min(step + REACH_STEPS, trouble_step - 1)
-    return curve_of(one.loss for one in records if step - REACH_STEPS < one.step <= end)
+    near = [one for one in records if step - REACH_STEPS < one.step <= end]
+    curve = curve_of(one.loss for one in near)
+    newest = sorted(near, key=lambda one: one.step)[-NEWEST:]
+    return None if curve is None else replace(curve, latest=curve_of(one.loss for one in newest))
 
 
 def _at(ordered: Sequence[float], share: float) -> float:

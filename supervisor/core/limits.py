@@ -35,12 +35,14 @@ class Bounds:
     """Durations that must have been seen; with fewer nothing is known."""
     spared: int
     """The longest ones, which do not count."""
+    resting_floor_s: float | None = None
+    """In place of `floor_s` where every process of the job rests: a machine under load makes slow, not idle."""
 
 
 BOUNDS: Mapping[Stage, Bounds] = {
     Stage.STEP: Bounds(factor=4, floor_s=8, least=1000, spared=3),
-    Stage.DATA_WAIT: Bounds(factor=4, floor_s=60, least=1000, spared=3),
-    Stage.VALIDATE: Bounds(factor=4, floor_s=120, least=3, spared=1),
+    Stage.DATA_WAIT: Bounds(factor=4, floor_s=60, least=1000, spared=3, resting_floor_s=15),
+    Stage.VALIDATE: Bounds(factor=4, floor_s=120, least=3, spared=1, resting_floor_s=20),
     Stage.CHECKPOINT: Bounds(factor=8, floor_s=120, least=5, spared=1),
 }
 """By stage. Floors are far above what a machine under load adds: a limit that is too short kills what is well.
@@ -88,13 +90,17 @@ class Learned:
         if stage in BOUNDS:
             self.stages.setdefault(stage, Durations()).add(seconds)
 
-    def limit_s(self, stage: Stage | None, cap_s: float) -> float | None:
-        """Return the learned limit of a stage, at most `cap_s`; None where too little was seen."""
+    def limit_s(self, stage: Stage | None, cap_s: float, *, resting: bool = False) -> float | None:
+        """Return the learned limit of a stage, at most `cap_s`; None where too little was seen.
+
+        With `resting` it is that for a job of which every process rests, None where the stage has none.
+        """
         if stage is None or stage not in self.stages:
             return None
         bounds, seen = BOUNDS[stage], self.stages[stage]
         longest_s = seen.longest_but(bounds.spared) if seen.total >= bounds.least else None
-        return None if longest_s is None else min(cap_s, max(bounds.floor_s, bounds.factor * longest_s))
+        floor_s = bounds.resting_floor_s if resting else bounds.floor_s
+        return None if longest_s is None or floor_s is None else min(cap_s, max(floor_s, bounds.factor * longest_s))
 
     def plain(self) -> dict[str, dict[str, int]]:
         """Return it as JSON can hold it."""

@@ -72,6 +72,8 @@ class Life:
     """None while it runs."""
     resume_step: int | None = None
     """Step of the checkpoint that it went on from, 0 for the beginning, None where that is not known."""
+    resume_saved_unix_s: float | None = None
+    """When the state in it was saved, None where that is not known."""
     anew: bool = False
     """Whether somebody had it begin a new training: what was before it is finished business, not lost."""
     entered: tuple[tuple[float, str], ...] = ()
@@ -159,17 +161,20 @@ def _without_overlap(lives: Sequence[Life], until_unix_s: float) -> list[tuple[L
 def _cut(ordered: Sequence[tuple[Life, float]], index: int) -> tuple[float | None, str | None]:
     """Return from when on the work of a life was made again, and the cause of that; None: all of it was kept."""
     kept: int | None = None
+    saved: float | None = None
     by: str | None = None
     for (before, _), (later, _) in pairwise(ordered[index:]):
         if later.anew:
             break
         if later.resume_step is not None and (kept is None or later.resume_step < kept):
-            kept, by = later.resume_step, before.cause
+            kept, saved, by = later.resume_step, later.resume_saved_unix_s, before.cause
     if kept is None:
         return None, None
-    for stride in ordered[index][0].strides:
+    life, ended = ordered[index]
+    for stride in life.strides:
         if stride.step_last > kept:
-            return stride.made_at(kept), by
+            here = saved is not None and life.launched_unix_s < saved < ended
+            return saved if here else stride.made_at(kept), by
     return None, None
 
 

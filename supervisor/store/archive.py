@@ -156,6 +156,18 @@ class Archive:
             for row in found
         )
 
+    def resumed_saves(self, job: str) -> tuple[tuple[str, int | None, float], ...]:
+        """Return path, step and time of saving (Unix seconds) of what attempts of a job were resumed from.
+
+        A path that was written again has several.
+        """
+        table, attempts = tables.checkpoints, tables.attempts
+        used = select(attempts.c.resume_from).where(attempts.c.job == job, attempts.c.resume_from.is_not(None))
+        found = self._read(
+            select(table.c.path, table.c.step, table.c.modified_ns).where(table.c.job == job, table.c.path.in_(used))
+        )
+        return tuple((row["path"], row["step"], row["modified_ns"] / 1e9) for row in found)
+
     # --- steps and samples ----------------------------------------------------------------------------------------
 
     def step_metrics(

@@ -10,7 +10,7 @@ import msgspec
 
 from supervisor.core.timeline import Life, Stride
 from supervisor.store.archive import Archive
-from supervisor.store.records import DecisionRecord, StepBucket
+from supervisor.store.records import AttemptRecord, DecisionRecord, StepBucket
 
 ALL = 1_000_000
 """More than any job has of anything that is read here."""
@@ -36,6 +36,7 @@ def lives(archive: Archive, job: str) -> tuple[Life, ...]:
         one.attempt: f"{one.flag.rule} ({one.flag.fault})" if one.flag.fault else one.flag.rule
         for one in archive.incidents(job, ALL)
     }
+    saves = archive.resumed_saves(job)
     strides = _strides(archive.step_metrics(job))
     entered = _entered(archive, job)
     triages = _triages(archive, job)
@@ -49,6 +50,7 @@ def lives(archive: Archive, job: str) -> tuple[Life, ...]:
                 launched_unix_s=one.launched_unix_s,
                 ended_unix_s=one.ended_unix_s,
                 resume_step=0 if one.resume_from is None else one.resume_step,
+                resume_saved_unix_s=_saved(saves, one),
                 anew=one.resume_from is None and (before is None or endings.get(before.number, False)),
                 entered=entered.get(one.number, ()),
                 strides=strides.get(one.number, ()),
@@ -100,3 +102,10 @@ def _entered(archive: Archive, job: str) -> dict[int, tuple[tuple[float, str], .
             stage = msgspec.json.decode(one.body, type=_Entered).stage
             by_attempt[one.attempt].append((one.at_unix_s, stage))
     return {attempt: tuple(sorted(found)) for attempt, found in by_attempt.items()}
+
+
+def _saved(saves: Iterable[tuple[str, int | None, float]], one: AttemptRecord) -> float | None:
+    """Return when what an attempt was resumed from was saved: the last time before its launch."""
+    launched = one.launched_unix_s or 0.0
+    known = (at for path, step, at in saves if (path, step) == (one.resume_from, one.resume_step) and at <= launched)
+    return max(known, default=None)

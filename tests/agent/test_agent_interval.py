@@ -58,3 +58,21 @@ def test_auto_measures_first_and_then_keeps_to_what_it_found(interval: ModuleTyp
     assert math.isclose(every.every_s, math.sqrt(2 * 0.02 * 21600.0), rel_tol=0.01)
     assert not every.due(int((10 + every.every_s) * S) - S)
     assert every.due(int((10 + every.every_s) * S) + S)
+
+
+def test_a_training_that_outlives_the_time_between_faults_saves_less_often(interval: ModuleType) -> None:
+    every = interval.Interval("auto", "60", 0)
+    every.taken(10 * S)
+    every.measured(0.02, 0.2)
+    assert every.every_s == interval.SHORTEST_S
+    every.taken(36_000 * S)
+    every.measured(0.02, 0.2)
+    assert math.isclose(every.every_s, math.sqrt(2 * 0.02 * 36_000.0), rel_tol=0.01)
+
+
+def test_one_slow_write_moves_nothing(interval: ModuleType) -> None:
+    every = interval.Interval("auto", "60", 0)
+    for write_s in (0.2, 0.2, 5.0):
+        every.taken(10 * S)
+        every.measured(0.01, write_s)
+    assert every.every_s == interval.SHORTEST_S

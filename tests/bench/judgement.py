@@ -135,7 +135,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(name="kernel that never ends: 99 % and no step", rule="stall", limit_s=10, hurt=_spins),
     Fault(name="deadlock: card and processes idle", rule="stall", limit_s=10, hurt=_idles),
     Fault(name="process in state D", rule="stall", limit_s=10, hurt=_waits_in_kernel),
-    Fault(name="stall in the data loader", rule="gpu_idle", limit_s=31, hurt=_within(Stage.DATA_WAIT)),
+    Fault(name="stall in the data loader", rule="stall", limit_s=16, hurt=_within(Stage.DATA_WAIT)),
     Fault(name="stall in validation, none seen before", rule="stall", limit_s=3601, hurt=_within(Stage.VALIDATE)),
     Fault(
         name="stall of a script that only torch's hooks follow", rule="stall", limit_s=61, hurt=_spins, habits=SCRIPT

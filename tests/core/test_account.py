@@ -164,3 +164,17 @@ def test_whatever_the_record_says_no_second_is_counted_twice_or_left_out(
     length = 0.0 if sums.began_unix_s is None or sums.ended_unix_s is None else sums.ended_unix_s - sums.began_unix_s
     assert sums.total_s == pytest.approx(length, abs=1e-3)
     assert sums.ettr is None or -1e-9 <= sums.ettr <= 1 + 1e-9
+
+
+@pytest.mark.parametrize(("saved", "validated", "lost"), [(80.5, 0.5, 59.5), (89.5, 9.5, 50.5), (91.0, 10.0, 49.0)])
+def test_work_is_lost_from_when_the_state_was_saved(saved: float, validated: float, lost: float) -> None:
+    """Between the same two steps it may have been saved before the validation, or after it."""
+    spent = account((FIRST, replace(SECOND, resume_step=51, resume_saved_unix_s=T0 + saved)), T0 + 300)
+    assert spent.seconds[Use.LOST] == pytest.approx(lost)
+    assert spent.seconds[Use.VALIDATE] == pytest.approx(validated)
+
+
+@pytest.mark.parametrize("saved", [-50.0, 205.0])
+def test_a_time_of_saving_at_which_an_attempt_did_not_run_is_none_of_its(saved: float) -> None:
+    strange = replace(SECOND, resume_saved_unix_s=T0 + saved)
+    assert account((FIRST, strange), T0 + 300) == account((FIRST, SECOND), T0 + 300)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from supervisor.core.budget import Budget, Ledger
+import math
+
+import pytest
+
+from supervisor.core.budget import ASSUMED_FAULT_S, Budget, Ledger
 
 from .stories import START
 
@@ -63,9 +67,16 @@ def test_a_wall_clock_that_went_back_does_not_spend_the_budget_from_the_future()
     assert spend(Ledger(), 5, known=False).spent(START.plus(-7200), BUDGET) is None
 
 
-def test_the_time_between_faults_is_a_day_until_faults_tell_otherwise() -> None:
+def test_the_time_between_faults_is_hours_until_faults_tell_otherwise() -> None:
     day = Budget(period_s=86400.0)
-    assert Ledger().mean_fault_s(START, None, day) == 86400.0
-    assert Ledger().mean_fault_s(START.plus(3600), START.unix_s, day) == 90000.0
-    after_three = spend(Ledger(), 3, every_s=1200.0).mean_fault_s(START.plus(3600), START.unix_s, day)
-    assert after_three == 90000.0 / 4
+    assert Ledger().mean_fault_s(START, None, day) == pytest.approx(ASSUMED_FAULT_S)
+    assert Ledger().mean_fault_s(START.plus(3600), START.unix_s, day) == pytest.approx(ASSUMED_FAULT_S)
+    after_one = spend(Ledger(), 1).mean_fault_s(START.plus(3600), START.unix_s - 150.0, day)
+    assert after_one == pytest.approx(math.sqrt(ASSUMED_FAULT_S * 150.0))
+    after_five = spend(Ledger(), 5, every_s=150.0).mean_fault_s(START.plus(750), START.unix_s - 150.0, day)
+    assert 150.0 < after_five < 500.0
+    assert spend(Ledger(), 5).mean_fault_s(START.plus(2 * 86400), START.unix_s, day) == pytest.approx(ASSUMED_FAULT_S)
+
+
+def test_faults_in_one_breath_leave_a_time_between_faults() -> None:
+    assert spend(Ledger(), 4, every_s=0.0).mean_fault_s(START.plus(1), START.unix_s, Budget()) > 1.0

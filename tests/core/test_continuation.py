@@ -68,6 +68,22 @@ def test_a_training_that_went_on_is_proven() -> None:
     assert judged(sound(0.03, 150), [sound()]) == (None, False)
 
 
+def test_a_snapshot_is_not_held_against_what_another_had_of_its_epoch() -> None:
+    """After an epoch's first batch some is one tensor that is two later; gradients are there in mid-cycle only."""
+    first = having(sound(), {"rocm_supervisor.counters.tloss.box_loss": vector(2.0)})
+    later = having(
+        sound(0.03, 150),
+        {
+            "rocm_supervisor.counters.tloss.box_loss": vector(9.0),
+            "rocm_supervisor.counters.loss_items.box_loss": vector(2.0),
+            "rocm_supervisor.gradients.0.conv.weight": matrix(7),
+        },
+    )
+    final = having(sound(0.06, 200), {"rocm_supervisor.gradients.1.conv.weight": matrix(8)})
+    assert judged(later, [first]) == (None, False)
+    assert judged(final, [later]) == (None, False)
+
+
 @pytest.mark.parametrize("flipped", [0.1, 0.22])
 def test_a_training_in_its_wild_first_steps_is_proven(flipped: float) -> None:
     """As measured: AdamW from step 16 to 80, with one matrix grown 3.7 times and a variance 31 times."""

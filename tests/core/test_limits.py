@@ -82,6 +82,15 @@ def test_a_validation_is_learned_from_three() -> None:
     assert one.limit_s(Stage.VALIDATE, 3600.0) == pytest.approx(840.0, rel=ACCURACY)
 
 
+def test_who_rests_is_given_less_but_never_less_than_it_was_seen_to_take() -> None:
+    quick, slow = learned(Stage.DATA_WAIT, 0.1, times=1000), learned(Stage.DATA_WAIT, 20.0, times=1000)
+    assert quick.limit_s(Stage.DATA_WAIT, 180.0) == 60.0
+    assert quick.limit_s(Stage.DATA_WAIT, 180.0, resting=True) == 15.0
+    assert slow.limit_s(Stage.DATA_WAIT, 180.0, resting=True) == slow.limit_s(Stage.DATA_WAIT, 180.0)
+    assert learned(Stage.DATA_WAIT, 0.1).limit_s(Stage.DATA_WAIT, 180.0, resting=True) is None
+    assert learned(Stage.CHECKPOINT, 1.0, times=5).limit_s(Stage.CHECKPOINT, 900.0, resting=True) is None
+
+
 def test_what_is_cached_is_not_learned() -> None:
     for stage in (Stage.SETUP, Stage.WARMUP, Stage.COMPILE):
         assert learned(stage, 1.0, times=2000).limit_s(stage, 600.0) is None

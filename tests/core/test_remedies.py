@@ -451,6 +451,19 @@ def test_an_older_generation_is_asked_for_where_there_is_one() -> None:
         assert launch.resume_from.path == expected
 
 
+def test_crashes_each_further_on_than_the_last_cost_no_older_generation() -> None:
+    """Somebody kills it every fifty steps: what it was resumed from is not the reason."""
+    told = patient()
+    for step in (60, 110, 160, 210):
+        told.saves("a.pt", step - 20).silence(1).saves("b.pt", step - 10).silence(1)
+        trains(told, step).exits(signal=9)
+        launch = told.looks().silence(1).last
+        assert isinstance(launch, de.Launch)
+        assert launch.resume_from is not None
+        assert launch.resume_from.path == "b.pt"
+    assert {one.remedy for one in told.job.course.trials} == {"restart"}
+
+
 def test_what_the_agent_set_is_kept_until_the_next_launch() -> None:
     told = patient()
     LADDERS["oom_gpu"][0](told)

@@ -217,6 +217,71 @@ def test_what_lies_inside_a_step_has_its_own_limit(stage: Stage, limit_s: float)
     assert told.silence(1).check(Stall()) is not None
 
 
+def fed(*, device: str | None = "cpu", whole: bool = True) -> Story:
+    """A training on the CPU of which it is known how long it waits for data."""
+    told = story().training(100)
+    if device is not None:
+        told.says(ev.Word.PLAN, device=device)
+    told.stage(Stage.STEP, whole=whole)
+    for step in range(101, 1300):
+        told.now = told.now.plus(0.1)
+        record = StepRecord(at=told.now, step=step, loss=1.0, data_wait_s=0.01)
+        told.put(ev.StepsMade(at=told.now, job=JOB, attempt=1, records=(record,)))
+    return told.stage(Stage.DATA_WAIT, whole=whole)
+
+
+def test_a_wait_for_data_in_which_the_whole_job_rests_is_found_sooner() -> None:
+    assert fed().tree(14, cpu=0.2).check(Stall()) is None
+    flag = fed().tree(15, cpu=0.2).check(Stall())
+    assert flag is not None
+    assert flag.severity is Severity.CRITICAL
+    assert flag.message == "no step for 15 s in stage data_wait (learned limit at rest 15 s), last step 1299"
+
+
+@pytest.mark.parametrize(("cpu", "stuck"), [(40.0, ()), (None, ()), (0.2, (7,))], ids=["works", "unknown", "disk"])
+def test_a_wait_for_data_in_which_somebody_may_be_at_work_has_the_whole_limit(
+    cpu: float | None, stuck: tuple[int, ...]
+) -> None:
+    assert fed().tree(59, cpu=cpu, stuck=stuck).check(Stall()) is None
+    assert fed().tree(60, cpu=cpu, stuck=stuck).check(Stall()) is not None
+
+
+def test_of_rest_it_tells_how_near_it_is() -> None:
+    silence, rest = Stall().watch(fed().tree(12, cpu=0.2).history)
+    assert silence.limit == 60.0
+    assert rest.now == pytest.approx(12.0)
+    assert (rest.limit, rest.learned, rest.severity) == (15.0, True, Severity.CRITICAL)
+    _, rest = Stall().watch(fed().tree(12, cpu=50.0).history)
+    assert rest.now == 0.0
+
+
+def test_rest_that_was_interrupted_counts_anew() -> None:
+    assert fed().tree(10, cpu=0.2).tree(1, cpu=50.0).tree(14, cpu=0.2).check(Stall()) is None
+
+
+def test_a_card_at_work_or_unseen_is_no_rest() -> None:
+    def readings(busy: float | None) -> Story:
+        told = fed(device="cuda:0")
+        for _ in range(20):
+            told.gpu(busy=busy).tree(cpu=0.2).silence(1)
+        return told
+
+    assert readings(99.0).check(Stall()) is None
+    assert readings(None).check(Stall()) is None
+    assert readings(0.0).check(Stall()) is not None
+
+
+def test_a_card_that_was_still_at_work_when_the_wait_began_rests_from_then_on() -> None:
+    told = fed(device="cuda:0").gpu(busy=90.0)
+    for _ in range(18):
+        told.silence(1).gpu(busy=0.0).tree(cpu=0.2)
+    assert told.check(Stall()) is not None
+
+
+def test_rest_proves_nothing_where_a_stage_may_go_untold() -> None:
+    assert fed(whole=False).tree(30, cpu=0.2).check(Stall()) is None
+
+
 def test_how_near_it_is_and_whether_that_was_learned() -> None:
     (watched,) = Stall().watch(learnt().silence(4).history)
     assert watched.now == pytest.approx(4.0)

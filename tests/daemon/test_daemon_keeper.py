@@ -308,8 +308,11 @@ def test_a_disk_without_room_is_told_and_the_file_itself_is_proven(make: Callabl
     one = make(reserve_bytes=1 << 60)
     one.start()
     path = one.save("last.st", 10)
-    until(lambda: any(found.verdict for found in one.seen()), "the proof of the file itself")
-    assert one.kept() == {}
+    until(lambda: any(found.verdict for found in one.seen()), "the proof")
+    if one.kept():  # a file system that shares blocks needs no room for it
+        notes = [json.loads(note.read_text()) for note in one.keeper.shelf("one").folder.glob("*/generation.json")]
+        assert [note["how"] for note in notes] == ["reflink"]
+        return
     assert len(one.missed()) == 1
     assert "free" in one.missed()[0]
     chosen = one.resume()

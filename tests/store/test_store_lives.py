@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from record_by_hand import START, at, checkpoint, flag, incident, made, open_sto
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.account import account
+from supervisor.core.checkpoints import Fingerprint
 from supervisor.core.job import Attempt
 from supervisor.core.readings import ExitStatus, Stage
 from supervisor.core.timeline import Use
@@ -20,6 +22,10 @@ from supervisor.store.lives import lives
 
 def entered(seconds: float, stage: Stage, attempt: int = 1) -> ev.StageEntered:
     return ev.StageEntered(at=at(seconds), job="night", attempt=attempt, stage=stage)
+
+
+def written(seconds: float) -> Fingerprint:
+    return Fingerprint(size_bytes=1, modified_ns=round(at(seconds).unix_s * 1e9), inode=1)
 
 
 @pytest.fixture
@@ -95,3 +101,20 @@ def test_a_restart_that_somebody_asked_for_is_no_trouble(tmp_path: Path) -> None
     first, second = lives(Archive(tmp_path / "supervisor.db"), "night")
     assert (first.wished, second.resume_step) == (True, 100)
     assert account((first, second), at(60).unix_s).seconds[Use.WAITING] == pytest.approx(5)
+
+
+def test_what_an_attempt_went_on_from_has_the_time_of_its_last_saving_before_the_launch(tmp_path: Path) -> None:
+    """The file was written again since, at a step of the same number, and at another before."""
+    store = open_store(tmp_path)
+    used = replace(checkpoint(0), fingerprint=written(40.0))
+    again = replace(checkpoint(0), fingerprint=written(70.0))
+    earlier = replace(checkpoint(0), step=50, fingerprint=written(45.0))
+    with store.turn(at(50)):
+        store.open_attempt(de.Launch(at=START, job="night", attempt=1, resume_from=None, reason="start"), "/s/1")
+        store.open_attempt(de.Launch(at=at(50), job="night", attempt=2, resume_from=used, reason="newest"), "/s/2")
+        for one in (used, again, earlier):
+            store.save_checkpoint("night", 1, one, at(50))
+    store.close(at(80))
+    first, second = lives(Archive(tmp_path / "supervisor.db"), "night")
+    assert first.resume_saved_unix_s is None
+    assert second.resume_saved_unix_s == pytest.approx(at(40.0).unix_s)

@@ -7,8 +7,9 @@ What is proof. The settings' own limits are the owner's word: beyond them the si
 a limit that was learned takes two: the silence, and an agent that tells every stage there is, so that what takes so
 long is no validation, no checkpoint, no wait for data and no search for kernels. Where the agent cannot tell them all
 (a script that only torch's own hooks follow), or where the machine gasps for memory, it is told, and the doubt ends
-at the setting's limit. Steps that only a progress bar shows are held back by whatever holds back the output: they are
-doubtful for `output_limit_s`, unless every process of the job idles as well.
+at the setting's limit. Less silence is needed where the whole job rests (`rest.py`). Steps that only a progress bar
+shows are held back by whatever holds back the output: they are doubtful for `output_limit_s`, unless every process of
+the job idles as well.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from supervisor.core.flags import Act, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ProcessReading, Stage
+from supervisor.core.rules.rest import rested_s, resting_limit_s
 from supervisor.core.rules.standstill import diagnosis_of, machine_gasps
 from supervisor.core.series import lasted_s, run_of
 from supervisor.core.unseen import no_steps_due
@@ -61,12 +63,17 @@ class Stall:
             return None
         learned_s = self._learned_s(history, cap_s)
         limit_s = cap_s if learned_s is None else learned_s
+        resting_s = resting_limit_s(history, cap_s) if self.learn else None
+        rested = resting_s is not None and resting_s < limit_s and rested_s(history) >= resting_s
+        if resting_s is not None and rested:
+            limit_s = learned_s = resting_s
         if quiet_s < limit_s:
             return None
         sure = history.hooked and (quiet_s >= cap_s or _short_is_sure(history))
         stage = history.stage.value if history.stage else "unknown"
         last = f", last step {history.steps[-1].step}" if history.steps else ""
         how = "limit" if learned_s is None or learned_s >= cap_s else "learned limit"
+        how += " at rest" if rested else ""
         return RedFlag(
             rule=self.name,
             severity=Severity.acting(act=self.act if sure else False),
@@ -92,11 +99,22 @@ class Stall:
             limit=cap_s,
             severity=Severity.acting(act=self.act if history.hooked else False),
         )
+        rest = self._rest(history, own, min(cap_s, learned_s or cap_s))
         if learned_s is None or learned_s >= cap_s:
-            return (own,)
+            return (own, *rest)
         sure = history.hooked and _short_is_sure(history)
         short = replace(own, limit=learned_s, learned=True, severity=Severity.acting(act=self.act if sure else False))
-        return (short,) if sure else (short, own)
+        return (short, *rest) if sure else (short, own, *rest)
+
+    def _rest(self, history: History, own: Watched, limit_s: float) -> tuple[Watched, ...]:
+        """Return how long the whole job rests, where that proves a stall sooner than the silence alone."""
+        resting_s = resting_limit_s(history, limit_s) if self.learn else None
+        if resting_s is None or resting_s >= limit_s:
+            return ()
+        what = f"{own.what}, and the whole job rests"
+        severity = Severity.acting(act=self.act)
+        now = rested_s(history)
+        return (replace(own, what=what, now=now, limit=resting_s, learned=True, severity=severity),)
 
     def _bar(self, history: History) -> tuple[Watched, ...]:
         what = "its progress bar stands still"

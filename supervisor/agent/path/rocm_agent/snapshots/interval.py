@@ -7,17 +7,20 @@ shortest and a longest so that a wrong estimate costs little.
 from __future__ import annotations
 
 import math
-from typing import Optional
+from collections import deque
+from typing import Deque, Optional, Tuple
 
 AUTO = "auto"
-SHORTEST_S = 10.0
+SHORTEST_S = 5.0
 LONGEST_S = 3600.0
 STALL_SHARE = 0.005
 """Of the training's time, at most, spent on being copied."""
 WRITE_SHARE = 0.05
 """Of the time, at most, in which the disk and one processor write a snapshot."""
-MEAN_FAULT_S = 86400.0
-"""Between two faults, as long as nobody has told better."""
+COSTS_KEPT = 5
+"""The median of so many counts: one write beside a busy disk says little of the next."""
+MEAN_FAULT_S = 14400.0
+"""Between two faults, as long as nobody has told better, and the training has not outlived it."""
 
 
 def optimal_s(stall_s: float, write_s: float, mean_fault_s: float) -> float:
@@ -39,6 +42,8 @@ class Interval:
     def __init__(self, setting: str, mean_fault: str, now_ns: int) -> None:
         """`setting` is "auto" or seconds, 0 or nothing for never; `mean_fault` the seconds between faults, or ""."""
         self._auto = setting == AUTO
+        self._costs: Deque[Tuple[float, float]] = deque(maxlen=COSTS_KEPT)
+        self._began_ns = self._last_ns = now_ns
         self._mean_fault_s = _seconds(mean_fault) or MEAN_FAULT_S
         # The first one measures what it costs.
         self.every_s: Optional[float] = SHORTEST_S if self._auto else _seconds(setting)
@@ -50,12 +55,17 @@ class Interval:
 
     def taken(self, now_ns: int) -> None:
         """Count from now."""
+        self._last_ns = now_ns
         self._next_ns = self._after(now_ns)
 
     def measured(self, stall_s: float, write_s: float) -> None:
-        """Choose the interval anew from what the last one cost."""
+        """Choose the interval anew from what the last ones cost."""
         if self._auto:
-            before, self.every_s = self.every_s, optimal_s(stall_s, write_s, self._mean_fault_s)
+            self._costs.append((stall_s, write_s))
+            stall_s, write_s = (sorted(each)[len(each) // 2] for each in zip(*self._costs))
+            # A training that has outlived the time between faults has shown that it is longer.
+            mean_fault_s = max(self._mean_fault_s, (self._last_ns - self._began_ns) / 1e9)
+            before, self.every_s = self.every_s, optimal_s(stall_s, write_s, mean_fault_s)
             if self._next_ns is not None:
                 self._next_ns += int((self.every_s - (before or 0.0)) * 1e9)
 

@@ -1,0 +1,47 @@
+"""Prints what came of an ETTR trial beside what must be; it measures nothing."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+ETTR_MUST, HOURLY_MUST = 0.90, 0.99
+AGREE = 0.01
+"""How far the two ways of reckoning may lie apart."""
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def report(told: dict[str, Any]) -> bool:
+    """Print the figures; return whether every must is met."""
+    names = " ".join(f"{name:>6}" for name in ("found", "lost", "down", "start", "cost"))
+    say(f"\n{'fault, all in seconds':<21} {'found as':<27} {'remedy':<16} {names}  hourly")
+    for one in told["faults"]:
+        after = "-" if one["found_s"] is None else f"{one['found_s']:.1f}"
+        costs = " ".join(f"{one[name]:6.1f}" for name in ("lost_s", "down_s", "start_s", "cost_s"))
+        how = f"{one['name']:<21} {one['rule']:<27} {one['remedy']:<16}"
+        say(f"{how} {after:>6} {costs}  {1 - one['cost_s'] / 3600:.4f}")
+    for message in told["unmeant"]:
+        say(f"beside these: {message}")
+    spent = {use: seconds for use, seconds in told["account"]["seconds"].items() if seconds > 0}
+    say("\naccount: " + ", ".join(f"{use} {seconds:.1f} s" for use, seconds in spent.items()))
+    say(
+        f"{told['snapshots']} snapshots: stalled {told['snapshot_stall_s'] * 1e3:.1f} ms, written in "
+        f"{told['snapshot_write_s']:.2f} s each, on average; work lost by the log {told['lost_log_s']:.1f} s"
+    )
+    apart = abs(told["ettr_account"] - told["ettr_log"])
+    figures = (
+        ("ETTR by the account", told["ettr_account"], ETTR_MUST),
+        ("ETTR by the training's log", told["ettr_log"], ETTR_MUST),
+        (f"one fault an hour, a snapshot each {told['hourly_every_s']:.0f} s", told["ettr_hourly"], HOURLY_MUST),
+        ("one fault an hour, costs as measured", told["ettr_hourly_as_measured"], HOURLY_MUST),
+    )
+    say("")
+    for name, value, must in figures:
+        verdict = "met" if value >= must else "MISSED"
+        say(f"{name:<42} {value:.4f}   must be >= {must:.2f}   {verdict:<6}   (ByteRobust 0.97)")
+    say(f"{'the two apart by':<42} {apart:.4f}   must be <= {AGREE:.2f}   {'met' if apart <= AGREE else 'MISSED'}")
+    return apart <= AGREE and all(value >= must for _, value, must in figures)
