@@ -219,7 +219,8 @@ def test_a_keyboard_interrupt_that_a_signal_raised_is_that_signal() -> None:
     told = story().training().says(ev.Word.EXCEPTION, type="KeyboardInterrupt", message="", traceback=TRACEBACK)
     assert flag_of(told.exits(signal=2)).fault == "killed_by_signal"
     told = story().training().says(ev.Word.EXCEPTION, type="KeyboardInterrupt", message="", traceback=TRACEBACK)
-    assert flag_of(told.exits(1)).fault == "exception"
+    flag = flag_of(told.exits(1))
+    assert (flag.fault, flag.message) == ("killed_by_signal", "ended with status 1: interrupted by SIGINT")
 
 
 def test_an_exception_of_long_ago_explains_nothing() -> None:

@@ -129,9 +129,11 @@ class Crash:
     def _raised(self, history: History, status: ExitStatus) -> Cause | None:
         if history.exception_at is None or not self._near(history.exception_at, status.at):
             return None
-        # What SIGINT makes Python raise tells where it was, not why: the signal does.
-        interrupted = history.exception is not None and history.exception.get("type") == "KeyboardInterrupt"
-        return None if interrupted and _signal_of(status) == SIGINT else _raised(history)
+        if history.exception is None or history.exception.get("type") != "KeyboardInterrupt":
+            return _raised(history)
+        # What SIGINT makes Python raise tells where it was, not why. A process with a CUDA context ended with status 1.
+        text = status.words if _signal_of(status) == SIGINT else f"{status.words}: interrupted by SIGINT"
+        return Cause(fault="killed_by_signal", text=text)
 
     def _printed(self, history: History, status: ExitStatus) -> Cause | None:
         found = [one for one in history.output if one.fatal and self._near(one.at, status.at)]

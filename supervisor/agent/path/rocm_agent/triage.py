@@ -25,6 +25,8 @@ PAST_STEPS = 1
 """So many steps beyond the bad one are made before it counts as not come back: counts of a resume differ by one."""
 FILES_KEPT = 256
 LOSSES_KEPT = 64
+GRADIENT = "Parameter"
+"""The kind of what a gradient belongs to; every other place is a module."""
 GROUP_MODE = 0o2770
 """What ultralytics writes can be cleared away by whoever shares the attempt's group."""
 
@@ -75,6 +77,11 @@ class Replay:
         # Before the first step nobody knows the number of the one under way: then it is looked at.
         return self._made is None or self._made + 1 >= self.bad_step - WATCHED_STEPS
 
+    @property
+    def _in_gradient(self) -> bool:
+        # Of a card the norm that ends the replay is read a step late: the next forward must not hide the place.
+        return self._where is not None and self._where["kind"] == GRADIENT
+
     # --- modules ------------------------------------------------------------------------------------------------------
 
     def entered(self, module: Any, args: Tuple[Any, ...]) -> Optional[Tuple[Any, ...]]:
@@ -82,7 +89,8 @@ class Replay:
         if self._top is not None or not module.training or not args:
             return None
         self._top = self._outermost = module
-        self._where = None
+        if not self._in_gradient:
+            self._where = None
         if self._other_batch and self._made is not None and self._made + 1 == self.bad_step and self._kept is not None:
             self._given_other = True
             args = self._kept
@@ -127,7 +135,7 @@ class Replay:
             return
         for name, one in self._outermost.named_parameters():
             if one.grad is not None and not _finite(self.torch, one.grad):
-                self._where = {"module": "the gradient of " + name, "kind": "Parameter", "dtype": str(one.grad.dtype)}
+                self._where = {"module": "the gradient of " + name, "kind": GRADIENT, "dtype": str(one.grad.dtype)}
                 return
 
     # --- the end ------------------------------------------------------------------------------------------------------
