@@ -15,12 +15,13 @@ from typing import Protocol
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.choosing import Ground
-from supervisor.core.decide import decide, judge
+from supervisor.core.decide import decide
 from supervisor.core.expectations import Expectation
 from supervisor.core.flags import Severity
 from supervisor.core.follow import after_decision, after_event, after_flags
 from supervisor.core.history import History
 from supervisor.core.job import ALIVE, Job, Phase
+from supervisor.core.judging import judge
 from supervisor.core.limits import Learned, setting_of
 from supervisor.core.moments import Moment
 from supervisor.core.readings import StepRecord

@@ -9,11 +9,11 @@ from supervisor.control import types
 from supervisor.control.shapes import finite, watched_status
 from supervisor.control.treatment import in_words
 from supervisor.core import progress as pr
-from supervisor.core.decide import judge
 from supervisor.core.expectations import checklist
 from supervisor.core.flags import Severity
 from supervisor.core.history import History
 from supervisor.core.job import ALIVE, Job, Phase
+from supervisor.core.judging import judge
 from supervisor.core.moments import Moment
 from supervisor.core.rules import Rule
 from supervisor.core.watched import Watched

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from supervisor.core import events as ev
-from supervisor.core.decide import judge
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.history import History
+from supervisor.core.judging import judge
 from supervisor.core.moments import Moment
 from supervisor.core.rules import Rule
 from supervisor.core.urgent import can_wait

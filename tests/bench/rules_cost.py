@@ -17,8 +17,8 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT)]  # the package of the same name that may be installed must not come first
 
 from supervisor.core import events as ev  # noqa: E402 (after the path is set)
-from supervisor.core.decide import judge  # noqa: E402
 from supervisor.core.history import History  # noqa: E402
+from supervisor.core.judging import judge  # noqa: E402
 from supervisor.core.moments import Moment  # noqa: E402
 from supervisor.core.readings import (  # noqa: E402
     DiskReading,

@@ -11,12 +11,13 @@ from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.checkpoints import Checkpoint, Fingerprint, Verdict, before_trouble, choose, of_this_training
 from supervisor.core.choosing import Ground
-from supervisor.core.decide import decide, judge
+from supervisor.core.decide import decide
 from supervisor.core.findings import About, FaultClass, FaultSeverity, KernelFinding, OutputFinding
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.follow import after_decision, after_event, after_flags
 from supervisor.core.history import History
 from supervisor.core.job import ALIVE, Attempt, Job, Limits, Phase
+from supervisor.core.judging import judge
 from supervisor.core.moments import Moment
 from supervisor.core.readings import (
     DiskReading,

@@ -8,10 +8,11 @@ from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.budget import Budget
 from supervisor.core.checkpoints import Verdict
-from supervisor.core.decide import decide, judge, worst
+from supervisor.core.decide import decide
 from supervisor.core.findings import FaultClass
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.job import LAUNCH, UNKILLABLE, Job, Limits, Phase
+from supervisor.core.judging import judge, worst
 from supervisor.core.readings import KernelWait, Stage
 from supervisor.core.rules.crash import Crash
 from supervisor.core.rules.non_finite_loss import NonFiniteLoss

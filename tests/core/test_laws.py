@@ -13,12 +13,12 @@ from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.budget import Budget, Ledger
 from supervisor.core.checkpoints import Checkpoint, Fingerprint, Verdict, choose
-from supervisor.core.decide import judge
 from supervisor.core.findings import FaultClass
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.incident import Incident
 from supervisor.core.job import ALIVE, Job, Limits, Phase, Wish
+from supervisor.core.judging import judge
 from supervisor.core.moments import Moment
 from supervisor.core.readings import DiskReading, GpuReading, HostReading, ProcessReading, Stage
 from supervisor.core.rules import RULES

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
-from supervisor.core.decide import judge, worst
 from supervisor.core.findings import FaultClass
 from supervisor.core.flags import Act, Severity
 from supervisor.core.job import Phase
+from supervisor.core.judging import judge, worst
 from supervisor.core.readings import Stage
 from supervisor.core.rules import RULES
 from supervisor.core.rules.crash import Crash

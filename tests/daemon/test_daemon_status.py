@@ -9,10 +9,10 @@ import pytest
 from clocks_by_hand import START
 
 from supervisor.core import events as ev
-from supervisor.core.decide import judge
 from supervisor.core.expectations import Expectation
 from supervisor.core.history import History
 from supervisor.core.job import Attempt, Job, Phase
+from supervisor.core.judging import judge
 from supervisor.core.readings import StepRecord
 from supervisor.core.rules import RULES
 from supervisor.core.rules.host_memory import HostMemory
