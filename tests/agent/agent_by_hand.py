@@ -137,3 +137,28 @@ def plain_environment(**more: str) -> Mapping[str, str]:
     """The environment of a program that nobody supervises."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("ROCM_", "PYTHON"))}
     return {**kept, **more}
+
+
+class Attempts:
+    """Runs of one command in one folder, each the next attempt of one job, resumed from its newest snapshot."""
+
+    def __init__(self, python: Path, folder: Path, *script: str | Path) -> None:
+        self.command: list[str | Path] = [python, *script]
+        self.folder, self.snapshots = folder, folder / "snapshots"
+        self.snapshots.mkdir()
+        self.attempts: list[Attempt] = []
+
+    def run(self, *options: str, every: str = "0.01", command: int = 0, **environment: str) -> Finished:
+        """Make the next attempt; `command` is given to it at once."""
+        attempt = Attempt(self.folder / str(len(self.attempts)), cwd=self.folder)
+        attempt.make_recorder()
+        if command:
+            attempt.command(command, 5)
+        self.attempts.append(attempt)
+        resume = {at.ENV_RESUME_FROM: str(self.newest())} if self.newest() else {}
+        ours = {at.ENV_SNAPSHOTS: str(self.snapshots), at.ENV_SNAPSHOT_EVERY: every, "OMP_NUM_THREADS": "1"}
+        return attempt.run([*self.command, *options], **ours, **resume, **environment)
+
+    def newest(self) -> Path | None:
+        """Return the newest snapshot."""
+        return max(self.snapshots.glob("step-*.pt"), default=None)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agent_by_hand import Attempt, Finished, wait_for
+from agent_by_hand import Attempt, Attempts, Finished, wait_for
 
 from supervisor.core import folder as at
 
@@ -139,27 +139,6 @@ def test_ranks_of_several_machines_are_told_that_they_are_not_saved(ranks: Ranks
     assert ranks.there() == []
 
 
-class Launched:
-    """Runs of own_ranks.py under torchrun in one folder, each the next attempt of one job."""
-
-    def __init__(self, python: Path, folder: Path) -> None:
-        self.python, self.folder = python, folder
-        self.snapshots = folder / "snapshots"
-        self.snapshots.mkdir()
-        self.attempts: list[Attempt] = []
-
-    def run(self, *options: str, every: str = "0.01", command: int = 0, **environment: str) -> Finished:
-        attempt = Attempt(self.folder / str(len(self.attempts)), cwd=self.folder)
-        attempt.make_recorder()
-        if command:
-            attempt.command(command, 5)
-        self.attempts.append(attempt)
-        newest = str(max(self.snapshots.glob("step-*.pt"), default=""))
-        ours = {at.ENV_SNAPSHOTS: str(self.snapshots), at.ENV_SNAPSHOT_EVERY: every, at.ENV_RESUME_FROM: newest}
-        script: list[str | Path] = [self.python, *LAUNCHER, HERE / "own_ranks.py", *options]
-        return attempt.run(script, **ours, OMP_NUM_THREADS="1", **environment)
-
-
 def digests(finished: Finished) -> list[str]:
     return sorted(line for line in finished.output.splitlines() if line.startswith("DIGEST"))
 
@@ -168,7 +147,7 @@ def test_two_ranks_killed_and_stopped_end_bit_for_bit_where_they_would_have(
     current_python: Path, tmp_path: Path
 ) -> None:
     """With statistics of BatchNorm that DDP does not keep alike, and noise of each rank's own."""
-    launched = Launched(current_python, tmp_path)
+    launched = Attempts(current_python, tmp_path, *LAUNCHER, HERE / "own_ranks.py")
     alone = launched.run(every="0")
     assert len(digests(alone)) == 2, alone.output
     killed = launched.run("--die-after", "6", "--step-s", "0.05", DYING_RANK="1")

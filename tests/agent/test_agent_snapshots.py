@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from agent_by_hand import AGENT_PATH, Attempt, Finished, plain_environment
+from agent_by_hand import AGENT_PATH, Attempt, Attempts, Finished, plain_environment
 
 from supervisor.core import folder as at
 
@@ -18,34 +18,18 @@ HERE = Path(__file__).resolve().parent
 LOOP = HERE / "own_loop.py"
 
 
-class Loops:
-    """Runs of own_loop.py in one folder, each the next attempt of one job."""
+class Loops(Attempts):
+    """Runs of own_loop.py in one folder."""
 
     def __init__(self, python: Path, folder: Path) -> None:
-        self.python, self.folder = python, folder
-        self.snapshots = folder / "snapshots"
-        self.snapshots.mkdir()
-        self.attempts: list[Attempt] = []
-
-    def run(self, *options: str, every: str = "0.01", command: int = 0, **environment: str) -> Finished:
-        attempt = Attempt(self.folder / str(len(self.attempts)), cwd=self.folder)
-        attempt.make_recorder()
-        if command:
-            attempt.command(command, 5)
-        self.attempts.append(attempt)
-        resume = {at.ENV_RESUME_FROM: str(self.newest())} if self.newest() else {}
-        ours = {at.ENV_SNAPSHOTS: str(self.snapshots), at.ENV_SNAPSHOT_EVERY: every, "OMP_NUM_THREADS": "1"}
-        return attempt.run([self.python, LOOP, *options], **ours, **resume, **environment)
+        super().__init__(python, folder, LOOP)
 
     def alone(self, *options: str) -> str:
         environment = plain_environment(OMP_NUM_THREADS="1", PYTHONPATH=str(AGENT_PATH))
-        command = [str(self.python), str(LOOP), *options]
+        command = [*map(str, self.command), *options]
         return subprocess.run(
             command, env=environment, cwd=self.folder, capture_output=True, text=True, check=True
         ).stdout
-
-    def newest(self) -> Path | None:
-        return max(self.snapshots.glob("step-*.pt"), default=None)
 
     def killed(self, times: int, *options: str) -> Finished:
         """Kill it in the middle of something, again and again, and let the last one come to its end."""
@@ -138,7 +122,7 @@ def test_a_disk_that_takes_no_more_is_told_and_the_training_goes_on(loops_once: 
     attempt = Attempt(loops_once.folder / "full", cwd=loops_once.folder)
     attempt.make_recorder()
     finished = attempt.run(
-        [loops_once.python, "-c", script, LOOP, "--step-s", "0.02"],
+        [loops_once.command[0], "-c", script, LOOP, "--step-s", "0.02"],
         OMP_NUM_THREADS="1",
         **{at.ENV_SNAPSHOTS: str(loops_once.snapshots), at.ENV_SNAPSHOT_EVERY: "0.01"},
     )
