@@ -131,7 +131,7 @@ class Crash:
             return None
         if history.exception is None or history.exception.get("type") != "KeyboardInterrupt":
             return _raised(history)
-        # What SIGINT makes Python raise tells where it was, not why. A process with a CUDA context ended with status 1.
+        # What SIGINT makes Python raise tells where it was, not why; some processes end with status 1 after it.
         text = status.words if _signal_of(status) == SIGINT else f"{status.words}: interrupted by SIGINT"
         return Cause(fault="killed_by_signal", text=text)
 
