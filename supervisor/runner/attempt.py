@@ -233,13 +233,13 @@ def read_start_error(folder: Path) -> str | None:
     return _text(read_note(folder / names.EXIT).get("error"))
 
 
-def read_note(path: Path) -> dict[str, object]:
-    """Return what a shim wrote; empty where it wrote nothing or it is damaged."""
+def read_note(path: Path, limit_bytes: int = NOTE_LIMIT_BYTES) -> dict[str, object]:
+    """Return what a shim or an agent wrote; empty where it wrote nothing, or it is damaged or longer than the limit."""
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
             return {}
         with path.open("rb") as file:
-            note = json.loads(file.read(NOTE_LIMIT_BYTES))
+            note = json.loads(file.read(limit_bytes))
     except (OSError, ValueError, RecursionError):
         return {}
     return note if isinstance(note, dict) else {}

@@ -11,7 +11,6 @@ import json
 import math
 import os
 import signal
-import stat
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -20,7 +19,7 @@ from typing import Any
 
 from supervisor.core import folder as names
 from supervisor.core.triage import FINDING_FILES, Finding, LookedFor, Replay, conclude, needed, same_course
-from supervisor.runner.attempt import agent_path
+from supervisor.runner.attempt import agent_path, read_note
 from supervisor.runner.shim import Recorder
 
 SAID = "triage.json"
@@ -174,15 +173,15 @@ def _run(launch: Mapping[str, Any], folder: Path, case: Case) -> str:
 
 def read(case: Case, name: str, folder: Path, ending: str) -> Replay:
     """Return a replay as its agent told of it; where it told nothing sound, with `ending` as what went wrong."""
-    said = _said(folder / SAID)
-    if said is None or not isinstance(said.get("seen"), bool):
+    said = read_note(folder / SAID, SAID_LIMIT_BYTES)
+    if not isinstance(seen := said.get("seen"), bool):
         return Replay(name=name, seen=None, problem=f"{ending}; see {names.OUTPUT} of replay {name}")
     batch, where = _object(said.get("batch")), _object(said.get("where"))
     module = f"{where.get('module') or 'the model'} ({where.get('kind')}, {where.get('dtype')})" if where else None
     step, device = said.get("step"), said.get("device")
     one = Replay(
         name=name,
-        seen=said["seen"],
+        seen=seen,
         step=step if isinstance(step, int) else None,
         device=device[:TEXT_LIMIT] if isinstance(device, str) else None,
         half=said.get("half") is True,
@@ -196,17 +195,6 @@ def read(case: Case, name: str, folder: Path, ending: str) -> Replay:
     if name == "other_batch" and said.get("other_batch") is not True:
         return replace(one, seen=None, problem="no other batch could be given")
     return one
-
-
-def _said(path: Path) -> dict[str, Any] | None:
-    try:
-        if not stat.S_ISREG(path.lstat().st_mode):
-            return None
-        with path.open("rb") as file:
-            said = json.loads(file.read(SAID_LIMIT_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return said if isinstance(said, dict) else None
 
 
 def _object(value: object) -> dict[str, Any]:
