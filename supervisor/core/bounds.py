@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic
 
+from supervisor.core.flags import Severity
 from supervisor.core.moments import Moment
 from supervisor.core.series import R, has_lasted, lasted_s, newest_of, run_of
+from supervisor.core.trend import Slope
 from supervisor.core.watched import Watched, beyond
 
 
@@ -56,3 +58,14 @@ def lasting(run: tuple[R, ...], hold_s: float, named: Watched, least: int = 2) -
     """Return for how long a condition has held, which `has_lasted` judges."""
     lacks = None if len(run) >= least else f"{least} readings of it"
     return replace(named, unit="s", now=lasted_s(run), limit=hold_s, lacks=lacks)
+
+
+def running_out(  # noqa: PLR0913 - what `named` is of, its rate and its limits
+    named: Watched, slope: Slope | None, room: float, *, within_s: float, least_rise: float, severity: Severity
+) -> Watched:
+    """Return how long `room` lasts at a rate, which a rise of `least_rise` must bear out; both in the rate's unit."""
+    left_s = None if slope is None else slope.left_s(room)
+    if slope is None or left_s is None:
+        return replace(named, not_watched="its rate is not known yet" if slope is None else "it does not rise")
+    lacks = slope.falls_short_of(least_rise)
+    return replace(named, unit="s", now=left_s, limit=within_s, below=True, lacks=lacks, severity=severity)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from supervisor.core.bounds import running_out
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.series import newest_of
@@ -53,25 +54,19 @@ class HostMemorySlope:
     def watch(self, history: History) -> tuple[Watched, ...]:
         """Return when memory would be gone at the rate at which the job takes it."""
         what = f"time until memory is gone, at the job's rate of {self.over_s:.0f} s"
-        memory, slope = _memory(history), history.rss.slope(self.over_s)
+        memory = _memory(history)
         if history.over or memory is None:
             return unwatched(self.name, what, ENDED if history.over else "no reading of the machine's memory")
         available, total = memory
-        left_s = None if slope is None else slope.left_s(available)
-        if slope is None or left_s is None:
-            return unwatched(self.name, what, "its rate is not known yet" if slope is None else "it does not rise")
-        return (
-            Watched(
-                rule=self.name,
-                what=what,
-                unit="s",
-                now=left_s,
-                limit=self.gone_within_s,
-                below=True,
-                lacks=slope.falls_short_of(self.min_rise_fraction * total),
-                severity=Severity.acting(act=self.act),
-            ),
+        left = running_out(
+            Watched(rule=self.name, what=what),
+            history.rss.slope(self.over_s),
+            available,
+            within_s=self.gone_within_s,
+            least_rise=self.min_rise_fraction * total,
+            severity=Severity.acting(act=self.act),
         )
+        return (left,)
 
 
 def _memory(history: History) -> tuple[int, int] | None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from supervisor.core.bounds import running_out
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.series import FRESH_S
@@ -56,19 +57,12 @@ class VramLeak:
         return tuple(self._of_memory(*one) for one in memories)
 
     def _of_memory(self, subject: str, trend: Trend, used: float, total: float) -> Watched:
-        what, slope = f"time until {subject} is full, at the rate of {self.over_s:.0f} s", trend.slope(self.over_s)
-        left_s = None if slope is None else slope.left_s(total - used)
-        if slope is None or left_s is None:
-            why = "its rate is not known yet" if slope is None else "it does not rise"
-            return Watched(rule=self.name, what=what, not_watched=why)
-        return Watched(
-            rule=self.name,
-            what=what,
-            unit="s",
-            now=left_s,
-            limit=self.full_within_s,
-            below=True,
-            lacks=slope.falls_short_of(self.min_rise_fraction * total),
+        return running_out(
+            Watched(rule=self.name, what=f"time until {subject} is full, at the rate of {self.over_s:.0f} s"),
+            trend.slope(self.over_s),
+            total - used,
+            within_s=self.full_within_s,
+            least_rise=self.min_rise_fraction * total,
             severity=Severity.acting(act=self.act),
         )
 
