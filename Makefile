@@ -1,6 +1,11 @@
 # make demo   a real YOLO training, supervised, hurt on purpose three times, resumed each time (about 3 minutes after the set-up)
-# make test   the whole test suite
+# make test   the whole test suite, in stages (ARGS="tests/core -x": pytest as it is, with these arguments)
+# make test-quick   the units that need no process beside them, about a minute
+# make laws   every property test with a million examples, on all cores (LAWS_EXAMPLES=100000 for fewer)
 # make check  lint, types, import contracts
+# make frozen-names  write tests/store/frozen_names.txt: every name that is stored or sent between programs
+# make attacks ARGS="--actions 100000 --seed 1"   a hostile training for hours beside a healthy one; --systemd: under units
+# make gallery ARGS="nanogpt timm"   other people's training scripts, as they are, hurt in every way (needs the network once)
 # make bench  the published figures beside their peers, measured on this machine
 #
 # Each target sets up what it needs: the daemon's environment in .venv, the training environments in $(CACHE), where
@@ -32,9 +37,20 @@ OWNER_PYTHON ?= $(if $(OWNER_BASE),$(OWNER)/bin/python)
 TRAIN_READY := $(if $(filter $(CURRENT)/bin/python,$(TRAIN_PYTHON)),$(CURRENT)/ready)
 OWNER_READY := $(if $(filter $(OWNER)/bin/python,$(OWNER_PYTHON)),$(OWNER)/ready)
 
+# Other frameworks, whose steps and saves are followed; torch comes from the current environment.
+FOREIGN_PACKAGES := lightning==2.6.6 transformers[torch]==5.23.0 accelerate==1.15.0 jax==0.10.2 optax==0.2.8 flax==0.12.8 keras==3.15.1
+FOREIGN := $(CACHE)/foreign
+
+# What other people's training scripts need beyond that (tests/gallery/rows.toml).
+GALLERY_PACKAGES := timm==1.0.28 datasets==5.2.0 evaluate==0.4.6 scikit-learn==1.9.1 pandas==3.1.1 seaborn==0.13.2 \
+	tensorboard==2.21.0 jsonargparse[signatures]==4.53.0
+# DeepSpeed is built for this machine; where it is not, its row says so.
+GALLERY_BUILT := setuptools==80.9.0 wheel ninja py-cpuinfo hjson
+GALLERY := $(CACHE)/gallery
+
 PEERS := $(CACHE)/peers
 
-.PHONY: help demo test check lint types contracts bench clean
+.PHONY: help demo test test-quick laws frozen-names check lint types contracts bench gallery clean
 
 help:
 	@sed -n 's/^# \(make\)/\1/p' Makefile
@@ -59,13 +75,35 @@ $(OWNER)/ready:
 	"$(OWNER)/bin/pip" install --progress-bar on $(foreach p,$(OWNER_PACKAGES),'$(p)')
 	touch $@
 
+$(FOREIGN)/ready: $(TRAIN_READY)
+	@$(TRAIN_PYTHON) -m venv --clear "$(FOREIGN)"
+	purelib='import sysconfig; print(sysconfig.get_path("purelib"))'
+	"$(TRAIN_PYTHON)" -c "$$purelib" > "$$("$(FOREIGN)/bin/python" -c "$$purelib")/training_environment.pth"
+	"$(FOREIGN)/bin/pip" install --progress-bar off $(foreach p,$(FOREIGN_PACKAGES),'$(p)')
+	touch $@
+
 demo: $(VENV)/ready $(TRAIN_READY)
 	$(VENV)/bin/supervisorctl demo --train-python "$(TRAIN_PYTHON)"
 
-test: $(VENV)/ready $(TRAIN_READY) $(OWNER_READY)
+test: $(VENV)/ready $(TRAIN_READY) $(OWNER_READY) $(FOREIGN)/ready
 	@test -n "$(OWNER_PYTHON)" || echo "no Python 3.10 found: the tests in the owner's environment will be skipped" >&2
 	ROCM_SUPERVISOR_TRAIN_PYTHON="$(TRAIN_PYTHON)" ROCM_SUPERVISOR_OWNER_PYTHON="$(OWNER_PYTHON)" \
-		$(VENV)/bin/python -m pytest $(ARGS)
+		ROCM_SUPERVISOR_FOREIGN_PYTHON="$(FOREIGN)/bin/python" \
+		$(VENV)/bin/python $(if $(ARGS),-m pytest $(ARGS),tests/rigs/run_tests.py)
+
+test-quick: $(VENV)/ready
+	@$(VENV)/bin/python tests/rigs/run_tests.py --quick $(ARGS)
+
+LAWS_EXAMPLES ?= 1000000
+
+laws: $(VENV)/ready
+	@$(VENV)/bin/python tests/rigs/run_laws.py --examples $(LAWS_EXAMPLES) $(ARGS)
+
+attacks: $(VENV)/ready
+	$(VENV)/bin/python tests/attacks/campaign.py $(ARGS)
+
+frozen-names: $(VENV)/ready
+	$(VENV)/bin/python tests/store/frozen_names.py
 
 check: lint types contracts
 
@@ -76,7 +114,7 @@ lint: $(VENV)/ready
 # The folders of the tests are checked one by one: each has its own conftest. Rigs are checked with what uses them.
 types: $(VENV)/ready
 	$(VENV)/bin/mypy
-	for folder in $(filter-out tests/rigs/,$(sort $(wildcard tests/*/))); do
+	for folder in $(filter-out tests/rigs/,$(sort $(dir $(wildcard tests/*/*.py)))); do
 		echo "$$folder"
 		$(VENV)/bin/mypy "$$folder"
 	done
@@ -97,6 +135,26 @@ $(PEERS)/ready: $(VENV)/ready $(TRAIN_READY)
 
 bench: $(VENV)/ready $(TRAIN_READY) $(PEERS)/ready
 	@$(VENV)/bin/python tests/bench/figures.py --train-python "$(TRAIN_PYTHON)" --peers "$(PEERS)" $(ARGS)
+
+# The commands of the environments below are given to the gallery's own interpreter.
+$(GALLERY)/ready: $(FOREIGN)/ready
+	@"$(FOREIGN)/bin/python" -m venv --clear "$(GALLERY)"
+	purelib='import sysconfig; print(sysconfig.get_path("purelib"))'
+	site="$$("$(GALLERY)/bin/python" -c "$$purelib")"
+	"$(FOREIGN)/bin/python" -c "$$purelib" > "$$site/a_foreign.pth"
+	"$(TRAIN_PYTHON)" -c "$$purelib" > "$$site/b_training.pth"
+	"$(GALLERY)/bin/pip" install --progress-bar off $(foreach p,$(GALLERY_PACKAGES),'$(p)')
+	"$(GALLERY)/bin/pip" install --progress-bar off $(foreach p,$(GALLERY_BUILT),'$(p)')
+	DS_ACCELERATOR=cpu DS_BUILD_OPS=0 "$(GALLERY)/bin/pip" install --progress-bar off --no-build-isolation \
+		deepspeed==0.19.8 || echo "DeepSpeed cannot be built on this machine: its row will fail" >&2
+	for script in "$(FOREIGN)/bin/fabric" "$(dir $(TRAIN_PYTHON))yolo" "$(dir $(TRAIN_PYTHON))torchrun"; do
+		sed "1s|.*|#!$(GALLERY)/bin/python|" "$$script" > "$(GALLERY)/bin/$${script##*/}"
+		chmod +x "$(GALLERY)/bin/$${script##*/}"
+	done
+	touch $@
+
+gallery: $(VENV)/ready $(GALLERY)/ready
+	@$(VENV)/bin/python tests/gallery/run_gallery.py --python "$(GALLERY)/bin/python" $(ARGS)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

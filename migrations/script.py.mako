@@ -17,5 +17,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """There is no way back but the copy that was made before the upgrade."""
+    """Refuse: the way back is the copy that is made before each upgrade."""
     raise NotImplementedError("put back the copy supervisor.db.before-${up_revision}")

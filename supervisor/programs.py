@@ -1,16 +1,33 @@
-"""Runs another program once and ends its whole group at a deadline; it judges nothing that the program said."""
+"""Runs another program once and kills its process group at a deadline."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import signal
 import subprocess
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 REAPED_WITHIN_S = 1.0
 """A process that SIGKILL reaches is gone by then."""
+
+
+OUTPUT_LIMIT_BYTES = 4 << 20
+"""No tool that is asked here has so much to say."""
+PIECE_BYTES = 65536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What a program wrote to its pipes."""
+
+    printed: bytes
+    complained: bytes
+    whole: bool
+    """Whether it has ended, and this is all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +38,7 @@ class Ran:
     complained: bytes = b""
     """What it wrote to standard error; empty where that was to stand between the rest."""
     status: int | None = None
-    """None: it was not done in time and was ended."""
+    """None: it was not done in time, or had no end of words, and was ended."""
     undead: subprocess.Popen[bytes] | None = None
     """The process, where SIGKILL did not end it: it waits in the kernel, and another one would only join it there."""
 
@@ -39,13 +56,44 @@ def run(command: Sequence[str], limit_s: float, *, together: bool = False) -> Ra
         start_new_session=True,
         env={**os.environ, "LC_ALL": "C"},
     )
-    try:
-        printed, complained = program.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired as late:
+    said = listen(program, limit_s, OUTPUT_LIMIT_BYTES)
+    if not said.whole:
         reaped = _end(program)
-        printed, complained = late.output or b"", late.stderr or b""
-        return Ran(printed=printed, complained=complained, undead=None if reaped else program)
-    return Ran(printed=printed, complained=complained or b"", status=program.returncode)
+        return Ran(printed=said.printed, complained=said.complained, undead=None if reaped else program)
+    return Ran(printed=said.printed, complained=said.complained, status=program.returncode)
+
+
+def listen(program: subprocess.Popen[bytes], limit_s: float, limit_bytes: int) -> Said:
+    """Return what a program says until it has ended, at most `limit_bytes` on each of its pipes and for `limit_s`.
+
+    What is not whole was too long or took too long: the program still runs, and is the caller's to end.
+    """
+    end = time.perf_counter() + limit_s
+    pipes = [pipe for pipe in (program.stdout, program.stderr) if pipe is not None]
+    heard = {pipe: bytearray() for pipe in pipes}
+    whole = True
+    with selectors.DefaultSelector() as ready:
+        for pipe in pipes:
+            ready.register(pipe, selectors.EVENT_READ, pipe)
+        while whole and ready.get_map():
+            spoken = ready.select(max(0.0, end - time.perf_counter()))
+            whole = bool(spoken)
+            for key, _ in spoken:
+                piece = os.read(key.fd, PIECE_BYTES)
+                heard[key.data] += piece
+                if not piece:
+                    ready.unregister(key.fileobj)
+                whole = whole and len(heard[key.data]) <= limit_bytes
+    if whole:
+        for pipe in pipes:
+            pipe.close()
+        try:
+            program.wait(max(0.0, end - time.perf_counter()))
+        except subprocess.TimeoutExpired:
+            whole = False
+    printed = bytes(heard[program.stdout][:limit_bytes]) if program.stdout else b""
+    complained = bytes(heard[program.stderr][:limit_bytes]) if program.stderr else b""
+    return Said(printed=printed, complained=complained, whole=whole)
 
 
 def _end(program: subprocess.Popen[bytes]) -> bool:

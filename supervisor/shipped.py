@@ -1,4 +1,4 @@
-"""Where the files lie that ship beside the code (migrations, units, the example settings); it reads none of them."""
+"""Locates the files shipped with the code: migrations, units, the example settings."""
 
 from __future__ import annotations
 
@@ -17,6 +17,4 @@ def shipped(name: str) -> Path:
         if place.exists():
             return place
     looked = " and ".join(str(place) for place in places)
-    raise FileNotFoundError(
-        f"{name} is not part of this installation (looked at {looked}); install rocm-supervisor anew"
-    )
+    raise FileNotFoundError(f"{name} is not part of this installation (looked at {looked}); reinstall rocm-supervisor")

@@ -1,4 +1,4 @@
-"""What every room's tests share: where the training environments and the corpus are, and that CI skips nothing."""
+"""What every room's tests share: where environments and outputs of other machines are, and that CI skips nothing."""
 
 from __future__ import annotations
 
@@ -8,16 +8,22 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 
-settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("busy")
-"""How fast examples are made says something of the machine and nothing of the code."""
+from tests.examples import Sampling, load_profile, sampling
+
+load_profile()
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENTS = {"current": "ROCM_SUPERVISOR_TRAIN_PYTHON", "owner": "ROCM_SUPERVISOR_OWNER_PYTHON"}
+COLLECTED = ROOT.parent / "shared" / "corpus"
+LEFT_AWAY = pytest.StashKey[int]()
+FOREIGN = "ROCM_SUPERVISOR_FOREIGN_PYTHON"
 NOT_TO_BE_HAD = re.compile(r"torch sees no GPU here|torch 1\.13\.\S+ has no ")
 """Reasons that stand under CI too: hardware, and what a fixed version of torch does not have."""
+ALONE = ("systemd", "kernel")
+"""Markers of tests that use what a machine has one of: systemd's cgroups, the kernel's log, mounts."""
+SLOW_ROOMS = ("agent", "attacks", "daemon", "e2e", "laws", "runner", "suite", "systemd")
+"""Rooms whose tests start processes and threads and wait for them."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -32,8 +38,39 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the extra pass where its outputs are not here; say of each other test in which stage it runs.
+
+    Tests of a whole daemon mostly wait.
+    """
+    left = [] if COLLECTED.is_dir() else [item for item in items if "corpus" in getattr(item, "fixturenames", ())]
+    config.stash[LEFT_AWAY] = len(left)
+    config.hook.pytest_deselected(items=left)
+    items[:] = [item for item in items if item not in left]
+    for item in items:
+        if (mark := item.get_closest_marker("alone")) is not None:
+            assert mark.kwargs.get("reason"), f"{item.nodeid}: alone needs a reason"
+        elif any(item.get_closest_marker(name) is not None for name in ALONE):
+            item.add_marker(pytest.mark.alone(reason="uses what a machine has one of"))
+        room = item.path.relative_to(ROOT / "tests").parts[0] if item.path.is_relative_to(ROOT / "tests") else ""
+        if room == "e2e":
+            item.add_marker("waits")
+        if room in SLOW_ROOMS:
+            item.add_marker("slow")
+
+
+@pytest.fixture(name="sampling")
+def samples_of_this_run() -> Sampling:
+    """What a statistical law takes its samples from."""
+    return sampling()
+
+
 def _interpreter(environment: str) -> Path:
-    variable = ENVIRONMENTS[environment]
+    return _named(ENVIRONMENTS[environment])
+
+
+def _named(variable: str) -> Path:
     value = os.environ.get(variable)
     if not value:
         pytest.skip(f"{variable} names no interpreter of a training environment (make test sets it)")
@@ -58,10 +95,27 @@ def owner_python() -> Path:
     return _interpreter("owner")
 
 
+@pytest.fixture
+def foreign_python() -> Path:
+    """The interpreter of an environment with Lightning, transformers, accelerate, Keras, JAX, optax and flax."""
+    return _named(FOREIGN)
+
+
 @pytest.fixture(scope="session")
 def corpus() -> Path:
-    """Real kernel logs, tool outputs and training logs that lie beside the checkout."""
-    folder = ROOT.parent / "shared" / "corpus"
-    if not folder.is_dir():
-        pytest.skip("no ../shared/corpus beside this checkout")
-    return folder
+    """What other people's kernels, tools and trainings printed: read beside the checkout by tests of an extra pass."""
+    return COLLECTED
+
+
+@pytest.fixture(scope="session")
+def outputs() -> Path:
+    """What a kernel printed that was made to fail for it; each folder's README says how."""
+    return ROOT / "tests" / "outputs"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say what was left away."""
+    if count := config.stash.get(LEFT_AWAY, 0):
+        terminalreporter.write_line(
+            f"{count} tests are an extra pass over outputs collected in ../shared/corpus: not here"
+        )

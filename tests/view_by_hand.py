@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from supervisor.control import types
+from supervisor.control.evidence import evidence_files, evidence_part
 from supervisor.control.listen import bind
+from supervisor.control.present import job_account
 from supervisor.control.server import ControlServer
-from supervisor.control.shapes import job_account
 from supervisor.control.tail import tail
-from supervisor.control.view import NoSuchJob, Refused
+from supervisor.control.view import NoSuchEvidence, NoSuchJob, NoSuchReceiver, Refused
 from supervisor.core.events import Ask
-from supervisor.core.timeline import Life
+from supervisor.core.reports.timeline import Life
 
 DAEMON = types.DaemonStatus(version="0.1.0", pid=4711, uptime_s=93_784.0, state_dir="/s", database="/s/supervisor.db")
 YOLO = types.JobStatus(name="yolo", phase="running", stage="step", attempt=3, pid=5000)
@@ -37,6 +38,10 @@ FREEZE = types.IncidentEntry(
     evidence="/s/jobs/yolo/2/evidence/yolo-2",
 )
 
+DELIVERED = types.AlertEntry(
+    id="msg_1", receiver="phone", type="test", state="delivered", tries=1, queued_at=1_763_165_500.0
+)
+
 
 @dataclass
 class FakeView:
@@ -54,6 +59,9 @@ class FakeView:
     lines: list[types.DoctorLine] = field(default_factory=list)
     report: types.ReloadReport = field(default_factory=types.ReloadReport)
     report_of_remedies: types.RemedyReport = field(default_factory=types.RemedyReport)
+    receivers: list[types.AlertReceiver] = field(default_factory=list)
+    sent: list[types.AlertEntry] = field(default_factory=list)
+    answer_to_test: types.AlertEntry = DELIVERED
     refusal: str | None = None
     defect: Exception | None = None
     asked: list[tuple[str, Ask, str, bool]] = field(default_factory=list)
@@ -70,15 +78,32 @@ class FakeView:
         self.asked.append((job, ask, by, fresh))
 
     def incidents(self, job: str | None, limit: int) -> list[types.IncidentEntry]:
-        return [one for one in self.history if job in (None, one.job)][:limit]
+        if job is not None:
+            self._known(job)
+        return [item for item in self.history if job in (None, item.job)][:limit]
 
     def shadows(self, job: str | None, limit: int) -> list[types.ShadowEntry]:
-        return [one for one in self.shadowed if job in (None, one.job)][:limit]
+        return [item for item in self.shadowed if job in (None, item.job)][:limit]
 
     def incident(self, incident_id: str) -> types.IncidentDetail | None:
         story = [types.StoryLine(at=1_763_164_801.0, what="decision", detail="stop")]
-        found = (types.IncidentDetail(incident=one, story=story) for one in self.history if one.id == incident_id)
+        found = (types.IncidentDetail(incident=item, story=story) for item in self.history if item.id == incident_id)
         return next(found, None)
+
+    def evidence(self, incident_id: str) -> types.EvidenceFiles:
+        return evidence_files(self._evidence(incident_id))
+
+    def evidence_part(self, incident_id: str, name: str, limit_bytes: int) -> types.EvidencePart:
+        try:
+            return evidence_part(self._evidence(incident_id), name, limit_bytes)
+        except OSError as error:
+            raise NoSuchEvidence(str(error)) from error
+
+    def _evidence(self, incident_id: str) -> str:
+        found = next((item.evidence for item in self.history if item.id == incident_id), None)
+        if found is None or not Path(found).is_dir():
+            raise NoSuchEvidence(f"no evidence of {incident_id}")
+        return found
 
     def checkpoints(self, job: str) -> list[types.CheckpointEntry]:
         self._known(job)
@@ -97,9 +122,18 @@ class FakeView:
             learned=self.report_of_remedies.learned,
         )
 
+    def alerts(self, limit: int) -> types.AlertsReport:
+        return types.AlertsReport(receivers=self.receivers, alerts=self.sent[:limit])
+
+    def send_test_alert(self, receiver: str) -> str:
+        if receiver not in [known.name for known in self.receivers]:
+            raise NoSuchReceiver(receiver, [known.name for known in self.receivers])
+        self.sent.insert(0, self.answer_to_test)
+        return self.answer_to_test.id
+
     def output(self, job: str, after: int | None, attempt: int | None, lines: int) -> types.Output:
         self._known(job)
-        part = tail(self.folder / "output.txt", after if attempt == 3 else None, lines)
+        part = tail(self.folder, "output.txt", after if attempt == 3 else None, lines)
         return types.Output(job=job, attempt=3, text=part.text, next_offset=part.next_offset)
 
     def doctor(self) -> list[types.DoctorLine]:
@@ -109,7 +143,7 @@ class FakeView:
         return self.report
 
     def _known(self, job: str) -> None:
-        names = [one.name for one in self.jobs]
+        names = [item.name for item in self.jobs]
         if job not in names:
             raise NoSuchJob(job, names)
 

@@ -113,7 +113,8 @@ def main(given: Dict[str, Any]) -> None:
     for number, layer in enumerate(layers, 1):
         about = {"layer": number, "of": len(layers), "input": layer[0], "weight": layer[1], "count": layer[3]}
         for name in names:
-            attempt("layer", {**about, **layer[2], "algorithm": name}, lambda: one(name, layer, device, dtype, given))  # noqa: B023 - called at once
+            what = {**about, **layer[2], "algorithm": name}
+            attempt("layer", what, lambda: check_layer(name, layer, device, dtype, given))  # noqa: B023 - called at once
     for name in names if given["model"] else ():
         attempt("step", {"algorithm": name}, lambda: bench_step(name, given, device))  # noqa: B023 - the same
     for name in names if given["stability"] else ():
@@ -145,7 +146,7 @@ def _layers(given: Dict[str, Any]) -> List[Layer]:
     ]
 
 
-def one(name: str, layer: Layer, device: str, dtype: Any, given: Dict[str, Any]) -> Dict[str, Any]:
+def check_layer(name: str, layer: Layer, device: str, dtype: Any, given: Dict[str, Any]) -> Dict[str, Any]:
     """Check and time one algorithm on one layer."""
     with using(name, given["scope"]):
         found = errors(name, layer, device, dtype, given["scope"])

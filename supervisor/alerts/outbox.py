@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import traceback
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Protocol
 
 from supervisor.alerts.sink import Sink
@@ -106,9 +108,15 @@ class AlertSender:
     def _attempt(self, alert: Alert) -> Answer:
         try:
             return self._deliver(self._sinks[alert.sink], alert.id, alert.body, self._clock.now().unix_s)
-        except Exception as error:
-            # The fence: an alert that cannot be sent must end neither its thread nor the daemon.
-            log.exception("alert.attempt_failed", extra={"fields": {"alert": alert.id, "sink": alert.sink}})
+        except Exception as error:  # noqa: BLE001 - told below, without its text
+            # The fence: an alert that cannot be sent must end neither its thread nor the daemon. Where it happened is
+            # told and not the error's text, which may name the address.
+            frames = [
+                f"{Path(frame_summary.filename).name}:{frame_summary.lineno}"
+                for frame_summary in traceback.extract_tb(error.__traceback__)
+            ]
+            fields = {"alert": alert.id, "sink": alert.sink, "error": type(error).__name__, "at": frames[-5:]}
+            log.error("alert.attempt_failed", extra={"fields": fields})
             return Answer(delivered=False, error=f"{type(error).__name__} while sending")
 
     def _tell(self, alert: Alert, answer: Answer) -> None:

@@ -11,10 +11,10 @@ import msgspec
 
 from supervisor.core import decisions as de
 from supervisor.core.flags import Diagnosis, RedFlag, Severity
-from supervisor.core.harmless import sanitize
 from supervisor.core.incident import Incident
 from supervisor.core.job import Job
 from supervisor.core.moments import Moment
+from supervisor.core.sanitize import sanitize
 from supervisor.core.triage import Finding
 
 LARGEST_BODY_BYTES = 20_000
@@ -22,6 +22,7 @@ TEXT_LIMIT = 700
 NAME_LIMIT = 150
 DIAGNOSIS_LIMIT = 200
 FILES_TOLD = 3
+TEST = "test"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +81,11 @@ def notices(before: Job | None, after: Job, decision: de.Decision | None, at: Mo
     return tuple(_notices(before, after, decision, at, {"host": clean(host, NAME_LIMIT), **_standing(after)}))
 
 
-def trial(sink: str, at: Moment, host: str) -> Notice:
-    """Return the notice that `alert test` sends."""
-    data = {"host": clean(host, NAME_LIMIT), "message": f"test of the alert sink {clean(sink, NAME_LIMIT)}"}
-    return Notice(type="test", severity=Severity.CRITICAL, key=f"test {at.unix_s}", job=None, at=at, data=data)
+def self_test(receiver: str, at: Moment, host: str, number: int) -> Notice:
+    """Return the notice that `supervisorctl alerts test` sends; `number` tells two of the same moment apart."""
+    data = {"host": clean(host, NAME_LIMIT), "message": f"test of the receiver {clean(receiver, NAME_LIMIT)}"}
+    key = f"test {at.unix_s} {number}"
+    return Notice(type=TEST, severity=Severity.CRITICAL, key=key, job=None, at=at, data=data)
 
 
 def _notices(
@@ -183,7 +185,7 @@ def _standing(job: Job) -> dict[str, object]:
         "job": clean(job.name, NAME_LIMIT),
         "attempt": job.number,
         "phase": job.phase.value,
-        "last_step": attempt.last_step if attempt else None,
+        "last_step": attempt.training_step(attempt.last_step) if attempt else None,
         "epoch": attempt.epoch if attempt else None,
         "loss": attempt.loss if attempt else None,
     }
@@ -197,7 +199,7 @@ def _incident(incident: Incident) -> dict[str, object]:
         "attempt": incident.attempt,
         "decision": incident.decision,
         "outcome": incident.outcome,
-        "step_before": incident.last_step,
+        "step_before": incident.last_training_step,
         "resumed_from": clean(resumed.path) if resumed else None,
         "resumed_step": resumed.step if resumed else None,
         "resumed_epoch": resumed.epoch if resumed else None,
@@ -229,7 +231,7 @@ def _flag(flag: RedFlag) -> dict[str, object]:
 
 def _finding(finding: Finding) -> dict[str, object]:
     """Return what a triage found with the first files: `supervisorctl show` has the rest."""
-    files = [clean(one, DIAGNOSIS_LIMIT) for one in finding.files[:FILES_TOLD]]
+    files = [clean(file, DIAGNOSIS_LIMIT) for file in finding.files[:FILES_TOLD]]
     words = clean(finding.words, DIAGNOSIS_LIMIT)
     return {"verdict": finding.verdict, "words": words, **({"files": files} if files else {})}
 
@@ -237,7 +239,7 @@ def _finding(finding: Finding) -> dict[str, object]:
 def _diagnosis(diagnosis: Diagnosis) -> dict[str, object]:
     """Return the likeliest causes and the first advice: a phone shows a few lines, `supervisorctl show` the rest."""
     said = {"causes": diagnosis.causes, "advice": diagnosis.advice}
-    return {name: [clean(one, DIAGNOSIS_LIMIT) for one in texts[:2]] for name, texts in said.items() if texts}
+    return {name: [clean(text, DIAGNOSIS_LIMIT) for text in texts[:2]] for name, texts in said.items() if texts}
 
 
 def _known(facts: Mapping[str, object | None]) -> dict[str, object]:

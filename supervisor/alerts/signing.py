@@ -56,4 +56,4 @@ def headers(secrets: tuple[Secret, ...], alert_id: str, unix_s: int, body: bytes
     always = {"webhook-id": alert_id, "webhook-timestamp": str(unix_s)}
     if not secrets:
         return always
-    return {**always, "webhook-signature": " ".join(one.sign(alert_id, unix_s, body) for one in secrets)}
+    return {**always, "webhook-signature": " ".join(secret.sign(alert_id, unix_s, body) for secret in secrets)}

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
+from html import unescape
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import unquote
 
 from urllib3.exceptions import LocationParseError
 from urllib3.util import Url, parse_url
@@ -14,6 +17,10 @@ from supervisor.alerts.signing import Secret, read_secrets
 from supervisor.core.flags import Severity
 
 LARGEST_FILE_BYTES = 16_384
+SECRET_CHARS_MIN = 4
+"""A part of a path with a digit in it is taken for a secret from this length on; a word like `hooks` is none."""
+WINDOW_CHARS = 10
+"""So many letters and digits in the order of the address are no accident."""
 
 
 class SinkSettings(Protocol):
@@ -112,12 +119,28 @@ class Sink:
             allow_private=settings.allow_private,
         )
 
+    def repeated_in(self, text: str) -> bool:
+        """Whether a text gives away what is secret of the address, however it is quoted, escaped or cut."""
+        told, parts = _plain(text), re.split(r"[^A-Za-z0-9]+", unquote(self.target))
+        if any(part.lower() in told for part in parts if len(part) >= SECRET_CHARS_MIN and not part.isalpha()):
+            return True
+        whole = _plain(self.target)
+        windows = (whole[at : at + WINDOW_CHARS] for at in range(len(whole) - WINDOW_CHARS + 1))
+        return any(window in told for window in windows)
+
     @property
     def authority(self) -> str:
         """Host and port as the `Host` header has them."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         usual = {"http": 80, "https": 443}[self.scheme]
         return host if self.port == usual else f"{host}:{self.port}"
+
+
+def _plain(text: str) -> str:
+    """Return the letters and digits of a text alone, without the escapes of URLs, HTML and JSON."""
+    for _ in range(2):
+        text = unquote(unescape(text.replace("\\/", "/")))
+    return re.sub(r"[^a-z0-9]+", "", text.lower())
 
 
 def _from(name: str, what: str, plain: str | None, file: str | None, variable: str | None) -> str | None:

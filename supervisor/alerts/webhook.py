@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import ssl
 import threading
@@ -29,6 +30,9 @@ QUOTED_CHARACTERS = 200
 SLOW_DOWN = (429, 502, 503, 504)
 GONE = 410
 
+# Of a header that cannot be parsed it logs the URL, and with that the path, which may be the password.
+logging.getLogger("urllib3.connection").addFilter(lambda _: False)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
@@ -51,14 +55,16 @@ def post(sink: Sink, alert_id: str, body: bytes, unix_s: float, resolve: Resolve
     except RefusedAddressError as error:
         return Answer(delivered=False, error=f"{sink.host}: {error}")
     except (OSError, UnicodeError, ValueError) as error:
-        return Answer(delivered=False, error=f"{sink.host} does not resolve: {_why(error)}")
+        return Answer(delivered=False, error=f"{sink.host} does not resolve: {_told(sink, _why(error))}")
     answer = Answer(delivered=False, error="no address")
     for address in addresses[:ADDRESSES_TRIED]:
         connection = _connection(sink, address)
         try:
             connection.connect()
         except (HTTPError, OSError, ValueError) as error:  # a certificate of another name is a ValueError
-            answer = Answer(delivered=False, error=f"no connection to {sink.host} ({address}): {_why(error)}")
+            answer = Answer(
+                delivered=False, error=f"no connection to {sink.host} ({address}): {_told(sink, _why(error))}"
+            )
             connection.close()
             continue
         return _exchange(connection, sink, alert_id, body, unix_s)
@@ -92,10 +98,10 @@ def _exchange(connection: HTTPConnection, sink: Sink, alert_id: str, body: bytes
         try:
             connection.request("POST", sink.target, body=body, headers=sent, preload_content=False)
             response = connection.getresponse()
-            return _answer(response, unix_s)
+            return _answer(sink, response, unix_s)
         except (HTTPError, HTTPException, OSError, ValueError) as error:
             late = ended.is_set() or isinstance(error, TimeoutError)
-            why = f"no answer within {sink.read_timeout_s:g} s" if late else f"no answer: {_why(error)}"
+            why = f"no answer within {sink.read_timeout_s:g} s" if late else f"no answer: {_told(sink, _why(error))}"
             return Answer(delivered=False, error=why)
         finally:
             connection.close()
@@ -125,18 +131,23 @@ def _ended_after(connection: HTTPConnection, limit_s: float) -> Iterator[threadi
         timer.cancel()
 
 
-def _answer(response: HTTPResponse, unix_s: float) -> Answer:
+def _answer(sink: Sink, response: HTTPResponse, unix_s: float) -> Answer:
     status = response.status
     if 200 <= status < 300:
         return Answer(delivered=True)
     if 300 <= status < 400:
         return Answer(delivered=False, error=f"status {status}: redirects are not followed; set the new address")
-    quoted = _quoted(response)
+    quoted = _told(sink, _quoted(response))
     error = f"status {status}" + (f": {quoted}" if quoted else "")
     if status == GONE:
         return Answer(delivered=False, error=f"{error} (gone for good)", final=True)
     asked_s = _retry_after_s(response.headers.get("Retry-After"), unix_s) if status in SLOW_DOWN else None
     return Answer(delivered=False, error=error, retry_after_s=asked_s)
+
+
+def _told(sink: Sink, text: str) -> str:
+    """Return words of the other side, unless they repeat the address: many a receiver names the path that it lacks."""
+    return "(what it says repeats the address)" if sink.repeated_in(text) else clean(text, QUOTED_CHARACTERS)
 
 
 def _quoted(response: HTTPResponse) -> str:
@@ -145,7 +156,7 @@ def _quoted(response: HTTPResponse) -> str:
         told = response.read(READ_OF_ANSWER_BYTES, decode_content=False)
     except (HTTPError, HTTPException, OSError, ValueError):
         return ""
-    return clean(" ".join(told.decode("utf-8", "replace").split()), QUOTED_CHARACTERS)
+    return " ".join(told.decode("utf-8", "replace").split())
 
 
 def _retry_after_s(value: str | None, unix_s: float) -> float | None:
@@ -163,5 +174,4 @@ def _retry_after_s(value: str | None, unix_s: float) -> float | None:
 
 def _why(error: Exception) -> str:
     """Return an error in few words; urllib3's own begin with the repr of the connection."""
-    text = str(error).rpartition(">: ")[2] or type(error).__name__
-    return clean(text, QUOTED_CHARACTERS)
+    return str(error).rpartition(">: ")[2] or type(error).__name__

@@ -1,1 +1,1 @@
-"""`supervisorctl`, one file a command; it asks the daemon or reads what the daemon left, and judges no training."""
+"""`supervisorctl`, one file per command: queries the daemon, or reads its record while it is not running."""

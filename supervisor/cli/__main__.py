@@ -1,4 +1,4 @@
-"""`python -m supervisor.cli`, for where the command is not on the PATH; it is the same command."""
+"""`python -m supervisor.cli`: the same command, where `supervisorctl` is not on the PATH."""
 
 from __future__ import annotations
 

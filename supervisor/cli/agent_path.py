@@ -1,4 +1,4 @@
-"""`supervisorctl agent-path`: the directory that makes any Python training report, for use outside the daemon."""
+"""`supervisorctl agent-path`: the directory of the agent, to use it in a training that the daemon did not start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every command shares: the options before its name, printing, and how an error ends it; no command lives here."""
+"""What every command shares: the global options, printing, and errors with their exit codes."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from typing import Any, NoReturn
 
 import click
 
-from supervisor.cli import exits
-from supervisor.cli.places import find_config, find_socket
+from supervisor.cli import exit_codes
+from supervisor.cli.paths import find_config, find_socket
 from supervisor.cli.table import Pen
-from supervisor.control.client import Client, ControlError, UnreachableError
-from supervisor.core.harmless import one_line, sanitize, sanitized
+from supervisor.control.client import Client, ControlError, ForbiddenError, UnreachableError
+from supervisor.core.sanitize import one_line, sanitize, sanitized
 
 
 def wall_clock() -> float:
-    """Return Unix seconds, for "12 min ago"; nothing is decided by it."""
+    """Return Unix seconds, for ages such as "12 min ago"."""
     return time.time_ns() / 1e9
 
 
 class CliError(click.ClickException):
-    """An end with a reason and a remedy; each exit code is a class."""
+    """An error with a message and a hint; each exit code has a subclass."""
 
-    exit_code = exits.FAILED
+    exit_code = exit_codes.FAILED
 
     def __init__(self, message: str, remedy: str = "", code: str = "failed") -> None:
         super().__init__(message)
@@ -39,7 +39,7 @@ class CliError(click.ClickException):
         self.as_json = context is not None and _wants_json(context)
 
     def show(self, file: Any = None) -> None:
-        """Print it to stderr: two lines for people, with --json one object."""
+        """Print the error to stderr: two lines of text, or with --json one object."""
         if self.as_json:
             error = {"code": self.code, "message": sanitize(self.message), "remedy": sanitize(self.remedy)}
             click.echo(json.dumps({"schema": 1, "error": error}), err=True)
@@ -52,37 +52,37 @@ class CliError(click.ClickException):
 class NoDaemonError(CliError):
     """The daemon cannot be reached."""
 
-    exit_code = exits.UNREACHABLE
+    exit_code = exit_codes.UNREACHABLE
 
 
 class WrongUsageError(CliError):
-    """The command line is wrong."""
+    """The command line is invalid."""
 
-    exit_code = exits.USAGE
+    exit_code = exit_codes.USAGE
 
     def __init__(self, message: str, remedy: str) -> None:
         super().__init__(message, remedy, "usage")
 
 
 class RefusedError(CliError):
-    """The daemon will not."""
+    """The daemon refused the request."""
 
-    exit_code = exits.REFUSED
+    exit_code = exit_codes.REFUSED
 
 
 def explained(error: ControlError) -> CliError:
-    """Return what a failed question to the daemon means for the command line."""
+    """Return the command-line error for a failed request to the daemon."""
     kind = CliError
     if isinstance(error, UnreachableError):
         kind = NoDaemonError
-    elif error.code in ("refused", "not_allowed"):
+    elif isinstance(error, ForbiddenError) or error.code in ("refused", "not_allowed"):
         kind = RefusedError
     return kind(str(error), error.remedy, error.code)
 
 
 @dataclass
 class App:
-    """The options that stand before the command, and what follows from them when it is needed."""
+    """The global options, and what is derived from them on first use."""
 
     config_given: Path | None = None
     socket_given: Path | None = None
@@ -93,7 +93,7 @@ class App:
 
     @cached_property
     def config(self) -> Path:
-        """The configuration that counts, whether it is there or not."""
+        """The configuration file in use, whether it exists or not."""
         return find_config(self.config_given, os.environ)
 
     @cached_property
@@ -103,53 +103,55 @@ class App:
 
     @cached_property
     def pen(self) -> Pen:
-        """How to write to stdout."""
+        """Colours and width of stdout."""
         terminal = sys.stdout.isatty()
         plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
         color = self.color == "always" or (self.color == "auto" and terminal and not plain)
         return Pen(color=color, width=_columns() if terminal else None)
 
     def get(self, route: str, **query: str | int | None) -> dict[str, Any]:
-        """Ask the daemon; raise CliError where it gives no good answer."""
+        """Send a GET request to the daemon; raise CliError if it fails."""
         try:
             return Client(self.socket).get(route, **query)
         except ControlError as error:
             raise explained(error) from error
 
     def post(self, route: str, **body: object) -> dict[str, Any]:
-        """Have the daemon do something; raise CliError where it does not."""
+        """Send a POST request to the daemon; raise CliError if it fails."""
         try:
             return Client(self.socket).post(route, **body)
         except ControlError as error:
             raise explained(error) from error
 
-    def get_or(self, route: str, left: Callable[[], dict[str, Any]], **query: str | int | None) -> dict[str, Any]:
-        """Ask the daemon, or where it cannot be reached read what it left, and say so on stderr."""
+    def get_or(
+        self, route: str, read_offline: Callable[[], dict[str, Any]], **query: str | int | None
+    ) -> dict[str, Any]:
+        """Send a GET request; if the daemon cannot be reached, read its record instead and print a note to stderr."""
         try:
             return Client(self.socket).get(route, **query)
         except UnreachableError as error:
-            answer = left()
-            click.echo(f"note: {one_line(str(error))}; this is what it left", err=True)
+            answer = read_offline()
+            click.echo(f"note: {one_line(str(error))}; reading its record instead", err=True)
             return answer
         except ControlError as error:
             raise explained(error) from error
 
     def print(self, text: str) -> None:
-        """Print text that was made harmless where it was put together."""
+        """Print text that was sanitized when it was composed."""
         click.echo(text, color=True)
 
     def print_json(self, value: object) -> None:
-        """Print one JSON document; strings from jobs and kernel are made harmless in it too."""
+        """Print one JSON document, its strings sanitized."""
         click.echo(json.dumps(sanitized(value), indent=2, ensure_ascii=False))
 
     def print_json_lines(self, values: Iterable[object]) -> None:
-        """Print one JSON object a line, made harmless as in `print_json`."""
+        """Print one JSON object per line, sanitized as in `print_json`."""
         for value in values:
             click.echo(json.dumps(sanitized(value), ensure_ascii=False))
 
 
 def _wants_json(context: click.Context) -> bool:
-    """Whether --json was given; a wrong command line is met before there is an App."""
+    """Whether --json was given; usage errors occur before there is an App."""
     app = context.find_object(App)
     return (app is not None and app.json) or context.find_root().params.get("as_json") is True
 
@@ -161,7 +163,7 @@ def _set_json(context: click.Context, _parameter: click.Parameter, value: bool) 
 
 
 def _columns() -> int | None:
-    """Return the width of the terminal; shutil's costs 7 ms to import."""
+    """Return the width of the terminal; shutil takes 7 ms to import."""
     try:
         return os.get_terminal_size(sys.stdout.fileno()).columns or None
     except OSError:
@@ -169,13 +171,13 @@ def _columns() -> int | None:
 
 
 json_option = click.option(
-    "--json", is_flag=True, expose_value=False, callback=_set_json, help="Print JSON. May stand before the command too."
+    "--json", is_flag=True, expose_value=False, callback=_set_json, help="Print JSON; also accepted before the command."
 )
-"""For every command that prints data, so that `status --json` means what `--json status` does."""
+"""For every command that prints data: `status --json` means the same as `--json status`."""
 
 pass_app = click.make_pass_decorator(App)
 
 
 def end(exit_code: int) -> NoReturn:
-    """End with an exit code, everything having been said."""
+    """End the process with an exit code, without a message."""
     click.get_current_context().exit(exit_code)

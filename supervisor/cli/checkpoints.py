@@ -1,59 +1,85 @@
-"""`supervisorctl checkpoints JOB`: what was saved, how far it goes, whether it is proven, and what keeps it."""
+"""`supervisorctl checkpoints JOB`: the checkpoints of a job: epoch, step, verdict, and why each is kept."""
 
 from __future__ import annotations
 
+import posixpath
 from typing import Any
 
 import click
 
 from supervisor.cli.app import App, json_option, pass_app
+from supervisor.cli.formatting import ago, epoch, number, size
+from supervisor.cli.name_completion import complete_job
 from supervisor.cli.table import Cell
-from supervisor.cli.words import ago, epoch, number, size
 from supervisor.control.client import quoted
-from supervisor.core.harmless import one_line
+from supervisor.core.sanitize import one_line
 
-HEAD = ("EPOCH", "STEP", "SAVED", "SIZE", "KIND", "VERDICT", "KEPT BY", "PATH")
+HEAD = ("FILE", "EPOCH", "STEP", "SAVED", "SIZE", "KIND", "VERDICT", "KEPT BY", "WHY")
+PRUNED = "pruned"
 STYLES = {"proven": "green", "rejected": "red"}
 
 
 @click.command("checkpoints")
-@click.argument("job")
+@click.argument("job", shell_complete=complete_job)
+@click.option("-n", "--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Rows, at most.")
+@click.option("--all", "-a", "every", is_flag=True, help="Every checkpoint, pruned generations included.")
 @json_option
 @pass_app
-def command(app: App, job: str) -> None:
-    """List the checkpoints of JOB, the one with the most training first."""
-    answer = app.get_or(f"/v1/jobs/{quoted(job)}/checkpoints", lambda: _left(app, job))
+def command(app: App, job: str, limit: int, *, every: bool) -> None:
+    """List the kept checkpoints of JOB, the most trained first; with --json every checkpoint."""
+    answer = app.get_or(f"/v1/jobs/{quoted(job)}/checkpoints", lambda: _read_offline(app, job))
     if app.json:
         app.print_json(answer)
     elif answer["checkpoints"]:
-        app.print(app.pen.table(HEAD, [_row(one, app.now()) for one in answer["checkpoints"]]))
+        app.print("\n".join(_lines(answer["checkpoints"], app, limit=None if every else limit)))
     else:
         app.print(f"{one_line(job)} has saved no checkpoint yet")
 
 
-def _row(one: dict[str, Any], now: float) -> list[Cell]:
-    verdict = one_line(one["verdict"] or "not looked at")
-    why = f" ({one_line(one['reason'])})" if one["reason"] else ""
+def _lines(checkpoints: list[dict[str, Any]], app: App, limit: int | None) -> list[str]:
+    """Return the table, above it the folder that all files share, below it the number of hidden rows."""
+    kept = [entry for entry in checkpoints if _kept_by(entry) != PRUNED]
+    shown = checkpoints if limit is None else kept[:limit]
+    folder = _shared_folder([entry["path"] for entry in shown])
+    rows = [_row(entry, app.now(), folder) for entry in shown]
+    lines = [f"in {one_line(folder)}:"] if folder else []
+    lines += [app.pen.table(HEAD, rows)] if rows else []
+    hidden = [f"{len(kept) - len(shown)} more"] if len(kept) > len(shown) else []
+    hidden += [f"{len(checkpoints) - len(kept)} pruned"] if limit is not None and len(checkpoints) > len(kept) else []
+    return lines + ([f"{' and '.join(hidden)}: --all shows them"] if hidden else [])
+
+
+def _shared_folder(paths: list[str]) -> str:
+    """Return the folder that all files share; empty if that is the root or one level below it."""
+    if len(paths) < 2 or not all(posixpath.isabs(path) for path in paths):
+        return ""
+    folder = posixpath.commonpath([posixpath.dirname(path) for path in paths])
+    return folder if folder.count("/") > 1 else ""
+
+
+def _row(entry: dict[str, Any], now: float, folder: str) -> list[Cell]:
+    verdict = one_line(entry["verdict"] or "not verified")
     return [
-        Cell(number(epoch(one["epoch"])), right=True),
-        Cell(number(one["step"]), right=True),
-        Cell(ago(one["saved_at"], now), right=True),
-        Cell(size(one["size_bytes"]), right=True),
-        Cell(one_line(one["kind"])),
+        Cell(one_line(posixpath.relpath(entry["path"], folder) if folder else entry["path"]), "bold"),
+        Cell(number(epoch(entry["epoch"])), right=True),
+        Cell(number(entry["step"]), right=True),
+        Cell(ago(entry["saved_at"], now), right=True),
+        Cell(size(entry["size_bytes"]), right=True),
+        Cell(one_line(entry["kind"])),
         Cell(verdict, STYLES.get(verdict)),
-        Cell(_kept_by(one)),
-        Cell(one_line(one["path"]) + why),
+        Cell(_kept_by(entry)),
+        Cell(one_line(entry["reason"] or "")),
     ]
 
 
-def _kept_by(one: dict[str, Any]) -> str:
-    """Return what keeps a generation; the training's own file is kept by nobody here."""
-    if one["source"] is None:
-        return "its training"
-    return "let go" if one["kept_by"] == "" else one_line(one["kept_by"] or "")
+def _kept_by(entry: dict[str, Any]) -> str:
+    """Return which retention rules keep a generation; the training's own file is not subject to them."""
+    if entry["source"] is None:
+        return "training"
+    return PRUNED if entry["kept_by"] == "" else one_line(entry["kept_by"] or "")
 
 
-def _left(app: App, job: str) -> dict[str, Any]:
-    from supervisor.cli import left  # noqa: PLC0415  # the database is for when nobody answers
+def _read_offline(app: App, job: str) -> dict[str, Any]:
+    from supervisor.cli import offline  # noqa: PLC0415  # only while the daemon is not running
 
-    return left.checkpoints(app, job)
+    return offline.checkpoints(app, job)

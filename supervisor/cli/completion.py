@@ -1,4 +1,4 @@
-"""`supervisorctl completion SHELL`: click's own completion, printed so that it can be put where the shell looks."""
+"""`supervisorctl completion SHELL`: print the script that completes commands, options and names in a shell."""
 
 from __future__ import annotations
 

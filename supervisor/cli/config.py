@@ -1,4 +1,4 @@
-"""`supervisorctl config check`: the daemon's own check of the configuration, without the daemon."""
+"""`supervisorctl config check`: validate the configuration as the daemon does, without the daemon."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from supervisor.cli import exits
+from supervisor.cli import exit_codes
 from supervisor.cli.app import App, end, json_option, pass_app
-from supervisor.core.harmless import one_line
+from supervisor.core.sanitize import one_line
 
 if TYPE_CHECKING:
     from supervisor.config import Checked
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 @click.group("config")
 def command() -> None:
-    """Look at the configuration."""
+    """Check the configuration."""
 
 
-@command.command("check", short_help="Say everything that is wrong.")
+@command.command("check", short_help="Report every error and warning.")
 @click.argument("file", required=False, type=click.Path(path_type=Path, readable=False))
 @json_option
 @pass_app
 def check_command(app: App, file: Path | None) -> None:
-    """Say everything that is wrong with FILE, or with the configuration that counts; exits with 1 for errors."""
-    from supervisor.config import check  # noqa: PLC0415  # other commands need none of it
+    """Report every error and warning in FILE (default: the configuration in use); exits with 1 if there is an error."""
+    from supervisor.config import check  # noqa: PLC0415  # other commands do not need it
 
     path = file or app.config
     checked = check(path)
@@ -37,22 +37,22 @@ def check_command(app: App, file: Path | None) -> None:
             click.echo(one_line(str(problem)), err=True)
         if checked.settings is not None:
             jobs, alerts = len(checked.settings.jobs), len(checked.settings.alerts)
-            app.print(f"{one_line(str(path))}: in order, jobs: {jobs}, alerts: {alerts}")
+            app.print(f"{one_line(str(path))}: ok, jobs: {jobs}, alerts: {alerts}")
     if checked.settings is None:
-        end(exits.FAILED)
+        end(exit_codes.FAILED)
 
 
 def _plain(path: Path, checked: Checked) -> dict[str, object]:
     problems = [
         {
-            "level": one.level.value,
-            "key": one.key,
-            "problem": one.problem,
-            "value": one.value,
-            "allowed": one.allowed,
-            "line": one.line,
-            "column": one.column,
+            "level": problem.level.value,
+            "key": problem.key,
+            "problem": problem.problem,
+            "value": problem.value,
+            "allowed": problem.allowed,
+            "line": problem.line,
+            "column": problem.column,
         }
-        for one in checked.problems
+        for problem in checked.problems
     ]
     return {"schema": 1, "file": str(path), "valid": checked.settings is not None, "problems": problems}

@@ -1,10 +1,10 @@
-"""`supervisorctl help [TOPIC]`: the help of a command by another way, and what the exit codes mean."""
+"""`supervisorctl help [TOPIC]`: help for a command, and what the exit codes mean."""
 
 from __future__ import annotations
 
 import click
 
-from supervisor.cli import exits
+from supervisor.cli import exit_codes
 
 TOPIC = "exit-codes"
 
@@ -16,7 +16,7 @@ def command(context: click.Context, topic: str | None) -> None:
     """Show help, for a command with its name as TOPIC, or what the exit codes mean with `exit-codes`."""
     root = context.find_root()
     if topic == TOPIC:
-        click.echo(exits.TEXT, nl=False)
+        click.echo(exit_codes.TEXT, nl=False)
         return
     if topic is None:
         click.echo(root.get_help())

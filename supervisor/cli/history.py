@@ -1,4 +1,4 @@
-"""`supervisorctl history`: the night as a story, each trouble in a few lines; it reads the record and adds nothing."""
+"""`supervisorctl history`: the recorded incidents, a few lines each."""
 
 from __future__ import annotations
 
@@ -7,45 +7,58 @@ from typing import Any
 import click
 
 from supervisor.cli.app import App, json_option, pass_app
+from supervisor.cli.formatting import ago, clock_time, epoch, span
+from supervisor.cli.name_completion import complete_job
+from supervisor.cli.since import Given, since_option, since_unix_s
 from supervisor.cli.table import Pen, cut
-from supervisor.cli.words import ago, clock_time, epoch, span
-from supervisor.core.harmless import one_line
+from supervisor.core.sanitize import one_line
 
 LABEL = 12
 FILES_SHOWN = 4
 DONE = {
     "stop": "stopped",
     "kill": "killed",
-    "retry": "it had ended by itself",
+    "retry": "process exited",
     "give_up": "given up",
 }
-OUTCOME_STYLES = {"gave_up": "red", "open": "yellow", "resumed": "green", "restarted": "yellow"}
+OUTCOME_STYLES = {"gave_up": "red", "open": "yellow", "resumed": "green", "restarted": "yellow", "began_anew": "red"}
 
 
 @click.command("history")
-@click.argument("job", required=False)
-@click.option("-n", "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many, at most.")
-@click.option("--shadow", is_flag=True, help='What rules with act = "shadow" would have acted on.')
+@click.argument("job", required=False, shell_complete=complete_job)
+@click.option(
+    "-n", "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Incidents shown, at most."
+)
+@click.option("--shadow", is_flag=True, help='Flags of rules with act = "shadow", which take no action.')
+@since_option
 @json_option
 @pass_app
-def command(app: App, job: str | None, limit: int, *, shadow: bool) -> None:
-    """Tell what went wrong, with every job or with JOB, the newest first: what was seen, done, and lost."""
+def command(app: App, job: str | None, limit: int, since: Given | None, *, shadow: bool) -> None:
+    """List the incidents of every job or of JOB, the newest first: what was detected, done and lost."""
+    from_unix_s = since_unix_s(since, app.now())
     if shadow:
-        _shadows(app, job, limit)
+        _shadows(app, job, limit, from_unix_s)
         return
-    answer = app.get_or("/v1/incidents", lambda: _left(app, job, limit), job=job, limit=limit)
+    answer = app.get_or("/v1/incidents", lambda: _read_offline(app, job, limit), job=job, limit=limit)
+    # The newest come first, so this filter keeps the newest since then.
+    answer["incidents"] = [entry for entry in answer["incidents"] if _is_since(entry, from_unix_s)]
     if app.json:
         app.print_json(answer)
         return
     found = answer["incidents"]
     if not found:
-        app.print("nothing went wrong" + (f" with {one_line(job)}" if job else "") + " as far as is recorded")
+        when = "" if from_unix_s is None else f" since {clock_time(from_unix_s)}"
+        app.print("no incident" + (f" of {one_line(job)}" if job else "") + f" is recorded{when}")
     for index, incident in enumerate(found):
         app.print("\n".join(([""] if index else []) + story(incident, app.now(), app.pen)))
 
 
+def _is_since(entry: dict[str, Any], from_unix_s: float | None) -> bool:
+    return from_unix_s is None or entry["at"] >= from_unix_s
+
+
 def story(incident: dict[str, Any], now: float, pen: Pen) -> list[str]:
-    """Return one incident as lines: when and where, what was seen, what was done, what it cost."""
+    """Return one incident as lines: when and where, what was detected, what was done, what it cost."""
     when = f"{ago(incident['at'], now)} ({clock_time(incident['at'])})"
     head = f"{when}  {one_line(incident['job'])}, attempt {incident['attempt']}"
     rule = one_line(incident["rule"]) + (f" ({one_line(incident['fault'])})" if incident["fault"] else "")
@@ -68,11 +81,11 @@ def story(incident: dict[str, Any], now: float, pen: Pen) -> list[str]:
 
 
 def _finding(finding: dict[str, Any] | None) -> list[tuple[str, str, str | None]]:
-    """Return what a triage said, and the files to look at."""
+    """Return the finding of a triage, and the files to look at."""
     if finding is None:
         return []
     verdict = one_line(finding["verdict"]).replace("_", " ")
-    files = [one_line(one) for one in finding["files"]]
+    files = [one_line(file) for file in finding["files"]]
     rows: list[tuple[str, str, str | None]] = [("triage", f"{verdict}: {one_line(finding['words'])}", None)]
     if files:
         more = f" and {len(files) - FILES_SHOWN} more" if len(files) > FILES_SHOWN else ""
@@ -81,28 +94,34 @@ def _finding(finding: dict[str, Any] | None) -> list[tuple[str, str, str | None]
 
 
 def done(incident: dict[str, Any]) -> str:
-    """Return what was done and where it went on, as a sentence."""
+    """Return what was done and where the training resumed, as a sentence."""
     did = DONE.get(incident["decision"], one_line(incident["decision"]))
     match incident["outcome"]:
         case "resumed":
-            return f"{did}, resumed from {point(incident['resumed_from'])}"
+            where = point(incident["resumed_from"])
+            if incident.get("confirmed") is False:
+                return f"{did}, relaunched to resume from {where}; not confirmed by its steps or losses"
+            return f"{did}, resumed from {where}"
+        case "began_anew":
+            where = point(incident["resumed_from"])
+            return f"{did}, relaunched to resume from {where}, but the training started from the beginning"
         case "restarted":
-            return f"{did}, started again from the beginning"
+            return f"{did}, restarted from the beginning"
         case "gave_up":
             why = one_line(incident["reason"] or "no reason recorded")
             return f"given up: {why}" if did == "given up" else f"{did}, given up: {why}"
         case "stopped":
-            return f"{did}, then stopped by its user"
+            return f"{did}, then stopped by the user"
         case "overtaken":
-            return f"{did}, started again, and that ended before its first step (see the next)"
+            return f"{did}, restarted, and ended before its first step (see the next incident)"
         case "open":
-            return f"{did}, not over yet"
+            return f"{did}, still open"
         case other:
             return f"{did}, {one_line(other)}"
 
 
 def point(resumed_from: dict[str, Any] | None) -> str:
-    """Return a checkpoint as epoch, step and the end of its path."""
+    """Return a checkpoint as epoch, step and the last two parts of its path."""
     if resumed_from is None:
         return "a checkpoint"
     path = "/".join(one_line(resumed_from["source"] or resumed_from["path"]).split("/")[-2:])
@@ -115,36 +134,37 @@ def point(resumed_from: dict[str, Any] | None) -> str:
 
 
 def lost(incident: dict[str, Any]) -> str:
-    """Return what it cost; empty where nothing of it is known yet."""
+    """Return what the incident cost; empty while it is not known."""
     parts = []
     if incident["lost_steps"] is not None:
         steps = incident["lost_steps"]
-        parts.append("no step lost" if steps == 0 else f"{steps} step{'s' if steps != 1 else ''} to be made again")
+        parts.append("no step lost" if steps == 0 else f"{steps} step{'s' if steps != 1 else ''} to redo")
     if incident["downtime_s"] is not None:
         parts.append(f"{span(incident['downtime_s'])} down")
     return ", ".join(parts)
 
 
-def _shadows(app: App, job: str | None, limit: int) -> None:
-    answer = app.get_or("/v1/shadows", lambda: _left_shadows(app, job, limit), job=job, limit=limit)
+def _shadows(app: App, job: str | None, limit: int, from_unix_s: float | None) -> None:
+    answer = app.get_or("/v1/shadows", lambda: _read_shadows_offline(app, job, limit), job=job, limit=limit)
+    answer["flags"] = [entry for entry in answer["flags"] if _is_since(entry, from_unix_s)]
     if app.json:
         app.print_json(answer)
         return
     if not answer["flags"]:
-        app.print("no rule in shadow would have acted" + (f" on {one_line(job)}" if job else ""))
+        app.print("no rule in shadow has raised a flag" + (f" for {one_line(job)}" if job else ""))
     for flag in answer["flags"]:
         when = f"{ago(flag['at'], app.now())} ({clock_time(flag['at'])})"
         app.print(app.pen.paint(f"{when}  {one_line(flag['job'])}, attempt {flag['attempt']}", "bold"))
         app.print(f"{'would act':>{LABEL - 2}}  {one_line(flag['rule'])}: {one_line(flag['message'])}")
 
 
-def _left_shadows(app: App, job: str | None, limit: int) -> dict[str, Any]:
-    from supervisor.cli import left  # noqa: PLC0415  # the database is for when nobody answers
+def _read_shadows_offline(app: App, job: str | None, limit: int) -> dict[str, Any]:
+    from supervisor.cli import offline  # noqa: PLC0415  # only while the daemon is not running
 
-    return left.shadows(app, job, limit)
+    return offline.shadows(app, job, limit)
 
 
-def _left(app: App, job: str | None, limit: int) -> dict[str, Any]:
-    from supervisor.cli import left  # noqa: PLC0415  # the database is for when nobody answers
+def _read_offline(app: App, job: str | None, limit: int) -> dict[str, Any]:
+    from supervisor.cli import offline  # noqa: PLC0415  # only while the daemon is not running
 
-    return left.incidents(app, job, limit)
+    return offline.incidents(app, job, limit)

@@ -1,4 +1,4 @@
-"""`supervisorctl logs JOB`: what the training printed, made harmless to the terminal."""
+"""`supervisorctl logs JOB`: the output of the training, sanitized for the terminal."""
 
 from __future__ import annotations
 
@@ -9,22 +9,27 @@ from typing import Any
 import click
 
 from supervisor.cli.app import App, json_option, pass_app
+from supervisor.cli.name_completion import complete_job
 from supervisor.control.client import quoted
-from supervisor.core.harmless import sanitize
+from supervisor.core.sanitize import sanitize
 
-PACE_S = 0.5
+POLL_INTERVAL_S = 0.5
 
 
 @click.command("logs")
-@click.argument("job")
-@click.option("-n", "--lines", type=click.IntRange(0, 10_000), default=50, show_default=True, help="How many lines.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is printed from now on, until interrupted.")
+@click.argument("job", shell_complete=complete_job)
+@click.option("-n", "--lines", type=click.IntRange(0, 10_000), default=50, show_default=True, help="Number of lines.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new output until interrupted.")
 @json_option
 @pass_app
 def command(app: App, job: str, lines: int, *, follow: bool) -> None:
-    """Print the last lines of JOB's output; with --json one object a line."""
+    """Print the last lines of JOB's output; with --json as one object per line."""
     route = f"/v1/jobs/{quoted(job)}/output"
-    part = app.get(route, lines=lines) if follow else app.get_or(route, lambda: _left(app, job, lines), lines=lines)
+    part = (
+        app.get(route, lines=lines)
+        if follow
+        else app.get_or(route, lambda: _read_offline(app, job, lines), lines=lines)
+    )
     _print(app, part)
     while follow:
         attempt = part["attempt"]
@@ -34,7 +39,7 @@ def command(app: App, job: str, lines: int, *, follow: bool) -> None:
         if part["text"]:
             _print(app, part)
         else:
-            time.sleep(PACE_S)
+            time.sleep(POLL_INTERVAL_S)
 
 
 def _print(app: App, part: dict[str, Any]) -> None:
@@ -45,7 +50,7 @@ def _print(app: App, part: dict[str, Any]) -> None:
         click.echo(text, nl=False)
 
 
-def _left(app: App, job: str, lines: int) -> dict[str, Any]:
-    from supervisor.cli import left  # noqa: PLC0415  # the folder is for when nobody answers
+def _read_offline(app: App, job: str, lines: int) -> dict[str, Any]:
+    from supervisor.cli import offline  # noqa: PLC0415  # only while the daemon is not running
 
-    return left.output(app, job, lines)
+    return offline.output(app, job, lines)

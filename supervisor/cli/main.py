@@ -1,4 +1,4 @@
-"""Entry of `supervisorctl`: its commands by name, each imported only when it is used, and the options before them."""
+"""Entry point of `supervisorctl`: the table of commands, each imported when it is used, and the global options."""
 
 from __future__ import annotations
 
@@ -9,55 +9,59 @@ from pathlib import Path
 
 import click
 
-from supervisor.cli import exits
+from supervisor.cli import exit_codes
 from supervisor.cli.app import App, WrongUsageError
-from supervisor.cli.places import other_supervisor
+from supervisor.cli.paths import other_supervisor
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "status": ("supervisor.cli.status", "Where every job stands, and the cards."),
-    "gpus": ("supervisor.cli.gpus", "Every card: use, memory, heat, power, errors; live with --watch."),
-    "history": ("supervisor.cli.history", "What went wrong, what was done about it, and what it cost."),
-    "show": ("supervisor.cli.show", "One incident with its story and evidence."),
-    "evidence": ("supervisor.cli.evidence", "The evidence of an incident, or all of it in one file."),
-    "triage": ("supervisor.cli.triage", "Was it the data, the numerics or the hardware? Replays the bad step."),
-    "start": ("supervisor.cli.start", "Start a job, from its newest proven checkpoint."),
-    "stop": ("supervisor.cli.stop", "Save and end a job; it stays stopped."),
-    "restart": ("supervisor.cli.restart", "Save and end a job, then start it from there."),
+    "status": ("supervisor.cli.status", "The state of every job and of the GPUs."),
+    "gpus": ("supervisor.cli.gpus.command", "Every GPU: use, memory, temperatures, power, errors; live with --watch."),
+    "history": ("supervisor.cli.history", "Incidents: what was detected, what was done, and what it cost."),
+    "show": ("supervisor.cli.show", "One incident with its timeline and evidence."),
+    "evidence": ("supervisor.cli.evidence.command", "List the evidence of an incident, or write it into one file."),
+    "triage": ("supervisor.cli.triage", "Replay a bad step: did data, numerics or hardware cause it?"),
+    "start": ("supervisor.cli.start", "Start a job from its newest proven checkpoint."),
+    "stop": ("supervisor.cli.stop", "Save a checkpoint and stop a job; it stays stopped."),
+    "restart": ("supervisor.cli.restart", "Save a checkpoint, stop a job, and start it from there."),
     "logs": ("supervisor.cli.logs", "The output of a job."),
-    "checkpoints": ("supervisor.cli.checkpoints", "The checkpoints of a job, and which of them are proven."),
-    "account": ("supervisor.cli.account", "Where every second of a job's life went, and what each fault cost."),
-    "remedies": ("supervisor.cli.remedies", "What retries were given, what came of it, and what was learned."),
-    "reload": ("supervisor.cli.reload", "Have the daemon read its configuration again."),
-    "explain": ("supervisor.cli.explain", "What a kernel log, a training's output or a saved rocm-smi says."),
-    "replay": ("supervisor.cli.replay", "What the rules would have said of a recorded attempt, and when."),
-    "export": ("supervisor.cli.export", "A recorded attempt as a folder that replays elsewhere."),
-    "doctor": ("supervisor.cli.doctor", "What is in order here and what is not."),
+    "checkpoints": ("supervisor.cli.checkpoints", "The checkpoints of a job and their verdicts."),
+    "account": ("supervisor.cli.account", "How a job spent its time, and what each fault cost."),
+    "remedies": ("supervisor.cli.remedies", "Remedies in force, their trials, and what was learned."),
+    "alerts": ("supervisor.cli.alerts", "Alert receivers and the newest alerts; `alerts test` sends one."),
+    "reload": ("supervisor.cli.reload", "Reload the daemon's configuration."),
+    "explain": (
+        "supervisor.cli.explain.command",
+        "Explain a kernel log, a training's output or a saved rocm-smi output.",
+    ),
+    "replay": ("supervisor.cli.replay.command", "Run the rules over a recorded attempt and print their flags."),
+    "export": ("supervisor.cli.replay.export", "Copy a recorded attempt into a folder that replays elsewhere."),
+    "doctor": ("supervisor.cli.doctor.command", "Check this machine, its configuration and the daemon."),
     "config": ("supervisor.cli.config", "Check the configuration."),
-    "setup": ("supervisor.cli.setup", "Install as a service."),
-    "bench": ("supervisor.cli.bench", "Measure on this machine: the Conv2d of a job's interpreter."),
-    "demo": ("supervisor.cli.demo", "Show it: a real training, hurt and resumed."),
-    "agent-path": ("supervisor.cli.agent_path", "The directory to put on PYTHONPATH by hand."),
+    "setup": ("supervisor.cli.setup.command", "Install as a systemd service."),
+    "bench": ("supervisor.cli.bench.conv2d", "Benchmark the Conv2d implementations of a job's interpreter."),
+    "demo": ("supervisor.cli.demo", "Run a real training on the CPU, break it three times, resume it."),
+    "agent-path": ("supervisor.cli.agent_path", "Print the directory to put on PYTHONPATH by hand."),
     "completion": ("supervisor.cli.completion", "Print the completion script for a shell."),
-    "version": ("supervisor.cli.version", "The version."),
-    "help": ("supervisor.cli.help", "Help for a command, or on exit-codes."),
+    "version": ("supervisor.cli.version", "Print the version."),
+    "help": ("supervisor.cli.help", "Show help for a command, or for exit-codes."),
 }
 """Module and one line for the overview; the module exports `command`."""
 
 FOREIGN = frozenset({"add", "avail", "clear", "fg", "maintail", "open", "pid", "remove", "reread", "shutdown"})
 FOREIGN |= {"signal", "tail", "update", "quit", "exit"}
-"""Commands of the Supervisor project's supervisorctl, which a user may have meant."""
+"""Commands of the supervisorctl of the Supervisor project (supervisord.org)."""
 ALLOW_COLLISION = "ROCM_SUPERVISOR_ALLOW_COLLISION"
 
 
-class Lazy(click.Group):
-    """A group that knows its commands by name and imports one when it is called."""
+class LazyGroup(click.Group):
+    """A group that imports a command when it is called."""
 
     def list_commands(self, _context: click.Context) -> list[str]:
         """Return the names in the order of the table."""
         return list(COMMANDS)
 
     def get_command(self, _context: click.Context, name: str) -> click.Command | None:
-        """Import a command; None for a name that is none."""
+        """Import a command and return it; None for an unknown name."""
         known = COMMANDS.get(name)
         if known is None:
             return None
@@ -68,21 +72,21 @@ class Lazy(click.Group):
     def resolve_command(
         self, context: click.Context, arguments: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; for an unknown one say which was meant."""
+        """Find the command; for an unknown name suggest the nearest known one."""
         name = arguments[0]
         if name in COMMANDS or name.startswith("-"):
             return super().resolve_command(context, arguments)
         if name in FOREIGN:
             text = f"no command {name!r}: this is rocm-supervisor's command line, not that of supervisord.org"
             raise click.UsageError(text, context)
-        import difflib  # noqa: PLC0415  # 7 ms that a command without a typo need not wait for
+        import difflib  # noqa: PLC0415  # 7 ms to import, needed after a typo only
 
-        near = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        nearest = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
         raise click.UsageError(f"no command {name!r}{hint}", context)
 
     def invoke(self, context: click.Context) -> object:
-        """Run the command; with --json a wrong command line is an error object too."""
+        """Run the command; with --json a usage error is printed as an error object."""
         try:
             return super().invoke(context)
         except click.UsageError as error:
@@ -99,27 +103,27 @@ class Lazy(click.Group):
 
 
 @click.command(
-    cls=Lazy,
+    cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 well, 1 failed, 2 usage, 3 a job is down, 4 no daemon, 5 refused (help exit-codes).",
+    epilog="Exit codes: 0 ok, 1 failed, 2 usage, 3 a job is down, 4 no daemon, 5 refused (help exit-codes).",
 )
 @click.option("--config", type=click.Path(path_type=Path, readable=False), help="Configuration file.", metavar="FILE")
 @click.option(
     "--socket", type=click.Path(path_type=Path, readable=False), help="The daemon's control socket.", metavar="PATH"
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, errors too.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, errors included.")
 @click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
 @click.pass_context
 def cli(context: click.Context, config: Path | None, socket: Path | None, color: str, *, as_json: bool) -> None:
-    """See and steer the trainings that rocm-supervisor keeps alive."""
+    """Monitor and control the trainings that rocm-supervisor supervises."""
     app = context.obj if isinstance(context.obj, App) else App()
     app.config_given, app.socket_given, app.color = config, socket, color
     app.json = as_json
     context.obj = app
 
 
-def collision() -> str | None:
-    """Return what to say where the Supervisor project shares this environment, unless the user wants it so."""
+def describe_collision() -> str | None:
+    """Return an error message if the Supervisor project is installed in this environment; None if that is allowed."""
     if os.environ.get(ALLOW_COLLISION) == "1":
         return None
     other = other_supervisor()
@@ -133,13 +137,13 @@ def collision() -> str | None:
 
 
 def main() -> None:
-    """Run `supervisorctl`; ends the process with one of the codes in `exits.py`."""
+    """Run `supervisorctl`; ends the process with one of the codes in `exit_codes.py`."""
     program = Path(sys.argv[0]).name
-    found = collision()
-    if found is not None:
-        click.echo(f"rocm-supervisor: {found}", err=True)
+    message = describe_collision()
+    if message is not None:
+        click.echo(f"rocm-supervisor: {message}", err=True)
         if program == "supervisorctl":
-            sys.exit(exits.USAGE)  # the user may have meant the other one
+            sys.exit(exit_codes.USAGE)  # the user may have meant the other program
     cli(prog_name="supervisorctl" if program.endswith(".py") else program)
 
 

@@ -1,22 +1,22 @@
-"""A job's progress and its owner's success criteria as lines for people; it computes nothing."""
+"""A job's progress and its success criteria, as lines of text."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from supervisor.cli.formatting import clock_time, span
 from supervisor.cli.table import Pen
-from supervisor.cli.words import clock_time, span
-from supervisor.core.harmless import one_line
+from supervisor.core.sanitize import one_line
 
 MARKS = {"met": ("[x]", "green"), "not_met": ("[ ]", "red"), "unknown": ("[?]", "yellow")}
 
 
 def progress_lines(job: dict[str, Any], now: float, pen: Pen) -> list[str]:
-    """Return when the job will be done, with the bounds of that, and each criterion with how it stands.
+    """Return when the job will be done, with bounds, and each criterion with its verdict.
 
-    A daemon of an older version tells none of it: then there are no lines.
+    A daemon of an older version reports neither: then there are no lines.
     """
-    criteria = [_criterion(one, pen) for one in job.get("expectations") or []]
+    criteria = [_criterion(item, pen) for item in job.get("expectations") or []]
     end = _end(job, now)
     name = one_line(job["name"])
     if end is None and not criteria:
@@ -37,6 +37,6 @@ def _end(job: dict[str, Any], now: float) -> str | None:
     return text
 
 
-def _criterion(one: dict[str, Any], pen: Pen) -> str:
-    mark, colour = MARKS.get(one["verdict"], MARKS["unknown"])
-    return f"  {pen.paint(mark, colour)} {one_line(one['name'])}: {one_line(one['text'])}"
+def _criterion(entry: dict[str, Any], pen: Pen) -> str:
+    mark, colour = MARKS.get(entry["verdict"], MARKS["unknown"])
+    return f"  {pen.paint(mark, colour)} {one_line(entry['name'])}: {one_line(entry['text'])}"

@@ -1,4 +1,4 @@
-"""`supervisorctl remedies [JOB]`: what retries were given, what came of it, and what this machine has learned."""
+"""`supervisorctl remedies [JOB]`: the remedies in force, their trials, and what was learned on this machine."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 import click
 
 from supervisor.cli.app import App, json_option, pass_app
+from supervisor.cli.formatting import ago, number
+from supervisor.cli.name_completion import complete_job
 from supervisor.cli.table import Cell, Pen
-from supervisor.cli.words import ago, number
-from supervisor.core.harmless import one_line
+from supervisor.core.sanitize import one_line
 
 IN_FORCE = ("JOB", "REMEDY", "AGAINST", "SINCE", "WHAT IT DOES")
 TRIED = ("JOB", "WHEN", "ATTEMPT", "AGAINST", "STEP", "REMEDY", "OUTCOME", "WHY")
@@ -18,13 +19,13 @@ STYLES = {"helped": "green", "failed": "red", "open": "yellow"}
 
 
 @click.command("remedies")
-@click.argument("job", required=False)
+@click.argument("job", required=False, shell_complete=complete_job)
 @click.option("-n", "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Trials, at most.")
 @json_option
 @pass_app
 def command(app: App, job: str | None, limit: int) -> None:
-    """Show the remedies in force, those tried with what came of them, and what helped on this machine."""
-    answer = app.get_or("/v1/remedies", lambda: _left(app, job, limit), job=job, limit=limit)
+    """Show the remedies in force, their trials with the outcome, and what helped on this machine."""
+    answer = app.get_or("/v1/remedies", lambda: _read_offline(app, job, limit), job=job, limit=limit)
     if app.json:
         app.print_json(answer)
     else:
@@ -32,55 +33,55 @@ def command(app: App, job: str | None, limit: int) -> None:
 
 
 def lines(answer: dict[str, Any], now: float, pen: Pen) -> list[str]:
-    """Return the answer to GET /v1/remedies as lines for people."""
+    """Return the answer to GET /v1/remedies as lines of text."""
     if not answer["in_force"] and not answer["tried"]:
-        return ["no remedy was needed as far as is recorded"]
+        return ["no remedy is recorded"]
     text = ["in force: none"]
     if answer["in_force"]:
-        text = [pen.paint("in force", "bold"), pen.table(IN_FORCE, [_in_force(one) for one in answer["in_force"]])]
+        text = [pen.paint("in force", "bold"), pen.table(IN_FORCE, [_in_force(item) for item in answer["in_force"]])]
     if answer["tried"]:
-        text += ["", pen.paint("tried", "bold"), pen.table(TRIED, [_tried(one, now) for one in answer["tried"]])]
+        text += ["", pen.paint("tried", "bold"), pen.table(TRIED, [_tried(item, now) for item in answer["tried"]])]
     if answer["learned"]:
         text += ["", pen.paint("learned on this machine", "bold")]
-        text.append(pen.table(LEARNED, [_learned(one) for one in answer["learned"]]))
+        text.append(pen.table(LEARNED, [_learned(item) for item in answer["learned"]]))
     return text
 
 
-def _in_force(one: dict[str, Any]) -> list[Cell]:
-    what = one_line(one["what"])
+def _in_force(entry: dict[str, Any]) -> list[Cell]:
+    what = one_line(entry["what"])
     return [
-        Cell(one_line(one["job"]), "bold"),
-        Cell(one_line(one["remedy"])),
-        Cell(one_line(one["cause"])),
-        Cell(f"attempt {one['attempt']}"),
-        Cell(f"{what}: {one_line(one['said'])}" if one["said"] else what),
+        Cell(one_line(entry["job"]), "bold"),
+        Cell(one_line(entry["remedy"])),
+        Cell(one_line(entry["cause"])),
+        Cell(f"attempt {entry['attempt']}"),
+        Cell(f"{what}: {one_line(entry['said'])}" if entry["said"] else what),
     ]
 
 
-def _tried(one: dict[str, Any], now: float) -> list[Cell]:
-    outcome = one_line(one["outcome"])
+def _tried(entry: dict[str, Any], now: float) -> list[Cell]:
+    outcome = one_line(entry["outcome"])
     return [
-        Cell(one_line(one["job"]), "bold"),
-        Cell(ago(one["at"], now), right=True),
-        Cell(str(one["attempt"]), right=True),
-        Cell(one_line(one["cause"])),
-        Cell(number(one["step"]), right=True),
-        Cell(one_line(one["remedy"])),
+        Cell(one_line(entry["job"]), "bold"),
+        Cell(ago(entry["at"], now), right=True),
+        Cell(str(entry["attempt"]), right=True),
+        Cell(one_line(entry["cause"])),
+        Cell(number(entry["step"]), right=True),
+        Cell(one_line(entry["remedy"])),
         Cell(outcome, STYLES.get(outcome)),
-        Cell(one_line(one["reason"] or "")),
+        Cell(one_line(entry["reason"] or "")),
     ]
 
 
-def _learned(one: dict[str, Any]) -> list[Cell]:
+def _learned(entry: dict[str, Any]) -> list[Cell]:
     return [
-        Cell(one_line(one["cause"])),
-        Cell(one_line(one["remedy"])),
-        Cell(str(one["helped"]), right=True),
-        Cell(str(one["failed"]), right=True),
+        Cell(one_line(entry["cause"])),
+        Cell(one_line(entry["remedy"])),
+        Cell(str(entry["helped"]), right=True),
+        Cell(str(entry["failed"]), right=True),
     ]
 
 
-def _left(app: App, job: str | None, limit: int) -> dict[str, Any]:
-    from supervisor.cli import left  # noqa: PLC0415  # the database is for when nobody answers
+def _read_offline(app: App, job: str | None, limit: int) -> dict[str, Any]:
+    from supervisor.cli import offline  # noqa: PLC0415  # only while the daemon is not running
 
-    return left.remedies(app, job, limit)
+    return offline.remedies(app, job, limit)

@@ -1,18 +1,19 @@
-"""`supervisorctl restart JOB`: save, end, and go on from there, as after a changed configuration."""
+"""`supervisorctl restart JOB`: save a checkpoint, end, and start from it."""
 
 from __future__ import annotations
 
 import click
 
 from supervisor.cli.app import App, json_option, pass_app
-from supervisor.cli.wishes import runs_anew, wait_options, wish
+from supervisor.cli.lifecycle import is_restarted, request, wait_options
+from supervisor.cli.name_completion import complete_job
 
 
 @click.command("restart")
-@click.argument("job")
+@click.argument("job", shell_complete=complete_job)
 @wait_options
 @json_option
 @pass_app
 def command(app: App, job: str, timeout_s: float, *, wait: bool) -> None:
-    """Have JOB save a checkpoint and end, then start it from there; with --wait until its new process runs."""
-    wish(app, job, "restart", runs_anew if wait else None, timeout_s)
+    """Have JOB save a checkpoint and end, then start it from there; with --wait return when its new process runs."""
+    request(app, job, "restart", is_restarted if wait else None, timeout_s)

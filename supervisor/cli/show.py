@@ -1,37 +1,42 @@
-"""`supervisorctl show INCIDENT`: one trouble with what led to it, what came of it, and where the evidence lies."""
+"""`supervisorctl show INCIDENT`: one incident with its timeline, its outcome and its evidence."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
-from supervisor.cli.app import App, json_option, pass_app
+from supervisor.cli.app import App, CliError, json_option, pass_app
+from supervisor.cli.evidence.files import Evidence
+from supervisor.cli.formatting import clock_time, size, span
 from supervisor.cli.history import story
+from supervisor.cli.name_completion import complete_incident
 from supervisor.cli.table import Cell, Pen
-from supervisor.cli.words import clock_time, size, span
 from supervisor.control.client import quoted
-from supervisor.core.harmless import one_line
+from supervisor.core.sanitize import one_line
 
 TRIAGE_LINES = 40
+REPORT = "triage/report.txt"
+REPORT_LIMIT_BYTES = 65536
 
 
 @click.command("show")
-@click.argument("incident")
+@click.argument("incident", shell_complete=complete_incident)
 @json_option
 @pass_app
 def command(app: App, incident: str) -> None:
-    """Show one INCIDENT (its name is in `history`): its story, and the files of its evidence."""
-    answer = app.get_or(f"/v1/incidents/{quoted(incident)}", lambda: _left(app, incident))
+    """Show one INCIDENT (its name is in `history`): its timeline, and the files of its evidence."""
+    answer = app.get_or(f"/v1/incidents/{quoted(incident)}", lambda: _read_offline(app, incident))
     if app.json:
         app.print_json(answer)
     else:
-        app.print("\n".join(lines(answer, app.now(), app.pen)))
+        folder = answer["incident"]["evidence"]
+        evidence = None if folder is None else Evidence(app=app, incident=incident, folder=folder)
+        app.print("\n".join(lines(answer, app.now(), app.pen, evidence)))
 
 
-def lines(answer: dict[str, Any], now: float, pen: Pen) -> list[str]:
-    """Return the answer to GET /v1/incidents/ID as lines for people."""
+def lines(answer: dict[str, Any], now: float, pen: Pen, evidence: Evidence | None) -> list[str]:
+    """Return the answer to GET /v1/incidents/ID, and the incident's evidence, as lines of text."""
     incident = answer["incident"]
     text = story(incident, now, Pen(color=pen.color))[:-1]
     text.append(f"{'severity':>10}  {one_line(incident['severity'])}")
@@ -39,18 +44,18 @@ def lines(answer: dict[str, Any], now: float, pen: Pen) -> list[str]:
     if incident["last_step"] is not None:
         text.append(f"{'last step':>10}  {incident['last_step']}")
     if answer["story"]:
-        rows = [_told(one, incident["at"]) for one in answer["story"]]
+        rows = [_story_row(line, incident["at"]) for line in answer["story"]]
         text += ["", pen.table(("TIME", "AFTER", "WHAT", "DETAIL"), rows)]
-    return text + _evidence(incident["evidence"], pen)
+    return text + _evidence(evidence, pen)
 
 
 def _diagnosis(diagnosis: dict[str, list[str]]) -> list[str]:
-    """Return what it is not, what it may be, and what to do, a line each."""
-    labels = (("not", "ruled_out"), ("likely", "causes"), ("try", "advice"))
-    return [f"{label:>10}  {one_line(said)}" for label, key in labels for said in diagnosis.get(key, ())]
+    """Return the ruled-out causes, the likely ones, and hints, one line each."""
+    labels = (("ruled out", "ruled_out"), ("likely", "causes"), ("try", "advice"))
+    return [f"{label:>10}  {one_line(text)}" for label, key in labels for text in diagnosis.get(key, ())]
 
 
-def _told(line: dict[str, Any], began: float) -> list[Cell]:
+def _story_row(line: dict[str, Any], began: float) -> list[Cell]:
     after = line["at"] - began
     sign = "-" if after < 0 else "+"
     return [
@@ -61,28 +66,27 @@ def _told(line: dict[str, Any], began: float) -> list[Cell]:
     ]
 
 
-def _evidence(folder: str | None, pen: Pen) -> list[str]:
-    if folder is None:
-        return ["", "no evidence was taken"]
-    text = ["", pen.paint(f"evidence in {one_line(folder)}", "bold")]
-    text += _triage(Path(folder))
+def _evidence(evidence: Evidence | None, pen: Pen) -> list[str]:
+    if evidence is None:
+        return ["", "no evidence was collected"]
+    text = ["", pen.paint(f"evidence in {one_line(evidence.folder)}", "bold")]
     try:
-        files = sorted(one for one in Path(folder).rglob("*") if one.is_file())
-        return text + [f"  {size(one.stat().st_size):>8}  {one_line(str(one.relative_to(folder)))}" for one in files]
-    except OSError as error:
-        return [*text, f"  {error.strerror}"]
+        files = evidence.files()
+        text += _triage(evidence, [entry["name"] for entry in files])
+    except CliError as error:
+        return [*text, f"  {one_line(str(error))}"]
+    return text + [f"  {size(entry['size_bytes']):>8}  {one_line(entry['name'])}" for entry in files]
 
 
-def _triage(folder: Path) -> list[str]:
-    """Return what `supervisorctl triage` found, where it was asked."""
-    try:
-        words = (folder / "triage" / "report.txt").read_text(encoding="utf-8", errors="replace")
-    except OSError:
+def _triage(evidence: Evidence, names: list[str]) -> list[str]:
+    """Return the report of a triage; empty if there was none."""
+    if REPORT not in names:
         return []
-    return ["", "triage:", *(f"  {one_line(one)}" for one in words.splitlines()[:TRIAGE_LINES]), ""]
+    report = evidence.read(REPORT, REPORT_LIMIT_BYTES).decode("utf-8", "replace")
+    return ["", "triage:", *(f"  {one_line(line)}" for line in report.splitlines()[:TRIAGE_LINES]), ""]
 
 
-def _left(app: App, incident: str) -> dict[str, Any]:
-    from supervisor.cli import left  # noqa: PLC0415  # the database is for when nobody answers
+def _read_offline(app: App, incident: str) -> dict[str, Any]:
+    from supervisor.cli import offline  # noqa: PLC0415  # only while the daemon is not running
 
-    return left.incident(app, incident)
+    return offline.incident(app, incident)

@@ -1,19 +1,20 @@
-"""`supervisorctl start JOB`: the user's word that a job shall run; it clears what was spent of the restart budget."""
+"""`supervisorctl start JOB`: start a job at the user's request; this resets its restart budget."""
 
 from __future__ import annotations
 
 import click
 
 from supervisor.cli.app import App, json_option, pass_app
-from supervisor.cli.wishes import runs, wait_options, wish
+from supervisor.cli.lifecycle import is_running, request, wait_options
+from supervisor.cli.name_completion import complete_job
 
 
 @click.command("start")
-@click.argument("job")
-@click.option("--fresh", is_flag=True, help="From the beginning, whatever was saved.")
+@click.argument("job", shell_complete=complete_job)
+@click.option("--fresh", is_flag=True, help="Start from the beginning, ignoring saved checkpoints.")
 @wait_options
 @json_option
 @pass_app
 def command(app: App, job: str, timeout_s: float, *, fresh: bool, wait: bool) -> None:
-    """Start JOB from its newest proven checkpoint; with --wait until its process runs."""
-    wish(app, job, "start", runs if wait else None, timeout_s, fresh=fresh)
+    """Start JOB from its newest proven checkpoint; with --wait return when its process runs."""
+    request(app, job, "start", is_running if wait else None, timeout_s, fresh=fresh)

@@ -1,4 +1,4 @@
-"""`supervisorctl status`: where every job stands, and the cards; one question to the daemon, answered at a glance."""
+"""`supervisorctl status`: the state of every job and of the GPUs, from one request to the daemon."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import Any
 
 import click
 
-from supervisor.cli import exits
+from supervisor.cli import exit_codes
 from supervisor.cli.app import App, CliError, WrongUsageError, end, json_option, pass_app
+from supervisor.cli.formatting import ago, epoch, number, part_of, size, span, until
+from supervisor.cli.limits_view import gauge_lines
+from supervisor.cli.name_completion import complete_job
 from supervisor.cli.progress import progress_lines
 from supervisor.cli.table import Cell, Pen
-from supervisor.cli.watched import watched_lines
-from supervisor.cli.words import ago, epoch, number, part_of, size, span, until
-from supervisor.core.harmless import one_line
+from supervisor.core.sanitize import one_line
 
 DOWN = ("failed", "stopped")
 STYLES = {
@@ -27,36 +28,38 @@ STYLES = {
 JOB_HEAD = ("JOB", "PHASE", "STAGE", "ATTEMPT", "EPOCH", "STEP", "STEPS/S", "LOSS", "ETA", "RESTARTS", "WHY")
 GPU_HEAD = ("GPU", "USE", "VRAM", "OF", "TEMP", "POWER", "READ", "NAME")
 STALE_S = 30.0
+STARTING_S = 120.0
+"""Longer than imports and loading a data set take until a hooked training makes its first report."""
 
 
 @click.command("status")
-@click.argument("job", required=False)
-@click.option("--all", "-a", "whole", is_flag=True, help="Of JOB: everything that is watched, not only what is near.")
+@click.argument("job", required=False, shell_complete=complete_job)
+@click.option("--all", "-a", "show_all", is_flag=True, help="With JOB: every gauge, not only those near their limit.")
 @json_option
 @pass_app
-def command(app: App, job: str | None, *, whole: bool) -> None:
-    """Show where every job stands, or one JOB, and the cards.
+def command(app: App, job: str | None, *, show_all: bool) -> None:
+    """Show the state of every job, or of one JOB, and the GPUs.
 
-    Of one JOB also how near it is to its limits: those that are half way or further, with --all every one.
-    Exits with 3 where a job has failed or is stopped, with 4 where the daemon cannot be reached.
+    With JOB also its gauges at 50 % of their limit or above; with --all every gauge.
+    Exits with 3 if a job has failed or is stopped, with 4 if the daemon cannot be reached.
     """
-    if whole and job is None:
-        raise WrongUsageError("--all is of one job", "name it: supervisorctl status JOB --all")
+    if show_all and job is None:
+        raise WrongUsageError("--all needs a job", "supervisorctl status JOB --all")
     status = app.get("/v1/status")
     if job is not None:
-        names = [one["name"] for one in status["jobs"]]
+        names = [item["name"] for item in status["jobs"]]
         if job not in names:
             raise CliError(f"no job {job!r} is configured", f"configured: {', '.join(names) or 'none'}", "no_such_job")
-        status["jobs"] = [one for one in status["jobs"] if one["name"] == job]
+        status["jobs"] = [item for item in status["jobs"] if item["name"] == job]
     if app.json:
         app.print_json(status)
     else:
         text = lines(status, app.now(), app.pen)
         if job is not None:
-            text += watched_lines(status["jobs"][0], app.pen, whole=whole)
+            text += gauge_lines(status["jobs"][0], app.pen, show_all=show_all)
         app.print("\n".join(text))
-    if any(one["phase"] in DOWN for one in status["jobs"]):
-        end(exits.NOT_RUNNING)
+    if any(item["phase"] in DOWN for item in status["jobs"]):
+        end(exit_codes.NOT_RUNNING)
 
 
 def lines(status: dict[str, Any], now: float, pen: Pen) -> list[str]:
@@ -65,27 +68,28 @@ def lines(status: dict[str, Any], now: float, pen: Pen) -> list[str]:
     text = [f"daemon {one_line(daemon['version'])}, pid {daemon['pid']}, up {span(daemon['uptime_s'])}"]
     if daemon["problem"]:
         text.append(pen.paint(f"problem: {one_line(daemon['problem'])}", "red"))
+    text += [pen.paint(f"alerts: {one_line(why)}", "red") for why in daemon.get("alert_problems", ())]
     jobs = status["jobs"]
-    text += ["", pen.table(JOB_HEAD, [_job(one, now) for one in jobs]) if jobs else "no job is configured"]
+    text += ["", pen.table(JOB_HEAD, [_job(item, now) for item in jobs]) if jobs else "no job is configured"]
     for job in jobs:
         text += _remarks(job, now, pen)
         text += progress_lines(job, now, pen)
     if status["gpus"]:
-        text += ["", pen.table(GPU_HEAD, [_gpu(one, now) for one in status["gpus"]])]
+        text += ["", pen.table(GPU_HEAD, [_gpu(item, now) for item in status["gpus"]])]
     if status["host"]:
         text += ["", *_host(status["host"], pen)]
     return text
 
 
 def _job(job: dict[str, Any], now: float) -> list[Cell]:
-    phase = one_line(job["phase"])
+    phase = _phase(job, now)
     return [
         Cell(one_line(job["name"]), "bold"),
         Cell(phase, STYLES.get(phase)),
         Cell(one_line(job["stage"] or "-")),
         Cell(str(job["attempt"]), right=True),
         Cell(part_of(epoch(job["epoch"]), job["epochs"]), right=True),
-        Cell(part_of(job["step"], job["steps_total"]), right=True),
+        Cell(_steps(job), right=True),
         Cell(number(job["steps_per_s"], "{:.2f}"), right=True),
         Cell(number(job["loss"], "{:.4g}"), right=True),
         Cell(until(job["eta"], now), right=True),
@@ -94,27 +98,49 @@ def _job(job: dict[str, Any], now: float) -> list[Cell]:
     ]
 
 
+def _phase(job: dict[str, Any], now: float) -> str:
+    """Return the phase; a process that has run for STARTING_S without reporting a step counts as running."""
+    started = job["phase"] == "starting" and job["pid"] is not None and not job["hooked"]
+    if started and job["stage"] is None and now - job["since"] > STARTING_S:
+        return "running, steps not reported"
+    return one_line(job["phase"])
+
+
+def _steps(job: dict[str, Any]) -> str:
+    """Return the training's steps; if only the attempt's are known, these with a leading `+`."""
+    of_attempt = job.get("attempt_steps")
+    if job["step"] is None and of_attempt is not None:
+        return f"+{of_attempt}"
+    return part_of(job["step"], job["steps_total"])
+
+
 def _remarks(job: dict[str, Any], now: float, pen: Pen) -> list[str]:
-    """Return what a table has no room for and nobody may overlook."""
+    """Return the warnings and notes that are shown below the table."""
     name = one_line(job["name"])
     found = [pen.paint(f"  {name}: {one_line(flag)}", "red") for flag in job["flags"]]
+    found += [pen.paint(f"  {name}: supervision degraded: {one_line(why)}", "red") for why in job.get("degraded", ())]
     if job["shadows"]:
         count = f"{job['shadows']} flag{'s' if job['shadows'] != 1 else ''}"
         found.append(pen.paint(f"  {name}: {count} of rules in shadow: supervisorctl history --shadow {name}", "dim"))
-    found += [pen.paint(f"  {name}: remedy {one_line(one)}", "yellow") for one in job["remedies"]]
+    found += [pen.paint(f"  {name}: remedy {one_line(remedy)}", "yellow") for remedy in job["remedies"]]
     if job.get("standby"):
-        found.append(pen.paint(f"  {name}: an interpreter stands by for the next attempt: {job['standby']}", "dim"))
+        found.append(pen.paint(f"  {name}: standby interpreter for the next attempt: {job['standby']}", "dim"))
     if job["unkillable"]:
-        found.append(pen.paint(f"  {name}: SIGKILL does not end it; only a reset of its card or a reboot does", "red"))
+        found.append(pen.paint(f"  {name}: SIGKILL does not end its process; only a GPU reset or a reboot does", "red"))
+    if job["step"] is None and job.get("attempt_steps") is not None:
+        made = f"attempt {job['attempt']} has made {job['attempt_steps']} steps"
+        found.append(pen.paint(f"  {name}: {made}; the step that it started from is not reported", "dim"))
     if job["phase"] == "running" and job["last_step_at"] is not None and now - job["last_step_at"] > STALE_S:
         found.append(pen.paint(f"  {name}: last step {ago(job['last_step_at'], now)}", "yellow"))
     if job["phase"] in ("starting", "running") and job["pid"] is not None and not job["hooked"]:
-        found.append(pen.paint(f"  {name}: nothing inside the training reports; only its process is watched", "yellow"))
+        found.append(pen.paint(f"  {name}: no reports from the training; only its process is monitored", "yellow"))
     return found
 
 
 def _gpu(gpu: dict[str, Any], now: float) -> list[Cell]:
-    hottest = max((one for one in (gpu["edge_c"], gpu["junction_c"], gpu["memory_c"]) if one is not None), default=None)
+    hottest = max(
+        (item for item in (gpu["edge_c"], gpu["junction_c"], gpu["memory_c"]) if item is not None), default=None
+    )
     asleep = gpu["runtime_status"] in ("suspended", "suspending")
     return [
         Cell(one_line(gpu["gpu"]), "bold"),
@@ -131,5 +157,5 @@ def _gpu(gpu: dict[str, Any], now: float) -> list[Cell]:
 def _host(host: dict[str, Any], pen: Pen) -> list[str]:
     memory = f"memory {size(host['memory_available_bytes'])} free of {size(host['memory_total_bytes'])}"
     load = f"load {number(host['load_1m'], '{:.1f}')}"
-    disks = [f"{one_line(one['path'])} {size(one['free_bytes'])} free" for one in host["disks"]]
+    disks = [f"{one_line(disk['path'])} {size(disk['free_bytes'])} free" for disk in host["disks"]]
     return [pen.paint("host", "bold") + "  " + ", ".join([memory, load, *disks])]

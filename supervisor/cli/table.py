@@ -1,4 +1,4 @@
-"""Aligned columns of plain text, coloured only when asked; it neither prints nor knows what it shows."""
+"""Formats aligned columns of plain text, with colours if wanted."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ _CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "cyan": 36}
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Text, sanitized, and its colour."""
+    """Sanitized text and its colour."""
 
     text: str
     style: str | None = None
     right: bool = False
-    """Numbers stand at the right."""
+    """Right-aligned, as numbers are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pen:
-    """How to write: with colours or without, and how wide."""
+    """Output format: colours and width."""
 
     color: bool = False
     width: int | None = None
-    """Columns of the terminal; None: as wide as it comes."""
+    """Columns of the terminal; None: unlimited."""
 
     def paint(self, text: str, style: str | None) -> str:
-        """Return `text` in a colour, where there are colours."""
+        """Return `text` in a colour, if colours are enabled."""
         return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if self.color and style else text
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-        """Return lines of aligned cells; the last column takes the rest of the line and is cut there."""
+        """Return lines of aligned cells; the last column is cut at the width of the terminal."""
         titles = [Cell(title, "bold", rows[0][index].right if rows else False) for index, title in enumerate(head)]
         widths = [max(cells(row[index].text) for row in (titles, *rows)) for index in range(len(head))]
         return "\n".join(self._line(row, widths) for row in (titles, *rows))
@@ -51,12 +51,12 @@ class Pen:
 
 
 def cells(text: str) -> int:
-    """Return how many columns of a terminal `text` takes."""
+    """Return the width of `text` in terminal columns."""
     return len(text) if text.isascii() else sum(map(_columns, text))
 
 
 def cut(text: str, width: int) -> str:
-    """Return `text` in at most `width` columns, and never less than ten."""
+    """Return `text` cut to `width` columns, but to no fewer than ten."""
     width = max(width, 10)
     if cells(text) <= width:
         return text

@@ -1,31 +1,45 @@
-"""`supervisorctl triage INCIDENT`: data, numerics or hardware? It replays a bad step and changes no training."""
+"""`supervisorctl triage INCIDENT`: replay a bad step to find whether data, numerics or hardware caused it."""
 
 from __future__ import annotations
 
+import contextlib
+import grp
 import json
 import math
 import os
+import stat
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
+from supervisor import untrusted_files
 from supervisor.cli.app import App, CliError, RefusedError, json_option, pass_app
+from supervisor.cli.name_completion import complete_incident
+from supervisor.cli.unneeded_root import refuse_root, user_name
 from supervisor.control.client import quoted
-from supervisor.core import folder as names
-from supervisor.core.harmless import one_line
+from supervisor.core import attempt_files as names
+from supervisor.core.sanitize import one_line
 
+RECORDS_LIMIT_BYTES = 1 << 20
+"""The evidence holds the last 200 steps."""
 ALIVE = frozenset({"starting", "running", "stopping", "killing", "backoff"})
-"""Phases in which something is on the card, or may be at any moment."""
+"""Phases in which a process uses the GPU, or may at any moment."""
 
 
 @click.command("triage")
-@click.argument("incident")
-@click.option("--step", type=click.IntRange(1), help="The bad step; else the first of the evidence that is no number.")
-@click.option("--folder", type=click.Path(path_type=Path), help="Where to write (default: the incident's evidence).")
-@click.option("--limit-s", type=click.FloatRange(1), default=1800.0, show_default=True, help="For each replay.")
-@click.option("--beside", is_flag=True, help="Even while the job trains: both share card and memory then.")
+@click.argument("incident", shell_complete=complete_incident)
+@click.option(
+    "--step", type=click.IntRange(1), help="The bad step (default: the first non-finite one of the evidence)."
+)
+@click.option(
+    "--folder", type=click.Path(path_type=Path), help="Folder for the results (default: the incident's evidence)."
+)
+@click.option(
+    "--limit-s", type=click.FloatRange(1), default=1800.0, show_default=True, help="Time limit of each replay, seconds."
+)
+@click.option("--beside", is_flag=True, help="Run even while the job trains; both then share GPU and memory.")
 @json_option
 @pass_app
 def command(  # noqa: PLR0913, PLR0917 - one an option
@@ -36,46 +50,52 @@ def command(  # noqa: PLR0913, PLR0917 - one an option
     limit_s: float,
     beside: bool,  # noqa: FBT001
 ) -> None:
-    """Replay the step at which loss or gradients of INCIDENT ceased to be numbers, and say what was to blame.
+    """Replay the step at which loss or gradients of INCIDENT became non-finite, and report the cause.
 
-    The job's own command resumes from the newest proven state before that step and ends right after it: as it was,
-    then, as far as that tells more, without mixed precision, on the CPU, and with another batch. A script that writes
-    files of its own writes them here too.
+    The job's own command resumes from the newest proven state before that step and ends right after it: first
+    unchanged, then as needed without mixed precision, on the CPU, and with another batch. A script that writes its own
+    files writes them during a replay too.
     """
-    from supervisor.runner import triage  # noqa: PLC0415  # other commands need none of it
+    from supervisor.runner import triage  # noqa: PLC0415  # other commands do not need it
+    from supervisor.runner.code_copy import temporary_copy  # noqa: PLC0415  # as above
+    from supervisor.runner.evidence_folder import EvidenceFolder  # noqa: PLC0415  # as above
 
     found = _incident(app, incident)
     evidence = Path(found["evidence"] or "")
-    if not found["evidence"] or not evidence.is_dir():
-        raise CliError(f"no evidence of {one_line(incident)} was taken", "supervisorctl show tells why", "no_evidence")
-    _refuse_beside(app, found["job"], beside=beside)
+    if not found["evidence"]:
+        raise CliError(f"no evidence of {one_line(incident)} was collected", "see supervisorctl show", "no_evidence")
     attempt = evidence.parent.parent
-    _refuse_stranger(attempt)
+    refuse_root(app, f"triage {incident}", _as_its_user(attempt, incident))
+    _refuse_beside(app, found["job"], beside=beside)
+    _refuse_stranger(attempt, incident)
     gradients = found["rule"] == "non_finite_grad"
     bad = step or _bad_step(evidence, "grad_norm" if gradients else "loss")
+    checkpoint, checkpoint_step = _before(app, found["job"], bad)
     case = triage.Case(
         attempt=attempt,
         step=bad,
         looked_for="gradients" if gradients else "loss",
         losses=_losses(attempt, bad),
-        checkpoint=_before(app, found["job"], bad),
-        target=folder or evidence / "triage",
+        checkpoint=checkpoint,
+        checkpoint_step=checkpoint_step,
+        target=EvidenceFolder(*((folder.parent, folder.name) if folder else (evidence, names.TRIAGE))),
         limit_s=limit_s,
     )
     try:
-        finding, replays = triage.triage(case, lambda name: click.echo(f"replaying: {name}", err=True))
+        with temporary_copy() as code:  # replays take long; an upgrade meanwhile must not change their code
+            finding, replays = triage.triage(case, lambda name: click.echo(f"replaying: {name}", err=True), code)
     except (OSError, ValueError) as error:
-        raise CliError(f"cannot be replayed: {error}", "where it may not be written: --folder DIR") from error
+        raise CliError(f"cannot be replayed: {error}", "give a writable folder: --folder DIR") from error
     if app.json:
-        app.print_json({"schema": 1, "finding": asdict(finding), "replays": [asdict(one) for one in replays]})
+        app.print_json({"schema": 1, "finding": asdict(finding), "replays": [asdict(replay) for replay in replays]})
     else:
-        app.print("\n".join(one_line(one) for one in triage.lines(finding, replays)))
+        app.print("\n".join(one_line(line) for line in triage.lines(finding, replays)))
 
 
 def _incident(app: App, incident: str) -> dict[str, Any]:
-    from supervisor.cli import left  # noqa: PLC0415  # the database is for when nobody answers
+    from supervisor.cli import offline  # noqa: PLC0415  # only while the daemon is not running
 
-    answer = app.get_or(f"/v1/incidents/{quoted(incident)}", lambda: left.incident(app, incident))
+    answer = app.get_or(f"/v1/incidents/{quoted(incident)}", lambda: offline.incident(app, incident))
     found: dict[str, Any] = answer["incident"]
     return found
 
@@ -85,35 +105,53 @@ def _refuse_beside(app: App, job: str, *, beside: bool) -> None:
         jobs = app.get("/v1/status")["jobs"]
     except CliError:
         return
-    if not beside and any(one["name"] == job and one["phase"] in ALIVE for one in jobs):
+    if not beside and any(item["name"] == job and item["phase"] in ALIVE for item in jobs):
         raise RefusedError(f"{job} is training", f"supervisorctl stop {job} first, or add --beside", "refused")
 
 
-def _refuse_stranger(attempt: Path) -> None:
+def _as_its_user(attempt: Path, incident: str) -> str:
+    """Return the command that replays as the training's user, with the group that lets it into the attempts' folders.
+
+    If the folder is not readable, the user is not known, and USER is left to be filled in.
+    """
+    try:
+        shim = untrusted_files.file_status(attempt, names.SHIM)
+    except OSError:
+        shim = None
+    user = "USER" if shim is None else user_name(shim.st_uid)
+    group = ""
+    with contextlib.suppress(OSError, KeyError):
+        jobs = attempt.parent.parent.stat()
+        group = f" -g {grp.getgrgid(jobs.st_gid).gr_name}" if jobs.st_mode & stat.S_ISGID else ""
+    return f"as the training's user: sudo -u {user}{group} supervisorctl triage {one_line(incident)} --folder DIR"
+
+
+def _refuse_stranger(attempt: Path, incident: str) -> None:
     """Refuse to run a training's command as anybody but the user who ran it."""
     try:
-        owner = (attempt / names.SHIM).stat().st_uid
+        status = untrusted_files.file_status(attempt, names.SHIM)
     except OSError as error:
-        raise CliError(
-            f"{attempt}: {error.strerror}", "its folder is needed: run this as the training's user"
-        ) from error
-    if owner != os.geteuid():
-        raise RefusedError("the training ran as another user", f"run this as uid {owner}", "refused")
+        raise CliError(f"{attempt}: {error.strerror}", _as_its_user(attempt, incident)) from error
+    if status is None:
+        raise CliError(f"{attempt}: no shim was started there", "see supervisorctl show", "no_attempt")
+    if status.st_uid != os.geteuid():
+        raise RefusedError("the training ran as another user", _as_its_user(attempt, incident), "refused")
 
 
 def _losses(attempt: Path, bad: int) -> dict[int, float]:
-    """Return what this attempt and those before it recorded, by which a replay is known for the same training."""
+    """Return the losses recorded by this attempt and earlier ones, to check that a replay equals the training."""
+    from supervisor.daemon.checkpoints.past_losses import past_losses  # noqa: PLC0415
     from supervisor.daemon.clock import SystemClock  # noqa: PLC0415  # as above
-    from supervisor.daemon.old_curve import old_losses  # noqa: PLC0415
 
     number = int(attempt.name) if attempt.name.isdigit() else 0
-    folders = [attempt.parent / str(one) for one in range(number, 0, -1)]
-    return old_losses(folders, bad, SystemClock().now())
+    folders = [attempt.parent / str(index) for index in range(number, 0, -1)]
+    return past_losses(folders, bad, SystemClock().now())
 
 
 def _bad_step(evidence: Path, what: str) -> int:
     try:
-        rows = (evidence / "records.jsonl").read_text(encoding="utf-8").splitlines()
+        name = f"{evidence.parent.name}/{evidence.name}/records.jsonl"
+        rows = untrusted_files.read_bytes(evidence.parent.parent, name, RECORDS_LIMIT_BYTES).splitlines()
     except OSError:
         rows = []
     for row in map(json.loads, rows):
@@ -121,18 +159,22 @@ def _bad_step(evidence: Path, what: str) -> int:
         number = float(value) if isinstance(value, str | float | int) else 0.0
         if not math.isfinite(number):
             return int(row["step"])
-    raise CliError(f"no {what} among the evidence that is no number", "name the step: --step N", "no_step")
+    raise CliError(f"no non-finite {what} in the evidence", "give the step: --step N", "no_step")
 
 
-def _before(app: App, job: str, step: int) -> Path | None:
-    """Return the newest proven state before a step, None where the replay has to begin at the beginning."""
-    from supervisor.cli import left  # noqa: PLC0415  # as above
+def _before(app: App, job: str, step: int) -> tuple[Path | None, int | None]:
+    """Return the newest proven state before a step, and its step; (None, None): replay from the beginning."""
+    from supervisor.cli import offline  # noqa: PLC0415  # as above
 
-    answer = app.get_or(f"/v1/jobs/{quoted(job)}/checkpoints", lambda: left.checkpoints(app, job))
+    answer = app.get_or(f"/v1/jobs/{quoted(job)}/checkpoints", lambda: offline.checkpoints(app, job))
     good = [
-        one
-        for one in answer["checkpoints"]
-        if one["verdict"] == "proven" and one["step"] is not None and one["step"] < step and Path(one["path"]).exists()
+        checkpoint
+        for checkpoint in answer["checkpoints"]
+        if checkpoint["verdict"] == "proven"
+        and checkpoint["step"] is not None
+        and checkpoint["step"] < step
+        and Path(checkpoint["path"]).exists()
     ]
-    # From a snapshot the steps are made again as they were; a framework's own checkpoint may draw other batches.
-    return Path(max(good, key=lambda one: (one["kind"] == "snapshot", one["step"]))["path"]) if good else None
+    # From a snapshot the steps are repeated exactly; after a framework's own checkpoint the batches may differ.
+    newest = max(good, key=lambda item: (item["kind"] == "snapshot", item["step"]), default=None)
+    return (None, None) if newest is None else (Path(newest["path"]), newest["step"])

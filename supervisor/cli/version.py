@@ -1,4 +1,4 @@
-"""`supervisorctl version`: which version this is; the daemon's own is in `status`."""
+"""`supervisorctl version`: the installed version; that of the running daemon is in `status`."""
 
 from __future__ import annotations
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import re
 import stat
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,7 +16,13 @@ from supervisor.config.read import join, show
 from supervisor.config.settings import AlertSettings, JobSettings, Settings
 
 OURS = "ROCM_SUPERVISOR_"
+DAEMON_USER = "rocm-supervisor"
+"""Name of the user, and of its group, that the system's daemon runs as (systemd/rocm-supervisor.sysusers.conf)."""
 PLACEHOLDER = "{checkpoint}"
+RESUMED_BY_THE_AGENT = frozenset({"yolo"})
+"""Programs of which it is known that the agent resumes them without a command of their own."""
+ANSWER_LIMIT_S = 1.0
+SILENT = f"is on a file system that does not answer within {ANSWER_LIMIT_S:.0f} s"
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -30,6 +39,7 @@ def cross_check(settings: Settings, file: str) -> Iterator[Problem]:
         key = join("jobs", name)
         yield from _environment(job, key, file)
         yield from _commands(job, key, file)
+        yield from _resume(job, key, file)
         yield from _places(job, key, file)
         yield from _snapshots(job, key, file)
         yield from _triage(job, key, file, agent=settings.supervisor.agent)
@@ -69,30 +79,23 @@ def _triage(job: JobSettings, key: str, file: str, *, agent: bool) -> Iterator[P
     """A replay may write over what its training saved, and only the agent can look into it."""
     needs = [] if job.checkpoints.keep else [("kept generations", f"set {key}.checkpoints.keep = true")]
     needs += [] if agent else [("the agent, which is switched off", "set supervisor.agent = true")]
-    for what, remedy in needs if job.triage == "by-itself" else ():
-        allowed = f'{remedy}, or triage = "by-hand"'
+    for what, remedy in needs if job.triage == "auto" else ():
+        allowed = f'{remedy}, or triage = "manual"'
         yield Problem(file=file, key=f"{key}.triage", problem=f"needs {what}", allowed=allowed, value=show(job.triage))
 
 
 def _commands(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
-    resume = job.resume.command
-    if resume is not None and not any(PLACEHOLDER in word for word in resume):
-        yield Problem(
-            file=file,
-            key=f"{key}.resume.command",
-            problem="does not say where the checkpoint goes",
-            allowed=f'one of its words must hold {PLACEHOLDER}, as in "model={PLACEHOLDER}"',
-            value=show(resume),
-        )
-    elsewhere = job.profiles.cpu.resume_command
-    if elsewhere is not None and not any(PLACEHOLDER in word for word in elsewhere):
-        yield Problem(
-            file=file,
-            key=f"{key}.profiles.cpu.resume_command",
-            problem="does not say where the checkpoint goes",
-            allowed=f'one of its words must hold {PLACEHOLDER}, as in "model={PLACEHOLDER}"',
-            value=show(elsewhere),
-        )
+    cpu = job.profiles.cpu
+    commands = {
+        "command": job.command,
+        "resume.command": job.resume.command,
+        "profiles.cpu.command": cpu.command,
+        "profiles.cpu.resume_command": cpu.resume_command,
+    }
+    for where, words in commands.items():
+        if words and not words[0]:
+            allowed = "the first word is the program; the others may be empty"
+            yield Problem(file=file, key=f"{key}.{where}[0]", problem="is empty", allowed=allowed, value=show(""))
     if any(PLACEHOLDER in word for word in job.command):
         yield Problem(
             file=file,
@@ -103,13 +106,38 @@ def _commands(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
         )
 
 
+def _resume(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
+    """Warn of a job that names checkpoints and nothing that would resume from one."""
+    resumes = job.resume.command is not None or job.resume.to is not None
+    if not job.checkpoints.paths or resumes or any(Path(word).name in RESUMED_BY_THE_AGENT for word in job.command):
+        return
+    yield Problem(
+        file=file,
+        key=f"{key}.checkpoints.paths",
+        problem="names checkpoints, but nothing here resumes from one: each retry runs the command as it is",
+        allowed=f"set {key}.resume.command or {key}.resume.to, unless the training resumes by itself (ultralytics, "
+        "Hugging Face, Lightning, rocm_agent.resume_from)",
+        value=show(job.checkpoints.paths),
+        level=Level.WARNING,
+    )
+
+
 def _places(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
     """Warn of what is not there now; it may be mounted by the time the job starts."""
-    if job.cwd is not None and not Path(job.cwd).is_dir():
-        yield _absent(file, f"{key}.cwd", "is no directory here", job.cwd)
+    if job.cwd is not None and (there := _answer(Path(job.cwd).is_dir)) is not True:
+        yield _absent(file, f"{key}.cwd", SILENT if there is None else "is no directory here", job.cwd)
     for where, command in (("command", job.command), ("resume.command", job.resume.command)):
-        if command and command[0].startswith("/") and not Path(command[0]).is_file():
-            yield _absent(file, f"{key}.{where}[0]", "is no file here", command[0])
+        if command and command[0].startswith("/") and (there := _answer(Path(command[0]).is_file)) is not True:
+            yield _absent(file, f"{key}.{where}[0]", SILENT if there is None else "is no file here", command[0])
+
+
+def _answer(question: Callable[[], bool]) -> bool | None:
+    """Return what a file system says; None where it does not answer: a daemon that starts does not wait for it."""
+    said: list[bool] = []
+    asking = threading.Thread(target=lambda: said.append(question()), name="looking at a place", daemon=True)
+    asking.start()
+    asking.join(ANSWER_LIMIT_S)
+    return said[0] if said else None
 
 
 def _snapshots(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
@@ -160,7 +188,10 @@ def _is_web_address(url: str) -> bool:
 def _secrets(alert: AlertSettings, key: str, file: str) -> Iterator[Problem]:
     if alert.secret_file is not None and alert.secret_env is not None:
         yield Problem(
-            file=file, key=f"{key}.secret_file", problem="has secret_env beside it", allowed="leave out one of the two"
+            file=file,
+            key=f"{key}.secret_file",
+            problem="is set together with secret_env",
+            allowed="leave out one of the two",
         )
     for name in ("url_env", "secret_env"):
         value = getattr(alert, name)
@@ -178,20 +209,53 @@ def _secrets(alert: AlertSettings, key: str, file: str) -> Iterator[Problem]:
 
 
 def _secret_file(path: Path, key: str, file: str) -> Iterator[Problem]:
-    shown = show(str(path))
+    """Yield what is wrong with a file of a receiver: warnings, for trainings are watched without a receiver, too."""
+    options, reader = install_as()
     try:
-        mode = path.stat().st_mode
+        found = path.stat()
     except PermissionError:
         return  # only the daemon's user may see it, as it should be
     except OSError as error:
-        allowed = f"make it: install -m 600 /dev/null {path}"
-        yield Problem(file=file, key=key, problem=f"{error.strerror}", allowed=allowed, value=shown)
+        allowed = f"make it: install {options}/dev/null {path}, then write the text into it"
+        yield _of_secret_file(file, key, path, error.strerror or "cannot be read", allowed)
         return
-    if not stat.S_ISREG(mode):
-        yield Problem(file=file, key=key, problem="is no plain file", allowed="needed: a file", value=shown)
-    elif mode & stat.S_IRWXO:
-        problem = f"is open to everybody (mode {stat.S_IMODE(mode):04o})"
-        yield Problem(file=file, key=key, problem=problem, allowed=f"chmod 600 {path}", value=shown)
+    if not stat.S_ISREG(found.st_mode):
+        yield _of_secret_file(file, key, path, "is no plain file", "needed: a file")
+    elif found.st_mode & stat.S_IRWXO:
+        problem = f"is open to everybody (mode {stat.S_IMODE(found.st_mode):04o})"
+        yield _of_secret_file(file, key, path, problem, f"chmod 600 {path}")
+    elif reader is not None and not may_read(found, *reader):
+        problem = f"cannot be read by the daemon's user {DAEMON_USER} (mode {stat.S_IMODE(found.st_mode):04o})"
+        allowed = f"chown {DAEMON_USER} {path} && chmod 600 {path}"
+        yield _of_secret_file(file, key, path, problem, allowed)
+
+
+def _of_secret_file(file: str, key: str, path: Path, problem: str, allowed: str) -> Problem:
+    return Problem(file=file, key=key, problem=problem, allowed=allowed, value=show(str(path)), level=Level.WARNING)
+
+
+def install_as() -> tuple[str, tuple[int, frozenset[int]] | None]:
+    """Return the options of install(1) for a file of a receiver, and uid and gids of the user that has to read it.
+
+    Root checks the configuration of the system's daemon, whose user is another; anybody else checks their own. The file
+    is given to that user, not to its group: the group's members may talk to the daemon, and are not to know the secret.
+    """
+    if os.geteuid() != 0:
+        return "-m 600 ", None
+    try:
+        user = pwd.getpwnam(DAEMON_USER)
+    except KeyError:  # not set up yet: a daemon that root starts in the foreground
+        return "-m 600 ", None
+    return f"-m 600 -o {DAEMON_USER} ", (user.pw_uid, frozenset(os.getgrouplist(DAEMON_USER, user.pw_gid)))
+
+
+def may_read(found: os.stat_result, uid: int, gids: frozenset[int]) -> bool:
+    """Whether the mode of a file lets a user read it; its folders and access lists are not looked at."""
+    if found.st_uid == uid:
+        return bool(found.st_mode & stat.S_IRUSR)
+    if found.st_gid in gids:
+        return bool(found.st_mode & stat.S_IRGRP)
+    return bool(found.st_mode & stat.S_IROTH)
 
 
 def _mode(path: Path) -> int:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.config.settings import SNAPSHOT_EVERY_S, JobSettings, SupervisorSettings
-from supervisor.core import folder
-from supervisor.core.expectations import Expectation
-from supervisor.core.generations import Policy
+from supervisor.core import attempt_files
+from supervisor.core.checkpoints.retention import Policy
 from supervisor.core.job import Limits
+from supervisor.core.reports.expectations import Expectation
 from supervisor.core.rules import RULES, Rule
 
 SOCKET = "control.sock"
@@ -68,10 +68,10 @@ def expectation_of(job: JobSettings) -> Expectation:
 def conv2d_environment(job: JobSettings) -> dict[str, str]:
     """Return the variables that tell the agent what Conv2d it may replace, and with what."""
     return {
-        folder.ENV_CONV2D_SCOPE: job.conv2d_scope,
-        folder.ENV_CONV2D_WORKSPACE: str(job.conv2d_workspace_mb),
-        folder.ENV_CONV2D_WINOGRAD: "on" if job.conv2d_winograd else "off",
-        folder.ENV_CONV2D_TUNE: f"{job.conv2d_tune_s:g}",
+        attempt_files.ENV_CONV2D_SCOPE: job.conv2d_scope,
+        attempt_files.ENV_CONV2D_WORKSPACE: str(job.conv2d_workspace_mb),
+        attempt_files.ENV_CONV2D_WINOGRAD: "on" if job.conv2d_winograd else "off",
+        attempt_files.ENV_CONV2D_TUNE: f"{job.conv2d_tune_s:g}",
     }
 
 
@@ -91,20 +91,20 @@ def limits_of(job: JobSettings) -> Limits:
         grace_s=job.grace_s,
         save_s=job.save_s,
         kill_wait_s=job.kill_wait_s,
-        freed_wait_s=job.freed_wait_s,
+        gpu_memory_release_s=job.gpu_memory_release_s,
         resort_s=job.last_resorts.limit_s,
         budget=job.budget,
         remedies=job.remedies,
-        triage_s=job.triage_limit_s if job.triage == "by-itself" else None,
+        triage_s=job.triage_limit_s if job.triage == "auto" else None,
     )
 
 
 def policy_of(job: JobSettings) -> Policy:
     """Return which generations of the job's checkpoints are kept."""
-    one = job.checkpoints
+    checkpoint_settings = job.checkpoints
     return Policy(
-        keep_newest=one.keep_newest,
-        keep_hourly=one.keep_hourly,
-        keep_best=one.keep_best,
-        limit_bytes=one.limit_mb * 1_000_000,
+        keep_newest=checkpoint_settings.keep_newest,
+        keep_hourly=checkpoint_settings.keep_hourly,
+        keep_best=checkpoint_settings.keep_best,
+        limit_bytes=checkpoint_settings.limit_mb * 1_000_000,
     )

@@ -63,14 +63,14 @@ def difference(old: Settings, new: Settings) -> Difference:
 
 def _comings_and_goings(old: Settings, new: Settings) -> Iterator[str]:
     for name, before, after in (("jobs", old.jobs, new.jobs), ("alerts", old.alerts, new.alerts)):
-        yield from (f"{name}.{one}: added" for one in sorted(after.keys() - before.keys()))
-        yield from (f"{name}.{one}: removed" for one in sorted(before.keys() - after.keys()))
+        yield from (f"{name}.{key}: added" for key in sorted(after.keys() - before.keys()))
+        yield from (f"{name}.{key}: removed" for key in sorted(before.keys() - after.keys()))
 
 
 def _changes(old: Settings, new: Settings) -> Iterator[tuple[str, str]]:
     before, after = _leaves(old), _leaves(new)
     shown_before, shown_after = dict(_flat(redacted(old))), dict(_flat(redacted(new)))
-    gone = {f"{room}.{one}." for room in ("jobs", "alerts") for one in _one_sided(old, new, room)}
+    gone = {f"{room}.{text}." for room in ("jobs", "alerts") for text in _one_sided(old, new, room)}
     for key in dict.fromkeys((*before, *after)):
         if before.get(key, ABSENT) == after.get(key, ABSENT) or key.startswith(tuple(gone)):
             continue
@@ -96,7 +96,7 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(value, msgspec.Struct):
         value = {name: getattr(value, name) for name in value.__struct_fields__}
     elif is_dataclass(value) and not isinstance(value, type):
-        value = {one.name: getattr(value, one.name) for one in fields(value)}
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
     if not isinstance(value, dict):
         yield path, list(value) if isinstance(value, tuple) else value
         return

@@ -32,7 +32,7 @@ class Checked:
     @property
     def warnings(self) -> tuple[Problem, ...]:
         """What can be lived with."""
-        return tuple(one for one in self.problems if one.level is Level.WARNING)
+        return tuple(problem for problem in self.problems if problem.level is Level.WARNING)
 
 
 def load(path: Path) -> Settings:
@@ -79,12 +79,14 @@ def check_text(text: str, file: str) -> Checked:
     settings = reader.table(Settings, values)
     problems = reader.problems
     if settings is not None:
-        said = tuple(one.key for one in problems)
-        problems += [one for one in cross_check(settings, file) if not any(key.startswith(one.key) for key in said)]
-    usable = not any(one.level is Level.ERROR for one in problems)
+        said = tuple(problem.key for problem in problems)
+        problems += [
+            problem for problem in cross_check(settings, file) if not any(key.startswith(problem.key) for key in said)
+        ]
+    usable = not any(problem.level is Level.ERROR for problem in problems)
     return Checked(settings=settings if usable else None, problems=tuple(problems))
 
 
 def _refused(file: str, problem: str, allowed: str, line: int | None = None, column: int | None = None) -> Checked:
-    one = Problem(file=file, key="", problem=problem, allowed=allowed, line=line, column=column)
-    return Checked(settings=None, problems=(one,))
+    item = Problem(file=file, key="", problem=problem, allowed=allowed, line=line, column=column)
+    return Checked(settings=None, problems=(item,))

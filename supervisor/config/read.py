@@ -7,13 +7,16 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from supervisor.config import schema
 from supervisor.config.problems import Problem
 from supervisor.config.settings import JobSettings
+
+if TYPE_CHECKING:
+    from supervisor.core.rules import Rule
 
 NAME = re.compile(r"(?!.*--)[a-z0-9][a-z0-9_-]{0,40}")
 """Names of jobs and alerts; a job's becomes the name of its unit and of its folder."""
@@ -68,7 +71,7 @@ class Reader:
         leaf = self._leaf(kind, name, value, path)
         outside = schema.range_problem(table, name, leaf)
         if outside is not None:
-            self.note(path, "would never tell of anything", f"allowed: {outside}", value)
+            self.note(path, "would never raise a flag", f"allowed: {outside}", value)
             return None
         return leaf
 
@@ -80,9 +83,9 @@ class Reader:
         for name, values in value.items():
             if NAME.fullmatch(name) is None:
                 self.note(join(path, name), "is no good name", "1 to 41 of a-z, 0-9, - and _, the first no sign")
-            one = self.table(kind, values, join(path, name))
-            if one is not None:
-                read[name] = one
+            item = self.table(kind, values, join(path, name))
+            if item is not None:
+                read[name] = item
         return read
 
     def rules(self, value: object, path: str = "") -> dict[str, dict[str, Any]]:
@@ -96,10 +99,18 @@ class Reader:
         self._unknown(value, known, path, word="rule")
         read = {}
         for name in known.keys() & value.keys():
-            rule = self.table(known[name], value[name], join(path, name))
+            settings = self._without_act(known[name], value[name], join(path, name))
+            rule = self.table(known[name], settings, join(path, name))
             if rule is not None:
-                read[name] = {key: getattr(rule, key) for key in schema.keys_of(known[name]) if key in value[name]}
+                read[name] = {key: getattr(rule, key) for key in schema.keys_of(known[name]) if key in settings}
         return read
+
+    def _without_act(self, kind: type[Rule], values: Any, path: str) -> Any:
+        """Return the settings of a rule; `act` is reported and left out where the rule only warns."""
+        if not isinstance(values, dict) or "act" not in values or "act" in schema.keys_of(kind):
+            return values
+        self.note(join(path, "act"), f"rule {kind.name} only warns; it has no setting act", "remove it", values["act"])
+        return {key: value for key, value in values.items() if key != "act"}
 
     def _leaf(self, kind: Any, name: str, value: object, path: str) -> Any | None:
         allowed = schema.allowed(kind)
@@ -119,7 +130,7 @@ class Reader:
         try:
             absolute = Path(value).expanduser()
         except RuntimeError:
-            self.note(path, "names a home that does not exist", "write the whole path", value)
+            self.note(path, "names a home directory that does not exist", "write an absolute path", value)
             return None
         if not absolute.is_absolute():
             self.note(path, "is a relative path", "allowed: an absolute path, or one that begins with ~", value)
@@ -151,7 +162,7 @@ def show(value: object) -> str:
         case list():
             text = f"[{', '.join(map(show, value))}]"
         case dict():
-            text = "{" + ", ".join(f"{key} = {show(one)}" for key, one in value.items()) + "}"
+            text = "{" + ", ".join(f"{key} = {show(item)}" for key, item in value.items()) + "}"
         case _:
             text = str(value)
     return text if len(text) <= VALUE_SHOWN else text[: VALUE_SHOWN - 3] + "..."

@@ -16,7 +16,7 @@ from msgspec import inspect as shapes
 MAY_BE_ZERO = frozenset(
     {
         "backoff_s",
-        "backs",
+        "max_returns",
         "hold_s",
         "idle_percent",
         "min_gain_fraction",
@@ -28,7 +28,7 @@ MAY_BE_ZERO = frozenset(
         "restarts",
         "restarts_per_cause",
         "restarts_per_period",
-        "same_steps",
+        "same_place_steps",
         "settle_s",
         "snapshot_every_s",
         "tail_s",
@@ -54,17 +54,17 @@ def keys_of(table: type) -> Mapping[str, Any]:
     hints = get_type_hints(table, include_extras=True)
     if issubclass(table, msgspec.Struct):
         return {name: hints[name] for name in table.__struct_fields__}
-    return {one.name: hints[one.name] for one in _dataclass_fields(table)}
+    return {field.name: hints[field.name] for field in _dataclass_fields(table)}
 
 
 @cache
 def required(table: type) -> frozenset[str]:
     """Return the keys without a default."""
     if issubclass(table, msgspec.Struct):
-        return frozenset(one.name for one in msgspec.structs.fields(table) if one.required)
+        return frozenset(field_info.name for field_info in msgspec.structs.fields(table) if field_info.required)
     missing = dataclasses.MISSING
     fields = _dataclass_fields(table)
-    return frozenset(one.name for one in fields if one.default is missing and one.default_factory is missing)
+    return frozenset(field.name for field in fields if field.default is missing and field.default_factory is missing)
 
 
 def _dataclass_fields(table: Any) -> tuple[dataclasses.Field[Any], ...]:
@@ -82,7 +82,7 @@ def table_within(kind: Any) -> type | None:
 def is_path(kind: Any) -> bool:
     """Whether the value is a path of the file system."""
     members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    return any(_extra(one).get("path") for one in members)
+    return any(_extra(member).get("path") for member in members)
 
 
 def allowed(kind: Any) -> str:
@@ -94,7 +94,7 @@ def range_problem(table: type, name: str, value: object) -> str | None:
     """Return what is allowed where a number lies outside the range that its field of a core dataclass states."""
     if not dataclasses.is_dataclass(table) or not isinstance(value, int | float):
         return None
-    field = next(one for one in dataclasses.fields(table) if one.name == name)
+    field = next(item for item in dataclasses.fields(table) if item.name == name)
     least, most = field.metadata.get("between", (-math.inf, math.inf))
     return None if least <= value <= most else f"a number from {least:g} to {most:g}"
 
@@ -102,7 +102,7 @@ def range_problem(table: type, name: str, value: object) -> str | None:
 def number_problem(name: str, value: object) -> str | None:
     """Return what is allowed where a number of a core dataclass, which carries no limits itself, breaks its name's."""
     if isinstance(value, list | tuple):
-        return next(filter(None, (number_problem(name, one) for one in value)), None)
+        return next(filter(None, (number_problem(name, item) for item in value)), None)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     if not math.isfinite(value):
@@ -133,13 +133,13 @@ def _words(info: shapes.Type) -> str:
         case shapes.StrType():
             return "text" + (", not empty" if info.min_length else "")
         case shapes.LiteralType(values=values):
-            return "one of " + ", ".join(f'"{one}"' for one in values)
+            return "one of " + ", ".join(f'"{entry}"' for entry in values)
         case shapes.ListType(item_type=item) | shapes.VarTupleType(item_type=item):
             return "a list" + (", not empty," if info.min_length else "") + " of: " + _words(item)
         case shapes.DictType(value_type=value):
             return "a table of: " + _words(value)
         case shapes.UnionType(types=types):
-            return " or ".join(_words(one) for one in types if not isinstance(one, shapes.NoneType))
+            return " or ".join(_words(type_) for type_ in types if not isinstance(type_, shapes.NoneType))
         case _:
             return _PLAIN.get(type(info), "a table")
 

@@ -11,13 +11,15 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from supervisor.core.budget import Budget
-from supervisor.core.remedies import Remedies
+from supervisor.core.remedies.budget import Budget
+from supervisor.core.remedies.remedy import Remedies
 
 NonNegative = Annotated[float, Meta(ge=0)]
 Positive = Annotated[float, Meta(gt=0)]
 Count = Annotated[int, Meta(gt=0, le=1_000_000_000)]
 Text = Annotated[str, Meta(min_length=1)]
+Words = Annotated[list[str], Meta(min_length=1)]
+"""A command: only its first word must not be empty."""
 PathText = Annotated[str, Meta(min_length=1, extra={"path": True})]
 """An absolute path; `~` stands for the home of whoever reads the file."""
 SNAPSHOT_EVERY_S = 300.0
@@ -82,7 +84,7 @@ class CheckpointSettings(Struct, frozen=True, kw_only=True):
     """Where checkpoints lie, beside those of which the agent tells, and how many generations of them are kept."""
 
     paths: list[Text] = field(default_factory=list)
-    """Globs; relative ones start at the job's cwd."""
+    """Globs; relative ones start at the job's cwd. One that ends in `/` names folders, each one checkpoint."""
     keep: bool = True
     keep_newest: Count = 3
     keep_hourly: Annotated[int, Meta(ge=0, le=100_000)] = 12
@@ -93,8 +95,10 @@ class CheckpointSettings(Struct, frozen=True, kw_only=True):
 class ResumeSettings(Struct, frozen=True, kw_only=True):
     """How the job is started from a checkpoint."""
 
-    command: Annotated[list[Text], Meta(min_length=1)] | None = None
+    command: Words | None = None
     """`{checkpoint}` stands for the file; None: worked out from the command and the framework."""
+    to: Text | None = None
+    """Where the training looks for its checkpoint; the chosen one is put there first. Relative: to the job's cwd."""
 
 
 class ExpectSettings(Struct, frozen=True, kw_only=True):
@@ -117,9 +121,9 @@ class ProfileSettings(Struct, frozen=True, kw_only=True):
     """How the job runs where its cards cannot; what is unset stays as it is on a card."""
 
     enabled: bool = False
-    command: Annotated[list[Text], Meta(min_length=1)] | None = None
+    command: Words | None = None
     """In place of the job's own; None: the job's own, its settings below made by the agent (ultralytics)."""
-    resume_command: Annotated[list[Text], Meta(min_length=1)] | None = None
+    resume_command: Words | None = None
     """In place of the job's own; `{checkpoint}` stands for the file."""
     image_size: Count | None = None
     batch: Count | None = None
@@ -148,14 +152,14 @@ class LastResortSettings(Struct, frozen=True, kw_only=True):
 class JobSettings(Struct, frozen=True, kw_only=True):
     """One training that is to be kept alive."""
 
-    command: Annotated[list[Text], Meta(min_length=1)]
+    command: Words
     cwd: PathText | None = None
     env: dict[str, str] = field(default_factory=dict)
     autostart: bool = True
     grace_s: NonNegative = 30.0
     save_s: NonNegative = 20.0
     kill_wait_s: Positive = 10.0
-    freed_wait_s: NonNegative = 60.0
+    gpu_memory_release_s: NonNegative = 60.0
     """How long the memory of an attempt that ended may take to be freed before the next is launched; 0: no wait."""
     conv2d: Literal["auto", "off", "planned", "unfold", "unfold_reference"] = "auto"
     conv2d_scope: Literal["modules", "all"] = "modules"
@@ -168,7 +172,7 @@ class JobSettings(Struct, frozen=True, kw_only=True):
     """How long one process may time algorithms; 0: rules choose."""
     snapshot_every_s: SnapshotEvery = SNAPSHOT_EVERY_S
     """How often the agent saves the whole state in mid-epoch; `derive.snapshot_every` says it as the agent reads it."""
-    triage: Literal["by-hand", "by-itself"] = "by-hand"
+    triage: Literal["manual", "auto"] = "manual"
     """Whether the daemon replays the bad step of a non-finite training before it retries."""
     triage_limit_s: Annotated[float, Meta(gt=0, le=86400)] = 900.0
     """How long all replays of one triage by itself may take together."""
@@ -192,7 +196,6 @@ class JobSettings(Struct, frozen=True, kw_only=True):
 class AlertSettings(Struct, frozen=True, kw_only=True):
     """One receiver of alerts; exactly one of `url`, `url_file`, `url_env`."""
 
-    kind: Literal["webhook"] = "webhook"
     url: Text | None = None
     url_file: PathText | None = None
     url_env: Text | None = None

@@ -1,23 +1,28 @@
-"""Asks the daemon over its socket; it knows no answer's meaning, prints nothing, and imports next to nothing.
+"""The client of the control socket, with as few imports as possible.
 
-The standard `http.client` costs 24 ms to import, half of a `supervisorctl status`. What is spoken here is HTTP/1.0:
-one request, one answer that ends with the connection, which leaves nothing of the protocol to get wrong.
+The standard `http.client` costs 24 ms to import, half of a `supervisorctl status`. This client speaks HTTP/1.0:
+one request, and one answer that ends with the connection.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+HOST = "daemon"
+"""The one `Host` that the server answers to. It is no name of this machine, so no address that a browser uses for
+a forwarded port is equal to it."""
 TIMEOUT_S = 15.0
 ANSWER_LIMIT_BYTES = 64 << 20
 UNRESERVED = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~")
 
 
 class ControlError(Exception):
-    """No good answer; `code` is for programs, the text and `remedy` for people."""
+    """The request failed; `code` is for programs, the text and `remedy` for people."""
 
     def __init__(self, code: str, message: str, remedy: str = "") -> None:
         super().__init__(message)
@@ -26,7 +31,11 @@ class ControlError(Exception):
 
 
 class UnreachableError(ControlError):
-    """Nobody answers at the socket."""
+    """No process answers at the socket."""
+
+
+class ForbiddenError(ControlError):
+    """The user has no access to the socket."""
 
 
 class Client:
@@ -46,7 +55,7 @@ class Client:
         return self._ask("POST", route, json.dumps(body).encode())
 
     def _ask(self, method: str, target: str, body: bytes) -> dict[str, Any]:
-        head = f"{method} {target} HTTP/1.0\r\nHost: daemon\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"{method} {target} HTTP/1.0\r\nHost: {HOST}\r\nContent-Length: {len(body)}\r\n\r\n"
         raw = self._exchange(head.encode("ascii") + body)
         head_back, _, content = raw.partition(b"\r\n\r\n")
         try:
@@ -56,33 +65,48 @@ class Client:
                 raise TypeError
         except (IndexError, ValueError, TypeError, RecursionError):
             raise ControlError(
-                "bad_answer", f"{self.path} gave no answer of this protocol", "is it the daemon's socket?"
+                "bad_answer",
+                f"the answer from {self.path} is not an HTTP response with a JSON object",
+                "check that it is the daemon's socket",
             ) from None
         if status >= 400:
             error = answer.get("error")
-            said = error if isinstance(error, dict) else {}
+            details = error if isinstance(error, dict) else {}
             raise ControlError(
-                str(said.get("code", status)), str(said.get("message", f"status {status}")), str(said.get("remedy", ""))
+                str(details.get("code", status)),
+                str(details.get("message", f"status {status}")),
+                str(details.get("remedy", "")),
             )
         return answer
 
     def _exchange(self, request: bytes) -> bytes:
-        """Send and return all that comes back."""
+        """Send a request and return the answer."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(self.timeout_s)
             try:
                 connection.connect(self.path)
-                connection.sendall(request)
-                answer = bytearray()
-                while chunk := connection.recv(65536):
-                    answer += chunk
-                    if len(answer) > ANSWER_LIMIT_BYTES:
-                        raise ControlError("bad_answer", f"{self.path} answers without end")
+                with suppress(BrokenPipeError):  # a refused connection is answered before the request is read
+                    connection.sendall(request)
+                return self._receive_all(connection)
             except OSError as error:
-                raise self._explained(error) from error
-        return bytes(answer)
+                raise self._explain_failure(error) from error
 
-    def _explained(self, error: OSError) -> ControlError:
+    def _receive_all(self, connection: socket.socket) -> bytes:
+        """Return all bytes received until the connection ends."""
+        answer = bytearray()
+        while len(answer) <= ANSWER_LIMIT_BYTES:
+            try:
+                chunk = connection.recv(65536)
+            except ConnectionResetError:
+                if not answer:
+                    raise
+                chunk = b""  # the end of an answer to a request that was not read
+            if not chunk:
+                return bytes(answer)
+            answer += chunk
+        raise ControlError("bad_answer", f"the answer from {self.path} is longer than {ANSWER_LIMIT_BYTES} bytes")
+
+    def _explain_failure(self, error: OSError) -> ControlError:
         match error:
             case FileNotFoundError():
                 return UnreachableError(
@@ -95,28 +119,40 @@ class Client:
                     "not_running", f"no daemon listens at {self.path}", "systemctl start rocm-supervisor"
                 )
             case PermissionError():
-                return UnreachableError("permission", f"{self.path}: permission denied", self._who_may())
+                return ForbiddenError("permission", f"{self.path}: permission denied", self._describe_access())
             case TimeoutError():
                 return UnreachableError(
-                    "timeout", f"no answer from {self.path} within {self.timeout_s:.0f} s", "see its log"
+                    "timeout", f"no answer from {self.path} within {self.timeout_s:.0f} s", "see the daemon's log"
                 )
             case _:
                 return UnreachableError(
-                    "unreachable", f"{self.path}: {error.strerror or error}", "see supervisorctl doctor"
+                    "unreachable", f"{self.path}: {error.strerror or error}", "run supervisorctl doctor"
                 )
 
-    def _who_may(self) -> str:
-        try:
-            gid = Path(self.path).stat().st_gid
-        except OSError:
-            return f"only root, or who may enter {Path(self.path).parent}"
+    def _describe_access(self) -> str:
+        """Return what this user has to do to get access; the socket's folder may be closed to them as well."""
         import grp  # noqa: PLC0415  # only this answer needs it
+        import pwd  # noqa: PLC0415  # likewise
 
+        gid = _group_of(Path(self.path))
         try:
-            group = grp.getgrgid(gid).gr_name
-        except KeyError:
-            group = str(gid)
-        return f"join the group: sudo usermod -aG {group} $USER, then log in again; or use sudo"
+            group, user = grp.getgrgid(-1 if gid is None else gid), pwd.getpwuid(os.geteuid()).pw_name
+        except (KeyError, OverflowError, OSError):
+            return f"needed: root, or a user with access to {Path(self.path).parent}"
+        if user in group.gr_mem and gid not in os.getgroups():
+            name = group.gr_name
+            return f"{user} joined group {name} after this login began: log in again, or run newgrp {name}"
+        return f"join the group: sudo usermod -aG {group.gr_name} {user}, then log in again; or use sudo"
+
+
+def _group_of(path: Path) -> int | None:
+    """Return the group of the socket, or of the nearest folder above it that this user can stat."""
+    for candidate in (path, *path.parents):
+        try:
+            return candidate.stat().st_gid
+        except OSError:
+            continue
+    return None
 
 
 def quoted(text: str) -> str:

@@ -1,4 +1,4 @@
-"""One connection: uvicorn's own, that knows its peer and is not kept waiting; it answers nothing itself."""
+"""One connection: uvicorn's protocol with the peer's identity and time limits."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from supervisor.control.peers import peer_of
 
 REQUEST_LIMIT_S = 5.0
-"""From the connection to the end of the first request's headers; a client of ours needs a millisecond."""
+"""From the connection to the end of the first request's headers; supervisorctl needs a millisecond."""
 CONNECTION_LIMIT_S = 60.0
-"""From the connection to its end, whatever it is doing."""
+"""From the start of the connection to its end, even in the middle of an answer."""
 
 
 class PeerProtocol(H11Protocol):

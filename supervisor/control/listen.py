@@ -1,4 +1,4 @@
-"""The listening socket, from systemd or bound by us with its mode from the first moment; it serves nobody."""
+"""The listening socket, passed by systemd or bound here with its final mode from the first moment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BACKLOG = 64
 
 
 class ListenError(OSError):
-    """The socket cannot be had; the text says what to do."""
+    """The socket could not be opened; the text says what to do."""
 
 
 def from_systemd(environment: Mapping[str, str]) -> socket.socket | None:
@@ -64,7 +64,7 @@ def _clear(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise ListenError(f"{path} is there and is no socket; set supervisor.socket to another path, or move it away")
+        raise ListenError(f"{path} exists and is not a socket; set supervisor.socket to another path, or move it away")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:
@@ -73,7 +73,9 @@ def _clear(path: Path) -> None:
             path.unlink(missing_ok=True)
             return
         except OSError as error:
-            raise ListenError(f"{path} is there and cannot be asked who listens: {error.strerror or error}") from error
+            raise ListenError(
+                f"{path} exists, and connecting to it to check for a daemon failed: {error.strerror or error}"
+            ) from error
     raise ListenError(f"another daemon listens at {path}; stop it, or set supervisor.socket to another path")
 
 

@@ -1,4 +1,4 @@
-"""Who is at the other end of the socket, by the kernel's word, and what they may do; nothing the peer says counts."""
+"""The peer of a connection, as the kernel reports it, and what it may do; nothing that the peer sends counts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Peer:
 
     @property
     def name(self) -> str:
-        """Who asks, for the record."""
+        """The user who asks, as it is recorded."""
         return f"uid {self.uid}"
 
     def may_act(self, socket_gid: int) -> bool:
@@ -43,7 +43,7 @@ def peer_of(connection: socket.socket) -> Peer:
 
 
 def _groups(connection: socket.socket) -> frozenset[int]:
-    """Return the supplementary groups; none where the kernel does not tell: who is not known to belong may not act."""
+    """Return the supplementary groups; none where the kernel does not report them: the peer may then not act."""
     try:
         raw = connection.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, _GROUPS_BYTES)
     except OSError:

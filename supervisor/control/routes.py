@@ -1,4 +1,4 @@
-"""Every route of the control socket and how a request becomes a call of the View; no other name is served."""
+"""Every route of the control socket, and the call of the View that each request makes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import anyio
 import anyio.to_thread
 import msgspec
+from anyio.lowlevel import RunVar
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -17,6 +18,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from supervisor.control import types
+from supervisor.control.evidence import FILE_LIMIT_BYTES
+from supervisor.control.origin import OriginGuard
 from supervisor.control.peers import Peer
 from supervisor.control.view import BadRequest, NoSuchIncident, NotAllowed, Refusal, TooLarge, TooSlow, View
 from supervisor.core.events import Ask
@@ -27,25 +30,31 @@ BODY_LIMIT_BYTES = 16 * 1024
 BODY_LIMIT_S = 5.0
 VIEW_LIMIT_S = 10.0
 INCIDENTS_AT_ONCE = 1000
+CHECKPOINTS_AT_ONCE = 1000
+ANSWER_LIMIT_BYTES = 32 << 20
+"""Half of what supervisorctl reads."""
 LINES_AT_ONCE = 10_000
+
+LOOKING = frozenset({"checkpoints", "output", "doctor"})
+LOOKING_AT_ONCE = 16
+_looking: RunVar[anyio.CapacityLimiter] = RunVar("looking")
 
 T = TypeVar("T")
 Body = TypeVar("Body", bound=msgspec.Struct)
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def application(view: View, socket_gid: int) -> Starlette:
+def application(view: View, socket_gid: int) -> OriginGuard:
     """Return the ASGI application that serves `view`; `socket_gid` is the group whose members may act."""
-    routes = [
-        Route(path, answer, methods=["GET"]) for path, answer in {**_reading(view), **_reading_of_a_job(view)}.items()
-    ]
+    reading = {**_reading(view), **_reading_of_a_job(view), **_reading_of_alerts(view)}
+    routes = [Route(path, answer, methods=["GET"]) for path, answer in reading.items()]
     routes += [Route(path, answer, methods=["POST"]) for path, answer in _acting(view, socket_gid).items()]
     served = Starlette(
         routes=routes,
         exception_handlers={Refusal: _refused, HTTPException: _not_served, Exception: _failed},
     )
     served.router.redirect_slashes = False
-    return served
+    return OriginGuard(served, _as_failure)
 
 
 def _reading(view: View) -> dict[str, Endpoint]:
@@ -53,11 +62,11 @@ def _reading(view: View) -> dict[str, Endpoint]:
         return answer(await asked(view.status))
 
     async def incidents(request: Request) -> Response:
-        job, limit = request.query_params.get("job"), whole(request, "limit", 50, INCIDENTS_AT_ONCE)
+        job, limit = request.query_params.get("job"), read_integer(request, "limit", 50, INCIDENTS_AT_ONCE)
         return answer(types.History(incidents=list(await asked(view.incidents, job, limit))))
 
     async def shadows(request: Request) -> Response:
-        job, limit = request.query_params.get("job"), whole(request, "limit", 50, INCIDENTS_AT_ONCE)
+        job, limit = request.query_params.get("job"), read_integer(request, "limit", 50, INCIDENTS_AT_ONCE)
         return answer(types.Shadows(flags=list(await asked(view.shadows, job, limit))))
 
     async def incident(request: Request) -> Response:
@@ -67,8 +76,15 @@ def _reading(view: View) -> dict[str, Endpoint]:
             raise NoSuchIncident(f"no incident {wanted!r} is recorded", "supervisorctl history lists them")
         return answer(found)
 
+    async def evidence(request: Request) -> Response:
+        return answer(await asked(view.evidence, request.path_params["id"]))
+
+    async def evidence_file(request: Request) -> Response:
+        name, limit = request.query_params.get("name", ""), read_integer(request, "limit", FILE_LIMIT_BYTES, 1 << 62)
+        return answer(await asked(view.evidence_part, request.path_params["id"], name, limit))
+
     async def remedies(request: Request) -> Response:
-        job, limit = request.query_params.get("job"), whole(request, "limit", 20, INCIDENTS_AT_ONCE)
+        job, limit = request.query_params.get("job"), read_integer(request, "limit", 20, INCIDENTS_AT_ONCE)
         return answer(await asked(view.remedies, job, limit))
 
     async def doctor(request: Request) -> Response:
@@ -78,23 +94,33 @@ def _reading(view: View) -> dict[str, Endpoint]:
         "/v1/status": status,
         "/v1/incidents": incidents,
         "/v1/incidents/{id}": incident,
+        "/v1/incidents/{id}/evidence": evidence,
+        "/v1/incidents/{id}/evidence/file": evidence_file,
         "/v1/shadows": shadows,
         "/v1/remedies": remedies,
         "/v1/doctor": doctor,
     }
 
 
+def _reading_of_alerts(view: View) -> dict[str, Endpoint]:
+    async def alerts(request: Request) -> Response:
+        return answer(await asked(view.alerts, read_integer(request, "limit", 10, INCIDENTS_AT_ONCE)))
+
+    return {"/v1/alerts": alerts}
+
+
 def _reading_of_a_job(view: View) -> dict[str, Endpoint]:
     async def checkpoints(request: Request) -> Response:
         job = request.path_params["job"]
-        return answer(types.Checkpoints(job=job, checkpoints=list(await asked(view.checkpoints, job))))
+        known = await asked(view.checkpoints, job)
+        return answer(types.Checkpoints(job=job, checkpoints=list(known[:CHECKPOINTS_AT_ONCE])))
 
     async def account(request: Request) -> Response:
         return answer(await asked(view.account, request.path_params["job"]))
 
     async def output(request: Request) -> Response:
-        after, attempt = whole(request, "after", None, 1 << 62), whole(request, "attempt", None, 1 << 31)
-        lines = whole(request, "lines", 100, LINES_AT_ONCE)
+        after, attempt = read_integer(request, "after", None, 1 << 62), read_integer(request, "attempt", None, 1 << 31)
+        lines = read_integer(request, "lines", 100, LINES_AT_ONCE)
         return answer(await asked(view.output, request.path_params["job"], after, attempt, lines))
 
     return {
@@ -112,7 +138,7 @@ def _acting(view: View, socket_gid: int) -> dict[str, Endpoint]:
             if ask is not Ask.START:
                 await body(request, types.EmptyBody)
             await asked(view.ask, job, ask, peer.name, fresh=fresh)
-            _note("control.asked", peer, job=job, ask=ask.value, fresh=fresh)
+            _log_action("control.asked", peer, job=job, ask=ask.value, fresh=fresh)
             return answer(types.Accepted(job=job, ask=ask.value, by=peer.name), status=202)
 
         return endpoint
@@ -121,76 +147,113 @@ def _acting(view: View, socket_gid: int) -> dict[str, Endpoint]:
         peer = actor(request, socket_gid)
         await body(request, types.EmptyBody)
         report = await asked(view.reload)
-        _note("control.reloaded", peer, applied=len(report.applied), problems=len(report.problems))
+        _log_action("control.reloaded", peer, applied=len(report.applied), problems=len(report.problems))
         return answer(report)
 
+    async def test_alert(request: Request) -> Response:
+        peer, receiver = actor(request, socket_gid), request.path_params["receiver"]
+        await body(request, types.EmptyBody)
+        queued = await asked(view.send_test_alert, receiver)
+        _log_action("control.alert_tested", peer, receiver=receiver)
+        return answer(types.AlertQueued(id=queued, receiver=receiver), status=202)
+
     jobs = {f"/v1/jobs/{{job}}/{ask.value}": asking(ask) for ask in (Ask.START, Ask.STOP, Ask.RESTART)}
-    return {**jobs, "/v1/reload": reload}
+    return {**jobs, "/v1/alerts/{receiver}/test": test_alert, "/v1/reload": reload}
 
 
 # --- parts of a request -------------------------------------------------------------------------------------------
 
 
 def actor(request: Request, socket_gid: int) -> Peer:
-    """Return the peer where it may act; raise NotAllowed, and log it, where it may only look."""
+    """Return the peer where it may act; raise NotAllowed, and log it, where it may only read."""
     peer: Peer = request.scope["peer"]
     if not peer.may_act(socket_gid):
         log.warning("control.refused", extra={"fields": {"uid": peer.uid, "pid": peer.pid, "path": request.url.path}})
         raise NotAllowed(
-            f"{peer.name} may look but not act",
+            f"{peer.name} may read but not act",
             f"needed: root, the daemon's own user, or a member of group {socket_gid} (the socket's)",
         )
     return peer
 
 
 async def body(request: Request, kind: type[Body]) -> Body:
-    """Return the typed body; no bytes at all stand for `{}`."""
+    """Return the typed body; an empty body stands for `{}`."""
     raw = b""
     try:
         with anyio.fail_after(BODY_LIMIT_S):
             async for chunk in request.stream():
                 raw += chunk
                 if len(raw) > BODY_LIMIT_BYTES:
-                    raise TooLarge(f"the body is longer than {BODY_LIMIT_BYTES} bytes")
+                    raise TooLarge(f"the request body is longer than {BODY_LIMIT_BYTES} bytes")
     except TimeoutError:
-        raise TooSlow(f"the body did not come within {BODY_LIMIT_S:.0f} s") from None
+        raise TooSlow(f"the request body was not received within {BODY_LIMIT_S:.0f} s") from None
     except ClientDisconnect:
-        raise BadRequest("the body ended early") from None
+        raise BadRequest("the connection ended before the request body was complete") from None
     try:
         return msgspec.json.decode(raw or b"{}", type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest(f"the body is not what is wanted: {error}") from None
+        raise BadRequest(f"the request body is not valid: {error}") from None
 
 
-def whole(request: Request, name: str, default: T, largest: int) -> int | T:
-    """Return a whole number of the query, or `default` where it is not given."""
+def read_integer(request: Request, name: str, default: T, largest: int) -> int | T:
+    """Return an integer of the query, or `default` where it is not given."""
     text = request.query_params.get(name)
     if text is None:
         return default
     if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= largest):
-        raise BadRequest(f"{name} is no whole number from 0 to {largest}")
+        raise BadRequest(f"{name} must be an integer from 0 to {largest}")
     return int(text)
 
 
 async def asked(call: Callable[..., T], *arguments: Any, **named: Any) -> T:
-    """Return the View's answer, called in a thread so that a slow one holds up nobody else."""
+    """Return the View's answer, called in a thread so that a slow call delays no other request.
+
+    Calls that may hang, because they read files, have LOOKING_AT_ONCE threads of their own.
+    """
+    limiter = _limiter(looking=call.__name__ in LOOKING)
     try:
         with anyio.fail_after(VIEW_LIMIT_S):
-            return await anyio.to_thread.run_sync(partial(call, *arguments, **named), abandon_on_cancel=True)
+            work = partial(call, *arguments, **named)
+            return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
     except TimeoutError:
-        raise TooSlow(f"the daemon did not answer within {VIEW_LIMIT_S:.0f} s", "see its log") from None
+        raise TooSlow(f"the daemon did not answer within {VIEW_LIMIT_S:.0f} s", "see the daemon's log") from None
+
+
+def _limiter(*, looking: bool) -> anyio.CapacityLimiter | None:
+    """Return the limiter of calls that read files; None: anyio's default, for the others."""
+    if not looking:
+        return None
+    try:
+        return _looking.get()
+    except LookupError:
+        made = anyio.CapacityLimiter(LOOKING_AT_ONCE)
+        _looking.set(made)
+        return made
 
 
 def answer(value: types.Answer, status: int = 200) -> Response:
-    """Return `value` as JSON."""
-    return Response(msgspec.json.encode(value) + b"\n", status, media_type="application/json")
+    """Return `value` as JSON, or a failure where that is longer than the client reads."""
+    body = msgspec.json.encode(value)
+    if len(body) > ANSWER_LIMIT_BYTES:
+        log.error("control.answer_too_long", extra={"fields": {"kind": type(value).__name__, "bytes": len(body)}})
+        long = types.ErrorBody(
+            code="too_long",
+            message=f"the answer has {len(body)} bytes, limit {ANSWER_LIMIT_BYTES}",
+            remedy="set a lower limit, or ask for one job",
+        )
+        body, status = msgspec.json.encode(types.Failure(error=long)), 500
+    return Response(body + b"\n", status, media_type="application/json")
 
 
-# --- what is no success ---------------------------------------------------------------------------------------------
+# --- failures -------------------------------------------------------------------------------------------------------
 
 
 async def _refused(request: Request, refusal: Exception) -> Response:
     assert isinstance(refusal, Refusal)
+    return _as_failure(refusal)
+
+
+def _as_failure(refusal: Refusal) -> Response:
     return _failure(refusal.status, refusal.code, str(refusal), refusal.remedy)
 
 
@@ -200,13 +263,13 @@ async def _not_served(request: Request, error: Exception) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    """Answer a defect of ours; Starlette raises it on after this, so that the log has the traceback."""
-    return _failure(500, "failed", f"the daemon failed: {type(error).__name__}", "see its log")
+    """Answer an unexpected exception; Starlette raises it again after this, so that the log has the traceback."""
+    return _failure(500, "failed", f"the daemon failed: {type(error).__name__}", "see the daemon's log")
 
 
 def _failure(status: int, code: str, message: str, remedy: str = "") -> Response:
     return answer(types.Failure(error=types.ErrorBody(code=code, message=message, remedy=remedy)), status)
 
 
-def _note(event: str, peer: Peer, **fields: object) -> None:
+def _log_action(event: str, peer: Peer, **fields: object) -> None:
     log.info(event, extra={"fields": {"uid": peer.uid, "pid": peer.pid, **fields}})

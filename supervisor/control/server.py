@@ -1,16 +1,19 @@
-"""The control server: a thread with a loop of its own, so that no client holds up the daemon; it decides nothing."""
+"""The control server: a thread with its own event loop, so that no client delays the daemon."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import uvicorn
 
 from supervisor.control.connection import PeerProtocol
+from supervisor.control.limits import LimitedListener
 from supervisor.control.routes import application
 from supervisor.control.view import View
 
@@ -19,6 +22,32 @@ log = logging.getLogger(__name__)
 CONNECTIONS = 64
 HEADERS_LIMIT_BYTES = 16 * 1024
 STOP_LIMIT_S = 5.0
+DATE_EVERY_S = 1.0
+"""The `Date` header is that of the second."""
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn's server, woken at its end; uvicorn's own loop polls ten times a second."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._woken: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+
+    async def main_loop(self) -> None:
+        """Serve until the end."""
+        end = asyncio.Event()
+        self._woken = (asyncio.get_running_loop(), end)
+        while not await self.on_tick(0):
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(end.wait(), DATE_EVERY_S)
+
+    def end(self) -> None:
+        """Have it end; for any thread."""
+        self.should_exit = True
+        if self._woken is not None:
+            loop, end = self._woken
+            with suppress(RuntimeError):  # it has ended
+                loop.call_soon_threadsafe(end.set)
 
 
 class ControlServer:
@@ -26,7 +55,8 @@ class ControlServer:
 
     def __init__(self, view: View, listening: socket.socket, *, unlink: bool) -> None:
         """With `unlink` the socket's file is removed at the end: right for one that we bound, not for systemd's."""
-        self._listening = listening
+        self._bound = listening
+        self._listening = LimitedListener(listening, CONNECTIONS)
         self._path = Path(os.fsdecode(listening.getsockname()))
         self._unlink = unlink
         config = uvicorn.Config(
@@ -41,12 +71,13 @@ class ControlServer:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=CONNECTIONS,
+            # Beyond the listener's own limit, so that whoever is one too many hears why.
+            limit_concurrency=2 * CONNECTIONS,
             h11_max_incomplete_event_size=HEADERS_LIMIT_BYTES,
             timeout_keep_alive=2,
             timeout_graceful_shutdown=2,
         )
-        self._server = uvicorn.Server(config)
+        self._server = _Server(config)
         self._thread = threading.Thread(target=self._serve, name="control", daemon=True)
 
     @property
@@ -60,12 +91,13 @@ class ControlServer:
 
     def stop(self) -> None:
         """End what is being answered within seconds, close and remove the socket; harmless when called again."""
-        self._server.should_exit = True
+        self._server.end()
         if self._thread.ident is not None:
             self._thread.join(STOP_LIMIT_S)
         if self._thread.is_alive():
             log.warning("control.stuck", extra={"fields": {"limit_s": STOP_LIMIT_S}})
         self._listening.close()
+        self._bound.close()
         if self._unlink:
             self._path.unlink(missing_ok=True)
 

@@ -1,10 +1,12 @@
-"""The end of a growing text file, by lines first and by offset from then on; it follows nothing by itself."""
+"""The end of a growing text file: read by lines at first, then by offset."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
+
+from supervisor import untrusted_files
 
 PART_LIMIT_BYTES = 256 * 1024
 
@@ -17,14 +19,14 @@ class Part:
     next_offset: int
 
 
-def tail(path: Path, after: int | None, lines: int) -> Part:
+def tail(folder: Path, name: str, after: int | None, lines: int) -> Part:
     """Return what follows offset `after`, or with None the last `lines` lines; at most 256 KiB.
 
-    A file that is not there yet is empty. One that became shorter than `after` was cut, and is read from its beginning.
-    Text ends at a whole character: bytes that may still become one are left for the next call.
+    The file lies below `folder`. One that is not there yet is empty; one that became shorter than `after` was cut, and
+    is read from its beginning. Text ends at a whole character: bytes that may become one are left for the next call.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        fd = untrusted_files.open_file(folder, name)
     except FileNotFoundError:
         return Part(text="", next_offset=0)
     try:
@@ -54,7 +56,7 @@ def _part(content: bytes, end: int) -> Part:
 
 
 def _unfinished(content: bytes) -> int:
-    """Return how many bytes at the end are the beginning of a character that is not there whole."""
+    """Return how many bytes at the end are the beginning of an incomplete character."""
     for back in range(1, min(4, len(content)) + 1):
         byte = content[-back]
         if byte < 0x80:

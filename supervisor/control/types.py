@@ -38,6 +38,8 @@ class DaemonStatus(Struct, frozen=True, kw_only=True):
     """Without a password."""
     problem: str | None = None
     """What keeps it from doing all of its work (database lost, disk full)."""
+    alert_problems: list[str] = field(default_factory=list)
+    """A sentence for each receiver of alerts that cannot be sent to, or whose alerts were not delivered yet."""
 
 
 class Criterion(Struct, frozen=True, kw_only=True):
@@ -100,6 +102,9 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     """Counted from 0."""
     epochs: int | None = None
     step: int | None = None
+    """Made by the training, earlier attempts included; null where that is not known."""
+    attempt_steps: int | None = None
+    """Made by this attempt."""
     steps_total: int | None = None
     steps_per_s: float | None = None
     last_step_at: float | None = None
@@ -132,6 +137,8 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     """Remedies in force, each with its cause and what the agent set."""
     standby: str | None = None
     """How far an interpreter is that stands by for the next attempt: importing, ready."""
+    degraded: list[str] = field(default_factory=list)
+    """The parts of its supervision that failed or do not answer; everything else goes on."""
 
 
 class GpuStatus(Struct, frozen=True, kw_only=True):
@@ -204,11 +211,11 @@ class ResumedFrom(Struct, frozen=True, kw_only=True):
     epoch: int | None = None
     step: int | None = None
     source: str | None = None
-    """Of a generation: the file that it was taken from."""
+    """Of a generation: the file that it was captured from."""
 
 
 class IncidentEntry(Struct, frozen=True, kw_only=True):
-    """One trouble, from the flag to the first new step."""
+    """One incident, from the flag to the first new step."""
 
     id: str
     job: str
@@ -221,8 +228,11 @@ class IncidentEntry(Struct, frozen=True, kw_only=True):
     decision: str
     """stop, kill, retry, give_up"""
     outcome: str
-    """open, resumed, restarted, gave_up, stopped, overtaken"""
+    """open, resumed, restarted, began_anew, gave_up, stopped, overtaken"""
+    confirmed: bool | None = None
+    """Of resumed: whether its steps or losses show that it did go on from there; null before its first step."""
     last_step: int | None = None
+    """As the training counts it; null where only the attempt's own count is known."""
     resumed_from: ResumedFrom | None = None
     resumed_at: float | None = None
     lost_steps: int | None = None
@@ -242,7 +252,7 @@ class IncidentEntry(Struct, frozen=True, kw_only=True):
 
 
 class TriageFinding(Struct, frozen=True, kw_only=True):
-    """What was to blame for numbers that are not finite, as replays of the step show it."""
+    """The cause of non-finite numbers, as replays of the step show it."""
 
     verdict: str
     """data, numerics, hardware, data_or_numerics, unknown"""
@@ -252,7 +262,7 @@ class TriageFinding(Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(Struct, frozen=True, kw_only=True):
-    """What stands behind a flag, in words."""
+    """What was ruled out, the likely causes and the advice for a flag."""
 
     ruled_out: list[str] = field(default_factory=list)
     causes: list[str] = field(default_factory=list)
@@ -302,6 +312,33 @@ class IncidentDetail(Struct, frozen=True, kw_only=True):
     story: list[StoryLine] = field(default_factory=list)
 
 
+class EvidenceFile(Struct, frozen=True, kw_only=True):
+    """One file of an incident's evidence."""
+
+    name: str
+    """Below the evidence's folder."""
+    size_bytes: int
+
+
+class EvidenceFiles(Struct, frozen=True, kw_only=True):
+    """The evidence that was collected for an incident."""
+
+    schema: int = SCHEMA
+    folder: str
+    files: list[EvidenceFile] = field(default_factory=list)
+
+
+class EvidencePart(Struct, frozen=True, kw_only=True):
+    """The end of one file of the evidence."""
+
+    schema: int = SCHEMA
+    name: str
+    size_bytes: int
+    """Of the whole file."""
+    content: bytes
+    """In JSON as Base64."""
+
+
 # --- the rest -----------------------------------------------------------------------------------------------------
 
 
@@ -314,14 +351,14 @@ class CheckpointEntry(Struct, frozen=True, kw_only=True):
     epoch: int | None = None
     step: int | None = None
     verdict: str | None = None
-    """proven, rejected, or null where nobody looked yet."""
+    """proven, rejected, or null where it was not checked yet."""
     reason: str | None = None
     kind: str = "checkpoint"
     """checkpoint, or snapshot: saved by the agent in mid-epoch."""
     source: str | None = None
-    """Of a generation: the file that it was taken from; null for the training's own file."""
+    """Of a generation: the file that it was captured from; null for the training's own file."""
     kept_by: str | None = None
-    """Of a generation: the limits that keep it; empty once it was let go."""
+    """Of a generation: the limits that keep it; empty once it was pruned."""
     fitness: float | None = None
 
 
@@ -339,7 +376,7 @@ class Spent(Struct, frozen=True, kw_only=True):
     began: float | None = None
     ended: float | None = None
     ettr: float | None = None
-    """Effective training time ratio, 0 to 1; null where nobody saw what was done."""
+    """Effective training time ratio, 0 to 1; null where no step was recorded."""
     seconds: dict[str, float] = field(default_factory=dict)
     """By class: setup, compile, train, data_wait, validate, checkpoint, lost, down, waiting, unseen."""
     cost_s: dict[str, float] = field(default_factory=dict)
@@ -349,7 +386,7 @@ class Spent(Struct, frozen=True, kw_only=True):
 
 
 class JobAccount(Struct, frozen=True, kw_only=True):
-    """Where every second of a job's life went."""
+    """How the time of a job was spent."""
 
     schema: int = SCHEMA
     job: str
@@ -368,7 +405,7 @@ class RemedyInForce(Struct, frozen=True, kw_only=True):
     what: str
     """What it does, in words."""
     said: str | None = None
-    """What the agent told that it set; null where nothing was told."""
+    """What the agent reported that it set; null where nothing was reported."""
 
 
 class RemedyTried(Struct, frozen=True, kw_only=True):
@@ -380,7 +417,7 @@ class RemedyTried(Struct, frozen=True, kw_only=True):
     cause: str
     remedy: str
     step: int | None = None
-    """Where the trouble was."""
+    """The step of the fault."""
     outcome: str
     """open, helped, failed, unclear"""
     settled_at: float | None = None
@@ -388,7 +425,7 @@ class RemedyTried(Struct, frozen=True, kw_only=True):
 
 
 class RemedyLearned(Struct, frozen=True, kw_only=True):
-    """What a remedy has come to on this machine against one cause."""
+    """How often a remedy helped and failed on this machine against one cause."""
 
     cause: str
     remedy: str
@@ -420,7 +457,7 @@ Level = Literal["ok", "warn", "fail"]
 
 
 class DoctorLine(Struct, frozen=True, kw_only=True):
-    """One thing that was looked at."""
+    """One check."""
 
     name: str
     level: Level
@@ -429,14 +466,14 @@ class DoctorLine(Struct, frozen=True, kw_only=True):
 
 
 class Doctor(Struct, frozen=True, kw_only=True):
-    """What the daemon, being who it is, finds of its surroundings."""
+    """The results of the checks that the daemon itself runs."""
 
     schema: int = SCHEMA
     lines: list[DoctorLine] = field(default_factory=list)
 
 
 class Accepted(Struct, frozen=True, kw_only=True):
-    """The wish was taken in; what comes of it shows in the status."""
+    """The request was accepted; the status shows its progress."""
 
     schema: int = SCHEMA
     job: str
@@ -454,7 +491,7 @@ class ReloadReport(Struct, frozen=True, kw_only=True):
 
 
 class ErrorBody(Struct, frozen=True, kw_only=True):
-    """Why there is no other answer."""
+    """Why the request failed."""
 
     code: str
     message: str
@@ -462,17 +499,70 @@ class ErrorBody(Struct, frozen=True, kw_only=True):
 
 
 class Failure(Struct, frozen=True, kw_only=True):
-    """Body of every answer that is no success."""
+    """Body of every failure."""
 
     schema: int = SCHEMA
     error: ErrorBody
 
 
+# --- GET /v1/alerts -----------------------------------------------------------------------------------------------
+
+
+class AlertReceiver(Struct, frozen=True, kw_only=True):
+    """One receiver of alerts, [alerts.NAME]."""
+
+    name: str
+    state: Literal["ok", "failing", "unusable"]
+    """failing: its newest alerts were not delivered; unusable: its address or secret cannot be read."""
+    min_severity: str | None = None
+    waiting: int = 0
+    delivered: int = 0
+    given_up: int = 0
+    last_delivered_at: float | None = None
+    problem: str | None = None
+
+
+class AlertEntry(Struct, frozen=True, kw_only=True):
+    """One alert to one receiver."""
+
+    id: str
+    receiver: str
+    type: str
+    job: str | None = None
+    state: str
+    """waiting, delivered or failed (given up)"""
+    tries: int = 0
+    queued_at: float
+    tried_at: float | None = None
+    next_at: float | None = None
+    error: str | None = None
+
+
+class AlertsReport(Struct, frozen=True, kw_only=True):
+    """The receivers, and the newest alerts."""
+
+    schema: int = SCHEMA
+    receivers: list[AlertReceiver] = field(default_factory=list)
+    alerts: list[AlertEntry] = field(default_factory=list)
+
+
+class AlertQueued(Struct, frozen=True, kw_only=True):
+    """Answer to POST /v1/alerts/NAME/test."""
+
+    schema: int = SCHEMA
+    id: str
+    receiver: str
+
+
 Answer = (
-    Status
+    AlertsReport
+    | AlertQueued
+    | Status
     | History
     | Shadows
     | IncidentDetail
+    | EvidenceFiles
+    | EvidencePart
     | Checkpoints
     | JobAccount
     | RemedyReport

@@ -1,4 +1,4 @@
-"""What the control server needs of the daemon: a Protocol, owned here by its user, and how a wish is turned down.
+"""The Protocol through which the control server calls the daemon, and the refusals of a request.
 
 Every method is called from threads of the server and must be safe there; it should answer within a second and is given
 up after ten.
@@ -17,11 +17,11 @@ class View(Protocol):
     """The daemon as seen from the socket. Methods that name a job raise NoSuchJob for one that is not configured."""
 
     def status(self) -> types.Status:
-        """Return everything at a glance."""
+        """Return the state of the daemon, its jobs, GPUs and host."""
         ...
 
     def ask(self, job: str, ask: Ask, by: str, *, fresh: bool) -> None:
-        """Put a wish into the inbox; raise Refused where it makes no sense now."""
+        """Put a request into the inbox; raise Refused where it makes no sense in the job's state."""
         ...
 
     def incidents(self, job: str | None, limit: int) -> Sequence[types.IncidentEntry]:
@@ -36,16 +36,32 @@ class View(Protocol):
         """Return one incident with its story, or None where there is none of that id."""
         ...
 
+    def evidence(self, incident_id: str) -> types.EvidenceFiles:
+        """Return the files of an incident's evidence; raise NoSuchIncident or NoSuchEvidence."""
+        ...
+
+    def evidence_part(self, incident_id: str, name: str, limit_bytes: int) -> types.EvidencePart:
+        """Return the end of one file of the evidence; raise NoSuchIncident or NoSuchEvidence."""
+        ...
+
     def checkpoints(self, job: str) -> Sequence[types.CheckpointEntry]:
         """Return the checkpoints of a job, the one with the most training first."""
         ...
 
     def account(self, job: str) -> types.JobAccount:
-        """Return where every second of a job's life went."""
+        """Return how the time of a job was spent."""
         ...
 
     def remedies(self, job: str | None, limit: int) -> types.RemedyReport:
         """Return the remedies in force and at most `limit` of those tried, of one job or of all."""
+        ...
+
+    def alerts(self, limit: int) -> types.AlertsReport:
+        """Return the receivers of alerts and at most `limit` of the newest alerts."""
+        ...
+
+    def send_test_alert(self, receiver: str) -> str:
+        """Queue a test alert and return its id; raise NoSuchReceiver, or Refused where it cannot be sent to."""
         ...
 
     def output(self, job: str, after: int | None, attempt: int | None, lines: int) -> types.Output:
@@ -56,7 +72,7 @@ class View(Protocol):
         ...
 
     def doctor(self) -> Sequence[types.DoctorLine]:
-        """Return what the daemon finds of its surroundings."""
+        """Return the results of the daemon's own checks."""
         ...
 
     def reload(self) -> types.ReloadReport:
@@ -65,7 +81,7 @@ class View(Protocol):
 
 
 class Refusal(Exception):  # noqa: N818  # an answer, not an error
-    """A wish that cannot be met; the text is for the person who had it."""
+    """A request that cannot be served; the text is for the person who made it."""
 
     code = "refused"
     status = 409
@@ -76,7 +92,7 @@ class Refusal(Exception):  # noqa: N818  # an answer, not an error
 
 
 class Refused(Refusal):
-    """It makes no sense in the state that the job is in."""
+    """The request makes no sense in the state of the job."""
 
 
 class NoSuchJob(Refusal):
@@ -96,29 +112,46 @@ class NoSuchIncident(Refusal):
     status = 404
 
 
+class NoSuchReceiver(Refusal):
+    """No receiver of alerts of that name is configured."""
+
+    code = "no_such_receiver"
+    status = 404
+
+    def __init__(self, receiver: str, known: Sequence[str]) -> None:
+        super().__init__(f"no receiver {receiver!r} is configured", f"configured: {', '.join(known) or 'none'}")
+
+
+class NoSuchEvidence(Refusal):
+    """No evidence was collected, or it was removed."""
+
+    code = "no_evidence"
+    status = 404
+
+
 class BadRequest(Refusal):
-    """The request itself is wrong."""
+    """The request is malformed."""
 
     code = "bad_request"
     status = 400
 
 
 class TooLarge(Refusal):
-    """The body is longer than any that is served."""
+    """The body is longer than the limit."""
 
     code = "too_large"
     status = 413
 
 
 class TooSlow(Refusal):
-    """The body did not come, or the daemon did not answer, in time."""
+    """The body was not received, or the daemon did not answer, in time."""
 
     code = "too_slow"
     status = 503
 
 
 class NotAllowed(Refusal):
-    """The peer may look but not act."""
+    """The peer may read but not act."""
 
     code = "not_allowed"
     status = 403

@@ -1,31 +1,278 @@
-"""What to do about a job, as a pure function of what is known; asked again after a crash it answers the same.
+"""The next decision about a job, as a pure function of what is known: after a crash it decides the same.
 
-The order is the law: an attempt that is over is settled first, the user's wish outranks the rules, a deadline that
-ran out outranks a new flag, and only then do flags speak.
+The order is the law: an attempt that is over is settled first, the user's request outranks the rules, a deadline that
+ran out outranks a new flag, and flags come last.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 
 from supervisor.core import decisions as de
-from supervisor.core.choosing import Ground, back_to
-from supervisor.core.ending import deadline, resort_first, unkillable, unkillable_replay
-from supervisor.core.examination import Examination
-from supervisor.core.flags import RedFlag
-from supervisor.core.freed import CardMemory, held_words, still_held
-from supervisor.core.job import ALIVE, Attempt, Job, Phase, Wish
-from supervisor.core.judging import untold, worst
+from supervisor.core.examination import TriageState, cause_found, looked_for, told_before
+from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.job import ALIVE, LAUNCH, UNKILLABLE, Attempt, Job, Phase, StopOrder, Wish
+from supervisor.core.judge import spoiling, untold, worst
 from supervisor.core.moments import Moment
-from supervisor.core.settling import retry, settle
+from supervisor.core.remedies.causes import CARD_LOST, SLOW_START
+from supervisor.core.remedies.choose import Choice, RemedyContext, back_to, choose, help_against
+from supervisor.core.remedies.gpu_memory import CardMemory, held_words, still_held
+from supervisor.core.remedies.last_resorts import Resort, due, would_help
+from supervisor.core.remedies.trials import Trial
+from supervisor.core.rules import cause_of
+from supervisor.core.start_failure import ABOUT_NO_CHECKPOINT
+from supervisor.core.triage import Finding
 
-NOTHING_KNOWN = Ground()
+STOP_SLACK_S = 10.0
+"""Time for evidence and signalling on top of the training's own limits, before SIGKILL."""
+WAITS_NAMED = 3
+
+
+def deadline(job: Job, order: StopOrder, now: Moment) -> de.Decision | None:
+    """Return the decision to kill, once an attempt has had its time to save and to end."""
+    allowed_s = job.limits.grace_s + (job.limits.save_s if order.save else 0.0)
+    # Evidence comes before the signal; should neither come about, the time runs from the decision.
+    since, slack_s = (order.signalled_at, 0.0) if order.signalled_at else (order.at, STOP_SLACK_S)
+    if now.seconds_since(since) < allowed_s + slack_s:
+        return None
+    reason = f"still running {allowed_s:.0f} s after it was asked to end ({order.reason})"
+    return de.Kill(at=now, job=job.name, attempt=job.number, reason=reason)
+
+
+def unkillable(job: Job, now: Moment, ground: RemedyContext) -> de.Decision | None:
+    """Warn that SIGKILL does not end a process, then try the last resorts that are allowed."""
+    killed_at = job.stop.killed_at if job.stop else None
+    if job.unkillable:
+        return _resort(job, now, ground) if job.wish is Wish.RUN else None
+    if killed_at is None or now.seconds_since(killed_at) < job.limits.kill_wait_s:
+        return None
+    flag = RedFlag(
+        rule=UNKILLABLE,
+        severity=Severity.CRITICAL,
+        at=now,
+        message=f"process still exists {job.limits.kill_wait_s:.0f} s after SIGKILL: {_where(job)}; "
+        f"{would_help(ground.resorts) or 'a reboot ends it'}; no other job starts on its GPU",
+    )
+    return de.Warn(at=now, job=job.name, attempt=job.number, flag=flag)
+
+
+def unkillable_replay(job: Job, triage_state: TriageState, now: Moment) -> de.Warn | None:
+    """Warn of a replay that SIGKILL does not end."""
+    if job.unkillable or not triage_state.overdue(now, job.limits.triage_s or 0.0):
+        return None
+    flag = RedFlag(
+        rule=UNKILLABLE,
+        severity=Severity.CRITICAL,
+        at=now,
+        message="a triage replay still exists after SIGKILL; a GPU reset or a reboot ends it; "
+        "no other job starts on its GPU",
+    )
+    return de.Warn(at=now, job=job.name, attempt=job.number, flag=flag)
+
+
+def _resort(job: Job, now: Moment, ground: RemedyContext) -> de.LastResort | None:
+    """Return the last resort that is due against a process that SIGKILL does not end."""
+    resort = due(ground.resorts, job.resorts, now, job.limits.resort_s)
+    return None if resort is None else _taking(job, resort, now, "SIGKILL does not end its process")
+
+
+def resort_first(job: Job, kind: str, now: Moment, ground: RemedyContext) -> de.LastResort | None:
+    """Return the last resort that a retry begins with, where it was not taken yet and is still available."""
+    if any(resort_taken.kind == kind for resort_taken in job.resorts):
+        return None
+    offered = (item for item in ground.resorts if item.kind == kind and item.on and item.refused is None)
+    resort = next(offered, None)
+    return None if resort is None else _taking(job, resort, now, job.reason or "no other remedy is left")
+
+
+def _taking(job: Job, resort: Resort, now: Moment, why: str) -> de.LastResort:
+    reason = f"`{shlex.join(resort.command)}`: {why}"
+    return de.LastResort(
+        at=now, job=job.name, attempt=job.number, reason=reason, kind=resort.kind, command=resort.command
+    )
+
+
+def _where(job: Job) -> str:
+    """Return which threads wait where in the kernel, or the likely reasons where none are known to."""
+    waits = job.attempt.waits if job.attempt is not None else ()
+    if waits:
+        named = "; ".join(kernel_wait.words for kernel_wait in waits[:WAITS_NAMED])
+        more = f" and {len(waits) - WAITS_NAMED} more" if len(waits) > WAITS_NAMED else ""
+        return f"{named}{more}, which only a GPU reset or a reboot ends"
+    return (
+        "it waits in the kernel, most likely in the GPU driver, which only a GPU reset or a reboot ends, or "
+        "the order to kill it was refused (see the daemon's log)"
+    )
+
+
+MACHINE_SHORTAGE = "machine_shortage"
+"""Fault of a launch that failed for lack of descriptors, memory, processes or disk space on the machine."""
+SAME_START_WAIT_S = 5.0
+"""Before the last try of a start that failed twice in the same way: it comes at most once, so it need not wait long."""
+
+
+def settle(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment, ground: RemedyContext) -> de.Decision:
+    """Decide about an attempt of which nothing runs any more."""
+    number, stop = attempt.number, job.stop
+    if job.wish is Wish.STOP:
+        spoilt = spoiling(flags)
+        return de.Finish(at=now, job=job.name, attempt=number, reason="stopped by its user", by_user=True, flag=spoilt)
+    if stop is not None and stop.flag is None:
+        spoilt = spoiling(flags)
+        return de.Retry(
+            at=now, job=job.name, attempt=number, reason=stop.reason, not_before=now, flag=spoilt, counts=False
+        )
+    cause = worst((stop.flag if stop else None, _not_launched(attempt, now), *flags))
+    if cause is not None:
+        return retry(job, attempt, cause, now, ground)
+    return untold(job, flags, now) or _ended(job, attempt, now)
+
+
+def _not_launched(attempt: Attempt, now: Moment) -> RedFlag | None:
+    if attempt.launch_error is None:
+        return None
+    message = f"could not be launched: {attempt.launch_error}"
+    if attempt.launch_shortage is None:
+        return RedFlag(rule=LAUNCH, severity=Severity.CRITICAL, at=now, message=message)
+    short = (
+        f"this machine has no {attempt.launch_shortage} left; it is retried without counting against the restart budget"
+    )
+    return RedFlag(
+        rule=LAUNCH, severity=Severity.CRITICAL, at=now, message=f"{message}: {short}", fault=MACHINE_SHORTAGE
+    )
+
+
+def retry(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, ground: RemedyContext) -> de.Decision:
+    """Retry with the next remedy for the cause, unless budget, exit status or remedies forbid it."""
+    number, budget, finding = attempt.number, job.limits.budget, _finding(job, attempt, flag)
+    cause = cause_found(cause_of(flag), finding)
+    code = attempt.exit.code if attempt.exit is not None and job.stop is None else None
+    not_before = _not_before(job, now)
+    again = de.Retry(
+        at=now, job=job.name, attempt=number, reason=flag.message, not_before=not_before, flag=flag, cause=cause
+    )
+    if flag.fault == MACHINE_SHORTAGE or (code is not None and code in budget.always_retry_exit_codes):
+        return replace(again, counts=False)
+    step = _place_of(attempt, flag, cause)
+    choice = choose(job.course.failed(cause, now), job.limits.remedies, job.ended(cause, step, finding), ground)
+    in_vain = job.course.again_at_start(number, flag.start_failure)
+    if in_vain is not None:
+        choice = _after_same_start(job, attempt, flag, in_vain, ground)
+        again = replace(again, not_before=_soon(now, not_before))
+    spent = job.ledger.spent(now, budget, cause) or (choice.reason if choice.remedy is None else None)
+    if code is not None and code in budget.never_retry_exit_codes:
+        spent = f"status {code} is never retried (budget.never_retry_exit_codes)"
+    if spent is not None:
+        taken = [resort_taken.kind for resort_taken in job.resorts]
+        said = (spent, help_against(cause, job.limits.remedies, ground, taken), f"last: {flag.message}")
+        return de.GiveUp(at=now, job=job.name, attempt=number, reason="; ".join(filter(None, said)), flag=flag)
+    if finding is None and (examine := _examine(job, attempt, flag, cause, now)) is not None:
+        return examine
+    card = choice.card or (flag.subject.split(" ")[0] or None if cause == CARD_LOST else None)
+    return replace(again, remedy=choice.remedy, why=choice.reason, step=step, card=card, finding=finding)
+
+
+def _after_same_start(job: Job, attempt: Attempt, flag: RedFlag, last: Trial, ground: RemedyContext) -> Choice:
+    """Return the choice after two ends in a row before the first step: an older checkpoint, or nothing.
+
+    A start from the beginning fails by the program, which another try does not change. One from a checkpoint may fail
+    by that checkpoint; where an older one fails in the same way, it is what resumes it.
+    """
+    same = "it failed before its first step in the same way"
+    resumed = attempt.resume_from
+    if resumed is None or ABOUT_NO_CHECKPOINT.match(flag.start_failure or ""):
+        return Choice(remedy=None, reason=f"{same} twice: the program or its command line is at fault, not the machine")
+    if last.remedy != "older_generation" and job.limits.remedies.allows("older_generation"):
+        return Choice(remedy="older_generation", reason=f"{same} twice from {resumed.title}")
+    blamed = "the resume command is at fault" if ground.resume_command else "the way it is resumed is at fault"
+    known = ": without it the training made steps" if job.ledger.furthest_step is not None else ""
+    return Choice(remedy=None, reason=f"{same} from every checkpoint tried, last {resumed.title}: {blamed}{known}")
+
+
+def _soon(now: Moment, not_before: Moment) -> Moment:
+    """Return when a start that failed in the same way is tried again: soon, since that comes at most once more."""
+    return min(not_before, now.plus(SAME_START_WAIT_S), key=lambda at: at.monotonic_s)
+
+
+def _finding(job: Job, attempt: Attempt, flag: RedFlag) -> Finding | None:
+    """Return the finding of a triage about this fault, or about an earlier one at the same step."""
+    last = job.examination
+    if last is not None and last.attempt == attempt.number:
+        return last.finding if last.finding is not None and last.finding.verdict != "unknown" else None
+    step = attempt.training_step(flag.since_step)
+    if job.limits.triage_s is None or step is None or looked_for(flag, cause_of(flag)) is None:
+        return None
+    return told_before(last, step, job.limits.remedies.same_place_steps)
+
+
+def _examine(job: Job, attempt: Attempt, flag: RedFlag, cause: str, now: Moment) -> de.StartTriage | None:
+    """Postpone the retry until a triage has found the cause; None where none is due, or it was made."""
+    what, last = looked_for(flag, cause), job.examination
+    step = attempt.training_step(flag.since_step)  # a replay finds the step by the training's count alone
+    if job.limits.triage_s is None or what is None or step is None:
+        return None
+    if last is not None and last.attempt == attempt.number:
+        return None
+    return de.StartTriage(
+        at=now,
+        job=job.name,
+        attempt=attempt.number,
+        reason=flag.message,
+        flag=flag,
+        cause=cause,
+        step=step,
+        looked_for=what,
+    )
+
+
+def _not_before(job: Job, now: Moment) -> Moment:
+    """Return when the next attempt may start at the earliest; the time of a triage is part of the wait."""
+    triage_state = job.examination if job.examining else None
+    if triage_state is not None and triage_state.unwanted:
+        return now
+    since = triage_state.at if triage_state is not None else now
+    until = since.plus(job.ledger.backoff_s(job.limits.budget, f"{job.name} {job.number}"))
+    return until if until.seconds_since(now) > 0 else now
+
+
+def _place_of(attempt: Attempt, flag: RedFlag, cause: str) -> int | None:
+    """Return the step of the training at which a fault occurred, None where none is known.
+
+    A start without any step counts as the step that it was resumed from: the same start hangs at the same place.
+    """
+    if flag.since_step is not None:
+        return attempt.training_step(flag.since_step)
+    if attempt.last_step is None and cause == SLOW_START:
+        return attempt.resume_from.step if attempt.resume_from is not None else 0
+    return attempt.training_step(attempt.last_step)
+
+
+def _ended(job: Job, attempt: Attempt, now: Moment) -> de.Decision:
+    """Decide about an end that no acting rule has flagged: only a known good one is a finish."""
+    if attempt.exit is not None and attempt.exit.clean:
+        reason = "the training exited with status 0"
+    elif attempt.train_ended:
+        reason = f"the training had finished before its process {attempt.ending}"
+    else:
+        reason = f"its process {attempt.ending}, and no rule acts on this"
+        return de.GiveUp(at=now, job=job.name, attempt=attempt.number, reason=reason)
+    return de.Finish(at=now, job=job.name, attempt=attempt.number, reason=reason)
+
+
+NOTHING_KNOWN = RemedyContext()
 
 
 def decide(
-    job: Job, flags: Sequence[RedFlag], now: Moment, *, launch_allowed: bool = True, ground: Ground = NOTHING_KNOWN
+    job: Job,
+    flags: Sequence[RedFlag],
+    now: Moment,
+    *,
+    launch_allowed: bool = True,
+    ground: RemedyContext = NOTHING_KNOWN,
 ) -> de.Decision | None:
-    """Return the next decision about `job`, or None where all is as it should be.
+    """Return the next decision about `job`, or None where nothing is to be done.
 
     `flags` are the conclusions of the rules about the present attempt, worst first. `launch_allowed` is False while
     the daemon is shutting down or the machine is in no state to start anything (a full disk). `ground` is what of the
@@ -44,18 +291,18 @@ def decide(
     return _after_backoff(job, now, ground) if job.phase is Phase.BACKOFF else None
 
 
-def _launch_pending(job: Job, now: Moment, ground: Ground) -> de.Decision:
+def _launch_pending(job: Job, now: Moment, ground: RemedyContext) -> de.Decision:
     return de.Launch(
         at=now,
         job=job.name,
-        attempt=job.number + 1,
+        attempt=job.next_number,
         resume_from=None,
         reason=job.reason or "start",
         memory=ground.memory,
     )
 
 
-def _after_backoff(job: Job, now: Moment, ground: Ground) -> de.Decision | None:
+def _after_backoff(job: Job, now: Moment, ground: RemedyContext) -> de.Decision | None:
     plan = job.retry
     if job.examining and job.examination is not None and job.attempt is not None:
         return _examined(job, job.attempt, job.examination, now, ground)
@@ -63,7 +310,7 @@ def _after_backoff(job: Job, now: Moment, ground: Ground) -> de.Decision | None:
         resort = resort_first(job, plan.resort, now, ground)
         if resort is not None:
             return resort
-    if any(one.busy(now, job.limits.resort_s) for one in job.resorts):
+    if any(resort_taken.busy(now, job.limits.resort_s) for resort_taken in job.resorts):
         return None
     if plan is None or plan.resume_point is None or now.seconds_since(plan.not_before) < 0:
         return None
@@ -71,48 +318,54 @@ def _after_backoff(job: Job, now: Moment, ground: Ground) -> de.Decision | None:
     if not point.possible:
         return de.GiveUp(at=now, job=job.name, attempt=job.number, reason=point.reason)
     held = _held(job, ground)
-    if held and now.seconds_since(job.since) < job.limits.freed_wait_s:
+    if held and now.seconds_since(job.since) < job.limits.gpu_memory_release_s:
         return None
     reason = point.reason
     if held:
-        reason += f"; {held_words(held)} still held {job.limits.freed_wait_s:.0f} s after the attempt before it ended"
+        reason += (
+            f"; {held_words(held)} still held {job.limits.gpu_memory_release_s:.0f} s after the previous attempt ended"
+        )
     return de.Launch(
         at=now,
         job=job.name,
-        attempt=job.number + 1,
+        attempt=job.next_number,
         resume_from=point.checkpoint,
         reason=reason,
         memory=ground.memory,
     )
 
 
-def _held(job: Job, ground: Ground) -> tuple[CardMemory, ...]:
-    """Return what the attempt that ended still holds of its cards."""
-    if job.attempt is None or job.limits.freed_wait_s <= 0:
+def _held(job: Job, ground: RemedyContext) -> tuple[CardMemory, ...]:
+    """Return the GPU memory that the ended attempt still holds."""
+    if job.attempt is None or job.limits.gpu_memory_release_s <= 0:
         return ()
     return still_held(job.attempt.memory_before, ground.memory)
 
 
-def _examined(job: Job, attempt: Attempt, one: Examination, now: Moment, ground: Ground) -> de.Decision | None:
-    """Have the triage made once there is a state to replay from; once it is over, or cannot be, decide the retry."""
+def _examined(
+    job: Job, attempt: Attempt, triage_state: TriageState, now: Moment, ground: RemedyContext
+) -> de.Decision | None:
+    """Start the triage once there is a state to replay from; decide the retry once it is over or impossible."""
     point = job.retry.resume_point if job.retry is not None else None
-    needless = one.unwanted or job.limits.triage_s is None or (point is not None and not point.possible)
-    if one.ended_at is not None or needless:
-        return retry(job, attempt, one.flag, now, ground)
-    if point is None or (_held(job, ground) and now.seconds_since(job.since) < job.limits.freed_wait_s):
+    needless = triage_state.unwanted or job.limits.triage_s is None or (point is not None and not point.possible)
+    if triage_state.ended_at is not None or needless:
+        return retry(job, attempt, triage_state.flag, now, ground)
+    if point is None or (_held(job, ground) and now.seconds_since(job.since) < job.limits.gpu_memory_release_s):
         return None
     return de.Triage(
         at=now,
         job=job.name,
         attempt=attempt.number,
-        reason=f"step {one.step} is replayed, to know why its {one.looked_for} ceased to be finite",
-        step=one.step,
-        looked_for=one.looked_for,
+        reason=f"step {triage_state.step} is replayed, to know why its {triage_state.looked_for} became non-finite",
+        step=triage_state.step,
+        looked_for=triage_state.looked_for,
         resume_from=point.checkpoint,
     )
 
 
-def _alive(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment, ground: Ground) -> de.Decision | None:
+def _alive(
+    job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment, ground: RemedyContext
+) -> de.Decision | None:
     if attempt.over:
         return settle(job, attempt, flags, now, ground)
     if job.stop is not None and job.phase is Phase.STOPPING:
@@ -127,12 +380,12 @@ def _alive(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment, gr
     return _on_flags(job, attempt, flags, now) or _back_to_card(job, attempt, now, ground)
 
 
-def _back_to_card(job: Job, attempt: Attempt, now: Moment, ground: Ground) -> de.Stop | None:
-    """Plan a restart, at a step's end and saved, where a training on the CPU has its card again."""
+def _back_to_card(job: Job, attempt: Attempt, now: Moment, ground: RemedyContext) -> de.Stop | None:
+    """Plan a restart, at a step's end and saved, where a training on the CPU has its GPU again."""
     card = back_to(job.course, job.limits.remedies, ground, now.seconds_since(attempt.launched_at))
     if card is None or job.phase is not Phase.RUNNING:
         return None
-    reason = f"{card} has answered for {job.limits.remedies.back_after_s:.0f} s again: from the CPU back to it"
+    reason = f"{card} has answered for {job.limits.remedies.back_after_s:.0f} s again: moving back from the CPU"
     return de.Stop(at=now, job=job.name, attempt=attempt.number, reason=reason, save=True, takes_back="cpu_profile")
 
 
@@ -140,7 +393,7 @@ def _asked_to_end(job: Job) -> str | None:
     if job.wish is Wish.STOP:
         return "stopped by its user"
     if job.restart_asked:
-        return "restart asked by its user"
+        return "restart requested by its user"
     return "the daemon is stopping" if job.shutting_down else None
 
 

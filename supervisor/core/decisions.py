@@ -1,14 +1,14 @@
-"""Every decision that can be made about a job, as a value; carrying it out happens elsewhere."""
+"""Every decision that can be made about a job, as a value."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from supervisor.core.checkpoints import Checkpoint
+from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.flags import RedFlag
-from supervisor.core.freed import CardMemory
 from supervisor.core.moments import Moment
+from supervisor.core.remedies.gpu_memory import CardMemory
 from supervisor.core.triage import Finding, LookedFor
 
 
@@ -22,12 +22,12 @@ class Launch:
     resume_from: Checkpoint | None
     reason: str
     memory: tuple[CardMemory, ...] = ()
-    """What is taken of its cards' memory by now."""
+    """Memory in use on its GPUs at the time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warn:
-    """Tell the owner; touch nothing."""
+    """Report a flag to the owner; the attempt goes on."""
 
     at: Moment
     job: str
@@ -37,7 +37,7 @@ class Warn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """Keep for the record what a rule in shadow would have acted on; tell nobody, touch nothing."""
+    """Record what a rule in shadow would have acted on; nothing is reported and the attempt goes on."""
 
     at: Moment
     job: str
@@ -47,7 +47,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Take evidence where there is a flag, let the training save where its state is sound, then SIGTERM."""
+    """Take evidence where there is a flag, let the training save where its state is good, then SIGTERM."""
 
     at: Moment
     job: str
@@ -56,7 +56,7 @@ class Stop:
     save: bool
     flag: RedFlag | None = None
     takes_back: str | None = None
-    """The remedy that is not wanted any more: the reason of a planned restart without a flag."""
+    """The remedy to end: the reason of a planned restart without a flag."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastResort:
-    """Run a command on the machine that its owner allowed for when nothing else is left."""
+    """Run a command on the machine that its owner allowed as the last remedy."""
 
     at: Moment
     job: str
@@ -83,8 +83,8 @@ class LastResort:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Examine:
-    """Find out what was to blame before a retry is decided: look for the state to replay from."""
+class StartTriage:
+    """Search for the state to replay from, to find the cause of a fault before its retry is decided."""
 
     at: Moment
     job: str
@@ -99,7 +99,7 @@ class Examine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Triage:
-    """Replay the bad step, on the card of the attempt that is gone."""
+    """Replay the bad step, on the GPU of the attempt that ended."""
 
     at: Moment
     job: str
@@ -108,7 +108,7 @@ class Triage:
     step: int
     looked_for: LookedFor
     resume_from: Checkpoint | None
-    """From where, unless there is a snapshot, from which all is made again as it was."""
+    """Replayed from here unless there is a snapshot, from which the steps are reproduced exactly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,23 +122,23 @@ class Retry:
     not_before: Moment
     flag: RedFlag | None = None
     counts: bool = True
-    """Whether it spends the budget; a restart that somebody asked for does not."""
+    """Whether it spends the budget; a requested restart does not."""
     cause: str | None = None
-    """What the remedy is against; None where nothing was wrong."""
+    """The cause that the remedy is against; None where there was no fault."""
     remedy: str | None = None
     why: str | None = None
     """Why this remedy, for a person."""
     step: int | None = None
-    """Where the trouble was that the remedy is against."""
+    """The step of the fault that the remedy is against."""
     card: str | None = None
     """PCI address that the remedy is about."""
     finding: Finding | None = None
-    """What a triage said of the trouble, or of the one before it at the same place."""
+    """The finding of a triage about the fault, or about the one before it at the same step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveUp:
-    """Leave the job alone until somebody starts it."""
+    """Leave the job failed until it is started by a user."""
 
     at: Moment
     job: str
@@ -157,7 +157,7 @@ class Finish:
     reason: str
     by_user: bool = False
     flag: RedFlag | None = None
-    """What was wrong all the same, so that a later start resumes from before it."""
+    """A fault that was present all the same, so that a later start resumes from before it."""
 
 
-Decision: TypeAlias = Launch | Warn | Note | Stop | Kill | LastResort | Examine | Triage | Retry | GiveUp | Finish
+Decision: TypeAlias = Launch | Warn | Note | Stop | Kill | LastResort | StartTriage | Triage | Retry | GiveUp | Finish

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from supervisor.core.checkpoints import Checkpoint, ResumePoint
+from supervisor.core.checkpoints.checkpoint import Checkpoint, ResumePoint
 from supervisor.core.findings import KernelFinding, OutputFinding
 from supervisor.core.flags import SHADOW, Act
 from supervisor.core.moments import Moment
@@ -35,7 +35,7 @@ class Ask(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class UserRequest:
     """Somebody asked something of a job."""
 
     at: Moment
@@ -69,6 +69,8 @@ class LaunchFailed:
     job: str
     attempt: int
     error: str
+    shortage: str | None = None
+    """What the machine had none left of, where that was the reason: no fault of the job's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +171,32 @@ class CheckpointNotKept:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointsClosed:
+    """What of a job's checkpoint patterns the daemon may not look at by now; empty: all can be looked at again."""
+
+    at: Moment
+    job: str
+    attempt: int
+    closed: tuple[str, ...]
+    """Each with what to do about it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExistingFound:
+    """An attempt from the beginning found checkpoints where it will save, which it did not prove."""
+
+    at: Moment
+    job: str
+    attempt: int
+    count: int
+    kept: int
+    """Copies that were made of them before it was launched."""
+    folder: str
+    left_out: tuple[str, ...] = ()
+    """Of which there is no copy, each with the reason."""
+
+
 # --- what the training tells --------------------------------------------------------------------------------------
 
 
@@ -200,7 +228,7 @@ class StageEntered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
+class RecorderIdle:
     """The recorder was read to its end and nothing new was in it: up to now there is no further step."""
 
     at: Moment
@@ -218,9 +246,13 @@ class Word(Enum):
     EXCEPTION = "exception"
     PATCHED = "patched"
     RESUMED = "resumed"
+    COUNTING = "counting"
+    FILE_SAVED = "file_saved"
     TRAIN_END = "train_end"
     HOOK_FAILED = "hook_failed"
+    CONV2D_FAILED = "conv2d_failed"
     SAVE_FAILED = "save_failed"
+    SNAPSHOTS = "snapshots"
     ALLOCATOR = "allocator"
     WORKERS = "workers"
     PRECISION = "precision"
@@ -230,7 +262,7 @@ class Word(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentSaid:
+class AgentReported:
     """A rare event of the training, told by the agent inside it."""
 
     at: Moment
@@ -238,7 +270,7 @@ class AgentSaid:
     attempt: int
     word: Word
     facts: dict[str, object]
-    """As in the file; fields are described in `core/folder.py`."""
+    """As in the file; fields are described in `core/attempt_files.py`."""
     offset: int = 0
     """Bytes of agent.jsonl read up to and with this line."""
     pid: int | None = None
@@ -260,6 +292,27 @@ class OutputSeen:
     """The step that the newest progress bar shows; None where there is none."""
     offset: int = 0
     """Bytes of output.log read so far; kept, so that a new daemon reads on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisionDegraded:
+    """One part of a job's supervision failed: it is left out and named, and everything else goes on."""
+
+    at: Moment
+    job: str
+    attempt: int
+    place: str
+    """What failed: `rule stall`, `history`, `reading output`, `checkpoints`."""
+    error: str
+    """What it failed with, and where in the code."""
+    kind: str | None = None
+    """The kind of the event that it could not take, which is passed by from now on; None where there was none."""
+    offset: int | None = None
+    """How far that event's file was read with it, where it has one."""
+    mended: bool = False
+    """Whether that part works again."""
+    standing: bool = False
+    """Whether it hangs on no attempt and stands until it is mended: a file system that does not answer."""
 
 
 # --- what sensors tell --------------------------------------------------------------------------------------------
@@ -292,7 +345,7 @@ class ProcessesRead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelSaid:
+class KernelReported:
     """Findings in what the kernel told, and how far that was read."""
 
     at: Moment
@@ -355,6 +408,14 @@ class ClockStepped:
     by_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonAway:
+    """The daemon did not run for so long up to `at`: its process was stopped, or the whole machine stood still."""
+
+    at: Moment
+    away_s: float
+
+
 AttemptEvent: TypeAlias = (
     Launched
     | LaunchFailed
@@ -367,14 +428,17 @@ AttemptEvent: TypeAlias = (
     | TriageEnded
     | CheckpointSeen
     | CheckpointNotKept
+    | CheckpointsClosed
+    | ExistingFound
     | StepsMade
     | StageEntered
-    | Looked
-    | AgentSaid
+    | RecorderIdle
+    | AgentReported
     | OutputSeen
     | ProcessesRead
+    | SupervisionDegraded
 )
 MachineEvent: TypeAlias = (
-    Tick | GpusRead | HostRead | KernelSaid | SourceChanged | RuleChanged | ClockStepped | AlertTried
+    Tick | GpusRead | HostRead | KernelReported | SourceChanged | RuleChanged | ClockStepped | DaemonAway | AlertTried
 )
-Event: TypeAlias = Asked | AttemptEvent | MachineEvent
+Event: TypeAlias = UserRequest | AttemptEvent | MachineEvent

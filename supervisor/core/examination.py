@@ -1,4 +1,4 @@
-"""The triage that is made before a retry: whether one is due, how far it is, and what its finding changes; pure.
+"""The triage that is made before a retry: whether one is due, its progress, and what its finding changes.
 
 A triage that finds nothing changes nothing: the retry is the one that would have been made without it.
 """
@@ -7,22 +7,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from supervisor.core.causes import HARDWARE, NON_FINITE
-from supervisor.core.checkpoints import Checkpoint
+from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.flags import RedFlag
 from supervisor.core.moments import Moment
+from supervisor.core.remedies.causes import HARDWARE, NON_FINITE
+from supervisor.core.scale import on_training, same_place
 from supervisor.core.triage import Finding, LookedFor
 
 LOOKED_FOR: dict[str, LookedFor] = {"non_finite_loss": "loss", "non_finite_grad": "gradients"}
-"""By the rule: of any other a replay could not say whether its trouble came back."""
-UNWANTED = "it was not wanted any more"
+"""By rule: for any other a replay could not tell whether the fault was reproduced."""
+UNWANTED = "it was cancelled by a start of the job"
 OVERDUE_S = 30.0
 """A replay that is still there so long after its limit is called unkillable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Examination:
-    """One trouble under examination, or the last one that was."""
+class TriageState:
+    """The triage of one fault, or the last one that was made."""
 
     attempt: int
     at: Moment
@@ -41,28 +42,28 @@ class Examination:
 
     @property
     def replaying(self) -> bool:
-        """Whether something of it may run."""
+        """Whether a process of it may be running."""
         return self.began_at is not None and self.ended_at is None
 
     def overdue(self, now: Moment, limit_s: float) -> bool:
-        """Whether its replays should long have been ended."""
+        """Whether its replays exceed their limit."""
         return self.began_at is not None and now.seconds_since(self.began_at) > limit_s + OVERDUE_S
 
 
 def looked_for(flag: RedFlag, cause: str) -> LookedFor | None:
-    """Return what a replay has to look for, None where it could not tell whether the trouble came back."""
+    """Return what a replay has to look for, None where it could not tell whether the fault was reproduced."""
     if cause != NON_FINITE or flag.since_step is None:
         return None
     return LOOKED_FOR.get(flag.rule)
 
 
-def told_before(last: Examination | None, step: int, tolerance: int) -> Finding | None:
-    """Return the finding about the same place, where there is one: what is known is not looked for again."""
+def told_before(last: TriageState | None, step: int, tolerance: int) -> Finding | None:
+    """Return the finding about the same step, where there is one: it is not examined twice."""
     if last is None or last.finding is None or last.finding.verdict in ("unknown", "hardware"):
-        return None  # a card that computed wrong is no matter of the place
-    return last.finding if abs(last.step - step) <= tolerance else None
+        return None  # a GPU that computed wrong results is not tied to a step
+    return last.finding if same_place(on_training(last.step), on_training(step), tolerance) else None
 
 
 def cause_found(cause: str, finding: Finding | None) -> str:
-    """Return the cause that remedies are chosen by, once a triage has spoken."""
+    """Return the cause that remedies are chosen by, once a triage has a finding."""
     return HARDWARE if finding is not None and finding.verdict == "hardware" else cause

@@ -1,4 +1,4 @@
-"""What a log tells of faults: classes, how bad they are, and one dataclass a kind of finding; it reads no line."""
+"""Findings in logs: classes of faults, their severities, and one dataclass per kind of finding."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ class FaultClass(Enum):
     GPU_HANG = "gpu_hang"
     GPU_RESET = "gpu_reset"
     GPU_RESET_FAILED = "gpu_reset_failed"
+    GPU_INIT_FAILED = "gpu_init_failed"
+    """The driver could not start the GPU: at boot, or when it was loaded."""
     GPU_LOST = "gpu_lost"
     PAGE_FAULT = "page_fault"
     ECC_UNCORRECTABLE = "ecc_uncorrectable"
@@ -46,7 +48,7 @@ class FaultClass(Enum):
 
 
 class FaultSeverity(IntEnum):
-    """How bad a finding is for whoever uses what it is about: `fatal` means that it cannot go on."""
+    """Severity of a finding for users of the device: `fatal` means that they cannot go on."""
 
     INFO = 0
     WARN = 1
@@ -59,15 +61,15 @@ class FaultSeverity(IntEnum):
 
 
 LAST_BOOT = "last boot"
-"""Origin of what the log of the boot before this one ended with."""
+"""Origin of findings at the end of the previous boot's log."""
 
 About: TypeAlias = Literal["card", "pci", "disk", "host", "none"]
-"""What a finding is about: a card, some PCI device (which may be a card), a disk, the machine, or nothing named."""
+"""What a finding is about: a GPU, some PCI device (which may be a GPU), a disk, the machine, or nothing named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelFinding:
-    """One event that the kernel told of, in one line or many; a later one of the same `key` tells it anew."""
+    """One event that the kernel reported, in one line or many; a later finding of the same `key` updates it."""
 
     at: Moment
     """Time of its first line."""
@@ -77,56 +79,56 @@ class KernelFinding:
     """Of its first line, in the numbering of its origin."""
     fault: FaultClass
     severity: FaultSeverity
-    """Fatal: a training on that card cannot go on, as the driver's documentation or source tells."""
+    """Fatal: a training on that GPU cannot go on, according to the driver's documentation or source."""
     gpu: str | None
-    """PCI address, or None where no line names a card."""
+    """PCI address, or None where no line names a GPU."""
     line: str
     """Its first line."""
     about: About = "card"
     device: str | None = None
-    """Name of what is no PCI device: a disk."""
+    """Name of a device that is not a PCI device: a disk."""
     remedy: str | None = None
     """What cures it."""
     source: str | None = None
     """Where the wording comes from."""
     what: str | None = None
-    """The fault in words, where the class says too little (`Xid 79: GPU has fallen off the bus`)."""
+    """The fault in words, where the class is too general (`Xid 79: GPU has fallen off the bus`)."""
     pid: int | None = None
     process: str | None = None
     of_process: bool = False
-    """Whether it takes only the process that it names, and leaves the card well."""
+    """Whether it ends only the process that it names, and the GPU stays usable."""
     lines: int = 1
     origin: str = "kmsg"
     """Where it was read: `kmsg`, `journal`, `uevent`, or `LAST_BOOT`."""
 
     @property
     def fatal(self) -> bool:
-        """Whether whoever uses the device cannot go on."""
+        """Whether users of the device cannot go on."""
         return self.severity is FaultSeverity.FATAL
 
     @property
     def told_at(self) -> Moment:
-        """When it last told of something that counts: a job launched later is not concerned."""
+        """When it was last reported as relevant: a job launched later is not concerned."""
         return self.fatal_at or self.at
 
     @property
     def key(self) -> tuple[str, int]:
-        """Findings of the same key are the same event, as far as it was read."""
+        """Findings of the same key are states of the same event."""
         return (self.origin, self.sequence)
 
     @property
     def words(self) -> str:
-        """What happened, for a person."""
+        """The finding, for a person."""
         return f"{self.what or self.fault.value}: {self.line}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputFinding:
-    """One line of the training's own output that means something."""
+    """One line of the training's output that indicates a fault."""
 
     at: Moment
     fault: FaultClass
     line: str
     fatal: bool = True
-    """Whether a training that says so ends of it, as a rule."""
+    """Whether a training that prints it usually ends by it."""
     remedy: str | None = None

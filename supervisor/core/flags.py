@@ -1,4 +1,4 @@
-"""Red flags: what a rule concluded, how bad it is, and since when; a flag decides nothing."""
+"""Red flags: what a rule concluded, how severe it is, and since when."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Literal, TypeAlias
 from supervisor.core.moments import Moment
 
 Act: TypeAlias = bool | Literal["shadow"]
-"""What a rule's critical flags do: act (true), be told as warnings (false), or only be recorded (`shadow`)."""
+"""What a rule's critical flags do: act (true), be reported as warnings (false), or only be recorded (`shadow`)."""
 
 SHADOW = "shadow"
 
 
 class Severity(IntEnum):
-    """`critical` acts, `warning` tells, `info` is for the record."""
+    """`critical` acts, `warning` is reported, `info` is recorded."""
 
     INFO = 0
     WARNING = 1
@@ -28,18 +28,18 @@ class Severity(IntEnum):
 
     @classmethod
     def acting(cls, *, act: Act) -> Severity:
-        """Return the severity of what a rule would act on: told only, where its `act` is off."""
+        """Return the severity of what a rule would act on: a warning where its `act` is off."""
         return cls.CRITICAL if act else cls.WARNING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What stands behind a flag, in words for its owner; the message says what was seen."""
+    """The explanation of a flag for its owner; the message says what was observed."""
 
     ruled_out: tuple[str, ...] = ()
-    """What it is not, each with the reason."""
+    """Causes that are ruled out, each with the reason."""
     causes: tuple[str, ...] = ()
-    """What may be the cause, the likeliest first, each with its source in brackets."""
+    """Possible causes, the likeliest first, each with its source in brackets."""
     advice: tuple[str, ...] = ()
     """What the owner could do."""
 
@@ -53,22 +53,24 @@ class RedFlag:
     at: Moment
     """When it was concluded."""
     message: str
-    """What was seen, with numbers, for a person."""
+    """What was observed, with numbers, for a person."""
     since: Moment | None = None
-    """When the trouble began; a checkpoint written later is not resumed from. None: the state is sound."""
+    """When the fault began; a checkpoint written later is not resumed from. None: the state is good."""
     since_step: int | None = None
-    """First step that the trouble touched, where it can be known."""
+    """First step that the fault affected, where known."""
     can_save: bool = False
-    """Whether the state of the training is sound, so that it may be saved before it is stopped."""
+    """Whether the state of the training is good, so that it may be saved before it is stopped."""
     subject: str = ""
-    """What it is about beside the job (a card, a disk), so that one rule can flag two of them."""
+    """What it is about within the job (a GPU, a disk), so that a rule can flag two of them."""
     fault: str | None = None
     """The class of a crash or of a kernel finding."""
     diagnosis: Diagnosis | None = None
+    start_failure: str | None = None
+    """What identifies an end before the first step that comes from the program itself (`core.start_failure`)."""
     shadow: bool = False
     """Whether it is only recorded: a rule on probation concluded it."""
 
     @property
     def key(self) -> tuple[str, str, Severity]:
-        """Two flags of the same key are the same trouble going on."""
+        """Two flags of the same key report the same condition."""
         return (self.rule, self.subject, self.severity)

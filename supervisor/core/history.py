@@ -1,4 +1,6 @@
-"""Puts what happens to one attempt into the window of what is known about it; it draws no conclusion.
+"""What is known about one attempt: events go in, the questions of the rules are answered.
+
+`history.History` fills it.
 
 A new attempt gets a new window: nothing that a rule could remember crosses a restart.
 """
@@ -7,19 +9,251 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from supervisor.core import events as ev
-from supervisor.core.card_facts import CardFacts
-from supervisor.core.checkpoints import Checkpoint
-from supervisor.core.findings import KernelFinding
+from supervisor.core.absences import Absences
+from supervisor.core.agent_reports import Told
+from supervisor.core.checkpoints.checkpoint import Checkpoint
+from supervisor.core.checkpoints.loss_curve import Resumed
+from supervisor.core.findings import KernelFinding, OutputFinding
+from supervisor.core.foreign_values import EPOCH_MAX, STEP_MAX, as_int
+from supervisor.core.gpu_facts import CardFacts
 from supervisor.core.moments import Moment
-from supervisor.core.pace import Pace
-from supervisor.core.readings import ProcessReading, Stage, StepRecord
-from supervisor.core.trend import Trend
-from supervisor.core.window import READINGS_KEPT, Window
+from supervisor.core.rank_failure import Raised
+from supervisor.core.readings import ExitStatus, GpuReading, HostReading, ProcessReading, Stage, StepRecord
+from supervisor.core.scale import Scale
+from supervisor.core.stats.holds import R
+from supervisor.core.stats.learned_limits import Learned
+from supervisor.core.stats.losses import Losses
+from supervisor.core.stats.pace import Pace
+from supervisor.core.stats.trend import Trend
+
+STEPS_KEPT = 2048
+RAISED_KEPT = 64
+READINGS_KEPT = 600
+KERNEL_KEPT = 200
+
+
+@dataclass(slots=True, kw_only=True)
+class Window:
+    """Facts of one attempt, newest last, bounded; `now` is the time of the newest of them."""
+
+    now: Moment
+    launched_at: Moment
+    gpus_used: tuple[str, ...] = ()
+    """PCI addresses that the job runs on; empty: any card of the machine may be its."""
+    resumed: Resumed | None = None
+    """What the attempt goes on from; a fact about its beginning, nothing that a rule remembers."""
+    scale: Scale | None = None
+    """What the steps of the attempt count; None before the first."""
+    first_step: int | None = None
+    """Number of the attempt's first step; None where none was made, or the first ones were never read."""
+    stage: Stage | None = None
+    stage_since: Moment | None = None
+    whole: bool = False
+    """Whether the agent tells every stage there is, so that a long step is nothing else."""
+    looked_at: Moment | None = None
+    """Up to when the recorder was read; None where nobody tells, and then silence is judged by `now`."""
+    clock_stepped_at: Moment | None = None
+    """When the wall clock last jumped, as it does when a machine wakes up."""
+    absences: Absences = field(default_factory=Absences)
+    """When the daemon did not run: no limit on silence counts that time."""
+    away_until: Moment | None = None
+    """The end of the newest absence."""
+    learned: Learned = field(default_factory=Learned)
+    """How long things took in this set-up, earlier attempts included."""
+    troubled: bool = False
+    """Whether a critical flag stands, acting or in shadow: nothing is learned meanwhile."""
+    agent_alive: bool = False
+    """Whether the agent was loaded into some process of the attempt."""
+    claimed: bool = False
+    """Whether a training reports its steps; without it the step counter says nothing."""
+    planned: bool = False
+    """Whether a framework that the agent knows said what it is going to train."""
+    patched: bool = False
+    """Whether the agent met torch and replaced its Conv2d."""
+    hook_failed_at: Moment | None = None
+    """When a hook of the agent last failed: if no step came after that, it may be the hook that is at fault."""
+    closed: tuple[str, ...] = ()
+    """What of its checkpoint patterns cannot be looked at, each with what to do about it."""
+    existing: ev.ExistingFound | None = None
+    """Checkpoints that lay where it saves when it began from the beginning."""
+    not_kept: ev.CheckpointNotKept | None = None
+    """The newest checkpoint of which no generation was kept, with the reason."""
+    save_requested: bool = False
+    """Whether the newest checkpoint was saved on request: the training may have ended because it was asked to."""
+    device: str | None = None
+    """What the framework trains on, in its own words (`cpu`, `cuda:0`)."""
+    training_pid: int | None = None
+    first_step_at: Moment | None = None
+    last_step_at: Moment | None = None
+    batches_per_epoch: int | None = None
+    epochs: int | None = None
+    steps_per_epoch: int | None = None
+    """Of a framework that counts steps of the optimizer."""
+    total_steps: int | None = None
+    """As such a framework plans them."""
+    train_ended: bool = False
+    steps: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=STEPS_KEPT))
+    non_finite: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=STEPS_KEPT))
+    gpus: dict[str, deque[GpuReading]] = field(default_factory=dict)
+    host: deque[HostReading] = field(default_factory=lambda: deque(maxlen=READINGS_KEPT))
+    processes: deque[ProcessReading] = field(default_factory=lambda: deque(maxlen=READINGS_KEPT))
+    kernel: deque[KernelFinding] = field(default_factory=lambda: deque(maxlen=KERNEL_KEPT))
+    kernel_fatal_since: dict[tuple[str, int], Moment] = field(default_factory=dict)
+    """Of each of these that is fatal now, by its key: when it last became so."""
+    kernel_mended: set[tuple[str, int]] = field(default_factory=set)
+    """Keys of those that were fatal and then over, whatever came after."""
+    output: deque[OutputFinding] = field(default_factory=lambda: deque(maxlen=200))
+    last_line: str = ""
+    output_at: Moment | None = None
+    output_step: int | None = None
+    """The step that the newest progress bar showed."""
+    output_step_at: Moment | None = None
+    """When that number last changed."""
+    raised: deque[Raised] = field(default_factory=lambda: deque(maxlen=RAISED_KEPT))
+    """Exceptions that ended processes of the attempt: its ranks, its launcher, programs that it ran."""
+    exit: ExitStatus | None = None
+    host_lost: str | None = None
+    launch_error: str | None = None
+    paused: bool = False
+    """Whether anything but stepping was done since the last step, as far as stages tell."""
+    pace: Pace = field(default_factory=Pace)
+    losses: Losses = field(default_factory=Losses)
+    told: Told = field(default_factory=Told)
+    cards: dict[str, CardFacts] = field(default_factory=dict)
+    gpus_read_at: Moment | None = None
+    rss: Trend = field(default_factory=Trend)
+    """Memory of the process tree."""
+    disks_used: dict[str, Trend] = field(default_factory=dict)
+    saved: deque[tuple[Moment, int | None]] = field(default_factory=lambda: deque(maxlen=200))
+    """When the training saved a checkpoint of its own, and how many steps had been made by then."""
+    snapshot_step: int | None = None
+    """The step of the newest snapshot that the agent took by itself."""
+    saves_each_epoch: bool = False
+    """Whether the framework saves a checkpoint at the end of each epoch by itself."""
+    saving_step: int | None = None
+    """The last step that had been made when the training last went to save something."""
+    saved_unix_s: float | None = None
+    """When the newest checkpoint file that was seen was written."""
+    proofs: dict[str, deque[Checkpoint]] = field(default_factory=dict)
+    """What proving said of the newest checkpoints of each path."""
+    ranks: dict[int, Pace] = field(default_factory=dict)
+    """Of the ranks beside 0."""
+
+    @property
+    def made_here(self) -> int | None:
+        """How many steps this attempt made by itself; None where that is not known."""
+        if not self.steps or self.first_step is None:
+            return None
+        return self.steps[-1].step - self.first_step + 1
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing of the attempt runs any more."""
+        return self.exit is not None or self.host_lost is not None or self.launch_error is not None
+
+    @property
+    def hooked(self) -> bool:
+        """Whether the agent follows this training, so that the absence of steps says something."""
+        failed, step = self.hook_failed_at, self.last_step_at
+        if failed is not None and (step is None or step.seconds_since(failed) <= 0):
+            return False
+        return self.claimed or self.planned or self.stage is not None
+
+    @property
+    def starting(self) -> bool:
+        """Whether the training still has to make its first step, or the first of a further training in one process."""
+        if self.last_step_at is None:
+            return True
+        if self.stage not in (Stage.SETUP, Stage.WARMUP) or self.stage_since is None:
+            return False
+        return self.stage_since.seconds_since(self.last_step_at) > 0
+
+    @property
+    def known_until(self) -> Moment:
+        """Up to when the absence of a step is known: the daemon may have been held up, and steps may wait unread."""
+        looked = self.looked_at
+        return self.now if looked is None or looked.monotonic_s > self.now.monotonic_s else looked
+
+    @property
+    def no_step_s(self) -> float | None:
+        """Seconds that are known to have gone without a step or a new stage; None before the first of both."""
+        since = self.no_step_since()
+        return None if since is None else max(0.0, self.known_s(since))
+
+    def known_s(self, since: Moment) -> float:
+        """Return the seconds from a moment in which a step would have been seen, had there been one."""
+        return self.absences.seconds(since, self.known_until)
+
+    def seconds_since(self, since: Moment) -> float:
+        """Return the seconds from a moment to now in which the daemon ran: what a limit on silence counts."""
+        return self.absences.seconds(since, self.now)
+
+    def lasted_s(self, run: Sequence[R]) -> float:
+        """Return the seconds that a run of readings covers, without those in which the daemon did not run."""
+        return self.absences.seconds(run[0].at, run[-1].at) if run else 0.0
+
+    def has_lasted(self, run: Sequence[R], hold_s: float, least: int = 2) -> bool:
+        """Whether a run of at least `least` readings covers `hold_s` in which the daemon ran."""
+        return len(run) >= least and self.lasted_s(run) >= hold_s
+
+    def learned_limit_s(self, cap_s: float) -> float | None:
+        """Return the limit that was learned for the present stage; None where too little is known.
+
+        Nor does one hold where the clock has jumped since the last step: the machine has just woken up.
+        """
+        since, jumped = self.no_step_since(), self.clock_stepped_at
+        if since is None or (jumped is not None and jumped.seconds_since(since) >= 0):
+            return None
+        return self.learned.limit_s(self.stage, cap_s)
+
+    def uses(self, gpu: str | None) -> bool:
+        """Whether a finding or reading about `gpu` concerns this job; one that names no card concerns all.
+
+        A training on the CPU is concerned by none.
+        """
+        if self.device == "cpu":
+            return False
+        return gpu is None or not self.gpus_used or gpu in self.gpus_used
+
+    def concerns(self, finding: KernelFinding) -> bool:
+        """Whether a finding of the kernel is about a card that this job runs on.
+
+        An error of the bus names any device: it counts only where that is known to be a card.
+        """
+        match finding.about:
+            case "card":
+                return self.uses(finding.gpu)
+            case "pci":
+                known = finding.gpu in self.gpus_used or finding.gpu in self.gpus
+                return known and self.uses(finding.gpu)
+            case "disk" | "host" | "none":
+                return False
+
+    def is_anothers(self, pid: int | None) -> bool:
+        """Whether a process surely is none of this attempt's: its whole tree was seen twice, and never with it."""
+        trees = [process for process in self.processes if process.processes]
+        if pid in (None, self.training_pid) or len(trees) < 2:
+            return False
+        whole = all(len(process.largest) == process.processes for process in trees)
+        return whole and all(pid != use.pid for process in trees for use in process.largest)
+
+    def readings_by_gpu(self) -> dict[str, deque[GpuReading]]:
+        """Return the readings of the cards that the job runs on."""
+        return {gpu: readings for gpu, readings in self.gpus.items() if self.uses(gpu)}
+
+    def no_step_since(self) -> Moment | None:
+        """Return when the step counter last moved or its stage began, whichever is later; None before both."""
+        moments = [moment for moment in (self.last_step_at, self.stage_since) if moment is not None]
+        return max(moments, key=lambda moment: moment.monotonic_s) if moments else None
+
 
 RANKS_KEPT = 64
+SAVING_EACH_EPOCH = frozenset({"ultralytics"})
+"""Frameworks that save a checkpoint at the end of each epoch, unless they are told not to."""
 PAUSING = frozenset({Stage.SETUP, Stage.WARMUP, Stage.VALIDATE, Stage.CHECKPOINT, Stage.ENDED})
 """Time spent in these is no time of stepping."""
 
@@ -37,15 +271,32 @@ class History(Window):
         else:
             self._add_of_machine(event)
 
+    def add_barely(self, event: ev.Event) -> None:
+        """Take in, of an event that `add` could not take, no more than that the training moved.
+
+        What is lost of it must not look like a standstill.
+        """
+        if event.at.monotonic_s > self.now.monotonic_s:
+            self.now = event.at
+        if isinstance(event, ev.StepsMade) and event.rank == 0 and event.records:
+            self.claimed, self.paused = True, False
+            self.first_step_at = self.first_step_at or event.records[0].at
+            self.last_step_at = event.records[-1].at
+            self._look(event.at, only_where_told=True)
+        elif isinstance(event, ev.StageEntered):
+            self.stage, self.stage_since, self.whole = event.stage, event.at, event.whole
+        elif isinstance(event, ev.Exited):
+            self.host_lost = self.host_lost or "its exit record could not be processed"
+
     def _add_of_attempt(self, event: ev.AttemptEvent) -> None:
         match event:
             case ev.StepsMade():
                 self._add_steps(event)
-            case ev.Looked():
+            case ev.RecorderIdle():
                 self._look(event.at)
             case ev.StageEntered():
                 self._enter(event)
-            case ev.AgentSaid():
+            case ev.AgentReported():
                 self._add_word(event)
             case ev.OutputSeen():
                 self._add_output(event)
@@ -55,8 +306,8 @@ class History(Window):
                 self._prove(event.checkpoint)
             case ev.Launched() | ev.LaunchFailed() | ev.Exited() | ev.HostLost():
                 self._add_life(event)
-            case ev.CheckpointNotKept():
-                self.not_kept = event
+            case ev.CheckpointNotKept() | ev.CheckpointsClosed() | ev.ExistingFound():
+                self._add_unseen(event)
             case _:
                 pass
 
@@ -77,7 +328,7 @@ class History(Window):
             case ev.HostLost():
                 self.host_lost = event.reason
 
-    def _add_of_machine(self, event: ev.Asked | ev.MachineEvent) -> None:
+    def _add_of_machine(self, event: ev.UserRequest | ev.MachineEvent) -> None:
         match event:
             case ev.GpusRead():
                 self.gpus_read_at = event.at
@@ -89,21 +340,33 @@ class History(Window):
                 for disk in event.reading.disks:
                     used = float(disk.total_bytes - disk.free_bytes)
                     self.disks_used.setdefault(disk.path, Trend()).add(event.reading.at, used)
-            case ev.KernelSaid():
+            case ev.KernelReported():
                 self._add_findings(event.findings)
             case ev.ClockStepped():
                 self.clock_stepped_at = event.at
+            case ev.DaemonAway():
+                self._add_absence(event)
             case _:
                 pass
+
+    def _add_absence(self, event: ev.DaemonAway) -> None:
+        """Take in that nobody looked for a while; how fast the training stepped meanwhile is not known."""
+        self.absences.add(event)
+        self.away_until = event.at
+        self.paused = True
 
     def _add_findings(self, findings: tuple[KernelFinding, ...]) -> None:
         """Take findings in; one of a key that is known already tells the same event anew."""
         for finding in findings:
-            place = next((place for place, one in enumerate(self.kernel) if one.key == finding.key), None)
+            place = next((place for place, item in enumerate(self.kernel) if item.key == finding.key), None)
             if place is None:
                 self.kernel.append(finding)
             else:
                 self.kernel[place] = finding
+        since = self.kernel_fatal_since
+        self.kernel_fatal_since = {item.key: since.get(item.key, item.told_at) for item in self.kernel if item.fatal}
+        ended = {item.key for item in self.kernel if not item.fatal and item.key in since}
+        self.kernel_mended = {item.key for item in self.kernel if item.key in self.kernel_mended | ended}
 
     def _look(self, at: Moment, *, only_where_told: bool = False) -> None:
         known = self.looked_at
@@ -155,8 +418,17 @@ class History(Window):
         if checkpoint.verdict is None:
             return
         proofs = self.proofs.setdefault(checkpoint.path, deque(maxlen=4))
-        if not any(one.key == checkpoint.key and one.verdict is checkpoint.verdict for one in proofs):
+        if not any(proof.key == checkpoint.key and proof.verdict is checkpoint.verdict for proof in proofs):
             proofs.append(checkpoint)
+
+    def _add_unseen(self, event: ev.CheckpointNotKept | ev.CheckpointsClosed | ev.ExistingFound) -> None:
+        match event:
+            case ev.CheckpointNotKept():
+                self.not_kept = event
+            case ev.CheckpointsClosed():
+                self.closed = event.closed
+            case ev.ExistingFound():
+                self.existing = event
 
     def _learn_stage(self, ended_at: Moment) -> None:
         since = self.stage_since
@@ -174,10 +446,10 @@ class History(Window):
             self.learned.add(Stage.STEP, record.at.seconds_since(last) - (wait_s or 0.0))
 
     def _disturbed(self, since: Moment) -> bool:
-        jumped = self.clock_stepped_at
-        return self.troubled or (jumped is not None and jumped.seconds_since(since) >= 0)
+        breaks = (self.clock_stepped_at, self.away_until)
+        return self.troubled or any(at is not None and at.seconds_since(since) >= 0 for at in breaks)
 
-    def _add_word(self, event: ev.AgentSaid) -> None:
+    def _add_word(self, event: ev.AgentReported) -> None:
         self.told.add(event)
         match event.word:
             case ev.Word.ALIVE:
@@ -189,27 +461,33 @@ class History(Window):
             case ev.Word.PLAN:
                 self._plan(event.facts)
             case ev.Word.CHECKPOINT_SAVED:
-                self.save_requested = event.facts.get("requested") is True
-                if not self.save_requested:
-                    step = _whole(event.facts.get("step"))
-                    made = self.steps[-1].step if self.steps else None
-                    self.saved.append((event.at, made if step is None else step))
+                self._saved(event)
             case ev.Word.HOOK_FAILED:
                 self.hook_failed_at = event.at
             case ev.Word.EXCEPTION:
-                self.exception, self.exception_at = event.facts, event.at
+                self.raised.append(Raised(at=event.at, facts=event.facts, pid=event.pid, rank=event.rank))
             case ev.Word.TRAIN_END:
                 self.train_ended = True
             case _:
                 pass
 
+    def _saved(self, event: ev.AgentReported) -> None:
+        self.save_requested = event.facts.get("requested") is True
+        step = as_int(event.facts.get("step"), maximum=STEP_MAX)
+        if self.save_requested:
+            return
+        if event.facts.get("kind") == "snapshot":
+            self.snapshot_step = step
+        else:
+            made = self.steps[-1].step if self.steps else None
+            self.saved.append((event.at, made if step is None else step))
+
     def _plan(self, facts: dict[str, object]) -> None:
         self.planned, self.train_ended = True, False
-        self.batches_per_epoch = _whole(facts.get("batches_per_epoch"))
-        self.epochs = _whole(facts.get("epochs"))
+        self.saves_each_epoch = facts.get("framework") in SAVING_EACH_EPOCH
+        self.batches_per_epoch = as_int(facts.get("batches_per_epoch"), maximum=STEP_MAX)
+        self.epochs = as_int(facts.get("epochs"), maximum=EPOCH_MAX)
+        self.steps_per_epoch = as_int(facts.get("steps_per_epoch"), maximum=STEP_MAX)
+        self.total_steps = as_int(facts.get("total_steps"), maximum=STEP_MAX)
         device = facts.get("device")
         self.device = device if isinstance(device, str) else None
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

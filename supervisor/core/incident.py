@@ -1,18 +1,21 @@
-"""An incident: a critical flag, what was done about it, and what it cost; a record, no judgement."""
+"""An incident: a critical flag, what was done about it, and what it cost."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from supervisor.core.checkpoints import Checkpoint
+from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.flags import RedFlag
 from supervisor.core.moments import Moment
+from supervisor.core.scale import Place, Scale, lost_steps, on_training
 from supervisor.core.triage import Finding
+
+RELAUNCHED = frozenset({"resumed", "began_anew"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """One trouble from the flag that opened it to the first new step, or to giving up."""
+    """One fault from the flag that opened it to the first new step, or to giving up."""
 
     id: str
     """`JOB-ATTEMPT`: an attempt ends in at most one incident."""
@@ -20,39 +23,67 @@ class Incident:
     attempt: int
     flag: RedFlag
     decision: str
-    """Name of the decision that came of it: stop, kill, retry, give_up."""
+    """Name of the decision on it: stop, kill, retry, give_up."""
     outcome: str = "open"
-    """open, resumed, restarted, gave_up, stopped, overtaken"""
+    """open, resumed, restarted, began_anew (in spite of a checkpoint), gave_up, stopped, overtaken"""
+    confirmed: bool | None = None
+    """Whether the attempt after it is known to have gone on from `resumed_from`; None before its first step."""
     last_step: int | None = None
+    scale: Scale = Scale.TRAINING
+    """What `last_step` counts."""
     last_step_at: Moment | None = None
     resumed_from: Checkpoint | None = None
     resumed_at: Moment | None = None
     lost_steps: int | None = None
-    """Steps made before the trouble that had to be made again."""
+    """Steps made before the fault that had to be redone."""
     downtime_s: float | None = None
     """From the last step before to the first step after."""
     evidence: str | None = None
     reason: str | None = None
     """Why it was given up."""
     cause: str | None = None
-    """What remedies were chosen by."""
+    """The cause that remedies were chosen by."""
     remedy: str | None = None
-    """What the next attempt was given."""
+    """The remedy of the next attempt."""
     remedy_why: str | None = None
     finding: Finding | None = None
-    """What a triage said, where the daemon made one by itself."""
+    """The finding of the triage, where the daemon made one."""
 
     def relaunched(self, checkpoint: Checkpoint | None) -> Incident:
         """Return it once the next attempt was started from `checkpoint`, or from the beginning."""
         outcome = "restarted" if checkpoint is None else "resumed"
-        done = 0 if checkpoint is None else checkpoint.step
-        lost = None if self.last_step is None or done is None else max(0, self.last_step - done)
-        return replace(self, outcome=outcome, resumed_from=checkpoint, lost_steps=lost)
+        done = Place(0) if checkpoint is None else on_training(checkpoint.step)
+        return replace(self, outcome=outcome, resumed_from=checkpoint, lost_steps=lost_steps(self._last, done))
 
-    def stepping_again(self, at: Moment) -> Incident:
-        """Return it, closed, once the next attempt made its first step."""
+    @property
+    def last_training_step(self) -> int | None:
+        """The last step before the fault, as the training counts it; None where that is not known."""
+        return None if self._last is None else self._last.on_training
+
+    @property
+    def _last(self) -> Place | None:
+        if self.last_step is None:
+            return None
+        return Place(self.last_step, self.attempt if self.scale is Scale.ATTEMPT else None)
+
+    def stepping_again(self, at: Moment, went_on_from: Place | None = None, *, went_on: bool | None = None) -> Incident:
+        """Return it, closed, once the next attempt made its first step, which shows where it went on from."""
         began = self.last_step_at or self.flag.at
-        return replace(self, resumed_at=at, downtime_s=max(0.0, at.unix_s - began.unix_s))
+        closed = replace(self, resumed_at=at, downtime_s=max(0.0, at.unix_s - began.unix_s))
+        return closed.went_on_at(went_on_from, went_on=went_on)
+
+    def went_on_at(self, went_on_from: Place | None, *, went_on: bool | None) -> Incident:
+        """Return it with what is known by now of the attempt that went on after it.
+
+        `went_on` False: it was given a checkpoint and restarted from the beginning, so that nothing was resumed.
+        """
+        outcome, lost = self.outcome, self.lost_steps
+        # An attempt that resumed from its checkpoint lost what was computed at its launch.
+        if went_on_from is not None or went_on is not True:
+            lost = lost_steps(self._last, went_on_from)
+        if outcome in RELAUNCHED and self.resumed_from is not None:
+            outcome = {True: "resumed", False: "began_anew", None: outcome}[went_on]
+        return replace(self, outcome=outcome, lost_steps=lost, confirmed=went_on is True)
 
     def overtaken(self) -> Incident:
         """Return it, closed: the attempt that was to go on ended before its first step, in an incident of its own."""

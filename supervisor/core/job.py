@@ -1,4 +1,4 @@
-"""A job and where it stands; it moves only as the table says, and what the table lacks raises.
+"""A job and its phase; a move that the table lacks raises ImpossibleMove.
 
     pending --launch--> starting --step--> running --stop--> stopping --kill--> killing
        ^                    |                 |                  |                 |
@@ -15,31 +15,32 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from supervisor.core.budget import Budget, Ledger
-from supervisor.core.checkpoints import Checkpoint, ResumePoint
-from supervisor.core.choosing import Ended
-from supervisor.core.course import Course
-from supervisor.core.curve import Curve, Resumed
-from supervisor.core.examination import Examination
+from supervisor.core.checkpoints.checkpoint import Checkpoint, ResumePoint
+from supervisor.core.checkpoints.loss_curve import Curve, Resumed
+from supervisor.core.examination import TriageState
 from supervisor.core.flags import RedFlag
-from supervisor.core.freed import CardMemory
 from supervisor.core.incident import Incident
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus, KernelWait
-from supervisor.core.remedies import Remedies
-from supervisor.core.resorts import ResortTaken
+from supervisor.core.remedies.budget import Budget, Ledger
+from supervisor.core.remedies.choose import Ended
+from supervisor.core.remedies.gpu_memory import CardMemory
+from supervisor.core.remedies.last_resorts import ResortTaken
+from supervisor.core.remedies.remedy import Remedies
+from supervisor.core.remedies.trials import Course
+from supervisor.core.scale import Place, Scale, on_training
 from supervisor.core.triage import Finding
 
 
 class Wish(Enum):
-    """What the user wants; it outranks every rule."""
+    """What the user requested; it outranks every rule."""
 
     RUN = "run"
     STOP = "stop"
 
 
 class Phase(Enum):
-    """Where a job stands, in the words of status and database."""
+    """The phase of a job, as in status and database."""
 
     PENDING = "pending"
     STARTING = "starting"
@@ -65,7 +66,7 @@ class Move(Enum):
     STOP = "stop"
     KILL = "kill"
     EXAMINE = "examine"
-    """The attempt is over, and what the retry is to be is found out first."""
+    """The attempt is over; a triage comes before the retry."""
     RETRY = "retry"
     FINISH = "finish"
     REST = "rest"
@@ -73,7 +74,7 @@ class Move(Enum):
     WAKE = "wake"
     """From the beginning."""
     RESUME = "resume"
-    """From a checkpoint, which has to be looked for first."""
+    """From a checkpoint, which has to be searched for first."""
 
 
 MOVES: dict[tuple[Phase, Move], Phase] = {
@@ -102,6 +103,8 @@ MOVES: dict[tuple[Phase, Move], Phase] = {
 
 LAUNCH = "launch"
 """Name of the flag of an attempt that could not be launched."""
+DEGRADED = "supervision_degraded"
+"""Name of the flag of a job of which one part of the supervision failed; its subject is that part."""
 UNKILLABLE = "unkillable"
 """Name of the flag of a process that SIGKILL does not end."""
 
@@ -112,7 +115,7 @@ class ImpossibleMove(RuntimeError):  # noqa: N818 - named for what happened, as 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What deciding needs to know of a job's settings."""
+    """The settings of a job that decisions depend on."""
 
     grace_s: float = 30.0
     """From SIGTERM to SIGKILL."""
@@ -120,12 +123,12 @@ class Limits:
     """How long the training may take to save before SIGTERM."""
     kill_wait_s: float = 10.0
     """From SIGKILL until a process that is still there is called unkillable."""
-    freed_wait_s: float = 60.0
-    """From the end of an attempt, how long its memory on the cards may take to be freed before the next; 0: no wait."""
+    gpu_memory_release_s: float = 60.0
+    """From the end of an attempt, how long the release of its GPU memory may take before the next; 0: no wait."""
     resort_s: float = 60.0
     """How long the command of a last resort may take."""
     triage_s: float | None = None
-    """How long the replays of a bad step may take before a retry; None: none are made by themselves."""
+    """How long the replays of a bad step may take before a retry; None: no triage is made automatically."""
     budget: Budget = field(default_factory=Budget)
     remedies: Remedies = field(default_factory=Remedies)
 
@@ -140,27 +143,35 @@ class Attempt:
     resume_curve: Curve | None = None
     """The losses around the step of `resume_from`, which this attempt is to continue."""
     memory_before: tuple[CardMemory, ...] = ()
-    """What was taken of its cards' memory when it was launched, as far as that was known."""
+    """Memory in use on its GPUs when it was launched, as far as known."""
     shim_pid: int | None = None
     training_pid: int | None = None
     first_step_at: Moment | None = None
     last_step: int | None = None
     last_step_at: Moment | None = None
+    scale: Scale | None = None
+    """What its steps count; None before the first."""
+    first_step: int | None = None
+    """Number of its first step; None where none was made, or the first ones were never read."""
+    went_on: bool | None = None
+    """Whether it did go on from `resume_from`; None where not known."""
     epoch: int | None = None
     loss: float | None = None
     train_ended: bool = False
-    """Whether the training said that it came to its end; its process may go on and may still crash."""
+    """Whether the training reported its end; its process may go on and may still crash."""
     patched: bool = False
     """Whether the agent replaced its Conv2d."""
     exit: ExitStatus | None = None
     host_lost: str | None = None
     launch_error: str | None = None
+    launch_shortage: str | None = None
+    """The resource that the machine lacked when it was launched."""
     waits: tuple[KernelWait, ...] = ()
-    """Which of its threads waited in the kernel when last looked at, once it was sent SIGKILL."""
+    """Which of its threads waited in the kernel in the newest reading after SIGKILL."""
 
     @property
     def over(self) -> bool:
-        """Whether nothing of it runs any more."""
+        """Whether all of its processes have ended."""
         return self.exit is not None or self.host_lost is not None or self.launch_error is not None
 
     @property
@@ -168,11 +179,41 @@ class Attempt:
         """Where it was resumed; None for one from the beginning, and where the step is not known."""
         if self.resume_from is None or self.resume_from.step is None:
             return None
+        if self.went_on is False or self.scale is Scale.ATTEMPT:
+            return None
         return Resumed(step=self.resume_from.step, curve=self.resume_curve)
+
+    def place_of(self, step: int) -> Place:
+        """Return a number of its steps with the scale that it is on."""
+        return Place(step, self.number if self.scale is Scale.ATTEMPT else None)
+
+    def training_step(self, step: int | None) -> int | None:
+        """Return a number of its steps as the training counts it; None where only the attempt's own count is known."""
+        return None if step is None else self.place_of(step).on_training
+
+    @property
+    def went_on_from(self) -> Place | None:
+        """Where in the training it began: by its first step, or else by its checkpoint; None where that is unknown."""
+        if self.scale is Scale.TRAINING and self.first_step is not None and self.first_step > 1:
+            return Place(self.first_step - 1)
+        if self.resume_from is None or self.went_on is False:
+            return Place(0)
+        if self.scale is Scale.ATTEMPT and self.went_on is not True:
+            return None  # it may have loaded another file than it was given
+        return on_training(self.resume_from.step)
+
+    @property
+    def steps_made(self) -> int | None:
+        """How many steps it has made itself; None where that is not known."""
+        return None if self.last_step is None else self.made_here(self.last_step)
+
+    def made_here(self, step: int) -> int | None:
+        """Return how many steps it has made itself by `step`; None where its first one was never read."""
+        return None if self.first_step is None else step - self.first_step + 1
 
     @property
     def ending(self) -> str:
-        """How it ended, as the end of a sentence about its process."""
+        """How it ended, to complete a sentence about its process."""
         if self.launch_error is not None:
             return f"could not be launched: {self.launch_error}"
         if self.host_lost is not None:
@@ -195,7 +236,7 @@ class StopOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPlan:
-    """What a job in backoff waits for; a failed or stopped one keeps it for the day it is started again."""
+    """What a job in backoff waits for; a failed or stopped job keeps it for its next start."""
 
     not_before: Moment
     reason: str
@@ -226,11 +267,11 @@ class Job:
     ledger: Ledger = field(default_factory=Ledger)
     incident: Incident | None = None
     open_flags: frozenset[tuple[str, str, int]] = frozenset()
-    """Keys of the flags already told, so that one trouble is told once."""
+    """Keys of the flags already reported, so that each is reported once."""
     shadows: frozenset[tuple[str, str, int]] = frozenset()
-    """Keys of the flags in shadow that stand now, so that one trouble is noted once."""
+    """Keys of the shadow flags that hold now, so that each is recorded once."""
     shadows_noted: int = 0
-    """Flags in shadow ever noted."""
+    """Shadow flags recorded so far."""
     unkillable: bool = False
     resorts: tuple[ResortTaken, ...] = ()
     """The last resorts that were taken since it last made progress."""
@@ -238,10 +279,10 @@ class Job:
     """MIOpen has failed in this job: `conv2d = "auto"` patches from now on."""
     course: Course = field(default_factory=Course)
     """The remedies that were tried, and those in force."""
-    examination: Examination | None = None
+    examination: TriageState | None = None
     """The triage under way, or the last one."""
     framework: str | None = None
-    """Who trains, as the agent told in a plan: `ultralytics`."""
+    """The framework, as the agent reported in a plan: `ultralytics`."""
     asked: tuple[str, ...] = ()
     """Settings that the script itself asks the agent for."""
     torch: bool = False
@@ -252,11 +293,17 @@ class Job:
     restart_asked: bool = False
     fresh_asked: bool = False
     """The restart that was asked is one from the beginning."""
+    start_curve: Curve | None = None
+    """The first losses of its training: one that restarts has similar ones again."""
     began_unix_s: float | None = None
     """When it was last launched from the beginning: what was saved earlier belongs to another training."""
     shutting_down: bool = False
+    highest_number: int = 0
+    """The highest number that a folder of an attempt has, where the record knows none so high."""
+    rebuilt: str | None = None
+    """What was restored from the folders of its attempts, where the record was lost; for a person."""
     reason: str | None = None
-    """Why it is where it is, for a person."""
+    """Why it is in its phase, for a person."""
 
     def moved(self, move: Move, at: Moment, reason: str | None = None) -> Job:
         """Return the job after `move`; raise ImpossibleMove where the table has none."""
@@ -271,8 +318,13 @@ class Job:
         return self.attempt.number if self.attempt else 0
 
     @property
+    def next_number(self) -> int:
+        """Number of the next attempt: one that neither the record nor a folder has."""
+        return max(self.number, self.highest_number) + 1
+
+    @property
     def card(self) -> str | None:
-        """The card that a remedy moved it to, unless its owner forbids that by now."""
+        """The GPU that a remedy moved it to, unless the remedy is forbidden by now."""
         return self.course.card if self.limits.remedies.allows("other_card") and not self.on_cpu else None
 
     @property
@@ -287,7 +339,7 @@ class Job:
 
     @property
     def replaying(self) -> bool:
-        """Whether a replay of a bad step may be on its card."""
+        """Whether a replay of a bad step may be running on its GPU."""
         return self.examination is not None and self.examination.replaying
 
     def ended(self, cause: str, step: int | None, finding: Finding | None = None) -> Ended:
@@ -301,6 +353,6 @@ class Job:
             torch=self.torch or self.framework is not None,
             patched=attempt is not None and attempt.patched,
             resumed=attempt is not None and attempt.resume_from is not None,
-            resorts_taken=tuple(one.kind for one in self.resorts),
+            resorts_taken=tuple(resort_taken.kind for resort_taken in self.resorts),
             finding=finding,
         )

@@ -177,7 +177,7 @@ class KernelWait:
     def words(self) -> str:
         """Who waits where, for a person."""
         where = self.channel or (self.stack[0] if self.stack else None)
-        by = [one for one in self.stack if one != where]
+        by = [text for text in self.stack if text != where]
         called = f" (called by {', '.join(by)})" if by else ""
         which = "" if self.thread == self.pid else f", thread {self.thread},"
         return f"process {self.pid} ({self.name}){which} waits in " + (f"{where}{called}" if where else "the kernel")
@@ -201,6 +201,10 @@ class ProcessReading:
     """The threads in state D of processes whose main thread is in it or dead."""
     stopped_pids: tuple[int, ...] = ()
     """Processes that SIGSTOP or a debugger holds: no signal but SIGCONT and SIGKILL reaches them."""
+    switches_per_s: float | None = None
+    """Context switches a second of all threads; None where they were not counted, as beside a processor in use."""
+    parents: tuple[tuple[int, int], ...] = ()
+    """(process, its parent) of every process that is alive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

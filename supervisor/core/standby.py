@@ -24,10 +24,10 @@ ALONE_LIMIT_S = 900.0
 def why_none(job: Job, host: HostReading | None) -> str | None:
     """Return why nothing shall stand by for a job, also nothing that does; None where something may."""
     if job.wish is Wish.STOP or job.shutting_down or job.phase in ENDED:
-        return "the job is not to go on"
+        return "the job is not to continue"
     left = _available_fraction(host)
     if left is not None and left < KEEP_FRACTION:
-        return f"memory is short: {left:.0%} of it available, below {KEEP_FRACTION:.0%}"
+        return f"memory is low: {left:.0%} of it available, below {KEEP_FRACTION:.0%}"
     return None
 
 

@@ -1,6 +1,6 @@
-"""What replays of a step that went wrong say together: data, numerics or hardware; it replays nothing.
+"""The verdict of the replays of a bad step: data, numerics or hardware.
 
-The order is that of proof: a batch that is wrong by itself needs no replay, what does not come back on the same
+The order is that of proof: an invalid batch needs no replay, what does not come back on the same
 device was no matter of the numbers, and only what comes back everywhere is left to data and code. That something does
 not come back proves nothing unless the replay went the way of the training up to there: its losses tell.
 """
@@ -16,9 +16,7 @@ from typing import Literal, TypeAlias
 
 Verdict: TypeAlias = Literal["data", "numerics", "hardware", "data_or_numerics", "unknown"]
 LookedFor: TypeAlias = Literal["loss", "gradients"]
-"""What ceased to be a number."""
-RUNS = ("device", "float32", "cpu", "other_batch")
-"""As it was; without mixed precision; on the CPU; with the batch before in place of the bad one."""
+"""What became non-finite."""
 LEAST_COMPARED = 3
 """Losses of a replay that must be those of the training before it counts as the same course."""
 LOSS_TOLERANCE = 0.01
@@ -32,9 +30,10 @@ FINDING_FILES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What came of one replay."""
+    """The result of one replay."""
 
     name: str
+    """`device`: as it was; `float32`: without mixed precision; `cpu`; `other_batch`: with the batch before."""
     seen: bool | None
     """Whether something not finite came back; None where the replay did not get that far."""
     step: int | None = None
@@ -53,7 +52,7 @@ class Replay:
 
     @property
     def gone(self) -> bool:
-        """Whether it shows that the trouble does not come back this way."""
+        """Whether it shows that the fault is not reproduced this way."""
         return self.seen is False and self.same_course is True
 
     @property
@@ -64,69 +63,71 @@ class Replay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The verdict, and the words for it."""
+    """The verdict and its description."""
 
     verdict: Verdict
     words: str
     files: tuple[str, ...] = ()
     """What to look at first, of the data."""
     speaks_for: tuple[str, ...] = ()
-    """Remedies that it speaks for, the likeliest first."""
+    """Remedies that it supports, the likeliest first."""
     in_vain: tuple[str, ...] = ()
-    """Remedies that cannot help if it is true."""
+    """Remedies that cannot help if it is right."""
 
 
 def unsaid(why: str) -> Finding:
-    """Return the finding of a triage that came to none."""
+    """Return the finding of an inconclusive triage."""
     return Finding(verdict="unknown", words=why)
 
 
 def same_course(replayed: Mapping[int, float], recorded: Mapping[int, float]) -> bool | None:
     """Return whether losses of a replay, by step, are those that the training recorded; None: too few are known.
 
-    On a card a loss may be recorded a step late, for nobody waits for it, and on a CPU it is not.
+    On a card a loss may be recorded a step late, since nothing waits for it, and on a CPU it is not.
     """
-    said = [_alike({step + late: one for step, one in replayed.items()}, recorded) for late in (0, 1, -1)]
+    said = [_alike({step + late: value for step, value in replayed.items()}, recorded) for late in (0, 1, -1)]
     return True if True in said else said[0]
 
 
 def _alike(replayed: Mapping[int, float], recorded: Mapping[int, float]) -> bool | None:
-    pairs = [(one, recorded[step]) for step, one in sorted(replayed.items()) if step in recorded]
-    finite = [(one, other) for one, other in pairs if math.isfinite(one) and math.isfinite(other)]
+    pairs = [(value, recorded[step]) for step, value in sorted(replayed.items()) if step in recorded]
+    finite = [(pair, other) for pair, other in pairs if math.isfinite(pair) and math.isfinite(other)]
     if len(finite) < LEAST_COMPARED:
         return None
     near = LOSS_TOLERANCE * median(abs(other) for _, other in finite)
-    if all(math.isclose(one, other, rel_tol=LOSS_TOLERANCE, abs_tol=near) for one, other in finite):
+    if all(math.isclose(value, other, rel_tol=LOSS_TOLERANCE, abs_tol=near) for value, other in finite):
         return True
-    apart = median(abs(one - other) for one, other in finite)
+    apart = median(abs(value - other) for value, other in finite)
     change = median(abs(later - other) for (_, other), (_, later) in pairwise(finite))
     return len(finite) >= MANY_COMPARED and apart <= CHANGE_SHARE * change
 
 
 def conclude(replays: tuple[Replay, ...]) -> Finding:
-    """Return what the replays say; `unknown` where they do not suffice."""
-    known = {one.name: one for one in replays if one.seen or one.gone}
+    """Return the finding of the replays; `unknown` where they do not suffice."""
+    known = {replay.name: replay for replay in replays if replay.seen or replay.gone}
     first = known.get("device")
-    wrong = next((one for one in known.values() if one.seen and (one.not_finite or one.out_of_range)), None)
+    wrong = next(
+        (replay for replay in known.values() if replay.seen and (replay.not_finite or replay.out_of_range)), None
+    )
     if wrong is not None:
         return _of_batch(wrong)
     if first is None:
-        return unsaid(_not_replayed(next((one for one in replays if one.name == "device"), None)))
+        return unsaid(_not_replayed(next((replay for replay in replays if replay.name == "device"), None)))
     if not first.seen:
         where = f" ({first.device})" if first.device else ""
-        words = f"the same step on the same device{where} is finite now: the hardware, or a race in its software"
+        words = f"the same step on the same device{where} is finite on replay: the hardware, or a race condition"
         return Finding(verdict="hardware", words=words)
-    return _comes_back(first, known, {one.name: one for one in replays})
+    return _comes_back(first, known, {replay.name: replay for replay in replays})
 
 
 def needed(replays: tuple[Replay, ...]) -> str | None:
-    """Return the next replay that would tell more, None once the verdict stands."""
-    done = {one.name: one for one in replays}
+    """Return the next replay that would add information, None once the verdict is certain."""
+    done = {replay.name: replay for replay in replays}
     if "device" not in done:
         return "device"
     first = done["device"]
     if not first.seen or first.not_finite or first.out_of_range or first.device is None:
-        return None  # without a device nobody looked into it, and nothing could be changed in it
+        return None  # without a device the replay was not instrumented, and nothing can be varied in it
     if first.half and "float32" not in done:
         return "float32"
     if "float32" in done and not done["float32"].seen:
@@ -137,19 +138,21 @@ def needed(replays: tuple[Replay, ...]) -> str | None:
     return "cpu" if not first.on_cpu and "cpu" not in done else None
 
 
-def _not_replayed(one: Replay | None) -> str:
-    if one is None or one.seen is None:
-        return f"the step could not be replayed: {one.problem if one and one.problem else 'it was not replayed'}"
-    why = "too few steps before it could be compared" if one.same_course is None else "its losses were others before it"
-    return f"it did not come back, yet the replay may not have been the same training: {why}"
+def _not_replayed(replay: Replay | None) -> str:
+    if replay is None or replay.seen is None:
+        return (
+            f"the step could not be replayed: {replay.problem if replay and replay.problem else 'it was not replayed'}"
+        )
+    why = "too few earlier steps to compare" if replay.same_course is None else "its losses before that step differ"
+    return f"not reproduced, but the replay may differ from the training: {why}"
 
 
-def _of_batch(one: Replay) -> Finding:
-    said = [f"{name} is not finite" for name in one.not_finite] + [
-        f"{name} is out of range" for name in one.out_of_range
+def _of_batch(replay: Replay) -> Finding:
+    said = [f"{name} is not finite" for name in replay.not_finite] + [
+        f"{name} is out of range" for name in replay.out_of_range
     ]
-    files = one.bad_files or one.files
-    words = f"the batch of step {one.step} is wrong by itself: {', '.join(said)}"
+    files = replay.bad_files or replay.files
+    words = f"the batch of step {replay.step} is invalid: {', '.join(said)}"
     return _of_data(words, files)
 
 
@@ -163,15 +166,14 @@ def _comes_back(first: Replay, known: Mapping[str, Replay], made: Mapping[str, R
     where = f", first in {first.module}" if first.module else ", in the loss itself"
     single, cpu, other = known.get("float32"), known.get("cpu"), known.get("other_batch")
     if single is not None and not single.seen:
-        words = f"it comes back in half precision and not in float32{where}"
+        words = f"reproduced in half precision and not in float32{where}"
         return Finding(verdict="numerics", words=words, speaks_for=("amp_off", "lower_lr"), in_vain=("restart",))
     missing = _missing(first, known, made)
     if missing is not None and (other is None or other.seen or (first.half and single is None)):
-        return unsaid(f"it comes back on {first.device or 'the same device'}{where}; {missing}")
+        return unsaid(f"reproduced on {first.device or 'the same device'}{where}; {missing}")
     if cpu is not None and not cpu.seen:
-        words = (
-            f"it comes back on {first.device} and not on the CPU, state and batch the same{where}: a kernel or the card"
-        )
+        compared = f"reproduced on {first.device} and not on the CPU with the same state and batch"
+        words = f"{compared}{where}: a GPU kernel or the GPU itself"
         return Finding(
             verdict="hardware",
             words=words,
@@ -179,12 +181,12 @@ def _comes_back(first: Replay, known: Mapping[str, Replay], made: Mapping[str, R
             in_vain=("restart", "older_generation"),
         )
     if other is not None and not other.seen:
-        words = f"it comes back with this batch and not with another{where}, though the batch is finite"
+        words = f"reproduced with this batch and not with another{where}, though the batch is finite"
         return _of_data("; ".join(filter(None, (words, missing))), first.files)
     if other is not None:
-        words = f"it comes back with another batch as well{where}: the model or its state"
+        words = f"reproduced with another batch as well{where}: the model or its state"
         return Finding(verdict="numerics", words=words, speaks_for=("lower_lr", "clip_gradients"), in_vain=("restart",))
-    words = f"it comes back everywhere{where}"
+    words = f"reproduced in every replay{where}"
     return Finding(verdict="data_or_numerics", words=words, files=first.files, in_vain=("restart",))
 
 
@@ -193,7 +195,11 @@ def _missing(first: Replay, known: Mapping[str, Replay], made: Mapping[str, Repl
     asked = (("float32", "in float32", first.half), ("cpu", "on the CPU", not first.on_cpu))
     for name, where, due in asked:
         if due and name not in known:
-            one = made.get(name)
-            why = (one.problem or "its losses were others before it") if one is not None else "it was not replayed"
+            replay = made.get(name)
+            why = (
+                (replay.problem or "its losses before that step differ")
+                if replay is not None
+                else "it was not replayed"
+            )
             return f"whether {where} as well is not known: {why}"
     return None

@@ -11,12 +11,12 @@ def can_wait(event: ev.Event) -> bool:
     """Whether the next tick is soon enough to judge by: readings and steps that are as they should be."""
     match event:
         case ev.StepsMade():
-            return all(_finite(one.loss) and _finite(one.grad_norm) for one in event.records)
+            return all(_finite(record.loss) and _finite(record.grad_norm) for record in event.records)
         case ev.GpusRead() | ev.HostRead() | ev.ProcessesRead() | ev.AlertTried():
             return True
         case ev.CheckpointSeen() | ev.CheckpointNotKept():
             return True
-        case ev.OutputSeen() | ev.KernelSaid():
+        case ev.OutputSeen() | ev.KernelReported():
             return not event.findings
         case _:
             return False

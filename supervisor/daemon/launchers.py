@@ -1,4 +1,4 @@
-"""Chooses how trainings are started: as units of systemd where that can work, else as processes of nobody."""
+"""Chooses how trainings are started: as systemd units where possible, else as detached processes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.daemon.stopping import own_unit
+from supervisor.daemon.systemd import own_unit
 from supervisor.runner.direct import DirectLauncher
 from supervisor.runner.launcher import Launcher
 from supervisor.runner.units import UnitLauncher, available
@@ -45,7 +45,7 @@ def _automatic(state: Path) -> Chosen:
         why_not = available(user=user, state=state)
         if why_not is None:
             return _units(user=user, state=state)
-        log.info("launcher.passed_over", extra={"fields": {"user": user, "why": why_not}})
+        log.info("launcher.unavailable", extra={"fields": {"user": user, "why": why_not}})
         if unit is not None:
             # A training started by ourselves would lie in this service's cgroup, and die with each restart of it.
             raise LauncherError(f"{unit[0]} can start no units for trainings: {why_not}")
@@ -53,5 +53,11 @@ def _automatic(state: Path) -> Chosen:
 
 
 def _units(*, user: bool, state: Path) -> Chosen:
-    # The system's units run trainings as their owner, who meets the daemon in the state directory's group.
-    return Chosen(launcher=UnitLauncher(user=user, state=state), group=None if user else state.stat().st_gid)
+    launcher = UnitLauncher(user=user, state=state)
+    if user:
+        return Chosen(launcher=launcher)
+    # The system's units run trainings as their owner, who meets the daemon in this group and in no other.
+    try:
+        return Chosen(launcher=launcher, group=(state / "jobs").stat().st_gid)
+    except OSError as error:
+        raise LauncherError(f"{error.filename}: {error.strerror}; `supervisorctl setup` makes it") from error

@@ -1,7 +1,8 @@
 """The deciding loop: one event in, the record, the verdict, the decision, and only then the act.
 
 It owns every job and history; no other thread reads or changes them, questions come in through the inbox. It reads
-no file, sends no signal and decides nothing itself: `core` decides, `Hands` act.
+no file, sends no signal and decides nothing itself: `core` decides, `Executor` acts. Each stage of a job has a fence:
+what raises there marks that job alone, and the others do not notice.
 """
 
 from __future__ import annotations
@@ -10,37 +11,44 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Protocol
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
-from supervisor.core.choosing import Ground
+from supervisor.core.apply import after_decision, after_event, after_first_losses, after_flags
+from supervisor.core.checkpoints.loss_curve import FIRST_LOSSES
 from supervisor.core.decide import decide
-from supervisor.core.expectations import Expectation
-from supervisor.core.flags import Severity
-from supervisor.core.follow import after_decision, after_event, after_flags
+from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.job import ALIVE, Job, Phase
-from supervisor.core.judging import judge
-from supervisor.core.limits import Learned, setting_of
 from supervisor.core.moments import Moment
 from supervisor.core.readings import StepRecord
+from supervisor.core.remedies.choose import RemedyContext
+from supervisor.core.reports.expectations import Expectation
 from supervisor.core.rules import Rule
+from supervisor.core.stats.learned_limits import Learned, setting_of
 from supervisor.core.urgent import can_wait
-from supervisor.daemon.attempt_watch import Clock
+from supervisor.daemon.clock import Clock
+from supervisor.daemon.fence import SEARCH, Fences, describe_error
 from supervisor.daemon.inbox import Inbox, Inquiry
+from supervisor.runner.launcher import shortage_of
 
 log = logging.getLogger(__name__)
 
 TICK_S = 0.25
 """A limit that ran out is seen this much later at most."""
+LATE_S = 0.1
+"""So long a tick waits for what came before it: it judges by all that is known."""
 DECISIONS_PER_TURN = 20
 CLOCK_STEP_S = 1.0
 KEEP_LEARNED_S = 60.0
+SEARCH_AGAIN_S = 10.0
+"""Delay after a search for a resume point failed with an unexpected error."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Dossier:
+class JobState:
     """All that the loop holds about one job."""
 
     job: Job
@@ -49,19 +57,37 @@ class Dossier:
     gpus_used: tuple[str, ...] = ()
     expected: Expectation = field(default_factory=Expectation)
     agent_offset: int = 0
-    """How far the agent's words are in the record already."""
+    """Offset up to which the agent log is in the record."""
     setting: str | None = None
-    """The set-up whose limits are learned; None before the training told its plan."""
+    """The set-up whose limits are learned; None before the training reported its plan."""
     learned_kept_at: Moment | None = None
     searching: bool = False
     standby: str | None = None
     """How far an interpreter is that stands by for the next attempt: "importing" or "ready"."""
+    degraded: dict[str, ev.SupervisionDegraded] = field(default_factory=dict)
+    """The parts of its supervision that failed, by name."""
+    switched_off: set[str] = field(default_factory=set)
+    """Rules that raised in this attempt."""
+    passed: set[tuple[str, str, int | None]] = field(default_factory=set)
+    """What is passed by: the part that cannot take it, the kind of the event, its offset."""
+    faults: dict[str, int] = field(default_factory=dict)
+    """How often each part failed."""
+    search_not_before: Moment | None = None
+
+    def launched(self) -> None:
+        """Forget what failed for the attempt before; what does not hang on an attempt goes on standing."""
+        self.degraded = {
+            place: supervision_degraded
+            for place, supervision_degraded in self.degraded.items()
+            if supervision_degraded.standing
+        }
+        self.switched_off, self.passed, self.faults = set(), set(), {}
 
 
 class Record(Protocol):
     """Where the loop writes what happened, before anything is done about it."""
 
-    def event(self, event: ev.Event, dossier: Dossier | None) -> None:
+    def event(self, event: ev.Event, job_state: JobState | None) -> None:
         """Record an event."""
         ...
 
@@ -86,7 +112,7 @@ class Record(Protocol):
         ...
 
 
-class Hands(Protocol):
+class Executor(Protocol):
     """What carries decisions out; each call returns at once and answers with an event."""
 
     def act(self, decision: de.Decision, job: Job, history: History | None) -> None:
@@ -105,16 +131,19 @@ class Hands(Protocol):
 class Loop:
     """The deciding thread's work; `run` returns once `finished` says so."""
 
-    def __init__(self, clock: Clock, inbox: Inbox, record: Record, hands: Hands) -> None:
+    def __init__(self, clock: Clock, inbox: Inbox, record: Record, executor: Executor) -> None:
         self._clock = clock
         self._inbox = inbox
         self._record = record
-        self._hands = hands
-        self.dossiers: dict[str, Dossier] = {}
+        self._executor = executor
+        self.fences = Fences(clock, record)
+        self.job_states: dict[str, JobState] = {}
         self.turned_at: Moment = clock.now()
         self.may_launch: Callable[[], bool] = lambda: True
-        self.ground: Callable[[Dossier, Moment], Ground] = lambda _dossier, _now: Ground()
+        self.ground: Callable[[JobState, Moment], RemedyContext] = lambda _state, _now: RemedyContext()
         self.each_turn: list[Callable[[ev.Event, Moment], None]] = []
+        self.absences: Callable[[], Iterable[ev.DaemonAway]] = lambda: ()
+        """When the daemon did not run, as far as that was not asked before."""
         self._offset_s: float | None = None
 
     def run(self, finished: Callable[[], bool]) -> None:
@@ -129,7 +158,8 @@ class Loop:
             elif entry is not None:
                 self.turn(entry)
             # By the clock, not by the inbox's silence: somebody who keeps asking must not hold up a deadline.
-            if (now := self._clock.now()).seconds_since(ticked_at) >= TICK_S:
+            late_s = (now := self._clock.now()).seconds_since(ticked_at) - TICK_S
+            if late_s >= LATE_S or (late_s >= 0 and self._inbox.empty()):
                 ticked_at = now
                 self.turn(ev.Tick(at=now))
 
@@ -150,98 +180,234 @@ class Loop:
     def turn(self, event: ev.Event, *, deciding: bool = True) -> None:
         """Take one event through the whole direction: record, apply, judge, decide, record, act."""
         now = self._clock.now()
+        for away in self.absences():
+            # Known before anything is judged by `now`: what was read since then speaks of silence that is none.
+            self._turn(away, now, deciding=False)
+        self._turn(event, now, deciding=deciding)
+
+    def _turn(self, event: ev.Event, now: Moment, *, deciding: bool) -> None:
         self._check_clock(now)
-        acts: list[tuple[de.Decision, Dossier]] = []
-        with self._record.turn(now):
-            self._record.event(event, self._of(event))
-            for dossier in self._concerned(event):
-                self._apply(dossier, event)
-                if deciding and not can_wait(event):
-                    acts.extend((decision, dossier) for decision in self._decide(dossier, now))
-        for decision, dossier in acts:
-            self._hands.act(decision, dossier.job, dossier.history)
-        for dossier in self._concerned(event):
-            self._hands.noticed(event, dossier.job)
-            self._search(dossier)
+        acts: list[tuple[de.Decision, JobState]] = []
+        begun = False
+        try:
+            with self._record.turn(now):
+                begun = True
+                acts = self._through(event, now, deciding=deciding)
+        except Exception as error:  # the record itself: trainings are looked after without it
+            self.fences.trouble("record", error)
+            acts = acts if begun else self._through(event, now, deciding=deciding)
+        for decision, job_state in acts:
+            self._act(decision, job_state)
+        for job_state in self._concerned(event):
+            self._notice(event, job_state)
+            self._search(job_state, now)
         self.turned_at = now
         for work in self.each_turn:
-            work(event, now)
+            try:
+                work(event, now)
+            except Exception as error:
+                self.fences.trouble(getattr(work, "__qualname__", "after each turn"), error)
 
-    def _of(self, event: ev.Event) -> Dossier | None:
+    def _through(self, event: ev.Event, now: Moment, *, deciding: bool) -> list[tuple[de.Decision, JobState]]:
+        """Record and apply an event, and return what is decided by it; it raises nothing."""
+        acts: list[tuple[de.Decision, JobState]] = []
+        self._keep(event)
+        for job_state in self._concerned(event):
+            self._apply(job_state, event)
+            if deciding and not can_wait(event):
+                acts.extend((decision, job_state) for decision in self._decided(job_state, now))
+        return acts
+
+    def _keep(self, event: ev.Event) -> None:
+        job_state = self._of(event)
+        if job_state is not None and self.fences.passes(job_state, "record", event):
+            return
+        try:
+            self._record.event(event, job_state)
+        except Exception as error:
+            if job_state is not None:
+                self.fences.failed(job_state, "record", error, event)
+            else:
+                self.fences.trouble(f"record of {type(event).__name__}", error)
+
+    def _act(self, decision: de.Decision, job_state: JobState) -> None:
+        try:
+            self._executor.act(decision, job_state.job, job_state.history)
+        except Exception as error:
+            self.fences.failed(job_state, type(decision).__name__.lower(), error)
+            if isinstance(decision, de.Launch):
+                failed = ev.LaunchFailed(
+                    at=self._clock.now(),
+                    job=decision.job,
+                    attempt=decision.attempt,
+                    error=describe_error(error),
+                    shortage=shortage_of(error),
+                )
+                self._inbox.put(failed)
+
+    def _notice(self, event: ev.Event, job_state: JobState) -> None:
+        if self.fences.passes(job_state, "checkpoints", event):
+            return
+        try:
+            self._executor.noticed(event, job_state.job)
+        except Exception as error:
+            self.fences.failed(job_state, "checkpoints", error, event)
+
+    def _of(self, event: ev.Event) -> JobState | None:
         name = getattr(event, "job", None)
-        return self.dossiers.get(name) if isinstance(name, str) else None
+        return self.job_states.get(name) if isinstance(name, str) else None
 
-    def _concerned(self, event: ev.Event) -> Iterable[Dossier]:
-        one = self._of(event)
+    def _concerned(self, event: ev.Event) -> Iterable[JobState]:
+        job_state = self._of(event)
         if hasattr(event, "job"):
-            return [one] if one is not None else []
-        return list(self.dossiers.values())
+            return [job_state] if job_state is not None else []
+        return list(self.job_states.values())
 
-    def _apply(self, dossier: Dossier, event: ev.Event) -> None:
-        before = dossier.job
-        dossier.job = after_event(before, event)
-        if dossier.history is not None and _belongs(event, before):
-            dossier.history.add(event)
-            self._learn(dossier, dossier.history, event)
+    def _apply(self, job_state: JobState, event: ev.Event) -> None:
+        before, belongs = job_state.job, job_state.history is not None and _belongs(event, job_state.job)
+        if isinstance(event, ev.SupervisionDegraded):
+            self.fences.mark(job_state, event)
+            if event.place == SEARCH and not event.mended:
+                self._search_later(job_state)
+        self._apply_to_job(job_state, event)
+        if belongs and job_state.history is not None:
+            self._apply_to_history(job_state, job_state.history, event)
         if isinstance(event, ev.ResumePointFound):
-            dossier.searching = False
-        if isinstance(event, ev.AgentSaid):
-            dossier.agent_offset = max(dossier.agent_offset, event.offset)
-        if dossier.job != before:
-            self._record.job(before, dossier.job, event)
+            job_state.searching = False
+        if isinstance(event, ev.AgentReported):
+            job_state.agent_offset = max(job_state.agent_offset, event.offset)
+        if job_state.job != before:
+            try:
+                self._record.job(before, job_state.job, event)
+            except Exception as error:
+                self.fences.failed(job_state, "record", error)
 
-    def _learn(self, dossier: Dossier, history: History, event: ev.Event) -> None:
+    def _apply_to_job(self, job_state: JobState, event: ev.Event) -> None:
+        if self.fences.passes(job_state, "job", event):
+            return
+        try:
+            job_state.job = after_event(job_state.job, event)
+        except Exception as error:
+            self.fences.failed(job_state, "job", error, event)
+            if isinstance(event, ev.Exited):
+                # Whatever its exit record holds, the attempt is over.
+                reason = f"its exit record could not be processed: {describe_error(error)}"
+                lost = ev.HostLost(at=event.at, job=event.job, attempt=event.attempt, reason=reason)
+                job_state.job = after_event(job_state.job, lost)
+
+    def _apply_to_history(self, job_state: JobState, history: History, event: ev.Event) -> None:
+        if not self.fences.passes(job_state, "history", event):
+            try:
+                history.add(event)
+                _place(job_state, history, event)
+            except Exception as error:
+                self.fences.failed(job_state, "history", error, event)
+                history.add_barely(event)
+        if self.fences.passes(job_state, "learned limits", event):
+            return
+        try:
+            self._learn(job_state, history, event)
+        except Exception as error:
+            self.fences.failed(job_state, "learned limits", error, event)
+
+    def _learn(self, job_state: JobState, history: History, event: ev.Event) -> None:
         """Take up what earlier attempts learned once the set-up is known, and keep what this one adds to it."""
-        if isinstance(event, ev.AgentSaid) and event.word is ev.Word.PLAN:
-            card = next((one[-1].gfx_version for one in history.readings_by_gpu().values() if one), None)
-            if dossier.setting is not None:
-                self._record.keep_learned(dossier.job.name, dossier.setting, history.learned)
-            dossier.setting = setting_of(event.facts, card)
-            history.learned = self._record.learned(dossier.job.name, dossier.setting)
-            dossier.learned_kept_at = event.at
-        if dossier.setting is None or dossier.learned_kept_at is None:
+        if isinstance(event, ev.AgentReported) and event.word is ev.Word.PLAN:
+            card = next((readings[-1].gfx_version for readings in history.readings_by_gpu().values() if readings), None)
+            if job_state.setting is not None:
+                self._record.keep_learned(job_state.job.name, job_state.setting, history.learned)
+            job_state.setting = setting_of(event.facts, card)
+            history.learned = self._record.learned(job_state.job.name, job_state.setting)
+            job_state.learned_kept_at = event.at
+        if job_state.setting is None or job_state.learned_kept_at is None:
             return
         ended = isinstance(event, ev.Exited | ev.HostLost)
-        if ended or event.at.seconds_since(dossier.learned_kept_at) >= KEEP_LEARNED_S:
-            self._record.keep_learned(dossier.job.name, dossier.setting, history.learned)
-            dossier.learned_kept_at = None if ended else event.at
+        if ended or event.at.seconds_since(job_state.learned_kept_at) >= KEEP_LEARNED_S:
+            self._record.keep_learned(job_state.job.name, job_state.setting, history.learned)
+            job_state.learned_kept_at = None if ended else event.at
 
-    def _decide(self, dossier: Dossier, now: Moment) -> Iterable[de.Decision]:
+    def _decided(self, job_state: JobState, now: Moment) -> list[de.Decision]:
+        """Return what is decided about one job; where that fails, what is decided without flags and remedies.
+
+        A user's request, an expired deadline and the end of the process need neither.
+        """
+        decided: list[de.Decision] = []
+        for barely in (False, True):
+            try:
+                decided.extend(self._decide(job_state, now, barely=barely))
+                break
+            except Exception as error:
+                self.fences.failed(job_state, "deciding without flags" if barely else "deciding", error)
+        return decided
+
+    def _decide(self, job_state: JobState, now: Moment, *, barely: bool) -> Iterable[de.Decision]:
         for _ in range(DECISIONS_PER_TURN):
-            history = dossier.history if dossier.job.phase in ALIVE else None
-            if history is not None and now.monotonic_s > history.now.monotonic_s:
-                history.now = now
-            flags = judge(dossier.rules, history) if history is not None else ()
-            if history is not None:
-                history.troubled = any(flag.severity is Severity.CRITICAL for flag in flags)
-            dossier.job = after_flags(dossier.job, flags)
-            ground = self.ground(dossier, now)
-            decision = decide(dossier.job, flags, now, launch_allowed=self.may_launch(), ground=ground)
+            flags = () if barely else self._flags(job_state, now)
+            job_state.job = after_flags(job_state.job, flags)
+            ground = RemedyContext() if barely else self._ground(job_state, now)
+            decision = decide(job_state.job, flags, now, launch_allowed=self.may_launch(), ground=ground)
             if decision is None:
                 return
-            before = dossier.job
-            dossier.job = after_decision(before, decision)
+            before = job_state.job
+            job_state.job = after_decision(before, decision)
             if isinstance(decision, de.Launch):
-                dossier.history = _window(dossier, now, now)
-                dossier.agent_offset = 0
-                dossier.setting = None
-            self._record.decision(before, dossier.job, decision)
+                job_state.history = _window(job_state, now, now)
+                job_state.agent_offset = 0
+                job_state.setting = None
+                job_state.launched()
+            try:
+                self._record.decision(before, job_state.job, decision)
+            except Exception as error:
+                self.fences.failed(job_state, "record", error)
             _tell(decision)
             yield decision
-        log.error("loop.too_many_decisions", extra={"fields": {"job": dossier.job.name}})
+        log.error("loop.too_many_decisions", extra={"fields": {"job": job_state.job.name}})
 
-    def _search(self, dossier: Dossier) -> None:
-        plan = dossier.job.retry
-        if dossier.job.phase is Phase.BACKOFF and plan and plan.resume_point is None and not dossier.searching:
-            dossier.searching = True
-            # After what is in the inbox by now: the word about the last checkpoint may still be among it.
-            self._inbox.later(lambda: self._begin_search(dossier))
+    def _flags(self, job_state: JobState, now: Moment) -> tuple[RedFlag, ...]:
+        history = job_state.history if job_state.job.phase in ALIVE else None
+        if history is None:
+            return ()
+        if now.monotonic_s > history.now.monotonic_s:
+            history.now = now
+        flags = self.fences.judged(job_state, history)
+        history.troubled = any(flag.severity is Severity.CRITICAL for flag in flags)
+        return flags
 
-    def _begin_search(self, dossier: Dossier) -> None:
-        dossier.searching = False
-        plan = dossier.job.retry
-        if dossier.job.phase is Phase.BACKOFF and plan and plan.resume_point is None:
-            dossier.searching = self._hands.search(dossier.job, dossier.history)
+    def _ground(self, job_state: JobState, now: Moment) -> RemedyContext:
+        try:
+            return self.ground(job_state, now)
+        except Exception as error:
+            self.fences.failed(job_state, "remedies", error)
+            return RemedyContext()
+
+    def _search(self, job_state: JobState, now: Moment) -> None:
+        plan, not_before = job_state.job.retry, job_state.search_not_before
+        if not_before is not None and now.seconds_since(not_before) < 0:
+            return
+        if job_state.job.phase is Phase.BACKOFF and plan and plan.resume_point is None and not job_state.searching:
+            job_state.searching = True
+            # After what is in the inbox by now: the report of the last checkpoint may still be among it.
+            self._inbox.later(lambda: self._begin_search(job_state))
+
+    def _begin_search(self, job_state: JobState) -> None:
+        job_state.searching = False
+        plan = job_state.job.retry
+        if job_state.job.phase is Phase.BACKOFF and plan and plan.resume_point is None:
+            try:
+                job_state.searching = self._executor.search(job_state.job, job_state.history)
+            except Exception as error:
+                self._search_later(job_state)
+                self.fences.failed(job_state, SEARCH, error)
+
+    def _search_later(self, job_state: JobState) -> None:
+        """Try a search that failed again after a while: that its answer is unknown does not mean a beginning."""
+        job_state.searching = False
+        job_state.search_not_before = self._clock.now().plus(SEARCH_AGAIN_S)
+
+    def job_not_kept(self, job: str, error: Exception) -> None:
+        """Hold that a job, as it stands, could not be written to the record."""
+        if (job_state := self.job_states.get(job)) is not None:
+            self.fences.failed(job_state, "record", error)
 
     def _check_clock(self, now: Moment) -> None:
         offset_s = now.unix_s - now.monotonic_s
@@ -255,8 +421,19 @@ class Loop:
             return
         try:
             inquiry.answer.set_result(inquiry.question())
-        except Exception as error:  # noqa: BLE001 - the error belongs to whoever asked
+        except Exception as error:
             inquiry.answer.set_exception(error)
+
+
+def _place(job_state: JobState, history: History, event: ev.Event) -> None:
+    """Have the window know on which scale its steps are, and the job what the first losses tell of its beginning."""
+    new = len(event.records) if isinstance(event, ev.StepsMade) and event.rank == 0 else 0
+    if new and len(history.steps) >= FIRST_LOSSES > len(history.steps) - new:
+        first = islice(history.steps, FIRST_LOSSES)
+        job_state.job = after_first_losses(job_state.job, [record.loss for record in first])
+    attempt = job_state.job.attempt
+    if attempt is not None:
+        history.scale, history.first_step, history.resumed = attempt.scale, attempt.first_step, attempt.resumed
 
 
 def _belongs(event: ev.Event, job: Job) -> bool:
@@ -274,26 +451,27 @@ def _tell(decision: de.Decision) -> None:
     log.log(level, "decision.%s", name, extra={"fields": fields})
 
 
-def _window(dossier: Dossier, now: Moment, launched_at: Moment) -> History:
+def _window(job_state: JobState, now: Moment, launched_at: Moment) -> History:
     """Return an empty history of an attempt, on the card that a remedy moved it to or on none."""
-    job = dossier.job
-    gpus_used = dossier.gpus_used if job.card is None else (job.card,)
+    job = job_state.job
+    gpus_used = job_state.gpus_used if job.card is None else (job.card,)
     device = "cpu" if job.on_cpu else None
     resumed = job.attempt.resumed if job.attempt else None
     return History(now=now, launched_at=launched_at, gpus_used=gpus_used, device=device, resumed=resumed)
 
 
-def seeded(dossier: Dossier, records: Iterable[StepRecord], now: Moment) -> None:
+def seed_history(job_state: JobState, records: Iterable[StepRecord], now: Moment) -> None:
     """Give a re-adopted attempt the history that the daemon before this one had."""
-    job = dossier.job
+    job = job_state.job
     if job.attempt is None:
         return
-    history = _window(dossier, now, job.attempt.launched_at)
+    history = _window(job_state, now, job.attempt.launched_at)
     past = tuple(records)
     if past:
         history.add(ev.StepsMade(at=now, job=job.name, attempt=job.attempt.number, records=past))
     history.first_step_at = job.attempt.first_step_at or history.first_step_at
     history.last_step_at = job.attempt.last_step_at or history.last_step_at
+    history.scale, history.first_step = job.attempt.scale, job.attempt.first_step
     # What was made while no daemon was there is not read yet: until then its absence says nothing.
     history.looked_at = history.last_step_at or job.attempt.launched_at
-    dossier.history = history
+    job_state.history = history

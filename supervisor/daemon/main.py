@@ -9,18 +9,18 @@ import sys
 from pathlib import Path
 
 from supervisor import __version__
-from supervisor.alerts.sink import SinkError
 from supervisor.config.derive import socket_path
 from supervisor.config.load import check
 from supervisor.config.settings import Settings
 from supervisor.control.listen import ListenError
-from supervisor.daemon import logs
-from supervisor.daemon.assembly import Assembly
+from supervisor.daemon import logging_setup, reload
+from supervisor.daemon.allocator import keep_one_heap
 from supervisor.daemon.clock import SystemClock, boot_id
 from supervisor.daemon.launchers import LauncherError, launcher_of
-from supervisor.daemon.notify import Notifier
 from supervisor.daemon.service import Service
-from supervisor.daemon.state_lock import StateTakenError, take
+from supervisor.daemon.state_lock import StateLockedError, lock_state
+from supervisor.daemon.systemd import Notifier
+from supervisor.daemon.wiring import Assembly
 from supervisor.store.errors import StoreError
 
 EX_CONFIG = 78
@@ -35,18 +35,25 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"rocm-supervisord {__version__}")
     asked = parser.parse_args(arguments)
     faulthandler.enable()
-    logs.begin("info", journal="JOURNAL_STREAM" in os.environ)
+    keep_one_heap()  # before the first thread
+    logging_setup.begin("info", journal="JOURNAL_STREAM" in os.environ)
     checked = check(asked.config)
     for problem in checked.problems:
         print(problem, file=sys.stderr)  # noqa: T201 - for the person who starts it
-    if checked.settings is None:
-        return EX_CONFIG
+    settings, refused = checked.settings, None
+    if settings is None:
+        kept = reload.find(os.environ)
+        if kept is None or kept[1].settings is None:
+            return EX_CONFIG
+        settings = kept[1].settings
+        refused = f"{checked.problems[0]}; running with the configuration that was last in force ({kept[0]})"
+        print(refused, file=sys.stderr)  # noqa: T201 - for the person who starts it
     try:
-        return _run(checked.settings, asked.config.absolute())
-    except (SinkError, LauncherError) as error:
+        return _run(settings, asked.config.absolute(), refused)
+    except LauncherError as error:
         print(f"{asked.config}: {error}", file=sys.stderr)  # noqa: T201 - for the person who starts it
         return EX_CONFIG
-    except (StoreError, StateTakenError, ListenError) as error:
+    except (StoreError, StateLockedError, ListenError) as error:
         print(f"rocm-supervisord: {error}", file=sys.stderr)  # noqa: T201 - for the person who starts it
         return EX_UNAVAILABLE
     except OSError as error:
@@ -54,19 +61,21 @@ def main(arguments: list[str] | None = None) -> int:
         return EX_UNAVAILABLE
 
 
-def _run(settings: Settings, config: Path) -> int:
-    logs.set_level(settings.supervisor.log_level)
+def _run(settings: Settings, config: Path, refused: str | None) -> int:
+    logging_setup.set_level(settings.supervisor.log_level)
     notifier = Notifier.from_environment()
     for name in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"):
         os.environ.pop(name, None)  # it is ours alone: a systemctl that fails would speak to it, and a training might
     state = Path(settings.supervisor.state_dir)
     state.mkdir(parents=True, exist_ok=True)
-    lock = take(state)
+    lock = lock_state(state)
     try:
         chosen = launcher_of(settings.supervisor.launcher, state)
         parts = Assembly(settings, SystemClock(), boot_id(), chosen.launcher, chosen.group)
         socket = socket_path(settings.supervisor, os.environ)
-        return Service(parts, config, socket, notifier).run()
+        if refused is None:
+            reload.keep(state, config, settings)
+        return Service(parts, config, socket, notifier, refused).run()
     finally:
         os.close(lock)
 

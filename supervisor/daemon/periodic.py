@@ -1,14 +1,15 @@
-"""Periodic work on APScheduler, made safe against a wall clock that steps; nothing that decides runs here.
+"""Periodic work on APScheduler, made safe against a wall clock that steps.
 
 APScheduler 3.11 reckons in wall time: after a step of -30 s an interval job does not run for 30 s, after one of +60
 days it first builds every missed run time and takes a whole core (measured; its issues 351, 752 and 794 are about it).
-The trigger below never replays, and `Periodic.clock_stepped` sets every job anew.
+The trigger below never replays, and `Periodic.clock_stepped` schedules every job again.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timedelta, timezone
 
 from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_MAX_INSTANCES, EVENT_JOB_MISSED, JobEvent
@@ -22,7 +23,7 @@ WallClock = Callable[[], datetime]
 
 
 class Every(BaseTrigger):  # type: ignore[misc] # APScheduler 3 ships no types
-    """Fires each `interval_s`; a run that lies in the past or too far ahead is set anew from the present."""
+    """Fires each `interval_s`; a run that lies in the past or too far ahead is scheduled again from the present."""
 
     def __init__(self, interval_s: float) -> None:
         self.interval = timedelta(seconds=interval_s)
@@ -36,11 +37,13 @@ class Every(BaseTrigger):  # type: ignore[misc] # APScheduler 3 ships no types
 
 
 class Periodic:
-    """The scheduler: a few threads that do housekeeping and take readings."""
+    """The scheduler: housekeeping and readings, each in a thread of its own, so that one that hangs delays no other."""
 
-    def __init__(self, threads: int = 4) -> None:
+    def __init__(self, around: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext()) -> None:
+        """`around` is entered with the name of what is done, for as long as that takes."""
+        self._around = around
+        self._names: set[str] = set()
         self._scheduler = BackgroundScheduler(
-            executors={"default": ThreadPoolExecutor(threads)},
             job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1},
             timezone=timezone.utc,
         )
@@ -48,7 +51,15 @@ class Periodic:
 
     def every(self, interval_s: float, name: str, work: Callable[[], None]) -> None:
         """Run `work` each `interval_s` from now on; a second call of the same name replaces the first."""
-        self._scheduler.add_job(work, Every(interval_s), id=name, name=name, replace_existing=True)
+        if name not in self._names:
+            self._names.add(name)
+            self._scheduler.add_executor(ThreadPoolExecutor(1), name)
+
+        def timed() -> None:
+            with self._around(name):
+                work()
+
+        self._scheduler.add_job(timed, Every(interval_s), id=name, name=name, executor=name, replace_existing=True)
 
     def soon(self, name: str, now: datetime) -> None:
         """Run the work of that name at `now` and from there on each interval; one under way is not run twice."""

@@ -1,4 +1,4 @@
-"""Takes up what an earlier daemon left: what runs is re-adopted, what ended is told; it starts nothing."""
+"""Recovers the state that an earlier daemon left: running attempts are re-adopted, ended ones reported."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from supervisor import untrusted_files
+from supervisor.core import attempt_files as fo
 from supervisor.core import decisions as de
-from supervisor.core import folder as fo
+from supervisor.core.history import STEPS_KEPT
 from supervisor.core.job import ALIVE, Attempt, Job, Phase
-from supervisor.core.window import STEPS_KEPT
-from supervisor.daemon.attempt_watch import AttemptWatch, Clock, Followed, seed_records
-from supervisor.daemon.hands import DoingHands
-from supervisor.daemon.loop import Dossier, seeded
-from supervisor.runner.attempt import read_shim
+from supervisor.daemon.attempt_reader import AttemptReader, FollowedAttempt, read_last_steps
+from supervisor.daemon.clock import Clock
+from supervisor.daemon.executor import ThreadExecutor
+from supervisor.daemon.loop import JobState, seed_history
+from supervisor.runner.attempt_folder import read_shim
 from supervisor.store.store import Cursors
 
 log = logging.getLogger(__name__)
@@ -30,30 +32,30 @@ LAUNCH_UNDER_WAY_S = 15.0
 class Recovery:
     """Takes up jobs one by one, before the loop begins."""
 
-    def __init__(self, clock: Clock, hands: DoingHands, attempts: AttemptWatch, alive: Alive) -> None:
+    def __init__(self, clock: Clock, executor: ThreadExecutor, attempts: AttemptReader, alive: Alive) -> None:
         self._clock = clock
-        self._hands = hands
+        self._executor = executor
         self._attempts = attempts
         self._alive = alive
 
-    def take_up(self, dossier: Dossier, cursors: Cursors, output_limit_bytes: int) -> None:
+    def take_up(self, job_state: JobState, cursors: Cursors, output_limit_bytes: int) -> None:
         """Take up one job as the record has it."""
-        job = dossier.job = replace(dossier.job, shutting_down=False)
+        job = job_state.job = replace(job_state.job, shutting_down=False)
         attempt = job.attempt
         if job.replaying:
             self._triage_again(job)
         if job.phase not in ALIVE or attempt is None or attempt.over:
             return
-        folder = self._hands.folder(job.name, attempt.number)
+        folder = self._executor.folder(job.name, attempt.number)
         self._await_word(folder, job)
-        dossier.job = _with_cursors(job, cursors)
-        dossier.agent_offset = cursors.agent_log_bytes
+        job_state.job = _with_cursors(job, cursors)
+        job_state.agent_offset = cursors.agent_log_bytes
         now = self._clock.now()
-        seeded(dossier, seed_records(folder, cursors.recorder.get(0, 0), STEPS_KEPT, now), now)
+        seed_history(job_state, read_last_steps(folder, cursors.recorder.get(0, 0), STEPS_KEPT, now), now)
         if self._never_came_up(folder, job):
-            self._launch_again(dossier.job, attempt)
+            self._launch_again(job_state.job, attempt)
             return
-        followed = Followed(
+        followed = FollowedAttempt(
             job=job.name,
             attempt=attempt.number,
             folder=folder,
@@ -61,11 +63,11 @@ class Recovery:
             cursors=dict(cursors.recorder),
             output_offset=cursors.output_bytes,
         )
-        adopted = self._hands.adopt(job.name, attempt.number, followed)
-        if not adopted or (folder / fo.EXIT).exists() or not self._alive(job.name, folder):
+        adopted = self._executor.adopt(job.name, attempt.number, followed)
+        if not adopted or untrusted_files.exists(folder, fo.EXIT) or not self._alive(job.name, folder):
             self._attempts.gone(job.name, attempt.number)
-        log.info("attempt.taken_up", extra={"fields": {"job": job.name, "attempt": attempt.number}})
-        self._act_again(dossier.job)
+        log.info("attempt.adopted", extra={"fields": {"job": job.name, "attempt": attempt.number}})
+        self._act_again(job_state.job)
 
     def _await_word(self, folder: Path, job: Job) -> None:
         """Wait for the shim of a launch that was under way; an older one without word never came up."""
@@ -79,7 +81,7 @@ class Recovery:
 
     def _never_came_up(self, folder: Path, job: Job) -> bool:
         """Whether the daemon before us died between deciding a launch and its act: then nothing of it ever ran."""
-        word = read_shim(folder) is not None or (folder / fo.EXIT).exists()
+        word = read_shim(folder) is not None or untrusted_files.exists(folder, fo.EXIT)
         return job.phase is Phase.STARTING and not word and not self._alive(job.name, folder)
 
     def _launch_again(self, job: Job, attempt: Attempt) -> None:
@@ -91,38 +93,38 @@ class Recovery:
             reason=job.reason or "start",
         )
         log.info("attempt.launched_again", extra={"fields": {"job": job.name, "attempt": attempt.number}})
-        self._hands.act(launch, job, None)
+        self._executor.act(launch, job, None)
 
     def _triage_again(self, job: Job) -> None:
         """Go on with a triage: what it has replayed by now lies in its folders."""
-        one = job.examination
-        if one is None:
+        triage_state = job.examination
+        if triage_state is None:
             return
         triage = de.Triage(
             at=self._clock.now(),
             job=job.name,
-            attempt=one.attempt,
+            attempt=triage_state.attempt,
             reason=job.reason or "triage",
-            step=one.step,
-            looked_for=one.looked_for,
-            resume_from=one.resume_from,
+            step=triage_state.step,
+            looked_for=triage_state.looked_for,
+            resume_from=triage_state.resume_from,
         )
-        log.info("triage.taken_up", extra={"fields": {"job": job.name, "attempt": one.attempt}})
-        self._hands.act(triage, job, None)
+        log.info("triage.adopted", extra={"fields": {"job": job.name, "attempt": triage_state.attempt}})
+        self._executor.act(triage, job, None)
 
     def _act_again(self, job: Job) -> None:
-        """Carry out once more what was decided: whether it was carried out before, nobody knows."""
+        """Carry out once more what was decided: whether it was carried out before is not known."""
         order, now = job.stop, self._clock.now()
         if order is None:
             return
         if job.phase is Phase.KILLING:
             kill = de.Kill(at=now, job=job.name, attempt=job.number, reason=order.reason)
-            self._hands.act(kill, job, None)
+            self._executor.act(kill, job, None)
         elif job.phase is Phase.STOPPING:
             stop = de.Stop(
                 at=now, job=job.name, attempt=job.number, reason=order.reason, save=order.save, flag=order.flag
             )
-            self._hands.act(stop, job, None)
+            self._executor.act(stop, job, None)
 
 
 def _with_cursors(job: Job, cursors: Cursors) -> Job:
@@ -130,5 +132,5 @@ def _with_cursors(job: Job, cursors: Cursors) -> Job:
     attempt = job.attempt
     if attempt is None or cursors.last_step is None or (attempt.last_step or 0) >= cursors.last_step:
         return job
-    ledger = job.ledger.stepped(cursors.last_step)
+    ledger = job.ledger.stepped(attempt.place_of(cursors.last_step))
     return replace(job, attempt=replace(attempt, last_step=cursors.last_step), ledger=ledger)

@@ -1,27 +1,71 @@
-"""Applies a changed configuration to the running daemon as far as that can be, and says what has to wait."""
+"""Applies a changed configuration to the running daemon, and keeps the last good one for a start with a broken file.
+
+A mistake in the file must not end the supervision of trainings that run: systemd restarts a daemon that crashed, and a
+machine boots, at any time after somebody edited it.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
-from supervisor.alerts.sink import Sink, SinkError
 from supervisor.config.derive import expectation_of, limits_of, rules_of
 from supervisor.config.difference import difference
-from supervisor.config.load import check
+from supervisor.config.load import LARGEST_BYTES, Checked, check, check_text
 from supervisor.config.settings import JobSettings, Settings
 from supervisor.control import types
 from supervisor.core import events as ev
 from supervisor.core.job import ALIVE
 from supervisor.core.moments import Moment
-from supervisor.core.rules import Rule
-from supervisor.daemon import logs
-from supervisor.daemon.assembly import Assembly
-from supervisor.daemon.notify import Notifier
+from supervisor.core.rules import ActingRule, Rule
+from supervisor.daemon import logging_setup
+from supervisor.daemon.alerting import SinksRead, read_sinks
+from supervisor.daemon.systemd import Notifier
+from supervisor.daemon.wiring import Assembly
+
+log = logging.getLogger(__name__)
+
+NAME = "last-good.toml"
+
+
+def keep(state: Path, config: Path, settings: Settings) -> None:
+    """Copy the configuration into the state directory, unless it is no longer the one that is in force.
+
+    What goes wrong is logged: the daemon runs without the copy.
+    """
+    try:
+        text = config.read_bytes()[:LARGEST_BYTES].decode("utf-8-sig")
+        if check_text(text, str(config)).settings != settings:
+            return
+        draft = state / f"{NAME}.tmp"
+        draft.unlink(missing_ok=True)
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)
+        draft.replace(state / NAME)
+    except (OSError, UnicodeDecodeError) as error:
+        log.warning("config.not_kept", extra={"fields": {"error": str(error)}})
+
+
+def find(environ: Mapping[str, str]) -> tuple[Path, Checked] | None:
+    """Return the kept configuration of the state directory that systemd names; None where none can be used.
+
+    The wrong file cannot be asked for its state directory: without a configured one the daemon has no fallback.
+    """
+    named = environ.get("STATE_DIRECTORY", "").partition(":")[0]
+    if not named:
+        return None
+    kept = Path(named) / NAME
+    checked = check(kept)
+    # One that was moved here from another state directory would take up the trainings of that one.
+    if checked.settings is None or Path(checked.settings.supervisor.state_dir) != Path(named):
+        return None
+    return kept, checked
+
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +86,7 @@ class Reloading:
         self._schedule = schedule
         self._removed: set[str] = set()
         self.refused: str | None = None
-        """Why the file as it stands was not applied; None where it was."""
+        """Why the current file was not applied; None where it was."""
         parts.on_turn(self._forget_removed)
 
     def reload(self) -> types.ReloadReport:
@@ -60,14 +104,15 @@ class Reloading:
     def _reloaded(self) -> types.ReloadReport:
         checked = check(self._config)
         if checked.settings is None:
-            return types.ReloadReport(problems=[str(one) for one in checked.problems])
-        try:
-            sinks = {name: Sink.from_settings(name, one) for name, one in checked.settings.alerts.items()}
-        except SinkError as error:
-            return types.ReloadReport(problems=[str(error)])
+            return types.ReloadReport(problems=[str(problem) for problem in checked.problems])
+        # Somebody is there to mend it: at a reload a receiver that cannot be read is refused, at a start lived with.
+        receivers = read_sinks(checked.settings.alerts)
+        if receivers.problems:
+            return types.ReloadReport(problems=list(receivers.problems.values()))
         changed = difference(self._parts.settings, checked.settings)
         kept = self._still_running(checked.settings)
-        self._apply(checked.settings, sinks)
+        self._apply(checked.settings, receivers)
+        keep(self._parts.state, self._config, checked.settings)
         return types.ReloadReport(applied=list(changed.applied), needs_restart=[*changed.needs_restart, *kept])
 
     def _still_running(self, new: Settings) -> list[str]:
@@ -75,40 +120,40 @@ class Reloading:
         return [f"jobs.{name}: removed; it is being stopped first" for name in sorted(gone) if self._alive(name)]
 
     def _alive(self, name: str) -> bool:
-        dossier = self._parts.loop.dossiers.get(name)
-        return dossier is not None and (dossier.job.phase in ALIVE or dossier.job.replaying)
+        job_state = self._parts.loop.job_states.get(name)
+        return job_state is not None and (job_state.job.phase in ALIVE or job_state.job.replaying)
 
-    def _apply(self, new: Settings, sinks: dict[str, Sink]) -> None:
+    def _apply(self, new: Settings, receivers: SinksRead) -> None:
         parts, old = self._parts, self._parts.settings
         now = parts.clock.now()
         # A job that runs keeps its settings until it has ended: ending it needs them.
         kept = {name: job for name, job in old.jobs.items() if name not in new.jobs and self._alive(name)}
         parts.settings = _with_jobs(new, kept)
         for name, job in new.jobs.items():
-            if name in parts.loop.dossiers:
-                dossier = parts.loop.dossiers[name]
-                rules, dossier.rules = dossier.rules, rules_of(job)
-                self._tell_promotions(name, rules, dossier.rules, now)
-                dossier.expected = expectation_of(job)
-                dossier.gpus_used = parts.cards.used_by(job)
-                dossier.job = replace(dossier.job, limits=limits_of(job))
+            if name in parts.loop.job_states:
+                job_state = parts.loop.job_states[name]
+                rules, job_state.rules = job_state.rules, rules_of(job)
+                self._tell_promotions(name, rules, job_state.rules, now)
+                job_state.expected = expectation_of(job)
+                job_state.gpus_used = parts.cards.used_by(job)
+                job_state.job = replace(job_state.job, limits=limits_of(job))
             else:
-                known = {one.name: one for one in parts.store.load_jobs(now)}
+                known = {item.name: item for item in parts.store.load_jobs(now)}
                 parts.add(name, job, known.get(name), now)
         for name in old.jobs.keys() - new.jobs.keys():
             if name in kept:
-                parts.inbox.put(ev.Asked(at=now, job=name, ask=ev.Ask.STOP, by="reload"))
+                parts.inbox.put(ev.UserRequest(at=now, job=name, ask=ev.Ask.STOP, by="reload"))
             else:
-                del parts.loop.dossiers[name]
-        parts.replace_sinks(sinks)
+                del parts.loop.job_states[name]
+        parts.receivers.replace(new.alerts, receivers)
         self._removed = set(kept)
-        logs.set_level(new.supervisor.log_level)
+        logging_setup.set_level(new.supervisor.log_level)
         self._schedule(parts.settings)
 
     def _tell_promotions(self, job: str, before: Iterable[Rule], after: Iterable[Rule], now: Moment) -> None:
         """Record for which rules it changed what they may do; one that leaves its probation is said aloud."""
-        acted = {rule.name: rule.act for rule in before}
-        for rule in after:
+        acted = {rule.name: rule.act for rule in before if isinstance(rule, ActingRule)}
+        for rule in (item for item in after if isinstance(item, ActingRule)):
             was = acted.get(rule.name, rule.act)
             if was == rule.act:
                 continue
@@ -119,10 +164,10 @@ class Reloading:
 
     def _forget_removed(self, _event: ev.Event, _now: Moment) -> None:
         """Let go of the removed jobs that have ended by now."""
-        for name in [one for one in self._removed if not self._alive(one)]:
+        for name in [text for text in self._removed if not self._alive(text)]:
             self._removed.discard(name)
-            del self._parts.loop.dossiers[name]
-            left = {one: job for one, job in self._parts.settings.jobs.items() if one != name}
+            del self._parts.loop.job_states[name]
+            left = {text: job for text, job in self._parts.settings.jobs.items() if text != name}
             self._parts.settings = msgspec.structs.replace(self._parts.settings, jobs=left)
             log.info("reload.removed", extra={"fields": {"job": name}})
 

@@ -1,10 +1,11 @@
-"""Runs the assembled daemon: threads, periodic work, signals, systemd's questions; it decides nothing about a job."""
+"""Runs the assembled daemon: threads, periodic work, signals, systemd's questions."""
 
 from __future__ import annotations
 
 import logging
 import os
 import signal
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -15,18 +16,18 @@ from supervisor.control.server import ControlServer
 from supervisor.core import events as ev
 from supervisor.core.job import ALIVE, Phase
 from supervisor.core.moments import Moment
-from supervisor.daemon.assembly import Assembly
-from supervisor.daemon.checkpoint_watch import Saved
-from supervisor.daemon.ground import memory_awaited
-from supervisor.daemon.notify import Notifier
+from supervisor.daemon.alerting import READ_AGAIN_EVERY_S
+from supervisor.daemon.api import DaemonView
+from supervisor.daemon.checkpoints.candidates import expand_globs
+from supervisor.daemon.checkpoints.proof_queue import Saved
+from supervisor.daemon.cleanup import clear_code, sweep
+from supervisor.daemon.doctor import DaemonChecks
 from supervisor.daemon.periodic import Periodic
 from supervisor.daemon.reload import Reloading
-from supervisor.daemon.resume import globbed
+from supervisor.daemon.remedy_context import memory_awaited
 from supervisor.daemon.status import line
-from supervisor.daemon.stopping import stop_is_restart
-from supervisor.daemon.surroundings import Surroundings
-from supervisor.daemon.sweep import sweep
-from supervisor.daemon.view import DaemonView
+from supervisor.daemon.systemd import Notifier, stop_is_restart
+from supervisor.daemon.wiring import Assembly
 from supervisor.store.archive import Archive
 
 log = logging.getLogger(__name__)
@@ -34,28 +35,35 @@ log = logging.getLogger(__name__)
 STATUS_EVERY_S = 5.0
 ALERTS_EVERY_S = 0.5
 PRUNE_EVERY_S = 60.0
-GLOBS_EVERY_S = 10.0
+GLOBS_EVERY_S = 5.0
+GLOBS_LIMIT_S = 30.0
 SWEEP_EVERY_S = 3600.0
 STANDBYS_EVERY_S = 1.0
 CARDS = "read cards"
-WATCH_STALE_S = 10.0
-"""The thread that follows attempts must have looked so recently, or the watchdog is not told that all is well."""
+THREADS_EVERY_S = 1.0
+PERIODIC_LIMIT_S = 60.0
 
 
 class Service:
     """One run of the daemon, from READY to its end."""
 
-    def __init__(self, parts: Assembly, config: Path, socket_path: Path, notifier: Notifier) -> None:
+    def __init__(
+        self, parts: Assembly, config: Path, socket_path: Path, notifier: Notifier, refused: str | None = None
+    ) -> None:
+        """`refused`: why the configuration's file is not the configuration in force, None where it is."""
         self._parts = parts
         self._notifier = notifier
-        self._periodic = Periodic()
+        self._periodic = Periodic(lambda name: parts.threads.working(parts.threads.post(name), name, PERIODIC_LIMIT_S))
         self._stopping: str | None = None
+        self._cause_known = False
+        """Whether it was found out if systemd stops the daemon or starts it again."""
         self._leave_running = False
         self._told: dict[str, Moment] = {}
         self._phases: list[Phase] = []
         database = str(parts.store.path)
         self._reloading = Reloading(parts, config, notifier, self._schedule_telemetry)
-        surroundings = Surroundings(parts)
+        self._reloading.refused = refused
+        checks = DaemonChecks(parts)
         view = DaemonView(
             clock=parts.clock,
             inbox=parts.inbox,
@@ -64,15 +72,16 @@ class Service:
             archive=Archive(parts.store.path),
             state=parts.state,
             database=database,
-            problem=lambda: parts.store.problem,
+            problem=self._problem,
+            announcer=parts.announcer,
             reload=self._reloading.reload,
-            doctor=surroundings.doctor,
+            doctor=checks.doctor,
         )
         passed = listen.from_systemd(os.environ)
         self._control = ControlServer(view, passed or listen.bind(socket_path), unlink=passed is None)
 
     def run(self) -> int:
-        """Work until told to stop; return the exit status."""
+        """Run until a stop is requested; return the exit status."""
         parts = self._parts
         self._read_cards_once()
         parts.read_last_boot()
@@ -83,10 +92,12 @@ class Service:
             signal.signal(number, self._on_signal)
         parts.on_turn(parts.standbys.take)
         parts.on_turn(self._read_freed_cards)
-        for work in (self._watch_newest, self._send_alerts, self._say_alive, self._say_status, self._flush):
+        for work in (self._say_away, self._watch_newest, self._send_alerts, self._say_alive, self._check_threads):
             parts.on_turn(work)
+        parts.on_turn(self._say_status)
+        parts.on_turn(self._prune)
         self._notifier.ready()
-        log.info("daemon.ready", extra={"fields": {"pid": os.getpid(), "jobs": list(parts.loop.dossiers)}})
+        log.info("daemon.ready", extra={"fields": {"pid": os.getpid(), "jobs": list(parts.loop.job_states)}})
         try:
             parts.loop.run(self._finished)
         finally:
@@ -99,17 +110,17 @@ class Service:
 
     def _start_threads(self) -> None:
         parts = self._parts
+        parts.threads.keep("presence", parts.presence.keep)
         parts.attempts.start()
-        parts.checkpoints.start()
-        parts.keeper.start()
-        parts.sender.start()
+        parts.receivers.start()
         for watch in (parts.kernel, parts.uevents):
             if watch is not None:
-                watch.start()
+                parts.threads.keep(watch.name, watch.run)
         self._schedule_telemetry(parts.settings)
         self._periodic.every(GLOBS_EVERY_S, "checkpoint globs", self._look_for_checkpoints)
         self._periodic.every(STANDBYS_EVERY_S, "standbys", parts.standbys.look)
         self._periodic.every(SWEEP_EVERY_S, "sweep attempts", self._sweep)
+        self._periodic.every(READ_AGAIN_EVERY_S, "read receivers", self._read_receivers)
         self._periodic.start()
         self._control.start()
 
@@ -119,17 +130,31 @@ class Service:
         self._periodic.every(interval_s, "read machine", self._parts.telemetry.read_host)
         self._periodic.every(interval_s, "read processes", self._parts.telemetry.read_processes)
 
+    def _read_receivers(self) -> None:
+        self._parts.receivers.read_again(self._parts.inbox.later)
+
     def _sweep(self) -> None:
-        sweep(self._parts.state, self._parts.settings.retention.incidents_days, self._parts.clock.now().unix_s)
+        parts = self._parts
+        sweep(parts.state, parts.settings.retention.incidents_days, parts.clock.now().unix_s)
+        clear_code(parts.code_copies, parts.state, parts.launcher.alive)
 
     def _look_for_checkpoints(self) -> None:
         parts = self._parts
-        now = parts.clock.now()
         for job, attempt, _ in parts.telemetry.live():
             settings = parts.settings.jobs[job]
-            for path in globbed(settings.checkpoints.paths, parts.seeker.working_directory(job, settings)):
-                prove = partial(parts.keeper.proofs.prove, job)
-                parts.keeper.looked(Saved(job=job, attempt=attempt, path=Path(path), prove=prove), now)
+            if settings.checkpoints.paths:
+                where = parts.resume_search.working_directory(job, settings)
+                look = partial(self._look_at_globs, job, attempt, settings.checkpoints.paths, where)
+                what = f"looking for {', '.join(settings.checkpoints.paths)} in {where}"
+                parts.threads.lane("checkpoints", job).do(what, look, key="globs", limit_s=GLOBS_LIMIT_S)
+
+    def _look_at_globs(self, job: str, attempt: int, paths: Sequence[str], where: str) -> None:
+        parts = self._parts
+        parts.resume_search.look(job, attempt)
+        for path in expand_globs(paths, where):
+            prove = partial(parts.collector.proofs.prove, job)
+            saved = Saved(job=job, attempt=attempt, path=Path(path), prove=prove)
+            parts.collector.looked(saved, parts.clock.now())
 
     # --- after each turn, in the deciding thread ------------------------------------------------------------------
 
@@ -146,35 +171,48 @@ class Service:
             log.warning("clock.stepped", extra={"fields": {"by_s": event.by_s}})
             self._periodic.clock_stepped(datetime.fromtimestamp(now.unix_s, tz=timezone.utc))
 
+    def _say_away(self, event: ev.Event, _: Moment) -> None:
+        """Give the threads their time as well: what could not run is no thread that hangs."""
+        if isinstance(event, ev.DaemonAway):
+            log.warning("daemon.suspended", extra={"fields": {"away_s": event.away_s}})
+            self._parts.threads.move_on(event)
+
     def _read_freed_cards(self, event: ev.Event, now: Moment) -> None:
-        """Shortly after an end, read the cards more often: the next launch waits until they are free of the dead."""
+        """Read the GPUs more often after an end: the next launch waits until ended processes' memory is released."""
         if isinstance(event, ev.Exited | ev.HostLost | ev.Tick):
-            jobs = [one.job for one in self._parts.loop.dossiers.values()]
+            jobs = [job_state.job for job_state in self._parts.loop.job_states.values()]
             if memory_awaited(jobs, now):
                 self._periodic.soon(CARDS, datetime.fromtimestamp(now.unix_s, tz=timezone.utc))
 
     def _send_alerts(self, _: ev.Event, now: Moment) -> None:
         if self._due("alerts", now, ALERTS_EVERY_S):
-            self._parts.announcer.send_due(self._parts.sender, now)
+            self._parts.announcer.send_due(self._parts.receivers.sender, now)
 
     def _say_alive(self, _: ev.Event, now: Moment) -> None:
         interval_s = self._notifier.watchdog_interval_s
-        if interval_s is None or not self._due("watchdog", now, interval_s):
-            return
-        if now.seconds_since(self._parts.attempts.looked_at) < WATCH_STALE_S:
+        if interval_s is not None and self._due("watchdog", now, interval_s):
             self._notifier.watchdog()
-        else:
-            log.error("watch.stuck", extra={"fields": {"since_s": now.seconds_since(self._parts.attempts.looked_at)}})
+
+    def _check_threads(self, _: ev.Event, now: Moment) -> None:
+        if self._due("threads", now, THREADS_EVERY_S):
+            self._parts.attempts.check(now)
+            self._parts.threads.check(now)
+
+    def _problem(self) -> str | None:
+        """Return what keeps the daemon from doing all of its work."""
+        parts = self._parts
+        failed = next((f"{part} failed: {why}" for part, why in parts.loop.fences.troubles.items()), None)
+        threads = parts.threads.problem(parts.clock.now())
+        return parts.store.problem or failed or threads or self._reloading.refused
 
     def _say_status(self, _: ev.Event, now: Moment) -> None:
-        jobs = [dossier.job for dossier in self._parts.loop.dossiers.values()]
+        jobs = [job_state.job for job_state in self._parts.loop.job_states.values()]
         phases = [job.phase for job in jobs]
         if phases != self._phases or self._due("status", now, STATUS_EVERY_S):
             self._phases = phases
-            self._notifier.status(line(jobs, self._parts.store.problem or self._reloading.refused))
+            self._notifier.status(line(jobs, self._problem()))
 
-    def _flush(self, _: ev.Event, now: Moment) -> None:
-        self._parts.store.flush(now)
+    def _prune(self, _: ev.Event, now: Moment) -> None:
         if self._due("prune", now, PRUNE_EVERY_S):
             self._parts.store.prune(now, self._parts.settings.retention)
 
@@ -192,23 +230,36 @@ class Service:
 
     def _begin_stop(self) -> None:
         log.info("daemon.stopping", extra={"fields": {"signal": self._stopping}})
-        if stop_is_restart():
+
+        def ask() -> None:
+            leave = stop_is_restart()
+            self._parts.inbox.later(lambda: self._stop_or_leave(leave=leave))
+
+        # systemctl may take seconds, and until it has answered the trainings are looked after as before.
+        self._parts.threads.begin("asking systemd", "the daemon", ask)
+
+    def _stop_or_leave(self, *, leave: bool) -> None:
+        self._cause_known = True
+        if leave:
             self._leave_running = True
             return
         self._notifier.stopping()
         parts = self._parts
         now = parts.clock.now()
-        longest_s = max((one.save_s + one.grace_s + one.kill_wait_s for one in parts.settings.jobs.values()), default=0)
+        longest_s = max(
+            (settings.save_s + settings.grace_s + settings.kill_wait_s for settings in parts.settings.jobs.values()),
+            default=0,
+        )
         self._notifier.extend_timeout(longest_s + 30.0)
-        for name in parts.loop.dossiers:
-            parts.inbox.put(ev.Asked(at=now, job=name, ask=ev.Ask.SHUT_DOWN, by=self._stopping or "signal"))
+        for name in parts.loop.job_states:
+            parts.inbox.put(ev.UserRequest(at=now, job=name, ask=ev.Ask.SHUT_DOWN, by=self._stopping or "signal"))
 
     def _finished(self) -> bool:
         if self._leave_running:
             return True
-        if self._stopping is None or not self._parts.inbox.empty():
+        if self._stopping is None or not self._cause_known or not self._parts.inbox.empty():
             return False  # with the end of a training comes the word about what it saved last
-        jobs = [dossier.job for dossier in self._parts.loop.dossiers.values()]
+        jobs = [job_state.job for job_state in self._parts.loop.job_states.values()]
         return all(
             job.shutting_down and ((job.phase not in ALIVE and not job.replaying) or job.unkillable) for job in jobs
         )
@@ -216,14 +267,15 @@ class Service:
     def _end(self) -> None:
         parts = self._parts
         self._notifier.stopping()
+        parts.threads.end()
+        parts.presence.end()
         self._control.stop()
         self._periodic.stop()
         parts.standbys.end()
         parts.attempts.end()
-        parts.keeper.end()
-        parts.checkpoints.end()
-        parts.announcer.send_due(parts.sender, parts.clock.now())
-        parts.sender.stop(2.0)
+        parts.collector.end()
+        parts.announcer.send_due(parts.receivers.sender, parts.clock.now())
+        parts.receivers.stop(2.0)
         parts.exits.close()
         parts.gpus.close()
         parts.store.close(parts.clock.now())

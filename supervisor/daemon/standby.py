@@ -1,6 +1,6 @@
-"""Keeps an interpreter standing by for the next attempt of each job that wants one; it decides nothing of a training.
+"""Keeps an interpreter standing by for the next attempt of each job that wants one.
 
-What stands by is no attempt: nothing of it is recorded, and with the least doubt the attempt is launched from cold.
+A standby is not an attempt: nothing of it is recorded, and in any doubt the attempt is launched from cold.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from pathlib import Path
 
 from supervisor.config.settings import JobSettings
 from supervisor.core import events as ev
-from supervisor.core import folder as fo
 from supervisor.core import standby as core
-from supervisor.core.checkpoints import Checkpoint, Fingerprint
+from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint
 from supervisor.core.job import Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.core.readings import HostReading
-from supervisor.daemon.attempt_watch import Clock
-from supervisor.daemon.compose import Composed
-from supervisor.daemon.loop import Dossier
+from supervisor.daemon.clock import Clock
+from supervisor.daemon.launch_spec import LaunchPlan
+from supervisor.daemon.loop import JobState
 from supervisor.runner import standby
 from supervisor.runner.launcher import Launcher, LaunchError
 
@@ -39,16 +38,16 @@ SOME_CHECKPOINT = Checkpoint(path="{checkpoint}", fingerprint=Fingerprint(size_b
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class StandbyDeps:
     """What standing by needs from the rest of the daemon; each may be asked in any thread."""
 
     clock: Clock
     state: Path
     launcher: Launcher
     settings: Callable[[str], JobSettings | None]
-    dossiers: Callable[[], Mapping[str, Dossier]]
+    job_states: Callable[[], Mapping[str, JobState]]
     host: Callable[[], HostReading | None]
-    compose: Callable[[Job, int, Checkpoint | None], Composed]
+    compose: Callable[[Job, int, Checkpoint | None], LaunchPlan]
     with_agent: Callable[[], bool]
     group: int | None
 
@@ -64,10 +63,10 @@ class _Standing:
         return int(self.attempt.name)
 
 
-class Standbys:
+class StandbyStarter:
     """`take` is called in the deciding thread, `look` every second in one of its own, `go` by whoever launches."""
 
-    def __init__(self, world: Surroundings) -> None:
+    def __init__(self, world: StandbyDeps) -> None:
         self._world = world
         self._locks: dict[str, threading.Lock] = {}
         self._standing: dict[str, _Standing] = {}
@@ -80,11 +79,11 @@ class Standbys:
     def _lock(self, job: str) -> threading.Lock:
         return self._locks.setdefault(job, threading.Lock())
 
-    # --- what the training tells ----------------------------------------------------------------------------------
+    # --- what the training reports --------------------------------------------------------------------------------
 
     def take(self, event: ev.Event, _now: Moment) -> None:
         """Learn from the training that runs what the next one will import first."""
-        if isinstance(event, ev.AgentSaid) and event.word is ev.Word.CLAIMED and event.rank in (0, None):
+        if isinstance(event, ev.AgentReported) and event.word is ev.Word.CLAIMED and event.rank in (0, None):
             self._imported[event.job] = (event.attempt, event.pid, _modules(event.facts.get("imported")))
 
     def _modules(self, job: Job, settings: JobSettings | None) -> Modules:
@@ -97,24 +96,24 @@ class Standbys:
     # --- keeping --------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Start what is wanted and not there, let go of what is there and not wanted."""
-        dossiers = dict(self._world.dossiers())
-        for name in {*dossiers, *list(self._standing)}:
-            dossier = dossiers.get(name)
+        """Start missing standbys and dismiss those that are no longer wanted."""
+        job_states = dict(self._world.job_states())
+        for name in {*job_states, *list(self._standing)}:
+            job_state = job_states.get(name)
             with self._lock(name):
                 try:
-                    state = self._look(name, None if dossier is None else dossier.job)
+                    state = self._look(name, None if job_state is None else job_state.job)
                 except (LaunchError, OSError) as error:
                     state = None
-                    self._gave_up(name, dossier, str(error))
-            if dossier is not None:
-                dossier.standby = state
+                    self._gave_up(name, job_state, str(error))
+            if job_state is not None:
+                job_state.standby = state
 
     def _look(self, name: str, job: Job | None) -> str | None:
         """Return what there is of it now: "ready", "importing", or None."""
         why, standing = self._why_none(name, job), self._standing.get(name)
         if standing is not None and why is None and job is not None:
-            if standing.number == job.number + 1:
+            if standing.number == job.next_number:
                 return self._state(standing)
             if standing.number == job.number and job.phase is Phase.STARTING:
                 return None  # it is about to be told to go
@@ -140,7 +139,7 @@ class Standbys:
         modules = self._modules(job, world.settings(job.name))
         if not modules:
             raise LaunchError(NOTHING)
-        number = job.number + 1
+        number = job.next_number
         composed = world.compose(job, number, SOME_CHECKPOINT)
         wanted = standby.Wanted(
             number=number,
@@ -150,6 +149,7 @@ class Standbys:
             remedies=composed.remedies,
             modules=modules,
             alone_s=core.ALONE_LIMIT_S,
+            code=composed.code,
         )
         before = world.state / "jobs" / job.name / str(job.number)
         self._standing[job.name] = _Standing(attempt=before.with_name(str(number)), since=now)
@@ -164,16 +164,16 @@ class Standbys:
             return "ready"
         if (why := standby.refused(standing.attempt)) is not None:
             raise LaunchError(why)
-        if (standby.folder_of(standing.attempt) / fo.READY).exists():
+        if standby.was_ready(standing.attempt):
             raise LaunchError(standby.UNASKED)
         if self._world.clock.now().seconds_since(standing.since) > IMPORT_LIMIT_S:
             raise LaunchError(f"it was not ready within {IMPORT_LIMIT_S:.0f} s")
         return "importing"
 
-    def _gave_up(self, name: str, dossier: Dossier | None, why: str) -> None:
+    def _gave_up(self, name: str, job_state: JobState | None, why: str) -> None:
         log.warning("standby.failed", extra={"fields": {"job": name, "why": why}})
-        if dossier is not None:
-            self._spent[name] = dossier.job.number
+        if job_state is not None:
+            self._spent[name] = job_state.job.number
         self._dismiss(name, why)
 
     def _dismiss(self, name: str, why: str) -> None:
@@ -200,14 +200,14 @@ class Standbys:
             if standing is None or standing.attempt != attempt:
                 return False
             del self._standing[job]
-            if (dossier := self._world.dossiers().get(job)) is not None:
-                dossier.standby = None
+            if (job_state := self._world.job_states().get(job)) is not None:
+                job_state.standby = None
             why = self._world.launcher.go(job, attempt)
             fields = {"job": job, "attempt": standing.number}
             if why is None:
-                log.info("standby.went", extra={"fields": fields})
+                log.info("standby.promoted", extra={"fields": fields})
                 return True
-            log.warning("standby.passed_over", extra={"fields": {**fields, "why": why}})
+            log.warning("standby.not_used", extra={"fields": {**fields, "why": why}})
             self._clear(job, attempt)
             return False
 
@@ -229,10 +229,10 @@ class Standbys:
 
 
 def _modules(told: object) -> Modules:
-    """Return what an agent told of its imports; what is not as agents tell it is left out."""
+    """Return the imports that an agent reported; malformed entries are left out."""
     pairs = told if isinstance(told, list) else []
     return tuple(
-        (one[0], one[1])
-        for one in pairs
-        if isinstance(one, list) and len(one) == 2 and all(isinstance(text, str) for text in one)
+        (group[0], group[1])
+        for group in pairs
+        if isinstance(group, list) and len(group) == 2 and all(isinstance(text, str) for text in group)
     )

@@ -9,14 +9,14 @@ from pathlib import Path
 NAME = "daemon.lock"
 
 
-class StateTakenError(RuntimeError):
+class StateLockedError(RuntimeError):
     """Another daemon works on this state."""
 
 
-def take(state: Path) -> int:
+def lock_state(state: Path) -> int:
     """Lock the state directory for this process; return the descriptor that holds the lock.
 
-    Raises StateTakenError naming the process that has it, OSError where the directory cannot be written.
+    Raises StateLockedError naming the process that has it, OSError where the directory cannot be written.
     """
     descriptor = os.open(state / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     try:
@@ -24,7 +24,7 @@ def take(state: Path) -> int:
     except BlockingIOError:
         holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
         os.close(descriptor)
-        raise StateTakenError(
+        raise StateLockedError(
             f"{state} is in use by another rocm-supervisord (pid {holder}); stop that one, or set supervisor.state_dir"
         ) from None
     os.ftruncate(descriptor, 0)

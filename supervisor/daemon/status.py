@@ -1,25 +1,36 @@
-"""Composes what `status` shows out of the loop's dossiers; pure, called in the deciding thread."""
+"""Composes what `status` shows out of the loop's job states; pure, called in the deciding thread.
+
+What one job cannot be asked is left out of its own status; every text and number in the answer is bounded.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import TypeVar
+
+import msgspec
 
 from supervisor.control import types
-from supervisor.control.shapes import finite, watched_status
-from supervisor.control.treatment import in_words
-from supervisor.core import progress as pr
-from supervisor.core.expectations import checklist
+from supervisor.control.present import finite, watched_status
+from supervisor.control.present_remedies import in_words
 from supervisor.core.flags import Severity
+from supervisor.core.gauge import Gauge
 from supervisor.core.history import History
 from supervisor.core.job import ALIVE, Job, Phase
-from supervisor.core.judging import judge
+from supervisor.core.judge import judge
 from supervisor.core.moments import Moment
+from supervisor.core.reports import progress as pr
+from supervisor.core.reports.expectations import checklist
 from supervisor.core.rules import Rule
-from supervisor.core.watched import Watched
-from supervisor.daemon.loop import Dossier
+from supervisor.daemon.fence import describe_degraded, describe_error
+from supervisor.daemon.loop import JobState
 
 PACE_OVER_S = 60.0
+TEXT_LIMIT = 1000
+ITEMS_LIMIT = 200
+
+Bounded = TypeVar("Bounded", bound=msgspec.Struct)
 
 
 def steps_per_s(history: History | None) -> float | None:
@@ -27,23 +38,57 @@ def steps_per_s(history: History | None) -> float | None:
     if history is None or len(history.steps) < 2:
         return None
     last = history.steps[-1]
-    recent = [one for one in history.steps if last.at.seconds_since(one.at) <= PACE_OVER_S]
+    recent = [record for record in history.steps if last.at.seconds_since(record.at) <= PACE_OVER_S]
     took_s = last.at.seconds_since(recent[0].at)
     return (len(recent) - 1) / took_s if took_s > 0 else None
 
 
 def steps_total(history: History | None) -> int | None:
-    """Return how many steps the whole training has, as far as its plan is known."""
+    """Return how many steps the complete training has, as far as its plan is known."""
     return None if history is None else pr.steps_total(history)
 
 
-def job_status(dossier: Dossier, now: Moment) -> types.JobStatus:
-    """Return where one job stands."""
-    job, history = dossier.job, dossier.history
+def job_status(job_state: JobState, now: Moment) -> types.JobStatus:
+    """Return the status of one job; where that fails, only what the job itself holds."""
+    try:
+        return bounded(_job_status(job_state, now))
+    except Exception as error:
+        job = job_state.job
+        barely = types.JobStatus(
+            name=job.name,
+            phase=job.phase.value,
+            since=job.since.unix_s,
+            attempt=job.number,
+            reason=job.reason or job.rebuilt,
+            degraded=[*map(describe_degraded, job_state.degraded.values()), f"status: {describe_error(error)}"],
+        )
+        return bounded(barely)
+
+
+def bounded(value: Bounded) -> Bounded:
+    """Return an answer with every text and list cut to its limit and numbers beyond 64 bits unknown."""
+    found = {name: _bounded(getattr(value, name)) for name in value.__struct_fields__}
+    return msgspec.structs.replace(value, **found)
+
+
+def _bounded(value: object) -> object:
+    if isinstance(value, str):
+        return value if len(value) <= TEXT_LIMIT else value[: TEXT_LIMIT - 1] + "\u2026"
+    if isinstance(value, list | tuple):
+        return [_bounded(each) for each in value[:ITEMS_LIMIT]]
+    if isinstance(value, msgspec.Struct):
+        return bounded(value)
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return None
+    return value
+
+
+def _job_status(job_state: JobState, now: Moment) -> types.JobStatus:
+    job, history = job_state.job, job_state.history
     attempt, alive = job.attempt, job.phase in ALIVE
     pace = steps_per_s(history) if job.phase is Phase.RUNNING else None
     running = history if job.phase is Phase.RUNNING else None
-    progress = pr.Progress() if running is None else pr.progress_of(running, dossier.expected.batches_per_s)
+    progress = pr.Progress() if running is None else pr.progress_of(running, job_state.expected.batches_per_s)
     stage = history.stage if history and alive else None
     return types.JobStatus(
         name=job.name,
@@ -54,7 +99,8 @@ def job_status(dossier: Dossier, now: Moment) -> types.JobStatus:
         pid=attempt.training_pid if attempt and alive else None,
         epoch=attempt.epoch if attempt else None,
         epochs=history.epochs if history else None,
-        step=attempt.last_step if attempt else None,
+        step=attempt.training_step(attempt.last_step) if attempt else None,
+        attempt_steps=attempt.steps_made if attempt else None,
         steps_total=steps_total(history),
         steps_per_s=pace,
         last_step_at=attempt.last_step_at.unix_s if attempt and attempt.last_step_at else None,
@@ -65,16 +111,17 @@ def job_status(dossier: Dossier, now: Moment) -> types.JobStatus:
         steps_expected=progress.steps_expected,
         loss=finite(attempt.loss) if attempt else None,
         restarts=job.ledger.total,
-        reason=job.reason,
+        reason=job.reason or job.rebuilt,
         hooked=history.claimed if history and alive else False,
         unkillable=job.unkillable,
-        flags=list(_standing(dossier)) if alive else [],
+        flags=list(_list_flags(job_state)) if alive else [],
         shadows=job.shadows_noted,
-        watched=list(_watched(dossier)) if alive else [],
-        gpus=list(dossier.gpus_used if job.card is None else (job.card,)),
-        expectations=[] if running is None else _criteria(dossier, running, progress),
+        watched=list(_watched(job_state)) if alive else [],
+        gpus=list(job_state.gpus_used if job.card is None else (job.card,)),
+        expectations=[] if running is None else _criteria(job_state, running, progress),
         remedies=in_words(job),
-        standby=dossier.standby,
+        standby=job_state.standby,
+        degraded=[describe_degraded(supervision_degraded) for supervision_degraded in job_state.degraded.values()],
     )
 
 
@@ -82,33 +129,41 @@ def _after(now: Moment, left_s: float | None) -> float | None:
     return None if left_s is None else now.unix_s + left_s
 
 
-def _criteria(dossier: Dossier, history: History, progress: pr.Progress) -> list[types.Criterion]:
-    found = checklist(dossier.expected, history, progress)
-    return [types.Criterion(name=one.name, verdict=one.verdict, text=one.text) for one in found]
+def _criteria(job_state: JobState, history: History, progress: pr.Progress) -> list[types.Criterion]:
+    found = checklist(job_state.expected, history, progress)
+    return [types.Criterion(name=criterion.name, verdict=criterion.verdict, text=criterion.text) for criterion in found]
 
 
-def _standing(dossier: Dossier) -> Iterable[str]:
-    if dossier.history is not None:
-        for flag in judge(dossier.rules, dossier.history):
+def _list_flags(job_state: JobState) -> Iterable[str]:
+    if job_state.history is not None:
+        for flag in judge(_in_force(job_state), job_state.history):
             if flag.severity is not Severity.INFO:
                 yield f"{flag.rule}{' (in shadow)' if flag.shadow else ''}: {flag.message}"
 
 
-def _watched(dossier: Dossier) -> Iterable[types.WatchedStatus]:
-    if dossier.history is None:
+def _watched(job_state: JobState) -> Iterable[types.WatchedStatus]:
+    if job_state.history is None:
         return ()
-    found = [watched_status(rule, one) for rule in dossier.rules for one in _watched_by(rule, dossier.history)]
+    found = [watched_status(rule, gauge) for rule in job_state.rules for gauge in _watched_by(rule, job_state.history)]
     return sorted(found, key=_nearness, reverse=True)
 
 
-def _watched_by(rule: Rule, history: History) -> tuple[Watched, ...]:
-    watched = rule.watch(history)
+def _watched_by(rule: Rule, history: History) -> tuple[Gauge, ...]:
+    try:
+        watched = rule.watch(history)
+    except Exception as error:
+        return (Gauge(rule=rule.name, what=rule.name, not_watched=f"it failed: {describe_error(error)}"),)
     return watched if rule.enabled else (replace(watched[0], not_watched="the rule is switched off"),)
 
 
-def _nearness(one: types.WatchedStatus) -> tuple[bool, bool, float]:
-    """Return what puts the nearest trouble first; good news is no trouble."""
-    return one.severity != Severity.INFO.word, one.reached, -1.0 if one.share is None else one.share
+def _in_force(job_state: JobState) -> Iterable[Rule]:
+    """Return the rules that did not fail in this attempt."""
+    return (rule for rule in job_state.rules if rule.name not in job_state.switched_off)
+
+
+def _nearness(gauge: types.WatchedStatus) -> tuple[bool, bool, float]:
+    """Return the sort key that puts the value nearest to its limit first; INFO comes last."""
+    return gauge.severity != Severity.INFO.word, gauge.reached, -1.0 if gauge.share is None else gauge.share
 
 
 def line(jobs: Iterable[Job], problem: str | None) -> str:

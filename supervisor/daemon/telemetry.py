@@ -1,4 +1,4 @@
-"""Takes the periodic readings (cards, machine, process trees) and watches the kernel log; it concludes nothing."""
+"""Takes the periodic readings (GPUs, host, process trees) and follows the kernel log."""
 
 from __future__ import annotations
 
@@ -6,19 +6,24 @@ import logging
 import select
 import threading
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from supervisor.core import events as ev
 from supervisor.core.moments import Moment
-from supervisor.core.readings import GpuReading
-from supervisor.daemon.attempt_watch import Clock
-from supervisor.sources.host import HostWatch
+from supervisor.core.readings import DiskReading, GpuReading
+from supervisor.daemon.clock import Clock
+from supervisor.daemon.threads import Threads
+from supervisor.sources.host import HostWatch, read_disk
 from supervisor.sources.processes import TreeWatch
 
 log = logging.getLogger(__name__)
 
 RETRY_MS = 10_000
+DISK_WAIT_S = 0.5
+"""A file system that answers at all has done so by then."""
 
 
 class Cards(Protocol):
@@ -32,11 +37,20 @@ class Cards(Protocol):
 class Telemetry:
     """One round of readings a call; each kind has its own call, so that one that hangs delays no other."""
 
-    def __init__(self, clock: Clock, put: Callable[[ev.Event], None], cards: Cards, paths: tuple[Path, ...]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        put: Callable[[ev.Event], None],
+        cards: Cards,
+        paths: tuple[Path, ...],
+        threads: Threads | None = None,
+    ) -> None:
         self._clock = clock
         self._put = put
         self._cards = cards
-        self._host = HostWatch(paths)
+        self._host = HostWatch(())
+        self._threads = threads or Threads(clock, put)
+        self._disks: dict[Path, DiskReading | None] = dict.fromkeys(paths)
         self._trees: dict[int, TreeWatch] = {}
         self.live: Callable[[], tuple[tuple[str, int, int], ...]] = tuple
         """Returns (job, attempt, shim pid) of each live attempt."""
@@ -50,19 +64,40 @@ class Telemetry:
     def read_host(self) -> None:
         """Read the machine."""
         now = self._clock.now()
-        self._put(ev.HostRead(at=now, reading=self._host.read(now)))
+        reading = replace(self._host.read(now), disks=self._read_disks())
+        self._put(ev.HostRead(at=now, reading=reading))
+
+    def _read_disks(self) -> tuple[DiskReading, ...]:
+        """Return what the file systems say; of one that does not answer, nothing."""
+        answered = []
+        for path in self._disks:
+            lane, done = self._threads.lane("space of", str(path), of_job=False), threading.Event()
+            if lane.busy:
+                continue
+            lane.do(f"statfs of {path}", partial(self._read_disk, path, done))
+            answered.append((path, done))
+        found = [self._disks[path] for path, done in answered if done.wait(DISK_WAIT_S)]
+        return tuple(disk_reading for disk_reading in found if disk_reading is not None)
+
+    def _read_disk(self, path: Path, done: threading.Event) -> None:
+        self._disks[path] = read_disk(path)
+        done.set()
 
     def read_processes(self) -> None:
-        """Read the process tree of each live attempt."""
+        """Read the process tree of each live attempt: /proc of a process that hangs may hang, too."""
         live = self.live()
         self._trees = {pid: self._trees.get(pid) or TreeWatch(pid) for _, _, pid in live}
         for job, attempt, pid in live:
-            now = self._clock.now()
-            self._put(ev.ProcessesRead(at=now, job=job, attempt=attempt, reading=self._trees[pid].read(now)))
+            read = partial(self._read_tree, job, attempt, self._trees[pid])
+            self._threads.lane("processes", job).do(f"reading the processes of {pid}", read, key="tree")
+
+    def _read_tree(self, job: str, attempt: int, tree: TreeWatch) -> None:
+        now = self._clock.now()
+        self._put(ev.ProcessesRead(at=now, job=job, attempt=attempt, reading=tree.read(now)))
 
 
 class KernelSource(Protocol):
-    """What the kernel speaks through: its log, the journal, uevents."""
+    """A source of kernel messages: its log, the journal, uevents."""
 
     @property
     def problem(self) -> str | None:
@@ -73,13 +108,13 @@ class KernelSource(Protocol):
         """Return the descriptor to poll, -1 while there is none."""
         ...
 
-    def read(self, now: Moment) -> ev.KernelSaid | None:
-        """Return what was said since the last read."""
+    def read(self, now: Moment) -> ev.KernelReported | None:
+        """Return what was reported since the last read."""
         ...
 
 
 class KernelWatch(threading.Thread):
-    """Waits for the kernel to speak; a line is read as soon as it is written."""
+    """Waits for kernel messages; a line is read as soon as it is written."""
 
     def __init__(
         self, clock: Clock, put: Callable[[ev.Event], None], name: str, source: KernelSource, retry_ms: int = RETRY_MS
@@ -111,12 +146,12 @@ class KernelWatch(threading.Thread):
         """Read on for ever; while the log cannot be read, try again from time to time."""
         problem: str | None = None
         while True:
-            said = self._log.read(self._clock.now())
-            if said is not None:
-                self._put(said)
-                if said.lost_lines:
-                    self._lost += said.lost_lines
-                    fields = {"source": self._source, "lines": said.lost_lines}
+            report = self._log.read(self._clock.now())
+            if report is not None:
+                self._put(report)
+                if report.lost_lines:
+                    self._lost += report.lost_lines
+                    fields = {"source": self._source, "lines": report.lost_lines}
                     log.warning("kernel.overrun", extra={"fields": fields})
             if self._log.problem != problem:
                 problem = self._log.problem

@@ -1,4 +1,4 @@
-"""Makes the triage that a retry waits for, one replay after the other, each started as an attempt is; decides nothing.
+"""Makes the triage that a retry waits for, one replay after the other, each started as an attempt is.
 
 All that it knows lies in the folders of the replays, so that the next daemon goes on where one died. It answers once,
 when nothing of its replays runs any more, and whatever happens: without an answer the job would wait for ever.
@@ -8,28 +8,29 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from supervisor import untrusted_files
 from supervisor.config.settings import JobSettings
+from supervisor.core import attempt_files as fo
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
-from supervisor.core import folder as fo
-from supervisor.core.checkpoints import Checkpoint
-from supervisor.core.examination import UNWANTED, Examination
+from supervisor.core.checkpoints.checkpoint import Checkpoint
+from supervisor.core.examination import UNWANTED, TriageState
 from supervisor.core.job import Job, Wish
 from supervisor.core.moments import Moment
-from supervisor.core.secrets import without_secrets
+from supervisor.core.sanitize import without_secrets
 from supervisor.core.triage import FINDING_FILES, Finding, Replay, conclude, needed, unsaid
-from supervisor.daemon.attempt_watch import Clock
-from supervisor.daemon.killing import kill_until_gone
-from supervisor.daemon.old_curve import old_losses
-from supervisor.daemon.treated import command_of
+from supervisor.daemon.checkpoints.past_losses import past_losses
+from supervisor.daemon.clock import Clock
+from supervisor.daemon.launch_spec import command_of
+from supervisor.daemon.workers import kill_until_gone
 from supervisor.runner import evidence
-from supervisor.runner.attempt import lay_out, point, read_exit
+from supervisor.runner.attempt_folder import lay_out, point, read_exit
+from supervisor.runner.code_copy import Code
 from supervisor.runner.launcher import Launcher, LaunchError
 from supervisor.runner.triage import SAID, Case, keep, launch_of, read, read_launch, remedies_of
 
@@ -44,7 +45,7 @@ FOLDER_LIMIT_BYTES = 2_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Examiner:
+class TriageRunner:
     """Works in the thread of whoever calls."""
 
     clock: Clock
@@ -56,18 +57,22 @@ class Examiner:
     exact: Callable[[Job, int], Checkpoint | None]
     """Returns a state from which the steps up to one are made again as they were; None without one."""
     group: int | None
+    code: Callable[[], Code]
+    """Returns what a replay that is launched now runs; raises OSError or ValueError where that cannot be had."""
     folder_limit_bytes: int = FOLDER_LIMIT_BYTES
 
     def examine(self, decision: de.Triage, job: Job) -> None:
         """Replay until there is something to say, and say it by TriageEnded, once nothing of it is left."""
-        one, attempt = job.examination, self.state / "jobs" / job.name / str(decision.attempt)
-        began_at = one.began_at if one is not None and one.began_at is not None else decision.at
+        triage_state, attempt = job.examination, self.state / "jobs" / job.name / str(decision.attempt)
+        began_at = (
+            triage_state.began_at if triage_state is not None and triage_state.began_at is not None else decision.at
+        )
         try:
             finding = self._found(decision, job, began_at)
         except Exception as error:  # a fence: a job whose triage never answers is never retried
             log.exception("triage.failed", extra={"fields": {"job": job.name}})
             finding = unsaid(f"the triage failed: {type(error).__name__}: {error}")
-        for folder in attempt.parent.glob(f"{fo.TRIAGE}-{decision.attempt}-*"):
+        for folder in _replays(attempt):
             kill_until_gone(self.launcher, job.name, folder, KILL_AGAIN_S)
         with contextlib.suppress(OSError):
             point(attempt.parent, Path(attempt.name))
@@ -93,10 +98,10 @@ class Examiner:
     def _wanted(self, name: str, attempt: int) -> bool:
         """Whether the job still waits for it: its user may have stopped it, and the daemon may be ending."""
         job = self.job(name)
-        one: Examination | None = job.examination if job is not None else None
-        if job is None or one is None or one.attempt != attempt or not one.replaying:
+        triage_state: TriageState | None = job.examination if job is not None else None
+        if job is None or triage_state is None or triage_state.attempt != attempt or not triage_state.replaying:
             return False
-        return job.wish is Wish.RUN and not one.unwanted and not job.shutting_down
+        return job.wish is Wish.RUN and not triage_state.unwanted and not job.shutting_down
 
     def _case(self, decision: de.Triage, job: Job, limit_s: float) -> Case:
         settings, folders = self.settings(job.name), self.state / "jobs" / job.name
@@ -109,9 +114,10 @@ class Examiner:
             step=decision.step,
             looked_for=decision.looked_for,
             checkpoint=Path(checkpoint.path) if checkpoint is not None else None,
+            checkpoint_step=checkpoint.step if checkpoint is not None else None,
             argv=command_of(settings, checkpoint, settings.profiles.cpu if job.on_cpu else None),
-            target=evidence.place(attempt, incident) / fo.TRIAGE,
-            losses=old_losses(made, decision.step, self.clock.now()),
+            target=evidence.place(attempt, incident).below(fo.TRIAGE),
+            losses=past_losses(made, decision.step, self.clock.now()),
             limit_s=limit_s,
         )
 
@@ -121,7 +127,7 @@ class Examiner:
         """Return what a replay said: one that runs already is waited for, one that is over is read."""
         folder = case.attempt.parent / f"{fo.TRIAGE}-{case.attempt.name}-{name}"
         problem = None
-        if not (folder / fo.SHIM).exists() and not (folder / fo.EXIT).exists():
+        if not untrusted_files.exists(folder, fo.SHIM) and not untrusted_files.exists(folder, fo.EXIT):
             problem = self._launch(case, job, name, folder)
         problem = problem or self._waited(case, job, folder, deadline)
         kill_until_gone(self.launcher, job.name, folder, KILL_AGAIN_S)
@@ -131,9 +137,11 @@ class Examiner:
         """Start it as an attempt of the job is started; return why it could not be."""
         if self.launcher.alive(job.name, folder):
             return None  # by the daemon before this one, and its shim has not left word yet
-        launch = {**launch_of(case, read_launch(case), folder, name), "attempt": int(case.attempt.name)}
         try:
-            lay_out(folder, launch, self.group, remedies_of(case, name))
+            code = self.code()
+            launch = launch_of(case, read_launch(case), folder, name, code)
+            launch["attempt"] = int(case.attempt.name)
+            lay_out(folder, launch, self.group, remedies_of(case, name), code)
             self.launcher.launch(job.name, folder)
         except LaunchError as error:
             return None if self.launcher.alive(job.name, folder) else f"it could not be started: {error}"
@@ -146,7 +154,7 @@ class Examiner:
         measured, said_at = self.clock.now(), None
         while self.launcher.alive(job.name, folder):
             now = self.clock.now()
-            if said_at is None and (folder / SAID).exists():
+            if said_at is None and untrusted_files.exists(folder, SAID):
                 said_at = now
             if said_at is not None and now.seconds_since(said_at) >= LAST_WORDS_S:
                 return None  # other processes of it wait for the one that has ended: they have nothing to add
@@ -156,31 +164,28 @@ class Examiner:
                 return UNWANTED
             if now.seconds_since(measured) >= MEASURE_EVERY_S:
                 measured = now
-                if _size_bytes(folder) > self.folder_limit_bytes:
+                if untrusted_files.tree_bytes(folder, fo.RUN) > self.folder_limit_bytes:
                     return f"it wrote more than {self.folder_limit_bytes // 1_000_000} MB"
             time.sleep(LOOK_EVERY_S)
         return None
 
     def _ending(self, folder: Path) -> str:
         status = read_exit(folder, self.clock.now())
-        return f"it {status.words} before the step" if status is not None else "it ended without a word"
+        return f"it {status.words} before the step" if status is not None else "it ended without an exit record"
 
     def _keep(self, case: Case, finding: Finding, done: tuple[Replay, ...], job: Job) -> None:
-        """Put the report beside the evidence, and of each replay what it printed last."""
+        """Write the report next to the evidence, with the last output of each replay."""
         try:
             keep(case, finding, done)
-            for one in done:
-                folder = case.attempt.parent / f"{fo.TRIAGE}-{case.attempt.name}-{one.name}"
+            for replay in done:
+                folder = case.attempt.parent / f"{fo.TRIAGE}-{case.attempt.name}-{replay.name}"
                 text = without_secrets(evidence.read_output_tail(folder))
-                (case.target / f"{one.name}.txt").write_text(text, encoding="utf-8", errors="backslashreplace")
+                case.target.write(f"{replay.name}.txt", text)
         except OSError as error:
             log.warning("triage.not_kept", extra={"fields": {"job": job.name, "why": str(error)}})
 
 
-def _size_bytes(folder: Path) -> int:
-    total = 0
-    for place, _, files in os.walk(folder):
-        for name in files:
-            with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(place, name)).st_blocks * 512  # noqa: PTH118 - thousands of files
-    return total
+def _replays(attempt: Path) -> list[Path]:
+    """Return the folders of an attempt's replays; the job's folder is the daemon's own."""
+    start, found = f"{fo.TRIAGE}-{attempt.name}-", untrusted_files.list_names(attempt.parent).names
+    return [attempt.with_name(name) for name in found if name.startswith(start)]

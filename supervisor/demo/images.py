@@ -1,4 +1,4 @@
-"""Draws thermal-like images with labelled warm bodies as a YOLO data set; run by the training's own interpreter."""
+"""Creates thermal-like images with labelled warm bodies as a YOLO data set; run by the training's own interpreter."""
 
 import argparse
 from pathlib import Path

@@ -90,11 +90,11 @@ class Night:
 
         `breakfast` is called when the training has finished and the daemon still answers.
         """
-        self._tell("drawing 48 + 8 thermal-like images")
+        self._tell("creating 48 + 8 thermal-like images")
         data = self._draw()
         with Receiver(self._heard) as here:
             (self.folder / "config.toml").write_text(self._config(data, here.url))
-            self._tell("starting rocm-supervisord in the foreground, its state in " + str(self.folder / "state"))
+            self._tell("starting rocm-supervisord in the foreground, state directory " + str(self.folder / "state"))
             with (self.folder / "daemon.log").open("ab") as log:
                 command = [*self.daemon, "--config", str(self.folder / "config.toml")]
                 process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
@@ -110,7 +110,7 @@ class Night:
         command = [str(self.train_python), str(IMAGES), str(self.folder / "data")]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=_bare_environment())
         if done.returncode != 0:
-            raise NotShownError(f"{self.train_python} cannot draw the images: {done.stderr.strip()[-300:]}")
+            raise NotShownError(f"{self.train_python} cannot create the images: {done.stderr.strip()[-300:]}")
         return Path(done.stdout.strip().splitlines()[-1])
 
     def _config(self, data: Path, url: str) -> str:
@@ -149,9 +149,9 @@ class Night:
         if job["phase"] != "finished":
             raise NotShownError(f"the job {job['phase']}: {job['reason']}")
         for rule, wound in EXPECTED.items():
-            if not any(one["rule"] == rule and one["outcome"] == "resumed" for one in incidents):
-                raise NotShownError(f"{wound} was not found and resumed (no incident of rule {rule})")
-        return sorted(incidents, key=lambda one: one["at"])
+            if not any(entry["rule"] == rule and entry["outcome"] == "resumed" for entry in incidents):
+                raise NotShownError(f"{wound} was not detected and resumed (no incident of rule {rule})")
+        return sorted(incidents, key=lambda entry: entry["at"])
 
     def _heard(self, body: dict[str, Any]) -> None:
         told = body.get("data", {})

@@ -1,4 +1,4 @@
-"""A webhook receiver on the loopback that hands on what it hears; it answers 204 and keeps nothing."""
+"""A webhook receiver on the loopback interface that passes on each request and answers 204."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A YOLO training that hurts itself on request, once a wound; run by the training's own interpreter.
+"""A YOLO training that injects each requested fault once; run by the training's own interpreter.
 
 The wounds are real: a batch that never returns, a weight that becomes NaN, a SIGKILL. Each leaves a file behind
 before it strikes, so that the resumed training passes that place unharmed.
@@ -57,7 +57,7 @@ def wound(text):
     """Read NAME:EPOCH:BATCH."""
     name, epoch, batch = text.split(":")
     if name not in WOUNDS:
-        raise argparse.ArgumentTypeError("%s is no wound; there are %s" % (name, ", ".join(WOUNDS)))
+        raise argparse.ArgumentTypeError("%s is not a fault of the demo; available: %s" % (name, ", ".join(WOUNDS)))
     return name, int(epoch), int(batch)
 
 

@@ -1,4 +1,4 @@
-"""Runs the rules over a recording, as fast as they go; they are the daemon's own, and nothing is acted on."""
+"""Runs the daemon's rules over a recording, faster than real time and without actions."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from supervisor.core import events as ev
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.history import History
-from supervisor.core.judging import judge
+from supervisor.core.judge import judge
 from supervisor.core.moments import Moment
 from supervisor.core.rules import Rule
 from supervisor.core.urgent import can_wait
-from supervisor.replay.recording import Recording
+from supervisor.replay.recording import Recording, when
 
 TICK_S = 1.0
 """The daemon ticks four times a second; a replay tells the second."""
@@ -56,10 +56,12 @@ def _ticking(events: Iterable[ev.Event], began: Moment, tick_s: float) -> Iterat
     """Return the events with the ticks between them."""
     due = began.monotonic_s + tick_s
     for event in events:
-        gap_s = event.at.monotonic_s - due
-        while due <= event.at.monotonic_s and gap_s <= LONGEST_SILENCE_S:
+        gap_s = when(event) - due
+        while due <= when(event) and gap_s <= LONGEST_SILENCE_S:
             yield ev.Tick(at=event.at.at_monotonic(due))
             due += tick_s
         if gap_s > LONGEST_SILENCE_S:
-            due = event.at.monotonic_s + tick_s
+            due = when(event) + tick_s
         yield event
+        if isinstance(event, ev.DaemonAway):
+            due = max(due, event.at.monotonic_s)

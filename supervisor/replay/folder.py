@@ -1,4 +1,4 @@
-"""A recording as a folder that can be carried elsewhere; what is not sound in it is named with its line.
+"""Reads and writes a recording as a portable folder; errors name the file and the line.
 
 recording.json    {"version": 1, "job", "attempt", "launched_at", "gpus_used", "rules", "made_of"}
 events.jsonl.gz   {"kind": ..., ...} a line, in the order of time: the events of `core/events.py`, without steps
@@ -22,7 +22,7 @@ from supervisor.core import events as ev
 from supervisor.core.moments import Moment
 from supervisor.core.readings import StepRecord
 from supervisor.replay.recording import Recording
-from supervisor.store.bodies import kind_of
+from supervisor.store.encode import kind_of
 from supervisor.store.records import StepBucket
 
 VERSION = 1
@@ -48,15 +48,15 @@ class _Head:
 
 def event_types() -> dict[str, type[ev.Event]]:
     """Return every kind of event by the name that the record gives it."""
-    kinds = (one for union in (ev.AttemptEvent, ev.MachineEvent) for one in get_args(union))
-    return {_kind(one): one for one in (*kinds, ev.Asked)}
+    kinds = (arg for union in (ev.AttemptEvent, ev.MachineEvent) for arg in get_args(union))
+    return {_kind(item): item for item in (*kinds, ev.UserRequest)}
 
 
 def write(recording: Recording, folder: Path) -> None:
     """Write a recording into a new folder; raise FileExistsError where something is there, OSError where it fails."""
     folder.mkdir(parents=True)
     head = {name: getattr(recording, name) for name in ("job", "attempt", "launched_at", "gpus_used", "made_of")}
-    head |= {"version": VERSION, "rules": {name: dict(one) for name, one in recording.rules.items()}}
+    head |= {"version": VERSION, "rules": {name: dict(entry) for name, entry in recording.rules.items()}}
     (folder / HEAD).write_bytes(msgspec.json.format(msgspec.json.encode(head), indent=2) + b"\n")
     with _packed(folder / EVENTS) as out:
         for fact in recording.facts:
@@ -64,7 +64,7 @@ def write(recording: Recording, folder: Path) -> None:
     with _packed(folder / STEPS) as out:
         rows = csv.writer(out)
         rows.writerow(COLUMNS)
-        rows.writerows(_row(one) for one in recording.steps)
+        rows.writerows(_row(record) for record in recording.steps)
     with _packed(folder / BUCKETS) as out:
         for bucket in recording.buckets:
             out.write(json.dumps(asdict(bucket)) + "\n")
@@ -75,11 +75,13 @@ def read(folder: Path) -> Recording:
     try:
         head = msgspec.json.decode((folder / HEAD).read_bytes(), type=_Head)
     except OSError as error:
-        raise RecordingError(f"{folder / HEAD}: {error.strerror}; supervisorctl export JOB FOLDER writes one") from None
+        raise RecordingError(
+            f"{folder / HEAD}: {error.strerror}; create one: supervisorctl export JOB FOLDER"
+        ) from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise RecordingError(f"{folder / HEAD}: {error}") from None
     if head.version != VERSION:
-        raise RecordingError(f"{folder / HEAD}: version {head.version}, this program replays version {VERSION}")
+        raise RecordingError(f"{folder / HEAD}: version {head.version}, this version replays version {VERSION}")
     return Recording(
         job=head.job,
         attempt=head.attempt,
@@ -96,10 +98,10 @@ def read(folder: Path) -> Recording:
 def _event(line: str) -> ev.Event:
     fields = json.loads(line)
     if not isinstance(fields, dict):
-        raise ValueError("is no object")
+        raise ValueError("is not a JSON object")
     kind = event_types().get(fields.pop("kind", ""))
     if kind is None:
-        raise ValueError("names no kind of event that is known here")
+        raise ValueError("has an unknown kind of event")
     return msgspec.convert(fields, type=kind, strict=False)
 
 
@@ -121,10 +123,18 @@ def _step(line: str) -> StepRecord:
     )
 
 
-def _row(one: StepRecord) -> list[object]:
-    values = (one.step, one.epoch, one.loss, one.lr, one.grad_norm, one.gpu_memory_bytes, one.data_wait_s)
+def _row(record: StepRecord) -> list[object]:
+    values = (
+        record.step,
+        record.epoch,
+        record.loss,
+        record.lr,
+        record.grad_norm,
+        record.gpu_memory_bytes,
+        record.data_wait_s,
+    )
     known = ("" if value is None else value for value in values)
-    return [repr(one.at.monotonic_s), repr(one.at.unix_s), *known, "1" if one.skipped else ""]
+    return [repr(record.at.monotonic_s), repr(record.at.unix_s), *known, "1" if record.skipped else ""]
 
 
 def _each(path: Path, made: Any, skip: int = 0) -> Iterator[Any]:
@@ -144,7 +154,7 @@ def _in_order(facts: Iterable[ev.Event], path: Path) -> Iterator[ev.Event]:
     last = float("-inf")
     for number, fact in enumerate(facts, start=1):
         if not fact.at.monotonic_s >= last:
-            raise RecordingError(f"{path}: line {number}: is earlier than the line before it")
+            raise RecordingError(f"{path}: line {number}: is earlier than the previous line")
         last = fact.at.monotonic_s
         yield fact
 

@@ -1,4 +1,4 @@
-"""Makes a recording of what others kept: a training's log, a kernel log, a table of readings; it guesses no time.
+"""Builds a recording from foreign files: a training's log, a kernel log, a table of readings.
 
 Times are taken where they stand: in front of a line, in a telemetry table, or from a progress bar's own rate. What
 bears none belongs to the moment of what came before it. Clocks that count from a boot and clocks of the wall cannot
@@ -20,14 +20,14 @@ from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading, Stage, StepRecord
 from supervisor.replay.folder import RecordingError
 from supervisor.replay.recording import Recording
-from supervisor.sources.fault_events import kernel_finding
-from supervisor.sources.findings import findings_in
-from supervisor.sources.folding import clean
-from supervisor.sources.kernel_grammar import kernel_grammar
-from supervisor.sources.log_lines import log_line
-from supervisor.sources.output_grammar import findings
-from supervisor.sources.progress import Progress
-from supervisor.sources.progress_lines import progress_in
+from supervisor.sources.attempt.folding import clean
+from supervisor.sources.attempt.progress import Progress
+from supervisor.sources.attempt.progress_lines import progress_in
+from supervisor.sources.faults.events import kernel_finding
+from supervisor.sources.faults.kernel_table import kernel_grammar
+from supervisor.sources.faults.pasted_log import findings_in
+from supervisor.sources.faults.training_table import findings
+from supervisor.sources.kernel.log_lines import log_line
 
 JOB = "foreign"
 LONGEST_BYTES = 1 << 30
@@ -45,10 +45,10 @@ def of_files(log: Path | None, kernel: Path | None, telemetry: Path | None) -> R
         parts += _kernel(_text(kernel), kernel)
     if telemetry is not None:
         parts += _readings(_text(telemetry), telemetry)
-    given = [str(one) for one in (log, kernel, telemetry) if one is not None]
+    given = [str(path) for path in (log, kernel, telemetry) if path is not None]
     if not parts and not steps:
-        raise RecordingError(f"{', '.join(given)}: holds no progress, no fault and no reading that is known here")
-    facts = tuple(sorted(parts, key=lambda one: one.at.monotonic_s))
+        raise RecordingError(f"{', '.join(given)}: contains no known progress, fault or reading")
+    facts = tuple(sorted(parts, key=lambda item: item.at.monotonic_s))
     return Recording(job=JOB, attempt=1, launched_at=BEGAN, made_of=", ".join(given), facts=facts, steps=steps)
 
 
@@ -111,7 +111,7 @@ def _step(at: Moment, seen: Progress) -> StepRecord:
     )
 
 
-def _kernel(text: str, path: Path) -> Iterator[ev.KernelSaid]:
+def _kernel(text: str, path: Path) -> Iterator[ev.KernelReported]:
     lines = text.split("\n")
     first_s: float | None = None
     for finding in findings_in(lines, kernel_grammar()):
@@ -119,7 +119,7 @@ def _kernel(text: str, path: Path) -> Iterator[ev.KernelSaid]:
         first_s = _first_time(lines) if first_s is None else first_s
         at = BEGAN.plus(max(0.0, (at_s or 0.0) - (first_s or 0.0)))
         said = kernel_finding(finding, at=at, sequence=finding.line_number, origin=str(path))
-        yield ev.KernelSaid(at=at, findings=(said,), sequence=finding.line_number)
+        yield ev.KernelReported(at=at, findings=(said,), sequence=finding.line_number)
 
 
 def _first_time(lines: list[str]) -> float | None:
@@ -141,7 +141,7 @@ def _readings(text: str, path: Path) -> Iterator[ev.GpusRead]:
                 raise ValueError("not finite")
             first_s = at_s if first_s is None else first_s
             at = BEGAN.plus(max(0.0, at_s - first_s))
-            known = {one.name: one.type for one in fields(GpuReading)}
+            known = {field.name: field.type for field in fields(GpuReading)}
             values = {
                 name: _value(str(known[name]), value)
                 for name, value in row.items()
@@ -151,7 +151,7 @@ def _readings(text: str, path: Path) -> Iterator[ev.GpusRead]:
             yield ev.GpusRead(at=at, readings=(GpuReading(at=at, **values),))  # type: ignore[arg-type] # as named
         except (TypeError, ValueError, OverflowError) as error:
             wanted = f"a time in one of {', '.join(_TIME)}, and columns named as in supervisorctl gpus --json"
-            raise RecordingError(f"{path}: line {number}: {error}; wanted is {wanted}") from None
+            raise RecordingError(f"{path}: line {number}: {error}; expected {wanted}") from None
 
 
 def _rows(text: str, path: Path) -> Iterator[tuple[int, dict[str, object]]]:
@@ -170,7 +170,7 @@ def _rows(text: str, path: Path) -> Iterator[tuple[int, dict[str, object]]]:
 def _value(kind: str, value: object) -> object:
     convert = _CONVERT.get(kind.split(" |", maxsplit=1)[0])
     if convert is None or isinstance(value, (list, dict)):
-        raise ValueError(f"a field of type {kind} cannot stand in a table")
+        raise ValueError(f"a field of type {kind} cannot be a table column")
     return convert(str(value))
 
 
@@ -179,4 +179,4 @@ def _text(path: Path) -> str:
         with path.open("rb") as file:
             return file.read(LONGEST_BYTES).decode("utf-8", "backslashreplace")
     except OSError as error:
-        raise RecordingError(f"{path}: {error.strerror}; give a file that can be read") from None
+        raise RecordingError(f"{path}: {error.strerror}; use a readable file") from None

@@ -1,4 +1,4 @@
-"""Makes a recording of what the daemon kept of an attempt: its database and the attempt's folder; it writes nothing."""
+"""Builds the recording of an attempt from the daemon's database and the attempt's folder."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from pathlib import Path
 import msgspec
 
 from supervisor.core import events as ev
-from supervisor.core import folder as fo
 from supervisor.core.moments import Moment
 from supervisor.core.readings import DiskReading, GpuReading, HostReading, ProcessReading, StepRecord
 from supervisor.replay.folder import RecordingError, event_types
-from supervisor.replay.recording import Recording
-from supervisor.sources.recorder import RecorderReader
+from supervisor.replay.recording import Recording, when
+from supervisor.sources.attempt.recorder import RecorderReader
 from supervisor.store.archive import Archive
 from supervisor.store.records import AttemptRecord, EventRecord, GpuRecord, GpuSample, HostSample, ProcessSample
 
@@ -31,14 +30,14 @@ def of_attempt(
     gpus_used: tuple[str, ...] = (),
 ) -> Recording:
     """Return an attempt, the newest where no number is given; raise RecordingError where none is kept, ArchiveError."""
-    attempts = [one for one in archive.attempts(job, ALL) if number in (None, one.number)]
+    attempts = [item for item in archive.attempts(job, ALL) if number in (None, item.number)]
     if not attempts or attempts[0].launched_unix_s is None:
         which = f"attempt {number}" if number is not None else "an attempt"
         raise RecordingError(f"{archive.path}: {which} of job {job!r} is not recorded; see supervisorctl status")
     attempt = attempts[0]
     launched = _launched_at(archive, attempt)
     empty = Recording(job=job, attempt=attempt.number, launched_at=launched)
-    facts = sorted(_facts(archive, attempt, empty), key=lambda one: one.at.monotonic_s)
+    facts = sorted(_facts(archive, attempt, empty), key=when)
     return Recording(
         job=job,
         attempt=attempt.number,
@@ -68,7 +67,7 @@ def _facts(archive: Archive, attempt: AttemptRecord, clock: Recording) -> Iterat
         concerns = row.attempt == attempt.number if row.job is not None else _within(row.at_unix_s, began, until)
         if concerns and (event := _event(row)) is not None:
             yield event
-    cards = {one.gpu: one for one in archive.gpus()}
+    cards = {gpu_record.gpu: gpu_record for gpu_record in archive.gpus()}
     for reading in archive.gpu_samples(None, began, until, ALL):
         seen = _gpu(reading, cards.get(reading.gpu), clock)
         yield ev.GpusRead(at=seen.at, readings=(seen,))
@@ -96,16 +95,16 @@ def _event(row: EventRecord) -> ev.Event | None:
 
 
 def _gpu(sample: GpuSample, card: GpuRecord | None, clock: Recording) -> GpuReading:
-    known = {one.name for one in fields(GpuReading)} - {"at"}
+    known = {field.name for field in fields(GpuReading)} - {"at"}
     parts: list[GpuRecord | GpuSample] = [sample] if card is None else [card, sample]
-    values = {one.name: getattr(part, one.name) for part in parts for one in fields(part) if one.name in known}
+    values = {field.name: getattr(part, field.name) for part in parts for field in fields(part) if field.name in known}
     return GpuReading(at=clock.moment(sample.at_unix_s), **values)
 
 
 def _host(sample: HostSample, clock: Recording) -> HostReading:
-    disks = tuple(msgspec.convert(one, type=DiskReading) for one in sample.disks or ())
-    known = {one.name for one in fields(HostReading)} - {"at", "disks"}
-    values = {one.name: getattr(sample, one.name) for one in fields(sample) if one.name in known}
+    disks = tuple(msgspec.convert(entry, type=DiskReading) for entry in sample.disks or ())
+    known = {field.name for field in fields(HostReading)} - {"at", "disks"}
+    values = {field.name: getattr(sample, field.name) for field in fields(sample) if field.name in known}
     return HostReading(at=clock.moment(sample.at_unix_s), disks=disks, **values)
 
 
@@ -122,10 +121,10 @@ def _recorded_steps(attempt: AttemptRecord, clock: Recording) -> tuple[StepRecor
     """Return the newest steps as the flight recorder still holds them; none where its folder is gone."""
     if attempt.folder is None:
         return ()
-    reader = RecorderReader(Path(attempt.folder) / fo.RECORDER)
+    reader = RecorderReader(Path(attempt.folder))
     found: list[StepRecord] = []
     page = reader.read(0, clock.launched_at)
-    while page.records:
+    while page.records or page.behind:
         found.extend(page.records)
         page = reader.read(page.cursor, clock.launched_at)
     reader.close()

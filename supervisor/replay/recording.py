@@ -1,4 +1,4 @@
-"""A recorded attempt: its facts in the order of time, wherever they were kept; it judges nothing.
+"""A recorded attempt: its facts in order of time, whatever their source.
 
 Steps may be kept one by one or, for the old part of a long training, folded into buckets of ten seconds. A bucket is
 unfolded into at most twenty of its steps, evenly spaced, whose losses have its mean, with its extremes and its NaN
@@ -42,13 +42,13 @@ class Recording:
 
     def events(self) -> Iterator[ev.Event]:
         """Return everything in the order of time; steps come a second's worth together, as a daemon reads them."""
-        return heapq.merge(self.facts, self._steps_made(), key=_when)
+        return heapq.merge(self.facts, self._steps_made(), key=when)
 
     @property
     def length_s(self) -> float:
         """From the launch to the last fact."""
-        last = [_when(one) for one in self.facts[-1:]] + [one.at.monotonic_s for one in self.steps[-1:]]
-        last += [self.moment(one.last_unix_s).monotonic_s for one in self.buckets[-1:]]
+        last = [when(fact) for fact in self.facts[-1:]] + [record.at.monotonic_s for record in self.steps[-1:]]
+        last += [self.moment(step_bucket.last_unix_s).monotonic_s for step_bucket in self.buckets[-1:]]
         return max(last, default=self.launched_at.monotonic_s) - self.launched_at.monotonic_s
 
     def moment(self, unix_s: float) -> Moment:
@@ -56,7 +56,7 @@ class Recording:
         return Moment(self.launched_at.monotonic_s + unix_s - self.launched_at.unix_s, unix_s)
 
     def _steps_made(self) -> Iterator[ev.StepsMade]:
-        for _, records in groupby(self._all_steps(), key=lambda one: int(one.at.monotonic_s)):
+        for _, records in groupby(self._all_steps(), key=lambda record: int(record.at.monotonic_s)):
             made = tuple(records)
             yield ev.StepsMade(at=made[-1].at, job=self.job, attempt=self.attempt, records=made)
 
@@ -106,5 +106,6 @@ def shifted(facts: Iterable[ev.Event], by_s: float) -> Iterator[ev.Event]:
         yield replace(fact, at=Moment(fact.at.monotonic_s + by_s, fact.at.unix_s))
 
 
-def _when(event: ev.Event) -> float:
-    return event.at.monotonic_s
+def when(event: ev.Event) -> float:
+    """Return where in the order of time an event stands: an absence where it began, for nothing was judged in it."""
+    return event.at.monotonic_s - (event.away_s if isinstance(event, ev.DaemonAway) else 0.0)

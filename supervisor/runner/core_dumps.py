@@ -1,4 +1,4 @@
-"""Copies what drivers leave of a card that hung (devcoredump) into the evidence; it reads none of it and deletes none.
+"""Copies what drivers leave of a card that hung (devcoredump) into the evidence; the originals are not deleted.
 
 The kernel throws a dump away after five minutes, or once anybody writes to it.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from supervisor.runner.evidence_folder import EvidenceFolder
+
 DEVCOREDUMP = Path("/sys/class/devcoredump")
 LIMIT_BYTES = 32 << 20
 """Of all dumps together."""
@@ -15,24 +17,24 @@ _CHUNK_BYTES = 1 << 20
 _NAME = re.compile(r"devcd(\d{1,9})")
 
 
-def take_core_dumps(root: Path, target: Path, limit_bytes: int = LIMIT_BYTES) -> list[str]:
+def take_core_dumps(root: Path, target: EvidenceFolder, limit_bytes: int = LIMIT_BYTES) -> list[str]:
     """Copy the dumps below `root`, the newest first, each named after its device; return what could not be had."""
     missing: list[str] = []
     for _, dump in sorted(_dumps(root), reverse=True):
         try:
-            limit_bytes -= _copy(dump, target / f"{dump.name}-{_device(dump)}.bin", limit_bytes)
+            limit_bytes -= _copy(dump, target, f"{dump.name}-{_device(dump)}.bin", limit_bytes)
         except OSError as error:
             missing.append(f"core dump {dump.name}: {error.strerror}")
             continue
         if limit_bytes <= 0:
-            missing.append(f"core dump {dump.name}: it and those before it are cut off")
+            missing.append(f"core dump {dump.name}: size limit reached; this and earlier core dumps are truncated")
             break
     return missing
 
 
 def _dumps(root: Path) -> list[tuple[int, Path]]:
     try:
-        return [(int(found[1]), one) for one in root.iterdir() if (found := _NAME.fullmatch(one.name))]
+        return [(int(found[1]), path) for path in root.iterdir() if (found := _NAME.fullmatch(path.name))]
     except OSError:
         return []  # no driver has ever left one
 
@@ -44,9 +46,9 @@ def _device(dump: Path) -> str:
         return "unknown"
 
 
-def _copy(dump: Path, target: Path, limit_bytes: int) -> int:
+def _copy(dump: Path, target: EvidenceFolder, name: str, limit_bytes: int) -> int:
     copied = 0
-    with (dump / "data").open("rb") as source, target.open("wb") as copy:
+    with (dump / "data").open("rb") as source, target.open(name) as copy:
         while copied < limit_bytes and (chunk := source.read(min(limit_bytes - copied, _CHUNK_BYTES))):
-            copied += copy.write(chunk)
+            copied += copy.write(chunk) or 0
     return copied

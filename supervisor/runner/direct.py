@@ -1,4 +1,4 @@
-"""Starts shims as processes of nobody, where no systemd can: in a container, an allocation, a test; it keeps no state.
+"""Starts shims as processes without systemd: in a container, an allocation or a test.
 
 A shim of an earlier daemon is as good as one of this: whatever is needed to find it again stands in its folder.
 """
@@ -14,7 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from supervisor.runner import shim, standby
-from supervisor.runner.attempt import living_shim, read_shim, read_start_error
+from supervisor.runner.attempt_folder import living_shim, names_another, read_shim, read_start_error
+from supervisor.runner.code_copy import SHIM_PROGRAM
 from supervisor.runner.launcher import LAUNCH_LIMIT_S, LaunchError
 from supervisor.runner.shim import Process
 
@@ -24,6 +25,7 @@ NOT_FOR_TRAININGS = frozenset(
 )
 """What systemd says to the daemon alone: a training must neither answer for it nor find its credentials."""
 KILL_ROUNDS = 20
+NO_MESSAGE = "the shim ended without an error message"
 
 
 class DirectLauncher:
@@ -31,7 +33,7 @@ class DirectLauncher:
 
     def __init__(self, python: str = sys.executable, limit_s: float = LAUNCH_LIMIT_S) -> None:
         """`python` (3.10 or later) runs the shim, `limit_s` is how long it may take to leave word."""
-        self._command = (python, "-I", "-S", str(Path(shim.__file__).resolve()), "--detach")
+        self._python = python
         self._limit_s = limit_s
 
     def launch(self, slot: str, folder: Path) -> None:
@@ -39,15 +41,16 @@ class DirectLauncher:
 
         The shim holds its standard output until it left word, so that its end of file is the answer.
         """
-        status, said = self._run(slot, folder, lambda: self.kill_all(slot, folder))
-        if read_shim(folder) is None or status != 0:
-            raise LaunchError(f"{slot}: {read_start_error(folder) or said or 'the shim ended without a word'}")
+        said = self._run(slot, folder, lambda: self.kill_all(slot, folder))
+        if read_shim(folder) is None:
+            self.kill_all(slot, folder)  # what came up all the same would run on without supervision, and hold the lock
+            raise LaunchError(f"{slot}: {read_start_error(folder) or said or NO_MESSAGE}")
 
     def stand_by(self, slot: str, folder: Path) -> None:
         """See `Launcher.stand_by`."""
-        _, said = self._run(slot, standby.folder_of(folder), lambda: self.dismiss(slot, folder))
+        said = self._run(slot, standby.folder_of(folder), lambda: self.dismiss(slot, folder))
         if not standby.waits(folder):
-            raise LaunchError(standby.refused(folder) or said or "the shim ended without a word")
+            raise LaunchError(standby.refused(folder) or said or NO_MESSAGE)
 
     def go(self, slot: str, folder: Path) -> str | None:
         """See `Launcher.go`."""
@@ -56,15 +59,18 @@ class DirectLauncher:
     def dismiss(self, slot: str, folder: Path) -> None:
         """See `Launcher.dismiss`."""
         if not standby.end(folder) and not standby.going(folder):
-            for one in _shims_by_command(standby.folder_of(folder), shim.AS_STANDBY):
-                shim.send(one, signal.SIGKILL)
+            for process in _shims_by_command(standby.folder_of(folder), shim.AS_STANDBY):
+                shim.send(process, signal.SIGKILL)
 
-    def _run(self, slot: str, folder: Path, give_up: Callable[[], None]) -> tuple[int, str]:
-        """Start a shim on a folder; return the status of its first process and what it said before it let go."""
+    def _run(self, slot: str, folder: Path, give_up: Callable[[], None]) -> str:
+        """Start a shim on a folder; return what it said before it let go.
+
+        The status of its first process says nothing of the shim: that process may be killed when it has forked already.
+        """
         env = {name: value for name, value in os.environ.items() if name not in NOT_FOR_TRAININGS}
         try:
             process = subprocess.Popen(
-                (*self._command, str(folder)),
+                (self._python, "-I", "-S", str(folder / SHIM_PROGRAM), "--detach", str(folder)),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -81,22 +87,22 @@ class DirectLauncher:
             give_up()
             with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the kernel keeps the pipe
                 process.communicate(timeout=1.0)
-            raise LaunchError(f"{slot}: the shim left no word within {self._limit_s:.0f} s") from None
-        return process.returncode, said.decode(errors="backslashreplace").strip()
+            raise LaunchError(f"{slot}: the shim did not report within {self._limit_s:.0f} s") from None
+        return said.decode(errors="backslashreplace").strip()
 
     def signal(self, slot: str, folder: Path, signal_number: int) -> bool:
         """See `Launcher.signal`."""
-        return any(shim.send(one, signal_number) for one in _shims(folder))
+        return any(shim.send(process, signal_number) for process in _shims(folder))
 
     def kill_all(self, slot: str, folder: Path) -> None:
         """See `Launcher.kill_all`. The tree first: without its shim it would have to be found by its session."""
         shims = _shims(folder)
         for _ in range(KILL_ROUNDS):  # again and again, for a process may have forked in between
-            reached = [one for one in _members(folder, shims) if shim.send(one, signal.SIGKILL)]
-            if all(one.state == "D" for one in reached):
+            reached = [process for process in _members(folder, shims) if shim.send(process, signal.SIGKILL)]
+            if all(process.state == "D" for process in reached):
                 break  # nobody is left, or nobody that a signal reaches
-        for one in shims:
-            shim.send(one, signal.SIGKILL)
+        for process in shims:
+            shim.send(process, signal.SIGKILL)
 
     def alive(self, slot: str, folder: Path) -> bool:
         """See `Launcher.alive`. What a killed shim left behind counts, and a shim that has left no word yet."""
@@ -106,11 +112,13 @@ class DirectLauncher:
 
 def _shims(folder: Path) -> list[Process]:
     """Return the living shim of the attempt, also one that has left no word yet."""
-    if read_shim(folder) is None:
+    living = living_shim(folder)
+    if living is not None:
+        return [living]
+    if read_shim(folder) is None or names_another(folder):
         went = _shims_by_command(standby.folder_of(folder), shim.AS_STANDBY) if standby.going(folder) else []
         return [*_shims_by_command(folder), *went]
-    living = living_shim(folder)
-    return [living] if living else []
+    return []
 
 
 def _members(folder: Path, shims: list[Process]) -> list[Process]:
@@ -120,13 +128,15 @@ def _members(folder: Path, shims: list[Process]) -> list[Process]:
     """
     processes = shim.read_processes()
     if shims:
-        return [below for one in shims for below in shim.descendants(one.pid, processes)]
+        return [below for process in shims for below in shim.descendants(process.pid, processes)]
     note = read_shim(folder)
     if note is None or note.boot_id != shim.boot_id():
         return []
-    if any(one.pid == note.pid and one.start_ticks != note.start_ticks for one in processes):
-        return []  # the kernel gives a number away again only when no process has it as its session any more
-    return [one for one in processes if one.session == note.pid and one.pid != note.pid and not one.dead]
+    if any(process.pid == note.pid and not process.dead for process in processes):
+        return []  # another's number: the kernel gives one away again only when no process has it as its session
+    return [
+        process for process in processes if process.session == note.pid and process.pid != note.pid and not process.dead
+    ]
 
 
 def _shims_by_command(folder: Path, program: str = shim.AS_MODULE) -> list[Process]:

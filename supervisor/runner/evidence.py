@@ -1,4 +1,4 @@
-"""Takes evidence of an attempt before it is killed, whatever state it is in; it interprets nothing and never waits on.
+"""Collects evidence of an attempt before it is killed, within a time limit.
 
 Every part runs in a thread of its own and writes a file of its own: one that hangs in the kernel (the very fault that
 is looked at may do that) costs the others nothing. Of the environment only what concerns the hardware is kept, and
@@ -17,11 +17,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from supervisor.core import folder as names
+from supervisor import untrusted_files
+from supervisor.core import attempt_files as names
 from supervisor.core.readings import GpuReading, HostReading, StepRecord
-from supervisor.core.secrets import without_secrets
-from supervisor.runner import outside
+from supervisor.core.sanitize import without_secrets
+from supervisor.runner import tools
 from supervisor.runner.core_dumps import DEVCOREDUMP, take_core_dumps
+from supervisor.runner.evidence_folder import EvidenceFolder
 from supervisor.runner.launcher import Launcher
 from supervisor.runner.stacks import launch_env, take_stacks, tree_of
 
@@ -64,7 +66,7 @@ class EvidenceResult:
     """What could not be had in time, each with its reason."""
 
 
-Part: TypeAlias = Callable[[Path], list[str]]
+Part: TypeAlias = Callable[[EvidenceFolder], list[str]]
 """Writes its files into the incident's folder and returns what it could not have; may raise OSError."""
 
 
@@ -81,42 +83,44 @@ def take(  # noqa: PLR0913 - whom to ask, about what, and for how long
     missing = _run({"folder": _make}, target, deadline)
     if not missing:
         # A vendor's tool may take a second, or hang with the card; the order to end must not wait for it.
-        _start({"cards.txt": lambda path: outside.cards(path / "cards.txt")}, target, {})
+        _start({"cards.txt": tools.cards}, target, {})
         missing = _run(_parts(folder, launcher, slot, facts), target, deadline)
-    return EvidenceResult(folder=target, took_s=time.perf_counter() - began, missing=tuple(missing))
+    return EvidenceResult(folder=target.path, took_s=time.perf_counter() - began, missing=tuple(missing))
 
 
-def place(folder: Path, incident_id: str) -> Path:
+def place(folder: Path, incident_id: str) -> EvidenceFolder:
     """Return where the evidence of an incident lies, or would."""
-    return folder / names.EVIDENCE / _safe_name(incident_id)
+    return EvidenceFolder(folder, f"{names.EVIDENCE}/{_safe_name(incident_id)}")
 
 
 def _parts(folder: Path, launcher: Launcher, slot: str, facts: EvidenceFacts) -> dict[str, Part]:
     return {
-        "records.jsonl": lambda path: _write_rows(path / "records.jsonl", map(asdict, facts.records[-RECORDS_KEPT:])),
-        "kernel.txt": lambda path: _write(path / "kernel.txt", "".join(f"{line}\n" for line in facts.kernel_lines)),
-        "gpus.jsonl": lambda path: _write_rows(path / "gpus.jsonl", map(asdict, facts.gpus)),
-        "host.jsonl": lambda path: _write_rows(path / "host.jsonl", map(asdict, facts.host)),
-        "configuration.txt": lambda path: _write(path / "configuration.txt", facts.configuration()),
-        "environment.txt": lambda path: _write(path / "environment.txt", outside.environment(launch_env(folder))),
-        "checkpoints.jsonl": lambda path: _write_rows(path / "checkpoints.jsonl", map(_stat_row, facts.checkpoints)),
-        "core dumps": lambda path: take_core_dumps(DEVCOREDUMP, path),
-        "output.txt": lambda path: _write(path / "output.txt", without_secrets(read_output_tail(folder))),
-        "stacks": lambda path: take_stacks(folder, launcher, slot, path, native=facts.stands_still),
-        "processes.txt": lambda path: _take_processes(folder, path / "processes.txt"),
+        "records.jsonl": lambda target: _write_rows(
+            target, "records.jsonl", map(asdict, facts.records[-RECORDS_KEPT:])
+        ),
+        "kernel.txt": lambda target: _write(target, "kernel.txt", "".join(f"{line}\n" for line in facts.kernel_lines)),
+        "gpus.jsonl": lambda target: _write_rows(target, "gpus.jsonl", map(asdict, facts.gpus)),
+        "host.jsonl": lambda target: _write_rows(target, "host.jsonl", map(asdict, facts.host)),
+        "configuration.txt": lambda target: _write(target, "configuration.txt", facts.configuration()),
+        "environment.txt": lambda target: _write(target, "environment.txt", tools.environment(launch_env(folder))),
+        "checkpoints.jsonl": lambda target: _write_rows(target, "checkpoints.jsonl", map(_stat_row, facts.checkpoints)),
+        "core dumps": lambda target: take_core_dumps(DEVCOREDUMP, target),
+        "output.txt": lambda target: _write(target, "output.txt", without_secrets(read_output_tail(folder))),
+        "stacks": lambda target: take_stacks(folder, launcher, slot, target, native=facts.stands_still),
+        "processes.txt": lambda target: _take_processes(folder, target),
     }
 
 
-def _run(parts: dict[str, Part], target: Path, deadline: float) -> list[str]:
+def _run(parts: dict[str, Part], target: EvidenceFolder, deadline: float) -> list[str]:
     """Run the parts side by side until the deadline; return what is missing, each with its reason."""
     missing: dict[str, list[str]] = {}
     for thread in _start(parts, target, missing):
         thread.join(max(0.0, deadline - time.perf_counter()))
-    late = [f"{name}: not done in time" for name in parts if name not in missing]
-    return late + [one for name in parts for one in missing.get(name, ())]
+    late = [f"{name}: not collected in time" for name in parts if name not in missing]
+    return late + [text for name in parts for text in missing.get(name, ())]
 
 
-def _start(parts: dict[str, Part], target: Path, missing: dict[str, list[str]]) -> list[threading.Thread]:
+def _start(parts: dict[str, Part], target: EvidenceFolder, missing: dict[str, list[str]]) -> list[threading.Thread]:
     """Start the parts; each puts into `missing` what it could not have once it is done."""
 
     def run(name: str, part: Part) -> None:
@@ -136,22 +140,23 @@ def _start(parts: dict[str, Part], target: Path, missing: dict[str, list[str]]) 
 # --- processes ----------------------------------------------------------------------------------------------------
 
 
-def _take_processes(folder: Path, target: Path) -> list[str]:
+def _take_processes(folder: Path, target: EvidenceFolder) -> list[str]:
     """Write what /proc tells of each process, piece by piece: what a hanging read leaves unsaid, it leaves alone."""
     tree = tree_of(folder)
-    with target.open("w", encoding="utf-8", errors="backslashreplace") as out:
-        out.writelines(f"{one.pid} child of {one.parent}, state {one.state}\n" for one in tree)
+    with target.open("processes.txt") as out:
+        out.write(
+            "".join(f"{process.pid} child of {process.parent}, state {process.state}\n" for process in tree).encode()
+        )
         for name in PROC_FILES:
-            for one in tree:
-                found = without_secrets(_read_proc(Path(f"/proc/{one.pid}/{name}")))
-                out.write(f"\n== /proc/{one.pid}/{name}\n{found}\n")
-                out.flush()
-        for one in tree:
-            for thread in sorted(Path(f"/proc/{one.pid}/task").glob("*"))[:THREADS_LIMIT]:
+            for process in tree:
+                found = without_secrets(_read_proc(Path(f"/proc/{process.pid}/{name}")))
+                out.write(f"\n== /proc/{process.pid}/{name}\n{found}\n".encode("utf-8", "backslashreplace"))
+        for process in tree:
+            for thread in sorted(Path(f"/proc/{process.pid}/task").glob("*"))[:THREADS_LIMIT]:
                 facts = (f"{name}: {_read_proc(thread / name)}" for name in PROC_THREAD_FILES)
-                out.write(f"\n== {thread}\n" + "\n".join(facts) + "\n")
-                out.flush()
-    return [] if tree else ["processes.txt: nothing of the attempt runs any more"]
+                text = f"\n== {thread}\n" + "\n".join(facts) + "\n"
+                out.write(text.encode("utf-8", "backslashreplace"))
+    return [] if tree else ["processes.txt: no process of the attempt is running"]
 
 
 def _read_proc(path: Path) -> str:
@@ -168,10 +173,7 @@ def _read_proc(path: Path) -> str:
 
 def read_output_tail(folder: Path) -> str:
     """Return the last 64 KiB of what the training printed, redraws folded to what a person saw last."""
-    with (folder / names.OUTPUT).open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - RAW_TAIL_BYTES))
-        text = file.read(RAW_TAIL_BYTES).decode("utf-8", "replace")
+    text = untrusted_files.read_tail(folder, names.OUTPUT, RAW_TAIL_BYTES).content.decode("utf-8", "replace")
     lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
     folded = CONTROL.sub("", "\n".join(lines))
     return folded.encode()[-TAIL_BYTES:].decode("utf-8", "ignore")
@@ -191,18 +193,18 @@ def _stat_row(path: Path) -> dict[str, object]:
     }
 
 
-def _make(target: Path) -> list[str]:
-    target.mkdir(parents=True, exist_ok=True)
+def _make(target: EvidenceFolder) -> list[str]:
+    target.make()
     return []
 
 
-def _write(path: Path, text: str) -> list[str]:
-    path.write_text(text, encoding="utf-8", errors="backslashreplace")
+def _write(target: EvidenceFolder, name: str, text: str) -> list[str]:
+    target.write(name, text)
     return []
 
 
-def _write_rows(path: Path, rows: Iterable[dict[str, object]]) -> list[str]:
-    return _write(path, "".join(json.dumps(_plain(row), default=str) + "\n" for row in rows))
+def _write_rows(target: EvidenceFolder, name: str, rows: Iterable[dict[str, object]]) -> list[str]:
+    return _write(target, name, "".join(json.dumps(_plain(row), default=str) + "\n" for row in rows))
 
 
 def _plain(row: dict[str, object]) -> dict[str, object]:

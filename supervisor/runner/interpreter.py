@@ -1,6 +1,6 @@
-"""Which Python interpreter a command would start, told without starting it; it takes no wrapper for an interpreter.
+"""Finds the Python interpreter that a command would start, without starting it.
 
-Used by waiting.py in the shim's process: standard library alone.
+Used by standby_shim.py in the shim's process: standard library alone.
 """
 
 # ruff: noqa: PTH113, PTH116, PTH118, PTH119, PTH123 - as in shim.py: memory for life
@@ -24,11 +24,11 @@ def find(argv: list[str], env: dict[str, str], cwd: str) -> tuple[list[str], lis
     if not head.startswith(b"#!"):
         options = _options(argv[1:])
         return [_python(program, head), *options, "-c", ""], [program, os.path.realpath(program)]
-    words = [os.fsdecode(one) for one in head[2:].partition(b"\n")[0].strip().split(None, 1)]
+    words = [os.fsdecode(part) for part in head[2:].partition(b"\n")[0].strip().split(None, 1)]
     if words and os.path.basename(words[0]) == "env" and len(words) == 2:
         words = [_which(words[1], env, cwd)]
     if not words:
-        raise RefusedError(f"{program} is no program of Python")
+        raise RefusedError(f"{program} is not a Python program")
     python = _python(words[0], _head(words[0]))
     return [python, *words[1:], "-c", ""], [program, python, os.path.realpath(python)]
 
@@ -43,12 +43,12 @@ def _options(words: list[str]) -> list[str]:
         found.append(word)
         if word in OPTIONS_WITH_VALUE:
             found.append(next(rest, ""))
-    raise RefusedError("the command names no program of Python")
+    raise RefusedError("the command does not run a Python program")
 
 
 def _python(path: str, head: bytes) -> str:
     if not head.startswith(b"\x7fELF") or not os.path.basename(path).startswith(INTERPRETERS):
-        raise RefusedError(f"{path} is no interpreter of Python")
+        raise RefusedError(f"{path} is not a Python interpreter")
     return path
 
 

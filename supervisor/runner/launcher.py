@@ -1,10 +1,12 @@
-"""What every way of starting a shim must offer; it starts nothing itself.
+"""The protocol of launchers, which start, signal and find shims.
 
 A slot is a job's name: at most one attempt of a job lives at a time, and its shim outlives the daemon.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +16,38 @@ LAUNCH_LIMIT_S = 10.0
 
 class LaunchError(RuntimeError):
     """No training came up; the text says why, for a person."""
+
+
+SHORTAGES = {
+    errno.EMFILE: "file descriptors for the daemon",
+    errno.ENFILE: "file descriptors",
+    errno.ENOMEM: "memory",
+    errno.EAGAIN: "room for another process",
+    errno.ENOSPC: "disk space",
+    errno.EDQUOT: "disk quota",
+    errno.ENOBUFS: "buffers",
+}
+"""What is short where a system call says so; it may be had later, and no job is to blame."""
+NO_THREAD = "can't start new thread"
+"""What Python says where the system refuses one."""
+
+
+def shortage_of(error: BaseException) -> str | None:
+    """Return what the machine had none left of where that was why a launch failed; None for any other reason.
+
+    A shim tells of its own error in words.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in SHORTAGES:
+            return SHORTAGES[cause.errno]
+        if isinstance(cause, MemoryError):
+            return SHORTAGES[errno.ENOMEM]
+        cause = cause.__cause__
+    text = str(error)
+    if NO_THREAD in text:
+        return "room for another thread"
+    return next((words for number, words in SHORTAGES.items() if os.strerror(number) in text), None)
 
 
 class Launcher(Protocol):

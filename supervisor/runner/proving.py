@@ -1,9 +1,8 @@
-"""Has a checkpoint proved by `agent/prove` in a process of its own; no checkpoint is ever opened in the daemon."""
+"""Proves a checkpoint by running `agent/prove` in a separate process; the daemon never opens a checkpoint."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import re
@@ -12,21 +11,34 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import supervisor
-from supervisor.core.checkpoints import Checkpoint, Fingerprint, Verdict
-from supervisor.core.profile import Profile, profile_of
+from supervisor import untrusted_files
+from supervisor.core.checkpoints.checkpoint import Checkpoint, Verdict
+from supervisor.core.checkpoints.tensor_stats import Profile, profile_of
+from supervisor.core.foreign_values import EPOCH_MAX, STEP_MAX, as_float, as_int, as_message, cut, read_json_object
+from supervisor.programs import listen
+from supervisor.runner.code_copy import INSTALLED
+from supervisor.runner.folder_checkpoints import files_in, fingerprint_of
 
-PROGRAM = Path(supervisor.__file__).resolve().parent / "agent" / "prove" / "__main__.py"
+CAN_BE_PROVEN = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")
+"""Files of a folder that torch.save or safetensors wrote."""
+ENDS_OF_A_SAVE = ((".distcp", ".metadata"), ("_METADATA", "_CHECKPOINT_METADATA"))
+"""Where the first is, the second is written last: torch.distributed.checkpoint, orbax."""
+NO_TENSORS = "holds no tensor"
+"""So files beside the weights are rejected that are sound and hold settings."""
 NICENESS = 5
 MEMORY_LIMIT_BYTES = 2 << 30
 """Proving reads in pieces: what needs more was made to need more."""
 PYTHON_NAME = re.compile(r"python[0-9.]*\Z")
 SCRIPT_HEAD_BYTES = 1024
 WRAPPERS_FOLLOWED = 4
+REASON_CHARS_MAX = 1000
+ANSWER_LIMIT_BYTES = 16 << 20
+"""The longest profile, 20,000 tensors with long names, is half of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +55,17 @@ class Prover:
     """Proves checkpoints one at a time, each in a fresh process with limits on time and memory."""
 
     def __init__(
-        self, python: Path | None = None, limit_s: float = 120.0, memory_limit_bytes: int | None = MEMORY_LIMIT_BYTES
+        self,
+        python: Path | None = None,
+        limit_s: float = 120.0,
+        memory_limit_bytes: int | None = MEMORY_LIMIT_BYTES,
+        program: Callable[[], Path] = lambda: INSTALLED.prover,
     ) -> None:
-        """`python` is any Python from 3.8 on, as proving needs no torch; None means the daemon's own."""
+        """`python` is any Python from 3.8 on, as proving needs no torch; None means the daemon's own.
+
+        `program` returns the file to run, and is asked each time.
+        """
+        self._program = program
         self._python = str(python or sys.executable)
         self._limit_s = limit_s
         # Processor time as well: a prover that its daemon does not outlive ends by itself.
@@ -61,28 +81,60 @@ class Prover:
         Raises OSError only where the file is not there at all. A file that is written meanwhile is rejected.
         """
         before = fingerprint_of(path)
-        answer = self._ask(path)
+        answer = self._ask_folder(path) if path.is_dir() else self._ask(path, self._limit_s)
         try:
             changed = fingerprint_of(path) != before
         except OSError:
             changed = True
-        reason = "changed while it was read" if changed else _text(answer.get("reason"))
+        reason = "changed while it was read" if changed else as_message(answer.get("reason"), REASON_CHARS_MAX)
         proven = answer.get("verdict") == Verdict.PROVEN.value and reason is None
-        fitness = answer.get("fitness")
         checkpoint = Checkpoint(
             path=str(path),
             fingerprint=before,
-            epoch=_whole(answer.get("epoch")),
-            step=_whole(answer.get("step")),
+            epoch=as_int(answer.get("epoch"), -1, EPOCH_MAX),
+            step=as_int(answer.get("step"), maximum=STEP_MAX),
             verdict=Verdict.PROVEN if proven else Verdict.REJECTED,
             reason=None if proven else reason or "rejected without a reason",
-            fitness=fitness if isinstance(fitness, float) and math.isfinite(fitness) else None,
+            fitness=as_float(answer.get("fitness")),
         )
         said = answer.get("profile")
         return Proof(checkpoint=checkpoint, profile=profile_of(said), said=said)
 
-    def _ask(self, path: Path) -> dict[str, object]:
-        command = [self._python, "-I", "-S", str(PROGRAM), str(path.absolute()), *self._limits]
+    def _ask_folder(self, folder: Path) -> dict[str, object]:
+        """Return the answer about a folder: every file that can be looked into is sound, and what ends a save is there.
+
+        Of other files nothing can be told but that they are there and unchanged.
+        """
+        names = [str(path.relative_to(folder)) for path in files_in(folder)]
+        missing = next((last for some, last in ENDS_OF_A_SAVE if _has(names, some) and not _has(names, last)), None)
+        if missing is not None:
+            return {"reason": f"incomplete: {missing} is missing"}
+        told: list[dict[str, object]] = []
+        until_s = time.perf_counter() + self._limit_s
+        for name in names:
+            if not name.endswith(CAN_BE_PROVEN):
+                continue
+            left_s = until_s - time.perf_counter()
+            if left_s <= 0:
+                return {"reason": f"could not be proved within {self._limit_s:.0f} s"}
+            answer = self._ask(folder / name, left_s)
+            if answer.get("verdict") == Verdict.PROVEN.value:
+                told.append(answer)
+            elif answer.get("reason") != NO_TENSORS:
+                return {"reason": f"{name}: {answer.get('reason') or 'rejected without a reason'}"}
+        if not told and not any(_has(names, last) for _, last in ENDS_OF_A_SAVE):
+            return {"reason": "the folder contains no file of a type that can be proven"}
+        steps = [step for entry in told if (step := as_int(entry.get("step"), maximum=STEP_MAX)) is not None]
+        epochs = [epoch for entry in told if (epoch := as_int(entry.get("epoch"), -1, EPOCH_MAX)) is not None]
+        return {
+            "verdict": Verdict.PROVEN.value,
+            "reason": None,
+            "step": max(steps, default=None),
+            "epoch": max(epochs, default=None),
+        }
+
+    def _ask(self, path: Path, limit_s: float) -> dict[str, object]:
+        command = [self._python, "-I", "-S", str(self._program()), str(path.absolute()), *self._limits]
         try:
             # No environment of the daemon's: what it holds is none of a checkpoint's business.
             process = subprocess.Popen(
@@ -97,33 +149,33 @@ class Prover:
             return {"reason": f"could not be proved: {self._python}: {error.strerror}"}
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS)
-        try:
-            said, complaint = process.communicate(timeout=self._limit_s)
-        except subprocess.TimeoutExpired:
+        said = listen(process, limit_s, ANSWER_LIMIT_BYTES)
+        if not said.whole:
             process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):  # a read that hangs in the kernel outlives the kill
-                process.communicate(timeout=1.0)
+                process.wait(timeout=1.0)
+            for pipe in (process.stdout, process.stderr):
+                if pipe:
+                    pipe.close()
+            if len(said.printed) >= ANSWER_LIMIT_BYTES:
+                return {"reason": f"the output of the prover exceeds {ANSWER_LIMIT_BYTES >> 20} MiB"}
             return {"reason": f"could not be proved within {self._limit_s:.0f} s"}
-        return _answer(said, complaint, process.returncode)
+        return _answer(said.printed, said.complained, process.returncode)
 
 
 def _answer(said: bytes, complaint: bytes, status: int) -> dict[str, object]:
     if status < 0:
-        return {"reason": f"proving it died of {signal.Signals(-status).name}"}
-    try:
-        answer = json.loads(said)
-    except ValueError:
-        answer = None
-    if status == 0 and isinstance(answer, dict):
+        return {"reason": f"the prover was killed by {signal.Signals(-status).name}"}
+    answer = read_json_object(said)
+    if status == 0 and answer is not None:
         return answer
     last = complaint.decode("utf-8", "backslashreplace").strip().rpartition("\n")[2]
-    return {"reason": f"could not be proved: {last or 'no answer'}"}
+    return {"reason": f"could not be proved: {cut(last, REASON_CHARS_MAX) or 'no answer'}"}
 
 
-def fingerprint_of(path: Path) -> Fingerprint:
-    """Return what tells this content of a file from another; raise OSError where there is no file."""
-    found = path.stat()
-    return Fingerprint(size_bytes=found.st_size, modified_ns=found.st_mtime_ns, inode=found.st_ino)
+def _has(names: Iterable[str], what: str) -> bool:
+    """Whether there is a file of that name, or with that ending where it begins with a dot."""
+    return any(name.rpartition("/")[2] == what or (what.startswith(".") and name.endswith(what)) for name in names)
 
 
 def interpreter_of(command: Sequence[str], cwd: str, env_path: str) -> Path | None:
@@ -160,11 +212,11 @@ def _without_env(words: list[str]) -> list[str]:
 def _named_by_script(path: Path) -> list[str]:
     """Return the command line of a script's first line, or of the detour that pip makes around a long one."""
     try:
-        with path.open("rb") as file:
-            head = file.read(SCRIPT_HEAD_BYTES).decode("utf-8", "surrogateescape")
+        program = path.resolve()
+        head = untrusted_files.read_part(program.parent, program.name, 0, SCRIPT_HEAD_BYTES)
     except OSError:
         return []
-    first, _, rest = head.partition("\n")
+    first, _, rest = head.decode("utf-8", "surrogateescape").partition("\n")
     if not first.startswith("#!"):
         return []
     detour = re.match(r"'''exec' (.+?) \"\$0\" \"\$@\"", rest)
@@ -172,11 +224,3 @@ def _named_by_script(path: Path) -> list[str]:
         return shlex.split(detour.group(1)) if detour else first[2:].split()
     except ValueError:
         return []
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None

@@ -3,7 +3,7 @@
     python -I -S shim.py [--detach] FOLDER
 
 What must outlive the daemon is a small process of its own: the standard library alone, nothing of ours, so the numbers
-of core/folder.py stand here a second time (a test compares them). Until shim.json or exit.json is written, its
+of core/attempt_files.py stand here a second time (a test compares them). Until shim.json or exit.json is written, its
 standard output belongs to whoever started it and carries complaints; afterwards it holds no descriptor of anybody.
 
 SIGTERM  ask the training to save, at most save_s, then SIGTERM to its tree      SIGQUIT  SIGKILL the tree until gone
@@ -11,7 +11,7 @@ SIGINT   SIGTERM to the tree at once                                            
 """
 
 # A pathlib or contextlib here would be memory that every attempt pays for as long as it runs.
-# ruff: noqa: PTH100, PTH103, PTH104, PTH108, PTH110, PTH118, PTH119, PTH120, PTH123, PTH208, SIM105
+# ruff: noqa: PTH103, PTH104, PTH108, PTH110, PTH118, PTH119, PTH120, PTH123, PTH208, SIM105
 
 from __future__ import annotations
 
@@ -37,9 +37,13 @@ ANSWERS_THAT_END = (2, 3)
 STACKS_SIGNAL = signal.SIGRTMIN + 7
 
 PR_SET_CHILD_SUBREAPER = 36
+RUN = "run"
+"""The part of an attempt's folder that is the training's and ours to write; the rest is the daemon's, and is read."""
+NO_LINK = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""The training writes there, too: no link of its leads elsewhere, and no pipe of its holds us up."""
 AS_MODULE = "import sys; sys.path.append(sys.argv[1]); import shim; sys.exit(shim.attempt(sys.argv[2]))"
 """A module's byte code is read from its cache: a script is compiled each time, which costs a megabyte for life."""
-AS_STANDBY = "import sys; sys.path.append(sys.argv[1]); import waiting; sys.exit(waiting.wait(sys.argv[2]))"
+AS_STANDBY = "import sys; sys.path.append(sys.argv[1]); import standby_shim; sys.exit(standby_shim.wait(sys.argv[2]))"
 STANDBY_FOLDER = "standby-"
 """A folder whose name begins so belongs to a shim that waits for its attempt."""
 WATCHED = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGHUP, signal.SIGCHLD)
@@ -85,18 +89,18 @@ def read_process(pid: int) -> Process | None:
 def read_processes() -> list[Process]:
     """Return every process of the machine."""
     found = (read_process(int(name)) for name in os.listdir("/proc") if name.isdigit())
-    return [one for one in found if one is not None]
+    return [process for process in found if process is not None]
 
 
 def descendants(root: int, processes: Iterable[Process]) -> list[Process]:
     """Return the processes below `root`, parents before children, without those that wait to be reaped."""
     children: dict[int, list[Process]] = {}
-    for one in processes:
-        children.setdefault(one.parent, []).append(one)
+    for process in processes:
+        children.setdefault(process.parent, []).append(process)
     found = list(children.get(root, ()))
-    for one in found:  # grows while it is walked
-        found.extend(children.get(one.pid, ()))
-    return [one for one in found if not one.dead]
+    for process in found:  # grows while it is walked
+        found.extend(children.get(process.pid, ()))
+    return [process for process in found if not process.dead]
 
 
 def send(process: Process, *numbers: int) -> bool:
@@ -145,7 +149,7 @@ class Promise:
     """
 
     def __init__(self, folder: str, name: str) -> None:
-        self.path = os.path.join(folder, name)
+        self.path = os.path.join(folder, RUN, name)
         self.file = os.open(self.path + ".tmp", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o660)
         try:
             os.posix_fallocate(self.file, 0, RESERVED_BYTES)
@@ -170,7 +174,7 @@ class Recorder:
     """The few words of recorder.bin that the shim may touch; the records are the agent's."""
 
     def __init__(self, folder: str) -> None:
-        self.path = os.path.join(folder, "recorder.bin")
+        self.path = os.path.join(folder, RUN, "recorder.bin")
         self.request = 0
 
     def make(self) -> str | None:
@@ -195,7 +199,7 @@ class Recorder:
     def ask_to_save(self, alive: Iterable[int]) -> bool:
         """Write the command; return False where no living process of the tree claimed the recorder."""
         try:
-            with open(self.path, "r+b", buffering=0) as file:
+            with open(os.open(self.path, os.O_RDWR | NO_LINK), "r+b", buffering=0) as file:
                 (claimed,) = struct.unpack("<I", os.pread(file.fileno(), 4, CLAIM_OFFSET))
                 if claimed not in alive:
                     return False
@@ -209,7 +213,7 @@ class Recorder:
     def answered(self) -> bool:
         """Whether the training has saved, or said that it cannot."""
         try:
-            with open(self.path, "rb", buffering=0) as file:
+            with open(os.open(self.path, os.O_RDONLY | NO_LINK), "rb", buffering=0) as file:
                 answer, request = struct.unpack("<II", os.pread(file.fileno(), 8, ANSWER_OFFSET))
         except (OSError, struct.error):
             return True  # nothing will ever be answered there
@@ -223,7 +227,7 @@ def read_launch(folder: str) -> dict[str, object]:
         with open(path, "rb") as file:
             launch = json.load(file)
         argv, env = launch["argv"], launch["env"]
-        sound = argv and all(isinstance(one, str) for one in (launch["cwd"], *argv, *env, *env.values()))
+        sound = argv and all(isinstance(item, str) for item in (launch["cwd"], *argv, *env, *env.values()))
         float(launch["save_s"])
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise StartError(f"{path}: {type(error).__name__}: {error}") from error
@@ -234,7 +238,7 @@ def read_launch(folder: str) -> dict[str, object]:
 
 def take_lock(folder: str) -> None:
     """Take the job's lock until this process ends; raise BlockingIOError where another holds it."""
-    lock = os.open(os.path.join(os.path.dirname(folder), "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
+    lock = os.open(os.path.join(os.path.dirname(folder), "lock"), os.O_RDONLY | NO_LINK)
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
@@ -249,14 +253,14 @@ def start(folder: str, launch: dict[str, object], umask: int) -> int:
 
 def make_room(folder: str) -> None:
     """Make what the agent writes into."""
-    os.close(os.open(os.path.join(folder, "agent.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o660))
-    os.makedirs(os.path.join(folder, "stacks"), 0o2770, exist_ok=True)
+    os.close(os.open(os.path.join(folder, RUN, "agent.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o660))
+    os.makedirs(os.path.join(folder, RUN, "stacks"), 0o2770, exist_ok=True)
 
 
 def spawn(folder: str, become: Callable[[int, int], None]) -> int:
     """Fork a process that becomes a program, given its output and where to complain; raise StartError."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-    output = os.open(os.path.join(folder, "output.log"), flags, 0o660)
+    output = os.open(os.path.join(folder, RUN, "output.log"), flags, 0o660)
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -273,7 +277,7 @@ def spawn(folder: str, become: Callable[[int, int], None]) -> int:
 
 def become_training(launch: dict[str, object], output: int, complaints: int, umask: int) -> None:
     """Turn this forked process into the training; it never returns."""
-    argv = [str(one) for one in launch["argv"]]  # type: ignore[attr-defined]  # read_launch looked at it
+    argv = [str(arg) for arg in launch["argv"]]  # type: ignore[attr-defined]  # read_launch looked at it
     what = f"cwd {launch['cwd']!r} of the job"
     try:
         os.setpgid(0, 0)
@@ -289,7 +293,7 @@ def become_training(launch: dict[str, object], output: int, complaints: int, uma
         os.execvpe(argv[0], argv, {**os.environ, **launch["env"]})  # type: ignore[dict-item]  # noqa: S606 - as above
     except OSError as error:
         missing = what.startswith("command") and isinstance(error, FileNotFoundError | NotADirectoryError)
-        reason = "not found; name it by an absolute path or have it on the job's PATH" if missing else error.strerror
+        reason = "not found; use an absolute path or add its directory to the job's PATH" if missing else error.strerror
         os.write(complaints, f"{what}: {reason}".encode(errors="backslashreplace"))
     except ValueError as error:  # a NUL, or "=" in a variable's name
         os.write(complaints, f"{what}: {error}".encode(errors="backslashreplace"))
@@ -361,18 +365,18 @@ class Watch:
         elif number == signal.SIGQUIT:
             self.save_until, self.kill_at = None, time.monotonic_ns()
         elif number == signal.SIGUSR1:
-            for one in self._tree():
-                dump = os.path.join(self.folder, "stacks", f"{one.pid}.txt")
-                if os.path.exists(dump) and catches(one.pid, STACKS_SIGNAL):
-                    send(one, STACKS_SIGNAL)
+            for process in self._tree():
+                dump = os.path.join(self.folder, RUN, "stacks", f"{process.pid}.txt")
+                if os.path.exists(dump) and catches(process.pid, STACKS_SIGNAL):
+                    send(process, STACKS_SIGNAL)
 
     def _keep_time(self) -> None:
         now = time.monotonic_ns()
         if self.save_until is not None and (now >= self.save_until or self.recorder.answered()):
             self._end_tree()
         if self.kill_at is not None and now >= self.kill_at:
-            for one in self._tree():
-                send(one, signal.SIGCONT, signal.SIGKILL)
+            for process in self._tree():
+                send(process, signal.SIGCONT, signal.SIGKILL)
             # Again, for a process may have forked in between; ever slower, for one may be stuck in the kernel.
             self.kill_at = now + self.kill_pause_ns
             self.kill_pause_ns = min(2 * self.kill_pause_ns, int(KILL_PAUSE_LIMIT_S * NS))
@@ -380,7 +384,7 @@ class Watch:
     def _save_then_end(self) -> None:
         if self.save_until is not None:
             return
-        alive = {one.pid for one in self._tree()}
+        alive = {process.pid for process in self._tree()}
         if self.end or not self.recorder.ask_to_save(alive):
             self._end_tree()
         else:
@@ -388,8 +392,8 @@ class Watch:
 
     def _end_tree(self) -> None:
         self.save_until = None
-        for one in self._tree():
-            send(one, signal.SIGTERM, signal.SIGCONT)  # a stopped process acts on no signal until it goes on
+        for process in self._tree():
+            send(process, signal.SIGTERM, signal.SIGCONT)  # a stopped process acts on no signal until it goes on
 
     def _end_leftovers(self) -> None:
         self.leftovers = len(self._tree())
@@ -419,14 +423,14 @@ def attempt(folder: str, begin: Callable[[str, dict[str, object], int], int] = s
     try:
         exit_file = Promise(folder, "exit.json")
     except FileExistsError:
-        return complain(f"{folder}: this attempt was started before; every attempt gets a folder of its own")
+        return complain(f"{folder}: this attempt has already been started; every attempt needs a new folder")
     except OSError as error:
         return complain(f"{folder}: {error.strerror}", START_FAILED)
     try:
         watch = _begin(folder, umask, started, begin)
     except (StartError, OSError) as error:
         second = isinstance(error, BlockingIOError)
-        text = "another attempt of this job still runs: its shim holds the lock" if second else str(error)[:500]
+        text = "another attempt of this job is still running: its shim holds the lock" if second else str(error)[:500]
         exit_file.keep({"exit_code": None, "signal": None, "error": text, **started, **ended_now()}, lasting=True)
         return complain(text, CLAIMED_BY_ANOTHER if second else START_FAILED)
     let_go()
@@ -498,7 +502,8 @@ def main(arguments: list[str]) -> None:
         except PermissionError:
             pass  # leader of a shell's process group: started by hand, and ends with its terminal
     _adopt_orphans()  # a setting that survives exec
-    here = os.path.dirname(os.path.abspath(__file__))
+    # Where the link `code` of the folder leads: nothing of what this process imports later is named by it any more.
+    here = os.path.dirname(os.path.realpath(__file__))
     program = AS_STANDBY if os.path.basename(folder).startswith(STANDBY_FOLDER) else AS_MODULE
     os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", program, here, folder])  # noqa: S606 - needs no shell
 

@@ -1,4 +1,4 @@
-"""The daemon's side of an interpreter that stands by: prepares its folder, gives the word, lets it go.
+"""The daemon's side of a standby interpreter: prepares its folder, promotes it or dismisses it.
 
 All that is known of it lies in that folder, so that a later daemon finds it; nothing is decided here.
 """
@@ -9,20 +9,31 @@ import errno
 import json
 import os
 import select
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.core import folder as names
+from supervisor import untrusted_files
+from supervisor.core import attempt_files as names
+from supervisor.core.foreign_values import as_message
 from supervisor.runner import shim
-from supervisor.runner.attempt import make_folder, read_note, read_shim, read_start_error, write_whole
+from supervisor.runner.attempt_folder import (
+    link_code,
+    make_attempt_folder,
+    make_job_folder,
+    read_note,
+    read_shim,
+    read_start_error,
+    write_whole,
+)
+from supervisor.runner.code_copy import INSTALLED, Code
 from supervisor.runner.launcher import LAUNCH_LIMIT_S, LaunchError
 
 POLL_S = 0.002
+WHY_CHARS_MAX = 1000
 END_LIMIT_S = 2.0
-UNASKED = "it ended without a word (killed, or out of memory)"
+UNASKED = "it ended without a reason (killed, or out of memory)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +49,8 @@ class Wanted:
     """Each with the file that it must come from, where that is known."""
     alone_s: float
     """How long it may wait once the attempt before it has ended."""
+    code: Code = INSTALLED
+    """What its shim runs, before and as the attempt."""
 
 
 def folder_of(attempt: Path) -> Path:
@@ -48,7 +61,7 @@ def folder_of(attempt: Path) -> Path:
 def stood_by_for(state: Path, job: str) -> tuple[Path, ...]:
     """Return the folders of a job's attempts that something stood by for, whether it does still or not."""
     found = (state / "jobs" / job).glob(f"{shim.STANDBY_FOLDER}*")
-    return tuple(one.with_name(one.name.removeprefix(shim.STANDBY_FOLDER)) for one in found)
+    return tuple(path.with_name(path.name.removeprefix(shim.STANDBY_FOLDER)) for path in found)
 
 
 def prepare(state: Path, job: str, wanted: Wanted, before: Path, group: int | None) -> Path:
@@ -56,18 +69,18 @@ def prepare(state: Path, job: str, wanted: Wanted, before: Path, group: int | No
 
     Of earlier ones nothing is left but that of `before` itself. Raises OSError where the disk refuses.
     """
-    attempt = state / "jobs" / job / str(wanted.number)
+    attempt = make_job_folder(state, job, group) / str(wanted.number)
     folder = folder_of(attempt)
     for old in stood_by_for(state, job):
         if old != before:
-            shutil.rmtree(folder_of(old), ignore_errors=True)
-    for one in (attempt, folder):  # the attempt's own may be its working directory
-        make_folder(one, group)
+            _remove(folder_of(old))
+    for made in (attempt, folder):  # the attempt's own may be its working directory
+        make_attempt_folder(made, group)
     note, mode = read_shim(before), 0o600 if group is None else 0o640
     task = {
         "version": 1,
         "launch": {"argv": list(wanted.argv), "cwd": wanted.cwd, "env": dict(wanted.env)},
-        "modules": [list(one) for one in wanted.modules],
+        "modules": [list(pair) for pair in wanted.modules],
         "folder": str(attempt),
         "alone_s": wanted.alone_s,
         "after": None if note is None else {"pid": note.pid, "start_ticks": note.start_ticks},
@@ -76,17 +89,23 @@ def prepare(state: Path, job: str, wanted: Wanted, before: Path, group: int | No
         remedies = {"version": 1, "settings": dict(wanted.remedies)}
         write_whole(folder / names.REMEDIES, json.dumps(remedies) + "\n", mode)
     write_whole(folder / names.STANDBY, json.dumps(task) + "\n", mode)
+    link_code(folder, wanted.code)
     return attempt
 
 
 def going(attempt: Path) -> bool:
     """Whether what stood by for an attempt was told to go, and did not refuse: it is the attempt's shim."""
-    return (folder_of(attempt) / names.GOING).exists()
+    return _has(attempt, names.GOING)
 
 
 def ready(attempt: Path) -> bool:
     """Whether everything is imported and somebody waits."""
-    return (folder_of(attempt) / names.READY).exists() and waits(attempt)
+    return was_ready(attempt) and waits(attempt)
+
+
+def was_ready(attempt: Path) -> bool:
+    """Whether everything was imported, whether or not somebody waits still."""
+    return _has(attempt, names.READY)
 
 
 def waits(attempt: Path) -> bool:
@@ -100,8 +119,7 @@ def waits(attempt: Path) -> bool:
 
 def refused(attempt: Path) -> str | None:
     """Return why what stood by will not be the attempt; None where it left no such word."""
-    why = read_note(folder_of(attempt) / names.REFUSED).get("why")
-    return why if isinstance(why, str) else None
+    return as_message(read_note(folder_of(attempt), names.REFUSED).get("why"), WHY_CHARS_MAX)
 
 
 def go(attempt: Path, limit_s: float = LAUNCH_LIMIT_S) -> str | None:
@@ -131,7 +149,7 @@ def _answer(attempt: Path, door: int, limit_s: float) -> str | None:
         if why is not None or (gone and not going(attempt)):
             return why or UNASKED
         time.sleep(POLL_S)
-    raise LaunchError(f"what stood by left no word within {limit_s:.0f} s")
+    raise LaunchError(f"the standby did not report within {limit_s:.0f} s")
 
 
 def _closed(door: int) -> bool:
@@ -161,17 +179,31 @@ def end(attempt: Path) -> bool:
 
 def clear(attempt: Path) -> None:
     """Remove what stood by for an attempt that nobody waits for any more, and the attempt's folder while empty."""
-    shutil.rmtree(folder_of(attempt), ignore_errors=True)
+    _remove(folder_of(attempt))
     try:
+        # An attempt that starts from cold in place of it has its launch.json there, and is about to need its run/.
+        if untrusted_files.list_names(attempt.parent, attempt.name, limit=2).names != (names.RUN,):
+            return
+        (attempt / names.RUN).rmdir()
         attempt.rmdir()
     except OSError:
         return
 
 
+def _remove(folder: Path) -> None:
+    untrusted_files.remove_tree(folder.parent, folder.name)
+
+
+def _has(attempt: Path, name: str) -> bool:
+    return untrusted_files.lies_there(folder_of(attempt), name)
+
+
 def _door(attempt: Path) -> int | None:
     """Return the named pipe, open for writing; None where nobody reads there."""
     try:
-        return os.open(folder_of(attempt) / names.DOOR, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        return untrusted_files.open_pipe(folder_of(attempt), names.DOOR)
+    except untrusted_files.UntrustedFileError:
+        return None
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENXIO, errno.ENOTDIR):
             return None

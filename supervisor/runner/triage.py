@@ -1,4 +1,4 @@
-"""Lays out the replays of a step that went wrong, reads what they said and keeps it; it leaves the attempt untouched.
+"""Runs the replays of a failed step and writes the report of their results; the attempt's own files are not changed.
 
 Each is the attempt's own command, resumed from a proven state in a folder of its own, where ultralytics writes too.
 What lies in that folder was written by a user's program: what is not sound there is no finding.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import signal
 import subprocess
@@ -17,17 +16,25 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from supervisor.core import folder as names
+from supervisor import untrusted_files
+from supervisor.core import attempt_files as names
+from supervisor.core.foreign_values import STEP_MAX, as_dict, as_float, as_int, as_list, as_message
 from supervisor.core.triage import FINDING_FILES, Finding, LookedFor, Replay, conclude, needed, same_course
-from supervisor.runner.attempt import agent_path, read_note
+from supervisor.runner.attempt_folder import make_attempt_folder, read_note
+from supervisor.runner.code_copy import INSTALLED, Code
+from supervisor.runner.evidence_folder import EvidenceFolder
 from supervisor.runner.shim import Recorder
 
-SAID = "triage.json"
+SAID = f"{names.RUN}/triage.json"
 """What the agent writes into a replay's folder before it ends the process."""
 REPORT = "report.json"
 WORDS = "report.txt"
 SAID_LIMIT_BYTES = 1 << 20
+LAUNCH_LIMIT_BYTES = 1 << 22
+"""Linux lets a program have half of that in arguments and environment."""
 TEXTS_KEPT = 256
+LOSSES_KEPT = 4096
+"""More than an agent keeps."""
 TEXT_LIMIT = 4096
 _LATER: dict[str, dict[str, object]] = {
     "device": {},
@@ -49,27 +56,28 @@ class Case:
     looked_for: LookedFor = "loss"
     checkpoint: Path | None
     """None: from the beginning."""
+    checkpoint_step: int | None = None
     argv: Sequence[str] | None = None
     """The command that goes on from `checkpoint`; None: the attempt's, with the checkpoint in place of its own."""
-    target: Path
+    target: EvidenceFolder
     """Where the report goes, and the folders of replays made by hand."""
     losses: Mapping[int, float] = field(default_factory=dict)
     """What the training recorded before the bad step, by which a replay is known for the same training."""
     limit_s: float = 1800.0
 
 
-def triage(case: Case, told: Callable[[str], None]) -> tuple[Finding, tuple[Replay, ...]]:
+def triage(case: Case, told: Callable[[str], None], code: Code = INSTALLED) -> tuple[Finding, tuple[Replay, ...]]:
     """Replay by hand as often as it takes to say something, and write report.json and report.txt.
 
-    `told` is called with the name of each replay before it begins. Raises OSError where the attempt's launch.json
-    cannot be read or the target not be written, ValueError where the former is damaged.
+    `told` is called with the name of each replay before it begins, `code` is whose agent they run. Raises OSError
+    where the attempt's launch.json cannot be read or the target not be written, ValueError where the former is damaged.
     """
     launch = read_launch(case)
-    case.target.mkdir(parents=True, exist_ok=True)
+    case.target.make()
     done: tuple[Replay, ...] = ()
     while (name := needed(done)) is not None:
         told(name)
-        done = (*done, _replay(case, launch, name))
+        done = (*done, _replay(case, launch, name, code))
     finding = conclude(done)
     keep(case, finding, done)
     return finding, done
@@ -77,27 +85,27 @@ def triage(case: Case, told: Callable[[str], None]) -> tuple[Finding, tuple[Repl
 
 def read_launch(case: Case) -> dict[str, Any]:
     """Return the launch.json of the attempt; raise OSError or ValueError where there is none that is sound."""
-    launch = json.loads((case.attempt / names.LAUNCH).read_text(encoding="utf-8"))
+    launch = json.loads(untrusted_files.read_bytes(case.attempt, names.LAUNCH, LAUNCH_LIMIT_BYTES))
     if not isinstance(launch, dict) or not {"argv", "cwd", "env"} <= launch.keys():
-        raise ValueError(f"{case.attempt / names.LAUNCH}: not what the daemon writes")
+        raise ValueError(f"{case.attempt / names.LAUNCH}: not a valid launch.json")
     return launch
 
 
-def _replay(case: Case, launch: Mapping[str, Any], name: str) -> Replay:
-    folder = case.target / name
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in (folder / SAID, folder / names.RECORDER, folder / names.AGENT):
-        old.unlink(missing_ok=True)
+def _replay(case: Case, launch: Mapping[str, Any], name: str, code: Code) -> Replay:
+    folder = case.target.path / name
+    make_attempt_folder(folder, None)
+    for old in (SAID, names.RECORDER, names.AGENT, names.OUTPUT):
+        untrusted_files.remove(folder, old)
     problem = Recorder(str(folder)).make()
     if problem is not None:
         return Replay(name=name, seen=None, problem=problem)
     note = {"version": 1, "settings": remedies_of(case, name)}
-    (folder / names.REMEDIES).write_text(json.dumps(note) + "\n", encoding="utf-8")
-    status = _run(launch_of(case, launch, folder, name), folder, case)
+    untrusted_files.write_bytes(folder, names.REMEDIES, json.dumps(note).encode() + b"\n")
+    status = _run(launch_of(case, launch, folder, name, code), folder, case)
     return read(case, name, folder, status)
 
 
-def launch_of(case: Case, launch: Mapping[str, Any], folder: Path, name: str) -> dict[str, Any]:
+def launch_of(case: Case, launch: Mapping[str, Any], folder: Path, name: str, code: Code) -> dict[str, Any]:
     """Return what a replay is launched with: the attempt's command and environment, and what the agent is asked."""
     asked = {
         "step": case.step,
@@ -108,19 +116,29 @@ def launch_of(case: Case, launch: Mapping[str, Any], folder: Path, name: str) ->
     env = {
         **launch["env"],
         **(_NO_CARD if name == "cpu" else {}),
-        "PYTHONPATH": _with_agent(launch["env"].get("PYTHONPATH", "")),
-        names.ENV_FOLDER: str(folder),
+        "PYTHONPATH": _with_agent(launch, code),
+        names.ENV_FOLDER: str(folder / names.RUN),
         names.ENV_RESUME_FROM: str(case.checkpoint or ""),
-        names.ENV_SNAPSHOTS: str(folder),
+        names.ENV_RESUME_STEPS: _resume_steps(case),
+        names.ENV_SNAPSHOTS: str(folder / names.RUN),
         names.ENV_SNAPSHOT_EVERY: "0",
         names.ENV_TRIAGE: json.dumps(asked),
     }
     return {**launch, "argv": _argv(case, launch), "env": env, "save_s": 0.0, "grace_s": 0.0}
 
 
-def _with_agent(theirs: str) -> str:
-    ours = str(agent_path())
-    return theirs if ours in theirs.split(os.pathsep) else os.pathsep.join(filter(None, (ours, theirs)))
+def _resume_steps(case: Case) -> str:
+    """Return the step of the checkpoint for a replay's agent: its steps are counted as the attempt's were."""
+    if case.checkpoint is None:
+        return ""
+    return json.dumps({"step": case.checkpoint_step, "asked": True, "files": []})
+
+
+def _with_agent(launch: Mapping[str, Any], code: Code) -> str:
+    """Return PYTHONPATH with our agent in place of the attempt's: that may be an earlier version's, and is gone."""
+    attempts = str(Code(Path(str(launch.get("code", INSTALLED.root)))).agent)
+    theirs = launch["env"].get("PYTHONPATH", "").split(os.pathsep)
+    return os.pathsep.join([str(code.agent), *(path for path in theirs if path and path != attempts)])
 
 
 def _argv(case: Case, launch: Mapping[str, Any]) -> list[str]:
@@ -136,7 +154,8 @@ def _argv(case: Case, launch: Mapping[str, Any]) -> list[str]:
 def remedies_of(case: Case, name: str) -> dict[str, object]:
     """Return the settings for the agent: those that the attempt had, and what the replay differs by."""
     try:
-        settings = json.loads((case.attempt / names.REMEDIES).read_text(encoding="utf-8"))["settings"]
+        note = untrusted_files.read_bytes(case.attempt, names.REMEDIES, SAID_LIMIT_BYTES)
+        settings = json.loads(note)["settings"]
     except (OSError, ValueError, KeyError, TypeError):
         settings = {}
     mine = {key: {"value": value, "remedies": ["triage"]} for key, value in _LATER[name].items()}
@@ -145,7 +164,8 @@ def remedies_of(case: Case, name: str) -> dict[str, object]:
 
 def _run(launch: Mapping[str, Any], folder: Path, case: Case) -> str:
     """Run one replay in a group of its own; return how it ended. Nothing of it is left."""
-    with (folder / names.OUTPUT).open("wb") as output:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    with os.fdopen(untrusted_files.open_file(folder, names.OUTPUT, flags, only_name=True), "ab") as output:
         try:
             process = subprocess.Popen(
                 launch["argv"],
@@ -159,9 +179,9 @@ def _run(launch: Mapping[str, Any], folder: Path, case: Case) -> str:
         except OSError as error:
             return f"{error.filename}: {error.strerror}"
         try:
-            return f"it ended with status {process.wait(case.limit_s)} before the step"
+            return f"the replay ended with status {process.wait(case.limit_s)} before the step"
         except subprocess.TimeoutExpired:
-            return f"it did not get to the step within {case.limit_s:.0f} s"
+            return f"the replay did not reach the step within {case.limit_s:.0f} s"
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -173,17 +193,17 @@ def _run(launch: Mapping[str, Any], folder: Path, case: Case) -> str:
 
 def read(case: Case, name: str, folder: Path, ending: str) -> Replay:
     """Return a replay as its agent told of it; where it told nothing sound, with `ending` as what went wrong."""
-    said = read_note(folder / SAID, SAID_LIMIT_BYTES)
+    said = read_note(folder, SAID, SAID_LIMIT_BYTES)
     if not isinstance(seen := said.get("seen"), bool):
-        return Replay(name=name, seen=None, problem=f"{ending}; see {names.OUTPUT} of replay {name}")
-    batch, where = _object(said.get("batch")), _object(said.get("where"))
-    module = f"{where.get('module') or 'the model'} ({where.get('kind')}, {where.get('dtype')})" if where else None
-    step, device = said.get("step"), said.get("device")
-    one = Replay(
+        return Replay(name=name, seen=None, problem=f"{ending}; see output.log of replay {name}")
+    batch, where = as_dict(said.get("batch")), as_dict(said.get("where"))
+    named, kind, dtype = (as_message(where.get(name), TEXT_LIMIT) for name in ("module", "kind", "dtype"))
+    module = f"{named or 'the model'} ({kind}, {dtype})" if where else None
+    replay = Replay(
         name=name,
         seen=seen,
-        step=step if isinstance(step, int) else None,
-        device=device[:TEXT_LIMIT] if isinstance(device, str) else None,
+        step=as_int(said.get("step"), maximum=STEP_MAX),
+        device=as_message(said.get("device"), TEXT_LIMIT),
         half=said.get("half") is True,
         module=module[:TEXT_LIMIT] if module else None,
         not_finite=_texts(batch.get("not_finite")),
@@ -193,25 +213,19 @@ def read(case: Case, name: str, folder: Path, ending: str) -> Replay:
         same_course=same_course(_losses(said.get("losses")), case.losses),
     )
     if name == "other_batch" and said.get("other_batch") is not True:
-        return replace(one, seen=None, problem="no other batch could be given")
-    return one
-
-
-def _object(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+        return replace(replay, seen=None, problem="no other batch was available")
+    return replay
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    return tuple(str(one)[:TEXT_LIMIT] for one in value[:TEXTS_KEPT]) if isinstance(value, list) else ()
+    texts = (as_message(item, TEXT_LIMIT) for item in as_list(value, TEXTS_KEPT))
+    return tuple(text for text in texts if text is not None)
 
 
 def _losses(value: object) -> dict[int, float]:
-    pairs = [one for one in value if isinstance(one, list) and len(one) == 2] if isinstance(value, list) else []
-    return {
-        step: float(loss)
-        for step, loss in pairs
-        if isinstance(step, int) and isinstance(loss, int | float) and math.isfinite(loss)
-    }
+    pairs = [pair for pair in as_list(value, LOSSES_KEPT) if isinstance(pair, list) and len(pair) == 2]
+    known = ((as_int(step, maximum=STEP_MAX), as_float(loss)) for step, loss in pairs)
+    return {step: loss for step, loss in known if step is not None and loss is not None}
 
 
 # --- the report ---------------------------------------------------------------------------------------------------
@@ -225,24 +239,24 @@ def keep(case: Case, finding: Finding, replays: tuple[Replay, ...]) -> None:
         "looked_for": case.looked_for,
         "checkpoint": str(case.checkpoint) if case.checkpoint else None,
         "finding": asdict(finding),
-        "replays": [asdict(one) for one in replays],
+        "replays": [asdict(replay) for replay in replays],
     }
-    case.target.mkdir(parents=True, exist_ok=True)
-    (case.target / REPORT).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    text = "\n".join(lines(finding, replays)) + "\n"
-    (case.target / WORDS).write_text(text, encoding="utf-8", errors="backslashreplace")
+    case.target.make()
+    case.target.write(REPORT, json.dumps(report, indent=2) + "\n")
+    case.target.write(WORDS, "\n".join(lines(finding, replays)) + "\n")
 
 
 def lines(finding: Finding, replays: tuple[Replay, ...]) -> list[str]:
     """Return the report in words."""
     text = [f"{finding.verdict.replace('_', ' ')}: {finding.words}"]
-    text += [f"  look at {one}" for one in finding.files[:FINDING_FILES]]
+    text += [f"  look at {file}" for file in finding.files[:FINDING_FILES]]
     if len(finding.files) > FINDING_FILES:
         text.append(f"  and {len(finding.files) - FINDING_FILES} more, in {REPORT}")
-    for one in replays:
-        came = {True: "it came back", False: "it did not come back", None: one.problem or "nothing is known"}[one.seen]
-        where = f" at step {one.step}" if one.seen else ""
+    for replay in replays:
+        came = {True: "reproduced", False: "not reproduced", None: replay.problem or "no result"}[replay.seen]
+        where = f" at step {replay.step}" if replay.seen else ""
         text.append(
-            f"  {one.name} ({one.device or 'no device'}): {came}{where}" + (f", {one.module}" if one.module else "")
+            f"  {replay.name} ({replay.device or 'no device'}): {came}{where}"
+            + (f", {replay.module}" if replay.module else "")
         )
     return text

@@ -1,4 +1,4 @@
-"""Starts shims as units of systemd, from the template rocm-run@.service; it installs nothing and needs no privilege.
+"""Starts shims as systemd units of the template rocm-run@.service.
 
 The system's units are reached over the bus, which polkit allows to the daemon's user for rocm-run@ alone
 (systemd/50-rocm-supervisor.rules). Every call has a deadline: a manager that hangs costs seconds, never the daemon.
@@ -16,9 +16,10 @@ import subprocess
 import time
 from pathlib import Path
 
-from supervisor.core import folder as names
+from supervisor.core import attempt_files as names
 from supervisor.runner import shim, standby
-from supervisor.runner.attempt import living_shim, make_folder, point, read_shim, read_start_error
+from supervisor.runner.attempt_folder import living_shim, make_folder, names_another, point, read_shim, read_start_error
+from supervisor.runner.code_copy import SHIM_PROGRAM
 from supervisor.runner.launcher import LAUNCH_LIMIT_S, LaunchError
 
 log = logging.getLogger(__name__)
@@ -38,12 +39,15 @@ NOT_LOADED = "not loaded"
 GONE = frozenset({"inactive", "failed"})
 
 REMEDIES = (
-    ("authentication required", "polkit does not allow it to this user: run `supervisorctl setup` as root"),
-    ("Access denied", "polkit does not allow it to this user: install polkit, then run `supervisorctl setup` as root"),
-    ("not found", "`supervisorctl setup` installs the unit; `systemctl daemon-reload` makes it known"),
-    ("masked", "`systemctl unmask rocm-run@.service` allows it again"),
-    ("connect to bus", "no manager of this user runs: `loginctl enable-linger`, and XDG_RUNTIME_DIR must be set"),
-    ("203/EXEC", "the interpreter or the shim moved: run `supervisorctl setup` again"),
+    ("authentication required", "polkit does not allow this user to start the unit: run `supervisorctl setup` as root"),
+    (
+        "Access denied",
+        "polkit does not allow this user to start the unit: install polkit, then run `supervisorctl setup` as root",
+    ),
+    ("not found", "run `supervisorctl setup` to install the unit, or `systemctl daemon-reload` if it is installed"),
+    ("masked", "run `systemctl unmask rocm-run@.service`"),
+    ("connect to bus", "the user manager is not running: run `loginctl enable-linger` and set XDG_RUNTIME_DIR"),
+    ("203/EXEC", "the interpreter or the shim was moved: run `supervisorctl setup` again"),
     ("216/GROUP", "a group of the unit is missing: run `systemd-sysusers` or `supervisorctl setup` again"),
     ("217/USER", "the user in rocm-run@.service.d/owner.conf is unknown: run `supervisorctl setup --owner NAME`"),
 )
@@ -63,9 +67,9 @@ class UnitLauncher:
         """See `Launcher.launch`. The unit runs what `current` of the slot points to, so that must be `folder`."""
         unit = unit_of(slot)
         if not self._is_current(slot, folder):
-            raise LaunchError(f"{slot}: {unit} would not start {folder}: `current` of the job points elsewhere")
+            raise LaunchError(f"{slot}: {unit} would not start {folder}: the job's `current` link points elsewhere")
         if self._manager.show(unit, "ActiveState") in {"active", "activating", "reloading"}:
-            raise LaunchError(f"{slot}: an attempt still runs in {unit}; see `systemctl status {unit}`")
+            raise LaunchError(f"{slot}: an attempt is still running in {unit}; see `systemctl status {unit}`")
         # --no-block: at its own start the daemon must not wait for a job that is ordered against the daemon's.
         complaint = self._manager.order("start", "--no-block", unit)
         if complaint is not None:
@@ -81,11 +85,9 @@ class UnitLauncher:
         """See `Launcher.stand_by`: in a unit beside the slot's own that the attempt before cannot have."""
         own, unit = unit_of(slot), unit_of(_beside(slot, folder))
         if self._manager.show(unit, "ActiveState") not in GONE:
-            raise LaunchError(f"{slot}: {unit} is not free; see `systemctl status {unit}`")
+            raise LaunchError(f"{slot}: {unit} is still in use; see `systemctl status {unit}`")
         if self._manager.show(unit, "DropInPaths") != self._manager.show(own, "DropInPaths"):
-            raise LaunchError(
-                f"{slot}: {own} has drop-ins of its own, which {unit} lacks; move them to rocm-run@.service.d"
-            )
+            raise LaunchError(f"{slot}: {own} has drop-ins that {unit} lacks; move them to rocm-run@.service.d")
         beside = self._state / "jobs" / _beside(slot, folder)
         make_folder(beside, folder.parent.stat().st_gid if folder.parent.stat().st_mode & stat.S_ISGID else None)
         point(beside, standby.folder_of(folder))
@@ -109,10 +111,11 @@ class UnitLauncher:
     def signal(self, slot: str, folder: Path, signal_number: int) -> bool:
         """See `Launcher.signal`: by ourselves where we may, else through systemd."""
         process = living_shim(folder)
-        if process is None:
-            return False
-        if shim.send(process, signal_number):
+        if process is not None and shim.send(process, signal_number):
             return True
+        # systemd knows the unit's main process of its own: shim.json may name another's.
+        if process is None and not names_another(folder):
+            return False
         return self._kill(self._unit(slot, folder), "main", signal_number)
 
     def kill_all(self, slot: str, folder: Path) -> None:
@@ -163,7 +166,7 @@ class UnitLauncher:
             if ended:
                 raise LaunchError(f"{unit} ended before the training began: {self._manager.why(unit)}")
             if time.perf_counter() > deadline:
-                raise LaunchError(f"the shim left no word within {self._limit_s:.0f} s: {self._manager.why(unit)}")
+                raise LaunchError(f"the shim did not report within {self._limit_s:.0f} s: {self._manager.why(unit)}")
             time.sleep(POLL_S)
 
 
@@ -232,16 +235,18 @@ def available(*, user: bool, state: Path | None = None) -> str | None:
     if not BOOTED.is_dir():
         return "this system was not booted with systemd"
     if shutil.which("systemctl") is None:
-        return "there is no systemctl on the PATH"
+        return "systemctl is not on the PATH"
     manager, unit = Manager(user=user), unit_of(PROBE)
     complaint = manager.order("show", "--property=Version")
     if complaint is not None:
         return complaint
     if manager.show(unit, "LoadState") != "loaded":
-        return with_remedy(f"unit rocm-run@.service not found or not sound ({manager.show(unit, 'LoadState')})")
+        return with_remedy(f"unit rocm-run@.service not found or invalid ({manager.show(unit, 'LoadState')})")
     command = manager.show(unit, "ExecStart") or ""
     if state is not None and f" {state}/jobs/" not in command:
-        return f"rocm-run@.service does not run what lies in {state}: set supervisor.state_dir to what it says"
+        return f"rocm-run@.service uses another state directory than {state}: set supervisor.state_dir to its value"
+    if state is not None and f"/{names.CURRENT}/{SHIM_PROGRAM}" not in command:
+        return "rocm-run@.service was written by an earlier version: run `supervisorctl setup` again"
     if user or os.geteuid() == 0:
         return None
     return manager.order("try-restart", "--no-block", unit)
@@ -255,7 +260,7 @@ def _beside(slot: str, folder: Path) -> str:
 def unit_of(slot: str) -> str:
     """Return the name of the unit of a slot; raise LaunchError for a slot that has none."""
     if SLOT.fullmatch(slot) is None:
-        raise LaunchError(f"{slot!r} cannot name a unit: letters, digits, `_`, `.` and `-` can")
+        raise LaunchError(f"{slot!r} cannot be part of a unit name: use letters, digits, `_`, `.` and `-`")
     return f"rocm-run@{slot}.service"
 
 

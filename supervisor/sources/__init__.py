@@ -1,1 +1,1 @@
-"""The world as readings: files, sensors, tools and the kernel log; nothing here judges or acts."""
+"""Readers of files, sensors, tools and the kernel log; this package only reads."""

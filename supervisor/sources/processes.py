@@ -1,14 +1,87 @@
-"""Reads an attempt's process tree, from its shim down; it signals nothing and follows nobody out of the tree."""
+"""Reads an attempt's process tree, from its shim down, and where its threads wait in the kernel."""
 
 from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
 from supervisor.core.moments import Moment
 from supervisor.core.readings import KernelWait, ProcessReading, ProcessUse
-from supervisor.sources.kernel_waits import waits_of
+
+THREADS_LIMIT = 256
+WAITS_LIMIT = 8
+FRAMES_KEPT = 6
+
+
+def waits_of(pid: int, name: str, proc: Path = Path("/proc")) -> tuple[KernelWait, ...]:
+    """Return the threads in state D, at most `WAITS_LIMIT`; () for a process that is gone.
+
+    Of a process whose main thread was killed already (a zombie) another thread may still be there: it is that which
+    keeps the card. The channel is the kernel's function; the stack is for root only.
+    """
+    found: list[KernelWait] = []
+    try:
+        threads = [path for path, _ in zip((proc / str(pid) / "task").iterdir(), range(THREADS_LIMIT), strict=False)]
+    except OSError:
+        return ()
+    for thread in threads:
+        if len(found) < WAITS_LIMIT and _state(thread) == "D":
+            channel = _text(thread / "wchan").strip()
+            found.append(
+                KernelWait(
+                    pid=pid,
+                    name=name,
+                    thread=int(thread.name),
+                    channel=channel if channel not in ("", "0") else None,
+                    stack=_frames(_text(thread / "stack")),
+                    switches=_switches(_text(thread / "status")),
+                )
+            )
+    return tuple(found)
+
+
+def switches_of(pid: int, proc: Path = Path("/proc")) -> dict[tuple[int, int], int]:
+    """Return the context switches of each thread, by (process, thread); {} for a process that is gone."""
+    try:
+        threads = [path for path, _ in zip((proc / str(pid) / "task").iterdir(), range(THREADS_LIMIT), strict=False)]
+    except OSError:
+        return {}
+    found = {(pid, int(path.name)): _switches(_text(path / "status")) for path in threads}
+    return {key: number for key, number in found.items() if number is not None}
+
+
+def _state(thread: Path) -> str:
+    """Return the state's letter: the word after the name in brackets, which may hold brackets itself (proc(5))."""
+    return _text(thread / "stat").rpartition(")")[2].strip()[:1]
+
+
+def _switches(status: str) -> int | None:
+    """Return the context switches of a thread, of its own will and against it; None where the kernel counts none."""
+    found = [line.split()[1] for line in status.splitlines() if "voluntary_ctxt_switches:" in line]
+    return sum(map(int, found)) if len(found) == 2 and all(map(str.isdecimal, found)) else None
+
+
+def _frames(text: str) -> tuple[str, ...]:
+    """Return the functions of a kernel stack, innermost first: each line is `[<0>] function+0x1/0x2`."""
+    names = (line.split("] ", 1)[-1].split("+", 1)[0].strip() for line in text.splitlines())
+    return tuple(name for name in names if name)[:FRAMES_KEPT]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
 
 LARGEST_KEPT = 8
+QUIET_PERCENT = 5.0
+"""Of one processor: only of a tree that takes no more are the context switches counted."""
+COUNTED_PROCESSES = 64
 
 
 class TreeWatch:
@@ -21,6 +94,7 @@ class TreeWatch:
         self._pid = pid
         self._used_s: dict[tuple[int, float], float] = {}
         self._at: Moment | None = None
+        self._switches: dict[tuple[int, int], int] = {}
 
     def read(self, now: Moment) -> ProcessReading:
         """Read the tree; `processes` is 0 once the root is gone.
@@ -35,12 +109,13 @@ class TreeWatch:
         waits: list[KernelWait] = []
         used_s: dict[tuple[int, float], float] = {}
         uses: list[ProcessUse] = []
-        for process in _tree(self._pid):
+        parents: list[tuple[int, int]] = []
+        for process in _tree(self._pid, tuple(self._used_s)):
             try:
                 with process.oneshot():
                     times = process.cpu_times()
                     own_bytes, name = process.memory_info().rss, process.name()
-                    status = process.status()
+                    status, parent = process.status(), process.ppid()
                     if status == psutil.STATUS_DISK_SLEEP:
                         waiting.append(process.pid)
                     elif status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
@@ -52,10 +127,12 @@ class TreeWatch:
                 waits += waits_of(process.pid, name)
             if status not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
                 alive.append(process.pid)
+                parents.append((process.pid, parent))
             count, rss_bytes, used_s[key] = count + 1, rss_bytes + own_bytes, times.user + times.system
             share = self._cpu_percent({key: used_s[key]}, now)
             uses.append(ProcessUse(pid=process.pid, name=name, rss_bytes=own_bytes, cpu_percent=share))
         percent = self._cpu_percent(used_s, now)
+        switches_per_s = self._switches_per_s(alive, now) if percent is not None and percent <= QUIET_PERCENT else None
         self._used_s, self._at = used_s, now
         return ProcessReading(
             at=now,
@@ -63,11 +140,25 @@ class TreeWatch:
             rss_bytes=rss_bytes if count else None,
             cpu_percent=percent if count else None,
             uninterruptible_pids=tuple(waiting),
-            largest=tuple(sorted(uses, key=lambda one: -(one.cpu_percent or 0.0))[:LARGEST_KEPT]),
+            largest=tuple(sorted(uses, key=lambda process_use: -(process_use.cpu_percent or 0.0))[:LARGEST_KEPT]),
             pids=tuple(alive) if count else None,
             waits=tuple(waits),
             stopped_pids=tuple(stopped),
+            switches_per_s=switches_per_s,
+            parents=tuple(parents),
         )
+
+    def _switches_per_s(self, pids: list[int], now: Moment) -> float | None:
+        """Return how often a second any thread was given a processor or gave it up, since the last reading.
+
+        It tells a tree at rest from one that waits for a network or a disk and takes hardly any processor for it.
+        """
+        counts = {key: number for pid in pids[:COUNTED_PROCESSES] for key, number in switches_of(pid).items()}
+        before, self._switches = self._switches, counts
+        if self._at is None or not before or len(pids) > COUNTED_PROCESSES:
+            return None
+        made = sum(max(0, number - before.get(key, 0)) for key, number in counts.items())
+        return made / now.seconds_since(self._at)
 
     def _cpu_percent(self, used_s: dict[tuple[int, float], float], now: Moment) -> float | None:
         if self._at is None or now.seconds_since(self._at) <= 0:
@@ -82,9 +173,64 @@ def read_tree(pid: int, now: Moment) -> ProcessReading:
     return TreeWatch(pid).read(now)
 
 
-def _tree(pid: int) -> list[psutil.Process]:
+def _tree(pid: int, known: Iterable[tuple[int, float]]) -> list[psutil.Process]:
+    """Return the processes from `pid` down; `known` are those of the reading before, by number and time of creation."""
     try:
         root = psutil.Process(pid)
-        return [root, *root.children(recursive=True)]
+        if (below := pids_below(pid)) is None:
+            return [root, *root.children(recursive=True)]
+        # A process that is older than the root has the number of one that is gone since.
+        found = {item.pid: item for item in _processes(below) if item.create_time() >= root.create_time()}
     except (psutil.Error, ValueError):
+        return []
+    found[pid] = root
+    kept = dict(known)
+    # One that the kernel left out, because a sibling or its parent ended in that moment, has not ended itself.
+    for process in _processes(entry for entry in kept if entry not in found):
+        with suppress(psutil.Error):
+            if process.create_time() == kept[process.pid] and process.ppid() in found:
+                found[process.pid] = process
+    return [root, *(process for number, process in found.items() if number != pid)]
+
+
+def _processes(pids: Iterable[int]) -> Iterator[psutil.Process]:
+    for pid in pids:
+        with suppress(psutil.Error, ValueError):
+            yield psutil.Process(pid)
+
+
+def pids_below(pid: int, proc: Path = Path("/proc")) -> list[int] | None:
+    """Return the processes below one, parents first; None where the kernel does not list children.
+
+    The list of children (CONFIG_PROC_CHILDREN) costs by the size of the tree; without it, each process of the machine
+    has to be asked for its parent. While children come and go the kernel may leave some out.
+    """
+    if not (proc / f"{pid}/task/{pid}/children").exists():
+        return None
+    found, at, seen = [pid], 0, {pid}
+    while at < len(found):
+        for child in _children_of(found[at], proc):
+            if child not in seen:
+                seen.add(child)
+                found.append(child)
+        at += 1
+    return found[1:]
+
+
+def _children_of(pid: int, proc: Path) -> list[int]:
+    """Return the children of all threads of a process; [] for one that is gone."""
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"{proc}/{pid}/task"):  # noqa: PTH208 - a path for each thread costs more than reading it
+            found += _listed(f"{proc}/{pid}/task/{thread}/children")
+    except OSError:
+        pass
+    return found
+
+
+def _listed(path: str) -> list[int]:
+    try:
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - the same
+            return [int(part) for part in file.read().split()]
+    except (OSError, ValueError):
         return []

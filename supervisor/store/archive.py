@@ -12,15 +12,16 @@ from sqlalchemy import Table, and_, create_engine, func, or_, select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from supervisor.core.choosing import Experience
 from supervisor.core.decisions import Note
 from supervisor.core.incident import Incident
 from supervisor.core.job import Job
+from supervisor.core.remedies.choose import Experience
 from supervisor.store import files, schema, steps, tables
 from supervisor.store.errors import ArchiveError, StoreError
 from supervisor.store.experience import experience_of
 from supervisor.store.jobs import UnreadableRowError, decode_incident, decode_job, decode_note
 from supervisor.store.records import (
+    AlertCount,
     AlertRecord,
     AttemptRecord,
     DecisionRecord,
@@ -65,21 +66,21 @@ class Archive:
     def check(self) -> None:
         """Raise ArchiveError, with what to do, unless the file is there and of the schema that this version reads."""
         if not self.path.exists():
-            raise ArchiveError(f"{self.path} does not exist: the daemon has recorded nothing there yet")
+            raise ArchiveError(f"{self.path} does not exist: the daemon has recorded nothing yet")
         try:
             with closing(files.open_reader(self.path)) as connection:
                 revision = schema.revision_of(connection)
         except ValueError as error:
-            raise ArchiveError(f"{self.path} is no database of this program: {error}") from error
+            raise ArchiveError(f"{self.path} is not a database of this program: {error}") from error
         except sqlite3.Error as error:
             raise ArchiveError(f"{self.path} cannot be read: {error}") from error
         if revision is None:
-            raise ArchiveError(f"{self.path} is empty: the daemon has recorded nothing there yet")
+            raise ArchiveError(f"{self.path} is empty: the daemon has recorded nothing yet")
         refused = schema.refusal(self.path, revision)
         if refused is not None:
             raise ArchiveError(refused)
         if revision != schema.HEAD:
-            raise ArchiveError(f"{self.path} has the older schema {revision}: start the daemon, which upgrades it")
+            raise ArchiveError(f"{self.path} has the older schema {revision}: start the daemon to upgrade it")
 
     # --- jobs, attempts, incidents --------------------------------------------------------------------------------
 
@@ -99,7 +100,7 @@ class Archive:
         table = tables.incidents
         query = select(table).order_by(table.c.opened_unix_s.desc()).limit(limit)
         found = self._read(query if job is None else query.where(table.c.job == job))
-        return tuple(one for row in found if (one := _readable_incident(row)) is not None)
+        return tuple(incident for row in found if (incident := _readable_incident(row)) is not None)
 
     def incident(self, incident_id: str) -> IncidentStory | None:
         """Return an incident with its flags and decisions in the order of time, None where there is no such one."""
@@ -134,7 +135,7 @@ class Archive:
         table = tables.decisions
         query = select(table).where(table.c.kind == "note").order_by(table.c.id.desc()).limit(limit)
         found = self._read(query if job is None else query.where(table.c.job == job))
-        return tuple(one for row in found if (one := _readable_note(row)) is not None)
+        return tuple(note for row in found if (note := _readable_note(row)) is not None)
 
     def flags(self, job: str, limit: int = 100) -> tuple[FlagRecord, ...]:
         """Return the flags that rose about a job, the newest first."""
@@ -264,13 +265,23 @@ class Archive:
         query = select(table).order_by(table.c.queued_unix_s.desc()).limit(limit)
         return _records(AlertRecord, self._read(query if state is None else query.where(table.c.state == state)))
 
+    def alert_counts(self) -> tuple[AlertCount, ...]:
+        """Return the alerts of each receiver counted by state."""
+        table = tables.alerts
+        # SQLite takes the other columns of the row that has the maximum (its documentation, "Bare columns").
+        newest = func.max(func.coalesce(table.c.tried_unix_s, 0.0))
+        query = select(
+            table.c.sink, table.c.state, func.count().label("count"), newest, table.c.tried_unix_s, table.c.error
+        ).group_by(table.c.sink, table.c.state)
+        return _records(AlertCount, self._read(query))
+
     def backup(self, target: Path) -> None:
         """Write a compact, consistent copy to `target`, which is replaced whole or not at all; raise ArchiveError."""
         self.check()
         try:
             files.copy(self.path, target)
         except (OSError, sqlite3.Error) as error:
-            raise ArchiveError(f"no copy of {self.path} at {target}: {error}") from error
+            raise ArchiveError(f"copying {self.path} to {target} failed: {error}") from error
 
     def _newest(self, table: Table, since_unix_s: float | None, until_unix_s: float | None, limit: int) -> Select[Any]:
         query = select(table).where(*_between(table.c.at_unix_s, since_unix_s, until_unix_s))
@@ -305,7 +316,7 @@ def _coarser(found: list[Row], bucket_s: int) -> list[Row]:
 
 
 def _records(kind: type[_Record], found: list[Row]) -> tuple[_Record, ...]:
-    names = [one.name for one in fields(kind)]  # type: ignore[arg-type]  # every kind of records.py is a dataclass
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # every kind of records.py is a dataclass
     return tuple(kind(**{name: row[name] for name in names}) for row in found)
 
 

@@ -1,4 +1,4 @@
-"""How far an attempt's files were read: what a new daemon needs to read on without a gap or a double."""
+"""How far an attempt's files were read, so that a new daemon reads on without a gap or a duplicate."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Cursors:
     last_epoch: int | None = None
 
     def reached(self, event: StepsMade) -> bool:
-        """Whether these steps were taken in before."""
+        """Whether these steps were recorded before."""
         return event.cursor <= self.recorder.get(event.rank, 0)
 
     def after(self, event: StepsMade) -> Cursors:
@@ -38,7 +38,7 @@ class Cursors:
         return replace(moved, last_step=last.step, last_epoch=self.last_epoch if last.epoch is None else last.epoch)
 
     def row(self, job: str, number: int) -> Row:
-        """Return the part of the attempt's row that tells of them."""
+        """Return the columns of the attempt's row that hold them."""
         return {
             "job": job,
             "number": number,
@@ -52,7 +52,7 @@ class Cursors:
 
 
 def cursors_of(row: Row) -> Cursors:
-    """Return the positions that an attempt's row tells of."""
+    """Return the positions in an attempt's row."""
     return Cursors(
         recorder={int(rank): int(cursor) for rank, cursor in (row["cursors"] or {}).items()},
         output_bytes=row["output_bytes"] or 0,

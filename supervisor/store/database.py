@@ -1,4 +1,4 @@
-"""The one connection that writes, and what its failures mean; it never waits long and knows no job.
+"""The only connection that writes, and the classification of its failures.
 
 SQLite before 3.51.3 can corrupt a WAL database when two connections write or checkpoint at once. So this is the only
 writer, every reader opens `mode=ro`, and the file is not memory-mapped.
@@ -19,18 +19,20 @@ from sqlalchemy.exc import DatabaseError, DBAPIError, OperationalError, SQLAlche
 from sqlalchemy.pool import NullPool
 
 from supervisor.store import files
-from supervisor.store.pending import Pending
+from supervisor.store.statements import Kind
 from supervisor.store.steps import Row
-from supervisor.store.writes import Kind
+from supervisor.store.write_queue import Pending
 
 log = logging.getLogger(__name__)
 BUSY_TIMEOUT_MS = 300
-"""How long a commit may wait for somebody's lock: the thread that decides waits with it."""
+"""How long a commit may wait for another process's lock: the deciding thread waits with it."""
+CACHE_KIB = 512
+"""Pages that SQLite keeps of the file; it would fill 2 MiB as the file grows, which a commit is no faster for."""
 _FAULTY_ROW = (SQLAlchemyError, sqlite3.Error, OverflowError, UnicodeError, TypeError, ValueError)
 
 
-class Trouble(Enum):
-    """What keeps the database from being used."""
+class Failure(Enum):
+    """Why the database cannot be used."""
 
     FULL = "full"
     LOCKED = "locked"
@@ -41,20 +43,20 @@ class Trouble(Enum):
 class UnusableError(Exception):
     """The database could not be read or written just now."""
 
-    def __init__(self, trouble: Trouble, text: str) -> None:
+    def __init__(self, failure: Failure, text: str) -> None:
         super().__init__(text)
-        self.trouble = trouble
+        self.failure = failure
 
 
-def _trouble(text: str) -> Trouble:
-    """Name the trouble by SQLite's own words: Python before 3.11 hands out no error code."""
+def _classify(text: str) -> Failure:
+    """Classify a failure by SQLite's message: Python before 3.11 provides no error code."""
     if "disk is full" in text:
-        return Trouble.FULL
+        return Failure.FULL
     if "locked" in text or "busy" in text:
-        return Trouble.LOCKED
+        return Failure.LOCKED
     if "malformed" in text or "not a database" in text:
-        return Trouble.DAMAGED
-    return Trouble.OTHER
+        return Failure.DAMAGED
+    return Failure.OTHER
 
 
 def _is_outage(error: BaseException) -> bool:
@@ -83,12 +85,12 @@ class Database:
         except sqlite3.Error as error:
             with suppress(sqlite3.Error):
                 self._connection = _through_sqlalchemy(files.open_reader(self.path))
-            raise UnusableError(_trouble(str(error)), str(error)) from error
+            raise UnusableError(_classify(str(error)), str(error)) from error
         finally:
             self._identity = files.identity(self.path)
 
     def close(self) -> None:
-        """Close the file; what was committed stays, what was not was never there."""
+        """Close the file; what was not committed is discarded."""
         connection, self._connection, self.writable = self._connection, None, False
         if connection is not None:
             with suppress(SQLAlchemyError, sqlite3.Error):
@@ -100,7 +102,7 @@ class Database:
         return self._identity is not None and files.identity(self.path) != self._identity
 
     def read(self, query: Executable) -> list[Row]:
-        """Return the rows of a query; raise UnusableError where they cannot be had."""
+        """Return the rows of a query; raise UnusableError where they cannot be read."""
         try:
             return [dict(row) for row in self._open().execute(query).mappings()]
         except (SQLAlchemyError, sqlite3.Error) as error:
@@ -124,7 +126,7 @@ class Database:
         """Run statements in one transaction and return how many rows they touched; raise UnusableError."""
         try:
             with self._transaction(durable=False) as connection:
-                return sum(connection.execute(one).rowcount for one in statements)
+                return sum(connection.execute(executable).rowcount for executable in statements)
         except (SQLAlchemyError, sqlite3.Error) as error:
             raise _unusable(error) from error
 
@@ -150,6 +152,7 @@ class Database:
             raw.execute("PRAGMA journal_mode = WAL")
             raw.execute("PRAGMA synchronous = NORMAL")
             raw.execute("PRAGMA journal_size_limit = 16777216")
+            raw.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
             raw.execute("BEGIN IMMEDIATE")
             raw.execute("ROLLBACK")
         except sqlite3.Error:
@@ -160,7 +163,7 @@ class Database:
 
     def _open(self) -> Connection:
         if self._connection is None:
-            raise UnusableError(Trouble.OTHER, "the database is not open")
+            raise UnusableError(Failure.OTHER, "the database is not open")
         return self._connection
 
     @contextmanager
@@ -205,7 +208,7 @@ def _write_or_drop(connection: Connection, kind: Kind, row: Row) -> None:
 
 
 def _through_sqlalchemy(raw: sqlite3.Connection) -> Connection:
-    # AUTOCOMMIT: transactions are begun and ended here by name, never behind our back.
+    # AUTOCOMMIT: transactions are begun and ended here explicitly, never by the driver.
     engine = create_engine("sqlite://", creator=lambda: raw, poolclass=NullPool, isolation_level="AUTOCOMMIT")
     return engine.connect()
 
@@ -218,4 +221,4 @@ def _driver(connection: Connection) -> sqlite3.Connection:
 
 def _unusable(error: BaseException) -> UnusableError:
     text = str(error.orig) if isinstance(error, DBAPIError) else str(error)
-    return UnusableError(_trouble(text), text)
+    return UnusableError(_classify(text), text)

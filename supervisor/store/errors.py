@@ -1,11 +1,11 @@
-"""What can be wrong with the record, in words for its owner."""
+"""The errors of the database; each text says what to do."""
 
 from __future__ import annotations
 
 
 class StoreError(Exception):
-    """The database cannot be used as it is, and what to do about it."""
+    """The database cannot be opened or used; the text says what to do."""
 
 
 class ArchiveError(Exception):
-    """The database cannot be read as it is, and what to do about it."""
+    """The database cannot be read; the text says what to do."""

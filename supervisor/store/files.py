@@ -1,4 +1,4 @@
-"""The database as files: where it lies, whether it is sound, copies, ballast; it gives no table a meaning.
+"""The database as files: its path, integrity check, copies and ballast.
 
 Works with the sqlite3 module alone, so that a file that SQLAlchemy's pool would choke on can still be looked at.
 """
@@ -16,8 +16,19 @@ from supervisor.store.errors import StoreError
 SUPPORTED = "sqlite:////absolute/path/supervisor.db"
 BALLAST_BYTES = 4 * 1024 * 1024
 COPIES_KEPT = 3
-SALVAGED = ("jobs", "attempts", "incidents", "checkpoints", "decisions", "flags", "alerts", "notes", "step_metrics")
-"""What is worth reading out of a damaged file, the most precious first."""
+SALVAGED = (
+    "jobs",
+    "attempts",
+    "remedies",
+    "incidents",
+    "checkpoints",
+    "decisions",
+    "flags",
+    "alerts",
+    "notes",
+    "step_metrics",
+)
+"""The tables that are copied from a damaged file, the most important first."""
 
 
 def database_path(url: str) -> Path:
@@ -27,10 +38,10 @@ def database_path(url: str) -> Path:
     """
     scheme, found, rest = url.partition("://")
     if not found or scheme.split("+", maxsplit=1)[0] != "sqlite":
-        raise StoreError(f"database {scheme or url!r} is not supported: this version records in SQLite, {SUPPORTED}")
+        raise StoreError(f"database {scheme or url!r} is not supported; this version supports SQLite: {SUPPORTED}")
     path = rest.removeprefix("/")
     if not path or path == ":memory:" or "?" in path:
-        raise StoreError(f"database {url!r} names no file: write {SUPPORTED}")
+        raise StoreError(f"database {url!r} names no file; write {SUPPORTED}")
     return Path(path)
 
 
@@ -62,7 +73,7 @@ def open_reader(path: Path) -> sqlite3.Connection:
 
 
 def damage(path: Path) -> str | None:
-    """Return what SQLite finds wrong with the file, None where it is sound; a file that is only busy is sound.
+    """Return the damage that SQLite finds in the file, None where it is intact or only busy.
 
     Reads the whole file: about a second for each gigabyte that the disk delivers in one.
     """
@@ -86,7 +97,7 @@ def set_aside(path: Path, unix_s: float) -> Path:
 
 
 def salvage(damaged: Path, into: Path) -> dict[str, int]:
-    """Copy what can still be read of a damaged file into a sound one of the present schema; return rows by table."""
+    """Copy what can still be read of a damaged file into an intact one of the present schema; return rows by table."""
     saved: dict[str, int] = {}
     with closing(sqlite3.connect(into, isolation_level=None)) as target:
         for table in SALVAGED:
@@ -103,8 +114,8 @@ def _salvage_table(damaged: Path, target: sqlite3.Connection, table: str) -> int
         # A connection of its own for each try: SQLite may refuse everything once it has met damage.
         with suppress(sqlite3.Error), closing(sqlite3.connect(uri(damaged, "mode=rw"), uri=True)) as source:
             key = [row[1] for row in source.execute(f"PRAGMA table_info({table})") if row[5]]
-            rows = source.execute(f"SELECT * FROM {table} ORDER BY " + ", ".join(f'"{one}" {order}' for one in key))  # noqa: S608 - our own names
-            names = [one[0] for one in rows.description]
+            rows = source.execute(f"SELECT * FROM {table} ORDER BY " + ", ".join(f'"{item}" {order}' for item in key))  # noqa: S608 - our own names
+            names = [item[0] for item in rows.description]
             shared = [index for index, name in enumerate(names) if name in known]
             columns = ", ".join(f'"{names[index]}"' for index in shared)
             insert = f"INSERT OR IGNORE INTO {table} ({columns}) VALUES ({', '.join('?' * len(shared))})"  # noqa: S608
@@ -118,7 +129,7 @@ def _salvage_table(damaged: Path, target: sqlite3.Connection, table: str) -> int
 
 
 def copy(path: Path, target: Path) -> None:
-    """Write a compact, consistent copy of the database to `target`, which is replaced whole or not at all.
+    """Write a compact, consistent copy of the database to `target`, which is replaced completely or not at all.
 
     Readers and the writer go on meanwhile. Raises OSError or sqlite3.Error.
     """
@@ -136,7 +147,7 @@ def copy_before_upgrade(path: Path, revision: str) -> Path:
     """Copy the file to `.before-REVISION` and keep the newest three such copies; raise OSError or sqlite3.Error."""
     target = path.with_name(f"{path.name}.before-{revision}")
     copy(path, target)
-    copies = sorted(path.parent.glob(f"{path.name}.before-*"), key=lambda one: one.stat().st_mtime_ns, reverse=True)
+    copies = sorted(path.parent.glob(f"{path.name}.before-*"), key=lambda item: item.stat().st_mtime_ns, reverse=True)
     for old in copies[COPIES_KEPT:]:
         old.unlink(missing_ok=True)
     return target
@@ -152,13 +163,13 @@ def identity(path: Path) -> tuple[int, int] | None:
 
 
 class Ballast:
-    """Room kept back beside the database: on a full disk even DELETE fails, until this is given up."""
+    """A file that reserves disk space: on a full disk even DELETE fails until this space is released."""
 
     def __init__(self, database: Path) -> None:
         self._path = database.with_name(database.name + ".ballast")
 
     def take(self) -> None:
-        """Take the room, really allocated, where the disk has plenty beyond it; else leave the disk alone."""
+        """Allocate the file where the disk has at least as much free space beyond it."""
         with suppress(OSError):
             if self._path.exists() and self._path.stat().st_size == BALLAST_BYTES:
                 return
@@ -169,7 +180,7 @@ class Ballast:
                 os.posix_fallocate(file.fileno(), 0, BALLAST_BYTES)
 
     def release(self) -> bool:
-        """Give the room back to the disk; return whether there was any."""
+        """Delete the file; return whether it existed."""
         try:
             self._path.unlink()
         except OSError:

@@ -1,4 +1,4 @@
-"""A job or an incident as JSON and back, its moments moved into the present boot; it reads no clock and no table."""
+"""A job or an incident as JSON and back, with its moments converted to the present boot."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from supervisor.core.decisions import Note
 from supervisor.core.incident import Incident
 from supervisor.core.job import Job
 from supervisor.core.moments import Moment
-from supervisor.store.bodies import to_json
+from supervisor.store.encode import to_json
 
 _Fact = TypeVar("_Fact")
 _JOB = msgspec.json.Decoder(Job)
@@ -20,22 +20,22 @@ _NOTE = msgspec.json.Decoder(Note)
 
 
 class UnreadableRowError(ValueError):
-    """A stored state that this version cannot understand."""
+    """A stored state that this version cannot decode."""
 
 
 def encode(fact: Job | Incident) -> str:
-    """Return the whole state as JSON. A NaN becomes null: JSON has no other word for it."""
+    """Return the whole state as JSON. A NaN becomes null: JSON has no NaN."""
     try:
         return msgspec.json.encode(fact).decode()
     except UnicodeEncodeError:
-        # A path that is no UTF-8: the state is worth more than its spelling.
+        # A path that is not UTF-8: the state matters more than its spelling.
         return to_json(fact)
 
 
 def decode_job(state: str) -> Job:
     """Return the job of a stored state: unknown keys are ignored, missing ones take their default.
 
-    Raises UnreadableRowError where a value has another type or a word is unknown.
+    Raises UnreadableRowError where a value has another type or is not a member of its enum.
     """
     try:
         return _JOB.decode(state)
@@ -80,7 +80,7 @@ def _shifted(value: object, shift_s: float) -> object:
     if isinstance(value, Moment):
         return Moment(value.monotonic_s + shift_s, value.unix_s)
     if isinstance(value, tuple):
-        return tuple(_shifted(one, shift_s) for one in value)
+        return tuple(_shifted(item, shift_s) for item in value)
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{one.name: _shifted(getattr(value, one.name), shift_s) for one in fields(value)})
+        return replace(value, **{field.name: _shifted(getattr(value, field.name), shift_s) for field in fields(value)})
     return value

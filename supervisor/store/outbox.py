@@ -1,4 +1,4 @@
-"""Alerts between being queued and being delivered or given up, as the deciding thread keeps them; it sends nothing."""
+"""Alerts from being queued until they are delivered or given up, as the deciding thread keeps them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from typing import TypeAlias
 
 from supervisor.core.events import AlertTried
 from supervisor.core.moments import Moment
-from supervisor.store.bodies import text
+from supervisor.store.encode import text
 from supervisor.store.steps import Row
 
 LONGEST_WAIT_S = 86400.0 * 2
 WAITING_LIMIT = 1000
 WAITING, DELIVERED, FAILED = "waiting", "delivered", "failed"
+"""The states of an alert."""
+TEST = "test"
+"""Type of an alert that a person waits for at a terminal: it is tried once."""
 
 NextTry: TypeAlias = Callable[[str, int, AlertTried], "float | None"]
 """Seconds until an alert is tried again, from its id, the tries made and how the last one went; None: never."""
@@ -33,7 +36,7 @@ class NewAlert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedAlert:
-    """An alert for one sink and what became of it so far."""
+    """An alert for one sink and the state of its delivery."""
 
     id: str
     sink: str
@@ -52,7 +55,7 @@ class QueuedAlert:
         tries, wait_s = self.tries + 1, None
         state = DELIVERED
         if not event.delivered:
-            wait_s = None if event.final else next_try_s(self.id, tries, event)
+            wait_s = None if event.final or self.type == TEST else next_try_s(self.id, tries, event)
             state = FAILED if wait_s is None else WAITING
         return replace(
             self,
@@ -101,17 +104,17 @@ def alert_of(row: Row, now: Moment) -> QueuedAlert:
 
 
 class Outbox:
-    """The alerts that still wait, each handed out once until its attempt is told of."""
+    """The waiting alerts, each handed out once until its delivery attempt is reported."""
 
     def __init__(self, waiting: dict[str, QueuedAlert] | None = None) -> None:
         self._waiting = waiting or {}
-        self._handed: set[str] = set()
+        self._handed_out: set[str] = set()
 
     def __contains__(self, alert_id: object) -> bool:
         return alert_id in self._waiting
 
     def add(self, alert: QueuedAlert) -> QueuedAlert | None:
-        """Take in an alert to be tried; return the oldest one, now failed, where too many wait."""
+        """Add an alert to be tried; return the oldest one, now failed, where too many wait."""
         self._waiting[alert.id] = alert
         if len(self._waiting) <= WAITING_LIMIT:
             return None
@@ -123,15 +126,15 @@ class Outbox:
         ready = [
             (alert.due.monotonic_s, alert)
             for alert in self._waiting.values()
-            if alert.due is not None and alert.id not in self._handed and now.seconds_since(alert.due) >= 0
+            if alert.due is not None and alert.id not in self._handed_out and now.seconds_since(alert.due) >= 0
         ]
         chosen = tuple(alert for _, alert in sorted(ready, key=lambda pair: pair[0])[:limit])
-        self._handed.update(alert.id for alert in chosen)
+        self._handed_out.update(alert.id for alert in chosen)
         return chosen
 
     def tried(self, event: AlertTried, next_try_s: NextTry) -> QueuedAlert | None:
-        """Take in how an attempt went; return the alert as it is now, None where it is not known here."""
-        self._handed.discard(event.alert)
+        """Record the result of a delivery attempt; return the alert as it is now, None where it is not known here."""
+        self._handed_out.discard(event.alert)
         alert = self._waiting.pop(event.alert, None)
         if alert is None:
             return None
@@ -140,8 +143,18 @@ class Outbox:
             self._waiting[alert.id] = after
         return after
 
+    def hasten(self, sink: str, now: Moment) -> None:
+        """Make the waiting alerts of a receiver due now."""
+        for alert in list(self._waiting.values()):
+            if alert.sink == sink and alert.due is not None and alert.due.seconds_since(now) > 0:
+                self._waiting[alert.id] = replace(alert, due=now)
+
+    def waiting(self) -> tuple[QueuedAlert, ...]:
+        """Return the alerts that are not delivered yet, in the order in which they were queued or tried."""
+        return tuple(self._waiting.values())
+
     def copy(self) -> Outbox:
         """Return a copy that later changes do not touch."""
         twin = Outbox(dict(self._waiting))
-        twin._handed = set(self._handed)
+        twin._handed_out = set(self._handed_out)
         return twin

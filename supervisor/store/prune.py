@@ -1,4 +1,4 @@
-"""What is thrown away and when: samples first, step metrics next, jobs and checkpoints never; a bounded part a call."""
+"""Deletes old rows, a bounded part in each call: samples first, step metrics next, jobs and checkpoints never."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from sqlalchemy import ColumnElement, Delete, Select, Table, delete, func, selec
 
 from supervisor.store import tables
 from supervisor.store.database import Database
+from supervisor.store.outbox import WAITING
 
 CHUNK_ROWS = 5000
+EVENTS_OF_A_JOB = 20_000
+"""A training of a month with its validations, saves and restarts records some thousands."""
 DAY_S = 86400.0
 FREED_PAGES = 2000
 SAMPLES = (tables.gpu_samples, tables.process_samples, tables.host_samples)
@@ -25,7 +28,7 @@ class Retention(Protocol):
 
     @property
     def samples_days(self) -> float:
-        """Days that samples of cards, machine and processes are kept."""
+        """Days that samples of GPUs, host and processes are kept."""
         ...
 
     @property
@@ -35,7 +38,7 @@ class Retention(Protocol):
 
     @property
     def database_limit_mb(self) -> float:
-        """Size from which samples and then step metrics go before their time."""
+        """Size from which samples and then step metrics are deleted before their time."""
         ...
 
 
@@ -54,13 +57,38 @@ def prune(database: Database, unix_s: float, retention: Retention) -> int:
         _older(tables.incidents, "opened_unix_s", rest_before, tables.incidents.c.closed),
         _older(tables.attempts, "ended_unix_s", rest_before),
         _older(tables.remedies, "settled_unix_s", rest_before),
-        _older(tables.alerts, "queued_unix_s", rest_before, tables.alerts.c.state != "waiting"),
+        _older(tables.alerts, "queued_unix_s", rest_before, tables.alerts.c.state != WAITING),
     ]
     deleted = database.change(*statements)
     if used_bytes(database) > retention.database_limit_mb * 1e6:
-        deleted += shed_samples(database) or database.change(_oldest_chunk(tables.step_metrics, "bucket_unix_s"))
+        deleted += _shed(database)
     database.give_back(FREED_PAGES)
     return deleted
+
+
+def _shed(database: Database) -> int:
+    """Delete a chunk of the least needed rows; return the rows deleted.
+
+    First the events of a job that has far more than a training records, then samples, then the oldest steps of the job
+    that has most of them, at last the events of the job that has most: rows of one job never displace another's.
+    """
+    noisiest = _largest(database, tables.events)
+    if noisiest is not None and noisiest[1] > EVENTS_OF_A_JOB:
+        return database.change(_oldest_chunk(tables.events, "at_unix_s", tables.events.c.job == noisiest[0]))
+    if deleted := shed_samples(database):
+        return deleted
+    for table, column in ((tables.step_metrics, "bucket_unix_s"), (tables.events, "at_unix_s")):
+        if largest := _largest(database, table):
+            return database.change(_oldest_chunk(table, column, table.c.job == largest[0]))
+    return 0
+
+
+def _largest(database: Database, table: Table) -> tuple[str, int] | None:
+    """Return the job with most rows of a table, and how many they are; None where no job has any."""
+    count = func.count().label("rows")
+    rows = select(table.c.job, count).where(table.c.job.is_not(None)).group_by(table.c.job).order_by(count.desc())
+    found = database.read(rows.limit(1))
+    return (found[0]["job"], int(found[0]["rows"])) if found else None
 
 
 def shed_samples(database: Database) -> int:
@@ -94,7 +122,7 @@ def _shedding_time(database: Database) -> float | None:
     ]
     if not ends:
         return None
-    first, last = min(one for one, _ in ends), max(one for _, one in ends)
+    first, last = min(end for end, _ in ends), max(end for _, end in ends)
     # Half a second on, so that a single moment's samples have a middle too.
     return float((first + last) / 2 + 0.5)
 
@@ -104,8 +132,8 @@ def _older(table: Table, column: str, before_unix_s: float, *only: ColumnElement
     return _delete(table, old.limit(CHUNK_ROWS))
 
 
-def _oldest_chunk(table: Table, column: str) -> Delete:
-    return _delete(table, select(*table.primary_key).order_by(table.c[column]).limit(CHUNK_ROWS))
+def _oldest_chunk(table: Table, column: str, *only: ColumnElement[bool]) -> Delete:
+    return _delete(table, select(*table.primary_key).where(*only).order_by(table.c[column]).limit(CHUNK_ROWS))
 
 
 def _delete(table: Table, keys: Select[Any]) -> Delete:

@@ -1,11 +1,11 @@
-"""What the archive hands out beside the core's own facts: a frozen dataclass a table, its fields the columns' names."""
+"""What the archive returns besides facts of the core: a frozen dataclass for each table, with its columns as fields."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from supervisor.core.checkpoints import Checkpoint
+from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.incident import Incident
 
 
@@ -50,7 +50,7 @@ class FlagRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionRecord:
-    """One decision; `body` is the whole of it as JSON."""
+    """One decision; `body` is the decision as JSON."""
 
     job: str
     attempt: int
@@ -72,7 +72,7 @@ class IncidentStory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemedyRecord:
-    """A remedy that a job was given, from `attempt` on, and what came of it."""
+    """A remedy that a job was given, from `attempt` on, and its outcome."""
 
     job: str
     attempt: int
@@ -121,7 +121,7 @@ class StepBucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRecord:
-    """A card by what does not change."""
+    """The properties of a GPU that do not change."""
 
     gpu: str
     name: str | None
@@ -134,7 +134,7 @@ class GpuRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSample:
-    """One reading of one card by one source."""
+    """One reading of one GPU by one source."""
 
     at_unix_s: float
     gpu: str
@@ -156,7 +156,7 @@ class GpuSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSample:
-    """One reading of the machine."""
+    """One reading of the host."""
 
     at_unix_s: float
     memory_total_bytes: int | None
@@ -182,7 +182,7 @@ class ProcessSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRecord:
-    """One rare event; `body` is the whole of it as JSON."""
+    """One rare event; `body` is the event as JSON."""
 
     id: int
     at_unix_s: float
@@ -193,8 +193,19 @@ class EventRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AlertCount:
+    """How many alerts of a receiver are in one state, and when and with which error the newest of them was tried."""
+
+    sink: str
+    state: str
+    count: int
+    tried_unix_s: float | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AlertRecord:
-    """One alert and what became of it; `body` is what was or will be sent."""
+    """One alert and the state of its delivery; `body` is what was or will be sent."""
 
     id: str
     sink: str

@@ -2,19 +2,77 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from typing_extensions import assert_never
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
-from supervisor.core.checkpoints import Checkpoint, Fingerprint, Verdict
-from supervisor.core.course import Trial
+from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, Verdict
 from supervisor.core.flags import RedFlag
 from supervisor.core.incident import Incident
 from supervisor.core.job import Attempt, Job
 from supervisor.core.moments import Moment
-from supervisor.store.bodies import kind_of, text, to_json
+from supervisor.core.readings import GpuReading, HostReading, ProcessReading
+from supervisor.core.remedies.trials import Trial
+from supervisor.store.encode import kind_of, text, to_json
 from supervisor.store.jobs import encode
 from supervisor.store.steps import INTEGER_MAX, Row
+
+_GPU_SAMPLE = (
+    "gpu",
+    "source",
+    "gpu_busy_percent",
+    "memory_busy_percent",
+    "vram_used_bytes",
+    "gtt_used_bytes",
+    "edge_c",
+    "junction_c",
+    "memory_c",
+    "power_w",
+    "power_cap_w",
+    "fan_rpm",
+    "sclk_hz",
+    "mclk_hz",
+    "runtime_status",
+)
+_GPU = ("gpu", "name", "unique_id", "gfx_version", "vram_total_bytes", "gtt_total_bytes")
+
+
+def gpu_row(reading: GpuReading) -> Row:
+    """Return the properties of a GPU that do not change."""
+    return {**{name: getattr(reading, name) for name in _GPU}, "seen_unix_s": reading.at.unix_s}
+
+
+def gpu_sample_row(reading: GpuReading) -> Row:
+    """Return the row of one reading of a GPU."""
+    return {"at_unix_s": reading.at.unix_s, **{name: getattr(reading, name) for name in _GPU_SAMPLE}}
+
+
+def host_sample_row(reading: HostReading) -> Row:
+    """Return the row of one reading of the host."""
+    return {
+        "at_unix_s": reading.at.unix_s,
+        "memory_total_bytes": reading.memory_total_bytes,
+        "memory_available_bytes": reading.memory_available_bytes,
+        "swap_used_bytes": reading.swap_used_bytes,
+        "load_1m": reading.load_1m,
+        "cpu_percent": reading.cpu_percent,
+        "disks": [asdict(disk) for disk in reading.disks],
+    }
+
+
+def process_sample_row(job: str, attempt: int, reading: ProcessReading) -> Row:
+    """Return the row of one reading of an attempt's process tree."""
+    return {
+        "at_unix_s": reading.at.unix_s,
+        "job": job,
+        "attempt": attempt,
+        "processes": reading.processes,
+        "rss_bytes": reading.rss_bytes,
+        "cpu_percent": reading.cpu_percent,
+        "uninterruptible": len(reading.uninterruptible_pids),
+    }
 
 
 def job_row(job: Job, boot_id: str, now: Moment) -> Row:
@@ -166,7 +224,7 @@ def opened_row(launch: de.Launch, folder: str) -> Row:
 
 
 def closed_row(job: str, attempt: Attempt, at: Moment) -> Row:
-    """Return what is known of an attempt when nothing of it runs any more."""
+    """Return what is known of an attempt when none of its processes runs any more."""
     status = attempt.exit
     return {
         "job": job,
@@ -181,8 +239,8 @@ def closed_row(job: str, attempt: Attempt, at: Moment) -> Row:
 
 
 def event_row(event: ev.Event) -> Row | None:
-    """Return the row of an event that is rare enough to be kept whole, None for the others."""
-    if not _rare(event):
+    """Return the row of an event that is rare enough to be recorded, None for the others."""
+    if not _is_rare(event):
         return None
     return {
         "at_unix_s": event.at.unix_s,
@@ -193,22 +251,22 @@ def event_row(event: ev.Event) -> Row | None:
     }
 
 
-def _rare(event: ev.Event) -> bool:
+def _is_rare(event: ev.Event) -> bool:
     match event:
         case (
             ev.Tick()
             | ev.StepsMade()
-            | ev.Looked()
+            | ev.RecorderIdle()
             | ev.GpusRead()
             | ev.HostRead()
             | ev.ProcessesRead()
             | ev.AlertTried()
         ):
             return False
-        case ev.OutputSeen() | ev.KernelSaid():
+        case ev.OutputSeen() | ev.KernelReported():
             return bool(event.findings)
         case (
-            ev.Asked()
+            ev.UserRequest()
             | ev.Launched()
             | ev.LaunchFailed()
             | ev.Signalled()
@@ -219,9 +277,17 @@ def _rare(event: ev.Event) -> bool:
             | ev.TriageEnded()
         ):
             return True
-        case ev.ResumePointFound() | ev.CheckpointSeen() | ev.StageEntered() | ev.AgentSaid() | ev.CheckpointNotKept():
+        case (
+            ev.ResumePointFound()
+            | ev.CheckpointSeen()
+            | ev.StageEntered()
+            | ev.AgentReported()
+            | ev.CheckpointNotKept()
+        ):
             return True
-        case ev.SourceChanged() | ev.RuleChanged() | ev.ClockStepped():
+        case ev.CheckpointsClosed() | ev.ExistingFound():
+            return True
+        case ev.SourceChanged() | ev.RuleChanged() | ev.ClockStepped() | ev.DaemonAway() | ev.SupervisionDegraded():
             return True
     assert_never(event)
 

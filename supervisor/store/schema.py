@@ -1,4 +1,4 @@
-"""Brings the database file to the present schema before anything is written; a newer one is refused, never touched."""
+"""Brings the database file to the present schema before anything is written; an unknown one is refused unchanged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from supervisor.store import files
 from supervisor.store.errors import StoreError
 from supervisor.store.tables import metadata
 
-REVISIONS = ("0001", "0002_remedies", "0003_generations")
+REVISIONS = ("0001_initial",)
 """Every revision in migrations/versions, oldest first; reading them there would cost the daemon Alembic's memory."""
 HEAD = REVISIONS[-1]
 UPGRADE_LIMIT_S = 1800.0
@@ -26,7 +26,7 @@ _VERSION_TABLE = (
 
 
 def revision_of(connection: sqlite3.Connection) -> str | None:
-    """Return the schema revision of an open file, None for an empty one; raise ValueError for somebody else's."""
+    """Return the schema revision of an open file, None for an empty one; raise ValueError for another program's."""
     names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if "alembic_version" not in names:
         if names:
@@ -41,15 +41,18 @@ def refusal(path: Path, revision: str) -> str | None:
     if revision in REVISIONS:
         return None
     return (
-        f"{path} was written by a newer version (schema {revision}, this one knows up to {HEAD}): "
-        f"install that version again, or put back a copy {path.name}.before-*"
+        f"{path} has schema {revision}, written by a newer or a pre-release version; this version reads "
+        f"{', '.join(REVISIONS)}. The file was not changed. Install the version that wrote it, put back a copy "
+        f"{path.name}.before-*, or move the file away: the daemon then creates a new database and finds running "
+        "trainings by their attempt folders"
     )
 
 
 def bring_to_head(path: Path) -> str | None:
     """Create the tables in an empty file or upgrade an older one; return what was done, None where nothing was.
 
-    Raises StoreError where the file is newer or not ours, and where the upgrade failed, which leaves it as it was.
+    Raises StoreError where the schema is unknown or another program's, and where the upgrade failed; the file then
+    stays as it was.
     """
     revision = _revision_in(path)
     if revision is None:
@@ -68,11 +71,13 @@ def _revision_in(path: Path) -> str | None:
         with closing(files.open_reader(path)) as connection:
             return revision_of(connection)
     except ValueError as error:
-        raise StoreError(f"{path} is no database of this program: {error}; name another file") from error
+        raise StoreError(
+            f"{path} is not a database of this program: {error}; set another file in the configuration"
+        ) from error
 
 
 def create(path: Path) -> None:
-    """Create every table as it stands in tables.py, which a test holds equal to the migrations."""
+    """Create every table of tables.py; a test checks that the migrations build the same."""
     # auto_vacuum can only be set before the first table.
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
@@ -91,7 +96,7 @@ def upgrade(path: Path, revision: str) -> str:
         kept = files.copy_before_upgrade(path, HEAD)
     except (OSError, sqlite3.Error) as error:
         raise StoreError(
-            f"{path} is not upgraded: no copy could be made first: {error}; make room beside it"
+            f"{path} was not upgraded: copying it first failed: {error}; free disk space in {path.parent}"
         ) from error
     root = Path(__file__).resolve().parents[2]
     command = [sys.executable, "-m", "supervisor.store.upgrade", str(path.absolute())]
@@ -100,8 +105,10 @@ def upgrade(path: Path, revision: str) -> str:
             command, cwd=root, capture_output=True, text=True, errors="replace", timeout=UPGRADE_LIMIT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise StoreError(f"the upgrade of {path} did not end: {error}; the file before it is {kept}") from error
+        raise StoreError(f"the upgrade of {path} did not end: {error}; the copy made before it is {kept}") from error
     if child.returncode != 0:
         why = (child.stderr.strip().splitlines() or [f"exit status {child.returncode}"])[-1]
-        raise StoreError(f"{path} could not be upgraded from {revision} to {HEAD}: {why}; the file before it is {kept}")
-    return f"upgraded {path.name} from schema {revision} to {HEAD}; the file before it is {kept.name}"
+        raise StoreError(
+            f"{path} could not be upgraded from {revision} to {HEAD}: {why}; the copy made before it is {kept}"
+        )
+    return f"upgraded {path.name} from schema {revision} to {HEAD}; the copy made before it is {kept.name}"

@@ -1,7 +1,7 @@
-"""Steps folded into buckets of ten seconds, as rows of `step_metrics`; it keeps no state between calls.
+"""Steps aggregated into buckets of ten seconds, as rows of `step_metrics`.
 
-A row tells of new steps only. Two rows of one bucket merge into what one row of all their steps would have been, here
-as in SQL (`writes.STEPS`), so a bucket may be written in as many parts as there are commits.
+A row holds new steps only. Two rows of one bucket merge into what one row of all their steps would have been, here
+as in SQL (`statements.STEPS`), so a bucket may be written in as many parts as there are commits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def bucket_of(unix_s: float) -> int:
 def bucket_rows(event: StepsMade) -> list[Row]:
     """Return one row for each run of steps in one bucket, in the order of the steps."""
     rows = []
-    for start, records in groupby(event.records, key=lambda one: bucket_of(one.at.unix_s)):
+    for start, records in groupby(event.records, key=lambda record: bucket_of(record.at.unix_s)):
         identity = {"job": event.job, "attempt": event.attempt, "rank": event.rank, "bucket_unix_s": start}
         rows.append({**identity, **_folded(tuple(records))})
     return rows
@@ -61,37 +61,42 @@ def merged(old: Row, new: Row) -> Row:
 
 
 def _folded(records: tuple[StepRecord, ...]) -> Row:
-    losses = _finite(one.loss for one in records)
-    rates = _finite(one.lr for one in records)
-    norms = _finite(one.grad_norm for one in records)
-    waits = _finite(one.data_wait_s for one in records)
-    memory = [one.gpu_memory_bytes for one in records if one.gpu_memory_bytes is not None]
-    epochs = [one.epoch for one in records if one.epoch is not None]
-    first, last = min(one.at.unix_s for one in records), max(one.at.unix_s for one in records)
+    losses = _finite(record.loss for record in records)
+    rates = _finite(record.lr for record in records)
+    norms = _finite(record.grad_norm for record in records)
+    waits = _finite(record.data_wait_s for record in records)
+    memory = [record.gpu_memory_bytes for record in records if record.gpu_memory_bytes is not None]
+    epochs = [record.epoch for record in records if record.epoch is not None]
+    first, last = min(record.at.unix_s for record in records), max(record.at.unix_s for record in records)
     return {
         "steps": len(records),
-        "step_first": min(one.step for one in records),
-        "step_last": max(one.step for one in records),
+        "step_first": min(record.step for record in records),
+        "step_last": max(record.step for record in records),
         "first_unix_s": first,
         "last_unix_s": last,
         "epoch": epochs[-1] if epochs else None,
         "loss_known": len(losses),
         "loss_min": min(losses, default=None),
-        "loss_mean": math.fsum(losses) / len(losses) if losses else None,
+        "loss_mean": _mean_of(losses),
         "loss_max": max(losses, default=None),
         "loss_last": losses[-1] if losses else None,
         "lr_last": rates[-1] if rates else None,
         "grad_norm_max": max(norms, default=None),
         "data_wait_known": len(waits),
-        "data_wait_mean_s": math.fsum(waits) / len(waits) if waits else None,
+        "data_wait_mean_s": _mean_of(waits),
         "gpu_memory_max_bytes": min(max(memory), INTEGER_MAX) if memory else None,
         "steps_per_s": _pace(len(records), first, last),
-        "non_finite": sum(1 for one in records if _non_finite(one)),
+        "non_finite": sum(1 for record in records if _non_finite(record)),
     }
 
 
 def _finite(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None and math.isfinite(value)]
+
+
+def _mean_of(values: list[float]) -> float | None:
+    """Return the mean; each is divided first, as the sum of large finite numbers may be none."""
+    return math.fsum(value / len(values) for value in values) if values else None
 
 
 def _non_finite(record: StepRecord) -> bool:
@@ -117,4 +122,4 @@ def _mean(old: Row, new: Row, column: str, known: str) -> float | None:
     count = old[known] + new[known]
     if not count:
         return None
-    return float(((old[column] or 0.0) * old[known] + (new[column] or 0.0) * new[known]) / count)
+    return float((old[column] or 0.0) * (old[known] / count) + (new[column] or 0.0) * (new[known] / count))

@@ -1,27 +1,28 @@
-"""The record, written by the thread that decides; once open it raises nothing into that thread and decides nothing."""
+"""The database as the deciding thread writes it; once it is open, failures of the file raise nothing."""
 
 from __future__ import annotations
 
 import logging
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 from sqlalchemy import select
 
 from supervisor.core import events as ev
-from supervisor.core.checkpoints import Checkpoint
-from supervisor.core.choosing import Experience
-from supervisor.core.course import Trial
+from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.decisions import Decision, Launch
 from supervisor.core.flags import RedFlag
 from supervisor.core.incident import Incident
 from supervisor.core.job import Attempt, Job
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading, HostReading, ProcessReading
-from supervisor.store import files, rows, sample_rows, steps, tables, writes
+from supervisor.core.remedies.choose import Experience
+from supervisor.core.remedies.trials import Trial
+from supervisor.store import files, rows, statements, steps, tables
 from supervisor.store.cursors import Cursors, cursors_of
 from supervisor.store.database import Database
 from supervisor.store.errors import StoreError
@@ -37,18 +38,24 @@ __all__ = ["Cursors", "NewAlert", "QueuedAlert", "Store", "StoreError"]
 
 log = logging.getLogger(__name__)
 
+CURSORS_KEPT = 8
+"""Attempts of a job before the present one whose cursors stay in memory: a late report may still come from them."""
+
+DEGRADED_KIND = "supervision_degraded"
+DEGRADED_READ = 1000
+
 
 class Store:
-    """The open record, for one thread; made by `Store.open`.
+    """The open database, for one thread; made by `Store.open`.
 
-    Writes are queued and committed with their turn. While the file cannot be written the queue waits, bounded, and what
-    matters in it is written when the file works again.
+    Writes are queued and committed with their turn. While the file cannot be written, the bounded queue keeps the
+    important rows; they are written when the file works again.
     """
 
     def __init__(self, path: Path, writer: Writer, boot_id: str, notices: tuple[str, ...]) -> None:
         self.path = path
         self.notices = notices
-        """What opening had to do: a schema upgraded, a damaged file set aside."""
+        """What was done on opening: a schema upgraded, a damaged file renamed."""
         self._writer = writer
         self._boot_id = boot_id
         self._outbox = Outbox()
@@ -61,8 +68,8 @@ class Store:
     def open(cls, url: str, now: Moment, boot_id: str) -> Store:
         """Open the database of a `sqlite:///` URL, upgrading it first where it is older.
 
-        A file that cannot be written (read-only, full disk) opens with `problem` set. Raises StoreError where the owner
-        must act: another database than SQLite, a newer schema, an upgrade that failed, no place for the file.
+        A file that cannot be written (read-only, full disk) opens with `problem` set. Raises StoreError where a person
+        must act: another database than SQLite, an unknown schema, a failed upgrade, a folder that cannot be written.
         """
         path = files.database_path(url)
         notices = prepare(path, now.unix_s)
@@ -72,7 +79,7 @@ class Store:
 
     @property
     def problem(self) -> str | None:
-        """Why nothing can be written at present, None while all is well."""
+        """Why nothing can be written at present, None while writing works."""
         return self._writer.problem
 
     @contextmanager
@@ -90,7 +97,7 @@ class Store:
             raise
 
     def flush(self, now: Moment) -> None:
-        """Commit what waits, and after a problem try again; to be called at least once a second."""
+        """Commit what waits, and after a problem try again; turns do so by themselves once it has waited a second."""
         self._writer.flush(now)
 
     def close(self, now: Moment) -> None:
@@ -107,25 +114,28 @@ class Store:
         """
         found = self._writer.read(select(tables.jobs))
         if found is None:
-            raise StoreError(f"{self.path} cannot be read; check the disk it lies on")
+            raise StoreError(f"{self.path} cannot be read; check its disk")
         self._writer.remember_jobs(found)
-        newest = {row["name"]: row for row in (*found, *self._writer.waiting(writes.JOB))}
+        newest = {row["name"]: row for row in (*found, *self._writer.waiting(statements.JOB))}
         jobs = (self._job_of(newest[name], now) for name in sorted(newest))
         return tuple(job for job in jobs if job is not None)
 
     def save_job(self, job: Job) -> None:
-        """Keep a job as it stands now."""
-        self._writer.put(writes.JOB, job.name, rows.job_row(job, self._boot_id, self._writer.now))
+        """Save the present state of a job."""
+        self._writer.put(statements.JOB, job.name, rows.job_row(job, self._boot_id, self._writer.now))
 
     def open_attempt(self, launch: Launch, folder: str) -> None:
         """Keep that an attempt was launched, and the folder that it writes to."""
-        self._writer.put(writes.ATTEMPT_OPENED, (launch.job, launch.attempt), rows.opened_row(launch, folder))
+        earlier = [key for key in self._cursors if key[0] == launch.job and key[1] < launch.attempt - CURSORS_KEPT]
+        for key in earlier:  # what is asked of them again is read from the file
+            del self._cursors[key]
+        self._writer.put(statements.ATTEMPT_OPENED, (launch.job, launch.attempt), rows.opened_row(launch, folder))
 
     def close_attempt(self, job: str, attempt: Attempt, at: Moment) -> None:
         """Keep how an attempt ended of which nothing runs any more."""
-        self._writer.put(writes.ATTEMPT_CLOSED, (job, attempt.number), rows.closed_row(job, attempt, at))
+        self._writer.put(statements.ATTEMPT_CLOSED, (job, attempt.number), rows.closed_row(job, attempt, at))
 
-    # --- what the training made -----------------------------------------------------------------------------------
+    # --- steps and checkpoints ------------------------------------------------------------------------------------
 
     def add_steps(self, event: ev.StepsMade) -> None:
         """Keep steps and the cursor behind them in one commit; steps that were kept before change nothing."""
@@ -134,7 +144,7 @@ class Store:
             return
         for row in steps.bucket_rows(event):
             key = (event.job, event.attempt, event.rank, row["bucket_unix_s"])
-            self._writer.put(writes.STEPS, key, row)
+            self._writer.put(statements.STEPS, key, row)
         self._keep_cursors(event.job, event.attempt, cursors.after(event))
 
     def cursors(self, job: str, attempt: int) -> Cursors:
@@ -160,7 +170,7 @@ class Store:
     def save_checkpoint(self, job: str, attempt: int, checkpoint: Checkpoint, now: Moment) -> None:
         """Keep what is known of a checkpoint; a verdict once known is not lost to a later sight without one."""
         row = rows.checkpoint_row(job, attempt, checkpoint, now)
-        self._writer.put(writes.CHECKPOINT, _checkpoint_key(row), row)
+        self._writer.put(statements.CHECKPOINT, _checkpoint_key(row), row)
 
     def checkpoints(self, job: str) -> tuple[Checkpoint, ...] | None:
         """Return every checkpoint ever seen of a job, the first seen first.
@@ -172,68 +182,87 @@ class Store:
         if found is None:
             return None
         known = {_checkpoint_key(row): row for row in found}
-        for row in self._writer.waiting(writes.CHECKPOINT):
+        for row in self._writer.waiting(statements.CHECKPOINT):
             if row["job"] == job:
                 key = _checkpoint_key(row)
-                known[key] = writes.newer_knowledge(known[key], row) if key in known else row
+                known[key] = statements.newer_knowledge(known[key], row) if key in known else row
         return tuple(rows.checkpoint_of(row) for row in known.values())
 
-    # --- what was measured ----------------------------------------------------------------------------------------
+    # --- samples --------------------------------------------------------------------------------------------------
 
     def add_gpu_samples(self, readings: Iterable[GpuReading]) -> None:
-        """Keep one round of readings over all cards."""
+        """Record one round of readings over all GPUs."""
         for reading in readings:
-            self._writer.append(writes.GPU_SAMPLE, sample_rows.gpu_sample_row(reading))
-            row = sample_rows.gpu_row(reading)
+            self._writer.append(statements.GPU_SAMPLE, rows.gpu_sample_row(reading))
+            row = rows.gpu_row(reading)
             known = {name: value for name, value in row.items() if value is not None}
-            card = {**self._gpus.get(reading.gpu, row), **known, "seen_unix_s": None}
-            if self._gpus.get(reading.gpu) != card:
-                self._gpus[reading.gpu] = card
-                self._writer.put(writes.GPU, reading.gpu, {**card, "seen_unix_s": reading.at.unix_s})
+            gpu = {**self._gpus.get(reading.gpu, row), **known, "seen_unix_s": None}
+            if self._gpus.get(reading.gpu) != gpu:
+                self._gpus[reading.gpu] = gpu
+                self._writer.put(statements.GPU, reading.gpu, {**gpu, "seen_unix_s": reading.at.unix_s})
 
     def add_host_sample(self, reading: HostReading) -> None:
-        """Keep one reading of the machine."""
-        self._writer.append(writes.HOST_SAMPLE, sample_rows.host_sample_row(reading))
+        """Record one reading of the host."""
+        self._writer.append(statements.HOST_SAMPLE, rows.host_sample_row(reading))
 
     def add_process_sample(self, job: str, attempt: int, reading: ProcessReading) -> None:
         """Keep one reading of an attempt's process tree."""
-        self._writer.append(writes.PROCESS_SAMPLE, sample_rows.process_sample_row(job, attempt, reading))
+        self._writer.append(statements.PROCESS_SAMPLE, rows.process_sample_row(job, attempt, reading))
 
-    # --- what was concluded ---------------------------------------------------------------------------------------
+    # --- events, decisions ----------------------------------------------------------------------------------------
 
     def record_event(self, event: ev.Event) -> None:
-        """Keep a rare event whole; those that come every second have tables of their own and are left out."""
+        """Record a rare event; those that come every second have tables of their own and are left out."""
         row = rows.event_row(event)
         if row is not None:
-            self._writer.append(writes.EVENT, row)
+            self._writer.append(statements.EVENT, row)
+
+    def degraded(self, job: str, attempt: Attempt) -> tuple[ev.SupervisionDegraded, ...]:
+        """Return the parts of an attempt's supervision that failed, oldest first; what cannot be read is left out."""
+        table, columns = tables.events, tables.events.c
+        asked = select(columns.body).where(
+            columns.at_unix_s >= attempt.launched_at.unix_s,  # the index; the clock may have been set since
+            columns.job == job,
+            columns.attempt == attempt.number,
+            columns.kind == DEGRADED_KIND,
+        )
+        found = []
+        for row in self._writer.read(asked.order_by(table.c.id).limit(DEGRADED_READ)) or ():
+            with suppress(msgspec.MsgspecError):
+                found.append(msgspec.json.decode(row["body"], type=ev.SupervisionDegraded))
+        return tuple(
+            supervision_degraded
+            for supervision_degraded in found
+            if not supervision_degraded.standing and not supervision_degraded.mended
+        )
 
     def record_flag(self, job: str, attempt: int, flag: RedFlag) -> None:
-        """Keep that a flag rose."""
-        self._writer.append(writes.FLAG, rows.flag_row(job, attempt, flag))
+        """Record that a flag was raised."""
+        self._writer.append(statements.FLAG, rows.flag_row(job, attempt, flag))
 
     def record_decision(self, decision: Decision) -> None:
-        """Keep a decision."""
-        self._writer.append(writes.DECISION, rows.decision_row(decision))
+        """Record a decision."""
+        self._writer.append(statements.DECISION, rows.decision_row(decision))
 
     def save_incident(self, incident: Incident) -> None:
-        """Keep an incident as it stands now."""
-        self._writer.put(writes.INCIDENT, incident.id, rows.incident_row(incident))
+        """Save the present state of an incident."""
+        self._writer.put(statements.INCIDENT, incident.id, rows.incident_row(incident))
 
     def save_trial(self, job: str, trial: Trial) -> None:
-        """Keep a remedy that was tried, and what is known of how it went."""
+        """Save a remedy that was tried and its outcome so far."""
         row = rows.remedy_row(job, trial)
         self._trials[(job, trial.attempt)] = row
-        self._writer.put(writes.REMEDY, (job, trial.attempt), row)
+        self._writer.put(statements.REMEDY, (job, trial.attempt), row)
 
     def experience(self) -> tuple[Experience, ...]:
-        """Return what each remedy has come to on this machine, all jobs together."""
+        """Return how often each remedy helped and failed on this machine, over all jobs."""
         return experience_of(self._trials.values())
 
     # --- alerts ---------------------------------------------------------------------------------------------------
 
     def queue_alert(self, alert: NewAlert, now: Moment) -> bool:
         """Keep an alert to be delivered; return False where this id was queued before, delivered or not."""
-        if alert.id in self._outbox or any(row["id"] == alert.id for row in self._writer.waiting(writes.ALERT)):
+        if alert.id in self._outbox or any(row["id"] == alert.id for row in self._writer.waiting(statements.ALERT)):
             return False
         if self._writer.read(select(tables.alerts.c.id).where(tables.alerts.c.id == alert.id)):
             return False
@@ -247,20 +276,28 @@ class Store:
             due=now,
         )
         given_up = self._outbox.add(queued)
-        for one in (queued, given_up) if given_up else (queued,):
-            self._writer.put(writes.ALERT, one.id, one.row())
+        for queued_alert in (queued, given_up) if given_up else (queued,):
+            self._writer.put(statements.ALERT, queued_alert.id, queued_alert.row())
         return True
 
     def due_alerts(self, now: Moment, limit: int) -> tuple[QueuedAlert, ...]:
-        """Hand out alerts whose time has come, each once until `alert_tried` tells what came of it."""
+        """Hand out alerts whose time has come, each once until `alert_tried` reports its result."""
         return self._outbox.due(now, limit)
 
     def alert_tried(self, tried: ev.AlertTried, next_try_s: NextTry) -> QueuedAlert | None:
         """Keep how a delivery went and when it is tried next; return the alert, None where it is unknown."""
         alert = self._outbox.tried(tried, next_try_s)
         if alert is not None:
-            self._writer.put(writes.ALERT, alert.id, alert.row())
+            self._writer.put(statements.ALERT, alert.id, alert.row())
         return alert
+
+    def hasten_alerts(self, sink: str, now: Moment) -> None:
+        """Make the waiting alerts of a receiver due now."""
+        self._outbox.hasten(sink, now)
+
+    def waiting_alerts(self) -> tuple[QueuedAlert, ...]:
+        """Return the alerts that are not delivered yet."""
+        return self._outbox.waiting()
 
     # --- notes and housekeeping -----------------------------------------------------------------------------------
 
@@ -273,7 +310,7 @@ class Store:
         if self._notes.get(key) != value:
             self._notes[key] = value
             row = {"key": key, "value": value, "at_unix_s": self._writer.now.unix_s}
-            self._writer.put(writes.NOTE, key, row)
+            self._writer.put(statements.NOTE, key, row)
 
     def prune(self, now: Moment, retention: Retention) -> int:
         """Delete a bounded part of what is past its time; return the rows deleted. To be called about once a minute."""
@@ -309,7 +346,7 @@ class Store:
     def _keep_cursors(self, job: str, attempt: int, cursors: Cursors) -> None:
         if self._cursors.get((job, attempt)) != cursors:
             self._cursors[(job, attempt)] = cursors
-            self._writer.put(writes.PROGRESS, (job, attempt), cursors.row(job, attempt))
+            self._writer.put(statements.PROGRESS, (job, attempt), cursors.row(job, attempt))
 
 
 def _checkpoint_key(row: Row) -> tuple[object, ...]:

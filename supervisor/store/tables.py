@@ -1,8 +1,8 @@
-"""The tables of the database, as migrations/ builds them; it holds no query and opens no file.
+"""The tables of the database, as migrations/ builds them.
 
-Times are Unix seconds. Monotonic time stands inside the state of a job alone, beside the boot that it belongs to.
-Columns that repeat what a JSON column says are there to be searched by. Samples are clustered by time (no rowid): they
-are written, read and thrown away in that order.
+Times are Unix seconds. Monotonic time is stored in the state of a job only, with the boot that it belongs to.
+Columns that repeat parts of a JSON column exist for queries. Samples are clustered by time (no rowid): they are
+written, read and deleted in that order.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _text(name: str, *, required: bool = False) -> Column[str]:
     return Column(name, Text, nullable=not required)
 
 
-def _whole(name: str, *, required: bool = False) -> Column[int]:
+def _integer(name: str, *, required: bool = False) -> Column[int]:
     return Column(name, Integer, nullable=not required)
 
 
@@ -43,10 +43,10 @@ jobs = Table(
     _text("name", required=True),
     _text("phase", required=True),
     _text("wish", required=True),
-    _whole("attempt", required=True),
+    _integer("attempt", required=True),
     _text("reason"),
     _real("since_unix_s", required=True),
-    _text("state", required=True),  # the whole Job as JSON
+    _text("state", required=True),  # the Job as JSON
     _text("boot_id", required=True),
     _real("saved_monotonic_s", required=True),
     _real("saved_unix_s", required=True),
@@ -57,25 +57,25 @@ attempts = Table(
     "attempts",
     metadata,
     _text("job", required=True),
-    _whole("number", required=True),
+    _integer("number", required=True),
     _real("launched_unix_s"),
     _real("ended_unix_s"),
     _text("folder"),
     _text("resume_from"),
-    _whole("resume_epoch"),
-    _whole("resume_step"),
+    _integer("resume_epoch"),
+    _integer("resume_step"),
     _text("reason"),
-    _whole("exit_code"),
-    _whole("exit_signal"),
+    _integer("exit_code"),
+    _integer("exit_signal"),
     _text("error"),
     _text("host_lost"),
-    _whole("max_rss_bytes"),
-    _whole("last_step"),
-    _whole("last_epoch"),
+    _integer("max_rss_bytes"),
+    _integer("last_step"),
+    _integer("last_epoch"),
     Column("cursors", JSON),  # {"RANK": records read of that recorder}
-    _whole("lost_records"),
-    _whole("output_bytes"),
-    _whole("agent_log_bytes"),
+    _integer("lost_records"),
+    _integer("output_bytes"),
+    _integer("agent_log_bytes"),
     PrimaryKeyConstraint("job", "number"),
 )
 
@@ -84,22 +84,22 @@ incidents = Table(
     metadata,
     _text("id", required=True),
     _text("job", required=True),
-    _whole("attempt", required=True),
+    _integer("attempt", required=True),
     _real("opened_unix_s", required=True),
     _text("rule", required=True),
     _text("fault"),
     _text("message", required=True),
     _text("decision", required=True),
     _text("outcome", required=True),
-    _whole("last_step"),
+    _integer("last_step"),
     _text("resumed_from"),
     _real("resumed_unix_s"),
-    _whole("lost_steps"),
+    _integer("lost_steps"),
     _real("downtime_s"),
     _text("evidence"),
     _text("reason"),
     Column("closed", Boolean, nullable=False),
-    _text("state", required=True),  # the whole Incident as JSON
+    _text("state", required=True),  # the Incident as JSON
     PrimaryKeyConstraint("id"),
     Index(None, "opened_unix_s"),
 )
@@ -109,7 +109,7 @@ flags = Table(
     metadata,
     Column("id", Integer, nullable=False),
     _text("job", required=True),
-    _whole("attempt", required=True),
+    _integer("attempt", required=True),
     _real("at_unix_s", required=True),
     _text("rule", required=True),
     _text("severity", required=True),
@@ -117,7 +117,7 @@ flags = Table(
     _text("fault"),
     _text("message", required=True),
     _real("since_unix_s"),
-    _whole("since_step"),
+    _integer("since_step"),
     Column("can_save", Boolean),
     PrimaryKeyConstraint("id"),
     Index(None, "job", "attempt"),
@@ -128,12 +128,12 @@ decisions = Table(
     metadata,
     Column("id", Integer, nullable=False),
     _text("job", required=True),
-    _whole("attempt", required=True),
+    _integer("attempt", required=True),
     _real("at_unix_s", required=True),
     _text("kind", required=True),
     _text("reason"),
     _text("rule"),
-    _text("body", required=True),  # the whole Decision as JSON
+    _text("body", required=True),  # the Decision as JSON
     PrimaryKeyConstraint("id"),
     Index(None, "job", "attempt"),
 )
@@ -143,20 +143,20 @@ checkpoints = Table(
     metadata,
     _text("job", required=True),
     _text("path", required=True),
-    _whole("size_bytes", required=True),
-    _whole("modified_ns", required=True),
-    _whole("inode", required=True),
-    _whole("attempt", required=True),
-    _whole("epoch"),
-    _whole("step"),
+    _integer("size_bytes", required=True),
+    _integer("modified_ns", required=True),
+    _integer("inode", required=True),
+    _integer("attempt", required=True),
+    _integer("epoch"),
+    _integer("step"),
     _text("verdict"),
     _text("reason"),
     _real("first_seen_unix_s", required=True),
     _real("judged_unix_s"),
     _text("kind"),
-    _text("source"),  # of a generation: the file that it was taken from
+    _text("source"),  # of a generation: the file that it was captured from
     _real("fitness"),
-    _text("kept_by"),  # of a generation: empty once it was let go
+    _text("kept_by"),  # of a generation: empty once it was pruned
     PrimaryKeyConstraint("job", "path", "size_bytes", "modified_ns", "inode"),
 )
 
@@ -164,11 +164,11 @@ remedies = Table(
     "remedies",
     metadata,
     _text("job", required=True),
-    _whole("attempt", required=True),  # the first that had it
+    _integer("attempt", required=True),  # the first that had it
     _real("at_unix_s", required=True),
     _text("cause", required=True),
     _text("remedy", required=True),
-    _whole("step"),
+    _integer("step"),
     _text("reason"),
     _text("outcome", required=True),  # open, helped, failed, unclear
     _real("settled_unix_s"),
@@ -185,7 +185,7 @@ alerts = Table(
     _text("body", required=True),
     _real("queued_unix_s", required=True),
     _text("state", required=True),  # waiting, delivered, failed
-    _whole("tries", required=True),
+    _integer("tries", required=True),
     _real("next_unix_s"),
     _real("tried_unix_s"),
     _text("error"),
@@ -197,27 +197,27 @@ step_metrics = Table(
     "step_metrics",
     metadata,
     _text("job", required=True),
-    _whole("attempt", required=True),
-    _whole("rank", required=True),
-    _whole("bucket_unix_s", required=True),  # start of ten seconds
-    _whole("steps", required=True),
-    _whole("step_first", required=True),
-    _whole("step_last", required=True),
+    _integer("attempt", required=True),
+    _integer("rank", required=True),
+    _integer("bucket_unix_s", required=True),  # start of ten seconds
+    _integer("steps", required=True),
+    _integer("step_first", required=True),
+    _integer("step_last", required=True),
     _real("first_unix_s", required=True),
     _real("last_unix_s", required=True),
-    _whole("epoch"),
-    _whole("loss_known", required=True),
+    _integer("epoch"),
+    _integer("loss_known", required=True),
     _real("loss_min"),
     _real("loss_mean"),
     _real("loss_max"),
     _real("loss_last"),
     _real("lr_last"),
     _real("grad_norm_max"),
-    _whole("data_wait_known", required=True),
+    _integer("data_wait_known", required=True),
     _real("data_wait_mean_s"),
-    _whole("gpu_memory_max_bytes"),
+    _integer("gpu_memory_max_bytes"),
     _real("steps_per_s"),
-    _whole("non_finite", required=True),
+    _integer("non_finite", required=True),
     PrimaryKeyConstraint("job", "attempt", "rank", "bucket_unix_s"),
     Index(None, "bucket_unix_s"),
     sqlite_with_rowid=False,
@@ -230,8 +230,8 @@ gpus = Table(
     _text("name"),
     _text("unique_id"),
     _text("gfx_version"),
-    _whole("vram_total_bytes"),
-    _whole("gtt_total_bytes"),
+    _integer("vram_total_bytes"),
+    _integer("gtt_total_bytes"),
     _real("seen_unix_s", required=True),
     PrimaryKeyConstraint("gpu"),
 )
@@ -244,16 +244,16 @@ gpu_samples = Table(
     _text("source", required=True),
     _real("gpu_busy_percent"),
     _real("memory_busy_percent"),
-    _whole("vram_used_bytes"),
-    _whole("gtt_used_bytes"),
+    _integer("vram_used_bytes"),
+    _integer("gtt_used_bytes"),
     _real("edge_c"),
     _real("junction_c"),
     _real("memory_c"),
     _real("power_w"),
     _real("power_cap_w"),
-    _whole("fan_rpm"),
-    _whole("sclk_hz"),
-    _whole("mclk_hz"),
+    _integer("fan_rpm"),
+    _integer("sclk_hz"),
+    _integer("mclk_hz"),
     _text("runtime_status"),
     PrimaryKeyConstraint("at_unix_s", "gpu", "source"),
     sqlite_with_rowid=False,
@@ -263,9 +263,9 @@ host_samples = Table(
     "host_samples",
     metadata,
     _real("at_unix_s", required=True),
-    _whole("memory_total_bytes"),
-    _whole("memory_available_bytes"),
-    _whole("swap_used_bytes"),
+    _integer("memory_total_bytes"),
+    _integer("memory_available_bytes"),
+    _integer("swap_used_bytes"),
     _real("load_1m"),
     _real("cpu_percent"),
     Column("disks", JSON),  # [{"path", "free_bytes", "total_bytes"}]
@@ -278,11 +278,11 @@ process_samples = Table(
     metadata,
     _real("at_unix_s", required=True),
     _text("job", required=True),
-    _whole("attempt", required=True),
-    _whole("processes", required=True),
-    _whole("rss_bytes"),
+    _integer("attempt", required=True),
+    _integer("processes", required=True),
+    _integer("rss_bytes"),
     _real("cpu_percent"),
-    _whole("uninterruptible", required=True),
+    _integer("uninterruptible", required=True),
     PrimaryKeyConstraint("at_unix_s", "job"),
     sqlite_with_rowid=False,
 )
@@ -294,7 +294,7 @@ events = Table(
     _real("at_unix_s", required=True),
     _text("kind", required=True),
     _text("job"),
-    _whole("attempt"),
+    _integer("attempt"),
     _text("body", required=True),
     PrimaryKeyConstraint("id"),
     Index(None, "at_unix_s"),

@@ -1,4 +1,4 @@
-"""The queue before the database: one commit a turn, and what matters kept while it cannot write; it raises nothing."""
+"""The queue in front of the database: one commit a turn, and important rows kept while it cannot be written."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from supervisor.core.moments import Moment
 from supervisor.store import files, prune
-from supervisor.store.database import Database, Trouble, UnusableError
+from supervisor.store.database import Database, Failure, UnusableError
 from supervisor.store.errors import StoreError
 from supervisor.store.opening import prepare, renew
-from supervisor.store.pending import Pending
+from supervisor.store.statements import JOB, Kind
 from supervisor.store.steps import Row
-from supervisor.store.writes import JOB, Kind
+from supervisor.store.write_queue import Pending
 
 if TYPE_CHECKING:
     from sqlalchemy import Executable
@@ -29,7 +29,7 @@ SHED_S = 60.0
 
 
 class Writer:
-    """Takes rows, commits them turn by turn, and goes on trying where it cannot."""
+    """Queues rows, commits them turn by turn, and retries failed commits."""
 
     def __init__(self, database: Database, now: Moment) -> None:
         self.problem: str | None = None
@@ -46,14 +46,14 @@ class Writer:
         self._shed_at: Moment | None = None
         self._connect(now)
 
-    # --- what is to be written ------------------------------------------------------------------------------------
+    # --- rows to write --------------------------------------------------------------------------------------------
 
     def put(self, kind: Kind, key: Hashable, row: Row) -> None:
         """Queue the row of a key; a later row of that key merges with it or replaces it."""
         self._queue.put(kind, key, row)
 
     def append(self, kind: Kind, row: Row) -> None:
-        """Queue a row that stands for itself."""
+        """Queue a row that no later one replaces."""
         self._queue.append(kind, row)
 
     def waiting(self, kind: Kind) -> list[Row]:
@@ -88,11 +88,11 @@ class Writer:
         self._database.close()
 
     def remember_jobs(self, rows: Iterable[Row]) -> None:
-        """Know the jobs of the file, so that a new one in its place can be told of them."""
+        """Remember the jobs in the file, so that they can be written into a new one in its place."""
         for row in rows:
             self._jobs.setdefault(row["name"], row)
 
-    # --- what is read ---------------------------------------------------------------------------------------------
+    # --- queries --------------------------------------------------------------------------------------------------
 
     def read(self, query: Executable) -> list[Row] | None:
         """Return the rows of a query over the file, None where it cannot be read."""
@@ -114,7 +114,7 @@ class Writer:
         self._ballast.take()
         return deleted
 
-    # --- trying, failing, trying again ----------------------------------------------------------------------------
+    # --- commits and retries ---------------------------------------------------------------------------------------
 
     @property
     def _queue(self) -> Pending:
@@ -133,16 +133,16 @@ class Writer:
         try:
             self._database.write(self._pending)
         except UnusableError as error:
-            if not self._remedied(error, now):
+            if not self._retry_commit(error, now):
                 self._failed(error, now)
                 return
         self._succeeded(now)
 
-    def _remedied(self, error: UnusableError, now: Moment) -> bool:
-        """Do what can be done about a failed commit and try it once more; return whether that wrote it."""
-        if error.trouble is Trouble.FULL:
+    def _retry_commit(self, error: UnusableError, now: Moment) -> bool:
+        """Handle a failed commit and retry it once; return whether that wrote it."""
+        if error.failure is Failure.FULL:
             self._make_room(now)
-        elif error.trouble is not Trouble.DAMAGED or not self._repair(now, lambda: self._renew(str(error), now)):
+        elif error.failure is not Failure.DAMAGED or not self._repair(now, lambda: self._renew(str(error), now)):
             return False
         try:
             self._database.write(self._pending)
@@ -151,7 +151,7 @@ class Writer:
         return True
 
     def _make_room(self, now: Moment) -> None:
-        """Give up the ballast, then the oldest samples: their pages take new rows where the file cannot grow."""
+        """Release the ballast, then delete the oldest samples: their pages take new rows where the file cannot grow."""
         if self._ballast.release():
             log.warning("store.ballast_released", extra={"fields": {"bytes": files.BALLAST_BYTES}})
         if self._shed_at is not None and now.seconds_since(self._shed_at) < SHED_S:
@@ -170,14 +170,14 @@ class Writer:
         self._database.connect()
 
     def _reopen_replaced(self) -> None:
-        """Somebody moved or deleted the file under us: what they put in its place, or a new one, is the record now."""
+        """Open the file that replaced a moved or deleted one, or create a new one."""
         log.error("store.file_replaced", extra={"fields": {"file": str(self._database.path)}})
         self._database.close()
         prepare(self._database.path, self.now.unix_s)
         self._database.connect()
 
     def _repair(self, now: Moment, remedy: Callable[[], None]) -> bool:
-        """Get a usable file and queue every job again, since it knows none; return whether that worked."""
+        """Get a usable file and queue every job again, since it may contain none; return whether that worked."""
         try:
             remedy()
         except (StoreError, UnusableError, OSError, sqlite3.Error, SQLAlchemyError) as error:

@@ -1,4 +1,4 @@
-"""An attempt's folder made, read and commanded by hand, with the numbers of core/folder.py; no daemon, no shim."""
+"""An attempt's folder made, read and commanded by hand, with the numbers of core/attempt_files.py; no daemon."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from supervisor.core import folder as at
+from supervisor.core import attempt_files as at
 
 AGENT_PATH = Path(__file__).resolve().parents[2] / "supervisor" / "agent" / "path"
 WANTED = ("3.8", "3.10", "3.12", "3.13")
@@ -21,7 +21,7 @@ WANTED = ("3.8", "3.10", "3.12", "3.13")
 def interpreters() -> list[Path]:
     """Bare interpreters of several ages where pyenv has them, and the one that runs the tests."""
     versions = Path.home() / ".pyenv" / "versions"
-    found = [next(iter(sorted(versions.glob(f"{one}.*/bin/python"))), None) for one in WANTED]
+    found = [next(iter(sorted(versions.glob(f"{item}.*/bin/python"))), None) for item in WANTED]
     return [path for path in found if path] or [Path(sys.executable)]
 
 
@@ -44,7 +44,7 @@ class Attempt:
 
     def __init__(self, folder: Path, cwd: Path | None = None) -> None:
         self.folder, self.cwd = folder, cwd or folder
-        folder.mkdir(parents=True, exist_ok=True)
+        (folder / at.RUN).mkdir(parents=True, exist_ok=True)
 
     # --- what the shim does ---------------------------------------------------------------------------------------
 
@@ -62,7 +62,7 @@ class Attempt:
     def environment(self, **more: str) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("ROCM_", "PYTHON"))}
         path = os.pathsep.join(filter(None, (str(AGENT_PATH), more.pop("PYTHONPATH", ""))))
-        return {**kept, at.ENV_FOLDER: str(self.folder), "PYTHONPATH": path, **more}
+        return {**kept, at.ENV_FOLDER: str(self.folder / at.RUN), "PYTHONPATH": path, **more}
 
     def start(self, command: Sequence[str | Path], **environment: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -83,7 +83,7 @@ class Attempt:
     # --- what the daemon reads ------------------------------------------------------------------------------------
 
     def recorder(self, rank: int = 0) -> Path:
-        return self.folder / (at.RECORDER if rank == 0 else f"recorder.rank{rank}.bin")
+        return self.folder / (at.RECORDER if rank == 0 else f"{at.RUN}/recorder.rank{rank}.bin")
 
     def header(self, offset: int, layout: struct.Struct, rank: int = 0) -> tuple[Any, ...]:
         return layout.unpack_from(self.recorder(rank).read_bytes()[: at.HEADER_BYTES], offset)

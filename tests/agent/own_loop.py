@@ -52,7 +52,7 @@ state = snapshots.restore(model=model, optimizer=optimizer, scheduler=scheduler,
 
 def snapshots_there():
     """Return the names of the snapshots."""
-    return {one.name for one in Path(os.environ["ROCM_SUPERVISOR_SNAPSHOTS"]).glob("step-*.pt")}
+    return {path.name for path in Path(os.environ["ROCM_SUPERVISOR_SNAPSHOTS"]).glob("step-*.pt")}
 
 
 made = 0

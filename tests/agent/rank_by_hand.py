@@ -7,7 +7,9 @@ from rocm_agent import snapshots
 
 torch.manual_seed(3)
 model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+optimizer = torch.optim.SGD(
+    model.parameters(), lr=1e-4, momentum=0.9
+)  # finite however many steps a busy machine makes of it
 counts = {"seen": 0}
 loader = torch.utils.data.DataLoader(range(100), 2, shuffle=True)
 state = snapshots.restore(model=model, optimizer=optimizer, counts=counts, loader=loader)

@@ -104,15 +104,17 @@ def test_workers_are_named_when_they_begin_when_drawn_from_and_when_they_are_let
 ) -> None:
     run(attempt, train_python, tmp_path, LOADING, "map", "2")
     told = attempt.said("workers")
-    assert [(one["loader"], len(one["pids"]), one.get("training"), one.get("ended")) for one in told] == [
+    assert [
+        (report["loader"], len(report["pids"]), report.get("training"), report.get("ended")) for report in told
+    ] == [
         (1, 2, False, None),
         (1, 2, True, None),
         (1, 0, None, True),
         (2, 2, False, None),
         (2, 0, None, True),
     ]
-    assert not any(one.get("iterable") for one in told)
-    assert len({one["pid"] for one in told}) == 1
+    assert not any(report.get("iterable") for report in told)
+    assert len({report["pid"] for report in told}) == 1
     assert told[0]["pid"] not in told[0]["pids"]
 
 
@@ -124,7 +126,7 @@ def test_a_loader_without_workers_says_so_once_and_a_stream_is_named_one(
     (told,) = attempt.said("workers")
     assert (told["pids"], told["training"]) == ([], True)
     run(attempt, owner_python, tmp_path, LOADING, "stream", "1")
-    assert {one["iterable"] for one in attempt.said("workers")[1:] if not one.get("ended")} == {True}
+    assert {report["iterable"] for report in attempt.said("workers")[1:] if not report.get("ended")} == {True}
 
 
 @pytest.mark.train
@@ -162,7 +164,7 @@ def test_the_allocator_is_told_each_half_minute_and_at_once_where_it_tried_again
     told = attempt.said("allocator")
     first = {"reserved_bytes": 1000, "allocated_bytes": 600, "inactive_split_bytes": 0, "total_bytes": 24000}
     assert first.items() <= told[0].items()
-    assert [one["retries"] for one in told] == [0, 1, 3, 0]
+    assert [report["retries"] for report in told] == [0, 1, 3, 0]
     assert told[1]["total_bytes"] == 6000, "a program that allows itself a share of the card is full when that is"
 
 

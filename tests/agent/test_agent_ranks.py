@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from agent_by_hand import Attempt, Attempts, Finished, wait_for
 
-from supervisor.core import folder as at
+from supervisor.core import attempt_files as at
 
 pytestmark = pytest.mark.train
 
@@ -57,7 +57,7 @@ class Ranks:
 
     def announced(self) -> int:
         """Return the step for which a save is announced, 0 before the first."""
-        board = self.attempt.folder / "ranks.bin"
+        board = self.attempt.folder / "run/ranks.bin"
         return int.from_bytes(board.read_bytes()[:8], "little") & (1 << 44) - 1 if board.exists() else 0
 
     def announce(self) -> int:
@@ -70,7 +70,7 @@ class Ranks:
         return self.announced()
 
     def there(self) -> list[str]:
-        return sorted(one.name for one in self.snapshots.glob("step-*.pt"))
+        return sorted(path.name for path in self.snapshots.glob("step-*.pt"))
 
     def end(self) -> None:
         for process in self.processes:
@@ -151,7 +151,7 @@ def test_two_ranks_killed_and_stopped_end_bit_for_bit_where_they_would_have(
     alone = launched.run(every="0")
     assert len(digests(alone)) == 2, alone.output
     killed = launched.run("--die-after", "6", "--step-s", "0.05", DYING_RANK="1")
-    assert (launched.attempts[-1].folder / "died").exists(), killed.output
+    assert (launched.attempts[-1].folder / "run/died").exists(), killed.output
     stopped = launched.run("--step-s", "0.02", command=at.COMMAND_SAVE_AND_STOP, every="0")
     assert digests(stopped) == []
     assert launched.attempts[-1].answer() == (at.ANSWER_SAVED, 5)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from agent_by_hand import Attempt, wait_for
 
-from supervisor.core import folder as at
+from supervisor.core import attempt_files as at
 
 STEPS = "import rocm_agent, sys\nfor n in range(int(sys.argv[1])): rocm_agent.step(loss=n / 2)\n"
 
@@ -258,7 +258,7 @@ def test_unsupervised_every_call_does_nothing(attempt: Attempt, python: Path) ->
         "print(a.save_requested() or False, a.resume_from())"
     )
     assert attempt.run([python, "-c", program], **{at.ENV_FOLDER: ""}) == (0, "False None\n")
-    assert list(attempt.folder.iterdir()) == []
+    assert list((attempt.folder / at.RUN).iterdir()) == []
 
 
 HOLDS = "import rocm_agent, sys\nrocm_agent.step()\nsys.stdin.read()"

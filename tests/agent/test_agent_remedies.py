@@ -14,7 +14,7 @@ import pytest
 from agent_by_hand import AGENT_PATH, Attempt
 from test_agent_ultralytics import ARGUMENTS, CLI, HERE, quiet
 
-from supervisor.core import folder as at
+from supervisor.core import attempt_files as at
 
 Train = Callable[..., str]
 
@@ -27,7 +27,7 @@ def write(attempt: Attempt, **settings: tuple[object, str]) -> None:
 
 def applied(attempt: Attempt) -> dict[str, str]:
     """Return what the agent told that it set, by setting."""
-    return {one["setting"]: one["set"] for one in attempt.said("remedy_applied")}
+    return {report["setting"]: report["set"] for report in attempt.said("remedy_applied")}
 
 
 STEP = """
@@ -202,7 +202,7 @@ def test_a_resumed_yolo_has_the_remedies_that_its_checkpoint_knows_nothing_of(
     second = yolo.train("second", yolo.saved(), wanted, **FIRST, amp="True")
     (plan,) = second.said("plan")
     assert (plan["start_epoch"], plan["batches_per_epoch"]) == (1, 4), "8 images, 2 a batch"
-    assert all(math.isclose(one, 0.25 * plain[-1], rel_tol=1e-5) for one in rates(second)), (rates(second), plain)
+    assert all(math.isclose(rate, 0.25 * plain[-1], rel_tol=1e-5) for rate in rates(second)), (rates(second), plain)
     told = applied(second)
     assert told["batch_factor"] == "batch 4 -> 2"
     assert told["image_factor"] == "imgsz 64 -> 32"

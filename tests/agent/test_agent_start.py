@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from agent_by_hand import AGENT_PATH, Attempt, wait_for
 
-from supervisor.core import folder as at
+from supervisor.core import attempt_files as at
 
 DUMP = signal.SIGRTMIN + at.STACKS_SIGNAL_OFFSET
 
@@ -53,7 +53,7 @@ def test_without_the_variable_nothing_of_the_agent_is_imported(attempt: Attempt,
     finished = attempt.run([python, "-c", program], **{at.ENV_FOLDER: ""})
     assert finished.output.startswith("[] ")
     assert "rocm_agent" not in finished.output
-    assert list(attempt.folder.iterdir()) == []
+    assert list((attempt.folder / at.RUN).iterdir()) == []
 
 
 def test_the_start_imports_no_torch_and_nothing_slow(attempt: Attempt, python: Path) -> None:
@@ -68,13 +68,12 @@ def test_a_broken_attempt_folder_never_raises_into_the_program(tmp_path: Path, p
     if kind == "file":
         folder.write_text("not a folder")
     elif kind == "unreadable":
-        folder.mkdir()
         for name in (at.AGENT, at.RECORDER):
-            (folder / name).mkdir()
+            (folder / name).mkdir(parents=True)
         (folder / at.STACKS).write_text("not a folder")
     broken = Attempt(tmp_path / "elsewhere")
     program = "import rocm_agent as a; a.step(loss=1.0); a.stage('validate'); a.checkpoint_saved('x'); print('fine')"
-    assert broken.run([python, "-c", program], **{at.ENV_FOLDER: str(folder)}) == (0, "fine\n")
+    assert broken.run([python, "-c", program], **{at.ENV_FOLDER: str(folder / at.RUN)}) == (0, "fine\n")
 
 
 def test_the_exception_that_ends_a_program_is_told_and_printed(attempt: Attempt, python: Path) -> None:
@@ -92,6 +91,34 @@ def test_an_exception_is_told_even_where_a_library_replaced_the_hook(attempt: At
     program = "import sys\nsys.excepthook = lambda *a: print('pretty')\n1 / 0"
     assert attempt.run([python, "-c", program]) == (1, "pretty\n")
     assert [told["type"] for told in attempt.said("exception")] == ["ZeroDivisionError"]
+
+
+def test_what_a_signal_handler_raises_while_an_exception_is_told_is_told_in_its_place(
+    attempt: Attempt, python: Path
+) -> None:
+    """The handler that torch has for SIGCHLD raises wherever the main thread is, and names the worker that died."""
+    program = """
+import os, signal
+
+def handler(*_):
+    raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
+
+class Broken(Exception):
+    def __str__(self):
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return "the connection broke"
+
+def reads():
+    raise Broken
+
+signal.signal(signal.SIGUSR1, handler)
+reads()
+"""
+    assert attempt.run([python, "-c", program]).code == 1
+    (told,) = attempt.said("exception")
+    assert told["message"] == "DataLoader worker (pid 7) is killed by signal: Killed."
+    assert "in reads" in told["traceback"]
+    assert attempt.failures() == []
 
 
 def test_a_process_dumps_its_stacks_when_asked_and_takes_the_file_away(attempt: Attempt, python: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from agent_by_hand import Attempt, plain_environment
 
-from supervisor.core import folder as at
+from supervisor.core import attempt_files as at
 
 pytestmark = pytest.mark.train
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from agent_by_hand import Attempt, Finished, plain_environment
 
-from supervisor.core import folder as at
+from supervisor.core import attempt_files as at
 
 pytestmark = pytest.mark.train
 
@@ -207,7 +207,7 @@ def test_a_yolo_training_is_recorded_whole_and_its_numbers_are_unchanged(trainin
     assert second["paths"] in ([last], [last, best])
     assert (second["epoch"], second["step"]) == (1, 2 * BATCHES)
     epochs = attempt.said("epoch_end")
-    assert [one["epoch"] for one in epochs] == [0, 1]
+    assert [item["epoch"] for item in epochs] == [0, 1]
     for told_epoch, row in zip(epochs, rows, strict=True):
         mean = sum(float(value) for name, value in row.items() if name.startswith("train/"))
         assert math.isclose(told_epoch["train_loss"], mean, rel_tol=1e-3)
@@ -350,6 +350,61 @@ def test_a_checkpoint_that_is_not_there_is_an_error_and_no_new_beginning(trainin
     assert not (trainings.folder / "run").exists()
     (told_error,) = attempt.said("exception")
     assert told_error["type"] == "FileNotFoundError"
+
+
+DYING_AT_THE_END = """
+import json, os, signal, sys
+from ultralytics import YOLO
+from ultralytics.engine.trainer import BaseTrainer
+def dies(trainer):
+    os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[2] == "dies":
+    BaseTrainer.final_eval = dies
+model = YOLO("yolov8n.yaml")
+model.add_callback("on_train_batch_end", lambda trainer: print("BATCH", trainer.epoch, flush=True))
+model.add_callback("on_train_end", lambda trainer: print("FINAL", sorted(trainer.metrics), flush=True))
+model.train(**json.loads(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("patience", [100, 1])
+def test_a_training_killed_in_its_final_validation_is_completed_and_trains_no_more(
+    trainings_once: Trainings, patience: int
+) -> None:
+    """With one epoch of patience it stops early, for validations of nothing learned are no better than the first."""
+    trainings = trainings_once
+    asked = json.dumps({**json.loads(str(trainings.story(4 if patience == 1 else 2)[3])), "patience": patience})
+    attempt, finished = trainings.supervised("killed", [trainings.python, "-c", DYING_AT_THE_END, asked, "dies"])
+    assert finished.code == -signal.SIGKILL
+    last = trainings.weights("last.pt")
+    size_bytes = last.stat().st_size
+    attempt, finished = trainings.supervised(
+        "completed", [trainings.python, "-c", DYING_AT_THE_END, asked, "lives"], **{at.ENV_RESUME_FROM: str(last)}
+    )
+    assert finished.code == 0, finished.output
+    assert "FINAL ['metrics/" in finished.output
+    assert "BATCH" not in finished.output
+    assert last.stat().st_size < size_bytes / 2, "it is stripped"
+    assert len(attempt.said("train_end")) == 1
+    assert attempt.stage() == "ended"
+
+
+def test_the_interval_of_snapshots_goes_by_the_clock_where_the_optimizer_steps_rarely(
+    trainings_once: Trainings,
+) -> None:
+    """Gradients are summed over more batches than an epoch has: each snapshot holds some."""
+    trainings = trainings_once
+    snapshots = trainings.folder / "snapshots"
+    snapshots.mkdir()
+    asked = json.dumps({**json.loads(str(trainings.story(4)[3])), "nbs": 64, "warmup_epochs": 0})
+    attempt, finished = trainings.supervised(
+        "attempt", [trainings.python, "-c", DYING_AT_THE_END, asked, "lives"],
+        **{at.ENV_SNAPSHOTS: str(snapshots), at.ENV_SNAPSHOT_EVERY: "0.05"},
+    )  # fmt: skip
+    assert finished.code == 0, finished.output
+    assert attempt.failures() == []
+    steps = [report["step"] for report in attempt.said("checkpoint_saved") if report.get("kind") == "snapshot"]
+    assert {BATCHES * epoch for epoch in range(2, 5)} <= set(steps), "the end of each epoch is held exactly"
 
 
 NAN = """

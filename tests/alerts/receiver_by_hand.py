@@ -74,6 +74,16 @@ def status(code: int, body: bytes = b"", **headers: str) -> Answering:
     return answer
 
 
+def raw(content: bytes) -> Answering:
+    """Answer with these bytes, whatever they are, and hang up."""
+
+    def answer(handler: Handler) -> None:
+        handler.wfile.write(content)
+        handler.close_connection = True
+
+    return answer
+
+
 def hang(handler: Handler) -> None:
     """Never answer."""
     handler.server.released.wait(30)

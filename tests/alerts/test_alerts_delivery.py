@@ -174,7 +174,7 @@ def test_the_whole_way_from_record_to_receiver(server: Receiver, tmp_path: Path)
     store.close(now)
     assert waits[0] == 40.0
     assert 300.0 <= waits[1] <= 360.0
-    assert [one.headers["webhook-id"] for one in server.heard] == ["msg_1"] * 3
+    assert [item.headers["webhook-id"] for item in server.heard] == ["msg_1"] * 3
     (kept,) = Archive(tmp_path / "supervisor.db").alerts("delivered")
     assert (kept.tries, kept.error) == (3, None)
 

@@ -7,9 +7,11 @@ import socket
 import ssl
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from html import escape
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from receiver_by_hand import (
@@ -21,6 +23,7 @@ from receiver_by_hand import (
     garbage,
     hang,
     hang_up,
+    raw,
     receiver,
     sink,
     status,
@@ -90,6 +93,53 @@ def test_what_the_receiver_says_is_quoted_without_what_could_act_on_a_terminal(s
     assert answer == Answer(delivered=False, error=f"status {code}: no such channel\ufffd")
 
 
+SECRET_PATHS = ("/hook?token=s3cret", "/services/T024BE7LD/B0/xoxqV3ryS3cr3tIndeed", "/api/abcdefghijklmnopqrstuvwx")
+
+
+@pytest.mark.parametrize("target", SECRET_PATHS)
+@pytest.mark.parametrize(
+    "echo",
+    [
+        lambda path: path,
+        lambda path: f"no route for POST {path} here",
+        lambda path: f"<p>Cannot POST {escape(path, quote=True).replace('/', '&#x2F;')}</p>",
+        lambda path: json.dumps({"path": path}).replace("/", "\\/"),
+        lambda path: quote(path, safe=""),
+        lambda path: quote(quote(path, safe=""), safe=""),
+        lambda path: path.upper(),
+        lambda path: " ".join(path.split("/")),
+        lambda path: path[: len(path) - 3],
+        lambda path: path.rpartition("/")[2],
+    ],
+)
+def test_a_receiver_that_echoes_the_path_does_not_give_it_away(
+    server: Receiver, target: str, echo: Callable[[str], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """With many receivers the path is the password: it must stand neither in the log nor in the record."""
+    said = echo(target)
+    answers: list[Answering] = [
+        status(404, said.encode()),
+        status(410, said.encode()),
+        status(302, said.encode(), Location=said),
+        status(503, said.encode(), Retry_After=said),
+        raw(f"HTTP/1.1 {said}\r\n\r\n".encode()),
+        raw(f"{said}\r\n\r\n".encode()),
+        raw(f"HTTP/1.1 500 No\r\n{said}\r\n: x\r\n\r\n".encode()),
+    ]
+    for answering in answers:
+        told = send(server, answering, target=target, read_timeout_s=0.3)
+        assert not told.delivered
+        for text in (told.error or "", caplog.text):
+            assert said[-20:].lower() not in text.lower()
+            assert target[-12:-4].lower() not in text.lower()
+
+
+def test_what_says_nothing_of_the_address_is_still_quoted(server: Receiver) -> None:
+    said = b'{"message": "Unknown Webhook", "code": 10015}'
+    told = send(server, status(404, said), target="/api/webhooks/112233445566778899/Zr0-aQ1")
+    assert told.error == "status 404: " + said.decode()
+
+
 def test_gone_is_for_good(server: Receiver) -> None:
     answer = send(server, status(410))
     assert answer.final
@@ -113,6 +163,7 @@ def test_a_time_asked_for_with_another_status_does_not_count(server: Receiver) -
     assert send(server, status(400, Retry_After="120")).retry_after_s is None
 
 
+@pytest.mark.alone(reason="compares a duration with a limit")
 @pytest.mark.parametrize("answering", [hang, drip, endless, garbage, hang_up])
 def test_a_receiver_that_misbehaves_is_a_failed_attempt_in_bounded_time(server: Receiver, answering: Answering) -> None:
     began = time.perf_counter()
@@ -137,6 +188,7 @@ def test_nobody_listening_is_a_failed_attempt() -> None:
     assert "refused" in (answer.error or "")
 
 
+@pytest.mark.alone(reason="compares a duration with a limit")
 def test_a_listener_that_never_accepts_is_a_failed_attempt_in_bounded_time() -> None:
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
@@ -171,7 +223,7 @@ def test_the_address_that_was_checked_is_the_one_connected_to(server: Receiver) 
 def test_of_several_addresses_the_next_is_tried_and_forbidden_ones_are_not(server: Receiver) -> None:
     def several(_host: str, port: int, **_: Any) -> list[tuple[Any, ...]]:
         addresses = ("169.254.169.254", "127.0.0.9", "127.0.0.1")
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (one, port)) for one in addresses]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
 
     answer = post(sink(server.port, host="hooks.example"), "msg_1", BODY, NOW, resolve=several)
     assert answer.delivered
@@ -231,6 +283,7 @@ def test_over_tls_the_certificate_must_be_trusted_and_of_the_name(
     assert len(tls_server.heard) == 1
 
 
+@pytest.mark.alone(reason="compares a duration with a limit")
 def test_over_tls_a_receiver_that_hangs_is_cut_off_too(
     tls_server: Receiver, certificate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

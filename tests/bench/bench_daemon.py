@@ -69,7 +69,7 @@ def answers(peers: Peers) -> tuple[Figure, ...]:
 
 def _took_ms(command: Sequence[str | Path]) -> float:
     began_ns = time.monotonic_ns()
-    done = subprocess.run([str(one) for one in command], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([str(item) for item in command], capture_output=True, text=True, timeout=60, check=False)
     took_ms = (time.monotonic_ns() - began_ns) / 1e6
     if done.returncode != 0:
         raise NotMeasuredError(f"{command[0]} said: {done.stderr.strip() or done.stdout.strip()}")

@@ -26,7 +26,7 @@ class HouseWithCard(House):
 
 def job_of(command: Sequence[object], tables: str = "") -> str:
     """Return a job's configuration; its restarts are not limited, for the benchmark hurts it again and again."""
-    words = json.dumps([str(one) for one in command])
+    words = json.dumps([str(item) for item in command])
     budget = "restarts = 1000\nrestarts_per_period = 1000\n"
     plain = f"[jobs.{JOB}.remedies]\nenabled = false\n"
     return f"[jobs.{JOB}]\ncommand = {words}\n{tables}\n{plain}[jobs.{JOB}.budget]\n{budget}"

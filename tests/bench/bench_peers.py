@@ -127,7 +127,7 @@ def nvrx(peers: Peers) -> NvrxFound:
         last = said.steps_on(BEATS, START_LIMIT_S)
         until(lambda: _gone(pid), 30, "NVRx to end a training that hangs")
         found_s = (time.monotonic_ns() - last.monotonic_ns) / 1e9 - HEARTBEAT_LIMIT_S
-    beats = [one.number / 1000 for one in said.lines("beat") if one.pid == pid]
+    beats = [line.number / 1000 for line in said.lines("beat") if line.pid == pid]
     return NvrxFound(beats_us=beats, memory_mb=memory, hang_found_s=found_s)
 
 
@@ -162,7 +162,7 @@ def _crashes(said: Said) -> tuple[Sequence[float], Sequence[float]]:
     for _ in range(CRASHES):
         said.steps_on(30, START_LIMIT_S)
         found.append(crash(said, START_LIMIT_S))
-    return [one[0] for one in found], [one[1] for one in found]
+    return [match[0] for match in found], [match[1] for match in found]
 
 
 def _gone(pid: int) -> bool:
@@ -186,6 +186,6 @@ def there(tool: Path) -> Path:
 
 
 def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as item:
+        item.bind(("127.0.0.1", 0))
+        return int(item.getsockname()[1])

@@ -38,7 +38,7 @@ def crashes(peers: Peers) -> tuple[Figure, ...]:
             step = said.steps_on(30, START_LIMIT_S).number
             until(partial(_proven_since, house, step - 30), START_LIMIT_S, "a proven checkpoint")
             found.append(crash(said, START_LIMIT_S))
-    process, first = [one[0] for one in found], [one[1] for one in found]
+    process, first = [match[0] for match in found], [match[1] for match in found]
     to_process = (
         peers.asked("torchrun --max-restarts", torchrun, lambda found: found.to_process_s),
         peers.asked("supervisord, autorestart", supervisord_crashes, lambda found: found[0]),
@@ -86,15 +86,15 @@ def _restarts(peers: Peers, name: str, table: str, *, ready: bool) -> tuple[list
         "  until its first step",
     ]
     columns = zip(*parts, strict=True)
-    return found, [Figure(name=name, unit="s", values=one) for name, one in zip(names, columns, strict=True)]
+    return found, [Figure(name=name, unit="s", values=item) for name, item in zip(names, columns, strict=True)]
 
 
 def _parts(house: House, said: Said, number: int, killed_unix_s: float) -> list[float]:
     """Return the seconds between the stations from a crash of an attempt to the first step of the next."""
     attempts = house.state / "jobs" / JOB
-    until((attempts / str(number + 1) / "shim.json").exists, START_LIMIT_S, "the next shim")
-    exited = json.loads((attempts / str(number) / "exit.json").read_text())
-    started = json.loads((attempts / str(number + 1) / "shim.json").read_text())
+    until((attempts / str(number + 1) / "run/shim.json").exists, START_LIMIT_S, "the next shim")
+    exited = json.loads((attempts / str(number) / "run/exit.json").read_text())
+    started = json.loads((attempts / str(number + 1) / "run/shim.json").read_text())
 
     def decided(kind: str, attempt: int) -> list[tuple[float]]:
         sql = "SELECT at_unix_s FROM decisions WHERE job = ? AND kind = ? AND attempt = ?"
@@ -108,7 +108,7 @@ def _parts(house: House, said: Said, number: int, killed_unix_s: float) -> list[
         decided("launch", number + 1)[0][0],
         started["started_unix_s"],
         said.lines("began")[number].unix_ns / 1e9,
-        next(one for one in said.lines("step") if one.pid == said.lines("began")[number].pid).unix_ns / 1e9,
+        next(line for line in said.lines("step") if line.pid == said.lines("began")[number].pid).unix_ns / 1e9,
     ]
     return [after - before for before, after in pairwise(stations)]
 
@@ -120,10 +120,10 @@ def stalls(peers: Peers) -> tuple[Figure, ...]:
     training = [peers.train_python, TRAINING, said.path, "--beat", "agent", "--hang-after", "20"]
     with supervised(folder, job_of(training, rule)) as house:
         until(lambda: len(said.lines("began")) > STALLS, STALLS * 30, f"{STALLS} stalls")
-        found = [one for one in house.incidents() if one["rule"] == "stall"]
-    pids = [one.pid for one in said.lines("began")]
-    last_unix_s = {one.pid: one.unix_ns / 1e9 for one in said.lines("step")}
-    late = [one["at"] - last_unix_s[pids[one["attempt"] - 1]] - STALL_LIMIT_S for one in found[:STALLS]]
+        found = [incident for incident in house.incidents() if incident["rule"] == "stall"]
+    pids = [line.pid for line in said.lines("began")]
+    last_unix_s = {line.pid: line.unix_ns / 1e9 for line in said.lines("step")}
+    late = [match["at"] - last_unix_s[pids[match["attempt"] - 1]] - STALL_LIMIT_S for match in found[:STALLS]]
     theirs = peers.asked("NVRx, to SIGKILL (it looks every 5 s)", nvrx, lambda found: [found.hang_found_s])
     return (Figure(name="stall found, after its limit", unit="s", values=late, limit=0.5, peers=(theirs,)),)
 

@@ -42,7 +42,7 @@ class Said:
         """Return the lines that begin with a word, oldest first."""
         text = self.path.read_text() if self.path.exists() else ""
         whole = text[: text.rfind("\n") + 1].splitlines()
-        return [Line(word, *map(int, one.split()[1:])) for one in whole if one.startswith(f"{word} ")]
+        return [Line(word, *map(int, item.split()[1:])) for item in whole if item.startswith(f"{word} ")]
 
     def wait(self, word: str, after: int, limit_s: float) -> Line:
         """Return the first line of a word after the `after` that are known."""
@@ -54,7 +54,7 @@ class Said:
 
         def made() -> list[Line]:
             began = self.lines("began")
-            return [one for one in self.lines("step") if one.pid == began[-1].pid] if began else []
+            return [line for line in self.lines("step") if line.pid == began[-1].pid] if began else []
 
         until(lambda: len(made()) >= steps, limit_s, f"{steps} steps of one process in {self.path}")
         return made()[-1]
@@ -75,8 +75,8 @@ def crash(said: Said, limit_s: float) -> tuple[float, float]:
     killed_ns = time.monotonic_ns()
     os.kill(began[-1].pid, signal.SIGKILL)
     again = said.wait("began", len(began), limit_s)
-    until(lambda: any(one.pid == again.pid for one in said.lines("step")[len(steps) :]), limit_s, "the first step")
-    first = next(one for one in said.lines("step") if one.pid == again.pid)
+    until(lambda: any(line.pid == again.pid for line in said.lines("step")[len(steps) :]), limit_s, "the first step")
+    first = next(line for line in said.lines("step") if line.pid == again.pid)
     return (again.monotonic_ns - killed_ns) / 1e9, (first.monotonic_ns - killed_ns) / 1e9
 
 
@@ -86,14 +86,14 @@ def family(pid: int, without: Iterable[int] = ()) -> list[psutil.Process]:
     own = psutil.Process(pid)
     if pid in left_out:
         return []
-    return [own, *(one for child in own.children() for one in family(child.pid, left_out))]
+    return [own, *(item for child in own.children() for item in family(child.pid, left_out))]
 
 
 def memory_mb(processes: Iterable[psutil.Process]) -> float:
     """Return the proportional set size of processes together, in MB: what several map is shared out among them."""
     total_kb = 0
-    for one in processes:
-        for line in Path(f"/proc/{one.pid}/smaps_rollup").read_text().splitlines():
+    for process in processes:
+        for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
                 total_kb += int(line.split()[1])
     return total_kb * 1024 / 1e6
@@ -101,7 +101,7 @@ def memory_mb(processes: Iterable[psutil.Process]) -> float:
 
 def cpu_s(processes: Iterable[psutil.Process]) -> float:
     """Return the processor seconds of processes, with those of their children that ended."""
-    return sum(sum(one.cpu_times()[:4]) for one in processes)
+    return sum(sum(process.cpu_times()[:4]) for process in processes)
 
 
 @contextmanager
@@ -109,7 +109,7 @@ def running(command: Sequence[str | Path], folder: Path) -> Iterator[subprocess.
     """Run a program in the background; it and all that descends from it are gone afterwards."""
     with (folder / "output.log").open("ab") as log:
         process = subprocess.Popen(
-            [str(one) for one in command],
+            [str(item) for item in command],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -140,16 +140,16 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def sweep(folder: Path) -> None:
     """SIGKILL to every process whose command line names this run's own folder: launchers that died leave some."""
     own = [
-        one
-        for one in psutil.process_iter(["cmdline"])
-        if any(str(folder) in word for word in one.info["cmdline"] or ())
+        item
+        for item in psutil.process_iter(["cmdline"])
+        if any(str(folder) in word for word in item.info["cmdline"] or ())
     ]
-    _kill(one for one in own if one.pid != os.getpid())
+    _kill(item for item in own if item.pid != os.getpid())
 
 
 def _kill(processes: Iterable[psutil.Process]) -> None:
-    for one in processes:
+    for process in processes:
         try:
-            one.kill()
+            process.kill()
         except psutil.NoSuchProcess:
             continue

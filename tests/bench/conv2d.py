@@ -231,7 +231,7 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     """Return the tensors in whatever a network gives back."""
     if isinstance(value, torch.Tensor):
         return [value]
-    return [tensor for one in (value.values() if isinstance(value, dict) else value) for tensor in tensors_in(one)]
+    return [tensor for item in (value.values() if isinstance(value, dict) else value) for tensor in tensors_in(item)]
 
 
 @contextlib.contextmanager

@@ -48,7 +48,7 @@ from ettr_report import report, say  # noqa: E402 (the same)
 from house import House, house  # noqa: E402 (the same)
 from rocm_agent.snapshots.interval import optimal_s  # noqa: E402 (the same)
 
-from supervisor.core.robust import median  # noqa: E402 (the same)
+from supervisor.core.stats.median import median  # noqa: E402 (the same)
 
 TRAINING, IMAGES = Path(__file__).with_name("ettr_training.py"), ROOT / "supervisor/demo/images.py"
 JOB = "yolo"
@@ -67,9 +67,9 @@ def now() -> float:
 class Trial:
     """One training with its faults."""
 
-    def __init__(self, one: House, asked: argparse.Namespace) -> None:
-        self.one, self.asked = one, asked
-        self.log, self.orders = one.folder / "training.log", one.folder / "orders"
+    def __init__(self, home: House, asked: argparse.Namespace) -> None:
+        self.one, self.asked = home, asked
+        self.log, self.orders = home.folder / "training.log", home.folder / "orders"
         self.began = self.well_since = 0.0
         self.struck: list[Fault] = []
 
@@ -101,7 +101,7 @@ class Trial:
     # --- looking --------------------------------------------------------------------------------------------------
 
     def steps(self) -> list[int]:
-        return [one.pid for one in marks(self.log) if one.what == "step"]
+        return [mark.pid for mark in marks(self.log) if mark.what == "step"]
 
     def pid(self) -> int:
         """Return the process that trains."""
@@ -136,24 +136,24 @@ class Trial:
             if fault.name != "validation_stall":
                 self._recovered(fault)
         self._sleep_until(self.began + self.asked.minutes * 60)
-        for fault in [one for one in self.struck if one.struck is None]:
+        for fault in [item for item in self.struck if item.struck is None]:
             self.until(partial(self._looked, fault), RECOVERED_WITHIN_S, f"{fault.name} to strike")
             self._recovered(fault)
 
     def _next(self, left: list[Fault]) -> Fault:
         """Return the first that can be found by now by the limits that it is found by; with none, the first."""
-        made = Counter(one.what for one in marks(self.log))
+        made = Counter(mark.what for mark in marks(self.log))
 
         def ready(name: str) -> bool:
             what, times = LEARNED_FROM.get(name, ("step", 0))
             return made[what] >= times
 
-        return next((one for one in left if ready(one.name)), left[0])
+        return next((rest for rest in left if ready(rest.name)), left[0])
 
     def _sleep_until(self, at: float) -> None:
         """Sleep, and until it has trained for a while again; a fault that strikes late is waited for."""
         while True:
-            for fault in [one for one in self.struck if one.attempt is None]:
+            for fault in [item for item in self.struck if item.attempt is None]:
                 if self._looked(fault):
                     self._recovered(fault)
             left_s = max(at, self.well_since + APART_S / 2) - now()
@@ -174,7 +174,7 @@ class Trial:
             psutil.Process(pid).children()[0].kill()
         elif fault.name == "checkpoint_truncated":
             newest = max(
-                (self.one.state / "jobs" / JOB / "snapshots").glob("*.pt"), key=lambda one: one.stat().st_mtime
+                (self.one.state / "jobs" / JOB / "snapshots").glob("*.pt"), key=lambda item: item.stat().st_mtime
             )
             os.truncate(newest, newest.stat().st_size * 2 // 3)
             os.kill(pid, signal.SIGKILL)
@@ -196,7 +196,7 @@ class Trial:
     def _recovered(self, fault: Fault) -> None:
         struck = fault.struck
         assert struck is not None
-        before = [one.pid for one in marks(self.log) if one.at_unix_s <= struck][-1]
+        before = [mark.pid for mark in marks(self.log) if mark.at_unix_s <= struck][-1]
         self.until(lambda: self.pid() != before, RECOVERED_WITHIN_S, f"a step after {fault.name}")
         sql = "SELECT MAX(number) FROM attempts WHERE job = ? AND launched_unix_s < ?"
         [(fault.attempt,)] = self.one.query(sql, JOB, struck)
@@ -209,26 +209,26 @@ class Trial:
         """Return all figures as of now."""
         answer = json.loads(self.one.ctl("--json", "account", JOB).stdout)["whole"]
         found = lives(marks(self.log))
-        incidents = {one["attempt"]: one for one in self.one.incidents(JOB)}
+        incidents = {incident["attempt"]: incident for incident in self.one.incidents(JOB)}
         launches = dict(self.one.query("SELECT number, launched_unix_s FROM attempts WHERE job = ?", JOB))
-        lived = {max(number for number, at in launches.items() if at <= one.began_unix_s): one for one in found}
-        done = [one for one in self.struck if one.attempt is not None]
+        lived = {max(number for number, at in launches.items() if at <= match.began_unix_s): match for match in found}
+        done = [item for item in self.struck if item.attempt is not None]
         for fault in done:
             self._reckon(fault, lived, incidents, launches)
-        meant = {one.attempt for one in done}
-        mean_s = sum(one.cost_s for one in done) / max(1, len(done))
-        hourly = self._hourly(mean_s - sum(one.lost_s for one in done) / max(1, len(done)))
+        meant = {item.attempt for item in done}
+        mean_s = sum(item.cost_s for item in done) / max(1, len(done))
+        hourly = self._hourly(mean_s - sum(item.lost_s for item in done) / max(1, len(done)))
         return {
             "account": answer,
             "ettr_account": answer["ettr"],
             "ettr_log": ratio(found, answer["began"], answer["ended"]),
-            "lost_log_s": sum(one.lost_s for one in found),
+            "lost_log_s": sum(match.lost_s for match in found),
             "attempts": len(launches),
-            "unmeant": [one["message"] for number, one in incidents.items() if number not in meant],
+            "unmeant": [item["message"] for number, item in incidents.items() if number not in meant],
             "mean_cost_s": mean_s,
             "ettr_hourly_as_measured": 1 - mean_s / 3600,
             **hourly,
-            "faults": [{**asdict(one), "cost_s": one.cost_s} for one in done],
+            "faults": [{**asdict(item), "cost_s": item.cost_s} for item in done],
         }
 
     def _reckon(
@@ -237,20 +237,28 @@ class Trial:
         number = fault.attempt
         assert number is not None
         assert fault.struck is not None
-        life, after = lived[number], lived[min(one for one in lived if one > number)]
+        life, after = lived[number], lived[min(entry for entry in lived if entry > number)]
         fault.lost_s, fault.down_s = life.lost_s, launches[number + 1] - life.last_unix_s
         fault.start_s = (after.first_step_unix_s or after.last_unix_s) - launches[number + 1]
         if number in incidents:
-            one = incidents[number]
-            fault.rule = f"{one['rule']} ({one['fault']})" if one["fault"] else one["rule"]
-            fault.found_s, fault.remedy = one["at"] - fault.struck, one["remedy"] or ""
+            item = incidents[number]
+            fault.rule = f"{item['rule']} ({item['fault']})" if item["fault"] else item["rule"]
+            fault.found_s, fault.remedy = item["at"] - fault.struck, item["remedy"] or ""
 
     def _hourly(self, fixed_s: float) -> dict[str, float]:
         """Return the ratio at one fault an hour, `fixed_s` being what each costs beside its lost work."""
-        said = [json.loads(line) for path in self.one.state.glob(f"jobs/{JOB}/*/agent.jsonl") for line in path.open()]
-        saved = [one for one in said if one["event"] == "checkpoint_saved" and one.get("kind") == "snapshot"]
-        stall_s, write_s = (sum(one[name] for one in saved) / len(saved) for name in ("stall_s", "write_s"))
-        every_s = optimal_s(median(one["stall_s"] for one in saved), median(one["write_s"] for one in saved), 3600)
+        said = [
+            json.loads(line) for path in self.one.state.glob(f"jobs/{JOB}/*/run/agent.jsonl") for line in path.open()
+        ]
+        saved = [item for item in said if item["event"] == "checkpoint_saved" and item.get("kind") == "snapshot"]
+        stall_s, write_s = (
+            sum(checkpoint[name] for checkpoint in saved) / len(saved) for name in ("stall_s", "write_s")
+        )
+        every_s = optimal_s(
+            median(checkpoint["stall_s"] for checkpoint in saved),
+            median(checkpoint["write_s"] for checkpoint in saved),
+            3600,
+        )
         ettr = 1 - (fixed_s + every_s / 2 + write_s) / 3600 - stall_s / every_s
         told = {"snapshots": len(saved), "snapshot_stall_s": stall_s, "snapshot_write_s": write_s}
         return {"ettr_hourly": ettr, "hourly_every_s": every_s, **told}
@@ -272,10 +280,10 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="an empty folder for everything, which is left there")
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that nothing is left running
-    load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
+    load = ", ".join(f"{item:.1f}" for item in os.getloadavg())
     say(f"{asked.minutes:g} minutes, {asked.faults} faults, seed {asked.seed}; {os.cpu_count()} cores, load {load}")
-    with tempfile.TemporaryDirectory(prefix="ettr-") as place, house(asked.keep or Path(place)) as one:
-        trial = Trial(one, asked)
+    with tempfile.TemporaryDirectory(prefix="ettr-") as place, house(asked.keep or Path(place)) as item:
+        trial = Trial(item, asked)
         trial.begin()
         failed = ""
         try:
@@ -285,7 +293,7 @@ def main() -> None:
             trial.tell(f"cut short: {failed[:5000]}")
         told = trial.reckoned()
         with suppress(subprocess.TimeoutExpired):  # what is left then, the house ends
-            one.stop()
+            item.stop()
     met = report(told) and not failed
     say("cut short, see above: no result" if failed else "all met" if met else "NOT MET")
     if asked.json:

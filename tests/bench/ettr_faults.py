@@ -42,7 +42,7 @@ def planned(asked: argparse.Namespace, chance: random.Random) -> tuple[list[Faul
     A moment is in seconds after the first launch, at least APART_S from the next.
     """
     kinds, count, seconds = asked.only, asked.faults, asked.minutes * 60
-    drawn = [one for _ in range(-(-count // len(kinds))) for one in chance.sample(kinds, len(kinds))][:count]
+    drawn = [item for _ in range(-(-count // len(kinds))) for item in chance.sample(kinds, len(kinds))][:count]
     apart_s = min(APART_S, seconds / (count + 1) / 2)
     places = sorted(chance.uniform(0, seconds - apart_s * (count + 1)) for _ in drawn)
-    return [Fault(name=one) for one in drawn], [at + apart_s * (index + 1) for index, at in enumerate(places)]
+    return [Fault(name=item) for item in drawn], [at + apart_s * (index + 1) for index, at in enumerate(places)]

@@ -62,32 +62,32 @@ def _mark(line: str) -> Mark:
 
 def lives(found: Sequence[Mark]) -> list[Life]:
     """Return the processes, the first one first."""
-    pids = dict.fromkeys(one.pid for one in found)
-    by_process = [[one for one in found if one.pid == pid] for pid in pids]
+    pids = dict.fromkeys(match.pid for match in found)
+    by_process = [[match for match in found if match.pid == pid] for pid in pids]
     return [_life(own, _went_on_at(by_process[index + 1 :])) for index, own in enumerate(by_process)]
 
 
 def _went_on_at(later: Iterable[Sequence[Mark]]) -> tuple[int, int] | None:
     """Return the earliest place at which a later process went on, None where none did."""
-    firsts = (next((one.place for one in own if one.what in WORK), None) for own in later)
-    return min((one for one in firsts if one is not None), default=None)
+    firsts = (next((item.place for item in own if item.what in WORK), None) for own in later)
+    return min((first for first in firsts if first is not None), default=None)
 
 
 def _life(found: Sequence[Mark], cut: tuple[int, int] | None) -> Life:
     effective_s, lost_s, lost_steps = 0.0, 0.0, 0
-    for before, one in pairwise(found):
+    for before, item in pairwise(found):
         if before.what not in WORK:
             continue
-        took_s = one.at_unix_s - before.at_unix_s
-        if cut is None or one.place < cut:
+        took_s = item.at_unix_s - before.at_unix_s
+        if cut is None or item.place < cut:
             effective_s += took_s
         else:
             lost_s += took_s
-            lost_steps += one.what == "step"
+            lost_steps += item.what == "step"
     return Life(
         pid=found[0].pid,
         began_unix_s=found[0].at_unix_s,
-        first_step_unix_s=next((one.at_unix_s for one in found if one.what == "step"), None),
+        first_step_unix_s=next((match.at_unix_s for match in found if match.what == "step"), None),
         last_unix_s=found[-1].at_unix_s,
         effective_s=effective_s,
         lost_s=lost_s,
@@ -97,4 +97,4 @@ def _life(found: Sequence[Mark], cut: tuple[int, int] | None) -> Life:
 
 def ratio(all_lives: Iterable[Life], began_unix_s: float, until_unix_s: float) -> float:
     """Return effective time over all time since the first launch."""
-    return sum(one.effective_s for one in all_lives) / (until_unix_s - began_unix_s)
+    return sum(life.effective_s for life in all_lives) / (until_unix_s - began_unix_s)

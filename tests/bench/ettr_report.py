@@ -19,11 +19,11 @@ def report(told: dict[str, Any]) -> bool:
     """Print the figures; return whether every must is met."""
     names = " ".join(f"{name:>6}" for name in ("found", "lost", "down", "start", "cost"))
     say(f"\n{'fault, all in seconds':<21} {'found as':<27} {'remedy':<16} {names}  hourly")
-    for one in told["faults"]:
-        after = "-" if one["found_s"] is None else f"{one['found_s']:.1f}"
-        costs = " ".join(f"{one[name]:6.1f}" for name in ("lost_s", "down_s", "start_s", "cost_s"))
-        how = f"{one['name']:<21} {one['rule']:<27} {one['remedy']:<16}"
-        say(f"{how} {after:>6} {costs}  {1 - one['cost_s'] / 3600:.4f}")
+    for fault in told["faults"]:
+        after = "-" if fault["found_s"] is None else f"{fault['found_s']:.1f}"
+        costs = " ".join(f"{fault[name]:6.1f}" for name in ("lost_s", "down_s", "start_s", "cost_s"))
+        how = f"{fault['name']:<21} {fault['rule']:<27} {fault['remedy']:<16}"
+        say(f"{how} {after:>6} {costs}  {1 - fault['cost_s'] / 3600:.4f}")
     for message in told["unmeant"]:
         say(f"beside these: {message}")
     spent = {use: seconds for use, seconds in told["account"]["seconds"].items() if seconds > 0}

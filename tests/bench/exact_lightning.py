@@ -14,6 +14,7 @@ parser.add_argument("--folder", required=True)
 parser.add_argument("--accumulate", type=int, default=1)
 parser.add_argument("--ranks", type=int, default=1)
 parser.add_argument("--gpus", action="store_true")
+parser.add_argument("--saves", action="store_true")
 asked = parser.parse_args()
 dying = Dying(asked.die_after)
 
@@ -35,6 +36,9 @@ class Model(lightning.LightningModule):
     def training_step(self, batch, index):
         return torch.nn.functional.mse_loss(self.net(batch[0]), batch[1])
 
+    def validation_step(self, batch, index):
+        self.log("loss", torch.nn.functional.mse_loss(self.net(batch[0]), batch[1]))
+
     def configure_optimizers(self):
         optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
         return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.8)]
@@ -48,11 +52,12 @@ model = Model()
 lightning.seed_everything(7 + RANK, verbose=False)
 several = {"devices": asked.ranks, "strategy": lightning.pytorch.strategies.DDPStrategy(broadcast_buffers=False)}
 trainer = lightning.Trainer(
-    max_epochs=3, accelerator="gpu" if asked.gpus else "cpu", logger=False, enable_checkpointing=False,
+    max_epochs=3, accelerator="gpu" if asked.gpus else "cpu", logger=False, enable_checkpointing=asked.saves,
     enable_progress_bar=False, enable_model_summary=False, default_root_dir=asked.folder,
     accumulate_grad_batches=asked.accumulate, **(several if asked.ranks > 1 else {}),
 )  # fmt: skip
-trainer.fit(model, torch.utils.data.DataLoader(Points(), 4, shuffle=True))
+validation = torch.utils.data.DataLoader(Points(), 4) if asked.saves else None
+trainer.fit(model, torch.utils.data.DataLoader(Points(), 4, shuffle=True), validation)
 digest = hashlib.sha256()
 for value in model.state_dict().values():
     digest.update(value.cpu().numpy().tobytes())

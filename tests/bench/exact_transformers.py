@@ -14,6 +14,7 @@ parser.add_argument("--die-after", type=int, default=0)
 parser.add_argument("--folder", required=True)
 parser.add_argument("--accumulate", type=int, default=1)
 parser.add_argument("--gpus", action="store_true")
+parser.add_argument("--saves", action="store_true")
 asked = parser.parse_args()
 
 
@@ -43,10 +44,13 @@ config = BertConfig(
 )  # fmt: skip
 arguments = TrainingArguments(
     output_dir=os.path.join(asked.folder, "out"), num_train_epochs=3, per_device_train_batch_size=4, seed=11,
-    gradient_accumulation_steps=asked.accumulate, save_strategy="no", report_to=[], use_cpu=not asked.gpus,
+    gradient_accumulation_steps=asked.accumulate, save_strategy="epoch" if asked.saves else "no",
+    eval_strategy="epoch" if asked.saves else "no", report_to=[], use_cpu=not asked.gpus,
     disable_tqdm=True, logging_steps=1, learning_rate=1e-3, warmup_steps=5,
 )  # fmt: skip
-trainer = Trainer(BertForMaskedLM(config), arguments, train_dataset=Sentences(), callbacks=[Following()])
+trainer = Trainer(
+    BertForMaskedLM(config), arguments, train_dataset=Sentences(), eval_dataset=Sentences(), callbacks=[Following()]
+)
 trainer.train()
 digest = hashlib.sha256()
 for value in trainer.model.state_dict().values():

@@ -76,8 +76,8 @@ class Figure:
             "verdict": self.verdict or None,
             "why": self.why or None,
             "peers": [
-                {"peer": one.name, "values": list(one.values), "ratio": self.ratio(one), "why": one.why or None}
-                for one in self.peers
+                {"peer": peer.name, "values": list(peer.values), "ratio": self.ratio(peer), "why": peer.why or None}
+                for peer in self.peers
             ],
         }
 
@@ -86,7 +86,7 @@ def told(values: Sequence[float], unit: str, why: str) -> str:
     """Return values as text: `0.65 us (0.64-0.70, n=3)`."""
     if not values:
         return why
-    middle, least, most = (_short(one) for one in (median(values), min(values), max(values)))
+    middle, least, most = (_short(item) for item in (median(values), min(values), max(values)))
     return f"{middle} {unit}" if len(values) == 1 else f"{middle} {unit} ({least}-{most}, n={len(values)})"
 
 
@@ -96,7 +96,7 @@ def _short(value: float) -> str:
 
 def table(figures: Iterable[Figure]) -> str:
     """Return the table as plain text."""
-    rows = [HEAD, *(row for one in figures for row in one.rows())]
+    rows = [HEAD, *(row for figure in figures for row in figure.rows())]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [" | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join((lines[0], "-+-".join("-" * width for width in widths), *lines[1:]))

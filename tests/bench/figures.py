@@ -62,10 +62,10 @@ def measure(name: str, peers: Peers) -> Sequence[Figure]:
 def machine(peers: Peers) -> str:
     """Return in two lines where this was measured, and against whom."""
     cpu = next(
-        (one.split(":")[1].strip() for one in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in one),
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
         "?",
     )
-    load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
+    load = ", ".join(f"{item:.1f}" for item in os.getloadavg())
     where = (f"{os.cpu_count()} cores ({cpu})", f"Linux {platform.release()}", f"load {load}")
     whom = [
         version_of(peers.train_python, "torch"),
@@ -105,12 +105,12 @@ def main() -> None:
         peers = Peers(folder=Path(name), installed=asked.peers.absolute(), train_python=asked.train_python.absolute())
         where = machine(peers)
         try:
-            figures = [one for only in asked.only or MEASURES for one in measure(only, peers)]
+            figures = [item for only in asked.only or MEASURES for item in measure(only, peers)]
         finally:
             sweep(peers.folder)
     sys.stdout.write(f"{where}\n\n{table(figures)}\n")
     if asked.json:
-        told = {"machine": where, "figures": [one.json() for one in figures]}
+        told = {"machine": where, "figures": [figure.json() for figure in figures]}
         asked.json.write_text(json.dumps(told, indent=2) + "\n")
 
 

@@ -1,7 +1,8 @@
-"""Feeds every parser of foreign text with damaged copies of real ones: nothing may raise, no value may be invented.
+"""Feeds every reader of foreign bytes with damaged copies of real ones: nothing may raise, no value may be invented.
 
 python tests/bench/fuzz.py --inputs 1000000 --corpus ../shared/corpus          # hours of one core in all
 python tests/bench/fuzz.py --inputs 20000 --only progress,findings             # a few seconds
+python tests/bench/fuzz.py --inputs 20000 --only "agent.jsonl file"             # the same, through the real file
 
 Inputs are real outputs, cut, spliced, doubled and sprinkled with what sensors and people put where numbers belong. A
 value is invented where it lies outside of what its field can hold, or, for findings, where its line is not in the text.
@@ -13,27 +14,31 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 # The package of the same name that may be installed must not come first.
-sys.path[:0] = [str(ROOT)]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "bench")]
+
+from fuzz_files import feeds, fuzz_file  # noqa: E402 (after the path is set)
 
 from supervisor.core.moments import Moment  # noqa: E402 (after the path is set)
 from supervisor.core.readings import GpuReading  # noqa: E402
-from supervisor.sources import gpu_metrics  # noqa: E402
-from supervisor.sources.explained import explained  # noqa: E402
-from supervisor.sources.folding import clean  # noqa: E402
-from supervisor.sources.kfd_processes import parse_fdinfo  # noqa: E402
-from supervisor.sources.kmsg import parse_record  # noqa: E402
-from supervisor.sources.log_lines import log_line  # noqa: E402
-from supervisor.sources.output_grammar import findings  # noqa: E402
-from supervisor.sources.progress_lines import progress_in  # noqa: E402
-from supervisor.sources.smi_output import READERS, read_saved  # noqa: E402
+from supervisor.sources.attempt.folding import clean  # noqa: E402
+from supervisor.sources.attempt.progress_lines import progress_in  # noqa: E402
+from supervisor.sources.faults.explain import explained  # noqa: E402
+from supervisor.sources.faults.training_table import findings  # noqa: E402
+from supervisor.sources.gpu import gpu_metrics  # noqa: E402
+from supervisor.sources.gpu.kfd_processes import parse_fdinfo  # noqa: E402
+from supervisor.sources.gpu.smi_output import READERS, read_saved  # noqa: E402
+from supervisor.sources.kernel.kmsg import parse_record  # noqa: E402
+from supervisor.sources.kernel.log_lines import log_line  # noqa: E402
 
 NOW = Moment(0.0, 1.0)
 LONGEST = 3000
@@ -63,6 +68,11 @@ def main() -> int:
     for name, feed in parsers(asked.corpus).items():
         if not chosen or name in chosen:
             wrong += fuzz(name, feed, asked.inputs, random.Random(asked.seed))
+    # In memory, where there is a place for it: what is measured is the reading.
+    with tempfile.TemporaryDirectory(dir=next(filter(os.path.isdir, ("/dev/shm", "/tmp")))) as place:
+        for name, file in feeds(Path(place)).items():
+            if not chosen or name in chosen:
+                wrong += fuzz_file(name, file, asked.inputs, random.Random(asked.seed))
     return 1 if wrong else 0
 
 
@@ -120,15 +130,15 @@ def damaged(text: str, chance: random.Random) -> str:
 
 def texts(corpus: Path, pattern: str) -> list[str]:
     """Return the files of the corpus, none where it is absent."""
-    found = (one for one in sorted(corpus.glob(pattern)) if one.name != "manifest.json")
-    return [one.read_text(errors="replace") for one in found]
+    found = (path for path in sorted(corpus.glob(pattern)) if path.name != "manifest.json")
+    return [match.read_text(errors="replace") for match in found]
 
 
 def tables(corpus: Path) -> list[str]:
     """Return binary tables as text, a character a byte, so that one way of damaging serves all."""
-    found = [one.read_bytes()[:264] for one in corpus.glob("sysfs/*/card*/device/gpu_metrics")]
+    found = [path.read_bytes()[:264] for path in corpus.glob("sysfs/*/card*/device/gpu_metrics")]
     made = [bytes([120, 0, *version]) + bytes(116) for version in gpu_metrics.LAYOUTS]
-    return [one.decode("latin-1") for one in (*found, *made)]
+    return [item.decode("latin-1") for item in (*found, *made)]
 
 
 def lines_of(corpus: Path, name: str, key: str) -> Iterator[str]:
@@ -146,21 +156,28 @@ def _fits(holds: bool, what: str) -> None:
 
 def _reads(reader: Callable[[str, Moment], Sequence[GpuReading]]) -> Callable[[str], None]:
     def check(text: str) -> None:
-        for one in reader(text, NOW):
-            _possible(one)
+        for item in reader(text, NOW):
+            _possible(item)
 
     return check
 
 
-def _possible(one: GpuReading) -> None:
-    for share in (one.gpu_busy_percent, one.memory_busy_percent, one.vram_used_percent):
+def _possible(reading: GpuReading) -> None:
+    for share in (reading.gpu_busy_percent, reading.memory_busy_percent, reading.vram_used_percent):
         _fits(share is None or 0 <= share <= 100, "percent")
-    for heat in (one.edge_c, one.junction_c, one.memory_c):
+    for heat in (reading.edge_c, reading.junction_c, reading.memory_c):
         _fits(heat is None or -40 <= heat <= 200, "celsius")
-    counts = (one.vram_used_bytes, one.vram_total_bytes, one.sclk_hz, one.mclk_hz, one.fan_rpm, one.pcie_replays)
-    for count in (*counts, one.ecc_correctable, one.ecc_uncorrectable):
+    counts = (
+        reading.vram_used_bytes,
+        reading.vram_total_bytes,
+        reading.sclk_hz,
+        reading.mclk_hz,
+        reading.fan_rpm,
+        reading.pcie_replays,
+    )
+    for count in (*counts, reading.ecc_correctable, reading.ecc_uncorrectable):
         _fits(count is None or (type(count) is int and 0 <= count < 2**63), "count")
-    _fits(one.power_w is None or 0 <= one.power_w <= 5000, "watts")
+    _fits(reading.power_w is None or 0 <= reading.power_w <= 5000, "watts")
 
 
 def _metrics(text: str) -> None:
@@ -178,15 +195,15 @@ def _record(text: str) -> None:
 
 def _explained(text: str) -> None:
     lines = text.count("\n") + 1
-    for one in explained(text):
-        _fits(1 <= one.line_number <= lines and one.lines >= 1, "line number")
-        _fits(bool(one.remedy and one.source), "remedy")
-        _fits(one.pid is None or one.pid >= 0, "pid")
+    for item in explained(text):
+        _fits(1 <= item.line_number <= lines and item.lines >= 1, "line number")
+        _fits(bool(item.remedy and item.source), "remedy")
+        _fits(item.pid is None or item.pid >= 0, "pid")
 
 
 def _findings(text: str) -> None:
-    for one in findings([clean(text)], NOW):
-        _fits(one.line in clean(text), "line")
+    for finding in findings([clean(text)], NOW):
+        _fits(finding.line in clean(text), "line")
 
 
 def _progress(text: str) -> None:

@@ -27,12 +27,12 @@ from pathlib import Path
 
 from supervisor.config.settings import CheckpointSettings, JobSettings
 from supervisor.core import events as ev
-from supervisor.core.checkpoints import Checkpoint
+from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.job import Attempt, Job, Phase
-from supervisor.daemon.checkpoint_watch import CheckpointWatch, Saved
+from supervisor.daemon.checkpoints.candidates import Search, find, fingerprint
+from supervisor.daemon.checkpoints.collector import CollectorDeps, GenerationCollector
+from supervisor.daemon.checkpoints.proof_queue import ProofQueue, Saved
 from supervisor.daemon.clock import SystemClock
-from supervisor.daemon.keeper import Keeper, World
-from supervisor.daemon.resume import Search, find, fingerprint
 from supervisor.runner.proving import Prover
 
 POISON = Path(__file__).resolve().parents[1] / "rigs" / "poison.py"
@@ -59,7 +59,7 @@ while True:
 
 @dataclass
 class Bench:
-    """A job's shelf with the daemon's own keeper and watch, and a record of what they told."""
+    """A job's shelf with the daemon's own collector and watch, and a record of what they told."""
 
     folder: Path
     told: list[Checkpoint] = field(default_factory=list)
@@ -69,14 +69,14 @@ class Bench:
         clock, self.prover = SystemClock(), Prover()
         self.runs = self.folder / "runs"
         self.runs.mkdir(parents=True)
-        (self.folder / "state/jobs" / JOB / "1").mkdir(parents=True)
-        (self.folder / "state/jobs" / JOB / "1/shim.json").touch()
+        (self.folder / "state/jobs" / JOB / "1/run").mkdir(parents=True)
+        (self.folder / "state/jobs" / JOB / "1/run/shim.json").touch()
         settings = JobSettings(command=["train"], checkpoints=CheckpointSettings())
         job = Job(name=JOB, since=clock.now(), phase=Phase.RUNNING)
         self.job = replace(job, attempt=Attempt(number=1, launched_at=clock.now()))
-        self.watch = CheckpointWatch(clock, self.hear, self.swept)
-        self.keeper = Keeper(
-            World(
+        self.watch = ProofQueue(clock, self.hear, self.swept)
+        self.collector = GenerationCollector(
+            CollectorDeps(
                 clock=clock,
                 put=self.hear,
                 state=self.folder / "state",
@@ -88,7 +88,7 @@ class Bench:
         )
 
     def swept(self, job: str) -> None:
-        self.keeper.sweep(job)
+        self.collector.sweep(job)
 
     def hear(self, event: ev.Event) -> None:
         if isinstance(event, ev.CheckpointSeen):
@@ -96,24 +96,24 @@ class Bench:
 
     def start(self) -> None:
         self.watch.start()
-        self.keeper.start()
+        self.collector.start()
 
     def end(self) -> None:
-        self.keeper.end()
+        self.collector.end()
         self.watch.end()
 
     def save(self, path: Path, step: int) -> None:
         seen = fingerprint(path)
         if seen is not None:
-            saved = Saved(job=JOB, attempt=1, path=path, prove=partial(self.keeper.proofs.prove, JOB), step=step)
-            self.keeper.saved(saved, seen)
+            saved = Saved(job=JOB, attempt=1, path=path, prove=partial(self.collector.proofs.prove, JOB), step=step)
+            self.collector.saved(saved, seen)
 
     def resume(self) -> Checkpoint | None:
         """Search as after a crash: nothing is let go meanwhile."""
         running, self.job = self.job, replace(self.job, phase=Phase.BACKOFF)
         try:
-            shelf = self.keeper.shelf(JOB)
-            known = {one.key: one for one in self.told}
+            shelf = self.collector.store_of(JOB)
+            known = {report.key: report for report in self.told}
             search = Search(
                 known=tuple(known.values()),
                 globs=("*.pt",),
@@ -122,15 +122,15 @@ class Bench:
                 trouble_step=None,
                 batches_per_epoch=None,
                 generations=shelf.all(),
-                shelf=str(shelf.folder),
+                generations_folder=str(shelf.folder),
             )
-            return find(search, partial(self.keeper.proofs.prove, JOB), self.judged).checkpoint
+            return find(search, partial(self.collector.proofs.prove, JOB), self.judged).checkpoint
         finally:
             self.job = running
 
     def judged(self, checkpoint: Checkpoint) -> None:
         self.told.append(checkpoint)
-        self.keeper.proofs.judge(JOB, checkpoint)
+        self.collector.proofs.judge(JOB, checkpoint)
 
 
 def digest(path: Path) -> str:
@@ -142,7 +142,7 @@ def poisons(bench: Bench, python: Path, made: Path, count: int) -> tuple[int, di
     """Return (poisoned ones shown, resumed from by kind, what was resumed from all the same)."""
     shown, chosen, names = 0, dict.fromkeys(KINDS, 0), []
     bench.save(_laid(made / "before.pt", bench.runs / "before.pt"), 100)
-    _until(lambda: bool(bench.keeper.shelf(JOB).all()), "the sound checkpoint to be taken")
+    _until(lambda: bool(bench.collector.store_of(JOB).all()), "the sound checkpoint to be taken")
     assert bench.resume() is not None, "the sound checkpoint itself is not proven"
     for kind in KINDS:
         _make(python, made, f"{kind}={count}")
@@ -180,7 +180,7 @@ def kills(bench: Bench, made: Path, count: int) -> tuple[int, int, int]:
     target = bench.runs / "last.pt"
     whole = {digest(made / name) for name in ("before.pt", "after.pt")}
     bench.save(_laid(made / "before.pt", target), 1)
-    _until(lambda: bool(bench.keeper.shelf(JOB).all()), "the first save of all to be taken")
+    _until(lambda: bool(bench.collector.store_of(JOB).all()), "the first save of all to be taken")
     lost = torn = 0
     step = 2
     while torn < count:
@@ -190,15 +190,15 @@ def kills(bench: Bench, made: Path, count: int) -> tuple[int, int, int]:
         found = bench.resume()
         if found is None or digest(Path(found.path)) not in whole:
             lost += 1
-            _say(f"after {torn} kills: {found}, {len(bench.keeper.shelf(JOB).all())} generations")
+            _say(f"after {torn} kills: {found}, {len(bench.collector.store_of(JOB).all())} generations")
         if torn % 100 == 0 and half:
             _say(f"{torn} kills in mid-write, {lost} without a generation to resume from")
-    gone = sum(one.kept_by == "" for one in bench.told)
+    gone = sum(report.kept_by == "" for report in bench.told)
     return torn, lost, gone
 
 
 def _written(bench: Bench, target: Path, made: Path, step: int, chance: random.Random) -> int:
-    """Run the writer until it is killed at random, telling the keeper of each save as the agent does."""
+    """Run the writer until it is killed at random, telling the collector of each save as the agent does."""
     program = WRITER.replace("PAUSE", str(PAUSE_S))
     words = [sys.executable, "-I", "-S", "-c", program, str(target), str(step)]
     contents = [str(made / "before.pt"), str(made / "after.pt")]
@@ -234,7 +234,7 @@ def measure(work: Path, python: Path, kill_count: int, each: int) -> Sequence[tu
     rows = []
     if each:
         bench, began = Bench(work / "poison"), time.perf_counter()
-        bench.keeper.start()
+        bench.collector.start()
         shown, chosen, names = poisons(bench, python, made, each)
         bench.end()
         took_s = time.perf_counter() - began

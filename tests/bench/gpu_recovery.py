@@ -68,8 +68,8 @@ SIZES = {"cuda": Size(), "cpu": Size(yolo=(22, 4, 2, 64, 16))}
 class Ward:
     """One daemon, and the trainings that come to it one after the other."""
 
-    def __init__(self, one: House, python: str, device: str) -> None:
-        self._house, self._python, self._device = one, python, device
+    def __init__(self, home: House, python: str, device: str) -> None:
+        self._house, self._python, self._device = home, python, device
         self._size = SIZES[device]
         self._card = CardMemory() if device == "cuda" else None
 
@@ -119,10 +119,10 @@ class Ward:
             return Check(name=TRIAGE, met=False, words=answer.stderr)
         said: dict[str, Any] = json.loads(answer.stdout)
         finding = said["finding"]
-        where = "/".join(str(one["device"]) for one in said["replays"])
-        names = [Path(one).name for one in finding["files"]]
+        where = "/".join(str(replay["device"]) for replay in said["replays"])
+        names = [Path(file).name for file in finding["files"]]
         met = finding["verdict"] == "data" and (name.startswith("loop") or names == ["3.png"])
-        met = met and all(str(one["device"]).startswith(self._device) for one in said["replays"][:1])
+        met = met and all(str(replay["device"]).startswith(self._device) for replay in said["replays"][:1])
         words = f"{finding['verdict']}: {finding['words']} {names or ''} (replayed on {where})"
         return Check(name=TRIAGE, met=met, words=words)
 
@@ -164,8 +164,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     began_s = time.monotonic()  # noqa: TID251 - how long the whole may take
     found: dict[str, list[Check]] = {}
-    with tempfile.TemporaryDirectory(prefix="recovery-") as place, house(Path(place)) as one:
-        ward = Ward(one, given.train_python, given.device)
+    with tempfile.TemporaryDirectory(prefix="recovery-") as place, house(Path(place)) as item:
+        ward = Ward(item, given.train_python, given.device)
         ward.open(given.only)
         for name in given.only:
             if time.monotonic() - began_s > given.limit_s:  # noqa: TID251 - the same

@@ -24,12 +24,12 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT)]
 
 from supervisor.core.moments import Moment  # noqa: E402 (after the path is set)
-from supervisor.sources.findings import findings_in  # noqa: E402
-from supervisor.sources.journal_entries import parse_entry  # noqa: E402
-from supervisor.sources.kernel_findings import Understanding  # noqa: E402
-from supervisor.sources.kernel_grammar import kernel_grammar  # noqa: E402
-from supervisor.sources.kmsg import KernelLog, parse_record  # noqa: E402
-from supervisor.sources.uevent_socket import parse_uevent  # noqa: E402
+from supervisor.sources.faults.kernel_table import kernel_grammar  # noqa: E402
+from supervisor.sources.faults.pasted_log import findings_in  # noqa: E402
+from supervisor.sources.kernel.findings import Understanding  # noqa: E402
+from supervisor.sources.kernel.journal_entries import parse_entry  # noqa: E402
+from supervisor.sources.kernel.kmsg import KernelLog, parse_record  # noqa: E402
+from supervisor.sources.kernel.uevent_socket import parse_uevent  # noqa: E402
 
 TABLE = kernel_grammar()
 CORPUS = ROOT.parent / "shared/corpus/kernel"
@@ -71,7 +71,7 @@ def mixed_log(lines: int = 200_000) -> list[str]:
         "IPv6: ADDRCONF(NETDEV_CHANGE): calib317e2eeb40: link becomes ready",
         "python3[12409]: segfault at 0 ip 00007f89edf85ad8 sp 00007ffc2f3b04e8 error 4 in libc.so.6[167ad8]",
     ]
-    real = [line for one in excerpts() if one["label"] == "benign" for line in one["lines"]]  # type: ignore[attr-defined] # JSON
+    real = [line for excerpt in excerpts() if excerpt["label"] == "benign" for line in excerpt["lines"]]  # type: ignore[attr-defined] # JSON
     faults = [example for row in TABLE.rows for example in row.examples]
     chosen = random.Random(7)
     bare = [chosen.choice(faults if chosen.random() < 0.01 else real or harmless) for _ in range(lines)]
@@ -103,18 +103,18 @@ def recall() -> None:
         say(f"recall: not measured, {CORPUS} is absent")
         return
     right = peer = total = alarms = peer_alarms = severe = 0
-    for one in labelled:
-        lines: list[str] = one["lines"]  # type: ignore[assignment] # JSON
+    for item in labelled:
+        lines: list[str] = item["lines"]  # type: ignore[assignment] # JSON
         findings = list(findings_in(lines, TABLE))
-        found, label = {each.fault.value for each in findings}, one["label"]
+        found, label = {each.fault.value for each in findings}, item["label"]
         if label == "benign":
             alarms += bool(found)
             peer_alarms += any(PEER_PATTERN.search(line) for line in lines)
             continue
         total += 1
-        right += label in found and found <= {label, *one["also"]}  # type: ignore[misc] # JSON
+        right += label in found and found <= {label, *item["also"]}  # type: ignore[misc] # JSON
         worst = max((each.severity.word for each in findings if each.fault.value == label), default="", key=len)
-        severe += worst == one["severity"]
+        severe += worst == item["severity"]
         peer += any(PEER_PATTERN.search(line) for line in lines)
     verdict = "met" if right / total >= RIGHT and not alarms else "MISSED"
     say(f"classes right: {right} of {total}, severities {severe}, false alarms {alarms} of {len(labelled) - total}; "
@@ -147,7 +147,7 @@ def _heard_after_ms(line: str) -> float:
         while time.perf_counter() - began < 5:
             select.select([log.fileno()], [], [], 1.0)
             said = log.read(Moment(time.clock_gettime(time.CLOCK_MONOTONIC), 1_700_000_000.0))
-            if said is not None and any(line[-32:] in one.line for one in said.findings):
+            if said is not None and any(line[-32:] in finding.line for finding in said.findings):
                 return (time.perf_counter() - began) * 1000
         raise SystemExit("the line did not come")
     finally:
@@ -188,7 +188,7 @@ def fuzz(inputs: int) -> None:
     """Feed each parser damaged inputs; an exception ends the run, and so does a device or a process nobody named."""
     chosen = random.Random(20)
     lines = [example for row in TABLE.rows for example in row.examples]
-    lines += [line for one in excerpts() for line in one["lines"]]  # type: ignore[attr-defined] # JSON
+    lines += [line for excerpt in excerpts() for line in excerpt["lines"]]  # type: ignore[attr-defined] # JSON
     now = Moment(1e9, 2e9)
     live = Understanding("kmsg", accept_user_records=True)
     told = 0

@@ -41,9 +41,9 @@ def _stall(name: str, stage: str, *, gpu: bool = False) -> Fault:
     return Fault(name=name, rule="stall", says=f"in stage ({stage})", limit_s=STALL_S, gpu=gpu)
 
 
-LEAK = "over_s = 600\ngone_within_s = 1e6\nmin_rise_fraction = 0.004"
+LEAK = "window_s = 600\ngone_within_s = 1e6\nmin_rise_fraction = 0.004"
 """Ten minutes are the least from which a slope is told."""
-SLOW = "over_s = 90\nmin_stretches = 3"
+SLOW = "window_s = 90\nmin_stretches = 3"
 FAULTS = (
     # The slowest first: they run beside the others.
     Fault(
@@ -78,4 +78,4 @@ FAULTS = (
     Fault(name="spike", rule="loss_spike", acts=False, steps=(600, 1200)),
 )  # fmt: skip
 """NVRx's twelve kinds by the names of its injector, from `gpu_error` to `sigstop`, and what else a training meets."""
-BY_NAME = {one.name: one for one in FAULTS}
+BY_NAME = {item.name: item for item in FAULTS}

@@ -12,7 +12,7 @@ from typing import Any
 
 from injected_faults import BY_NAME, FAULTS, Fault
 
-from supervisor.core.robust import median
+from supervisor.core.stats.median import median
 
 BEYOND_S = 0.5
 """What a fault may take to be found, beyond the limit in force."""
@@ -98,7 +98,7 @@ class Results:
             return
         rows = [{**_plain(run), "fault": run.fault.name} for run in self.runs]
         draft = file.with_name(f"{file.name}.part")
-        draft.write_text(json.dumps({"version": 1, "runs": rows, "played": [asdict(one) for one in self.played]}))
+        draft.write_text(json.dumps({"version": 1, "runs": rows, "played": [asdict(item) for item in self.played]}))
         draft.rename(file)
 
     def add(self, file: Path) -> None:
@@ -107,7 +107,7 @@ class Results:
         for row in found["runs"]:
             said = None if row["said"] is None else Said(**row["said"])
             self.runs.append(Run(**{**row, "fault": BY_NAME[row["fault"]], "said": said, "over": True}))
-        self.played += [Played(**one) for one in found["played"]]
+        self.played += [Played(**item) for item in found["played"]]
 
     def report(self, least: int) -> bool:
         """Print the table; return whether every fault was met in `least` runs, all found, rightly and in time."""
@@ -116,9 +116,9 @@ class Results:
         for fault in FAULTS:
             mine = [run for run in self.runs if run.fault is fault]
             met += [_line(fault, mine, least)] if mine else []
-        met += [_played_line(one, least) for one in self.played]
+        met += [_played_line(item, least) for item in self.played]
         missing = {fault.name for fault in FAULTS} - {run.fault.name for run in self.runs}
-        missing -= {one.fault for one in self.played}
+        missing -= {item.fault for item in self.played}
         say(f"\n{sum(met)} of {len(met)} faults met: {least} runs, all found, each in its class, at most {BEYOND_S} s")
         say("beyond the limit in force, or beyond the end of the process where it crashed")
         if missing:
@@ -169,11 +169,11 @@ def _foretold(fault: Fault, rightly: list[Run]) -> str:
     return f" ({fault.foretells} came {ahead[0]:.1f} to {ahead[-1]:.1f} s later)" if ahead else ""
 
 
-def _played_line(one: Played, least: int) -> bool:
-    right = len(one.after_s)
-    met = one.runs >= least and right == one.runs and min(one.after_s) >= 0
+def _played_line(played: Played, least: int) -> bool:
+    right = len(played.after_s)
+    met = played.runs >= least and right == played.runs and min(played.after_s) >= 0
     say(
-        f"{one.fault:<17} {one.fault:<28} {'-':<5} {one.runs:4} {right:5} {right:5} {_times(one.after_s)} {'-':>7}  "
-        f"{'met' if met else 'NOT MET'} ({one.why})"
+        f"{played.fault:<17} {played.fault:<28} {'-':<5} {played.runs:4} {right:5} {right:5} {_times(played.after_s)} "
+        f"{'-':>7}  {'met' if met else 'NOT MET'} ({played.why})"
     )
     return met

@@ -46,8 +46,8 @@ PLAYED = "fragmentation"
 class Bench:
     """One daemon and the trainings that it is given."""
 
-    def __init__(self, one: House, python: str, results: Results, out: Path | None) -> None:
-        self._house, self._python = one, python
+    def __init__(self, home: House, python: str, results: Results, out: Path | None) -> None:
+        self._house, self._python = home, python
         self._results, self._out = results, out
 
     def play(self, runs: list[Run], at_once: int, limit_s: float) -> None:
@@ -120,14 +120,16 @@ class Bench:
         [(ended_s,)] = self._house.query("SELECT ended_unix_s FROM attempts WHERE job = ? AND number = 1", run.job)
         incidents = self._house.incidents(run.job)
         if run.fault.acts:
-            told = [(one["at"], one["rule"], one["fault"], one["message"]) for one in incidents]
+            told = [
+                (incident["at"], incident["rule"], incident["fault"], incident["message"]) for incident in incidents
+            ]
         else:
             sql = "SELECT at_unix_s, rule, fault, message FROM flags WHERE job = ? AND severity != 'info'"
             told = [(at_s, rule, fault, text) for at_s, rule, fault, text in self._house.query(sql, run.job)]
         if not told:
             return None
         at_s, rule, fault, text = min(told, key=lambda found: found[0])
-        then = [one["at"] for one in incidents if one["fault"] == run.fault.foretells]
+        then = [incident["at"] for incident in incidents if incident["fault"] == run.fault.foretells]
         then_s = then[0] if run.fault.foretells and then else None
         return Said(at_s=at_s, rule=rule, fault=fault, message=text, ended_s=ended_s, then_s=then_s)
 
@@ -167,10 +169,10 @@ def hurt(given: argparse.Namespace, results: Results) -> None:
     if plays:
         results.played.append(played(given.runs, chance))
         results.write(given.out)
-    with tempfile.TemporaryDirectory(prefix="injections-") as place, house(Path(place)) as one:
+    with tempfile.TemporaryDirectory(prefix="injections-") as place, house(Path(place)) as item:
         runs = list(planned(faults, given.runs, chance, device))
         if runs:
-            Bench(one, given.train_python, results, given.out).play(runs, given.at_once, given.limit_s)
+            Bench(item, given.train_python, results, given.out).play(runs, given.at_once, given.limit_s)
 
 
 def main() -> None:

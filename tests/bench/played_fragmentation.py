@@ -19,12 +19,12 @@ LAUNCH = Moment(1000.0, 1_763_000_000.0)
 TOLD_EVERY_S = 2
 
 
-def _said(at: Moment, reserved: int, allocated: int, retries: int) -> ev.AgentSaid:
+def _said(at: Moment, reserved: int, allocated: int, retries: int) -> ev.AgentReported:
     facts: dict[str, object] = {
         "reserved_bytes": reserved, "allocated_bytes": allocated, "retries": retries, "total_bytes": TOTAL,
         "inactive_split_bytes": max(0, reserved - allocated - GB // 2), "ooms": 0,
     }  # fmt: skip
-    return ev.AgentSaid(at=at, job="pieces", attempt=1, word=ev.Word.ALLOCATOR, facts=facts, pid=11, rank=0)
+    return ev.AgentReported(at=at, job="pieces", attempt=1, word=ev.Word.ALLOCATOR, facts=facts, pid=11, rank=0)
 
 
 def _words(chance: random.Random, strikes_s: int) -> Iterator[ev.Event]:
@@ -48,5 +48,5 @@ def fragmentation(chance: random.Random) -> tuple[float, Fired | None]:
     recording = Recording(
         job="pieces", attempt=1, launched_at=LAUNCH, facts=list(_words(chance, strikes_s)), steps=steps
     )
-    fired = (one for one in replay(recording, [rule() for rule in RULES]) if one.flag.severity is not Severity.INFO)
+    fired = (item for item in replay(recording, [rule() for rule in RULES]) if item.flag.severity is not Severity.INFO)
     return float(strikes_s), next(fired, None)

@@ -77,8 +77,10 @@ def checks(told: Told) -> Iterator[Check]:
 
 def _tail(told: Told) -> str:
     """Return the end of what each attempt printed."""
-    outputs = sorted(told.house.state.glob(f"jobs/{told.job}/[0-9]/output.log"))
-    return "".join(f"\n--- attempt {one.parent.name}\n{one.read_text(errors='replace')[-1200:]}" for one in outputs)
+    outputs = sorted(told.house.state.glob(f"jobs/{told.job}/[0-9]/run/output.log"))
+    return "".join(
+        f"\n--- attempt {output.parent.name}\n{output.read_text(errors='replace')[-1200:]}" for output in outputs
+    )
 
 
 def _found(told: Told, first: dict[str, Any]) -> Check:
@@ -91,13 +93,13 @@ def _found(told: Told, first: dict[str, Any]) -> Check:
 def _evidence(told: Told, first: dict[str, Any]) -> Check:
     """Whether what is needed in the morning lies there: steps, output, kernel log, and on a card its readings."""
     folder = Path(first["evidence"] or "/nonexistent")
-    there = {one.name for one in folder.iterdir()} if folder.is_dir() else set()
+    there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     needed = {"records.jsonl", "output.txt", "kernel.txt"} | ({"gpus.jsonl"} if told.card is not None else set())
     missing = sorted(needed - there)
     readings = rows(folder / "gpus.jsonl")
-    if told.card is not None and not any(one.get("vram_used_bytes") for one in readings):
+    if told.card is not None and not any(reading.get("vram_used_bytes") for reading in readings):
         missing.append("the card's memory among its readings")
-    if told.wound == "spin" and not any(one.startswith("stacks") for one in there):
+    if told.wound == "spin" and not any(item.startswith("stacks") for item in there):
         missing.append("stacks")
     kernel = (folder / "kernel.txt").read_text().splitlines() if "kernel.txt" in there else []
     words = f"{len(there)} files, {len(readings)} readings of the card, {len(kernel)} lines of the kernel"
@@ -120,13 +122,13 @@ def _resumed(told: Told, first: dict[str, Any]) -> Iterator[Check]:
 
 def _lost(told: Told, first: dict[str, Any], resumed_step: int) -> Check:
     """Whether the work between the state that was resumed from and the wound is at most an interval and a step."""
-    at_s = {one["step"]: one["at"]["unix_s"] for one in rows(Path(first["evidence"]) / "records.jsonl")}
+    at_s = {row["step"]: row["at"]["unix_s"] for row in rows(Path(first["evidence"]) / "records.jsonl")}
     before = [step for step in sorted(at_s) if at_s[step] <= told.struck_s()]
     if resumed_step not in at_s or not before:
         return Check(name="lost", met=False, words=f"step {resumed_step} is not among the steps of the evidence")
-    inside = [one for one in before if one > resumed_step]
+    inside = [earlier for earlier in before if earlier > resumed_step]
     last = inside[-1] if inside else resumed_step
-    step_s = max((at_s[one] - at_s[one - 1] for one in inside if one - 1 in at_s), default=0.0)
+    step_s = max((at_s[item] - at_s[item - 1] for item in inside if item - 1 in at_s), default=0.0)
     lost_s = at_s[last] - at_s[resumed_step]
     words = f"{last - resumed_step} steps, {lost_s:.2f} s of work (interval {told.every_s:g} s, a step {step_s:.2f} s)"
     return Check(name="lost", met=lost_s <= told.every_s + step_s, words=words)
@@ -146,9 +148,9 @@ def _freed(told: Told, card: CardMemory) -> Check:
 
 
 def _remedy(told: Told, incidents: list[dict[str, Any]]) -> Iterator[Check]:
-    taken = [one["remedy"] for one in incidents]
+    taken = [incident["remedy"] for incident in incidents]
     made = json.loads(told.house.ctl("remedies", told.job, "--json").stdout)
-    said = [f"{one['remedy']}: {one['said']}" for one in made["in_force"]]
+    said = [f"{item['remedy']}: {item['said']}" for item in made["in_force"]]
     met = bool(taken) and set(taken) <= told.must.remedies
     yield Check(name="remedy", met=met, words=f"{', '.join(map(str, taken))}; in force: {'; '.join(said) or 'nothing'}")
     if told.wound == "oom":
@@ -161,7 +163,7 @@ def _remedy(told: Told, incidents: list[dict[str, Any]]) -> Iterator[Check]:
 def _batches(told: Told) -> list[tuple[int, int]]:
     """Return batch and accumulation of each attempt, as the training itself printed them."""
     found = []
-    for output in sorted(told.house.state.glob(f"jobs/{told.job}/[0-9]/output.log")):
+    for output in sorted(told.house.state.glob(f"jobs/{told.job}/[0-9]/run/output.log")):
         lines = [line.split() for line in output.read_text(errors="replace").splitlines() if line.startswith("batch ")]
         found += [(int(line[1]), int(line[3])) for line in lines[:1]]
     return found

@@ -30,7 +30,7 @@ def recovered(home: House) -> tuple[list[int], int, list[int]]:
     launches = len(home.query("SELECT number FROM attempts"))
     made = home.steps_made("one")
     again = made.index(51, 51) if made.count(51) > 1 else len(made)
-    return made[again:], launches, [told[f"incident.{one}"] for one in ("opened", "triaged", "resumed")]
+    return made[again:], launches, [told[f"incident.{item}"] for item in ("opened", "triaged", "resumed")]
 
 
 def once(folder: Path, point: str) -> bool:

@@ -86,7 +86,7 @@ def main() -> None:
     limit_s = LIMIT_S * given.hours / HOURS
     sys.stdout.write(
         f"{given.hours:g} hours at {STEPS_PER_S} steps/s, {len(recording.buckets)} buckets, {len(recording.facts)} "
-        f"facts, {len(RULES)} rules, flags: {', '.join(one.flag.rule for one in fired) or 'none'}\n"
+        f"facts, {len(RULES)} rules, flags: {', '.join(flag.flag.rule for flag in fired) or 'none'}\n"
         f"processor time {took_s:.1f} s (limit {limit_s:.1f}: {'met' if took_s <= limit_s else 'NOT MET'}), "
         f"{wall_s:.1f} s by the clock, {given.hours * 3600 / took_s:.0f} times real speed\n"
     )

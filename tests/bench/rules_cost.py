@@ -17,8 +17,12 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT)]  # the package of the same name that may be installed must not come first
 
 from supervisor.core import events as ev  # noqa: E402 (after the path is set)
-from supervisor.core.history import History  # noqa: E402
-from supervisor.core.judging import judge  # noqa: E402
+from supervisor.core.history import (  # noqa: E402
+    READINGS_KEPT,
+    STEPS_KEPT,
+    History,
+)
+from supervisor.core.judge import judge  # noqa: E402
 from supervisor.core.moments import Moment  # noqa: E402
 from supervisor.core.readings import (  # noqa: E402
     DiskReading,
@@ -29,7 +33,6 @@ from supervisor.core.readings import (  # noqa: E402
     StepRecord,
 )
 from supervisor.core.rules import RULES  # noqa: E402
-from supervisor.core.window import READINGS_KEPT, STEPS_KEPT  # noqa: E402
 
 START = Moment(1000.0, 1_763_000_000.0)
 CARDS = tuple(f"0000:{number:02x}:00.0" for number in range(3, 11))
@@ -66,7 +69,7 @@ class Machine:
             if stepping:
                 self._put(self._steps(round(STEPS_PER_S / TICKS_PER_S)))
             else:
-                self._put(ev.Looked(at=self.now, job="one", attempt=1), judged=judged)
+                self._put(ev.RecorderIdle(at=self.now, job="one", attempt=1), judged=judged)
             self._put(ev.Tick(at=self.now), judged=judged)
         cards = tuple(
             GpuReading(

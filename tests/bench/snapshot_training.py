@@ -32,7 +32,7 @@ def yolo():
                 mine.lerp_(theirs, 0.01)
         found = model(images)
         found = found.get("feats", list(found.values())) if isinstance(found, dict) else found
-        return sum(one.float().square().mean() for one in found)
+        return sum(match.float().square().mean() for match in found)
 
     return model, torch.optim.SGD(model.parameters(), 1e-4, momentum=0.9), loss, {"ema": average}
 

@@ -54,27 +54,28 @@ class Cost:
 def run(python: str, folder: Path, every_s: float, *options: str) -> tuple[list[Snapshot], list[tuple[float, float]]]:
     """Return the snapshots of one training, and of each step when it ended and the seconds it took."""
     (folder / "snapshots").mkdir(parents=True)
+    (folder / "run").mkdir()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ROCM_SUPER")}
     path = [str(ROOT / "supervisor" / "agent" / "path"), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment |= {
         "PYTHONPATH": os.pathsep.join(path),
-        "ROCM_SUPERVISOR_ATTEMPT_DIR": str(folder),
+        "ROCM_SUPERVISOR_ATTEMPT_DIR": str(folder / "run"),
         "ROCM_SUPERVISOR_SNAPSHOTS": str(folder / "snapshots"),
         "ROCM_SUPERVISOR_SNAPSHOT_EVERY_S": str(every_s),
         "YOLO_CONFIG_DIR": str(folder),
     }
     command = [python, str(TRAINING), *options]
     finished = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
-    line = next((one for one in finished.stdout.splitlines() if one.startswith("STEPS")), None)
+    line = next((item for item in finished.stdout.splitlines() if item.startswith("STEPS")), None)
     if line is None:
         sys.exit(finished.stdout + finished.stderr)
-    said = [json.loads(one) for one in (folder / "agent.jsonl").read_text().splitlines()]
-    failed = [one for one in said if one["event"] in ("save_failed", "hook_failed")]
+    said = [json.loads(item) for item in (folder / "run/agent.jsonl").read_text().splitlines()]
+    failed = [report for report in said if report["event"] in ("save_failed", "hook_failed")]
     if failed:
         sys.exit(json.dumps(failed))
     steps = [(float(end_s), float(took_s)) for end_s, took_s in json.loads(line[len("STEPS") :])]
-    told = [_snapshot(one) for one in said if one["event"] == "checkpoint_saved"]
-    return [one for one in told if one.told_s < steps[-1][0]], steps
+    told = [_snapshot(report) for report in said if report["event"] == "checkpoint_saved"]
+    return [report for report in told if report.told_s < steps[-1][0]], steps
 
 
 def _snapshot(said: dict[str, Any]) -> Snapshot:
@@ -86,10 +87,10 @@ def _snapshot(said: dict[str, Any]) -> Snapshot:
 def cost_of(snapshots: list[Snapshot], steps: list[tuple[float, float]]) -> Cost:
     """Compare the steps under snapshots with those between them; a step's first ten are warming up."""
 
-    def under(one: Snapshot, end_s: float, took_s: float) -> bool:
-        return end_s > one.begun_s and end_s - took_s < one.told_s
+    def under(snapshot: Snapshot, end_s: float, took_s: float) -> bool:
+        return end_s > snapshot.begun_s and end_s - took_s < snapshot.told_s
 
-    touched = {index for index, step in enumerate(steps) if any(under(one, *step) for one in snapshots)}
+    touched = {index for index, step in enumerate(steps) if any(under(snapshot, *step) for snapshot in snapshots)}
     first = snapshots[0].begun_s
     calm = [took for index, (end, took) in enumerate(steps) if index not in touched and end > first]
     step_s = statistics.median(calm)
@@ -104,8 +105,8 @@ def measure(name: str, python: str, limit_s: float, every_s: float, *options: st
         snapshots, steps = run(python, Path(place) / "with", every_s, *options)
     if not snapshots:
         sys.exit(f"{name}: no snapshot was written in the time given")
-    cost, stalls = cost_of(snapshots, steps), [one.stall_s for one in snapshots]
-    writes = statistics.median(one.write_s for one in snapshots)
+    cost, stalls = cost_of(snapshots, steps), [snapshot.stall_s for snapshot in snapshots]
+    writes = statistics.median(snapshot.write_s for snapshot in snapshots)
     size, worst = snapshots[-1].size_bytes / 1e6, max(stalls)
     share, share_all = worst / DEFAULT_EVERY_S, cost.each_s / DEFAULT_EVERY_S
     print(f"{name}: {len(snapshots)} snapshots of {size:.0f} MB, written in {writes:.2f} s beside the training")

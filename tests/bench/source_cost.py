@@ -23,14 +23,14 @@ from amdgpu_tree import AmdgpuTree  # noqa: E402 (after the path is set)
 from recorder_by_hand import Writer  # noqa: E402
 
 from supervisor.core.moments import Moment  # noqa: E402
-from supervisor.sources.amdgpu_sysfs import AmdgpuSysfs  # noqa: E402
-from supervisor.sources.gpus import GpuWatch  # noqa: E402
+from supervisor.sources.attempt.output import OutputReader  # noqa: E402
+from supervisor.sources.attempt.recorder import RecorderReader  # noqa: E402
+from supervisor.sources.gpu.amdgpu_sysfs import AmdgpuSysfs  # noqa: E402
+from supervisor.sources.gpu.gpus import GpuWatch  # noqa: E402
+from supervisor.sources.gpu.rocm_smi import RocmSmi  # noqa: E402
 from supervisor.sources.host import HostWatch  # noqa: E402
-from supervisor.sources.kmsg import KernelLog  # noqa: E402
-from supervisor.sources.output import OutputReader  # noqa: E402
+from supervisor.sources.kernel.kmsg import KernelLog  # noqa: E402
 from supervisor.sources.processes import TreeWatch  # noqa: E402
-from supervisor.sources.recorder import RecorderReader  # noqa: E402
-from supervisor.sources.rocm_smi import RocmSmi  # noqa: E402
 
 NOW = Moment(1000.0, 1_700_000_000.0)
 BAR = (
@@ -55,10 +55,11 @@ def each_us(work: Callable[[], object], rounds: int) -> float:
 
 
 def recorder(folder: Path) -> None:
-    writer = Writer(folder / "recorder.bin", capacity=131072)
+    (folder / "run").mkdir()
+    writer = Writer(folder / "run/recorder.bin", capacity=131072)
     for step in range(1, 20_001):
         writer.write(step)
-    reader = RecorderReader(folder / "recorder.bin")
+    reader = RecorderReader(folder)
     say(f"recorder, nothing new          {each_us(lambda: reader.read(20_000, NOW), 2000):8.1f} us")
     say(f"recorder, 20 new steps         {each_us(lambda: reader.read(19_980, NOW), 500):8.1f} us")
     say(f"recorder, a record of 16384    {each_us(lambda: reader.read(0, NOW), 1) / 16384:8.2f} us")
@@ -66,11 +67,11 @@ def recorder(folder: Path) -> None:
 
 def output(folder: Path, name: str, line: Callable[[int], str]) -> None:
     attempt = folder / name
-    attempt.mkdir()
+    (attempt / "run").mkdir(parents=True)
     lines = b"".join(line(n).encode() for n in range(40_000))[: 1 << 20]
     reader, spent_s = OutputReader(attempt, 64 << 20), []
     for _ in range(5):
-        with (attempt / "output.log").open("ab") as file:
+        with (attempt / "run/output.log").open("ab") as file:
             file.write(lines)
         started = time.thread_time()
         page = reader.read(NOW)

@@ -22,12 +22,12 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests/rigs")]
 from amdgpu_tree import AmdgpuTree, rx7900xt  # noqa: E402 (after the path is set)
 
 from supervisor.core.moments import Moment  # noqa: E402
-from supervisor.sources.amdgpu_sysfs import AmdgpuSysfs  # noqa: E402
-from supervisor.sources.gpus import GpuWatch  # noqa: E402
+from supervisor.sources.gpu.amdgpu_sysfs import AmdgpuSysfs  # noqa: E402
+from supervisor.sources.gpu.gpus import GpuWatch  # noqa: E402
+from supervisor.sources.gpu.rocm_smi import FLAGS  # noqa: E402
+from supervisor.sources.gpu.tool import Tool  # noqa: E402
 from supervisor.sources.host import HostWatch  # noqa: E402
-from supervisor.sources.kmsg import KernelLog  # noqa: E402
-from supervisor.sources.rocm_smi import FLAGS  # noqa: E402
-from supervisor.sources.tool import Tool  # noqa: E402
+from supervisor.sources.kernel.kmsg import KernelLog  # noqa: E402
 
 CARD_LIMIT_MS = 0.3
 MACHINE_LIMIT_PERCENT = 1.0

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from supervisor.cli.bench_picture import picture
-from supervisor.cli.bench_report import BAR_CELLS, bar, report
+from supervisor.cli.bench.picture import picture
+from supervisor.cli.bench.report import BAR_CELLS, bar, report
 from supervisor.cli.main import cli
 from supervisor.cli.table import Pen
 
@@ -168,7 +168,7 @@ def test_a_terminal_gets_bars_and_a_verdict_in_words() -> None:
     assert "1.00 + 2.00 = 3.00" in text
     assert "out of memory" in text
     assert "+50.0%" in text
-    assert "UNSTEADY: differ by 1.0e-01" in text
+    assert "UNSTABLE: differ by 1.0e-01" in text
     assert "█" not in report(Pen(), lines, {}, bars=False)
 
 

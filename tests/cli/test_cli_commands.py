@@ -11,14 +11,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.shell_completion import BashComplete
 from click.testing import CliRunner, Result
 from view_by_hand import FREEZE, YOLO, FakeView, serving
 
 from supervisor.cli.app import App
 from supervisor.cli.main import cli
 from supervisor.control import types
+from supervisor.control.client import Client, ControlError
 from supervisor.core.events import Ask
-from supervisor.core.timeline import Life, Stride
+from supervisor.core.reports.timeline import Life, Stride
 
 NOW = 1_763_165_520.0
 """12 minutes after the freeze."""
@@ -196,6 +198,13 @@ class TestStatus:
         assert call(path, "status", "a").exit_code == 0
         assert call(path, "status", "b").exit_code == code
 
+    def test_a_process_that_runs_for_long_and_reports_no_step_is_not_starting(self, path: Path, view: FakeView) -> None:
+        young = types.JobStatus(name="young", phase="starting", pid=7, since=NOW - 60)
+        view.jobs = [young, msgspec.structs.replace(young, name="old", since=NOW - 7200)]
+        lines = {line.split()[0]: line for line in call(path, "status").stdout.splitlines() if line.strip()}
+        assert "running, steps not reported" in lines["old"]
+        assert "starting" in lines["young"]
+
     def test_it_hides_neither_silence_nor_an_unkillable_process(self, path: Path, view: FakeView) -> None:
         quiet = msgspec.structs.replace(FULL, flags=[], last_step_at=NOW - 90)
         stuck = types.JobStatus(name="stuck", phase="killing", unkillable=True)
@@ -204,20 +213,22 @@ class TestStatus:
         text = call(path, "status").stdout
         assert "problem: the database cannot be written" in text
         assert "yolo: last step 1 min ago" in text
-        assert "bare: nothing inside the training reports" in text
-        assert "stuck: SIGKILL does not end it" in text
+        assert "bare: no reports from the training" in text
+        assert "stuck: SIGKILL does not end its process" in text
 
     def test_of_one_job_what_is_near_is_shown_by_what_it_is_about(self, path: Path, view: FakeView) -> None:
         view.jobs = [msgspec.structs.replace(FULL, flags=[], watched=WATCHED)]
         assert lines(call(path, "status", "yolo"))[4:] == [
             "",
-            "WATCHED  RULE             NOW          LIMIT   NEAR  THEN    WHAT",
-            "steps    stall            6 s  8 s (learned)   75 %  acts    no step, in stage step",
-            "         gpu_idle        30 s           30 s  100 %  shadow  every card idle, and no step",
-            "cards    thermal        101 C          100 C  100 %  told    hottest sensor of 0a:00; for 12 s of 30 s",
-            "memory   fragmentation      4              3  100 %  told    retried allocations; not yet: a full card",
-            "pace     fp32_fallback      -              -    yes  told    half precision asked for, single used",
-            "5 of 10 limits and conditions: supervisorctl status yolo --all",
+            "GROUP   RULE             NOW          LIMIT  % OF LIMIT  ACTION  CHECK",
+            "steps   stall            6 s  8 s (learned)        75 %  stop    no step, in stage step",
+            "        gpu_idle        30 s           30 s       100 %  shadow  every card idle, and no step",
+            "cards   thermal        101 C          100 C       100 %  warn    hottest sensor of 0a:00; "
+            "held for 12 s of 30 s",
+            "memory  fragmentation      4              3       100 %  warn    retried allocations; "
+            "waits for: a full card",
+            "pace    fp32_fallback      -              -         yes  warn    half precision asked for, single used",
+            "5 of 10 gauges shown; all: supervisorctl status yolo --all",
             "in shadow: gpu_idle",
             "switched off: power",
         ]
@@ -226,23 +237,23 @@ class TestStatus:
         view.jobs = [msgspec.structs.replace(FULL, flags=[], watched=WATCHED)]
         text = lines(call(path, "status", "yolo", "--all"))[5:]
         assert len(text) == 1 + len(WATCHED)
-        assert [" ".join(one.split()) for one in text[3:7]] == [
-            "cards thermal 101 C 100 C 100 % told hottest sensor of 0a:00; for 12 s of 30 s",
+        assert [" ".join(item.split()) for item in text[3:7]] == [
+            "cards thermal 101 C 100 C 100 % warn hottest sensor of 0a:00; held for 12 s of 30 s",
             "fan - - - - its fans; not watched: it trains on the CPU",
             "power - - - off power; not watched: the rule is switched off",
-            "memory fragmentation 4 3 100 % told retried allocations; not yet: a full card",
+            "memory fragmentation 4 3 100 % warn retried allocations; waits for: a full card",
         ]
         assert text[9].split()[:7] == ["milestone", "90000", "steps", "100000", "steps", "90", "%"]
-        assert text[10].split()[:6] == ["process", "crash", "-", "-", "-", "acts"]
+        assert text[10].split()[:6] == ["process", "crash", "-", "-", "-", "stop"]
 
     def test_where_nothing_is_near_it_says_so_and_without_an_attempt_nothing(self, path: Path, view: FakeView) -> None:
         view.jobs = [msgspec.structs.replace(FULL, watched=WATCHED[3:4])]
         assert lines(call(path, "status", "yolo"))[-2:] == [
-            "nothing is near a limit",
-            "0 of 1 limits and conditions: supervisorctl status yolo --all",
+            "no gauge is at 50 % of its limit or above",
+            "0 of 1 gauges shown; all: supervisorctl status yolo --all",
         ]
         view.jobs = [types.JobStatus(name="yolo", phase="pending")]
-        assert "limit" not in call(path, "status", "yolo").stdout
+        assert "gauge" not in call(path, "status", "yolo").stdout
 
     def test_programs_get_all_that_is_watched_and_everything_is_of_one_job(self, path: Path, view: FakeView) -> None:
         view.jobs = [msgspec.structs.replace(FULL, watched=WATCHED)]
@@ -250,7 +261,7 @@ class TestStatus:
         assert len(told) == len(WATCHED)
         assert (told[1]["hold_s"], told[2]["lacks"], told[4]["reached"]) == (30.0, "a full card", True)
         result = call(path, "status", "--all")
-        assert (result.exit_code, "name it: supervisorctl status JOB --all" in result.stderr) == (2, True)
+        assert (result.exit_code, "try: supervisorctl status JOB --all" in result.stderr) == (2, True)
 
     def test_a_card_that_sleeps_or_is_silent_is_not_at_zero(self, path: Path, view: FakeView) -> None:
         asleep = types.GpuStatus(gpu="a", runtime_status="suspended")
@@ -295,32 +306,32 @@ class TestHistory:
             message="exit code 1: out of memory",
             decision="give_up",
             outcome="gave_up",
-            reason="5 restarts in a row brought no progress (budget 5)",
+            reason="5 restarts in a row without progress (budget 5)",
             lost_steps=0,
         )
         view.history = [gave_up, FREEZE]
         assert lines(call(path, "history")) == [
             "30 s ago (2025-11-15 00:11:30)  yolo, attempt 7",
             "      seen  crash (oom_gpu): exit code 1: out of memory",
-            "      done  given up: 5 restarts in a row brought no progress (budget 5)",
+            "      done  given up: 5 restarts in a row without progress (budget 5)",
             "      cost  no step lost",
             "      more  supervisorctl show yolo-7",
             "",
             "12 min ago (2025-11-15 00:00:00)  yolo, attempt 2",
             "      seen  stall: no step for 61 s in stage step (limit 60 s), last step 80321",
             "      done  stopped, resumed from epoch 1, step 78000 (weights/last.pt)",
-            "      cost  2321 steps to be made again, 1 min 45 s down",
+            "      cost  2321 steps to redo, 1 min 45 s down",
             "      more  supervisorctl show yolo-2",
         ]
 
     @pytest.mark.parametrize(
         ("changes", "sentence"),
         [
-            ({"outcome": "open", "resumed_from": None}, "stopped, not over yet"),
-            ({"outcome": "restarted", "resumed_from": None}, "stopped, started again from the beginning"),
-            ({"outcome": "stopped"}, "stopped, then stopped by its user"),
+            ({"outcome": "open", "resumed_from": None}, "stopped, still open"),
+            ({"outcome": "restarted", "resumed_from": None}, "stopped, restarted from the beginning"),
+            ({"outcome": "stopped"}, "stopped, then stopped by the user"),
             ({"outcome": "gave_up", "reason": "none is proven"}, "stopped, given up: none is proven"),
-            ({"decision": "retry"}, "it had ended by itself, resumed from epoch 1, step 78000 (weights/last.pt)"),
+            ({"decision": "retry"}, "process exited, resumed from epoch 1, step 78000 (weights/last.pt)"),
             ({"resumed_from": types.ResumedFrom(path="/d/x.pt")}, "stopped, resumed from d/x.pt"),
         ],
     )
@@ -332,12 +343,28 @@ class TestHistory:
 
     def test_a_quiet_night_is_said_to_be_one(self, path: Path, view: FakeView) -> None:
         view.history = []
-        assert call(path, "history", "--shadow").stdout == "no rule in shadow would have acted\n"
+        assert call(path, "history", "--shadow").stdout == "no rule in shadow has raised a flag\n"
         noted = types.ShadowEntry(job="yolo", attempt=2, at=1_763_164_800.0, rule="stall", message="no step for 61 s")
         view.shadowed = [noted]
         assert lines(call(path, "history", "yolo", "--shadow"))[1] == " would act  stall: no step for 61 s"
         assert json.loads(call(path, "history", "--shadow", "--json").stdout)["flags"][0]["rule"] == "stall"
-        assert call(path, "history").stdout == "nothing went wrong as far as is recorded\n"
+        assert call(path, "history").stdout == "no incident is recorded\n"
+
+    def test_only_what_happened_since_is_told(self, path: Path) -> None:
+        ago_s = NOW - FREEZE.at
+        assert ago_s == 720
+        assert "stall" in call(path, "history", "--since", "13min").stdout
+        assert call(path, "history", "--since", "11 min").stdout.startswith("no incident is recorded since")
+        assert json.loads(call(path, "history", "--since", "1h", "--json").stdout)["incidents"]
+        assert not json.loads(call(path, "history", "--since", "2999-01-01", "--json").stdout)["incidents"]
+        refused = call(path, "history", "--since", "yesterday")
+        assert refused.exit_code == 2
+        assert "write 90min, 8h, 2d or 2026-01-31" in refused.stderr
+
+    def test_a_job_that_nobody_knows_is_no_quiet_night(self, path: Path) -> None:
+        result = call(path, "history", "yolo2")
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "no job 'yolo2' is configured" in result.stderr
 
     def test_programs_get_every_field(self, path: Path) -> None:
         (incident,) = json.loads(call(path, "history", "--json").stdout)["incidents"]
@@ -364,13 +391,32 @@ class TestShow:
             "    1.5 kB  stacks/5000.txt",
         ]
 
+    def test_the_daemon_hands_out_evidence_that_nobody_else_may_read(
+        self, path: Path, view: FakeView, tmp_path: Path
+    ) -> None:
+        folder = tmp_path / "1" / "evidence" / "yolo-2"
+        (folder / "triage").mkdir(parents=True)
+        (folder / "kernel.txt").write_text("ring gfx timeout\n")
+        (folder / "triage" / "report.txt").write_text("data: the batch\n")
+        (folder / "secret").symlink_to("/etc/passwd")
+        view.history = [msgspec.structs.replace(FREEZE, evidence=str(folder))]
+        assert "  data: the batch" in lines(call(path, "show", "yolo-2"))
+        assert [line.split()[-1] for line in lines(call(path, "evidence", "yolo-2"))] == [
+            f"{folder}/kernel.txt",
+            f"{folder}/triage/report.txt",
+        ]
+        for name in ("../../../x", "/etc/passwd", "secret", ""):
+            with pytest.raises(ControlError) as refused:
+                Client(path).get("/v1/incidents/yolo-2/evidence/file", name=name)
+            assert refused.value.code == "no_evidence"
+
     def test_what_stands_behind_it_is_told_in_words(self, path: Path, view: FakeView) -> None:
         diagnosis = types.Diagnosis(
             ruled_out=["a crash"], causes=["\x1b[31ma deadlock", "a disk"], advice=["workers=0"]
         )
         view.history = [msgspec.structs.replace(FREEZE, diagnosis=diagnosis)]
         told = lines(call(path, "show", "yolo-2"))
-        first = told.index("       not  a crash")
+        first = told.index(" ruled out  a crash")
         assert told[first + 1 : first + 4] == [
             "    likely  a deadlock",
             "    likely  a disk",
@@ -400,7 +446,7 @@ class TestWishes:
         self, path: Path, view: FakeView, words: tuple[str, ...], ask: Ask, fresh: bool
     ) -> None:
         result = call(path, *words)
-        assert (result.exit_code, result.stdout) == (0, f"yolo: {ask.value} asked for\n")
+        assert (result.exit_code, result.stdout) == (0, f"yolo: {ask.value} requested\n")
         assert view.asked == [("yolo", ask, f"uid {os.getuid()}", fresh)]
 
     def test_a_wish_that_is_turned_down_exits_with_5(self, path: Path, view: FakeView) -> None:
@@ -498,10 +544,10 @@ class TestTheRest:
         assert sum(answer["whole"]["seconds"].values()) == 400
 
     def test_a_job_that_was_never_launched_has_no_account(self, path: Path, view: FakeView) -> None:
-        assert call(path, "account", "yolo").stdout == "yolo was never launched, as far as is recorded\n"
+        assert call(path, "account", "yolo").stdout == "yolo has never been launched\n"
 
     def test_remedies_are_told_in_force_tried_and_learned(self, path: Path, view: FakeView) -> None:
-        assert call(path, "remedies").stdout == "no remedy was needed as far as is recorded\n"
+        assert call(path, "remedies").stdout == "no remedy is recorded\n"
         held = types.RemedyInForce(
             job="yolo", remedy="half_batch", cause="oom_gpu", attempt=3, what="half the batch", said="batch 4 -> 2"
         )
@@ -517,7 +563,7 @@ class TestTheRest:
         assert shown.splitlines()[2].endswith("half the batch: batch 4 -> 2")
         assert lines[6][:9] == ["yolo", "12", "min", "ago", "3", "oom_gpu", "35", "half_batch", "helped"]
         assert lines[-1] == ["oom_gpu", "half_batch", "2", "1"]
-        assert not any(one in shown for one in "\x1b\x07\u202e")
+        assert not any(item in shown for item in "\x1b\x07\u202e")
         assert json.loads(call(path, "remedies", "--json").stdout)["tried"][0]["step"] == 35
         assert call(path, "remedies", "none-such").exit_code == 1
 
@@ -528,7 +574,7 @@ class TestTheRest:
         assert "remedy  no_workers against stall: the same stall at the same place" in call(path, "history").stdout
         assert "yolo: remedy no_workers against stall: loader workers 4 -> 0" in call(path, "status").stdout
         view.jobs = [msgspec.structs.replace(FULL, standby="ready")]
-        assert "yolo: an interpreter stands by for the next attempt: ready" in call(path, "status").stdout
+        assert "yolo: standby interpreter for the next attempt: ready" in call(path, "status").stdout
 
     def test_checkpoints_stand_in_columns(self, path: Path, view: FakeView) -> None:
         view.saved = [
@@ -555,18 +601,27 @@ class TestTheRest:
                 path="/d/best.pt", saved_at=NOW - 9000, size_bytes=0, verdict="rejected", reason="empty file"
             ),
         ]
-        assert lines(call(path, "checkpoints", "yolo")) == [
-            "EPOCH   STEP      SAVED    SIZE  KIND        VERDICT        KEPT BY       PATH",
-            "    2  82325  1 min ago  6.2 MB  checkpoint  proven         newest, best  /s/17/last.pt",
-            "    -  80000  3 min ago     1 B  snapshot    not looked at  let go        /s/16/a.pt",
-            "    -      -    2 h ago     0 B  checkpoint  rejected       its training  /d/best.pt (empty file)",
+        assert lines(call(path, "checkpoints", "yolo", "--all")) == [
+            "FILE           EPOCH   STEP      SAVED    SIZE  KIND        VERDICT       KEPT BY       WHY",
+            "/s/17/last.pt      2  82325  1 min ago  6.2 MB  checkpoint  proven        newest, best",
+            "/s/16/a.pt         -  80000  3 min ago     1 B  snapshot    not verified  pruned",
+            "/d/best.pt         -      -    2 h ago     0 B  checkpoint  rejected      training      empty file",
         ]
+        assert lines(call(path, "checkpoints", "yolo", "-n", "1"))[1:] == [
+            "/s/17/last.pt      2  82325  1 min ago  6.2 MB  checkpoint  proven   newest, best",
+            "1 more and 1 pruned: --all shows them",
+        ]
+        assert len(json.loads(call(path, "--json", "checkpoints", "yolo").stdout)["checkpoints"]) == 3
+        view.saved = [view.saved[0], msgspec.structs.replace(view.saved[0], path="/s/17/weights/best.pt")]
+        first, _, *rows = lines(call(path, "checkpoints", "yolo"))
+        assert first == "in /s/17:"
+        assert [row.split()[0] for row in rows] == ["last.pt", "weights/best.pt"]
         view.saved = []
         assert call(path, "checkpoints", "yolo").stdout == "yolo has saved no checkpoint yet\n"
 
     def test_a_reload_says_what_came_of_each_change(self, path: Path, view: FakeView) -> None:
         view.report = types.ReloadReport(applied=["jobs.yolo.grace_s: 30.0 -> 60.0"], needs_restart=["x: 1 -> 2"])
-        assert lines(call(path, "reload")) == ["applied: jobs.yolo.grace_s: 30.0 -> 60.0", "waiting: x: 1 -> 2"]
+        assert lines(call(path, "reload")) == ["applied: jobs.yolo.grace_s: 30.0 -> 60.0", "needs a restart: x: 1 -> 2"]
         view.report = types.ReloadReport(problems=["config.toml: telemetry.interval_s: is not allowed"])
         result = call(path, "reload")
         assert (result.exit_code, result.stdout) == (1, "")
@@ -578,14 +633,31 @@ class TestTheRest:
         file = tmp_path / "c.toml"
         file.write_text("[jobs.a]\ncommand = ['x']\ncwd = '/nonexistent'\n")
         result = call(tmp_path, "config", "check", str(file))
-        assert (result.exit_code, result.stdout) == (0, f"{file}: in order, jobs: 1, alerts: 0\n")
+        assert (result.exit_code, result.stdout) == (0, f"{file}: ok, jobs: 1, alerts: 0\n")
         assert "warning: jobs.a.cwd" in result.stderr
         file.write_text("[telemetry]\ninterval_s = 0\nsource = []\n")
         result = call(tmp_path, "--config", str(file), "config", "check")
         assert (result.exit_code, result.stdout) == (1, "")
         assert len(result.stderr.splitlines()) == 2
         answer = json.loads(call(tmp_path, "--json", "config", "check", str(file)).stdout)
-        assert [one["key"] for one in answer["problems"]] == ["telemetry.source", "telemetry.interval_s"]
+        assert [problem["key"] for problem in answer["problems"]] == ["telemetry.source", "telemetry.interval_s"]
+
+    def test_names_of_jobs_and_incidents_are_completed(self, path: Path, view: FakeView, tmp_path: Path) -> None:
+        def offered(socket: Path, *words: str, incomplete: str = "") -> list[str]:
+            shell = BashComplete(cli, {}, "rocm-supervisorctl", "_COMPLETE")
+            found = shell.get_completions(["--config", str(config), "--socket", str(socket), *words], incomplete)
+            return [item.value for item in found]
+
+        config = tmp_path / "c.toml"
+        config.write_text("[jobs.night]\ncommand = ['x']\n[jobs.noon]\ncommand = ['x']\n")
+        view.jobs = [YOLO, msgspec.structs.replace(YOLO, name="resnet")]
+        assert offered(path, "status") == ["resnet", "yolo"]
+        assert offered(path, "stop", incomplete="y") == ["yolo"]
+        assert offered(path, "show", incomplete="yo") == [FREEZE.id]
+        assert offered(tmp_path / "away", "logs", incomplete="no") == ["noon"]
+        assert offered(tmp_path / "away", "show") == []
+        config.write_text("[jobs")
+        assert offered(tmp_path / "away", "logs") == []
 
     def test_doctor_asks_the_daemon_where_there_is_one(self, path: Path, view: FakeView, tmp_path: Path) -> None:
         config = tmp_path / "c.toml"
@@ -599,7 +671,7 @@ class TestTheRest:
         assert "try: give CAP_SYSLOG" in result.stdout
         view.lines = [types.DoctorLine(name="kernel log", level="ok", found="read")]
         found = json.loads(call(path, "--config", str(config), "--json", "doctor").stdout)["lines"]
-        levels = {one["name"]: one["level"] for one in found}
+        levels = {match["name"]: match["level"] for match in found}
         assert levels["daemon"] == levels["kernel log"] == levels["config"] == levels["disk"] == "ok"
 
     def test_doctor_looks_by_itself_where_there_is_no_daemon(self, tmp_path: Path) -> None:
@@ -608,7 +680,7 @@ class TestTheRest:
             f"[supervisor]\nstate_dir = '{tmp_path}'\nlauncher = 'direct'\n[telemetry]\nsources = ['sysfs']"
         )
         result = call(tmp_path / "s", "--config", str(config), "--json", "doctor")
-        found = {one["name"]: one for one in json.loads(result.stdout)["lines"]}
+        found = {line["name"]: line for line in json.loads(result.stdout)["lines"]}
         assert result.exit_code == 1
         assert found["daemon"]["level"] == "fail"
         assert found["launcher"]["level"] == "ok"

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from supervisor.cli.app import App
+from supervisor.cli.explain.pasted_input import LONGEST_BYTES
 from supervisor.cli.main import cli
-from supervisor.cli.saved import LONGEST_BYTES
 
 HANG = """\
 [ 8124.117220] usb 1-2: new high-speed USB device number 7
@@ -58,13 +58,13 @@ def test_people_read_what_it_says_and_what_cures_it(tmp_path: Path) -> None:
     saved.write_text(TRAINING)
     shown = explain("", str(saved)).stdout
     assert "line 4: oom_gpu (fatal)" in shown
-    assert "cure  smaller batch" in shown
+    assert "hint  reduce the batch" in shown
 
 
 @pytest.mark.parametrize("text", HEALTHY)
 def test_what_is_well_is_no_finding(text: str) -> None:
     assert findings(text) == []
-    assert explain(text).stdout == "nothing in it tells of a fault that is known here\n"
+    assert explain(text).stdout == "no known fault found\n"
 
 
 def test_a_hostile_log_cannot_speak_to_the_terminal() -> None:
@@ -87,7 +87,7 @@ def test_every_labelled_training_excerpt_is_its_class_and_no_other(corpus: Path)
         excerpt = json.loads(line)
         if excerpt["id"] in ("torchrun-failed", "pt-dl-kill"):
             continue  # statuses of ranks, and a reset connection: nothing in their words says why
-        found = {one["class"] for one in findings(excerpt["text"] + "\n")}
+        found = {finding["class"] for finding in findings(excerpt["text"] + "\n")}
         wanted = ours.get(excerpt["error_class"], set())
         right += bool(found & wanted) if wanted else not found
         told += 1

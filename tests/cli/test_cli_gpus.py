@@ -15,10 +15,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "rigs"))
 from amdgpu_tree import AmdgpuTree, Card
 
 from supervisor.cli.app import App, CliError
-from supervisor.cli.explain_smi import explain_smi, print_smi
+from supervisor.cli.explain.pasted_input import LONGEST_BYTES
+from supervisor.cli.explain.smi import explain_smi, print_smi
+from supervisor.cli.gpus.sparkline import sparkline
 from supervisor.cli.main import cli
-from supervisor.cli.saved import LONGEST_BYTES
-from supervisor.cli.sparkline import sparkline
 from supervisor.core.readings import GpuReading
 
 NOW = 1_763_165_520.0
@@ -60,14 +60,14 @@ def test_live_every_reading_is_one_line_for_programs_and_a_row_of_blocks_for_peo
     tree = AmdgpuTree.build(tmp_path / "tree")
     live = ("gpus", "--watch", "--count", "3", "--interval", "0.1")
     rounds = [json.loads(line) for line in call(tree.sys_root, "--json", *live).stdout.splitlines()]
-    assert [one["gpus"][0]["gpu_busy_percent"] for one in rounds] == [97, 97, 97]
+    assert [round_["gpus"][0]["gpu_busy_percent"] for round_ in rounds] == [97, 97, 97]
     assert "███" in call(tree.sys_root, *live).stdout
 
 
 def test_a_machine_without_cards_says_why_and_an_empty_list(tmp_path: Path) -> None:
     result = call(tmp_path, "gpus")
     assert result.exit_code == 0
-    assert "sysfs: no card of the amdgpu driver" in result.stdout
+    assert "sysfs: no GPU of the amdgpu driver" in result.stdout
     assert json.loads(call(tmp_path, "--json", "gpus").stdout)["gpus"] == []
 
 
@@ -83,8 +83,16 @@ def test_what_is_unknown_is_a_gap_and_what_is_full_a_full_block() -> None:
     assert sparkline((0.0, 0.0)) == "▁▁"
 
 
-def test_a_saved_output_is_explained_in_our_names(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = corpus / "smi/amd-smi_monitor_q_rocm620.txt"
+MONITOR = """\
+GPU  POWER  GPU_TEMP MEM_TEMP GFX_UTIL GFX_CLOCK MEM_UTIL MEM_CLOCK VRAM_USED VRAM_TOTAL
+  0  199 W    103 \N{DEGREE SIGN}C    88 \N{DEGREE SIGN}C      97 %   1875 MHz      22 %    900 MHz  1235 MB  8176 MB
+"""
+"""The columns of `amd-smi monitor` of ROCm 6, as its own --help names them."""
+
+
+def test_a_saved_output_is_explained_in_our_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "monitor.txt"
+    path.write_text(MONITOR)
     (card,) = explain_smi(path)
     assert (card["junction_c"], card["vram_used_bytes"], card["edge_c"]) == (103, 1235 * 1024**2, None)
     print_smi(App(), path)
@@ -97,7 +105,7 @@ def test_a_saved_output_is_explained_in_our_names(corpus: Path, capsys: pytest.C
 
 def test_a_file_that_is_no_output_is_refused_with_the_way_out(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello\n")
-    with pytest.raises(CliError, match="names a card"):
+    with pytest.raises(CliError, match="names a GPU"):
         print_smi(App(), tmp_path / "text")
     with pytest.raises(CliError, match="No such file"):
         print_smi(App(), tmp_path / "absent")
@@ -108,4 +116,4 @@ def test_an_output_that_cannot_be_one_is_not_read_in_part(tmp_path: Path) -> Non
         endless.truncate(LONGEST_BYTES + 1)
     with pytest.raises(CliError, match="longer than 64 MiB") as refused:
         print_smi(App(), tmp_path / "endless")
-    assert refused.value.remedy == "save what the tool prints once"
+    assert refused.value.remedy == "save a single output of the tool"

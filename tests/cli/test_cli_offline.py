@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from supervisor.cli.app import App
-from supervisor.cli.evidence import FILE_LIMIT_BYTES
+from supervisor.cli.evidence.command import FILE_LIMIT_BYTES
 from supervisor.cli.main import cli
-from supervisor.core.checkpoints import Checkpoint, Fingerprint, Verdict
+from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, Verdict
 from supervisor.core.decisions import Stop
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.incident import Incident
@@ -45,7 +46,7 @@ def config(tmp_path: Path) -> Path:
     with store.turn(T0):
         store.record_flag("yolo", 1, STALL)
         store.record_decision(Stop(at=T0, job="yolo", attempt=1, reason="no step for 61 s", save=False, flag=STALL))
-        store.save_incident(incident.relaunched(POINT).stepping_again(T0.plus(105)))
+        store.save_incident(incident.relaunched(POINT).stepping_again(T0.plus(105), went_on=True))
         store.save_checkpoint("yolo", 1, POINT, T0)
     store.close(T0)
     path = tmp_path / "config.toml"
@@ -63,13 +64,16 @@ def test_history_is_read_from_the_database(config: Path) -> None:
     assert result.exit_code == 0
     assert "12 min ago" in result.stdout
     assert "resumed from epoch 1, step 78000 (weights/last.pt)" in result.stdout
-    assert "2321 steps to be made again" in result.stdout
-    assert "this is what it left" in result.stderr
+    assert "2321 steps to redo" in result.stdout
+    assert "reading its record instead" in result.stderr
+    unknown = call(config, "history", "yolo2")
+    assert unknown.exit_code == 1
+    assert "no job 'yolo2' is configured or recorded" in unknown.stderr
 
 
 def test_an_incident_is_shown_with_its_story(config: Path) -> None:
     answer = json.loads(call(config, "--json", "show", "yolo-1").stdout)
-    assert [one["what"] for one in answer["story"]] == ["critical flag stall", "decision stop"]
+    assert [item["what"] for item in answer["story"]] == ["critical flag stall", "decision stop"]
     assert call(config, "show", "yolo-9").exit_code == 1
 
 
@@ -88,7 +92,7 @@ def test_snapshots_that_are_no_longer_kept_are_listed_no_more_than_by_the_daemon
             store.save_checkpoint("yolo", 1, Checkpoint(path=str(path), fingerprint=print_of, kind="snapshot"), T0)
     store.close(T0)
     found = json.loads(call(config, "checkpoints", "yolo", "--json").stdout)["checkpoints"]
-    assert {one["path"] for one in found} == {str(kept), POINT.path}
+    assert {match["path"] for match in found} == {str(kept), POINT.path}
 
 
 def test_output_is_read_from_the_newest_attempts_folder(config: Path) -> None:
@@ -163,3 +167,34 @@ def test_a_bundle_overwrites_nothing_and_leaves_no_half(config: Path, evidence: 
 def test_an_incident_without_evidence_says_so(config: Path) -> None:
     result = call(config, "evidence", "yolo-1")
     assert (result.exit_code, "no evidence of yolo-1" in result.stderr) == (1, True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="it is root that is refused")
+@pytest.mark.parametrize("words", [("evidence", "yolo-1"), ("export", "yolo", "/nowhere/x")])
+def test_root_is_refused_where_another_user_s_daemon_recorded(config: Path, words: tuple[str, ...]) -> None:
+    """Root ran the command in a launch.json that a member of the group had put there."""
+    os.chown(config.parent / "state", 65534, -1)
+    result = call(config, *words)
+    assert (result.exit_code, result.stdout) == (5, "")
+    assert "root is not needed" in result.stderr
+    assert f"sudo -u nobody supervisorctl {' '.join(words)}" in result.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="it is root that is refused")
+def test_root_replays_no_training_of_another_user(config: Path, evidence: Path) -> None:
+    """shim.json a link to a file of root's, launch.json replaced: root ran the command that stood there."""
+    state = config.parent / "state"
+    os.chown(state, 65534, -1)
+    attempt = evidence.parent.parent
+    (attempt / "run").mkdir()
+    (attempt / "run" / "shim.json").symlink_to("/etc/passwd")
+    command = ["touch", str(config.parent / "ran")]
+    (attempt / "launch.json").write_text(json.dumps({"argv": command, "cwd": "/", "env": {}}))
+    result = call(config, "triage", "yolo-1", "--step", "3")
+    assert (result.exit_code, result.stdout) == (5, "")
+    assert "sudo -u USER supervisorctl triage yolo-1 --folder DIR" in result.stderr
+    os.chown(state, 0, -1)
+    result = call(config, "triage", "yolo-1", "--step", "3")
+    assert result.exit_code != 0
+    assert "symbolic link" in result.stderr
+    assert not (config.parent / "ran").exists()

@@ -66,7 +66,7 @@ def test_status_imports_nothing_that_it_does_not_need(path: Path) -> None:
 def test_the_overview_imports_no_command() -> None:
     code = "import atexit; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); main()"
     done = run("--help", code=code, **ALONE)
-    assert "supervisor.cli.doctor" not in done.stderr.split()
+    assert "supervisor.cli.doctor.command" not in done.stderr.split()
     assert "doctor" in done.stdout
 
 
@@ -132,6 +132,8 @@ def test_who_may_not_connect_is_told_which_group_to_join(path: Path) -> None:
     loaded = "import grp, os, supervisor.cli.status"  # what nobody could not read afterwards
     code = f"{loaded}; os.setgroups([]); os.setgid(65534); os.setuid(65534); main()"
     done = run("--socket", str(path), "status", code=code, **ALONE)
-    assert done.returncode == 4
+    assert done.returncode == 5
     assert "permission denied" in done.stderr
     assert "join the group: sudo usermod -aG root" in done.stderr
+    history = run("--socket", str(path), "history", code=code.replace("status", "history"), **ALONE)
+    assert (history.returncode, "join the group" in history.stderr) == (5, True)

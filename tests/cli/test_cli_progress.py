@@ -34,7 +34,7 @@ def shown(**fields: object) -> list[str]:
 def test_the_end_has_its_bounds_and_each_criterion_its_mark() -> None:
     criteria = [
         types.Criterion(name="batches_per_s", verdict="met", text="18/s, at least 15 wanted"),
-        types.Criterion(name="map_rises", verdict="unknown", text="two validations have to be over first"),
+        types.Criterion(name="map_rises", verdict="unknown", text="two validations must have ended"),
         types.Criterion(name="no_nan", verdict="not_met", text="3 losses\x1b[2J were not finite"),
     ]
     ends = {"eta": NOW + 90_000, "eta_early": NOW + 80_000, "eta_late": NOW + 120_000}
@@ -43,7 +43,7 @@ def test_the_end_has_its_bounds_and_each_criterion_its_mark() -> None:
         "yolo  done 2025-11-16 01:12 (in 22 h 13 min to 1 d 9 h), an epoch takes 1 h 15 min, 900 of 1000 steps "
         "expected by now",
         "  [x] batches_per_s: 18/s, at least 15 wanted",
-        "  [?] map_rises: two validations have to be over first",
+        "  [?] map_rises: two validations must have ended",
         "  [ ] no_nan: 3 losses were not finite",
     ]
 

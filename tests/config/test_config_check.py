@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.config import Checked, ConfigError, Level, Problem, check, check_text, load
+from supervisor.config.cross import may_read
 from supervisor.config.settings import Settings
-from supervisor.core.budget import Budget
+from supervisor.core.remedies.budget import Budget
+from supervisor.core.rules import ADVISORIES, Rule
 
 
 def problems_of(text: str) -> dict[str, Problem]:
-    return {one.key: one for one in check_text(text, "some.toml").problems}
+    return {problem.key: problem for problem in check_text(text, "some.toml").problems}
 
 
 def only(text: str) -> Problem:
@@ -25,7 +27,7 @@ def only(text: str) -> Problem:
 
 def good(text: str) -> Settings:
     checked = check_text(text, "some.toml")
-    assert checked.settings is not None, [str(one) for one in checked.problems]
+    assert checked.settings is not None, [str(problem) for problem in checked.problems]
     return checked.settings
 
 
@@ -90,7 +92,7 @@ def test_an_unknown_key_is_answered_with_the_nearest_known_one(text: str, key: s
         ("kill_wait_s", "0"),
         ("autostart", "1"),
         ("command", "'yolo train'"),
-        ("command", '["yolo", ""]'),
+        ("command", '["", "yolo"]'),
         ("command", '["yo\\u0000lo"]'),
         ("cwd", "'data'"),
         ("cwd", "'~no-such-user-anywhere/data'"),
@@ -113,16 +115,44 @@ def test_an_unknown_key_is_answered_with_the_nearest_known_one(text: str, key: s
         ("budget.restarts", "1.5"),
         ("budget.period_s", "0"),
         ("budget.backoff_s", "[0, -1]"),
-        ("resume.command", "['yolo', 'resume=True']"),
+        ("resume.command", "['', 'resume=True']"),
         ("checkpoints", "'*.pt'"),
         ("grace_s", "1979-05-27"),
     ],
 )
 def test_a_value_that_does_not_fit_is_refused_under_its_key(key: str, value: str) -> None:
     job = {"command": "['true']", key: value}
-    checked = check_text("[jobs.yolo]\n" + "\n".join(f"{one} = {what}" for one, what in job.items()), "some.toml")
+    checked = check_text("[jobs.yolo]\n" + "\n".join(f"{item} = {what}" for item, what in job.items()), "some.toml")
     assert checked.settings is None
-    assert all(one.key.startswith(f"jobs.yolo.{key}") for one in checked.problems)
+    assert all(problem.key.startswith(f"jobs.yolo.{key}") for problem in checked.problems)
+
+
+@pytest.mark.parametrize("rule", ADVISORIES)
+def test_a_rule_that_only_warns_refuses_the_setting_act(rule: type[Rule]) -> None:
+    problem = only(f"[jobs.own]\ncommand = ['train']\nrules.{rule.name} = {{ enabled = false, act = 'shadow' }}\n")
+    assert (problem.key, problem.level) == (f"jobs.own.rules.{rule.name}.act", Level.ERROR)
+    assert problem.problem == f"rule {rule.name} only warns; it has no setting act"
+
+
+def test_words_of_a_command_may_be_empty_and_a_resume_command_may_know_its_file_itself() -> None:
+    job = good("[jobs.own]\ncommand = ['train', '--name', '']\nresume.command = ['train', '--resume', '']").jobs["own"]
+    assert job.command == ["train", "--name", ""]
+    assert job.resume.command == ["train", "--resume", ""]
+
+
+@pytest.mark.parametrize("more", ["resume.to = 'out/ckpt.pt'", "resume.command = ['train', '--resume']"])
+def test_checkpoints_that_nothing_resumes_from_are_warned_of(more: str) -> None:
+    text = "[jobs.own]\ncommand = ['python', 'train.py']\ncheckpoints.paths = ['out/*.pt']\n"
+    problem = only(text)
+    assert (problem.key, problem.level) == ("jobs.own.checkpoints.paths", Level.WARNING)
+    assert "nothing here resumes from one" in problem.problem
+    assert "jobs.own.resume.to" in problem.allowed
+    assert good(text + more).jobs["own"].checkpoints.paths == ["out/*.pt"]
+    assert problems_of(text + more) == {}
+
+
+def test_of_a_framework_that_the_agent_resumes_nothing_is_warned() -> None:
+    assert problems_of("[jobs.own]\ncommand = ['yolo', 'train']\ncheckpoints.paths = ['runs/**/*.pt']") == {}
 
 
 def test_whole_numbers_stand_for_numbers() -> None:
@@ -137,19 +167,21 @@ def test_zero_is_allowed_where_it_means_something() -> None:
 
 @pytest.mark.parametrize("missing", ["[jobs.a.checkpoints]\nkeep = false", "[supervisor]\nagent = false"])
 def test_a_triage_by_itself_needs_what_it_works_with(missing: str) -> None:
-    found = check_text(f'[jobs.a]\ncommand = ["x"]\ntriage = "by-itself"\n{missing}', "some.toml")
-    assert [one.key for one in found.problems if one.level is Level.ERROR] == ["jobs.a.triage"]
+    found = check_text(f'[jobs.a]\ncommand = ["x"]\ntriage = "auto"\n{missing}', "some.toml")
+    assert [problem.key for problem in found.problems if problem.level is Level.ERROR] == ["jobs.a.triage"]
 
 
 @pytest.mark.parametrize("rule", ["vram_leak", "host_memory_slope"])
-@pytest.mark.parametrize("over_s", [599, 43201.0])
-def test_a_time_of_which_there_is_never_a_slope_is_refused(rule: str, over_s: float) -> None:
-    problem = only(f"[jobs.a]\ncommand = ['x']\nrules.{rule}.over_s = {over_s}")
+@pytest.mark.parametrize("window_s", [599, 43201.0])
+def test_a_time_of_which_there_is_never_a_slope_is_refused(rule: str, window_s: float) -> None:
+    problem = only(f"[jobs.a]\ncommand = ['x']\nrules.{rule}.window_s = {window_s}")
     assert str(problem) == (
-        f"some.toml: jobs.a.rules.{rule}.over_s: would never tell of anything (it is {over_s}); "
+        f"some.toml: jobs.a.rules.{rule}.window_s: would never raise a flag (it is {window_s}); "
         "allowed: a number from 600 to 43200"
     )
-    assert good(f"[jobs.a]\ncommand = ['x']\nrules.{rule}.over_s = 600").jobs["a"].rules == {rule: {"over_s": 600.0}}
+    assert good(f"[jobs.a]\ncommand = ['x']\nrules.{rule}.window_s = 600").jobs["a"].rules == {
+        rule: {"window_s": 600.0}
+    }
 
 
 def test_what_the_agent_has_to_do_needs_the_agent() -> None:
@@ -172,7 +204,7 @@ def test_a_missing_command_is_said_with_what_is_needed() -> None:
 def test_a_directory_that_is_not_there_yet_is_only_warned_of(tmp_path: Path) -> None:
     checked = check_text(f"[jobs.a]\ncommand = ['x']\ncwd = '{tmp_path}/later'", "some.toml")
     assert checked.settings is not None
-    assert [(one.key, one.level) for one in checked.warnings] == [("jobs.a.cwd", Level.WARNING)]
+    assert [(warning.key, warning.level) for warning in checked.warnings] == [("jobs.a.cwd", Level.WARNING)]
 
 
 def test_home_is_written_with_a_tilde(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -219,7 +251,7 @@ def test_load_raises_with_every_problem(tmp_path: Path) -> None:
     path.write_text("[telemetry]\ninterval_s = -1\nsources = ['nvsmi']\n")
     with pytest.raises(ConfigError) as caught:
         load(path)
-    assert [one.key for one in caught.value.problems] == ["telemetry.interval_s", "telemetry.sources[0]"]
+    assert [problem.key for problem in caught.value.problems] == ["telemetry.interval_s", "telemetry.sources[0]"]
     assert str(path) in str(caught.value)
 
 
@@ -243,22 +275,39 @@ class TestAlerts:
             "url_env = 'U'\nkind = 'slack'",
             "url_env = 'U'\nread_timeout_s = 1e9",
             "url_env = 'U'\nsecret_env = 'a-b'",
-            "url_file = '/nonexistent/file'",
-            "url_file = '/'",
         ],
     )
     def test_an_address_that_cannot_work_is_refused(self, keys: str) -> None:
         assert check_text(f"[alerts.a]\n{keys}", "some.toml").settings is None
 
-    def test_a_secret_that_everybody_may_read_is_refused(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("keys", ["url_file = '/nonexistent/file'", "url_file = '/'"])
+    def test_a_file_of_a_receiver_that_is_missing_is_warned_of_and_keeps_nothing_from_being_watched(
+        self, keys: str
+    ) -> None:
+        checked = check_text(f"[alerts.a]\n{keys}", "some.toml")
+        assert checked.settings is not None
+        assert [warning.key for warning in checked.warnings] == ["alerts.a.url_file"]
+
+    def test_a_secret_that_everybody_may_read_is_warned_of(self, tmp_path: Path) -> None:
         secret = tmp_path / "secret"
         secret.write_text("whsec_x")
         secret.chmod(0o644)
-        problem = only(f"[alerts.a]\nurl_env = 'U'\nsecret_file = '{secret}'")
+        (problem,) = check_text(f"[alerts.a]\nurl_env = 'U'\nsecret_file = '{secret}'", "some.toml").warnings
         assert "mode 0644" in problem.problem
         assert problem.allowed == f"chmod 600 {secret}"
         secret.chmod(0o640)
         assert good(f"[alerts.a]\nurl_env = 'U'\nsecret_file = '{secret}'").alerts["a"].secret_file == str(secret)
+
+    def test_a_file_is_read_as_the_daemons_user_would(self, tmp_path: Path) -> None:
+        secret = tmp_path / "secret"
+        secret.write_text("x")
+        uid, gid = secret.stat().st_uid, secret.stat().st_gid
+        for mode, by_owner, by_group, by_others in ((0o600, True, False, False), (0o040, False, True, False)):
+            secret.chmod(mode)
+            found = secret.stat()
+            assert may_read(found, uid, frozenset()) is by_owner
+            assert may_read(found, uid + 1, frozenset({gid})) is by_group
+            assert may_read(found, uid + 1, frozenset({gid + 1})) is by_others
 
     def test_an_address_in_a_file_for_everybody_is_warned_of(self, tmp_path: Path) -> None:
         path = tmp_path / "some.toml"
@@ -324,7 +373,7 @@ def _toml(value: object) -> str:
         case bool():
             return str(value).lower()
         case str():
-            return '"' + "".join(f"\\u{ord(one):04x}" if ord(one) < 0x10000 else "x" for one in value) + '"'
+            return '"' + "".join(f"\\u{ord(item):04x}" if ord(item) < 0x10000 else "x" for item in value) + '"'
         case list():
             return "[" + ", ".join(map(_toml, value)) + "]"
         case _:

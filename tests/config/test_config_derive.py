@@ -22,17 +22,17 @@ from supervisor.config.derive import (
 from supervisor.config.difference import difference
 from supervisor.config.redact import hide_words, redacted
 from supervisor.config.settings import JobSettings, SupervisorSettings
-from supervisor.core import folder
-from supervisor.core.budget import Budget
+from supervisor.core import attempt_files
+from supervisor.core.remedies.budget import Budget
 from supervisor.core.rules import RULES
-from supervisor.core.rules.deadline import Deadline
+from supervisor.core.rules.advisory.deadline import Deadline
 from supervisor.core.rules.stall import Stall
 from supervisor.core.rules.throughput_drop import ThroughputDrop
 
 
 def settings(text: str) -> Settings:
     checked = check_text(text, "some.toml")
-    assert checked.settings is not None, [str(one) for one in checked.problems]
+    assert checked.settings is not None, [str(problem) for problem in checked.problems]
     return checked.settings
 
 
@@ -55,7 +55,7 @@ def test_rules_take_the_jobs_settings_and_keep_their_order() -> None:
     shadowed = rules_of(settings(JOB + 'rules.stall = { act = "shadow" }').jobs["yolo"])
     assert Stall(act="shadow") in shadowed
     rules = rules_of(settings(JOB + "rules.stall = { limit_s = 300, act = false }").jobs["yolo"])
-    assert tuple(type(one) for one in rules) == RULES
+    assert tuple(type(rule) for rule in rules) == RULES
     assert Stall(limit_s=300.0, act=False) in rules
 
 
@@ -67,10 +67,10 @@ def test_limits_are_the_jobs_own() -> None:
 def test_the_agents_planner_is_told_what_it_may_do() -> None:
     job = settings(JOB + "conv2d_workspace_mb = 256\nconv2d_winograd = false\nconv2d_tune_s = 0.5").jobs["yolo"]
     assert conv2d_environment(job) == {
-        folder.ENV_CONV2D_SCOPE: "modules",
-        folder.ENV_CONV2D_WORKSPACE: "256",
-        folder.ENV_CONV2D_WINOGRAD: "off",
-        folder.ENV_CONV2D_TUNE: "0.5",
+        attempt_files.ENV_CONV2D_SCOPE: "modules",
+        attempt_files.ENV_CONV2D_WORKSPACE: "256",
+        attempt_files.ENV_CONV2D_WINOGRAD: "off",
+        attempt_files.ENV_CONV2D_TUNE: "0.5",
     }
 
 
@@ -178,9 +178,9 @@ no_nan = true
 
 def test_a_deadline_that_is_no_time_is_told() -> None:
     text = '[jobs.one]\ncommand = ["/bin/true"]\n[jobs.one.expect]\ndeadline = "tomorrow"\nbatches_per_s = -1\n'
-    problems = [str(one) for one in check_text(text, "config.toml").problems]
-    assert any("jobs.one.expect.deadline" in one and "as 2026-11-30T08:00:00" in one for one in problems)
-    assert any("jobs.one.expect.batches_per_s" in one for one in problems)
+    problems = [str(problem) for problem in check_text(text, "config.toml").problems]
+    assert any("jobs.one.expect.deadline" in problem and "as 2026-11-30T08:00:00" in problem for problem in problems)
+    assert any("jobs.one.expect.batches_per_s" in problem for problem in problems)
 
 
 @pytest.mark.parametrize(

@@ -35,14 +35,14 @@ SHOWN_OTHERWISE = {
 
 def uncommented() -> str:
     text = DEFAULT.sub("", EXAMPLE.read_text())
-    secrets = [one for one in text.splitlines() if not re.match(r"(url_file|url_env|secret_file|secret_env) ", one)]
+    secrets = [line for line in text.splitlines() if not re.match(r"(url_file|url_env|secret_file|secret_env) ", line)]
     return "\n".join(secrets)
 
 
 @pytest.fixture(scope="module")
 def example() -> Settings:
     checked = check_text(uncommented(), "config.toml")
-    assert checked.settings is not None, [str(one) for one in checked.problems]
+    assert checked.settings is not None, [str(problem) for problem in checked.problems]
     return checked.settings
 
 

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import socket
 import stat
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pytest
-from view_by_hand import FREEZE, FakeView, serving
+from msgspec import structs
+from view_by_hand import FREEZE, YOLO, FakeView, serving
 
 from supervisor.control import connection, routes, types
 from supervisor.control.client import Client, ControlError, UnreachableError
+from supervisor.control.limits import CONNECTIONS_PER_USER
 from supervisor.control.listen import ListenError, bind, from_systemd
 from supervisor.control.server import ControlServer
 from supervisor.core.events import Ask
@@ -78,7 +82,10 @@ class TestAnswers:
     def test_history_is_asked_by_job_and_length(self, client: Client, view: FakeView) -> None:
         view.history = [FREEZE, FREEZE, FREEZE]
         assert len(client.get("/v1/incidents", job="yolo", limit=2)["incidents"]) == 2
+        view.jobs = [YOLO, msgspec.structs.replace(YOLO, name="other")]
         assert client.get("/v1/incidents", job="other")["incidents"] == []
+        with pytest.raises(ControlError, match="no job 'unknown' is configured"):
+            client.get("/v1/incidents", job="unknown")
 
     def test_an_incident_comes_with_its_story(self, client: Client) -> None:
         answer = client.get("/v1/incidents/yolo-2")
@@ -151,21 +158,27 @@ class TestGarbage:
             (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"400"),
             (b"GET\r\n\r\n", b"400"),
             (b"GET /v1/status HTTP/1.1\r\n\r\n", b"400"),  # no Host
-            (b"GET /v1/status HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n", b"400"),
-            (b"GET /v1/status HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 900_000, b"400"),
-            (b"POST /v1/jobs/yolo/start HTTP/1.0\r\nContent-Length: 5\r\n\r\n{bad}", b"400"),
-            (b"POST /v1/jobs/yolo/start HTTP/1.0\r\nContent-Length: 2\r\n\r\n[]", b"400"),
-            (b"POST /v1/jobs/yolo/start HTTP/1.0\r\nContent-Length: 3\r\n\r\n\xff\xfe\xfd", b"400"),
-            (b"POST /v1/jobs/yolo/start HTTP/1.0\r\nContent-Length: 20000\r\n\r\n" + b"[" * 20_000, b"413"),
-            (b"POST /v1/jobs/yolo/start HTTP/1.0\r\nContent-Length: 9000\r\n\r\n" + b"[" * 9_000, b"400"),
-            (b"GET /v1/incidents?limit=-1 HTTP/1.0\r\n\r\n", b"400"),
-            (b"GET /v1/incidents?limit=%C2%B2 HTTP/1.0\r\n\r\n", b"400"),
-            (b"GET /v1/incidents?limit=99999999999999999999999 HTTP/1.0\r\n\r\n", b"400"),
-            (b"GET /v1/jobs/..%2f..%2fetc/output HTTP/1.0\r\n\r\n", b"404"),
-            (b"GET /v1/jobs/%ff%00/output HTTP/1.0\r\n\r\n", b"404"),
-            (b"GET /__class__ HTTP/1.0\r\n\r\n", b"404"),
-            (b"GET /v1/status/ HTTP/1.0\r\n\r\n", b"404"),
-            (b"DELETE /v1/status HTTP/1.0\r\n\r\n", b"405"),
+            (b"GET /v1/status HTTP/1.1\r\nHost: daemon\r\nContent-Length: -1\r\n\r\n", b"400"),
+            (b"GET /v1/status HTTP/1.1\r\nHost: daemon\r\nX: " + b"a" * 900_000, b"400"),
+            (b"POST /v1/jobs/yolo/start HTTP/1.0\r\nHost: daemon\r\nContent-Length: 5\r\n\r\n{bad}", b"400"),
+            (b"POST /v1/jobs/yolo/start HTTP/1.0\r\nHost: daemon\r\nContent-Length: 2\r\n\r\n[]", b"400"),
+            (b"POST /v1/jobs/yolo/start HTTP/1.0\r\nHost: daemon\r\nContent-Length: 3\r\n\r\n\xff\xfe\xfd", b"400"),
+            (
+                b"POST /v1/jobs/yolo/start HTTP/1.0\r\nHost: daemon\r\nContent-Length: 20000\r\n\r\n" + b"[" * 20_000,
+                b"413",
+            ),
+            (
+                b"POST /v1/jobs/yolo/start HTTP/1.0\r\nHost: daemon\r\nContent-Length: 9000\r\n\r\n" + b"[" * 9_000,
+                b"400",
+            ),
+            (b"GET /v1/incidents?limit=-1 HTTP/1.0\r\nHost: daemon\r\n\r\n", b"400"),
+            (b"GET /v1/incidents?limit=%C2%B2 HTTP/1.0\r\nHost: daemon\r\n\r\n", b"400"),
+            (b"GET /v1/incidents?limit=99999999999999999999999 HTTP/1.0\r\nHost: daemon\r\n\r\n", b"400"),
+            (b"GET /v1/jobs/..%2f..%2fetc/output HTTP/1.0\r\nHost: daemon\r\n\r\n", b"404"),
+            (b"GET /v1/jobs/%ff%00/output HTTP/1.0\r\nHost: daemon\r\n\r\n", b"404"),
+            (b"GET /__class__ HTTP/1.0\r\nHost: daemon\r\n\r\n", b"404"),
+            (b"GET /v1/status/ HTTP/1.0\r\nHost: daemon\r\n\r\n", b"404"),
+            (b"DELETE /v1/status HTTP/1.0\r\nHost: daemon\r\n\r\n", b"405"),
         ],
     )
     def test_it_is_answered_as_an_error(self, path: Path, view: FakeView, request_bytes: bytes, status: bytes) -> None:
@@ -183,7 +196,7 @@ class TestGarbage:
         assert Client(path).get("/v1/status")["schema"] == 1
 
     def test_a_chunked_body_that_breaks_off_in_garbage_does_nothing(self, path: Path, view: FakeView) -> None:
-        head = b"POST /v1/jobs/yolo/start HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+        head = b"POST /v1/jobs/yolo/start HTTP/1.1\r\nHost: daemon\r\nTransfer-Encoding: chunked\r\n\r\n"
         talk(path, head + b'5\r\n{"fre\r\nzz\r\n', end=True)
         assert view.asked == []
         assert Client(path).get("/v1/status")["schema"] == 1
@@ -199,33 +212,34 @@ class TestGarbage:
 
 
 class TestSlowClients:
+    @pytest.mark.slow
     def test_silence_is_hung_up_on_while_others_are_served(self, path: Path) -> None:
         ended: list[bytes] = []
         requests = (
             b"",
             b"GET /v1/status HT",
-            b"POST /v1/jobs/yolo/stop HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{",
+            b"POST /v1/jobs/yolo/stop HTTP/1.1\r\nHost: daemon\r\nContent-Length: 9\r\n\r\n{",
         )
-        silent = [threading.Thread(target=lambda one=one: ended.append(talk(path, one))) for one in requests]
-        for one in silent:
-            one.start()
+        silent = [threading.Thread(target=lambda item=request: ended.append(talk(path, item))) for request in requests]
+        for item in silent:
+            item.start()
         assert Client(path).get("/v1/status")["schema"] == 1
-        for one in silent:
-            one.join(connection.REQUEST_LIMIT_S + routes.BODY_LIMIT_S + 5)
-        assert not any(one.is_alive() for one in silent)
+        for item in silent:
+            item.join(connection.REQUEST_LIMIT_S + routes.BODY_LIMIT_S + 5)
+        assert not any(item.is_alive() for item in silent)
         assert sorted(answer.split(b" ")[1] for answer in ended if answer) == [b"503"]
 
     def test_more_clients_than_are_served_at_once_are_told_so(self, path: Path) -> None:
         crowd = [socket.socket(socket.AF_UNIX) for _ in range(70)]
         try:
-            for one in crowd:
-                one.connect(str(path))
-            assert b" 503 " in talk(path, b"GET /v1/status HTTP/1.0\r\n\r\n")
+            for item in crowd:
+                item.connect(str(path))
+            assert b" 503 " in talk(path, b"GET /v1/status HTTP/1.0\r\nHost: daemon\r\n\r\n")
         finally:
-            for one in crowd:
-                one.close()
+            for item in crowd:
+                item.close()
         deadline = time.perf_counter() + 10
-        while b" 200 " not in talk(path, b"GET /v1/status HTTP/1.0\r\n\r\n"):
+        while b" 200 " not in talk(path, b"GET /v1/status HTTP/1.0\r\nHost: daemon\r\n\r\n"):
             assert time.perf_counter() < deadline, "the crowd has gone and still nobody is served"
 
 
@@ -265,8 +279,9 @@ class TestWhoMayAsk:
     def test_a_member_of_the_sockets_group_may_act(self, view: FakeView, tmp_path: Path) -> None:
         listening = bind(tmp_path / "control.sock")
         os.chown(tmp_path / "control.sock", 0, 12345)
-        for folder in (tmp_path, *tmp_path.parents[:2]):
-            folder.chmod(0o755)
+        for folder in (tmp_path, *tmp_path.parents):
+            if not folder.stat().st_mode & stat.S_IXOTH:
+                folder.chmod(0o755)
         server = ControlServer(view, listening, unlink=True)
         server.start()
         try:
@@ -289,7 +304,7 @@ class TestListening:
 
     def test_a_file_that_is_no_socket_is_left_alone(self, tmp_path: Path) -> None:
         (tmp_path / "s").write_text("precious")
-        with pytest.raises(ListenError, match="is no socket"):
+        with pytest.raises(ListenError, match="is not a socket"):
             bind(tmp_path / "s")
         assert (tmp_path / "s").read_text() == "precious"
 
@@ -315,6 +330,7 @@ class TestListening:
         code = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
+from supervisor.control.limits import CONNECTIONS_PER_USER
 from supervisor.control.listen import from_systemd
 os.environ["LISTEN_PID"] = str(os.getpid())
 passed = from_systemd(os.environ)
@@ -339,3 +355,108 @@ print(passed.getsockname(), passed.get_inheritable())
         assert not (tmp_path / "s").exists()
         with pytest.raises(UnreachableError, match="no socket"):
             Client(tmp_path / "s").get("/v1/status")
+
+
+class TestLength:
+    def test_an_answer_that_no_client_would_read_is_a_failure_that_says_so(
+        self, client: Client, view: FakeView
+    ) -> None:
+        view.jobs = [structs.replace(job, reason="x" * routes.ANSWER_LIMIT_BYTES) for job in view.jobs]
+        with pytest.raises(ControlError, match="bytes") as caught:
+            client.get("/v1/status")
+        assert caught.value.code == "too_long"
+
+    def test_of_very_many_checkpoints_the_first_are_told(self, client: Client, view: FakeView) -> None:
+        many = 3 * routes.CHECKPOINTS_AT_ONCE
+        view.saved = [types.CheckpointEntry(path=f"/{index}", saved_at=1.0, size_bytes=1) for index in range(many)]
+        told = client.get("/v1/jobs/yolo/checkpoints")["checkpoints"]
+        assert [report["path"] for report in told] == [f"/{index}" for index in range(routes.CHECKPOINTS_AT_ONCE)]
+
+
+FLOOD = """
+import os, socket, time
+os.setuid({uid})
+peers = []
+for _ in range(400):
+    peer = socket.socket(socket.AF_UNIX)
+    try:
+        peer.connect({path!r})
+        peer.send(b"GET /v1/st")
+    except OSError:
+        pass
+    peers.append(peer)
+print("open", flush=True)
+time.sleep(60)
+"""
+
+
+class TestLimits:
+    def test_one_users_half_requests_cost_a_few_descriptors_and_nobody_elses_answer(self, path: Path) -> None:
+        path.chmod(0o666)
+        path.parent.chmod(0o755)
+        assert Client(path).get("/v1/status")["schema"] == 1  # it serves
+        before = len(descriptors())
+        code = FLOOD.format(path=str(path), uid=NOBODY)
+        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as flood:
+            try:
+                assert flood.stdout is not None
+                assert flood.stdout.readline() == b"open\n"
+                assert len(descriptors()) - before <= CONNECTIONS_PER_USER + 2
+                assert Client(path).get("/v1/status")["schema"] == 1
+            finally:
+                flood.kill()
+
+    def test_who_holds_too_many_is_told_so(self, path: Path) -> None:
+        held = [socket.socket(socket.AF_UNIX) for _ in range(CONNECTIONS_PER_USER)]
+        try:
+            for peer in held:
+                peer.connect(str(path))
+                peer.send(b"GET /v1/st")
+            with pytest.raises(ControlError, match="too many connections") as caught:
+                Client(path).get("/v1/status")
+            assert caught.value.code == "busy"
+        finally:
+            for peer in held:
+                peer.close()
+        until(lambda: Client(path).get("/v1/status")["schema"] == 1)
+
+    @pytest.mark.alone(reason="compares processor time with a limit")
+    def test_without_a_descriptor_left_it_neither_spins_nor_fills_the_log(
+        self, path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        assert Client(path).get("/v1/status")["schema"] == 1
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        waiting = [socket.socket(socket.AF_UNIX) for _ in range(20)]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(descriptors()) + 1, hard))
+        try:
+            filler = []
+            with suppress(OSError):
+                while True:
+                    filler.append(os.dup(0))
+            spent_s = time.process_time()
+            for peer in waiting:
+                peer.connect(str(path))
+            threading.Event().wait(1.0)
+            assert time.process_time() - spent_s < 0.5
+            assert len(caplog.records) <= len(waiting) + 2
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            for item in filler:
+                os.close(item)
+            for peer in waiting:
+                peer.close()
+        until(lambda: Client(path).get("/v1/status")["schema"] == 1)
+
+
+def descriptors() -> list[int]:
+    return [int(item.name) for item in Path("/proc/self/fd").iterdir()]
+
+
+def until(holds: Callable[[], bool]) -> None:
+    end = time.perf_counter() + 10
+    while time.perf_counter() < end:
+        with suppress(ControlError):
+            if holds():
+                return
+        threading.Event().wait(0.05)
+    raise AssertionError("it did not come about")

@@ -7,7 +7,7 @@ from typing import Any
 from typing_extensions import Self
 
 from supervisor.core import events as ev
-from supervisor.core.checkpoints import Checkpoint, Fingerprint, Verdict
+from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, Verdict
 from supervisor.core.readings import DiskReading, GpuReading, HostReading, ProcessReading, StepRecord
 
 from .stories import GB, GPU, JOB, Story
@@ -87,7 +87,9 @@ class LongStory(Story):
     def rank_says(self, word: ev.Word, *, rank: int | None = 0, pid: int | None = 4242, **facts: Any) -> Self:
         """A process of the training says something."""
         self.put(
-            ev.AgentSaid(at=self.now, job=JOB, attempt=self.attempt, word=word, facts=dict(facts), rank=rank, pid=pid)
+            ev.AgentReported(
+                at=self.now, job=JOB, attempt=self.attempt, word=word, facts=dict(facts), rank=rank, pid=pid
+            )
         )
         return self
 
@@ -98,8 +100,8 @@ class LongStory(Story):
     def seen(self, path: str, verdict: Verdict | None, reason: str | None = None, *, step: int | None = None) -> Self:
         """A checkpoint was saved now, and looked at."""
         fingerprint = Fingerprint(size_bytes=1, modified_ns=round(self.now.unix_s * 1e9), inode=1)
-        one = Checkpoint(path=path, fingerprint=fingerprint, verdict=verdict, reason=reason, step=step)
-        self.put(ev.CheckpointSeen(at=self.now, job=JOB, attempt=self.attempt, checkpoint=one))
+        item = Checkpoint(path=path, fingerprint=fingerprint, verdict=verdict, reason=reason, step=step)
+        self.put(ev.CheckpointSeen(at=self.now, job=JOB, attempt=self.attempt, checkpoint=item))
         return self
 
 

@@ -9,15 +9,21 @@ from typing_extensions import Self
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
-from supervisor.core.checkpoints import Checkpoint, Fingerprint, Verdict, before_trouble, choose, of_this_training
-from supervisor.core.choosing import Ground
+from supervisor.core.apply import after_decision, after_event, after_flags
+from supervisor.core.checkpoints.checkpoint import (
+    Checkpoint,
+    Fingerprint,
+    Verdict,
+    before_trouble,
+    choose,
+    of_this_training,
+)
 from supervisor.core.decide import decide
 from supervisor.core.findings import About, FaultClass, FaultSeverity, KernelFinding, OutputFinding
 from supervisor.core.flags import RedFlag, Severity
-from supervisor.core.follow import after_decision, after_event, after_flags
 from supervisor.core.history import History
 from supervisor.core.job import ALIVE, Attempt, Job, Limits, Phase
-from supervisor.core.judging import judge
+from supervisor.core.judge import judge
 from supervisor.core.moments import Moment
 from supervisor.core.readings import (
     DiskReading,
@@ -29,6 +35,7 @@ from supervisor.core.readings import (
     Stage,
     StepRecord,
 )
+from supervisor.core.remedies.choose import RemedyContext
 from supervisor.core.rules import RULES, Rule
 from tests.rigs.agreeing import agrees
 
@@ -69,6 +76,12 @@ class Story:
         self.put(ev.Tick(at=self.now))
         return self
 
+    def away(self, seconds: float) -> Self:
+        """The daemon does not run for so long; what it reads on its return is read at its end."""
+        self.now = self.now.plus(seconds)
+        self.put(ev.DaemonAway(at=self.now, away_s=seconds))
+        return self
+
     def started(self, training_pid: int | None = 4242) -> Self:
         """The shim is up."""
         self.put(ev.Launched(at=self.now, job=JOB, attempt=self.attempt, shim_pid=4241, training_pid=training_pid))
@@ -81,7 +94,7 @@ class Story:
 
     def says(self, word: ev.Word, **facts: object) -> Self:
         """The agent says something."""
-        self.put(ev.AgentSaid(at=self.now, job=JOB, attempt=self.attempt, word=word, facts=facts))
+        self.put(ev.AgentReported(at=self.now, job=JOB, attempt=self.attempt, word=word, facts=facts))
         return self
 
     def steps(
@@ -145,7 +158,7 @@ class Story:
             of_process=fault is FaultClass.PAGE_FAULT,
         )
         self.findings += 1
-        self.put(ev.KernelSaid(at=self.now, findings=(finding,), sequence=1))
+        self.put(ev.KernelReported(at=self.now, findings=(finding,), sequence=1))
         return self
 
     def gpu(
@@ -187,16 +200,19 @@ class Story:
         waits: tuple[KernelWait, ...] = (),
         stopped: tuple[int, ...] = (),
         runs: bool | None = False,
+        switches: float | None = None,
+        parents: tuple[tuple[int, int], ...] = (),
     ) -> Self:
         """The job's processes are read for `seconds`; those that are `stuck` wait in the kernel, others are `stopped`.
 
         `runs` says whether one that is stuck runs between two readings; None where the kernel does not count.
+        `switches` are the context switches a second of all threads, `parents` each process with its parent.
         """
         for count in range(round(seconds / every_s) + 1):
             if count:
                 self.now = self.now.plus(every_s)
-            switches = None if runs is None else 9 + (round(self.now.monotonic_s) if runs else 0)
-            stand = tuple(KernelWait(pid=pid, name="python", thread=pid, switches=switches) for pid in stuck)
+            count_of = None if runs is None else 9 + (round(self.now.monotonic_s) if runs else 0)
+            stand = tuple(KernelWait(pid=pid, name="python", thread=pid, switches=count_of) for pid in stuck)
             reading = ProcessReading(
                 at=self.now,
                 processes=3,
@@ -204,13 +220,15 @@ class Story:
                 uninterruptible_pids=stuck,
                 waits=waits or stand,
                 stopped_pids=stopped,
+                switches_per_s=switches,
+                parents=parents,
             )
             self.put(ev.ProcessesRead(at=self.now, job=JOB, attempt=self.attempt, reading=reading))
         return self
 
     def looked(self, ago_s: float = 0.0) -> Self:
         """The recorder was read to its end, `ago_s` before now."""
-        self.put(ev.Looked(at=self.now.plus(-ago_s), job=JOB, attempt=self.attempt))
+        self.put(ev.RecorderIdle(at=self.now.plus(-ago_s), job=JOB, attempt=self.attempt))
         return self
 
     def memory(
@@ -247,7 +265,7 @@ class Story:
         return self
 
     def lost(self, reason: str = "the machine was rebooted") -> Self:
-        """The attempt ended without a word."""
+        """The attempt ended without an exit record."""
         self.put(ev.HostLost(at=self.now, job=JOB, attempt=self.attempt, reason=reason))
         return self
 
@@ -267,7 +285,7 @@ class Life(Story):
         self.saved: list[Checkpoint] = []
         self.decisions: list[de.Decision] = []
         self.launch_allowed = True
-        self.ground = Ground()
+        self.ground = RemedyContext()
 
     @property
     def attempt(self) -> int:
@@ -297,7 +315,7 @@ class Life(Story):
 
     def asks(self, ask: ev.Ask, *, fresh: bool = False) -> Self:
         """A person asks something of the job."""
-        self.put(ev.Asked(at=self.now, job=JOB, ask=ask, by="uid 1000", fresh=fresh))
+        self.put(ev.UserRequest(at=self.now, job=JOB, ask=ask, by="uid 1000", fresh=fresh))
         return self
 
     def saves(self, path: str, step: int, verdict: Verdict | None = Verdict.PROVEN) -> Self:
@@ -307,18 +325,18 @@ class Life(Story):
         return self
 
     def looks(self) -> Self:
-        """Somebody looks for the resume point, and condemns for good what was saved after the trouble began."""
+        """Somebody looks for the resume point, and condemns for good what was saved after the fault began."""
         plan = self.job.retry
         assert self.job.phase is Phase.BACKOFF
         assert plan is not None
         mine = of_this_training(self.saved, self.job.began_unix_s)
-        sound = {one.key for one in before_trouble(mine, plan.trouble_unix_s, plan.trouble_step)}
-        condemned = {one.key for one in mine} - sound
+        sound = {item.key for item in before_trouble(mine, plan.trouble_unix_s, plan.trouble_step)}
+        condemned = {item.key for item in mine} - sound
         self.saved = [
-            replace(one, verdict=Verdict.REJECTED, reason="saved after the trouble began")
-            if one.key in condemned
-            else one
-            for one in self.saved
+            replace(checkpoint, verdict=Verdict.REJECTED, reason="saved after the fault began")
+            if checkpoint.key in condemned
+            else checkpoint
+            for checkpoint in self.saved
         ]
         point = choose(
             self.saved,
@@ -335,9 +353,11 @@ class Life(Story):
         self.put(ev.Signalled(at=self.now, job=JOB, attempt=self.attempt))
         return self
 
-    def fails_to_launch(self, error: str = "systemctl: unit rocm-run@night.service not found") -> Self:
+    def fails_to_launch(
+        self, error: str = "systemctl: unit rocm-run@night.service not found", shortage: str | None = None
+    ) -> Self:
         """No shim comes up."""
-        self.put(ev.LaunchFailed(at=self.now, job=JOB, attempt=self.attempt, error=error))
+        self.put(ev.LaunchFailed(at=self.now, job=JOB, attempt=self.attempt, error=error, shortage=shortage))
         return self
 
     def told(self) -> list[str]:
@@ -363,6 +383,6 @@ class Life(Story):
 
 def life(rules: Iterable[Rule] | None = None, limits: Limits | None = None) -> Life:
     """Begin the life of a job: its first attempt is launched."""
-    one = Life(rules, limits)
-    one.silence(0)
-    return one
+    item = Life(rules, limits)
+    item.silence(0)
+    return item

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.account import account
-from supervisor.core.timeline import Life, Stride, Use, timeline
+from supervisor.core.reports.account import account
+from supervisor.core.reports.timeline import Life, Stride, Use, timeline
 
 T0 = 1_763_600_000.0
 
@@ -157,9 +157,9 @@ def test_whatever_the_record_says_no_second_is_counted_twice_or_left_out(
     lives: list[Life], window_s: float | None
 ) -> None:
     line = list(timeline(lives, T0 + 2500))
-    assert all(one.seconds > 0 and -1e-6 <= one.data_wait_s <= one.seconds + 1e-6 for one in line)
-    for one, following in itertools.pairwise(line):
-        assert one.ended_unix_s == following.began_unix_s
+    assert all(item.seconds > 0 and -1e-6 <= item.data_wait_s <= item.seconds + 1e-6 for item in line)
+    for item, following in itertools.pairwise(line):
+        assert item.ended_unix_s == following.began_unix_s
     sums = account(lives, T0 + 2500, window_s)
     length = 0.0 if sums.began_unix_s is None or sums.ended_unix_s is None else sums.ended_unix_s - sums.began_unix_s
     assert sums.total_s == pytest.approx(length, abs=1e-3)
@@ -178,3 +178,25 @@ def test_work_is_lost_from_when_the_state_was_saved(saved: float, validated: flo
 def test_a_time_of_saving_at_which_an_attempt_did_not_run_is_none_of_its(saved: float) -> None:
     strange = replace(SECOND, resume_saved_unix_s=T0 + saved)
     assert account((FIRST, strange), T0 + 300) == account((FIRST, SECOND), T0 + 300)
+
+
+# --- attempts that only count their own steps -------------------------------------------------------------------------
+
+
+def test_of_an_attempt_that_counts_itself_the_work_after_the_save_is_lost_whatever_its_numbers() -> None:
+    """It made steps 1 to 102 of its own count; by that count a resume from step 5000 would have lost nothing."""
+    itself = replace(FIRST, counts_itself=True)
+    later = replace(SECOND, resume_step=5000, resume_saved_unix_s=T0 + 130)
+    assert account((itself, later), T0 + 1000).seconds[Use.LOST] == pytest.approx(10)
+
+
+def test_where_the_step_of_a_save_is_not_known_its_time_says_what_was_lost() -> None:
+    later = replace(SECOND, resume_step=None, resume_saved_unix_s=T0 + 100)
+    assert account((FIRST, later), T0 + 1000).seconds[Use.LOST] == pytest.approx(40)
+    assert Use.LOST not in account((FIRST, replace(SECOND, resume_step=None)), T0 + 1000).seconds
+
+
+def test_all_of_a_life_is_lost_to_a_save_of_before_it() -> None:
+    itself = replace(FIRST, counts_itself=True)
+    later = replace(SECOND, resume_step=None, resume_saved_unix_s=T0 - 50)
+    assert account((itself, later), T0 + 1000).seconds[Use.LOST] == pytest.approx(110)

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from supervisor.core.budget import ASSUMED_FAULT_S, Budget, Ledger
+from supervisor.core.remedies.budget import ASSUMED_FAULT_S, Budget, Ledger
+from supervisor.core.scale import Place
 
 from .stories import START
 
@@ -22,15 +23,15 @@ def spend(ledger: Ledger, count: int, *, every_s: float = 1.0, known: bool = Tru
 def test_restarts_in_a_row_spend_the_budget_and_one_less_does_not() -> None:
     assert spend(Ledger(), 2).spent(START.plus(10), BUDGET) is None
     reason = spend(Ledger(), 3).spent(START.plus(10), BUDGET)
-    assert reason == "3 restarts in a row brought no progress (budget 3)"
+    assert reason == "3 restarts in a row without progress (budget 3)"
 
 
 def test_progress_clears_the_restarts_in_a_row() -> None:
-    assert spend(Ledger(furthest_step=10), 3).stepped(11).spent(START.plus(10), BUDGET) is None
+    assert spend(Ledger(furthest_step=10), 3).stepped(Place(11)).spent(START.plus(10), BUDGET) is None
 
 
 def test_the_same_step_again_is_no_progress() -> None:
-    assert spend(Ledger(furthest_step=10), 3).stepped(10).in_a_row == 3
+    assert spend(Ledger(furthest_step=10), 3).stepped(Place(10)).in_a_row == 3
 
 
 def test_time_alone_clears_no_restarts_in_a_row() -> None:
@@ -41,7 +42,7 @@ def test_restarts_with_progress_are_limited_by_the_period() -> None:
     ledger = Ledger()
     for number in range(5):
         assert ledger.spent(START.plus(number * 60), BUDGET) is None
-        ledger = ledger.restarted(START.plus(number * 60), BUDGET, progress_known=True).stepped(number + 1)
+        ledger = ledger.restarted(START.plus(number * 60), BUDGET, progress_known=True).stepped(Place(number + 1))
     assert "5 restarts within 1.0 h" in (ledger.spent(START.plus(300), BUDGET) or "")
     assert ledger.spent(START.plus(3600), BUDGET) is None
 

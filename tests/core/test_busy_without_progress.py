@@ -43,7 +43,7 @@ def test_a_silent_sensor_is_not_busy(busy: float | None) -> None:
     assert told.check(RULE) is None
     assert stepping().silence(100).check(RULE) is None
     (watched,) = RULE.watch(stepping().silence(100).history)
-    assert watched.not_watched == "no reading of its cards"
+    assert watched.not_watched == "no reading of its GPUs"
 
 
 @pytest.mark.parametrize("stage", [Stage.WARMUP, Stage.SETUP])

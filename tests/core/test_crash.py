@@ -210,6 +210,14 @@ def test_an_exception_is_classed_by_its_own_words(kind: str, message: str, fault
     assert 'File "train.py", line 7, in main' in flag.message
 
 
+def test_a_connection_to_a_loaders_worker_that_broke_is_the_loaders_death() -> None:
+    trace = TRACEBACK + '  File "dataloader.py", line 1287, in _try_get_data\n'
+    told = (
+        story().training().says(ev.Word.EXCEPTION, type="ConnectionResetError", message="[Errno 104]", traceback=trace)
+    )
+    assert flag_of(told.exits(1)).fault == "data_loader"
+
+
 def test_an_exception_without_words_is_still_one() -> None:
     flag = flag_of(story().training().says(ev.Word.EXCEPTION).exits(1))
     assert flag.fault == "exception"

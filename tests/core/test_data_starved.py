@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from supervisor.core import events as ev
 from supervisor.core.flags import Severity
-from supervisor.core.rules.data_starved import DataStarved
+from supervisor.core.rules.advisory.data_starved import DataStarved
 
 from .long_stories import LongStory, trained
 
-RULE = DataStarved(act=True, over_s=120.0)
+RULE = DataStarved(window_s=120.0)
 
 
 def starved(wait_s: float | None = 4.0, busy: float | None = 5.0, seconds: float = 200.0) -> LongStory:

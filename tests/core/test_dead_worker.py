@@ -64,3 +64,13 @@ def test_a_rank_that_is_gone_is_told() -> None:
     assert flag is not None
     assert (flag.severity, flag.subject) == (Severity.WARNING, "rank 1")
     assert told.alive(25, 7).check(RULE) is None
+
+
+def test_a_worker_that_went_with_the_exception_that_ends_its_training_is_not_missed() -> None:
+    raised = loading().rank_says(ev.Word.EXCEPTION, type="OutOfMemoryError", message="CUDA out of memory.")
+    assert raised.alive(60, 1, PARENT, 52).check(RULE) is None
+
+
+def test_an_exception_that_the_training_outlived_excuses_no_worker() -> None:
+    told = loading().rank_says(ev.Word.EXCEPTION, type="ValueError", message="of a thread").steps(101, 101)
+    assert told.alive(21, 1, PARENT, 52).check(RULE) is not None

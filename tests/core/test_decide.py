@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
-from supervisor.core.budget import Budget
-from supervisor.core.checkpoints import Verdict
+from supervisor.core.checkpoints.checkpoint import Verdict
 from supervisor.core.decide import decide
 from supervisor.core.findings import FaultClass
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.job import LAUNCH, UNKILLABLE, Job, Limits, Phase
-from supervisor.core.judging import judge, worst
+from supervisor.core.judge import judge, worst
 from supervisor.core.readings import KernelWait, Stage
+from supervisor.core.remedies.budget import Budget
 from supervisor.core.rules.crash import Crash
 from supervisor.core.rules.non_finite_loss import NonFiniteLoss
 from supervisor.core.rules.stall import Stall
@@ -111,14 +111,14 @@ def test_an_end_that_no_rule_may_act_on_is_given_up_and_told() -> None:
     for rules in ([Crash(act=False)], [Crash(enabled=False)]):
         told = life(rules).training().exits(1)
         assert told.phase() is Phase.FAILED
-        assert told.job.reason == "its process ended with status 1, and no rule acts on that"
+        assert told.job.reason == "its process ended with status 1, and no rule acts on this"
         assert told.told()[-1] == "GiveUp"
 
 
 def test_a_crash_after_the_training_ended_is_told_and_finishes_the_job() -> None:
     told = life().training().says(ev.Word.TRAIN_END).stage(Stage.ENDED).exits(signal=11)
     assert told.told() == ["Launch", "Warn", "Finish"]
-    assert told.job.reason == "the training had ended by itself before its process was killed by SIGSEGV"
+    assert told.job.reason == "the training had finished before its process was killed by SIGSEGV"
 
 
 def test_torch_without_a_step_is_told_and_finishes_the_job() -> None:
@@ -158,7 +158,7 @@ def test_the_budget_ends_retries_without_progress() -> None:
     told.started().exits(1)
     assert told.told() == ["Launch", "Retry", "Launch", "Retry", "Launch", "GiveUp"]
     assert told.phase() is Phase.FAILED
-    assert "2 restarts in a row brought no progress" in (told.job.reason or "")
+    assert "2 restarts in a row without progress" in (told.job.reason or "")
     assert told.job.incident is not None
     assert told.job.incident.outcome == "gave_up"
 
@@ -339,6 +339,24 @@ def test_a_shutdown_ends_the_training_and_the_next_start_resumes_it() -> None:
     assert told.job.ledger.total == 0
 
 
+def test_a_machine_that_is_short_of_something_spends_no_restart_of_the_job() -> None:
+    """The neighbour that holds every descriptor must not use up this job's budget; the wait grows all the same."""
+    told, waits_s = life(), []
+    for _ in range(40):
+        before, ledger = told.now, told.job.ledger
+        told.fails_to_launch("[Errno 24] Too many open files", "file descriptors for the daemon")
+        retry = told.last
+        assert isinstance(retry, de.Retry)
+        assert "this machine has no file descriptors for the daemon left" in retry.reason
+        waits_s.append(retry.not_before.seconds_since(before))
+        assert (told.job.ledger.in_a_row, told.job.ledger.total) == (ledger.in_a_row, ledger.total)
+        told.silence(max(1.0, waits_s[-1])).looks()
+        assert told.phase() is Phase.STARTING
+    assert waits_s[-1] > 500.0
+    told.fails_to_launch()
+    assert told.job.ledger.in_a_row == 1
+
+
 def test_nothing_is_launched_where_launching_is_not_allowed() -> None:
     told = life().training().exits(1)
     told.launch_allowed = False
@@ -435,12 +453,12 @@ def flag(rule: str, severity: Severity, since_s: float | None = None, *, can_sav
 
 def test_the_worst_flags_come_first_and_equals_in_the_order_of_the_rules() -> None:
     told = life().training(10).steps(11, 15, loss=NAN).gpu(60, busy=0.0, used=5_000_000_000)
-    names = [one.rule for one in judge(told.rules, told.history)]
+    names = [item.rule for item in judge(told.rules, told.history)]
     assert names == ["non_finite_loss", "stall", "gpu_idle", "vram_high"]
 
 
 def test_the_worst_of_several_takes_over_the_earliest_trouble() -> None:
-    one = worst(
+    item = worst(
         [
             flag("a", Severity.WARNING, 1.0),
             flag("b", Severity.CRITICAL, can_save=True),
@@ -449,8 +467,8 @@ def test_the_worst_of_several_takes_over_the_earliest_trouble() -> None:
             flag("d", Severity.CRITICAL, 5.0),
         ]
     )
-    assert one is not None
-    assert (one.rule, one.since, one.since_step, one.can_save) == ("b", START.plus(5.0), 5, False)
+    assert item is not None
+    assert (item.rule, item.since, item.since_step, item.can_save) == ("b", START.plus(5.0), 5, False)
     assert worst([flag("a", Severity.WARNING)]) is None
 
 

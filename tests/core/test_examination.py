@@ -8,11 +8,11 @@ import pytest
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
-from supervisor.core.budget import Budget
-from supervisor.core.choosing import Ground
-from supervisor.core.freed import CardMemory
 from supervisor.core.job import Limits, Phase
-from supervisor.core.remedies import Remedies
+from supervisor.core.remedies.budget import Budget
+from supervisor.core.remedies.choose import RemedyContext
+from supervisor.core.remedies.gpu_memory import CardMemory
+from supervisor.core.remedies.remedy import Remedies
 from supervisor.core.triage import Finding, unsaid
 
 from .stories import GB, GPU, JOB, NAN, OTHER_GPU, Life, life
@@ -26,10 +26,10 @@ ALWAYS = Finding(
 )
 
 
-def trainee(limits: Limits = LIMITS, ground: Ground | None = None) -> Life:
+def trainee(limits: Limits = LIMITS, ground: RemedyContext | None = None) -> Life:
     """A training of ultralytics that has saved something."""
     told = life(limits=limits)
-    told.ground = ground or Ground()
+    told.ground = ground or RemedyContext()
     told.training(20).says(ev.Word.PLAN, framework="ultralytics", batches_per_epoch=100).says(
         ev.Word.CLAIMED, torch="2.12"
     )
@@ -45,14 +45,14 @@ def poisoned(told: Life, first: int = 41) -> Life:
 
 
 def ended(told: Life, finding: Finding, attempt: int | None = None) -> Life:
-    one = told.job.examination
-    assert one is not None
+    item = told.job.examination
+    assert item is not None
     number = told.attempt if attempt is None else attempt
-    told.put(ev.TriageEnded(at=told.now, job=JOB, attempt=number, finding=finding, began_at=one.began_at or one.at))
+    told.put(ev.TriageEnded(at=told.now, job=JOB, attempt=number, finding=finding, began_at=item.began_at or item.at))
     return told
 
 
-def examined(finding: Finding, ground: Ground | None = None, limits: Limits = LIMITS) -> Life:
+def examined(finding: Finding, ground: RemedyContext | None = None, limits: Limits = LIMITS) -> Life:
     told = poisoned(trainee(limits, ground)).looks()
     told.told()
     return ended(told.silence(30), finding)
@@ -60,18 +60,18 @@ def examined(finding: Finding, ground: Ground | None = None, limits: Limits = LI
 
 def acts(told: Life) -> list[str]:
     """What was decided since this was last asked; that isolated NaNs are told first is another story."""
-    return [one for one in told.told() if one != "Warn"]
+    return [report for report in told.told() if report != "Warn"]
 
 
 def retry(told: Life) -> de.Retry:
-    found = [one for one in told.decisions if isinstance(one, de.Retry)]
+    found = [decision for decision in told.decisions if isinstance(decision, de.Retry)]
     assert len(found) == 1, told.decisions
     return found[0]
 
 
 def test_a_triage_is_made_between_the_end_of_the_attempt_and_its_retry() -> None:
     told = poisoned(trainee())
-    assert acts(told) == ["Launch", "Stop", "Examine"], "what it replays from is looked for first"
+    assert acts(told) == ["Launch", "Stop", "StartTriage"], "what it replays from is looked for first"
     assert told.phase() is Phase.BACKOFF
     told.looks()
     (begun,) = told.decisions
@@ -108,15 +108,15 @@ def test_gradients_that_cease_to_be_finite_are_replayed_for_gradients() -> None:
 
 def test_it_waits_until_the_memory_of_the_attempt_is_freed() -> None:
     told = life(limits=LIMITS)
-    taken = Ground(memory=(CardMemory(gpu=GPU, used_bytes=5 * GB),))
+    taken = RemedyContext(memory=(CardMemory(gpu=GPU, used_bytes=5 * GB),))
     told.training(20).says(ev.Word.CLAIMED, torch="2.12")
     told.job = replace(told.job, attempt=replace(told.present(), memory_before=(CardMemory(gpu=GPU, used_bytes=0),)))
     told.ground = taken
     told.saves("b.pt", 20).steps(21, 40)
     poisoned(told).looks()
-    assert acts(told) == ["Launch", "Stop", "Examine"]
+    assert acts(told) == ["Launch", "Stop", "StartTriage"]
     assert told.silence(30).told() == []
-    told.ground = Ground()
+    told.ground = RemedyContext()
     assert told.silence(1).told() == ["Triage"]
 
 
@@ -153,10 +153,10 @@ def test_a_remedy_that_the_table_does_not_allow_is_not_taken_whatever_was_found(
 
 
 def test_a_card_that_computes_wrong_is_left_for_another_or_for_the_cpu() -> None:
-    other = retry(examined(ALWAYS, Ground(free_cards=(OTHER_GPU,))))
+    other = retry(examined(ALWAYS, RemedyContext(free_cards=(OTHER_GPU,))))
     assert (other.remedy, other.card) == ("other_card", OTHER_GPU)
-    assert "triage says hardware: not on the CPU" in (other.why or "")
-    assert retry(examined(ALWAYS, Ground(cpu_profile=True))).remedy == "cpu_profile"
+    assert "triage: hardware: not on the CPU" in (other.why or "")
+    assert retry(examined(ALWAYS, RemedyContext(cpu_profile=True))).remedy == "cpu_profile"
 
 
 def test_a_card_that_always_computes_wrong_is_not_retried_in_vain() -> None:
@@ -164,7 +164,7 @@ def test_a_card_that_always_computes_wrong_is_not_retried_in_vain() -> None:
     (last,) = told.decisions
     assert isinstance(last, de.GiveUp)
     assert "no remedy is left for hardware" in last.reason
-    assert "triage says hardware: not on the CPU" in last.reason
+    assert "triage: hardware: not on the CPU" in last.reason
     assert told.job.incident is not None
     assert told.job.incident.outcome == "gave_up"
 
@@ -181,7 +181,7 @@ def test_the_same_place_is_not_replayed_again() -> None:
     told.told()
     poisoned(told)
     assert acts(told) == ["Stop", "Retry"]
-    assert "triage says data" in (told.job.course.trials[-1].reason)
+    assert "triage: data" in (told.job.course.trials[-1].reason)
     assert told.job.incident is not None
     assert (told.job.incident.attempt, told.job.incident.finding) == (2, DATA), "its owner is told the files again"
 
@@ -191,7 +191,7 @@ def test_another_place_is() -> None:
     told.looks().training(20).steps(21, 60)
     told.told()
     poisoned(told, 61)
-    assert acts(told) == ["Stop", "Examine"]
+    assert acts(told) == ["Stop", "StartTriage"]
 
 
 # --- what may come in between -----------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def test_a_stop_waits_for_the_replay_to_be_gone_and_nothing_starts_after_it() ->
     told = poisoned(trainee()).looks()
     told.told()
     assert told.asks(ev.Ask.STOP).told() == [], "stopped means that nothing runs"
-    ended(told, unsaid("it was not wanted any more"))
+    ended(told, unsaid("it was cancelled by a start of the job"))
     assert told.told() == ["Finish"]
     assert told.phase() is Phase.STOPPED
     assert told.asks(ev.Ask.START).looks().told() == ["Launch"]
@@ -215,7 +215,7 @@ def test_a_start_in_the_midst_of_it_ends_it_and_retries_at_once() -> None:
     assert told.job.examination is not None
     assert told.job.examination.unwanted
     assert told.told() == [], "the replay is on the card as yet"
-    ended(told, unsaid("it was not wanted any more"))
+    ended(told, unsaid("it was cancelled by a start of the job"))
     assert told.told() == ["Retry"]
     assert told.looks().told() == ["Launch"]
 
@@ -224,7 +224,7 @@ def test_a_fresh_restart_in_the_midst_of_it_begins_anew() -> None:
     told = poisoned(trainee()).looks()
     told.told()
     told.asks(ev.Ask.RESTART, fresh=True)
-    ended(told, unsaid("it was not wanted any more"))
+    ended(told, unsaid("it was cancelled by a start of the job"))
     launch = told.decisions[-1]
     assert isinstance(launch, de.Launch)
     assert launch.resume_from is None
@@ -233,7 +233,7 @@ def test_a_fresh_restart_in_the_midst_of_it_begins_anew() -> None:
 def test_no_state_to_replay_from_leaves_the_triage_out() -> None:
     told = life(limits=LIMITS)
     told.training(20).saves("a.pt", 10, verdict=None)
-    told.saved = [replace(one, verdict=None) for one in told.saved]
+    told.saved = [replace(checkpoint, verdict=None) for checkpoint in told.saved]
     poisoned(told, 21)
     told.told()
     told.looks()
@@ -272,6 +272,6 @@ def test_a_daemon_that_is_ending_decides_nothing_of_it() -> None:
     told = poisoned(trainee()).looks()
     told.told()
     told.asks(ev.Ask.SHUT_DOWN)
-    ended(told, unsaid("it was not wanted any more"))
+    ended(told, unsaid("it was cancelled by a start of the job"))
     assert told.told() == []
     assert told.job.examining, "the next daemon decides the retry"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from supervisor.core import events as ev
 from supervisor.core.flags import Severity
-from supervisor.core.rules.fp32_fallback import Fp32Fallback
+from supervisor.core.rules.advisory.fp32_fallback import Fp32Fallback
 
 from .long_stories import trained
 
-RULE = Fp32Fallback(act=True)
+RULE = Fp32Fallback()
 
 
 def test_half_asked_and_single_used_is_told_and_never_stopped() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
-from supervisor.core.checkpoints import Checkpoint, Fingerprint, ResumePoint, Verdict
-from supervisor.core.curve import Curve, Resumed
+from supervisor.core.apply import after_decision
+from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, ResumePoint, Verdict
+from supervisor.core.checkpoints.loss_curve import Curve, Resumed
 from supervisor.core.flags import Severity
-from supervisor.core.follow import after_decision
 from supervisor.core.job import Job, Phase, RetryPlan
-from supervisor.core.rules.generations import Generations
+from supervisor.core.rules.advisory.generations import Generations
 
 from .stories import JOB, START, Story
 
@@ -24,13 +24,13 @@ def test_it_is_told_with_the_reason_and_stops_nothing() -> None:
 
 
 def test_an_attempt_knows_the_curve_that_it_is_to_continue() -> None:
-    curve = Curve(losses=200, low=1.0, median=2.0, high=3.0)
+    curve = Curve(losses=200, low=1.0, median=2.0, high=3.0, median_least=1.5, median_most=2.5)
     fingerprint = Fingerprint(size_bytes=1, modified_ns=1, inode=1)
-    one = Checkpoint(path="/s/1/last.pt", fingerprint=fingerprint, step=500, verdict=Verdict.PROVEN)
-    point = ResumePoint(checkpoint=one, possible=True, reason="newest", curve=curve)
+    item = Checkpoint(path="/s/1/last.pt", fingerprint=fingerprint, step=500, verdict=Verdict.PROVEN)
+    point = ResumePoint(checkpoint=item, possible=True, reason="newest", curve=curve)
     plan = RetryPlan(not_before=START, reason="crash", resume_point=point)
     job = Job(name=JOB, since=START, phase=Phase.BACKOFF, retry=plan)
-    launch = de.Launch(at=START, job=JOB, attempt=2, resume_from=one, reason="newest")
+    launch = de.Launch(at=START, job=JOB, attempt=2, resume_from=item, reason="newest")
     launched = after_decision(job, launch)
     assert launched.attempt is not None
     assert launched.attempt.resumed == Resumed(step=500, curve=curve)

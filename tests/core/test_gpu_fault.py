@@ -18,7 +18,7 @@ from .stories import GPU, JOB, OTHER_GPU, Story, story
 def test_a_fatal_fault_of_a_card_in_use_acts_and_nothing_is_saved() -> None:
     told = story().training()
     at = told.now
-    flag = told.kernel(FaultClass.GPU_HANG, "ring gfx timeout").check(GpuFault())
+    flag = told.kernel(FaultClass.GPU_HANG, "ring gfx timeout").silence(1).check(GpuFault())
     assert flag is not None
     assert flag.severity is Severity.CRITICAL
     assert not flag.can_save
@@ -29,7 +29,7 @@ def test_a_fatal_fault_of_a_card_in_use_acts_and_nothing_is_saved() -> None:
 
 
 def test_a_fault_of_another_card_is_not_ours() -> None:
-    assert story().training().kernel(FaultClass.GPU_HANG, gpu=OTHER_GPU).check(GpuFault()) is None
+    assert story().training().kernel(FaultClass.GPU_HANG, gpu=OTHER_GPU).silence(1).check(GpuFault()) is None
 
 
 def test_a_line_that_names_no_card_concerns_every_job() -> None:
@@ -37,11 +37,14 @@ def test_a_line_that_names_no_card_concerns_every_job() -> None:
 
 
 def test_where_no_cards_are_named_any_card_may_be_the_jobs() -> None:
-    assert story(gpus_used=()).training().kernel(FaultClass.GPU_HANG, gpu=OTHER_GPU).check(GpuFault()) is not None
+    assert (
+        story(gpus_used=()).training().kernel(FaultClass.GPU_HANG, gpu=OTHER_GPU).silence(1).check(GpuFault())
+        is not None
+    )
 
 
 def test_a_line_from_before_the_launch_is_not_ours() -> None:
-    assert story().started().kernel(FaultClass.GPU_HANG, ago_s=1).check(GpuFault()) is None
+    assert story().started().kernel(FaultClass.GPU_HANG, ago_s=1).silence(1).check(GpuFault()) is None
 
 
 def test_a_fault_that_is_not_fatal_is_told() -> None:
@@ -73,7 +76,7 @@ def test_an_oom_kill_is_no_fault_of_a_card() -> None:
 
 @pytest.mark.parametrize("device", ["cpu"])
 def test_a_training_on_the_cpu_is_not_concerned(device: str) -> None:
-    told = story().training().says(ev.Word.PLAN, device=device).kernel(FaultClass.GPU_HANG)
+    told = story().training().says(ev.Word.PLAN, device=device).kernel(FaultClass.GPU_HANG).silence(1)
     assert told.check(GpuFault()) is None
 
 
@@ -84,13 +87,13 @@ def test_a_fatal_fault_still_spoils_what_was_saved_when_the_process_is_gone() ->
 
 
 def test_the_line_is_bounded() -> None:
-    flag = story().training().kernel(FaultClass.GPU_HANG, "x" * 10_000).check(GpuFault())
+    flag = story().training().kernel(FaultClass.GPU_HANG, "x" * 10_000).silence(1).check(GpuFault())
     assert flag is not None
     assert len(flag.message) < 400
 
 
 def test_act_off_tells_only() -> None:
-    flag = story().training().kernel(FaultClass.GPU_HANG).check(GpuFault(act=False))
+    flag = story().training().kernel(FaultClass.GPU_HANG).silence(1).check(GpuFault(act=False))
     assert flag is not None
     assert flag.severity is Severity.WARNING
 
@@ -118,11 +121,64 @@ def test_what_is_wrong_with_a_disk_or_the_machine_is_no_fault_of_a_card(about: A
     assert story().training().kernel(FaultClass.IO_ERROR, gpu=None, about=about).check(GpuFault()) is None
 
 
+def mended(told: Story) -> Story:
+    """The driver says of the newest hang that its reset of the ring succeeded."""
+    hang = told.history.kernel[-1]
+    over = replace(hang, fault=FaultClass.GPU_RESET, severity=FaultSeverity.WARN, fatal_at=None)
+    told.put(ev.KernelReported(at=told.now, findings=(over,), sequence=hang.sequence + 1))
+    return told
+
+
+def test_a_hang_is_held_for_a_second_and_then_acts() -> None:
+    told = story().training().kernel(FaultClass.GPU_HANG)
+    assert told.silence(0.9).check(GpuFault()) is None
+    flag = told.silence(0.1).check(GpuFault())
+    assert flag is not None
+    assert flag.severity is Severity.CRITICAL
+
+
+def test_a_ring_that_was_reset_in_time_is_told_and_the_training_goes_on() -> None:
+    told = mended(story().training().kernel(FaultClass.GPU_HANG).silence(0.2))
+    for _ in range(3):
+        flag = told.silence(5).check(GpuFault())
+        assert flag is not None
+        assert (flag.severity, flag.fault, flag.since) == (Severity.WARNING, "gpu_reset", None)
+
+
+def test_a_ring_that_hangs_again_after_its_reset_is_held_anew() -> None:
+    told = mended(story().training().kernel(FaultClass.GPU_HANG).silence(0.2)).silence(10)
+    (over,) = told.history.kernel
+    hang = replace(over, fault=FaultClass.GPU_HANG, severity=FaultSeverity.FATAL, fatal_at=told.now)
+    told.put(ev.KernelReported(at=told.now, findings=(hang,), sequence=3))
+    assert told.check(GpuFault()) is None
+    flag = told.silence(1).check(GpuFault())
+    assert flag is not None
+    assert flag.severity is Severity.CRITICAL
+    assert flag.since == hang.fatal_at, "what was saved between the two is sound"
+
+
+def test_a_hang_that_tells_of_itself_again_and_again_is_held_once() -> None:
+    told = story().training().kernel(FaultClass.GPU_HANG)
+    (hang,) = told.history.kernel
+    for count in range(4):
+        told.silence(0.25).put(
+            ev.KernelReported(at=told.now, findings=(replace(hang, fatal_at=told.now),), sequence=count + 2)
+        )
+    flag = told.check(GpuFault())
+    assert flag is not None
+    assert flag.severity is Severity.CRITICAL
+
+
+@pytest.mark.parametrize("fault", [FaultClass.GPU_RESET, FaultClass.GPU_RESET_FAILED, FaultClass.GPU_INIT_FAILED])
+def test_only_a_hang_is_held(fault: FaultClass) -> None:
+    assert story().training().kernel(fault).check(GpuFault()) is not None
+
+
 def test_a_finding_told_anew_replaces_the_one_before() -> None:
     told = story().training().kernel(FaultClass.GPU_HANG, fatal=False)
     (first,) = told.history.kernel
     worse = replace(first, fault=FaultClass.GPU_RESET_FAILED, severity=FaultSeverity.FATAL)
-    told.put(ev.KernelSaid(at=told.now, findings=(worse,), sequence=2))
+    told.put(ev.KernelReported(at=told.now, findings=(worse,), sequence=2))
     assert list(told.history.kernel) == [worse]
     flag = told.check(GpuFault())
     assert flag is not None
@@ -134,7 +190,7 @@ def test_an_event_older_than_the_attempt_counts_once_it_tells_of_something_fatal
     assert told.check(GpuFault()) is None
     (old,) = told.history.kernel
     again = replace(old, fatal_at=told.silence(3).now)
-    told.put(ev.KernelSaid(at=told.now, findings=(again,), sequence=2))
+    told.put(ev.KernelReported(at=told.now, findings=(again,), sequence=2))
     flag = told.check(GpuFault())
     assert flag is not None
     assert flag.since == again.fatal_at
@@ -170,6 +226,6 @@ def test_a_hang_takes_everybody_on_the_card_with_it_whoever_made_it() -> None:
     told = story().training()
     for _ in range(2):
         tree(told, 4242)
-    flag = told.kernel(FaultClass.GPU_HANG, pid=999).check(GpuFault())
+    flag = told.kernel(FaultClass.GPU_HANG, pid=999).silence(1).check(GpuFault())
     assert flag is not None
     assert flag.severity is Severity.CRITICAL

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from supervisor.core import events as ev
 from supervisor.core.flags import Severity
 from supervisor.core.readings import Stage
 from supervisor.core.rules.hang import Hang
@@ -97,3 +98,17 @@ def test_act_off_tells_only() -> None:
     flag = stepping().tree(30, stuck=(4242,)).check(Hang(act=False))
     assert flag is not None
     assert flag.severity is Severity.WARNING
+
+
+def test_a_stopped_process_is_told_in_35_s_in_every_stage_and_before_and_after_all_steps() -> None:
+    for stage in Stage:
+        flag = story().training(10).stage(stage).tree(32, stopped=(4242,)).check(Hang())
+        assert flag is not None, stage
+        assert flag.severity is Severity.WARNING
+    flag = story().tree(32, stopped=(4242,)).check(Hang())
+    assert flag is not None
+    assert flag.message == (
+        "process 4242 is stopped (SIGSTOP, a debugger) for 32 s, and no step was seen in stage unknown"
+    )
+    ended = story().training(10).says(ev.Word.TRAIN_END)
+    assert ended.tree(32, stopped=(4242,)).check(Hang()) is not None

@@ -20,7 +20,7 @@ HOURS_OF_STEPS = 0.4
 
 
 def critical(flags: tuple[RedFlag, ...]) -> list[str]:
-    return [f"{one.rule}: {one.message}" for one in flags if one.severity is Severity.CRITICAL]
+    return [f"{flag.rule}: {flag.message}" for flag in flags if flag.severity is Severity.CRITICAL]
 
 
 @pytest.mark.parametrize("night", NIGHTS, ids=lambda night: night.name)

@@ -9,9 +9,9 @@ from collections import Counter
 import pytest
 
 from supervisor.core import events as ev
-from supervisor.core.checkpoints import Verdict
+from supervisor.core.checkpoints.checkpoint import Verdict
 from supervisor.core.flags import Severity
-from supervisor.core.judging import judge
+from supervisor.core.judge import judge
 from supervisor.core.moments import Moment
 from supervisor.core.readings import DiskReading, GpuReading, HostReading, ProcessReading, Stage, StepRecord
 from supervisor.core.rules import RULES

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from supervisor.core import events as ev
 from supervisor.core.findings import FaultClass
+from supervisor.core.history import READINGS_KEPT, STEPS_KEPT
 from supervisor.core.readings import Stage, StepRecord
-from supervisor.core.window import READINGS_KEPT, STEPS_KEPT
 
 from .stories import GPU, JOB, NAN, OTHER_GPU, START, story
 

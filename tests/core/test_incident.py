@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from supervisor.core.checkpoints import Checkpoint, Fingerprint
+from dataclasses import replace
+
+from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.incident import Incident
+from supervisor.core.scale import Scale
 
 from .stories import JOB, START
 
@@ -28,6 +31,12 @@ def test_from_the_beginning_all_are_lost() -> None:
 
 def test_what_cannot_be_known_is_unknown() -> None:
     assert INCIDENT.relaunched(checkpoint(None)).lost_steps is None
+
+
+def test_the_last_step_is_the_trainings_only_where_it_counts_on_the_trainings_scale() -> None:
+    assert INCIDENT.last_training_step == 500
+    assert replace(INCIDENT, scale=Scale.ATTEMPT).last_training_step is None
+    assert replace(INCIDENT, last_step=None).last_training_step is None
 
 
 def test_a_checkpoint_ahead_of_the_record_loses_nothing() -> None:

@@ -14,13 +14,13 @@ from .stories import JOB, START
 MISSING = sorted(set(product(Phase, Move)) - set(MOVES), key=str)
 
 
-@pytest.mark.parametrize(("phase", "move"), MISSING, ids=lambda one: one.value)
+@pytest.mark.parametrize(("phase", "move"), MISSING, ids=lambda item: item.value)
 def test_a_move_that_the_table_lacks_raises(phase: Phase, move: Move) -> None:
     with pytest.raises(ImpossibleMove, match=f"{move.value} is no move from {phase.value}"):
         Job(name=JOB, since=START, phase=phase).moved(move, START)
 
 
-@pytest.mark.parametrize(("phase", "move"), sorted(MOVES, key=str), ids=lambda one: one.value)
+@pytest.mark.parametrize(("phase", "move"), sorted(MOVES, key=str), ids=lambda item: item.value)
 def test_a_move_of_the_table_is_made(phase: Phase, move: Move) -> None:
     moved = Job(name=JOB, since=START, phase=phase).moved(move, START.plus(5), "why")
     assert (moved.phase, moved.since, moved.reason) == (MOVES[phase, move], START.plus(5), "why")

@@ -6,7 +6,7 @@ import pytest
 
 from supervisor.core.findings import About, FaultClass
 from supervisor.core.flags import Severity
-from supervisor.core.rules.machine_fault import MachineFault
+from supervisor.core.rules.advisory.machine_fault import MachineFault
 
 from .stories import GPU, story
 

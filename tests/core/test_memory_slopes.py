@@ -8,7 +8,7 @@ from supervisor.core.flags import Severity
 from supervisor.core.rules.disk_low import DiskLow
 from supervisor.core.rules.host_memory_slope import HostMemorySlope
 from supervisor.core.rules.vram_leak import VramLeak
-from supervisor.core.trend import OVER_S
+from supervisor.core.stats.trend import WINDOW_S
 
 from .long_stories import LongStory, trained
 from .stories import GPU
@@ -30,9 +30,12 @@ def test_an_hour_is_needed() -> None:
     assert trained().hours(0.9, 2.0, of="allocator").check(LEAK) is None
 
 
-@pytest.mark.parametrize(("over_s", "hours"), list(zip(OVER_S, (0.25, 12.5), strict=True)))
-def test_the_shortest_and_the_longest_time_that_may_be_set_find_it(over_s: float, hours: float) -> None:
-    leak, slope = VramLeak(over_s=over_s, min_rise_fraction=0.01), HostMemorySlope(over_s=over_s, gone_within_s=1e6)
+@pytest.mark.parametrize(("window_s", "hours"), list(zip(WINDOW_S, (0.25, 12.5), strict=True)))
+def test_the_shortest_and_the_longest_time_that_may_be_set_find_it(window_s: float, hours: float) -> None:
+    leak, slope = (
+        VramLeak(window_s=window_s, min_rise_fraction=0.01),
+        HostMemorySlope(window_s=window_s, gone_within_s=1e6),
+    )
     per_hour = 1.0 if hours > 1 else 9.0
     assert trained().hours(hours, per_hour, of="allocator").check(leak) is not None
     assert trained().hours(hours, per_hour, of="host").check(slope) is not None

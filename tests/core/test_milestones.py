@@ -6,9 +6,9 @@ from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.flags import Severity
 from supervisor.core.readings import Stage
-from supervisor.core.rules.best_metric import BestMetric
-from supervisor.core.rules.deadline import Deadline
-from supervisor.core.rules.milestone import Milestone
+from supervisor.core.rules.advisory.best_metric import BestMetric
+from supervisor.core.rules.advisory.deadline import Deadline
+from supervisor.core.rules.advisory.milestone import Milestone
 
 from .long_stories import LongStory, long_story, trained
 from .stories import START, life
@@ -24,14 +24,14 @@ def planned(epochs: int = 20, batches: int = 100, start_epoch: int = 0) -> LongS
 def test_each_milestone_is_told_once_in_its_order() -> None:
     told = life([Milestone()]).started().says(ev.Word.PLAN, epochs=20, batches_per_epoch=100, start_epoch=0)
     told.stage(Stage.STEP).steps(1, 2000)
-    flags = [one.flag for one in told.decisions if isinstance(one, de.Warn)]
-    assert [one.message for one in flags] == [
+    flags = [decision.flag for decision in told.decisions if isinstance(decision, de.Warn)]
+    assert [flag.message for flag in flags] == [
         "the first epoch is over: step 100 of 2000",
         "a tenth is done: step 200 of 2000",
         "half is done: step 1000 of 2000",
         "all steps are done: step 2000 of 2000",
     ]
-    assert {one.severity for one in flags} == {Severity.INFO}
+    assert {flag.severity for flag in flags} == {Severity.INFO}
 
 
 def test_a_step_short_is_none() -> None:
@@ -41,6 +41,31 @@ def test_a_step_short_is_none() -> None:
 def test_a_resumed_attempt_does_not_tell_old_news() -> None:
     assert planned(start_epoch=12).steps(1201, 1300).check(Milestone()) is None
     assert long_story().steps(1201, 1300).check(Milestone()) is None
+
+
+def test_an_attempt_that_begins_at_a_milestone_does_not_tell_it() -> None:
+    assert planned(start_epoch=1).steps(101, 150).check(Milestone()) is None
+    flag = planned(start_epoch=1).steps(101, 200).check(Milestone())
+    assert flag is not None
+    assert flag.message == "a tenth is done: step 200 of 2000"
+
+
+def test_a_share_of_the_steps_is_reached_by_the_first_whole_step_beyond_it() -> None:
+    assert planned(epochs=5, batches=3, start_epoch=1).steps(4, 7).check(Milestone()) is None
+    flag = planned(epochs=5, batches=3, start_epoch=1).steps(4, 8).check(Milestone())
+    assert flag is not None
+    assert flag.message == "half is done: step 8 of 15"
+    flag = planned(epochs=15, batches=1, start_epoch=1).steps(2, 2).check(Milestone())
+    assert flag is not None
+    assert flag.message == "a tenth is done: step 2 of 15"
+
+
+def test_where_no_first_epoch_is_told_an_attempt_began_before_its_first_step() -> None:
+    told = long_story()
+    told.started().says(ev.Word.PLAN, epochs=20, batches_per_epoch=100)
+    flag = told.steps(100, 100).check(Milestone())
+    assert flag is not None
+    assert flag.message == "the first epoch is over: step 100 of 2000"
 
 
 def test_a_new_daemon_that_knows_the_newest_steps_only_tells_the_same_as_the_old_one() -> None:

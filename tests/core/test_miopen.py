@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.core.miopen import (
+from supervisor.core.remedies.miopen import (
     CONV2D_SETTINGS,
     MIOPEN_FACTS,
     conv2d_algorithm,
@@ -43,6 +43,11 @@ def test_a_target_version_is_named_as_the_compiler_names_it(number: int, name: s
 @pytest.mark.parametrize("number", [0, -100100, 42, 9999, 91600, 90016, 109999])
 def test_a_cpu_and_a_number_without_sense_have_no_name(number: int) -> None:
     assert gfx_name(number) is None
+
+
+@pytest.mark.parametrize(("number", "name"), [(100100, "gfx1010"), (90006, "gfx906"), (90010, "gfx90a"), (0, None)])
+def test_a_node_of_the_topology_is_named(number: int, name: str | None) -> None:
+    assert gfx_name(number) == name
 
 
 def test_recorded_topologies_give_the_names_of_their_cards(corpus: Path) -> None:

@@ -41,7 +41,7 @@ def test_a_training_that_tells_no_norm_is_not_judged_and_says_so() -> None:
     told = story().training(500)
     assert told.check(NonFiniteGrad()) is None
     (watched,) = NonFiniteGrad().watch(told.history)
-    assert watched.not_watched == "the training tells no gradient norm"
+    assert watched.not_watched == "gradient norm not reported by this training"
 
 
 def test_a_loss_that_is_none_belongs_to_the_other_rule() -> None:

@@ -21,7 +21,7 @@ def night() -> Life:
 
 
 def stop_of(told: Life) -> de.Stop:
-    stops = [one for one in told.decisions if isinstance(one, de.Stop)]
+    stops = [decision for decision in told.decisions if isinstance(decision, de.Stop)]
     assert len(stops) == 1
     return stops[0]
 
@@ -99,9 +99,9 @@ def test_three_resumes_that_hang_before_their_first_batch_end_in_words_not_in_a_
         told.started().stage(Stage.WARMUP).prints(MISSING_DATABASE, FaultClass.MIOPEN)
         told.silence(600).silence(40).exits(signal=9)
     names = told.told()
-    tried = [(one.cause, one.remedy) for one in told.job.course.trials]
+    tried = [(trial.cause, trial.remedy) for trial in told.job.course.trials]
     assert tried == [("crash", "restart"), ("slow_start", "restart"), ("slow_start", "conv2d")] + [
-        ("slow_start", one) for one in ("cudnn_off", "compile_off", "no_workers")
+        ("slow_start", item) for item in ("cudnn_off", "compile_off", "no_workers")
     ]
     assert names[-1] == "GiveUp"
     assert "the same slow_start at the same place (step 200" in (told.job.reason or "")
@@ -119,7 +119,7 @@ def test_systematic_nan_stops_and_goes_back_before_its_first() -> None:
     for begin in range(201, 500, 103):
         told.steps(begin, begin, loss=NAN)
         told.saves(f"step{begin}.pt", begin)
-        if "Stop" in [type(one).__name__ for one in told.decisions]:
+        if "Stop" in [type(decision).__name__ for decision in told.decisions]:
             break
         told.steps(begin + 1, begin + 102)
     stop = stop_of(told)

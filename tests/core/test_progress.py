@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from supervisor.core import events as ev
-from supervisor.core.expectations import Criterion, Expectation, checklist
-from supervisor.core.progress import progress_of
 from supervisor.core.readings import Stage
+from supervisor.core.reports.expectations import Criterion, Expectation, checklist
+from supervisor.core.reports.progress import progress_of
 
 from .long_stories import LongStory, long_story
 from .stories import GB, NAN, START
@@ -30,6 +30,14 @@ def trained(epochs: int, every_s: float = 1.0, validation_s: float = 60.0, loss:
         told.stage(Stage.VALIDATE).silence(validation_s).stage(Stage.STEP)
         told.says(ev.Word.CHECKPOINT_SAVED, requested=False)
     return told.pace(every_s, every_s, batches=BATCHES)
+
+
+def test_a_framework_that_counts_steps_of_the_optimizer_plans_them_itself() -> None:
+    told = long_story().started().stage(Stage.STEP)
+    told.says(ev.Word.PLAN, framework="transformers", epochs=3, total_steps=250, steps_per_epoch=84)
+    seen = progress_of(told.pace(50, batches=84).history)
+    assert (seen.steps_total, seen.epochs, seen.batches_per_epoch, seen.epoch) == (250, 3, 84, 0)
+    assert seen.left_s == pytest.approx(200, rel=0.05)
 
 
 def of(told: LongStory, expected: Expectation) -> Criterion:
@@ -100,7 +108,7 @@ def test_the_pace_met_and_not_met_and_unknown() -> None:
     wanted = Expectation(batches_per_s=15.0)
     slow = of(trained(10), wanted)
     assert slow.verdict == "not_met"
-    assert slow.text.startswith("1/s, at least 15 wanted; 1001 steps are made, ")
+    assert slow.text.startswith("1/s, at least 15/s required; 1001 steps made, ")
     assert of(planned().pace(60, 0.05), wanted).verdict == "met"
     assert of(planned(), wanted).verdict == "unknown"
 
@@ -109,7 +117,7 @@ def test_a_checkpoint_each_epoch() -> None:
     wanted = Expectation(checkpoint_each_epoch=True)
     assert of(planned().pace(50, batches=BATCHES), wanted).verdict == "unknown"
     assert of(trained(3), wanted) == Criterion(
-        name="checkpoint_each_epoch", verdict="met", text="3 saved, 3 epochs over"
+        name="checkpoint_each_epoch", verdict="met", text="3 checkpoints saved in 3 epochs"
     )
     assert of(planned().pace(250, batches=BATCHES), wanted).verdict == "not_met"
 
@@ -134,7 +142,7 @@ def test_a_map_that_rises() -> None:
     assert of(told, wanted).verdict == "unknown"
     assert of(told.epoch_ends(1, metrics={"metrics/mAP50-95(B)": 0.1}), wanted).verdict == "not_met"
     found = of(told.epoch_ends(2, metrics={"metrics/mAP50-95(B)": 0.3}), wanted)
-    assert found == Criterion(name="map_rises", verdict="met", text="0.2 at first, 0.3 lately, best 0.3")
+    assert found == Criterion(name="map_rises", verdict="met", text="first 0.2, newest 0.3, best 0.3")
 
 
 def test_heat_and_memory_of_the_cards() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from supervisor.core.secrets import without_secrets
+from supervisor.core.sanitize import without_secrets
 
 
 @pytest.mark.parametrize(
@@ -42,3 +44,31 @@ def test_a_private_key_goes_whole_even_where_its_end_was_cut() -> None:
 )
 def test_what_is_no_secret_stays_as_it_was(text: str) -> None:
     assert without_secrets(text) == text
+
+
+PIECES = (
+    "x",
+    "1a",
+    "a_",
+    "a-",
+    "-",
+    "--token-",
+    "token",
+    "token ",
+    "token=",
+    "eyJ-",
+    "eyJaaaaaaaaa.",
+    "sk-",
+    "://a:",
+    "'\"",
+)
+
+
+@pytest.mark.alone(reason="compares processor time with a limit")
+@pytest.mark.parametrize("piece", PIECES)
+def test_a_long_text_takes_a_time_in_proportion_to_its_length(piece: str) -> None:
+    """A search holds every other thread of the daemon up: 16,000 letters x took half a minute."""
+    text = piece * (200_000 // len(piece))
+    began_s = time.process_time()
+    without_secrets(text)
+    assert time.process_time() - began_s < 2.0

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.findings import FaultClass
 from supervisor.core.flags import Act, Severity
+from supervisor.core.gauge import Gauge
 from supervisor.core.job import Phase
-from supervisor.core.judging import judge, worst
+from supervisor.core.judge import judge, worst
 from supervisor.core.readings import Stage
-from supervisor.core.rules import RULES
+from supervisor.core.rules import ACTING, ADVISORIES
 from supervisor.core.rules.crash import Crash
 from supervisor.core.rules.non_finite_loss import NonFiniteLoss
 from supervisor.core.rules.stall import Stall
-from supervisor.core.watched import Watched
 
 from .stories import NAN, START, life, story
 
@@ -88,12 +88,12 @@ def test_every_stage_is_judged_in_shadow_too() -> None:
 
 
 def test_how_near_a_limit_is() -> None:
-    assert Watched(rule="stall", what="", now=15, limit=60).share == 0.25
-    assert Watched(rule="stall", what="", now=90, limit=60).share == 1.0
-    assert Watched(rule="disk_low", what="", now=400, limit=100, below=True).share == 0.25
-    assert Watched(rule="disk_low", what="", now=0, limit=100, below=True).share == 1.0
-    assert Watched(rule="stall", what="", now=None, limit=60).share is None
-    assert Watched(rule="stall", what="", now=1, limit=60, not_watched="it ended").share is None
+    assert Gauge(rule="stall", what="", now=15, limit=60).share == 0.25
+    assert Gauge(rule="stall", what="", now=90, limit=60).share == 1.0
+    assert Gauge(rule="disk_low", what="", now=400, limit=100, below=True).share == 0.25
+    assert Gauge(rule="disk_low", what="", now=0, limit=100, below=True).share == 1.0
+    assert Gauge(rule="stall", what="", now=None, limit=60).share is None
+    assert Gauge(rule="stall", what="", now=1, limit=60, not_watched="it ended").share is None
 
 
 MOVES = st.lists(
@@ -105,10 +105,10 @@ MOVES = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(moves=MOVES)
 def test_with_every_rule_in_shadow_nothing_that_happens_stops_a_training(moves: list[str]) -> None:
-    told = life([rule(act="shadow") for rule in RULES]).training(20)  # type: ignore[call-arg]  # every rule has it
+    shadowed = [rule(act="shadow") for rule in ACTING]  # type: ignore[call-arg]  # `act` is a field of each
+    told = life([*shadowed, *(rule() for rule in ADVISORIES)]).training(20)
     step = 20
     for move in moves:
         match move:
@@ -130,5 +130,5 @@ def test_with_every_rule_in_shadow_nothing_that_happens_stops_a_training(moves: 
             case "exit":
                 told.exits(1)
                 break
-    assert {type(one) for one in told.decisions} <= {de.Launch, de.Note, de.Warn, de.GiveUp}
+    assert {type(decision) for decision in told.decisions} <= {de.Launch, de.Note, de.Warn, de.GiveUp}
     assert told.job.incident is None

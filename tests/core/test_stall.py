@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from supervisor.core import events as ev
@@ -326,3 +328,57 @@ def test_a_bar_that_is_redrawn_at_the_same_step_is_no_progress_and_one_that_move
     told = bar(bar(story().started(), 7).silence(800), 7).silence(100)
     assert told.check(Stall()) is not None
     assert bar(told, 8).silence(100).check(Stall()) is None
+
+
+@pytest.mark.parametrize("stage", [Stage.VALIDATE, Stage.CHECKPOINT, Stage.DATA_WAIT])
+def test_a_stopped_process_is_a_stall_as_soon_in_every_stage(stage: Stage) -> None:
+    told = story().training().stage(stage)
+    assert told.tree(59, stopped=(4242,)).check(Stall()) is None
+    flag = told.tree(2, stopped=(4242,)).check(Stall())
+    assert flag is not None
+    assert flag.severity is Severity.CRITICAL
+    assert story().training().stage(stage).tree(100).check(Stall()) is None
+
+
+def plain_loop() -> Story:
+    """A loop of which only the steps are told, 4242 under its shim 1."""
+    return story(gpus_used=()).started(4242).training()
+
+
+ALONE = ((1, 0), (4242, 1))
+
+
+def test_a_plain_loop_of_which_nothing_runs_is_a_stall_after_20_s() -> None:
+    told = plain_loop().tree(19, cpu=0.1, switches=0.3, parents=ALONE)
+    assert told.check(Stall()) is None
+    flag = told.tree(1, cpu=0.1, switches=0.3, parents=ALONE).check(Stall())
+    assert flag is not None
+    assert flag.severity is Severity.CRITICAL
+    assert flag.message == "no step for 20 s in stage step (limit at rest 20 s), last step 100"
+
+
+@pytest.mark.parametrize(
+    "pause",
+    [
+        {"cpu": 99.0, "switches": None},
+        {"cpu": 1.0, "switches": 40.0},
+        {"cpu": 0.1, "switches": 0.3, "stuck": (4242,)},
+        {"cpu": 0.1, "switches": 0.3, "parents": (*ALONE, (4300, 4242))},
+        {"cpu": 0.1, "switches": None},
+    ],
+    ids=["computes", "reads or waits for a network", "waits for a disk", "waits for a child", "not counted"],
+)
+def test_a_healthy_pause_of_25_s_is_no_stall(pause: dict[str, Any]) -> None:
+    assert plain_loop().tree(25, **{"parents": ALONE, **pause}).check(Stall()) is None
+
+
+def test_a_loaders_own_workers_wake_nobody_at_rest() -> None:
+    told = plain_loop().says(ev.Word.WORKERS, loader=1, pids=[4300], training=True)
+    assert told.tree(20, cpu=0.1, switches=0.3, parents=(*ALONE, (4300, 4242))).check(Stall()) is not None
+
+
+def test_a_card_that_works_or_is_not_read_is_no_rest() -> None:
+    told = story(gpus_used=()).started(4242).training()
+    for _ in range(25):
+        told.tree(cpu=0.1, switches=0.3, parents=ALONE).gpu(busy=99.0).silence(1)
+    assert told.check(Stall()) is None

@@ -23,7 +23,7 @@ RUNNING = Job(
 
 
 def host(available_gib: float | None, total_gib: float | None = 16) -> HostReading:
-    available, total = (None if one is None else int(one * GIB) for one in (available_gib, total_gib))
+    available, total = (None if item is None else int(item * GIB) for item in (available_gib, total_gib))
     return HostReading(at=LATER, memory_available_bytes=available, memory_total_bytes=total)
 
 
@@ -32,7 +32,7 @@ def test_it_is_started_once_the_start_up_of_the_attempt_is_over() -> None:
     assert not standby.may_start(RUNNING, host(8), STEPPED.plus(standby.AFTER_S - 0.1))
 
 
-@pytest.mark.parametrize("phase", [one for one in Phase if one is not Phase.RUNNING])
+@pytest.mark.parametrize("phase", [item for item in Phase if item is not Phase.RUNNING])
 def test_it_is_started_beside_a_training_that_runs_and_at_no_other_time(phase: Phase) -> None:
     assert not standby.may_start(replace(RUNNING, phase=phase), host(8), LATER)
 
@@ -44,7 +44,7 @@ def test_it_is_not_started_where_memory_is_short_or_unknown(short: HostReading |
 
 def test_it_makes_room_before_the_rule_about_memory_speaks() -> None:
     assert standby.why_none(RUNNING, host(2.5)) is None
-    assert standby.why_none(RUNNING, host(2.3)) == "memory is short: 14% of it available, below 15%"
+    assert standby.why_none(RUNNING, host(2.3)) == "memory is low: 14% of it available, below 15%"
 
 
 def test_it_stays_through_a_backoff_and_through_silent_sensors() -> None:

@@ -24,14 +24,14 @@ def inside() -> Story:
 def test_what_the_agent_tells_of_is_ruled_out_and_not_then_named_as_the_cause() -> None:
     found = of(inside().silence(60))
     assert found.ruled_out[0].startswith("validation, checkpoint, wait for data")
-    assert not any("loader" in one for one in found.causes)
-    assert not any("workers=0" in one for one in found.advice)
+    assert not any("loader" in cause for cause in found.causes)
+    assert not any("workers=0" in item for item in found.advice)
 
 
 def test_where_the_agent_does_not_tell_them_the_loader_is_the_first_to_ask() -> None:
     found = of(story().training(100).silence(60))
     assert "data loader" in found.causes[0]
-    assert not any(one.startswith("validation") for one in found.ruled_out)
+    assert not any(item.startswith("validation") for item in found.ruled_out)
 
 
 def test_a_busy_card_is_a_kernel_that_never_ends() -> None:
@@ -41,13 +41,13 @@ def test_a_busy_card_is_a_kernel_that_never_ends() -> None:
 def test_a_busy_card_at_a_new_shape_is_a_search_until_conv2d_was_replaced() -> None:
     told = story().training(100).stage(Stage.COMPILE, whole=True).gpu(600, busy=99.0)
     assert "MIOpen searches" in of(told).causes[0]
-    assert any("conv2d" in one for one in of(told).advice)
+    assert any("conv2d" in item for item in of(told).advice)
     told.history.patched = True
     assert "MIOpen" not in of(told).causes[0]
 
 
 def test_an_idle_card_rules_a_kernel_out() -> None:
-    assert any("the GPU is 0 % busy" in one for one in of(inside().gpu(60, busy=0.0)).ruled_out)
+    assert any("the GPU is 0 % busy" in item for item in of(inside().gpu(60, busy=0.0)).ruled_out)
 
 
 def test_a_wait_for_data_is_the_loaders() -> None:
@@ -57,9 +57,9 @@ def test_a_wait_for_data_is_the_loaders() -> None:
 def test_a_process_that_waits_in_the_kernel_is_the_drivers() -> None:
     found = of(inside().tree(60, stuck=(4242,)))
     assert "GPU's driver" in found.causes[0]
-    assert any("reboot" in one for one in found.advice)
+    assert any("reboot" in item for item in found.advice)
 
 
 def test_a_kernel_log_that_speaks_is_not_ruled_out() -> None:
     found = of(inside().kernel(FaultClass.QUEUE_EVICTION, fatal=False).silence(60))
-    assert not any("kernel saw" in one for one in found.ruled_out)
+    assert not any("kernel saw" in item for item in found.ruled_out)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from supervisor.core import events as ev
 from supervisor.core.flags import Severity
 from supervisor.core.readings import StepRecord
-from supervisor.core.rules.straggler_rank import StragglerRank
+from supervisor.core.rules.advisory.straggler_rank import StragglerRank
 
 from .long_stories import LongStory, trained
 from .stories import JOB
 
-RULE = StragglerRank(act=True, over_s=120.0)
+RULE = StragglerRank(window_s=120.0)
 
 
 def ranks(seconds: int, *, waits: tuple[float | None, ...], until: int | None = None) -> LongStory:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from supervisor.core.flags import Severity
-from supervisor.core.rules.fan import Fan
-from supervisor.core.rules.power import Power
+from supervisor.core.rules.advisory.fan import Fan
+from supervisor.core.rules.advisory.power import Power
+from supervisor.core.rules.advisory.throttling import Throttling
 from supervisor.core.rules.thermal import Thermal
-from supervisor.core.rules.throttling import Throttling
 
 from .long_stories import trained
 from .stories import GPU, NAN, OTHER_GPU
@@ -60,7 +60,7 @@ def test_throttling_that_is_short_interrupted_or_unknown_is_not() -> None:
 def test_a_fan_that_stands_on_a_hot_card_is_told() -> None:
     flag = trained().card(fan_rpm=1500, junction_c=60.0).silence(1).card(60, fan_rpm=0, junction_c=85.0).check(Fan())
     assert flag is not None
-    assert flag.message == f"{GPU}: its fan stands for 60 s, junction at 85 C"
+    assert flag.message == f"{GPU}: fan stopped for 60 s, junction at 85 C"
 
 
 def test_a_fan_that_rests_never_was_or_is_silent_is_not() -> None:

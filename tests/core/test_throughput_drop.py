@@ -7,10 +7,10 @@ from supervisor.core.flags import Severity
 from supervisor.core.readings import HostReading, Stage
 from supervisor.core.rules.throughput_drop import ThroughputDrop
 
-from .long_stories import trained
+from .long_stories import LongStory, trained
 from .stories import GPU
 
-RULE = ThroughputDrop(over_s=120.0)
+RULE = ThroughputDrop(window_s=120.0)
 
 
 def test_a_pace_far_below_its_own_is_told() -> None:
@@ -62,7 +62,7 @@ def test_a_validation_between_epochs_slows_nothing_down() -> None:
 
 
 def test_the_owners_pace_is_held_against_it_sooner() -> None:
-    rule = ThroughputDrop(over_s=120.0, at_least_per_s=15.0)
+    rule = ThroughputDrop(window_s=120.0, at_least_per_s=15.0)
     flag = trained(5).pace(200, 0.1).check(rule)
     assert flag is not None
     assert (flag.subject, flag.severity) == ("wanted", Severity.WARNING)
@@ -71,7 +71,7 @@ def test_the_owners_pace_is_held_against_it_sooner() -> None:
 
 
 def test_a_training_that_stands_is_the_stalls() -> None:
-    assert trained(5).pace(1200).silence(600).check(ThroughputDrop(over_s=120.0, at_least_per_s=15.0)) is None
+    assert trained(5).pace(1200).silence(600).check(ThroughputDrop(window_s=120.0, at_least_per_s=15.0)) is None
 
 
 def test_no_steps_say_nothing() -> None:
@@ -89,3 +89,31 @@ def test_the_diagnosis_names_what_is_slow() -> None:
     assert "75% of the time goes into waiting for data" in causes
     assert f"{GPU} holds its clocks down: thermal_edge" in causes
     assert "storage is slow" in causes
+
+
+def causes_and_exclusions(told: LongStory) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    flag = told.check(RULE)
+    assert flag is not None
+    assert flag.diagnosis is not None
+    return flag.diagnosis.causes, flag.diagnosis.ruled_out
+
+
+def test_what_a_card_said_long_ago_is_no_cause() -> None:
+    told = trained(5).pace(1200).card(throttled_by=("thermal_edge",)).pace(130, 2.0)
+    assert "holds its clocks down" not in " ".join(causes_and_exclusions(told)[0])
+
+
+def test_a_loader_that_takes_little_of_the_time_is_ruled_out() -> None:
+    causes, ruled_out = causes_and_exclusions(trained(5).pace(1200, wait_s=0.1).pace(130, 2.0, wait_s=0.5))
+    assert "not the loader: 25% of the time goes into waiting for data" in ruled_out
+    assert "waiting for data" not in " ".join(causes)
+
+
+def test_a_machine_that_hardly_waits_is_no_cause_and_one_that_is_short_of_memory_is() -> None:
+    told = trained(5).pace(1200).pace(130, 2.0)
+    told.put(ev.HostRead(at=told.now, reading=HostReading(at=told.now, io_stall_percent=20, memory_stall_percent=10)))
+    causes = " ".join(causes_and_exclusions(told)[0])
+    assert "storage" not in causes
+    assert "memory is short" not in causes
+    told.put(ev.HostRead(at=told.now, reading=HostReading(at=told.now, memory_stall_percent=11)))
+    assert "memory is short: 11 % of the time something waited for it" in causes_and_exclusions(told)[0]

@@ -25,7 +25,7 @@ def test_a_batch_that_is_wrong_by_itself_is_the_data_and_asks_for_no_more_replay
     )
     found = told(bad)
     assert (found.verdict, found.files) == ("data", ("b",))
-    assert found.words == "the batch of step 8 is wrong by itself: img is not finite"
+    assert found.words == "the batch of step 8 is invalid: img is not finite"
     assert needed((bad,)) is None
 
 
@@ -40,7 +40,9 @@ def test_what_does_not_come_back_on_the_same_device_is_the_hardware() -> None:
     assert needed((once,)) is None
 
 
-@pytest.mark.parametrize(("course", "why"), [(False, "its losses were others"), (None, "too few steps")])
+@pytest.mark.parametrize(
+    ("course", "why"), [(False, "its losses before that step differ"), (None, "too few earlier steps")]
+)
 def test_what_does_not_come_back_in_another_training_blames_nobody(course: bool | None, why: str) -> None:
     found = told(replay("device", seen=False, course=course))
     assert found.verdict == "unknown"
@@ -54,9 +56,11 @@ def test_a_replay_is_known_for_the_same_training_by_its_losses() -> None:
     assert same_course({10: made[10], 11: made[11] * 1.2, 12: made[12]}, made) is False
     assert same_course({10: made[10], 11: made[11], 99: 1.0}, made) is None, "too few steps in common"
     noisy = {step: 4.0 + (step * 7 % 5) / 5 for step in range(20)}
-    assert same_course({step: one * (1.02 if step % 2 else 0.99) for step, one in noisy.items()}, noisy) is True
+    assert same_course({step: item * (1.02 if step % 2 else 0.99) for step, item in noisy.items()}, noisy) is True
     assert same_course({step: noisy[(step + 2) % 20] for step in noisy}, noisy) is False, "other batches"
-    assert same_course({step - 1: one for step, one in noisy.items()}, noisy) is True, "recorded a step late on a card"
+    assert same_course({step - 1: item for step, item in noisy.items()}, noisy) is True, (
+        "recorded a step late on a card"
+    )
     tiny = {1: 1e-7, 2: 0.5, 3: 0.4}
     assert same_course({1: 2e-7, 2: 0.5, 3: 0.4}, tiny) is True, "about nothing is about nothing"
     assert same_course({10: math.nan, 11: math.nan, 12: math.nan}, made) is None
@@ -111,7 +115,7 @@ def test_what_nobody_can_look_into_is_at_least_seen_to_come_back() -> None:
     plain = Replay(name="device", seen=True, step=3)
     assert needed((plain,)) is None
     assert told(plain).verdict == "unknown"
-    assert told(plain).words.startswith("it comes back on the same device")
+    assert told(plain).words.startswith("reproduced on the same device")
 
 
 def test_a_replay_that_did_not_get_to_the_step_proves_nothing() -> None:

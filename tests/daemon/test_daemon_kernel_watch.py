@@ -16,14 +16,14 @@ T = START
 class ListSource:
     """A log that says what a test put in, once, and then cannot be read any more."""
 
-    def __init__(self, said: list[ev.KernelSaid]) -> None:
+    def __init__(self, said: list[ev.KernelReported]) -> None:
         self.said = said
         self.problem: str | None = None
 
     def fileno(self) -> int:
         return -1
 
-    def read(self, now: Moment) -> ev.KernelSaid | None:
+    def read(self, now: Moment) -> ev.KernelReported | None:
         if self.said:
             return self.said.pop(0)
         self.problem = "/dev/kmsg: Operation not permitted"
@@ -32,7 +32,7 @@ class ListSource:
 
 def test_what_was_said_and_lost_is_passed_on_and_a_log_that_falls_silent_is_told() -> None:
     events: queue.Queue[ev.Event] = queue.Queue()
-    said = [ev.KernelSaid(at=T, findings=(), sequence=9, lost_lines=3)]
+    said = [ev.KernelReported(at=T, findings=(), sequence=9, lost_lines=3)]
     watch = KernelWatch(HandClock(), events.put, "kmsg", ListSource(list(said)), retry_ms=200)
     watch.start()
     assert events.get(timeout=10) == said[0]

@@ -11,16 +11,17 @@ from clocks_by_hand import START, HandClock, until
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
-from supervisor.core.checkpoints import ResumePoint
+from supervisor.core.checkpoints.checkpoint import ResumePoint
 from supervisor.core.history import History
 from supervisor.core.job import Job, Phase
-from supervisor.core.limits import Learned
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus, Stage, StepRecord
 from supervisor.core.rules import RULES
+from supervisor.core.stats.learned_limits import Learned
 from supervisor.daemon.clock import SystemClock
 from supervisor.daemon.inbox import Inbox, Inquiry
-from supervisor.daemon.loop import Dossier, Loop, seeded
+from supervisor.daemon.loop import TICK_S, JobState, Loop, seed_history
+from supervisor.daemon.presence import Presence
 
 
 class Told:
@@ -31,8 +32,8 @@ class Told:
         self.kept: dict[str, dict[str, dict[str, int]]] = {}
         self.can_search = can_search
 
-    def event(self, event: ev.Event, dossier: Dossier | None) -> None:
-        self.lines.append(f"event {type(event).__name__} of {dossier.job.name if dossier else 'nobody'}")
+    def event(self, event: ev.Event, job_state: JobState | None) -> None:
+        self.lines.append(f"event {type(event).__name__} of {job_state.job.name if job_state else 'nobody'}")
 
     def decision(self, before: Job, after: Job, decision: de.Decision) -> None:
         self.lines.append(f"recorded {type(decision).__name__}: {before.phase.value} to {after.phase.value}")
@@ -59,7 +60,7 @@ class Told:
         return self.can_search
 
     def noticed(self, event: ev.Event, job: Job) -> None:
-        if isinstance(event, ev.AgentSaid):
+        if isinstance(event, ev.AgentReported):
             self.lines.append("noticed")
 
     def count(self, line: str) -> int:
@@ -76,7 +77,7 @@ class World:
         self.loop = Loop(self.clock, self.inbox, self.told, self.told)
         rules = tuple(rule() for rule in RULES)
         for name in names or ("one",):
-            self.loop.dossiers[name] = Dossier(job=Job(name=name, since=START), rules=rules)
+            self.loop.job_states[name] = JobState(job=Job(name=name, since=START), rules=rules)
 
     def tick(self) -> None:
         self.loop.turn(ev.Tick(at=self.clock.now()))
@@ -101,7 +102,7 @@ class World:
 
     @property
     def job(self) -> Job:
-        return self.loop.dossiers["one"].job
+        return self.loop.job_states["one"].job
 
 
 def test_a_decision_is_recorded_and_committed_before_it_is_acted_on() -> None:
@@ -124,14 +125,14 @@ def test_the_next_tick_does_not_decide_the_same_again() -> None:
 
 def test_an_event_about_one_job_is_shown_to_no_other() -> None:
     world = World("one", "two")
-    world.loop.turn(ev.Asked(at=START, job="one", ask=ev.Ask.STOP, by="uid 0"))
-    assert (world.job.phase, world.loop.dossiers["two"].job.phase) == (Phase.STOPPED, Phase.PENDING)
+    world.loop.turn(ev.UserRequest(at=START, job="one", ask=ev.Ask.STOP, by="uid 0"))
+    assert (world.job.phase, world.loop.job_states["two"].job.phase) == (Phase.STOPPED, Phase.PENDING)
 
 
 def test_an_event_about_an_unknown_job_is_recorded_and_moves_nobody() -> None:
     world = World()
-    world.loop.turn(ev.Asked(at=START, job="gone", ask=ev.Ask.STOP, by="uid 0"))
-    assert world.told.lines == ["event Asked of nobody", "committed"]
+    world.loop.turn(ev.UserRequest(at=START, job="gone", ask=ev.Ask.STOP, by="uid 0"))
+    assert world.told.lines == ["event UserRequest of nobody", "committed"]
 
 
 def test_nothing_is_launched_on_a_machine_in_no_state_for_it() -> None:
@@ -146,7 +147,7 @@ def test_the_word_about_the_last_checkpoint_is_heard_before_the_search_for_it() 
     world = World()
     world.tick()
     world.steps(1, 2)
-    said = ev.AgentSaid(at=START, job="one", attempt=1, word=ev.Word.CHECKPOINT_SAVED, facts={})
+    said = ev.AgentReported(at=START, job="one", attempt=1, word=ev.Word.CHECKPOINT_SAVED, facts={})
     world.inbox.put(said)
     world.crash()
     world.empty_inbox()
@@ -176,7 +177,7 @@ def test_what_happened_without_a_daemon_is_known_before_anything_is_decided() ->
     world.clock.sleep(3600)
     at = world.clock.now()
     last = StepRecord(at=at, step=500, loss=1.0)
-    world.inbox.put(ev.AgentSaid(at=at, job="one", attempt=1, word=ev.Word.TRAIN_END, facts={}))
+    world.inbox.put(ev.AgentReported(at=at, job="one", attempt=1, word=ev.Word.TRAIN_END, facts={}))
     world.inbox.put(ev.StepsMade(at=at, job="one", attempt=1, records=(last,)))
     world.inbox.put(ev.Exited(at=at, job="one", attempt=1, status=ExitStatus(at=at, code=0)))
     world.loop.run(world.inbox.empty)
@@ -198,7 +199,7 @@ def test_a_job_that_moved_on_is_not_searched_for() -> None:
     world = World()
     world.tick()
     world.crash()
-    world.loop.turn(ev.Asked(at=START, job="one", ask=ev.Ask.STOP, by="uid 0"))
+    world.loop.turn(ev.UserRequest(at=START, job="one", ask=ev.Ask.STOP, by="uid 0"))
     world.empty_inbox()
     assert world.job.phase is Phase.STOPPED
     assert world.told.count("searched") == 0
@@ -216,13 +217,34 @@ def test_a_wall_clock_that_jumps_is_told_and_moves_no_deadline() -> None:
     assert world.job.phase is Phase.RUNNING
 
 
+def test_time_in_which_the_daemon_did_not_run_is_no_silence_of_a_training() -> None:
+    """Both were stopped together: the reader's first word after it is that there is no new step."""
+    world = World()
+    presence = Presence(world.clock)
+    world.loop.absences = presence.taken
+    world.tick()
+    world.steps(1, 2)
+    world.clock.sleep(600)
+    looked = ev.RecorderIdle(at=world.clock.now(), job="one", attempt=1)
+    world.loop.turn(looked)
+    world.tick()
+    assert world.told.count("acted Stop") == 0
+    assert world.told.count("event DaemonAway of nobody") == 1
+    for _ in range(200):
+        world.clock.sleep(0.5)
+        presence.look()
+        world.loop.turn(ev.RecorderIdle(at=world.clock.now(), job="one", attempt=1))
+        world.tick()
+    assert world.told.count("acted Stop") == 1, "one that really hung is found once its limit has run out"
+
+
 def test_an_event_of_an_earlier_attempt_touches_neither_job_nor_history() -> None:
     world = World()
     world.tick()
     at = world.clock.now()
     record = StepRecord(at=at, step=7, loss=1.0)
     world.loop.turn(ev.StepsMade(at=at, job="one", attempt=0, records=(record,)))
-    history = world.loop.dossiers["one"].history
+    history = world.loop.job_states["one"].history
     assert history is not None
     assert (len(history.steps), world.job.phase) == (0, Phase.STARTING)
 
@@ -231,11 +253,11 @@ def test_a_re_adopted_attempt_has_its_last_steps_again() -> None:
     world = World()
     world.tick()
     world.steps(1, 2, 3)
-    again = Dossier(job=world.job, rules=())
+    again = JobState(job=world.job, rules=())
     records = tuple(StepRecord(at=START, step=step, loss=1.0) for step in (1, 2, 3))
-    seeded(again, records, START)
+    seed_history(again, records, START)
     assert again.history is not None
-    assert [one.step for one in again.history.steps] == [1, 2, 3]
+    assert [item.step for item in again.history.steps] == [1, 2, 3]
     assert again.history.last_step_at == START
 
 
@@ -244,7 +266,23 @@ def test_work_after_each_turn_sees_the_event() -> None:
     seen: list[ev.Event] = []
     world.loop.each_turn.append(lambda event, now: seen.append(event))
     world.tick()
-    assert [type(one) for one in seen] == [ev.Tick]
+    assert [type(entry) for entry in seen] == [ev.Tick]
+
+
+def test_a_tick_judges_by_all_that_was_made_before_it() -> None:
+    world, seen = World("one", "two", "three"), []
+
+    def take(event: ev.Event, _: Moment) -> None:
+        seen.append(type(event))
+        if seen == [ev.Tick]:
+            for job in ("one", "two", "three"):
+                record = StepRecord(at=world.clock.now(), step=1, loss=1.0)
+                world.inbox.put(ev.StepsMade(at=record.at, job=job, attempt=1, records=(record,)))
+            world.clock.sleep(TICK_S)
+
+    world.loop.each_turn.append(take)
+    world.loop.run(lambda: seen.count(ev.Tick) == 2)
+    assert seen == [ev.Tick, ev.StepsMade, ev.StepsMade, ev.StepsMade, ev.Tick]
 
 
 @contextmanager
@@ -281,7 +319,7 @@ def test_an_error_belongs_to_whoever_asked() -> None:
     loop, _ = live_loop(inbox)
     with running(loop):
         with pytest.raises(KeyError, match="nowhere"):
-            inbox.ask(lambda: loop.dossiers["nowhere"])
+            inbox.ask(lambda: loop.job_states["nowhere"])
         assert inbox.ask(lambda: 42) == 42
 
 
@@ -290,10 +328,10 @@ def test_the_next_attempt_knows_what_this_one_learned_of_the_same_set_up_alone()
         facts: dict[str, object] = {"framework": "ultralytics", "batch": batch}
         at = world.clock.now()
         attempt = world.job.number
-        world.loop.turn(ev.AgentSaid(at=at, job="one", attempt=attempt, word=ev.Word.PLAN, facts=facts))
+        world.loop.turn(ev.AgentReported(at=at, job="one", attempt=attempt, word=ev.Word.PLAN, facts=facts))
 
     def limit_s() -> float | None:
-        history = world.loop.dossiers["one"].history
+        history = world.loop.job_states["one"].history
         assert history is not None
         return history.learned.limit_s(Stage.STEP, 60.0)
 
@@ -320,14 +358,14 @@ def test_the_steps_made_while_no_daemon_was_there_are_not_missed() -> None:
     world.tick()
     world.steps(1, 2)
     world.clock.sleep(3600)
-    dossier = world.loop.dossiers["one"]
-    seeded(dossier, [StepRecord(at=START, step=2, loss=1.0)], world.clock.now())
+    job_state = world.loop.job_states["one"]
+    seed_history(job_state, [StepRecord(at=START, step=2, loss=1.0)], world.clock.now())
     world.tick()
     assert world.job.phase is Phase.RUNNING
     world.steps(3, 4)
     phases = []
     for _ in range(2):
         world.clock.sleep(30)
-        world.loop.turn(ev.Looked(at=world.clock.now(), job="one", attempt=1))
+        world.loop.turn(ev.RecorderIdle(at=world.clock.now(), job="one", attempt=1))
         phases.append(world.job.phase)
     assert phases == [Phase.RUNNING, Phase.STOPPING]

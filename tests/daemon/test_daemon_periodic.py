@@ -30,9 +30,9 @@ moments = st.timedeltas(timedelta(days=-50 * 365), timedelta(days=60 * 365)).map
 
 @pytest.fixture
 def periodic() -> Iterator[Periodic]:
-    one = Periodic(threads=2)
-    yield one
-    one.stop()
+    item = Periodic()
+    yield item
+    item.stop()
 
 
 @given(previous=st.none() | moments, now=moments, interval_s=st.floats(0.05, 3600))
@@ -49,6 +49,7 @@ def test_runs_keep_their_rhythm_however_late_each_was_begun() -> None:
     assert trigger.get_next_fire_time(NOON, late) == NOON + timedelta(seconds=10)
 
 
+@pytest.mark.alone(reason="compares processor time with a limit")
 @pytest.mark.parametrize("step", STEPS, ids=str)
 def test_a_clock_that_steps_neither_stops_the_work_nor_makes_up_for_it(periodic: Periodic, step: timedelta) -> None:
     """Of fifty years of missed runs none is made, and no core is taken by reckoning them."""
@@ -68,7 +69,8 @@ def test_a_clock_that_steps_neither_stops_the_work_nor_makes_up_for_it(periodic:
     assert spent_s < 0.5 * took_s + 0.2
 
 
-@pytest.mark.parametrize("step", [one for one in STEPS if one > timedelta(0)], ids=str)
+@pytest.mark.alone(reason="compares a duration with a limit")
+@pytest.mark.parametrize("step", [item for item in STEPS if item > timedelta(0)], ids=str)
 def test_a_step_forward_that_nobody_told_of_is_no_avalanche_either(periodic: Periodic, step: timedelta) -> None:
     runs: list[float] = []
     with time_machine.travel(NOON, tick=True) as traveller:

@@ -13,9 +13,9 @@ from supervisor.core import decisions as de
 from supervisor.core.history import History
 from supervisor.core.job import Attempt, Job, Phase, StopOrder
 from supervisor.core.readings import ExitStatus
-from supervisor.daemon.attempt_watch import AttemptWatch, Followed
-from supervisor.daemon.hands import DoingHands
-from supervisor.daemon.loop import Dossier
+from supervisor.daemon.attempt_reader import AttemptReader, FollowedAttempt
+from supervisor.daemon.executor import ThreadExecutor
+from supervisor.daemon.loop import JobState
 from supervisor.daemon.recovery import LAUNCH_UNDER_WAY_S, Recovery
 from supervisor.store.store import Cursors
 
@@ -26,13 +26,13 @@ class FakeHands:
 
     state: Path
     found: bool = True
-    adopted: list[Followed] = field(default_factory=list)
+    adopted: list[FollowedAttempt] = field(default_factory=list)
     acts: list[de.Decision] = field(default_factory=list)
 
     def folder(self, job: str, attempt: int) -> Path:
         return self.state / "jobs" / job / str(attempt)
 
-    def adopt(self, job: str, attempt: int, followed: Followed) -> bool:
+    def adopt(self, job: str, attempt: int, followed: FollowedAttempt) -> bool:
         self.adopted.append(followed)
         return self.found
 
@@ -61,12 +61,12 @@ class World:
         self.clock.sleep(LAUNCH_UNDER_WAY_S + 100)
 
     def take_up(self, job: Job, cursors: Cursors) -> Job:
-        dossier = Dossier(job=job, rules=())
-        hands, watch = cast("DoingHands", self.hands), cast("AttemptWatch", self.watch)
+        job_state = JobState(job=job, rules=())
+        hands, watch = cast("ThreadExecutor", self.hands), cast("AttemptReader", self.watch)
         Recovery(self.clock, hands, watch, lambda job, folder: self.runs).take_up(
-            dossier, cursors, output_limit_bytes=1000
+            job_state, cursors, output_limit_bytes=1000
         )
-        return dossier.job
+        return job_state.job
 
 
 @pytest.fixture
@@ -109,8 +109,8 @@ def test_a_launch_that_was_decided_and_never_begun_is_carried_out(world: World) 
 def test_a_launch_that_left_its_exit_is_not_begun_again(world: World) -> None:
     world.runs = world.hands.found = False
     folder = world.hands.folder("one", 4)
-    folder.mkdir(parents=True)
-    (folder / "exit.json").write_text("{}")
+    (folder / "run").mkdir(parents=True)
+    (folder / "run/exit.json").write_text("{}")
     world.take_up(job(Phase.STARTING), cursors())
     assert (world.hands.acts, world.watch.lost) == ([], [("one", 4)])
 
@@ -138,7 +138,7 @@ def test_a_stop_is_carried_out_once_more_with_its_flag_and_its_saving(world: Wor
 def test_a_kill_is_carried_out_once_more(world: World) -> None:
     order = StopOrder(at=START, reason="deaf", save=False, killed_at=START)
     world.take_up(job(Phase.KILLING, stop=order), cursors())
-    assert [type(one) for one in world.hands.acts] == [de.Kill]
+    assert [type(act) for act in world.hands.acts] == [de.Kill]
 
 
 @pytest.mark.parametrize(("recorded", "last"), [(25, 25), (5, 10), (None, 10)])

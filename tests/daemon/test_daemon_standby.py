@@ -18,11 +18,12 @@ from supervisor.core import events as ev
 from supervisor.core.job import Attempt, Job, Phase, Wish
 from supervisor.core.moments import Moment
 from supervisor.core.readings import HostReading
-from supervisor.daemon.compose import Composer
-from supervisor.daemon.loop import Dossier
-from supervisor.daemon.standby import Standbys, Surroundings
+from supervisor.daemon.launch_spec import LaunchBuilder
+from supervisor.daemon.loop import JobState
+from supervisor.daemon.standby import StandbyDeps, StandbyStarter
 from supervisor.runner import standby
-from supervisor.runner.attempt import prepare, read_shim
+from supervisor.runner.attempt_folder import prepare, read_shim
+from supervisor.runner.code_copy import INSTALLED
 from supervisor.runner.direct import DirectLauncher
 
 ARGV = [sys.executable, "-c", "import time; time.sleep(60)"]
@@ -42,13 +43,14 @@ class Machine:
         self.settings = JobSettings(command=ARGV, standby=True)
         self.available = 8
         self.first, self.second = state / "jobs" / "one" / "1", state / "jobs" / "one" / "2"
-        self.composer = Composer(
+        self.composer = LaunchBuilder(
             clock=Clock(),
             state=state,
             settings=lambda _: self.settings,
             gfx_versions=lambda _: (),
             visible=lambda _: None,
             with_agent=lambda: True,
+            code=lambda: INSTALLED,
         )
         composed = self.composer(Job(name="one", since=START), 1, None)
         prepare(state, "one", 1, argv=ARGV, cwd=composed.cwd, env=composed.env, grace_s=1, save_s=1, group=None)
@@ -56,15 +58,15 @@ class Machine:
         note = read_shim(self.first)
         assert note is not None
         attempt = Attempt(number=1, launched_at=START, first_step_at=START, training_pid=note.training_pid)
-        self.dossier = Dossier(job=Job(name="one", since=START, phase=Phase.RUNNING, attempt=attempt), rules=())
-        self.dossiers = {"one": self.dossier}
-        self.standbys = Standbys(
-            Surroundings(
+        self.job_state = JobState(job=Job(name="one", since=START, phase=Phase.RUNNING, attempt=attempt), rules=())
+        self.job_states = {"one": self.job_state}
+        self.standbys = StandbyStarter(
+            StandbyDeps(
                 clock=Clock(),
                 state=state,
                 launcher=self.launcher,
                 settings=lambda _: self.settings,
-                dossiers=lambda: self.dossiers,
+                job_states=lambda: self.job_states,
                 host=self.host,
                 compose=self.composer,
                 with_agent=lambda: True,
@@ -79,12 +81,12 @@ class Machine:
     def claimed(self, pid: int | None) -> None:
         facts: dict[str, object] = {"imported": [["decimal", decimal.__file__], "no pair", ["x", 3]]}
         word = ev.Word.CLAIMED
-        said = ev.AgentSaid(at=START, job="one", attempt=1, word=word, facts=facts, pid=pid, rank=0)
+        said = ev.AgentReported(at=START, job="one", attempt=1, word=word, facts=facts, pid=pid, rank=0)
         self.standbys.take(said, START)
 
     def looks(self) -> str | None:
         self.standbys.look()
-        return self.dossier.standby
+        return self.job_state.standby
 
     def end(self) -> None:
         self.standbys.end()
@@ -94,13 +96,13 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
-    one = Machine(tmp_path)
-    yield one
-    one.end()
+    item = Machine(tmp_path)
+    yield item
+    item.end()
 
 
 def training(machine: Machine) -> int | None:
-    return machine.dossier.job.attempt.training_pid if machine.dossier.job.attempt else None
+    return machine.job_state.job.attempt.training_pid if machine.job_state.job.attempt else None
 
 
 def test_nothing_stands_by_before_it_is_known_what_is_imported_by_whom(machine: Machine) -> None:
@@ -130,11 +132,11 @@ def test_it_ends_with_what_it_was_for(machine: Machine, why: str) -> None:
     machine.looks()
     until(lambda: machine.looks() == "ready", "it to be ready")
     if why == "stopped":
-        machine.dossier.job = replace(machine.dossier.job, wish=Wish.STOP)
+        machine.job_state.job = replace(machine.job_state.job, wish=Wish.STOP)
     if why == "switched off":
         machine.settings = JobSettings(command=ARGV)
     if why == "removed":
-        machine.dossiers.clear()
+        machine.job_states.clear()
     machine.looks()
     assert not standby.waits(machine.second)
     assert not machine.second.exists()
@@ -153,11 +155,11 @@ def test_between_the_decision_and_the_word_it_is_left_alone(machine: Machine) ->
     machine.claimed(training(machine))
     machine.looks()
     until(lambda: machine.looks() == "ready", "it to be ready")
-    job = machine.dossier.job
-    machine.dossier.job = replace(job, phase=Phase.STARTING, attempt=Attempt(number=2, launched_at=START))
+    job = machine.job_state.job
+    machine.job_state.job = replace(job, phase=Phase.STARTING, attempt=Attempt(number=2, launched_at=START))
     machine.looks()
     assert standby.waits(machine.second)
-    machine.dossier.job = replace(machine.dossier.job, phase=Phase.RUNNING)
+    machine.job_state.job = replace(machine.job_state.job, phase=Phase.RUNNING)
     machine.looks()
     assert not standby.waits(machine.second)
 
@@ -176,7 +178,7 @@ def test_the_word_goes_to_the_attempt_that_it_is_for(machine: Machine) -> None:
     assert not machine.standbys.go("one", machine.second.with_name("3"))
     assert standby.waits(machine.second)
     assert not machine.standbys.go("another", machine.second)
-    composed = machine.composer(machine.dossier.job, 2, None)
+    composed = machine.composer(machine.job_state.job, 2, None)
     machine.launcher.signal("one", machine.first, signal.SIGQUIT)
     until(lambda: not machine.launcher.alive("one", machine.first), "the end of the first")
     prepare(machine.state, "one", 2, argv=ARGV, cwd=composed.cwd, env=composed.env, grace_s=1, save_s=1, group=None)

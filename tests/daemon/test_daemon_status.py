@@ -9,21 +9,21 @@ import pytest
 from clocks_by_hand import START
 
 from supervisor.core import events as ev
-from supervisor.core.expectations import Expectation
 from supervisor.core.history import History
 from supervisor.core.job import Attempt, Job, Phase
-from supervisor.core.judging import judge
+from supervisor.core.judge import judge
 from supervisor.core.readings import StepRecord
+from supervisor.core.reports.expectations import Expectation
 from supervisor.core.rules import RULES
 from supervisor.core.rules.host_memory import HostMemory
 from supervisor.core.rules.stall import Stall
-from supervisor.daemon.loop import Dossier
+from supervisor.daemon.loop import JobState
 from supervisor.daemon.status import job_status, line, steps_per_s, steps_total
 
 RULES_OF_A_JOB = tuple(rule() for rule in RULES)
 
 
-def training(steps: int, every_s: float, loss: float = 1.5) -> Dossier:
+def training(steps: int, every_s: float, loss: float = 1.5) -> JobState:
     """Return the dossier of a job that made `steps`, the last one now, by a plan of 5 epochs of 100."""
     history = History(now=START, launched_at=START.plus(-steps * every_s), gpus_used=())
     attempt = Attempt(number=3, launched_at=START, training_pid=42, last_step=steps, epoch=0, loss=loss)
@@ -31,10 +31,10 @@ def training(steps: int, every_s: float, loss: float = 1.5) -> Dossier:
         StepRecord(at=START.plus((n - steps) * every_s), step=n, epoch=0, loss=loss) for n in range(1, steps + 1)
     )
     plan: dict[str, object] = {"epochs": 5, "batches_per_epoch": 100}
-    history.add(ev.AgentSaid(at=START, job="one", attempt=3, word=ev.Word.PLAN, facts=plan))
+    history.add(ev.AgentReported(at=START, job="one", attempt=3, word=ev.Word.PLAN, facts=plan))
     history.add(ev.StepsMade(at=START, job="one", attempt=3, records=records))
     job = Job(name="one", since=START, phase=Phase.RUNNING, attempt=attempt)
-    return Dossier(job=job, rules=RULES_OF_A_JOB, history=history)
+    return JobState(job=job, rules=RULES_OF_A_JOB, history=history)
 
 
 def test_a_running_job_has_a_pace_an_end_and_a_place() -> None:
@@ -46,11 +46,11 @@ def test_a_running_job_has_a_pace_an_end_and_a_place() -> None:
 
 
 def test_the_pace_is_that_of_the_last_minute() -> None:
-    dossier = training(10, 100.0)
-    assert dossier.history is not None
+    job_state = training(10, 100.0)
+    assert job_state.history is not None
     quick = tuple(StepRecord(at=START.plus(n * 0.1), step=10 + n) for n in range(1, 21))
-    dossier.history.add(ev.StepsMade(at=START.plus(2), job="one", attempt=3, records=quick))
-    assert steps_per_s(dossier.history) == pytest.approx(10.0)
+    job_state.history.add(ev.StepsMade(at=START.plus(2), job="one", attempt=3, records=quick))
+    assert steps_per_s(job_state.history) == pytest.approx(10.0)
 
 
 def test_one_step_is_no_pace_and_no_plan_no_end() -> None:
@@ -66,15 +66,15 @@ def test_a_loss_that_is_no_number_is_not_shown_as_one() -> None:
 
 
 def test_a_job_that_ended_has_no_process_no_pace_and_no_flags() -> None:
-    dossier = training(50, 0.5)
-    dossier.job = replace(dossier.job, phase=Phase.FINISHED)
-    status = job_status(dossier, START)
+    job_state = training(50, 0.5)
+    job_state.job = replace(job_state.job, phase=Phase.FINISHED)
+    status = job_status(job_state, START)
     assert (status.pid, status.stage, status.steps_per_s, status.flags) == (None, None, None, [])
     assert status.step == 50
 
 
 def test_a_job_never_started_shows_nothing_that_is_not_known() -> None:
-    status = job_status(Dossier(job=Job(name="one", since=START), rules=RULES_OF_A_JOB), START)
+    status = job_status(JobState(job=Job(name="one", since=START), rules=RULES_OF_A_JOB), START)
     assert (status.phase, status.attempt, status.step, status.loss, status.epoch) == ("pending", 0, None, None, None)
 
 
@@ -90,10 +90,13 @@ def test_the_line_for_systemd_names_each_job_and_the_daemons_trouble() -> None:
 
 
 def test_the_owners_criteria_are_held_against_the_training() -> None:
-    dossier = training(50, 0.5)
-    dossier.expected = Expectation(batches_per_s=15.0, no_nan=True)
-    status = job_status(dossier, START)
-    assert [(one.name, one.verdict) for one in status.expectations] == [("batches_per_s", "not_met"), ("no_nan", "met")]
+    job_state = training(50, 0.5)
+    job_state.expected = Expectation(batches_per_s=15.0, no_nan=True)
+    status = job_status(job_state, START)
+    assert [(expectation.name, expectation.verdict) for expectation in status.expectations] == [
+        ("batches_per_s", "not_met"),
+        ("no_nan", "met"),
+    ]
     assert status.eta_early is not None
     assert status.eta is not None
     assert status.eta_late is not None
@@ -102,27 +105,27 @@ def test_the_owners_criteria_are_held_against_the_training() -> None:
 
 
 def test_every_rule_says_what_it_watches_the_nearest_trouble_first() -> None:
-    dossier = training(50, 0.5)
-    assert dossier.history is not None
-    dossier.history.add(ev.Tick(at=START.plus(30)))
-    watched = job_status(dossier, START).watched
-    assert {one.rule for one in watched} == {rule.name for rule in dossier.rules}
+    job_state = training(50, 0.5)
+    assert job_state.history is not None
+    job_state.history.add(ev.Tick(at=START.plus(30)))
+    watched = job_status(job_state, START).watched
+    assert {gauge.rule for gauge in watched} == {rule.name for rule in job_state.rules}
     assert (watched[0].rule, watched[0].group, watched[0].severity) == ("stall", "steps", "critical")
     assert watched[0].share == pytest.approx(0.5, abs=0.02)
     assert watched[-1].severity == "info"
-    assert all(one.enabled and not one.shadow for one in watched)
+    assert all(gauge.enabled and not gauge.shadow for gauge in watched)
 
 
 def test_a_rule_in_shadow_and_one_switched_off_are_shown_as_such() -> None:
-    dossier = training(50, 0.5)
-    dossier.rules = (Stall(act="shadow"), HostMemory(enabled=False))
-    shadow, off = job_status(dossier, START).watched
+    job_state = training(50, 0.5)
+    job_state.rules = (Stall(act="shadow"), HostMemory(enabled=False))
+    shadow, off = job_status(job_state, START).watched
     assert (shadow.rule, shadow.shadow, shadow.enabled, shadow.not_watched) == ("stall", True, True, None)
     assert (off.rule, off.enabled, off.not_watched) == ("host_memory", False, "the rule is switched off")
 
 
 def test_good_news_is_no_red_flag() -> None:
-    dossier = training(450, 0.5)
-    assert dossier.history is not None
-    assert any(flag.rule == "milestone" for flag in judge(dossier.rules, dossier.history))
-    assert not any("milestone" in one for one in job_status(dossier, START).flags)
+    job_state = training(450, 0.5)
+    assert job_state.history is not None
+    assert any(flag.rule == "milestone" for flag in judge(job_state.rules, job_state.history))
+    assert not any("milestone" in item for item in job_status(job_state, START).flags)

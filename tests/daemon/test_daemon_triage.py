@@ -11,22 +11,23 @@ import pytest
 from clocks_by_hand import START
 
 from supervisor.config.settings import JobSettings
+from supervisor.core import attempt_files as fo
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
-from supervisor.core import folder as fo
-from supervisor.core.examination import UNWANTED, Examination
+from supervisor.core.examination import UNWANTED, TriageState
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.incident import Incident
 from supervisor.core.job import Attempt, Job, Phase, RetryPlan, Wish
+from supervisor.daemon.cleanup import clear_replays
 from supervisor.daemon.clock import SystemClock
-from supervisor.daemon.sweep import clear_replays
-from supervisor.daemon.triage import Examiner
+from supervisor.daemon.triage import TriageRunner
+from supervisor.runner.code_copy import INSTALLED
 from supervisor.runner.direct import DirectLauncher
 from supervisor.runner.launcher import LaunchError
 
 REPLAY = """
 import json, os, pathlib, sys, time
-folder = pathlib.Path(os.environ["ROCM_SUPERVISOR_ATTEMPT_DIR"])
+folder = pathlib.Path(os.environ["ROCM_SUPERVISOR_ATTEMPT_DIR"]).parent
 report = json.loads(os.environ["ROCM_SUPERVISOR_TRIAGE"])["report"]
 with open(folder.parent / "made", "a") as made:
     made.write(folder.name + "\\n")
@@ -60,9 +61,9 @@ class Trial:
         command = [sys.executable, str(script)]
         launch = {"version": 1, "job": "one", "attempt": 1, "argv": command, "cwd": str(state), "env": {}}
         (self.attempt / fo.LAUNCH).write_text(json.dumps(launch))
-        self.settings = JobSettings(command=command, triage="by-itself", triage_limit_s=limit_s)
+        self.settings = JobSettings(command=command, triage="auto", triage_limit_s=limit_s)
         now = SystemClock().now()
-        examination = Examination(
+        examination = TriageState(
             attempt=1, at=now, flag=FLAG, cause="non_finite", step=7, looked_for="loss", began_at=now
         )
         self.job = Job(
@@ -74,7 +75,7 @@ class Trial:
             examination=examination,
             incident=Incident(id="one-1", job="one", attempt=1, flag=FLAG, decision="stop"),
         )
-        self.examiner = Examiner(
+        self.examiner = TriageRunner(
             clock=SystemClock(),
             put=self.told.append,
             state=state,
@@ -83,6 +84,7 @@ class Trial:
             job=lambda _: self.job,
             exact=lambda _job, _step: None,
             group=None,
+            code=lambda: INSTALLED,
         )
 
     def finds(self) -> ev.TriageEnded:
@@ -141,9 +143,9 @@ def test_a_replay_that_is_over_is_read_and_not_made_again(tmp_path: Path) -> Non
         ("os.mkfifo(report)", "before the step"),
         (
             says({"seen": False, "device": [], "batch": 7, "losses": [[1], "x", [2, None]], "step": "x"}),
-            "too few steps before it",
+            "too few earlier steps",
         ),
-        (says({"seen": True, "batch": {"files": {"a": 1}, "not_finite": "img"}, "where": []}), "comes back"),
+        (says({"seen": True, "batch": {"files": {"a": 1}, "not_finite": "img"}, "where": []}), "reproduced"),
     ],
 )
 def test_what_a_replay_leaves_that_is_not_sound_is_no_finding(tmp_path: Path, program: str, why: str) -> None:
@@ -162,8 +164,8 @@ def test_what_is_said_is_taken_though_another_process_of_the_replay_goes_on(tmp_
 
 
 def test_a_replay_that_fills_the_disk_is_ended(tmp_path: Path) -> None:
-    program = "(folder / 'big').write_bytes(os.urandom(1 << 20))\ntime.sleep(600)"
-    trial = Trial(tmp_path, program)
+    program = "(folder / 'run' / 'big').write_bytes(os.urandom(1 << 20))\ntime.sleep(600)"
+    trial = Trial(tmp_path, program, limit_s=600.0)
     trial.examiner = replace(trial.examiner, folder_limit_bytes=9 << 20)
     finding = trial.finds().finding
     assert finding.words == "the step could not be replayed: it wrote more than 9 MB; see output.log of replay device"

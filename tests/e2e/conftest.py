@@ -12,5 +12,5 @@ from house import House, house
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[House]:
     """An installation in a folder of its own; nothing of it runs on after the test."""
-    with house(tmp_path) as one:
-        yield one
+    with house(tmp_path) as item:
+        yield item

@@ -107,12 +107,12 @@ class House:
         """Return one job's status."""
         status = self.status()
         assert status is not None, self.said()
-        return next(one for one in status["jobs"] if one["name"] == name)
+        return next(job for job in status["jobs"] if job["name"] == name)
 
     def incidents(self, job: str | None = None) -> list[dict[str, Any]]:
         """Return the incidents, oldest first."""
         found: list[dict[str, Any]] = self.client.get("/v1/incidents", job=job)["incidents"]
-        return sorted(found, key=lambda one: one["at"])
+        return sorted(found, key=lambda item: item["at"])
 
     def incident(self, job: str) -> dict[str, Any]:
         """Return the one incident that a job had."""
@@ -145,7 +145,7 @@ class House:
         for folder in folders:
             for process in psutil.process_iter(["cmdline"]):
                 if str(folder) in (process.info["cmdline"] or ()):
-                    found += [process.pid, *(one.pid for one in _children(process))]
+                    found += [process.pid, *(child.pid for child in _children(process))]
         return list(dict.fromkeys(found))
 
     # --- waiting --------------------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ class House:
 
         def closed() -> bool:
             found = self.incidents(name)
-            return len(found) >= count and all(one["resumed_at"] is not None for one in found)
+            return len(found) >= count and all(match["resumed_at"] is not None for match in found)
 
         self.until(closed, limit_s, f"{name} to step again after {count} incidents")
         return self.incidents(name)[-1]
@@ -197,7 +197,7 @@ class House:
     def said(self) -> str:
         """Return what the daemon logged, and the newest output of each job."""
         text = [self.log.read_text(errors="replace")[-6000:] if self.log.exists() else ""]
-        for output in sorted(self.state.glob("jobs/*/[0-9]*/output.log")):
+        for output in sorted(self.state.glob("jobs/*/[0-9]*/run/output.log")):
             with output.open("rb") as file:
                 file.seek(max(0, output.stat().st_size - 1500))
                 text.append(f"--- {output}\n{file.read().decode(errors='replace')}")
@@ -225,8 +225,8 @@ def _children(process: psutil.Process) -> list[psutil.Process]:
 @contextmanager
 def house(folder: Path) -> Iterator[House]:
     """Yield an installation and clear it away."""
-    one = House(folder)
+    item = House(folder)
     try:
-        yield one
+        yield item
     finally:
-        one.leave()
+        item.leave()

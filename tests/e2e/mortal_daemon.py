@@ -23,15 +23,15 @@ from supervisor.config.load import load
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.job import Job
-from supervisor.core.limits import Learned
 from supervisor.core.moments import Moment
-from supervisor.daemon import logs
-from supervisor.daemon.assembly import Assembly
+from supervisor.core.stats.learned_limits import Learned
+from supervisor.daemon import logging_setup
 from supervisor.daemon.clock import SystemClock, boot_id
-from supervisor.daemon.loop import Dossier, Loop, Record
-from supervisor.daemon.notify import Notifier
+from supervisor.daemon.loop import JobState, Loop, Record
 from supervisor.daemon.service import Service
-from supervisor.daemon.state_lock import take
+from supervisor.daemon.state_lock import lock_state
+from supervisor.daemon.systemd import Notifier
+from supervisor.daemon.wiring import Assembly
 from supervisor.runner.direct import DirectLauncher
 
 ANSWERS = (ev.Launched, ev.Signalled, ev.EvidenceTaken, ev.Exited, ev.ResumePointFound, ev.TriageEnded)
@@ -65,10 +65,10 @@ class MortalRecord:
         self._record, self._fate = record, fate
         self._told: list[str] = []
 
-    def event(self, event: ev.Event, dossier: Dossier | None) -> None:
+    def event(self, event: ev.Event, job_state: JobState | None) -> None:
         if isinstance(event, ANSWERS):
             self._told.append(type(event).__name__)
-        self._record.event(event, dossier)
+        self._record.event(event, job_state)
 
     def decision(self, before: Job, after: Job, decision: de.Decision) -> None:
         self._told.append(type(decision).__name__)
@@ -88,10 +88,10 @@ class MortalRecord:
         self._told = []
         with self._record.turn(now):
             yield
-            for one in self._told:
-                self._fate.at(f"before recording {one}")
-        for one in self._told:
-            self._fate.at(f"after recording {one}")
+            for report in self._told:
+                self._fate.at(f"before recording {report}")
+        for report in self._told:
+            self._fate.at(f"after recording {report}")
 
 
 class Mortal:
@@ -107,7 +107,7 @@ class Mortal:
 
         def mortal(*args: Any) -> Any:
             what = type(args[0]).__name__ if name == "act" else ""
-            what = "of a replay" if any("/triage-" in str(one) for one in args) else what
+            what = "of a replay" if any("/triage-" in str(arg) for arg in args) else what
             self._fate.at(f"before {name} {what}".strip())
             result = call(*args)
             self._fate.at(f"after {name} {what}".strip())
@@ -121,17 +121,17 @@ def main() -> int:
     config = Path(sys.argv[3])
     fate = Fate(Path(sys.argv[1]), os.environ.get("DIE_AT"))
     settings = load(config)
-    logs.begin("info", journal=False)
+    logging_setup.begin("info", journal=False)
     state = Path(settings.supervisor.state_dir)
     state.mkdir(parents=True, exist_ok=True)
-    lock = take(state)
+    lock = lock_state(state)
     launcher: Any = Mortal(DirectLauncher(), ("launch", "go", "signal", "kill_all"), fate)
     parts = Assembly(settings, SystemClock(), boot_id(), launcher, None)
-    hands: Any = Mortal(parts.hands, ("act", "search"), fate)
-    loop = Loop(parts.clock, parts.inbox, MortalRecord(parts.record, fate), hands)
+    executor: Any = Mortal(parts.executor, ("act", "search"), fate)
+    loop = Loop(parts.clock, parts.inbox, MortalRecord(parts.record, fate), executor)
     loop.may_launch, loop.ground, loop.each_turn = parts.loop.may_launch, parts.loop.ground, parts.loop.each_turn
-    loop.dossiers = parts.loop.dossiers
-    parts.loop, parts.hands = loop, hands
+    loop.job_states = parts.loop.job_states
+    parts.loop, parts.executor = loop, executor
     try:
         return Service(parts, config, socket_path(settings.supervisor, os.environ), Notifier.from_environment()).run()
     finally:

@@ -32,6 +32,29 @@ def test_five_mistakes_in_the_configuration_are_told_at_once_and_nothing_starts(
     assert not home.state.exists()
 
 
+def test_a_mistake_that_was_made_since_does_not_keep_the_daemon_from_starting_again(home: House) -> None:
+    """The machine boots after somebody broke the file: what was last in force goes on, and status says so."""
+    under_systemd = {"STATE_DIRECTORY": str(home.state)}
+    home.write(home.by_hand("one", "--steps", "100000"))
+    home.start(env=under_systemd)
+    home.step("one", 5)
+    home.kill()
+    good = home.config.read_text()
+    home.config.write_text(good.replace("[jobs.one]", "[jobs.one]\ngracious_s = 3"))
+    assert home.start(wait=False).wait(20) == 78
+    home.start(env=under_systemd)
+    status = home.status()
+    assert status is not None
+    assert "gracious_s" in status["daemon"]["problem"]
+    assert "last-good.toml" in status["daemon"]["problem"]
+    home.step("one", 20, attempt=1)
+    home.config.write_text(good)
+    assert home.ctl("reload").returncode == 0
+    status = home.status()
+    assert status is not None
+    assert status["daemon"]["problem"] is None
+
+
 def test_a_command_that_does_not_exist_is_given_up_by_its_name(home: House) -> None:
     home.write(home.job_of("one", ["/no/such/python", "train.py"]) + STOP_TRYING)
     home.start()
@@ -59,7 +82,7 @@ def test_a_training_that_cannot_be_hooked_is_supervised_all_the_same(home: House
     (home.folder / "end").touch()
     job = home.phase("one", "failed")
     assert "status 3" in job["reason"]
-    assert [one["rule"] for one in home.incidents("one")] == ["crash", "crash"]
+    assert [incident["rule"] for incident in home.incidents("one")] == ["crash", "crash"]
 
 
 def test_what_a_training_forks_is_gone_once_it_is_stopped(home: House) -> None:
@@ -76,8 +99,8 @@ def test_what_a_training_forks_is_gone_once_it_is_stopped(home: House) -> None:
     home.write(home.job_of("one", [sys.executable, "-c", forks]))
     home.start()
     notes = [home.folder / f"daemon{n}" for n in range(3)]
-    home.until(lambda: all(one.exists() and one.read_text() for one in notes), 20, "three daemons to be forked")
-    pids = [int(one.read_text()) for one in notes]
+    home.until(lambda: all(note.exists() and note.read_text() for note in notes), 20, "three daemons to be forked")
+    pids = [int(note.read_text()) for note in notes]
     assert home.ctl("stop", "one", "--wait").returncode == 0
     assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
 
@@ -86,11 +109,11 @@ def test_a_flood_of_output_neither_slows_the_daemon_nor_fills_the_disk(home: Hou
     flood = home.job_of("flood", ["/bin/sh", "-c", "exec yes a line of output that never ends"])
     home.write(f"[retention]\noutput_limit_mb = 2\n{flood}")
     home.start()
-    raw = home.state / "jobs" / "flood" / "1" / "output.log"
+    raw = home.state / "jobs" / "flood" / "1" / "run" / "output.log"
     home.until(lambda: raw.exists() and raw.stat().st_size > 200_000_000, 60, "200 MB of output")
     home.until(lambda: home.client.get("/v1/status")["jobs"][0]["pid"] is not None, 2, "an answer")
     assert home.ctl("stop", "flood", "--wait").returncode == 0
-    used = sum(one.stat().st_blocks * 512 for one in raw.parent.rglob("*") if one.is_file())
+    used = sum(path.stat().st_blocks * 512 for path in raw.parent.rglob("*") if path.is_file())
     assert used < 60_000_000
 
 
@@ -106,7 +129,7 @@ def test_escape_sequences_and_broken_text_reach_no_terminal(home: House) -> None
     home.phase("one", "failed")
     for words in (("logs", "one"), ("history",), ("status",), ("--json", "history"), ("show", "one-1")):
         done = home.ctl(*words)
-        raw = [one for one in done.stdout if (ord(one) < 32 and one not in "\n\t") or 0x7F <= ord(one) < 0xA0]
+        raw = [item for item in done.stdout if (ord(item) < 32 and item not in "\n\t") or 0x7F <= ord(item) < 0xA0]
         assert raw == [], (words, done.stdout)
     assert "tail" in home.ctl("logs", "one").stdout
 
@@ -117,7 +140,7 @@ def test_a_recorder_that_is_destroyed_while_it_is_used_costs_no_daemon(home: Hou
     home.write(home.by_hand("one", "--steps", "300", stall="limit_s = 4"))
     home.start()
     home.step("one", 60)
-    recorder = home.state / "jobs" / "one" / "1" / "recorder.bin"
+    recorder = home.state / "jobs" / "one" / "1" / "run" / "recorder.bin"
     if harm == "cut":
         os.truncate(recorder, 100)
     else:
@@ -147,21 +170,21 @@ def test_garbage_on_the_socket_is_answered_or_dropped_and_nothing_else_happens(h
     for content in (
         b"\x00\xff" * 5000,
         b"GET / HTTP/1.1\r\n" + b"X: " + b"a" * 200_000,
-        b"POST /v1/jobs/one/stop HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n",
-        b'POST /v1/jobs/one/start HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"fresh":',
+        b"POST /v1/jobs/one/stop HTTP/1.1\r\nHost: daemon\r\nContent-Length: 99999999999\r\n\r\n",
+        b'POST /v1/jobs/one/start HTTP/1.1\r\nHost: daemon\r\nContent-Length: 9\r\n\r\n{"fresh":',
         b"",
     ):
-        one = socket.socket(socket.AF_UNIX)
-        one.settimeout(5)
-        one.connect(str(home.state / "control.sock"))
+        item = socket.socket(socket.AF_UNIX)
+        item.settimeout(5)
+        item.connect(str(home.state / "control.sock"))
         with contextlib.suppress(OSError):  # hanging up on it is an answer
-            one.sendall(content)
-        held.append(one)
+            item.sendall(content)
+        held.append(item)
     job = home.job("one")
     assert job["phase"] == "running"
     home.step("one", job["step"] + 10)
-    for one in held:
-        one.close()
+    for item in held:
+        item.close()
 
 
 @pytest.mark.parametrize("harm", ["empty", "truncated", "nans"])
@@ -171,7 +194,7 @@ def test_a_bad_newest_checkpoint_is_passed_over_for_the_one_before(home: House, 
     incident = home.resumed("one")
     assert (incident["rule"], incident["last_step"], incident["resumed_from"]["step"]) == ("crash", 59, 50)
     listed = json.loads(home.ctl("--json", "checkpoints", "one").stdout)["checkpoints"]
-    bad = next(one for one in listed if one["path"].endswith("state-000060.safetensors"))
+    bad = next(item for item in listed if item["path"].endswith("state-000060.safetensors"))
     assert bad["verdict"] == "rejected"
     assert bad["reason"]
 

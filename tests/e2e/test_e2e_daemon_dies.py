@@ -12,7 +12,7 @@ from house import House
 
 def training_pid(home: House, attempt: int = 1) -> int:
     """Return the pid of the training, as its shim left word of it."""
-    note = json.loads((home.state / "jobs" / "one" / str(attempt) / "shim.json").read_text())
+    note = json.loads((home.state / "jobs" / "one" / str(attempt) / "run" / "shim.json").read_text())
     return int(note["training_pid"])
 
 
@@ -34,7 +34,8 @@ def decisions(home: House) -> list[str]:
 
 
 def test_a_training_outlives_three_daemons_and_no_step_is_lost_or_counted_twice(home: House) -> None:
-    home.write(home.by_hand("one", "--steps", "400"))
+    end = home.folder / "end"
+    home.write(home.by_hand("one", "--until", str(end)))
     home.start()
     pid = home.step("one", 10)["pid"]
     for _ in range(3):
@@ -44,15 +45,19 @@ def test_a_training_outlives_three_daemons_and_no_step_is_lost_or_counted_twice(
         home.start()
         job = home.step("one", seen + 11)
         assert (job["phase"], job["attempt"], job["pid"]) == ("running", 1, pid)
+    end.touch()
     home.phase("one", "finished")
-    assert home.steps_made("one") == list(range(1, 401))
+    made = home.steps_made("one")
+    assert made == list(range(1, len(made) + 1))
     every_step_is_recorded_once(home)
     assert decisions(home) == ["launch", "finish"]
     assert home.incidents() == []
 
 
+@pytest.mark.alone(reason="a stall of a few seconds would be found")
 def test_a_daemon_that_was_away_for_longer_than_a_stall_may_last_finds_none(home: House) -> None:
-    home.write(home.by_hand("one", "--steps", "400", stall="limit_s = 1.5"))
+    end = home.folder / "end"
+    home.write(home.by_hand("one", "--until", str(end), stall="limit_s = 1.5"))
     home.start()
     pid = home.step("one", 10)["pid"]
     home.kill()
@@ -60,6 +65,7 @@ def test_a_daemon_that_was_away_for_longer_than_a_stall_may_last_finds_none(home
     home.start()
     assert home.step("one", 140)["pid"] == pid
     home.kill()
+    end.touch()
     gone(home, pid)
     home.until(lambda: time.time() - last_word(home) > 2, 20, "the end to be long ago", daemon=False)  # noqa: TID251
     home.start()
@@ -162,8 +168,8 @@ def test_a_daemon_killed_at_any_moment_of_a_crash_tells_it_once(home: House, mom
     home.write(home.by_hand("one", "--wound", "kill:60", "--steps", "120", "--every-s", "0.01"))
     home.start()
     attempts = home.state / "jobs" / "one"
-    files = (attempts / name for name in ("1/exit.json", "1/evidence", "2/launch.json", "2/shim.json"))
-    moments = [lambda: len(home.steps_made("one")) >= 59, *(one.exists for one in files)]
+    files = (attempts / name for name in ("1/run/exit.json", "1/evidence", "2/launch.json", "2/run/shim.json"))
+    moments = [lambda: len(home.steps_made("one")) >= 59, *(file.exists for file in files)]
     home.until(moments[moment], 30, f"moment {moment}")
     home.kill()
     home.start()

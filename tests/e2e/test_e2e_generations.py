@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from house import House
 
 
@@ -17,12 +18,13 @@ def test_a_resume_that_leaves_the_old_curve_condemns_its_generation_and_goes_bac
     assert (condemned["rule"], condemned["resumed_from"]["step"]) == ("resumed_loss", 225)
     assert "do not continue the old curve" in condemned["message"]
     told = json.loads(home.ctl("checkpoints", "one", "--json").stdout)["checkpoints"]
-    (sour,) = [one for one in told if one["step"] == 250 and one["verdict"] == "rejected"]
+    (sour,) = [report for report in told if report["step"] == 250 and report["verdict"] == "rejected"]
     assert sour["reason"].startswith("condemned: the first 30 losses after the resume")
     home.step("one", 330, attempt=3, limit_s=60)
     assert len(home.incidents("one")) == 2
 
 
+@pytest.mark.alone(reason="a proof must be ready in time")
 def test_a_file_that_is_destroyed_in_place_is_resumed_from_its_generation(home: House) -> None:
     """The kill comes in the middle of a save over the only file that there is."""
     home.write(home.by_hand("one", "--in-place", "--wound", "truncated:60,"))

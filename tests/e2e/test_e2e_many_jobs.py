@@ -46,7 +46,7 @@ def test_a_reload_with_a_mistake_changes_nothing(home: House) -> None:
     assert "gracious_s" in done.stderr
     assert "jobs.two.command" in done.stderr
     assert home.resumed("one")["rule"] == "stall"
-    assert [one["name"] for one in (home.status() or {})["jobs"]] == ["one"]
+    assert [job["name"] for job in (home.status() or {})["jobs"]] == ["one"]
 
 
 def test_a_reload_starts_an_added_job_and_stops_a_removed_one(home: House) -> None:
@@ -61,5 +61,5 @@ def test_a_reload_starts_an_added_job_and_stops_a_removed_one(home: House) -> No
     last = home.steps_made("one")[-1]
     assert (home.folder / "one" / f"state-{last:06}.safetensors").exists()
     home.until(
-        lambda: [one["name"] for one in (home.status() or {})["jobs"]] == ["two"], 20, "the removed job to be forgotten"
+        lambda: [job["name"] for job in (home.status() or {})["jobs"]] == ["two"], 20, "the removed job to be forgotten"
     )

@@ -36,9 +36,9 @@ def test_a_night_with_three_wounds_ends_with_a_finished_training(train_python: P
         stall_limit_s=8,
     )
     incidents = night.run()
-    assert [one["rule"] for one in incidents] == ["stall", "non_finite_loss", "crash"], told
-    assert all(one["outcome"] == "resumed" and one["lost_steps"] is not None for one in incidents)
-    assert all(one["evidence"] for one in incidents)
+    assert [incident["rule"] for incident in incidents] == ["stall", "non_finite_loss", "crash"], told
+    assert all(incident["outcome"] == "resumed" and incident["lost_steps"] is not None for incident in incidents)
+    assert all(incident["evidence"] for incident in incidents)
     bare = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "ROCM_SUPERVISOR_"))}
     last = next(tmp_path.glob("runs/**/last.pt"))
     done = subprocess.run(

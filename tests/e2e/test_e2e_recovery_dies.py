@@ -26,7 +26,7 @@ def training(home: House) -> str:
 def examined(home: House) -> str:
     """Return a job whose losses cease to be numbers once, and that is to find out why before it is retried."""
     words = ("--wound", "nan:60", "--steps", "160")
-    return home.by_hand("one", *words, table='triage = "by-itself"') + SINK
+    return home.by_hand("one", *words, table='triage = "auto"') + SINK
 
 
 def lives(home: House, limit_s: float) -> int:
@@ -78,13 +78,13 @@ def test_a_daemon_killed_at_every_step_of_a_recovery_makes_it_once(home: House) 
     assert count == len(points) + 1
     recorded = ("Stop", "Kill", "Exited", "Retry", "ResumePointFound", "Launch", "Launched", "Finish")
     done = ("act Stop", "act Kill", "act Launch", "launch", "signal", "search")
-    must = [*done, *(f"recording {one}" for one in recorded)]
-    assert {f"{side} {one}" for side in ("before", "after") for one in must} <= set(points)
+    must = [*done, *(f"recording {item}" for item in recorded)]
+    assert {f"{side} {item}" for side in ("before", "after") for item in must} <= set(points)
     made_once(home)
 
 
 OF_A_TRIAGE = (
-    *(f"{side} recording {what}" for what in ("Examine", "Triage", "TriageEnded") for side in ("before", "after")),
+    *(f"{side} recording {what}" for what in ("StartTriage", "Triage", "TriageEnded") for side in ("before", "after")),
     *(f"{side} {what}" for what in ("act Triage", "launch of a replay") for side in ("before", "after")),
 )
 
@@ -94,7 +94,7 @@ def replayed_once(home: House) -> None:
     made = home.steps_made("one")
     assert made[made.index(51, 51) :] == [*range(51, 61), *range(51, 161)], "one after the other, and none too many"
     assert kinds(home, "SELECT kind FROM decisions WHERE kind != 'warn'") == {
-        "launch": 2, "stop": 1, "examine": 1, "triage": 1, "retry": 1, "finish": 1
+        "launch": 2, "stop": 1, "start_triage": 1, "triage": 1, "retry": 1, "finish": 1
     }  # fmt: skip
     told = kinds(home, "SELECT type FROM alerts")
     assert (told["incident.opened"], told["incident.triaged"], told["incident.resumed"]) == (1, 1, 1)

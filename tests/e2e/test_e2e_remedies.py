@@ -30,13 +30,13 @@ def test_out_of_memory_is_met_with_one_remedy_after_the_other_until_one_helps(ho
     job = home.phase("one", "finished", limit_s=120)
     assert job["attempt"] == 4
     report = json.loads(home.ctl("remedies", "one", "--json").stdout)
-    assert [(one["remedy"], one["outcome"]) for one in report["tried"]] == [
+    assert [(item["remedy"], item["outcome"]) for item in report["tried"]] == [
         ("half_batch", "helped"), ("half_batch", "failed"), ("allocator", "failed")
     ]  # fmt: skip
-    held = {one["remedy"]: one["said"] for one in report["in_force"]}
+    held = {item["remedy"]: item["said"] for item in report["in_force"]}
     assert held["half_batch"] == "batch_factor 0.25, by the script"
     assert "max_split_size_mb:128" in held["allocator"]
-    assert {one["remedy"]: (one["helped"], one["failed"]) for one in report["learned"]} == {
+    assert {item["remedy"]: (item["helped"], item["failed"]) for item in report["learned"]} == {
         "allocator": (0, 1), "half_batch": (1, 1)
     }  # fmt: skip
     assert "trained with a batch of 4" in home.ctl("logs", "one").stdout
@@ -48,6 +48,7 @@ def test_out_of_memory_is_met_with_one_remedy_after_the_other_until_one_helps(ho
     assert left == report, "what the daemon left says the same"
 
 
+@pytest.mark.alone(reason="a proof must be ready in time")
 @pytest.mark.train
 def test_a_yolo_that_turns_nan_goes_on_slower_and_clipped_though_its_checkpoint_says_otherwise(
     home: House, owner_python: Path
@@ -64,14 +65,16 @@ def test_a_yolo_that_turns_nan_goes_on_slower_and_clipped_though_its_checkpoint_
     job = home.phase("one", "finished", limit_s=240)
     assert job["attempt"] == 3
     report = home.client.get("/v1/remedies")
-    assert [(one["remedy"], one["outcome"]) for one in report["tried"]] == [
+    assert [(item["remedy"], item["outcome"]) for item in report["tried"]] == [
         ("clip_gradients", "helped"), ("lower_lr", "failed")
     ]  # fmt: skip
-    said = {one["remedy"]: one["said"] for one in report["in_force"]}
+    said = {item["remedy"]: item["said"] for item in report["in_force"]}
     assert said == {"lower_lr": "learning rate x 0.25", "clip_gradients": "gradients clipped to norm 1"}
     rate = dict(home.query("SELECT attempt, max(lr_last) FROM step_metrics WHERE job = 'one' GROUP BY attempt"))
     assert rate[3] < 0.3 * rate[1], rate
-    assert [one["resumed_from"]["epoch"] for one in home.incidents("one")] == [0, 0]
+    # The exact state at the end of the first epoch's two batches comes before the framework's own of that epoch.
+    points = [incident["resumed_from"] for incident in home.incidents("one")]
+    assert [(point["step"], Path(point["path"]).name) for point in points] == [(2, "step-000000000002.pt")] * 2, points
 
 
 # --- the card that goes and comes -----------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def test_a_hang_in_mid_epoch_costs_no_more_than_the_interval(home: House, owner_
 
     def listed() -> set[Path]:
         answer = json.loads(home.ctl("checkpoints", "yolo", "--json").stdout)
-        return {Path(one["source"] or one["path"]).parent for one in answer["checkpoints"]}
+        return {Path(checkpoint["source"] or checkpoint["path"]).parent for checkpoint in answer["checkpoints"]}
 
     home.until(lambda: listed() == {folder}, 60, "a snapshot in the list of checkpoints")
     incident = home.resumed("yolo", limit_s=90)
@@ -62,6 +62,6 @@ def test_a_hang_in_mid_epoch_costs_no_more_than_the_interval(home: House, owner_
     assert incident["lost_steps"] <= EVERY_S / PACE_S + 1
 
     home.phase("yolo", "finished", limit_s=60)
-    made = [one for (one,) in home.query("SELECT SUM(steps) FROM step_metrics WHERE job = 'yolo'")]
+    made = [item for (item,) in home.query("SELECT SUM(steps) FROM step_metrics WHERE job = 'yolo'")]
     assert made == [BATCHES + incident["lost_steps"]]
     home.until(lambda: not any(folder.iterdir()), 10, "the snapshots of a finished training to be cleared away")

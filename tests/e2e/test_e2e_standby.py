@@ -24,7 +24,7 @@ def ready(home: House, name: str = "one", limit_s: float = 40) -> int:
     """Wait until something stands by; return its pid."""
     home.until(lambda: home.job(name)["standby"] == "ready", limit_s, "something to stand by")
     folder = str(home.state / "jobs" / name / f"standby-{home.job(name)['attempt'] + 1}")
-    shim = next(one for one in psutil.process_iter(["cmdline"]) if folder in (one.info["cmdline"] or ()))
+    shim = next(item for item in psutil.process_iter(["cmdline"]) if folder in (item.info["cmdline"] or ()))
     (interpreter,) = shim.children()
     return interpreter.pid
 
@@ -44,7 +44,7 @@ def test_the_next_attempt_is_the_interpreter_that_stood_by_unless_that_does_not_
     home.write(home.by_hand("one", table=SET))
     home.start()
     waiting = ready(home)
-    assert "stands by for the next attempt: ready" in home.ctl("status", "one").stdout
+    assert "standby interpreter for the next attempt: ready" in home.ctl("status", "one").stdout
     job = crash(home)
     assert (job["attempt"], job["pid"], job["restarts"], job["standby"]) == (2, waiting, 1, None)
     made = home.steps_made("one")
@@ -56,7 +56,7 @@ def test_the_next_attempt_is_the_interpreter_that_stood_by_unless_that_does_not_
     assert home.ctl("reload").returncode == 0
     job = crash(home)
     assert (job["attempt"], job["pid"] == waiting) == (3, False)
-    assert "the variable OMP_NUM_THREADS is another" in said(home, "standby.passed_over")[-1]
+    assert "the variable OMP_NUM_THREADS differs" in said(home, "standby.not_used")[-1]
     assert not psutil.pid_exists(waiting)
     ready(home)
     assert home.ctl("stop", "one").returncode == 0

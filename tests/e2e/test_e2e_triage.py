@@ -29,5 +29,5 @@ def test_triage_names_the_poisoned_image_of_an_incident_and_show_repeats_it(home
     assert done.returncode == 0, done.stderr
     finding = json.loads(done.stdout)["finding"]
     assert finding["verdict"] == "data", finding
-    assert [Path(one).name for one in finding["files"]] == ["3.png"]
+    assert [Path(file).name for file in finding["files"]] == ["3.png"]
     assert "img is not finite" in home.ctl("show", incident["id"]).stdout

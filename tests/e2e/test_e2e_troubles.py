@@ -51,8 +51,8 @@ def test_a_hang_is_found_by_the_step_counter_and_its_evidence_shows_where(home: 
     assert (incident["last_step"], incident["resumed_from"]["step"]) == (59, 50)
     assert incident["downtime_s"] >= 3
     gone_over(home, "one", incident)
-    stacks = [one.read_text() for one in Path(incident["evidence"]).glob("stacks*.txt")]
-    assert any("wait_for_ever" in one for one in stacks), list(Path(incident["evidence"]).iterdir())
+    stacks = [path.read_text() for path in Path(incident["evidence"]).glob("stacks*.txt")]
+    assert any("wait_for_ever" in stack for stack in stacks), list(Path(incident["evidence"]).iterdir())
 
 
 def test_a_hang_right_after_validation_at_full_load_is_found_by_the_step_counter(home: House) -> None:
@@ -63,8 +63,8 @@ def test_a_hang_right_after_validation_at_full_load_is_found_by_the_step_counter
     complete(incident)
     assert incident["rule"] == "stall"
     assert "stage step" in incident["message"]
-    stacks = [one.read_text() for one in Path(incident["evidence"]).glob("stacks*.txt")]
-    assert any("in spin" in one for one in stacks)
+    stacks = [path.read_text() for path in Path(incident["evidence"]).glob("stacks*.txt")]
+    assert any("in spin" in stack for stack in stacks)
 
 
 def test_a_hang_before_the_first_batch_of_a_resume_is_found_and_resumed_again(home: House) -> None:

@@ -35,7 +35,7 @@ class Receiver(ThreadingHTTPServer):
     def counted(self) -> Counter[tuple[str, str]]:
         """Return how often each incident was told, by type."""
         told = [json.loads(body) for _, body in self.taken]
-        return Counter((one["type"], one["data"]["incident"]) for one in told if "incident" in one["data"])
+        return Counter((report["type"], report["data"]["incident"]) for report in told if "incident" in report["data"])
 
     def handle_error(self, request: object, client_address: object) -> None:
         """The daemon may be gone before it heard the answer."""
@@ -64,13 +64,13 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
     """A receiver that fails twice."""
-    one = Receiver(failures=2)
+    item = Receiver(failures=2)
     try:
-        yield one
+        yield item
     finally:
-        one.end.set()
-        one.shutdown()
-        one.server_close()
+        item.end.set()
+        item.shutdown()
+        item.server_close()
 
 
 def alert(name: str, url: str, home: House) -> str:
@@ -85,6 +85,7 @@ def delivered(home: House, sink: str) -> int:
     return int(home.query("SELECT COUNT(*) FROM alerts WHERE sink = ? AND state = 'delivered'", sink)[0][0])
 
 
+@pytest.mark.alone(reason="compares a duration with a limit")
 def test_each_incident_is_told_once_though_receiver_and_daemon_fail(home: House, receiver: Receiver) -> None:
     """The receiver refuses twice, a second one never answers, and the daemon is killed while alerts wait."""
     alerts = alert("good", receiver.url("good"), home) + alert("slow", receiver.url("hang"), home)
@@ -108,6 +109,7 @@ def test_each_incident_is_told_once_though_receiver_and_daemon_fail(home: House,
     assert delivered(home, "slow") == 0
 
 
+@pytest.mark.alone(reason="compares a duration with a limit")
 def test_a_receiver_that_never_answers_holds_up_neither_questions_nor_the_end(home: House, receiver: Receiver) -> None:
     home.write(home.by_hand("one", "--wound", "kill:30") + alert("slow", receiver.url("hang"), home))
     home.start()
@@ -117,3 +119,26 @@ def test_a_receiver_that_never_answers_holds_up_neither_questions_nor_the_end(ho
     assert home.status() is not None
     assert time.perf_counter() - began < SLOWEST_ANSWER_S
     assert home.stop(20) == 0
+
+
+def test_a_receiver_that_cannot_be_read_keeps_nothing_from_being_watched(home: House, receiver: Receiver) -> None:
+    """The address lies in a file that is not there: the training runs, and the alert comes once the file does."""
+    receiver.failures = 0
+    address = home.folder / "address"
+    alerts = f'[alerts.phone]\nurl_file = "{address}"\nallow_private = true\n'
+    home.write(home.by_hand("well", "--steps", "100000") + alerts)
+    home.start()
+    home.until(lambda: home.job("well")["phase"] == "running", 30, "the training to run")
+    status = home.status()
+    assert status is not None
+    assert status["daemon"]["alert_problems"] == [
+        f"alerts.phone.url_file: {address} cannot be read: No such file or directory"
+    ]
+    refused = home.ctl("alerts", "test", "phone")
+    assert refused.returncode == 5, refused
+    address.write_text(receiver.url("hook"))
+    home.until(lambda: not (home.status() or {"daemon": {}})["daemon"]["alert_problems"], 60, "it to be read again")
+    sent = home.ctl("alerts", "test", "phone")
+    assert (sent.returncode, sent.stdout) == (0, "delivered to phone\n"), sent
+    assert [json.loads(body)["type"] for _, body in receiver.taken] == ["test"]
+    assert home.ctl("alerts").returncode == 0

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from house import House
 
+pytestmark = pytest.mark.xdist_group("wheel")  # it is built once
+
 ROOT = Path(__file__).resolve().parents[2]
 BUILT_FROM = ("supervisor", "migrations", "systemd", "config.toml", "pyproject.toml", "README.md", "LICENSE")
 
@@ -19,7 +21,7 @@ def run(*words: str | Path, limit_s: float = 180) -> subprocess.CompletedProcess
     """Run a command outside the checkout, without what would lead it back there."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     return subprocess.run(
-        [str(one) for one in words], capture_output=True, text=True, timeout=limit_s, check=False, cwd="/", env=env
+        [str(word) for word in words], capture_output=True, text=True, timeout=limit_s, check=False, cwd="/", env=env
     )
 
 
@@ -31,11 +33,11 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source.mkdir()
     ignore = shutil.ignore_patterns("__pycache__")
     for name in BUILT_FROM:
-        one = ROOT / name
-        if one.is_dir():
-            shutil.copytree(one, source / name, ignore=ignore)
+        item = ROOT / name
+        if item.is_dir():
+            shutil.copytree(item, source / name, ignore=ignore)
         else:
-            shutil.copy(one, source / name)
+            shutil.copy(item, source / name)
     built = run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, source)
     if built.returncode != 0 and "No matching distribution" in built.stderr:
         pytest.skip("no package index within reach to build with")

@@ -119,10 +119,10 @@ def test_a_training_that_always_dies_at_the_same_step_is_given_up_with_the_reaso
     home.start()
     job = home.phase("one", "failed", limit_s=60)
     assert job["attempt"] == 3
-    assert "2 restarts in a row brought no progress" in job["reason"]
+    assert "2 restarts in a row without progress" in job["reason"]
     assert "SIGKILL" in job["reason"]
     incidents = home.incidents("one")
-    assert [one["outcome"] for one in incidents] == ["resumed", "resumed", "gave_up"]
+    assert [incident["outcome"] for incident in incidents] == ["resumed", "resumed", "gave_up"]
     home.kill()
     home.start()
     assert home.job("one")["phase"] == "failed"

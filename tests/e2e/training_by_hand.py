@@ -23,6 +23,7 @@ parser.add_argument("--stuck-when-resumed", action="store_true", help="hang once
 parser.add_argument("--sour", type=int, help="whoever resumes from the checkpoint of this step has lost what it learnt")
 parser.add_argument("--in-place", action="store_true", help="save over one file, as ultralytics does")
 parser.add_argument("--wound", default="", help="KIND:STEP,... with the kinds of `strike`; once each, KIND! always")
+parser.add_argument("--until", type=Path, help="end at the end of a step once this file is there")
 asked = parser.parse_args()
 
 
@@ -37,7 +38,7 @@ def save(step, spoil=None):
     part.rename(path)
     rocm_agent.checkpoint_saved(str(path), epoch=None, step=step)
     # By time: a training begun anew has lower steps than what lies there, and must not clear away its own saves.
-    for old in sorted(asked.folder.glob("state-*.safetensors"), key=lambda one: one.stat().st_mtime_ns)[:-KEPT]:
+    for old in sorted(asked.folder.glob("state-*.safetensors"), key=lambda item: item.stat().st_mtime_ns)[:-KEPT]:
         old.unlink()
 
 
@@ -86,7 +87,7 @@ if asked.stuck_when_resumed and rocm_agent.resume_from() and not stuck.exists():
     stuck.touch()
     rocm_agent.stage("warmup")
     wait_for_ever()
-wounds = {int(at): kind for kind, at in (one.split(":") for one in asked.wound.split(",") if one)}
+wounds = {int(at): kind for kind, at in (item.split(":") for item in asked.wound.split(",") if item)}
 poisoned = False
 sourness = 10 if asked.sour and resumed_step() == asked.sour else 0
 with open(asked.folder / "steps.log", "a") as made:
@@ -106,4 +107,6 @@ with open(asked.folder / "steps.log", "a") as made:
         if rocm_agent.save_requested():
             time.sleep(asked.save_takes_s)
             save(step)
+        if asked.until and asked.until.exists():
+            break
 print("done")

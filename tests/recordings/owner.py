@@ -69,11 +69,11 @@ class Night:
     def trains(self, batches: int, nan_at: frozenset[int] = frozenset()) -> Night:
         """Make batches; `nan_at` counts from the first of them."""
         read_at = self.now_s
-        for one in range(1, batches + 1):
+        for index in range(1, batches + 1):
             self.now_s += 1 / RATE
             self.step += 1
             loss = (
-                math.nan if one in nan_at else 3.0 - 0.5 * math.sin(self.step / 700) + 0.2 * math.sin(self.step * 2.3)
+                math.nan if index in nan_at else 3.0 - 0.5 * math.sin(self.step / 700) + 0.2 * math.sin(self.step * 2.3)
             )
             record = StepRecord(at=self.now, step=self.step, epoch=(self.step - 1) // BATCHES, loss=loss, lr=0.01)
             self.steps.append(record)
@@ -100,12 +100,12 @@ class Night:
             launched_at=self.began,
             gpus_used=(CARD,),
             made_of=self.what,
-            facts=tuple(sorted(self.facts, key=lambda one: one.at.monotonic_s)),
+            facts=tuple(sorted(self.facts, key=lambda item: item.at.monotonic_s)),
             steps=tuple(self.steps),
         )
 
     def _says(self, word: ev.Word, facts: dict[str, object]) -> Night:
-        self.facts.append(ev.AgentSaid(at=self.now, job="yolo", attempt=1, word=word, facts=facts))
+        self.facts.append(ev.AgentReported(at=self.now, job="yolo", attempt=1, word=word, facts=facts))
         return self
 
     def _reads(self, busy: float, cpu: float) -> None:
@@ -157,9 +157,9 @@ def two_isolated_nans() -> Recording:
 def systematic_nans() -> Recording:
     """18 November: NaN from batch 32 of epoch 4 on, 73 in 7,550 batches, VRAM from 4.2 to 4.71 GB."""
     night = started(18, "18 November: 73 NaN in 7,550 batches of epoch 4", 3 * BATCHES).passes(60, 99.0)
-    night.enters(Stage.STEP).trains(3775, frozenset(32 + 103 * one for one in range(37)))
+    night.enters(Stage.STEP).trains(3775, frozenset(32 + 103 * index for index in range(37)))
     night.used_bytes = int(4.71e9)
-    return night.trains(3775, frozenset(21 + 103 * one for one in range(36))).is_killed()
+    return night.trains(3775, frozenset(21 + 103 * index for index in range(36))).is_killed()
 
 
 def hang_before_the_first_batch() -> Recording:

@@ -72,7 +72,7 @@ def call(config: Path, *words: str) -> Result:
 
 def flags(config: Path, *words: str) -> dict[str, float]:
     answer = json.loads(call(config, "--json", "replay", *words).stdout)
-    return {one["rule"]: one["after_s"] for one in answer["flags"]}  # a critical one after its warning
+    return {flag["rule"]: flag["after_s"] for flag in answer["flags"]}  # a critical one after its warning
 
 
 def test_the_record_of_an_attempt_is_judged_with_its_jobs_limits(config: Path) -> None:
@@ -115,7 +115,7 @@ def test_people_read_a_table(config: Path) -> None:
         ("[no_such_rule]\n", "other.toml: no_such_rule: is no known rule"),
         ("[rules.stall]\nlimit = 3\n", 'rules.stall.limit: is no known key; did you mean "limit_s"?'),
         ("[stall]\nlimit_s = 'soon'\n", 'stall.limit_s: is of the wrong type (str) (it is "soon")'),
-        ("[vram_leak]\nover_s = 60\n", "allowed: a number from 600 to 43200"),
+        ("[vram_leak]\nwindow_s = 60\n", "allowed: a number from 600 to 43200"),
         ("limit_s = 3\n", "limit_s: is no known rule"),
         ("rules = 3\n", "rules: must hold tables"),
         ("[stall\n", "other.toml: "),

@@ -20,7 +20,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-FOLDERS = sorted(one.parent for one in (Path(__file__).parents[1] / "recordings").glob("*/expected.toml"))
+FOLDERS = sorted(path.parent for path in (Path(__file__).parents[1] / "recordings").glob("*/expected.toml"))
 
 
 def expected(folder: Path) -> list[dict[str, Any]]:
@@ -39,22 +39,22 @@ def test_there_are_recordings() -> None:
     assert len(FOLDERS) >= 6
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda one: one.name)
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda item: item.name)
 def test_a_recorded_fault_is_found_in_its_time(folder: Path) -> None:
     fired = judged(folder)
     for wanted in expected(folder):
         earliest, latest = wanted["after_s"]
         found = [
-            one for one in fired if one.flag.rule == wanted["rule"] and one.flag.severity.word == wanted["severity"]
+            flag for flag in fired if flag.flag.rule == wanted["rule"] and flag.flag.severity.word == wanted["severity"]
         ]
         assert found, wanted
         assert earliest <= found[0].after_s <= latest
         assert "step" not in wanted or found[0].step == wanted["step"]
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda one: one.name)
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda item: item.name)
 def test_nothing_is_killed_before_its_fault(folder: Path) -> None:
     first = min(flag["after_s"][0] for flag in expected(folder))
     tells = any(flag["severity"] == "critical" for flag in expected(folder))
-    early = [one for one in judged(folder) if one.flag.severity is Severity.CRITICAL and not one.flag.shadow]
-    assert not [one for one in early if one.after_s < first or not tells]
+    early = [item for item in judged(folder) if item.flag.severity is Severity.CRITICAL and not item.flag.shadow]
+    assert not [item for item in early if item.after_s < first or not tells]

@@ -33,11 +33,13 @@ def at(seconds: float) -> Moment:
 
 def steps(began: float, ended: float, first: int = 1, loss: float = 0.5) -> list[StepRecord]:
     count = int((ended - began) * RATE)
-    return [StepRecord(at=at(began + one / RATE), step=first + one, loss=loss) for one in range(count)]
+    return [StepRecord(at=at(began + index / RATE), step=first + index, loss=loss) for index in range(count)]
 
 
 def recording(records: Iterable[StepRecord], *facts: ev.Event) -> Recording:
-    plan = ev.AgentSaid(at=at(1), job="night", attempt=1, word=ev.Word.PLAN, facts={"epochs": 3, "device": "cuda:0"})
+    plan = ev.AgentReported(
+        at=at(1), job="night", attempt=1, word=ev.Word.PLAN, facts={"epochs": 3, "device": "cuda:0"}
+    )
     stage = ev.StageEntered(at=at(2), job="night", attempt=1, stage=Stage.STEP)
     return Recording(
         job="night", attempt=1, launched_at=LAUNCH, facts=(plan, stage, *facts), steps=tuple(records), made_of="a test"
@@ -50,13 +52,13 @@ def exited(seconds: float, *, code: int | None = None, signal: int | None = None
     )
 
 
-def fired(one: Recording, **rules: dict[str, object]) -> list[Fired]:
-    return list(replay(one, [rule(**rules.get(rule.name, {})) for rule in RULES]))
+def fired(value: Recording, **rules: dict[str, object]) -> list[Fired]:
+    return list(replay(value, [rule(**rules.get(rule.name, {})) for rule in RULES]))
 
 
-def stall_of(one: Recording, **rules: dict[str, object]) -> Fired:
+def stall_of(value: Recording, **rules: dict[str, object]) -> Fired:
     """The stall that would have stopped it; short of its limit it is told first."""
-    flags = (each for each in fired(one, **rules) if each.flag.rule == "stall")
+    flags = (each for each in fired(value, **rules) if each.flag.rule == "stall")
     return next(each for each in flags if each.flag.severity is Severity.CRITICAL)
 
 
@@ -72,18 +74,29 @@ def test_a_freeze_is_flagged_at_the_second_its_limit_ran_out() -> None:
 def test_other_limits_give_other_seconds() -> None:
     stall = stall_of(FREEZE, stall={"limit_s": 10.0})
     assert 69 <= stall.after_s <= 71.5
-    assert not [one for one in fired(FREEZE, stall={"enabled": False}) if one.flag.rule == "stall"]
+    assert not [flag for flag in fired(FREEZE, stall={"enabled": False}) if flag.flag.rule == "stall"]
 
 
 def test_one_trouble_is_told_once_and_the_end_that_came_of_it_too() -> None:
-    rules = [one.flag.rule for one in fired(FREEZE) if one.flag.severity is Severity.CRITICAL]
+    rules = [flag.flag.rule for flag in fired(FREEZE) if flag.flag.severity is Severity.CRITICAL]
     assert rules.count("stall") == 1
     assert rules.count("crash") == 1
 
 
+def test_an_absence_of_the_daemon_is_no_stall_in_a_replay_either(tmp_path: Path) -> None:
+    """Nothing was judged in it when it was recorded."""
+    away = ev.DaemonAway(at=at(460), away_s=399.0)
+    went_on = recording([*steps(3, 60), *steps(461, 500, 1027)], away)
+    assert not [flag for flag in fired(went_on) if flag.flag.rule == "stall"]
+    hung = recording(steps(3, 60), away, exited(700, signal=9))
+    assert 518 <= stall_of(hung).after_s <= 521.5
+    write(hung, tmp_path / "night")
+    assert fired(read(tmp_path / "night")) == fired(hung)
+
+
 def test_nan_is_flagged_within_the_second_of_its_step() -> None:
     poisoned = [*steps(3, 60), *steps(60, 90, 1027, math.nan)]
-    nan = next(one for one in fired(recording(poisoned)) if one.flag.rule == "non_finite_loss")
+    nan = next(flag for flag in fired(recording(poisoned)) if flag.flag.rule == "non_finite_loss")
     assert 60 <= nan.after_s <= 61.5
 
 
@@ -106,15 +119,15 @@ def test_a_recording_is_written_over_nothing(tmp_path: Path) -> None:
     [
         (HEAD, b"{", "recording.json: "),
         (HEAD, b'{"version": 9, "job": "x", "attempt": 1, "launched_at": {"monotonic_s": 1, "unix_s": 1}, "rules": {}}',
-         "version 9, this program replays version 1"),
-        (EVENTS, gzip.compress(b'{"kind": "no_such_thing"}\n'), "line 1: names no kind of event"),
-        (EVENTS, gzip.compress(b"[]\n"), "line 1: is no object"),
-        (EVENTS, gzip.compress(b'{"kind": "tick", "at": {"monotonic_s": "x", "unix_s": 1}}\n'), "line 1: "),
+         "version 9, this version replays version 1"),
+        (EVENTS, gzip.compress(b'{"kind": "no_such_thing"}\n', mtime=0), "line 1: has an unknown kind of event"),
+        (EVENTS, gzip.compress(b"[]\n", mtime=0), "line 1: is not a JSON object"),
+        (EVENTS, gzip.compress(b'{"kind": "tick", "at": {"monotonic_s": "x", "unix_s": 1}}\n', mtime=0), "line 1: "),
         (EVENTS, b"no gzip at all", "events.jsonl.gz: line 0: "),
-        (STEPS, gzip.compress(b"head\n1,2,3\n"), "line 2: has 3 columns, not 10"),
-        (STEPS, gzip.compress(b"head\n1,2,x,,,,,,,\n"), "line 2: "),
-        (STEPS, gzip.compress(b"head\n1,2,3,,,,,,,\n" * 9999)[:60], "steps.csv.gz: line "),
-        (BUCKETS, gzip.compress(b'{"attempt": 1}\n'), "line 1: "),
+        (STEPS, gzip.compress(b"head\n1,2,3\n", mtime=0), "line 2: has 3 columns, not 10"),
+        (STEPS, gzip.compress(b"head\n1,2,x,,,,,,,\n", mtime=0), "line 2: "),
+        (STEPS, gzip.compress(b"head\n1,2,3,,,,,,,\n" * 9999, mtime=0)[:60], "steps.csv.gz: line "),
+        (BUCKETS, gzip.compress(b'{"attempt": 1}\n', mtime=0), "line 1: "),
     ],
 )  # fmt: skip
 def test_a_damaged_recording_is_named_by_file_and_line(tmp_path: Path, file: str, content: bytes, told: str) -> None:
@@ -139,9 +152,9 @@ BUCKET = StepBucket(
 
 def test_a_bucket_unfolds_into_its_steps_with_its_extremes_and_its_nan() -> None:
     records = list(unfolded(BUCKET, FREEZE.moment))
-    assert [one.step for one in records] == list(range(1, 21))
+    assert [record.step for record in records] == list(range(1, 21))
     assert (records[0].at.unix_s, records[-1].at.unix_s) == (BUCKET.first_unix_s, BUCKET.last_unix_s)
-    losses = [one.loss for one in records if one.loss is not None]
+    losses = [record.loss for record in records if record.loss is not None]
     assert sum(map(math.isnan, losses)) == 3
     finite = [loss for loss in losses if not math.isnan(loss)]
     assert (min(finite), max(finite), finite[-1]) == (0.1, 9.0, 0.4)
@@ -151,33 +164,47 @@ def test_steps_that_are_kept_one_by_one_outrank_their_bucket() -> None:
     newer = tuple(steps(5, 6, first=11))
     both = replace(FREEZE, buckets=(BUCKET,), steps=newer)
     made = [record for event in both.events() if isinstance(event, ev.StepsMade) for record in event.records]
-    assert [one.step for one in made] == [*range(1, 11), *[one.step for one in newer]]
+    assert [item.step for item in made] == [*range(1, 11), *[item.step for item in newer]]
 
 
 def test_a_gap_of_years_is_not_ticked_through() -> None:
     broken = recording(steps(3, 4), exited(1e9, code=0))
-    assert [one.flag.rule for one in replay(broken, [Stall()])] == []
+    assert [item.flag.rule for item in replay(broken, [Stall()])] == []
 
 
 def test_foreign_files_are_judged_by_the_same_rules(tmp_path: Path) -> None:
     log, kernel, telemetry = tmp_path / "train.log", tmp_path / "dmesg", tmp_path / "gpu.csv"
     log.write_text(
-        "".join(f"2026-11-21 10:{one // 60:02}:{one % 60:02} iter {one}: loss 0.5\n" for one in range(1, 300))
+        "".join(f"2026-11-21 10:{index // 60:02}:{index % 60:02} iter {index}: loss 0.5\n" for index in range(1, 300))
         + "2026-11-21 10:05:01 iter 301: loss nan\n"
         + "2026-11-21 10:05:02 RuntimeError: HIP error: unspecified launch failure\n"
     )
     kernel.write_text("[ 100.0] usb 1-2: new device\n[ 400.0] amdgpu 0000:0a:00.0: amdgpu: GPU reset begin!\n")
-    rows = "".join(f"{one},0000:0a:00.0,99,{5.9e9}\n" for one in range(300))
+    rows = "".join(f"{index},0000:0a:00.0,99,{5.9e9}\n" for index in range(300))
     telemetry.write_text(f"time,gpu,gpu_busy_percent,vram_used_bytes\n{rows}")
     seen = fired(of_files(log, kernel, telemetry))
-    assert {"gpu_fault"} <= {one.flag.rule for one in seen}
-    fault = next(one for one in seen if one.flag.rule == "gpu_fault")
+    assert {"gpu_fault"} <= {entry.flag.rule for entry in seen}
+    fault = next(entry for entry in seen if entry.flag.rule == "gpu_fault")
     assert fault.after_s == pytest.approx(300, abs=1.5)
+
+
+def test_an_output_of_ultralytics_that_went_nan_is_flagged(tmp_path: Path) -> None:
+    """Its format: two texts of 11 characters, then numbers as %11.4g, then its progress bar."""
+    frames = [
+        ("%11s" * 2 + "%11.4g" * 5) % (f"{epoch}/3", "1.2G", loss, 2.5, 1.25, 13, 640)
+        + f": {percent}% \u2501\u2501\u2501\u2501 {batch}/50 18.0it/s 2.7s"
+        for epoch, loss in ((1, 1.5), (2, math.nan), (3, math.nan))
+        for batch, percent in ((10, 20), (30, 60), (50, 100))
+    ]
+    log = tmp_path / "training.log"
+    log.write_text("\n".join(frames) + "\n")
+    seen = fired(of_files(log, None, None))
+    assert "non_finite_loss" in {entry.flag.rule for entry in seen}
 
 
 def test_a_recorded_training_that_went_nan_is_flagged(corpus: Path) -> None:
     seen = fired(of_files(corpus / "training/recorded/ultralytics-8.4.190.nanpersist.stdout", None, None))
-    assert "non_finite_loss" in {one.flag.rule for one in seen}
+    assert "non_finite_loss" in {entry.flag.rule for entry in seen}
 
 
 @pytest.mark.parametrize(
@@ -188,7 +215,7 @@ def test_a_recorded_training_that_went_nan_is_flagged(corpus: Path) -> None:
         ("time,gpu_busy_percent\nnan,3\n", "line 2: not finite"),
         ('{"time": 1, "processes": [1]}\n', "line 1: a field of type"),
         ('{"time": 1}\nnot json\n', "line 2: "),
-        ("", "holds no progress"),
+        ("", "contains no known progress"),
     ],
 )
 def test_a_telemetry_table_that_is_none_is_named_by_its_line(tmp_path: Path, content: str, told: str) -> None:
@@ -202,4 +229,4 @@ def test_a_telemetry_table_that_is_none_is_named_by_its_line(tmp_path: Path, con
 def test_the_format_is_plain_text_in_gzip(tmp_path: Path) -> None:
     write(FREEZE, tmp_path / "night")
     with gzip.open(tmp_path / "night" / EVENTS, "rt") as lines:
-        assert [json.loads(line)["kind"] for line in lines] == ["agent_said", "stage_entered", "exited"]
+        assert [json.loads(line)["kind"] for line in lines] == ["agent_reported", "stage_entered", "exited"]

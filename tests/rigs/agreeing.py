@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from supervisor.core.flags import Act, RedFlag
+from supervisor.core.flags import RedFlag
+from supervisor.core.gauge import Gauge, Group
 from supervisor.core.history import History
 from supervisor.core.rules import Rule
-from supervisor.core.watched import Group, Watched
 
 
 def agrees(rule: Rule, history: History) -> None:
     """Fail where a rule flags and nothing that it watches is reached, or the other way round."""
     flag, watched = rule.check(history), rule.watch(history)
     assert watched, rule.name
-    assert {one.rule for one in watched} == {rule.name}
-    reached = [one.severity for one in watched if one.reached]
+    assert {gauge.rule for gauge in watched} == {rule.name}
+    reached = [gauge.severity for gauge in watched if gauge.reached]
     assert (flag is None) == (not reached), (flag, watched)
     assert flag is None or flag.severity == max(reached), (flag, watched)
-    assert all(one.share in (None, 1.0) for one in watched if one.reached), watched
+    assert all(gauge.share in (None, 1.0) for gauge in watched if gauge.reached), watched
 
 
 @dataclass
@@ -32,7 +32,6 @@ class Agreement:
     rules: Sequence[Rule]
     every: int = 1
     enabled: bool = True
-    act: Act = False
     asked: int = field(default=0, init=False)
 
     def check(self, history: History) -> RedFlag | None:
@@ -43,6 +42,6 @@ class Agreement:
                 agrees(rule, history)
         return None
 
-    def watch(self, history: History) -> tuple[Watched, ...]:
+    def watch(self, history: History) -> tuple[Gauge, ...]:
         """Return nothing that is of a training."""
-        return (Watched(rule=self.name, what="", not_watched=f"asked {self.asked} times at {history.now.unix_s}"),)
+        return (Gauge(rule=self.name, what="", not_watched=f"asked {self.asked} times at {history.now.unix_s}"),)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from supervisor.core import events as ev
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.history import History
-from supervisor.core.judging import judge
+from supervisor.core.judge import judge
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading, HostReading, ProcessReading, Stage, StepRecord
 from supervisor.core.rules import Rule
@@ -120,7 +120,7 @@ class Healthy:
         end = self.now.plus(seconds - 0.001)
         while (left_s := end.seconds_since(self.now)) > 0:
             self.now = self.now.plus(min(every_s, left_s))
-            yield ev.Looked(at=self.now, job=JOB, attempt=1)
+            yield ev.RecorderIdle(at=self.now, job=JOB, attempt=1)
             yield from self._read(busy, cpu, stuck, gasps)
 
     def steps(self, took_s: Sequence[float], *, loss: float = 1.0, wait_s: float = 0.0) -> ev.StepsMade:
@@ -143,7 +143,7 @@ class Healthy:
         yield ev.Launched(at=self.now, job=JOB, attempt=1, shim_pid=PID - 1, training_pid=PID)
         yield self.enters(Stage.SETUP)
         yield from self.silence(self._between((5, 200)), busy=0.0)
-        yield ev.AgentSaid(at=self.now, job=JOB, attempt=1, word=ev.Word.PLAN, facts=PLAN)
+        yield ev.AgentReported(at=self.now, job=JOB, attempt=1, word=ev.Word.PLAN, facts=PLAN)
         yield self.enters(Stage.WARMUP)
         yield from self.silence(self._between(self.habits.first_batch_s), busy=99.0)
         yield self.steps([0.01])

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 OWNER = "ann"
 PYTHON = Path(sys.executable)
 STATE = "/var/lib/rocm-supervisor"
-SETUP = "import sys; from supervisor.cli.setup import command; command(prog_name='supervisorctl setup')"
+SETUP = "import sys; from supervisor.cli.setup.command import command; command(prog_name='supervisorctl setup')"
 ASK = """\
 import os, socket, sys
 with socket.socket(socket.AF_UNIX) as s:
@@ -33,9 +33,9 @@ STAND_IN = """\
 import contextlib, io, os, signal, sys, time, traceback
 from pathlib import Path
 from supervisor.control.listen import from_systemd
-from supervisor.daemon.notify import Notifier
-from supervisor.daemon.stopping import stop_is_restart
-from supervisor.runner.attempt import prepare, read_exit, read_shim
+from supervisor.daemon.systemd import Notifier
+from supervisor.daemon.systemd import stop_is_restart
+from supervisor.runner.attempt_folder import prepare, read_exit, read_shim
 from supervisor.runner.launcher import LaunchError
 from supervisor.runner.units import UnitLauncher, available
 STATE = Path("/var/lib/rocm-supervisor")
@@ -45,7 +45,7 @@ units = UnitLauncher(user=False, state=STATE)
 
 def begin(slot, number, script):
     folder = prepare(STATE, slot, number, argv=["/bin/sh", "-c", script], cwd="/home/ann", env={}, grace_s=5, save_s=1,
-                     group=os.getgid())
+                     group=(STATE / "jobs").stat().st_gid)
     units.launch(slot, folder)
     return folder
 
@@ -151,12 +151,12 @@ def installed_box(*, keep: Iterable[Path] | Mapping[Path, str] = ()) -> Iterator
         if not daemon.exists():
             box.write(str(daemon), "#!/bin/sh\nexit 78\n", 0o755)
         box.write("/opt/stand-in.py", STAND_IN)
-        one = InstalledBox(box=box)
-        done = one.setup(f"--owner {OWNER}")
+        item = InstalledBox(box=box)
+        done = item.setup(f"--owner {OWNER}")
         assert done.ok, done.output
         box.write("/etc/systemd/system/rocm-supervisor.service.d/stand-in.conf", DROP_IN)
         box.run("systemctl daemon-reload", check=True)
-        yield one
+        yield item
 
 
 def may_boot() -> str | None:

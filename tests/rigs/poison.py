@@ -35,7 +35,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def matrices(found: dict[str, Any]) -> list[torch.Tensor]:
-    return [one for one in found["ema"].state_dict().values() if one.ndim > 1 and one.numel() >= 1024]
+    return [item for item in found["ema"].state_dict().values() if item.ndim > 1 and item.numel() >= 1024]
 
 
 def states(found: dict[str, Any]) -> list[dict[str, torch.Tensor]]:
@@ -46,8 +46,8 @@ def states(found: dict[str, Any]) -> list[dict[str, torch.Tensor]]:
 def nan(found: dict[str, Any], number: int, chance: random.Random, _: Path) -> dict[str, Any]:
     """One number, some or all of a tensor, of the average or of the optimizer, are NaN or infinite."""
     value = [float("nan"), float("inf"), float("-inf")][number % 3]
-    of_optimizer = [one for state in states(found) for one in state.values() if torch.is_tensor(one) and one.ndim]
-    averages = [one for one in found["ema"].state_dict().values() if one.is_floating_point() and one.ndim]
+    of_optimizer = [item for state in states(found) for item in state.values() if torch.is_tensor(item) and item.ndim]
+    averages = [item for item in found["ema"].state_dict().values() if item.is_floating_point() and item.ndim]
     flat = chance.choice(of_optimizer if number % 2 else averages).view(-1)
     flat[chance.randrange(flat.numel()) :: 1 + number % 7 * 1000] = value
     return found
@@ -60,7 +60,7 @@ def optimizer(found: dict[str, Any], number: int, chance: random.Random, _: Path
     by = chance.randrange(1, len(keys))
     shuffled = sorted(keys, key=lambda _: chance.random())
     made: Callable[[], dict[int, Any]] = [
-        lambda: {key: _reshaped(own[key], lambda one: torch.cat([one, one])) for key in keys},  # another width
+        lambda: {key: _reshaped(own[key], lambda item: torch.cat([item, item])) for key in keys},  # another width
         lambda: {key: own[keys[(at + by) % len(keys)]] for at, key in enumerate(keys)},  # so many parameters on
         lambda: {key: own[old] for key, old in zip(keys, shuffled, strict=True)},  # another order of the parameters
         lambda: {key: own[key] for key in keys[: len(keys) // (2 + number % 4)]},  # a model with fewer parameters
@@ -71,27 +71,27 @@ def optimizer(found: dict[str, Any], number: int, chance: random.Random, _: Path
 
 
 def _reshaped(state: dict[str, torch.Tensor], change: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, Any]:
-    return {name: change(one) if one.ndim else one for name, one in state.items()}
+    return {name: change(item) if item.ndim else item for name, item in state.items()}
 
 
 def _of_classes(count: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    return lambda one: torch.randn(count, *one.shape[1:])
+    return lambda item: torch.randn(count, *item.shape[1:])
 
 
 def average(found: dict[str, Any], number: int, chance: random.Random, _: Path) -> dict[str, Any]:
     """Every number of the running average is finite, and it is a ruin: what NaN becomes, other numbers, other sizes."""
     of = matrices(found)
-    one = chance.choice(of)
-    quarter = one.view(-1)[: one.numel() // 4]
+    item = chance.choice(of)
+    quarter = item.view(-1)[: item.numel() // 4]
     factor = chance.choice([0.01, 0.1, 30.0])
     variances = [each for name, each in found["ema"].state_dict().items() if name.endswith("running_var")]
     ruins: list[Callable[[], object]] = [
-        one.zero_,
+        item.zero_,
         quarter.zero_,
-        lambda: one.view(-1)[:1].fill_(torch.finfo(one.dtype).max),
+        lambda: item.view(-1)[:1].fill_(torch.finfo(item.dtype).max),
         lambda: [each.mul_(factor) for each in of],
         lambda: [each.copy_(torch.randn(each.shape) * each.float().std()) for each in of],
-        lambda: one.copy_(torch.randn(one.shape) * one.float().std()),
+        lambda: item.copy_(torch.randn(item.shape) * item.float().std()),
         lambda: [each.copy_(each.view(-1)[torch.randperm(each.numel())].view(each.shape)) for each in of],
         chance.choice(variances).zero_,
     ]
@@ -107,7 +107,9 @@ def architecture(found: dict[str, Any], number: int, chance: random.Random, _: P
     elif kind == 1:
         del found["ema"].model[chance.randrange(len(found["ema"].model) - 1)]
     elif kind == 2:
-        layers = [one for one in found["ema"].modules() if isinstance(one, torch.nn.Conv2d) and one.groups == 1]
+        layers = [
+            module for module in found["ema"].modules() if isinstance(module, torch.nn.Conv2d) and module.groups == 1
+        ]
         layer = chance.choice(layers)
         layer.weight = torch.nn.Parameter(torch.cat([layer.weight, layer.weight]))
     else:

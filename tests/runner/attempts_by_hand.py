@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from supervisor.core import folder as names
+from supervisor.core import attempt_files as names
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus
-from supervisor.runner import attempt as attempts
+from supervisor.runner import attempt_folder as attempts
 from supervisor.runner import shim
 from supervisor.runner.direct import DirectLauncher
 
@@ -49,7 +49,7 @@ class Attempts:
     def __exit__(self, *_: object) -> None:
         for folder in self.folders:
             self.launcher.kill_all("job", folder)
-        until(lambda: not any(self.launcher.alive("job", one) for one in self.folders), "the end of every process")
+        until(lambda: not any(self.launcher.alive("job", item) for item in self.folders), "the end of every process")
 
     def prepare(self, argv: list[str], *, cwd: str = "/", env: dict[str, str] | None = None, save_s: float = 5) -> Path:
         self.number += 1

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from attempts_by_hand import NOW, Attempts, until
 
-from supervisor.core import folder as names
-from supervisor.runner import attempt as attempts
+from supervisor.core import attempt_files as names
+from supervisor.runner import attempt_folder as attempts
 from supervisor.runner import standby
 from supervisor.runner.shim import read_process
 
@@ -119,9 +119,9 @@ class Standing:
     def shim(self) -> int:
         """The pid of the shim that waits."""
         found = [
-            int(one.name)
-            for one in Path("/proc").iterdir()
-            if one.name.isdigit() and str(standby.folder_of(self.attempt)) in _words(one)
+            int(path.name)
+            for path in Path("/proc").iterdir()
+            if path.name.isdigit() and str(standby.folder_of(self.attempt)) in _words(path)
         ]
         assert len(found) == 1
         return found[0]
@@ -134,9 +134,9 @@ class Standing:
 
     def nothing_waits(self) -> bool:
         return not any(
-            str(standby.folder_of(self.attempt)) in _words(one)
-            for one in Path("/proc").iterdir()
-            if one.name.isdigit() and (process := read_process(int(one.name))) and not process.dead
+            str(standby.folder_of(self.attempt)) in _words(path)
+            for path in Path("/proc").iterdir()
+            if path.name.isdigit() and (process := read_process(int(path.name))) and not process.dead
         )
 
 

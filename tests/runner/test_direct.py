@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -14,11 +17,11 @@ from pathlib import Path
 import pytest
 from attempts_by_hand import Attempts, gone, pids_in, until
 
-from supervisor.core import folder as names
+from supervisor.core import attempt_files as names
 from supervisor.runner import shim
-from supervisor.runner.attempt import read_shim
+from supervisor.runner.attempt_folder import read_shim
 from supervisor.runner.direct import DirectLauncher
-from supervisor.runner.launcher import LaunchError
+from supervisor.runner.launcher import LaunchError, shortage_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,25 +33,48 @@ def runs(tmp_path: Path) -> Iterator[Attempts]:
 
 
 def own_children() -> list[shim.Process]:
-    return [one for one in shim.read_processes() if one.parent == os.getpid()]
+    return [process for process in shim.read_processes() if process.parent == os.getpid()]
 
 
 def test_a_launch_leaves_no_child_and_no_zombie(runs: Attempts) -> None:
-    before = {one.pid for one in own_children()}
+    before = {child.pid for child in own_children()}
     folder = runs.launch(["sleep", "60"])
-    assert {one.pid for one in own_children()} <= before
+    assert {child.pid for child in own_children()} <= before
     note = runs.note(folder)
     found = shim.read_process(note.pid)
     assert found is not None
     assert found.session == note.pid
 
 
+def test_a_first_process_that_is_killed_after_it_forked_is_a_launch_all_the_same(
+    runs: Attempts, tmp_path: Path
+) -> None:
+    """As by the kernel, for want of memory: the shim runs, and nobody else could be started beside it."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\n{sys.executable} "$@"\nkill -KILL $$\n')
+    python.chmod(0o755)
+    folder = runs.prepare(["sleep", "60"])
+    DirectLauncher(str(python)).launch("job", folder)
+    assert runs.launcher.alive("job", folder)
+
+
+@pytest.mark.alone(reason="compares a duration with a limit")
+def slowness() -> float:
+    """Return how many times as long as its own work a start of Python takes now: 1 on a machine that is idle."""
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run([sys.executable, "-S", "-c", "pass"], check=True)
+    took_s, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    worked_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return max(1.0, took_s / worked_s)
+
+
 def test_a_launch_is_quick(runs: Attempts) -> None:
+    """0.15 s of a machine that is idle, or as many times more as anything that starts there takes longer."""
     times = []
     for _ in range(3):
         began = time.perf_counter()
         folder = runs.launch(["sleep", "60"])
-        times.append(time.perf_counter() - began)
+        times.append((time.perf_counter() - began) / slowness())
         runs.signal(folder, names.SHIM_KILL)
         until(lambda folder=folder: not runs.launcher.alive("job", folder), "its end")  # type: ignore[misc]  # the default binds the loop's value
     assert min(times) < 0.15
@@ -155,7 +181,7 @@ def test_a_first_process_that_hangs_is_ended(runs: Attempts, tmp_path: Path) -> 
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o755)
     folder = runs.prepare(["true"])
-    with pytest.raises(LaunchError, match="left no word within"):
+    with pytest.raises(LaunchError, match="did not report within"):
         DirectLauncher(str(slow), limit_s=0.2).launch("job", folder)
     assert read_shim(folder) is None
 
@@ -165,10 +191,46 @@ def test_a_shim_that_leaves_no_word_is_ended(runs: Attempts) -> None:
     folder = runs.prepare(["true"])
     (folder / names.LAUNCH).unlink()
     os.mkfifo(folder / names.LAUNCH)
-    with pytest.raises(LaunchError, match="left no word within"):
+    with pytest.raises(LaunchError, match="did not report within"):
         DirectLauncher(limit_s=0.5).launch("job", folder)
     until(lambda: not runs.launcher.alive("job", folder), "its end")
     (folder.parent / names.LOCK).unlink()
     again = runs.prepare(["true"])
     runs.launcher.launch("job", again)
     assert runs.exit(again).clean
+
+
+def test_a_launch_that_fails_for_want_of_descriptors_says_so(runs: Attempts) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    folder = runs.prepare(["true"])
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (max(int(path.name) for path in Path("/proc/self/fd").iterdir()) + 1, hard)
+    )
+    held: list[int] = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.dup(0))
+        with pytest.raises(LaunchError) as caught:
+            runs.launcher.launch("job", folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for item in held:
+            os.close(item)
+    assert shortage_of(caught.value) == "file descriptors for the daemon"
+
+
+@pytest.mark.parametrize(
+    ("error", "short"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "disk space"),
+        (LaunchError("job: /s/1: No space left on device"), "disk space"),
+        (LaunchError("job: [Errno 11] Resource temporarily unavailable"), "room for another process"),
+        (MemoryError(), "memory"),
+        (RuntimeError("can't start new thread"), "room for another thread"),
+        (OSError(errno.EACCES, "Permission denied"), None),
+        (LaunchError("job: command 'train' of the job: not found"), None),
+    ],
+)
+def test_what_a_machine_is_short_of_is_told_from_what_a_job_lacks(error: Exception, short: str | None) -> None:
+    assert shortage_of(error) == short

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.agent import prove
-from supervisor.core.continuation import judged
-from supervisor.core.profile import profile_of
+from supervisor.core.checkpoints.continuity import judged
+from supervisor.core.checkpoints.tensor_stats import profile_of
 
 HERE = Path(__file__).resolve().parent
 EACH = {"nan": 3, "truncated": 8, "optimizer": 5, "average": 8, "architecture": 4, "hostile": 6}
@@ -54,7 +54,7 @@ def test_the_next_epoch_of_a_real_training_is_its_continuation(trained: Path) ->
 def test_no_checkpoint_that_was_spoilt_is_proven(trained: Path, kind: str) -> None:
     made = sorted(trained.glob(f"{kind}-*.pt"))
     assert len(made) == EACH[kind]
-    assert [one.name for one in made if reason(one, trained / "before.pt") is None] == []
+    assert [item.name for item in made if reason(item, trained / "before.pt") is None] == []
     assert not (trained / "trace").exists(), "a hostile one was executed"
 
 

@@ -16,6 +16,7 @@ import pytest
 from attempts_by_hand import until
 
 from supervisor.agent import prove
+from supervisor.agent.prove.program import position
 from supervisor.agent.prove.tally import CHUNK_BYTES
 
 HERE = Path(__file__).resolve().parent
@@ -123,7 +124,7 @@ def test_sound_checkpoints_are_proven(made: Path, name: str) -> None:
 @pytest.mark.train
 def test_where_a_checkpoint_stands_is_read_from_it(made: Path) -> None:
     stands = {name: answer_of(made / f"{name}.pt") for name in ("position", "legacy", "own", "weights")}
-    assert {name: (one["epoch"], one["step"]) for name, one in stands.items()} == {
+    assert {name: (item["epoch"], item["step"]) for name, item in stands.items()} == {
         "position": (2, 300),
         "legacy": (4, None),
         "own": (-1, 41),
@@ -187,7 +188,7 @@ def test_a_file_that_was_cut_is_rejected_wherever_it_was_cut(
 def test_a_byte_that_flipped_in_a_tensor_is_found(made: Path, tmp_path: Path) -> None:
     whole = bytearray((made / "weights.pt").read_bytes())
     with zipfile.ZipFile(made / "weights.pt") as archive:
-        info = next(one for one in archive.infolist() if one.filename.endswith("data/0"))
+        info = next(item for item in archive.infolist() if item.filename.endswith("data/0"))
     whole[info.header_offset + 30 + 200] ^= 1
     (tmp_path / "flipped.pt").write_bytes(whole)
     assert "does not match its checksum" in reason_of(tmp_path / "flipped.pt")
@@ -237,8 +238,8 @@ def zipped(path: Path, data_pkl: bytes, entries: dict[str, bytes] | None = None)
     ],
 )
 def test_names_that_could_do_harm_are_hostile(tmp_path: Path, name: tuple[str, str]) -> None:
-    module, function = (one.encode() for one in name)
-    program = b"\x80\x04" + b"".join(b"\x8c%c%s" % (len(one), one) for one in (module, function)) + b"\x93)R."
+    module, function = (item.encode() for item in name)
+    program = b"\x80\x04" + b"".join(b"\x8c%c%s" % (len(item), item) for item in (module, function)) + b"\x93)R."
     assert f"hostile: loading it would call {'.'.join(name)}" in reason_of(zipped(tmp_path / "x.pt", program))
 
 
@@ -274,6 +275,38 @@ def test_a_pickle_that_wants_all_memory_gets_none(tmp_path: Path) -> None:
     command = [sys.executable, "-I", "-S", str(PROGRAM), str(path), str(256 << 20)]
     answer = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)
     assert answer["verdict"] == "rejected"
+
+
+LONG = 20_000_000
+
+
+def unicode(text: bytes) -> bytes:
+    return b"\x8d" + struct.pack("<Q", len(text)) + text
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        b"\x80\x04" + unicode(b"a" * LONG) + b"\x8c\x03Net\x93)R.",
+        b"\x80\x04\x8c\x03net" + unicode(b"a" * LONG) + b"\x93)R.",
+        b"\x80\x04(" + unicode(b"storage") + b"K\x01" + unicode(b"k" * LONG) + b"K\x01K\x01tQ.",
+        b"\x80\x04}" + unicode(b"epoch") + b"\x8b" + struct.pack("<i", LONG // 4) + b"\x7f" * (LONG // 4) + b"s.",
+        b"\x80\x04}" + unicode(b"e" * LONG) + b"}" + unicode(b"state") + b"}s" + unicode(b"param_groups") + b"]ss.",
+    ],
+)
+def test_what_a_pickle_names_is_not_repeated_at_its_length(tmp_path: Path, program: bytes) -> None:
+    """A class of 100 MB in a checkpoint once stood in the log, the record and every status."""
+    answer = prove.prove(str(zipped(tmp_path / "x.pt", program)))
+    assert answer["verdict"] == "rejected"
+    assert len(json.dumps(answer)) < 4000
+
+
+def test_a_state_beside_a_checkpoint_with_endless_digits_is_read_in_no_time(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    header = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + struct.pack("<2f", 1, 2))
+    (tmp_path / "trainer_state.json").write_text('{"x": %s, "global_step": 7}' % ("9" * 4_000_000))
+    assert prove.prove(str(path))["step"] == 7
 
 
 @pytest.mark.parametrize(
@@ -319,6 +352,22 @@ def test_a_sound_safetensors_file_is_proven(tmp_path: Path) -> None:
     (tmp_path / "trainer_state.json").write_text('{"epoch": 0.5, "global_step": 120}')
     answer = run(path)
     assert (answer["verdict"], answer["kind"], answer["tensors"], answer["step"]) == ("proven", "safetensors", 6, 120)
+
+
+def test_the_best_value_so_far_is_infinite_by_design_and_an_average_is_not(tmp_path: Path) -> None:
+    sound = {"state_dict.weight": ("F32", [2], floats(1.0, 2.0))}
+    infinite: tuple[str, list[int], bytes] = ("F32", [], floats(math.inf))
+    for name in (
+        "callbacks.ModelCheckpoint{'monitor': None}.kth_value",
+        "callbacks.EarlyStopping.best_score",
+        "best_loss",
+    ):
+        path = write_safetensors(tmp_path / "sound.safetensors", {**sound, name: infinite})
+        assert answer_of(path)["verdict"] == "proven", name
+    poisoned = {**sound, "callbacks.Average.weight": ("F32", [2], floats(math.inf, 1.0))}
+    assert "callbacks.Average.weight" in reason_of(write_safetensors(tmp_path / "average.safetensors", poisoned))
+    scale = {**sound, "state_dict.logit_scale": infinite}
+    assert "logit_scale" in reason_of(write_safetensors(tmp_path / "scale.safetensors", scale))
 
 
 @pytest.mark.parametrize(
@@ -384,7 +433,23 @@ def test_a_file_that_is_written_meanwhile_is_rejected(tmp_path: Path) -> None:
     os.truncate(path, 8 + len(header) + size)
     with subprocess.Popen([sys.executable, "-I", "-S", str(PROGRAM), str(path)], stdout=subprocess.PIPE) as proving:
         held = Path(f"/proc/{proving.pid}/fd")
-        until(lambda: any(one.is_symlink() and one.resolve() == path for one in held.iterdir()), "it reads the file")
+        until(lambda: any(item.is_symlink() and item.resolve() == path for item in held.iterdir()), "it reads the file")
         os.utime(path)
         said, _ = proving.communicate(timeout=60)
     assert json.loads(said)["reason"] == "changed while it was read"
+
+
+@pytest.mark.parametrize(
+    ("entries", "step"),
+    [
+        ({"iter_num": 500}, 500),
+        ({"iteration": 7, "model": {}}, 7),
+        ({"step": 3, "iter_num": 500}, 3),
+        ({"global_step": 9, "iteration": 2}, 9),
+        ({"iter_num": 5.0}, None),
+        ({"iter_num": True}, None),
+        ({}, None),
+    ],
+)
+def test_the_names_by_which_scripts_keep_their_step_are_known(entries: dict[str, object], step: int | None) -> None:
+    assert position(entries, None) == (None, step)

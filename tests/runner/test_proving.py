@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import struct
 import sys
 from pathlib import Path
 
 import pytest
 
-from supervisor.core.checkpoints import Verdict
-from supervisor.runner.proving import Prover, fingerprint_of, interpreter_of
+from supervisor.core.checkpoints.checkpoint import Verdict
+from supervisor.runner.folder_checkpoints import fingerprint_of
+from supervisor.runner.proving import Prover, interpreter_of
 
 
 @pytest.fixture
@@ -68,7 +70,7 @@ def test_an_interpreter_that_is_not_there_proves_nothing(sound: Path) -> None:
     ("text", "reason"),
     [
         ("exec sleep 60", "could not be proved within 0 s"),
-        ("kill -SEGV $$", "proving it died of SIGSEGV"),
+        ("kill -SEGV $$", "the prover was killed by SIGSEGV"),
         ("echo nonsense", "could not be proved: no answer"),
         ("echo '[1]'", "could not be proved: no answer"),
         ("echo first >&2; echo 'No module named json' >&2; exit 1", "could not be proved: No module named json"),
@@ -123,3 +125,29 @@ def test_the_interpreter_is_found_behind_every_kind_of_command(tmp_path: Path) -
 def test_where_no_interpreter_can_be_told_there_is_none(tmp_path: Path, command: list[str]) -> None:
     script(tmp_path / "loop", f"#!{tmp_path}/loop\n")
     assert interpreter_of(command, str(tmp_path), "/usr/bin:/bin") is None
+
+
+def test_a_prover_that_was_taken_over_fills_no_memory(sound: Path, tmp_path: Path) -> None:
+    talking = script(tmp_path / "python", "#!/bin/sh\nexec tr '\\0' x < /dev/zero\n")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    checkpoint = Prover(talking, limit_s=20.0).prove(sound)
+    assert checkpoint.reason == "the output of the prover exceeds 16 MiB"
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
+
+
+def test_an_answer_is_bounded_whatever_the_prover_says(sound: Path, tmp_path: Path) -> None:
+    said = {"reason": "r" * 100_000, "epoch": 10**400, "step": 2**63, "fitness": 1e308 * 10, "profile": {"tensors": 3}}
+    answer = tmp_path / "answer.json"
+    answer.write_text(json.dumps(said))
+    checkpoint = Prover(script(tmp_path / "python", f"#!/bin/sh\ncat {answer}\n")).prove(sound)
+    assert (checkpoint.epoch, checkpoint.step, checkpoint.fitness) == (None, None, None)
+    assert len(checkpoint.reason or "") == 1000
+
+
+def test_a_place_in_the_memo_that_takes_gigabytes_is_refused_by_the_limit_on_memory(tmp_path: Path) -> None:
+    """Found by feeding damaged files: two bytes that changed in the first pickle of the old format."""
+    path = tmp_path / "x.pt"
+    path.write_bytes(b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8Ptr(\x03\xf9 j\xa8Ptr\x03.")
+    checkpoint = Prover(limit_s=20.0).prove(path)
+    assert checkpoint.verdict is Verdict.REJECTED
+    assert "emory" in (checkpoint.reason or "")

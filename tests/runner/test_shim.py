@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from attempts_by_hand import Attempts, gone, pids_in, until
 
-from supervisor.core import folder as names
+from supervisor.core import attempt_files as names
 from supervisor.runner import shim
 from supervisor.runner.launcher import LaunchError
 
@@ -42,7 +42,7 @@ open('ready', 'w')
 
 CLAIMING = """
 import os, struct, sys, time
-path = 'recorder.bin'
+path = 'run/recorder.bin'
 file = os.open(path, os.O_RDWR)
 os.pwrite(file, struct.pack('<Iiq', os.getpid(), 0, 0), 24)
 open('ready', 'w')
@@ -236,7 +236,7 @@ def test_a_stopped_training_can_be_ended_and_killed(runs: Attempts) -> None:
         training = runs.note(folder).training_pid
         assert training is not None
         os.kill(training, signal.SIGSTOP)
-        until(lambda pid=training: (one := shim.read_process(pid)) and one.state == "T", "stopped")  # type: ignore[misc]  # the default binds the loop's value
+        until(lambda pid=training: (item := shim.read_process(pid)) and item.state == "T", "stopped")  # type: ignore[misc]  # the default binds the loop's value
         runs.signal(folder, word)
         assert runs.exit(folder).signal == expected
         until(lambda: not runs.launcher.alive("job", folder), "the shim's end")  # noqa: B023 - asked within the turn
@@ -272,7 +272,7 @@ def test_a_second_shim_is_refused_and_touches_nothing_of_the_first(runs: Attempt
     first = runs.launch(["sleep", "60"])
     before = {path.name: path.stat().st_mtime_ns for path in first.iterdir()}
     second = runs.prepare(["sleep", "60"])
-    with pytest.raises(LaunchError, match="another attempt of this job still runs"):
+    with pytest.raises(LaunchError, match="another attempt of this job is still running"):
         runs.launcher.launch("job", second)
     assert "lock" in str(runs.exit(second).error)
     assert not (second / names.SHIM).exists()
@@ -287,7 +287,7 @@ def test_a_second_shim_in_the_same_folder_exits_75_without_a_word_into_it(runs: 
         [sys.executable, "-I", "-S", shim.__file__, str(folder)], capture_output=True, check=False, timeout=15
     )
     assert again.returncode == shim.CLAIMED_BY_ANOTHER
-    assert b"started before" in again.stdout
+    assert b"has already been started" in again.stdout
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
 
 
@@ -306,8 +306,8 @@ def test_stacks_are_asked_of_those_alone_that_can_answer(runs: Attempts) -> None
     code = """
 import faulthandler, os, signal, subprocess, sys, time
 child = subprocess.Popen(['sleep', '60'])
-open(f'stacks/{child.pid}.txt', 'w')
-file = open(f'stacks/{os.getpid()}.txt', 'w')
+open(f'run/stacks/{child.pid}.txt', 'w')
+file = open(f'run/stacks/{os.getpid()}.txt', 'w')
 faulthandler.register(signal.SIGRTMIN + 7, file, all_threads=True)
 open('child', 'w').write(str(child.pid))
 open('ready', 'w')
@@ -333,8 +333,8 @@ def test_it_is_light(runs: Attempts) -> None:
 
 def test_it_holds_no_descriptor_of_whoever_started_it(runs: Attempts) -> None:
     folder = runs.launch(["sleep", "60"])
-    held = {str(one.readlink()) for one in Path(f"/proc/{runs.note(folder).pid}/fd").iterdir()}
-    assert {Path(one).name for one in held} == {"null", "lock", "exit.json.tmp"}
+    held = {str(path.readlink()) for path in Path(f"/proc/{runs.note(folder).pid}/fd").iterdir()}
+    assert {Path(item).name for item in held} == {"null", "lock", "exit.json.tmp"}
 
 
 def test_exit_json_has_every_field_of_the_contract(runs: Attempts) -> None:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.core import folder as names
+from supervisor.core import attempt_files as names
 from supervisor.core.triage import Finding, LookedFor, Replay
+from supervisor.daemon.checkpoints.past_losses import past_losses
 from supervisor.daemon.clock import SystemClock
-from supervisor.daemon.old_curve import old_losses
-from supervisor.runner.attempt import agent_path
+from supervisor.runner.attempt_folder import agent_path
+from supervisor.runner.evidence_folder import EvidenceFolder
 from supervisor.runner.shim import Recorder
 from supervisor.runner.triage import Case, triage
 
@@ -33,7 +34,7 @@ class Night:
         self.data = folder / "data" / "data.yaml"
         subprocess.run([python, DRAW, self.data.parent, "8", "64"], check=True)
         self.attempt = folder / "1"
-        self.attempt.mkdir()
+        (self.attempt / names.RUN).mkdir(parents=True)
 
     def command(self, wound: str) -> list[str]:
         return [str(self.python), str(HERE / "train_with_nan.py"), str(self.data), str(self.folder / "runs"), wound]
@@ -41,7 +42,11 @@ class Night:
     def trained(self, command: list[str], **more: str) -> None:
         """Train to the end under the agent, which records it."""
         assert Recorder(str(self.attempt)).make() is None
-        agent = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(agent_path()), names.ENV_FOLDER: str(self.attempt)}
+        agent = {
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(agent_path()),
+            names.ENV_FOLDER: str(self.attempt / names.RUN),
+        }
         env = {**os.environ, **agent, **more}
         subprocess.run(command, check=True, cwd=self.folder, env=env, timeout=120, capture_output=True)
 
@@ -64,8 +69,8 @@ class Night:
             step=step,
             looked_for=looked_for,
             checkpoint=checkpoint,
-            target=self.folder / "triage",
-            losses=old_losses([self.attempt], step, SystemClock().now()),
+            target=EvidenceFolder(self.folder, "triage"),
+            losses=past_losses([self.attempt], step, SystemClock().now()),
             limit_s=120.0,
         )
         return triage(case, lambda _: None)
@@ -86,9 +91,9 @@ def one_night(current_python: Path, tmp_path: Path) -> Night:
 def test_one_poisoned_image_is_named(owners_night: Night) -> None:
     finding, replays = owners_night.triage(owners_night.command("image:3.png"), PER_EPOCH)
     assert finding.verdict == "data", finding.words
-    assert [Path(one).name for one in finding.files] == ["3.png"]
+    assert [Path(file).name for file in finding.files] == ["3.png"]
     assert "img is not finite" in finding.words
-    assert [one.name for one in replays] == ["device"], "a batch that is wrong by itself needs no other replay"
+    assert [replay.name for replay in replays] == ["device"], "a batch that is wrong by itself needs no other replay"
     assert not (owners_night.folder / "runs").exists(), "nothing is written where the training writes"
     report = json.loads((owners_night.folder / "triage" / "report.json").read_text())
     assert report["finding"]["verdict"] == "data"
@@ -98,7 +103,7 @@ def test_a_layer_that_overflows_is_numerics_whatever_the_batch(one_night: Night)
     finding, replays = one_night.triage(one_night.command("layer:1"), PER_EPOCH + 1)
     assert finding.verdict == "numerics", (finding.words, replays)
     assert "model.1.conv (Conv2d" in finding.words
-    assert [(one.name, one.seen, one.step) for one in replays] == [
+    assert [(replay.name, replay.seen, replay.step) for replay in replays] == [
         ("device", True, PER_EPOCH + 1),
         ("other_batch", True, PER_EPOCH + 1),
     ]
@@ -108,15 +113,15 @@ def test_what_does_not_come_back_blames_the_hardware_only_where_the_replay_was_t
     one_night: Night,
 ) -> None:
     kept = one_night.with_snapshots()
-    before = [(one.stat().st_mtime_ns, one.name) for one in (one_night.folder / "runs").rglob("*")]
+    before = [(path.stat().st_mtime_ns, path.name) for path in (one_night.folder / "runs").rglob("*")]
     finding, (replay,) = one_night.triage(one_night.command("once"), 3 * PER_EPOCH, kept)
     assert (finding.verdict, replay.same_course) == ("hardware", True), (finding, replay)
-    said = json.loads((one_night.folder / "triage" / "device" / "triage.json").read_text())
+    said = json.loads((one_night.folder / "triage" / "device" / names.RUN / "triage.json").read_text())
     assert 1 < said["first_step"] <= 2 * PER_EPOCH + 1, "it began where the state was saved"
     saved = one_night.folder / "runs" / "run" / "weights" / "epoch0.pt"
     finding, (replay,) = one_night.triage(one_night.command("once"), 3 * PER_EPOCH, saved)
     assert (finding.verdict, replay.same_course) == ("unknown", False), "its own checkpoint draws other batches"
-    assert before == [(one.stat().st_mtime_ns, one.name) for one in (one_night.folder / "runs").rglob("*")]
+    assert before == [(path.stat().st_mtime_ns, path.name) for path in (one_night.folder / "runs").rglob("*")]
 
 
 def test_what_overflows_in_half_precision_alone_is_numerics_and_speaks_for_float32(one_night: Night) -> None:
@@ -125,7 +130,7 @@ def test_what_overflows_in_half_precision_alone_is_numerics_and_speaks_for_float
     finding, replays = one_night.triage(command, 6)
     assert (finding.verdict, finding.speaks_for[0]) == ("numerics", "amp_off"), (finding, replays)
     assert "Linear, torch.float16" in finding.words
-    assert [(one.name, one.seen) for one in replays] == [("device", True), ("float32", False)]
+    assert [(replay.name, replay.seen) for replay in replays] == [("device", True), ("float32", False)]
 
 
 def test_gradients_that_are_no_numbers_are_found_behind_a_loss_that_is_one(one_night: Night) -> None:
@@ -133,22 +138,26 @@ def test_gradients_that_are_no_numbers_are_found_behind_a_loss_that_is_one(one_n
     finding, replays = one_night.triage(command, 6, looked_for="gradients")
     assert finding.verdict == "numerics", (finding, replays)
     assert "the gradient of 0.weight" in finding.words
-    assert [(one.name, one.seen) for one in replays] == [("device", True), ("other_batch", True)]
-    assert [one.step for one in replays] == [6 if one.on_cpu else 7 for one in replays], (
+    assert [(replay.name, replay.seen) for replay in replays] == [("device", True), ("other_batch", True)]
+    assert [replay.step for replay in replays] == [6 if replay.on_cpu else 7 for replay in replays], (
         "a card's norm is read a step late"
     )
 
 
 def test_what_comes_back_on_the_card_and_not_on_the_cpu_is_the_hardware(one_night: Night) -> None:
     asked = [str(one_night.python), "-c", "import torch; print(torch.cuda.is_available())"]
-    driver = any(Path(one).exists() for one in ("/dev/kfd", "/dev/nvidiactl"))
+    driver = any(Path(item).exists() for item in ("/dev/kfd", "/dev/nvidiactl"))
     if not driver or subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip() != "True":
         pytest.skip("torch sees no GPU here")
     command = [str(one_night.python), str(PLAIN), "card"]
     one_night.trained(command)
     finding, replays = one_night.triage(command, 6)
     assert finding.verdict == "hardware", (finding, replays)
-    assert [(one.name, one.seen) for one in replays] == [("device", True), ("other_batch", True), ("cpu", False)]
+    assert [(replay.name, replay.seen) for replay in replays] == [
+        ("device", True),
+        ("other_batch", True),
+        ("cpu", False),
+    ]
     assert replays[-1].on_cpu
 
 

@@ -16,7 +16,7 @@ DROP_IN = "/etc/systemd/system/rocm-run@.service.d/owner.conf"
 OF_A_PERSON = """\
 import os, signal, sys, time
 from pathlib import Path
-from supervisor.runner.attempt import prepare, read_exit, read_shim
+from supervisor.runner.attempt_folder import prepare, read_exit, read_shim
 from supervisor.core.moments import Moment
 from supervisor.runner.units import UnitLauncher, available
 state = Path.home() / ".local/state/rocm-supervisor"
@@ -32,7 +32,7 @@ deadline = time.perf_counter() + 10
 while units.alive("yolo", folder) and time.perf_counter() < deadline:
     time.sleep(0.02)
 print(units.alive("yolo", folder), read_exit(folder, Moment(0, 0)).signal)
-print((folder / "output.log").read_text())
+print((folder / "run/output.log").read_text())
 """
 
 
@@ -41,9 +41,9 @@ def installed() -> Iterator[InstalledBox]:
     reason = may_boot()
     if reason:
         pytest.skip(reason)
-    with installed_box() as one:
-        one.box.run("systemctl start rocm-supervisor.service", check=True)
-        yield one
+    with installed_box() as item:
+        item.box.run("systemctl start rocm-supervisor.service", check=True)
+        yield item
 
 
 def attempt_of(installed: InstalledBox, slot: str, script: str = SLEEP, number: int = 1) -> str:
@@ -60,7 +60,7 @@ def test_it_is_a_launcher(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("slot", ["", "../x", "a/b", "-rf", "a b", "a;b", ".hidden", "x\n", "a%b", "a@b"])
 def test_a_slot_that_is_no_plain_word_names_no_unit(slot: str) -> None:
-    with pytest.raises(LaunchError, match="cannot name a unit"):
+    with pytest.raises(LaunchError, match="cannot be part of a unit name"):
         unit_of(slot)
 
 
@@ -86,7 +86,7 @@ def test_a_folder_that_is_not_the_current_one_is_not_started(tmp_path: Path) -> 
     """The unit would start another attempt than the one that was asked for."""
     folder = tmp_path / "jobs" / "yolo" / "1"
     folder.mkdir(parents=True)
-    with pytest.raises(LaunchError, match="`current` of the job points elsewhere"):
+    with pytest.raises(LaunchError, match="the job's `current` link points elsewhere"):
         UnitLauncher(user=False, state=tmp_path).launch("yolo", folder)
 
 
@@ -99,7 +99,7 @@ def test_an_attempt_is_found_signalled_and_gone_again(installed: InstalledBox) -
         " again.signal('found', folder, signal.SIGINT))"
     )
     assert said.split() == ["True", "True", "True", "False"]
-    assert '"signal": 15' in installed.box.read(f"{folder}/exit.json")
+    assert '"signal": 15' in installed.box.read(f"{folder}/run/exit.json")
 
 
 @pytest.mark.systemd
@@ -131,7 +131,7 @@ def test_what_a_killed_shim_left_behind_still_counts_as_alive(installed: Install
 @pytest.mark.systemd
 def test_a_second_attempt_of_a_slot_is_refused(installed: InstalledBox) -> None:
     first = attempt_of(installed, "twice")
-    assert "an attempt still runs in rocm-run@twice.service" in attempt_of(installed, "twice", number=2)
+    assert "an attempt is still running in rocm-run@twice.service" in attempt_of(installed, "twice", number=2)
     # The first one is no longer `current`, but its own shim is what answers for it.
     assert installed.ask(f"print(units.alive('twice', Path({first!r})))").strip() == "True"
 
@@ -140,7 +140,7 @@ def test_a_second_attempt_of_a_slot_is_refused(installed: InstalledBox) -> None:
 def test_a_command_that_cannot_start_is_told_in_the_shims_own_words(installed: InstalledBox) -> None:
     said = installed.ask(
         "folder = prepare(STATE, 'nocommand', 1, argv=['/no/such'], cwd='/', env={}, grace_s=5, save_s=1,"
-        " group=os.getgid())\n"
+        " group=(STATE / 'jobs').stat().st_gid)\n"
         "try:\n    units.launch('nocommand', folder)\nexcept LaunchError as error:\n    print(error)"
     )
     assert said.startswith("nocommand: command '/no/such' of the job: not found")
@@ -165,12 +165,12 @@ def test_available_names_what_is_missing(installed: InstalledBox) -> None:
     ask = "print(available(user=False, state=STATE))"
     assert installed.ask(ask).strip() == "None"
     elsewhere = installed.ask("print(available(user=False, state=Path('/srv/state')))")
-    assert "rocm-run@.service does not run what lies in /srv/state" in elsewhere
+    assert "rocm-run@.service uses another state directory than /srv/state" in elsewhere
     rule = "/etc/polkit-1/rules.d/50-rocm-supervisor.rules"
     unit = "/etc/systemd/system/rocm-run@.service"
     installed.box.run(f"mv {rule} /root/rule", check=True)
     try:
-        refused = "polkit does not allow it to this user: run `supervisorctl setup` as root"
+        refused = "polkit does not allow this user to start the unit: run `supervisorctl setup` as root"
         code = (
             f"for _ in range(100):\n    said = str({ask[6:-1]})\n    if said != 'None': break\n    time.sleep(0.05)\n"
         )
@@ -180,7 +180,7 @@ def test_available_names_what_is_missing(installed: InstalledBox) -> None:
         installed.box.run(f"mv /root/rule {rule}")
     installed.box.run(f"mv {unit} /root/unit; systemctl daemon-reload", check=True)
     try:
-        assert "`supervisorctl setup` installs the unit" in installed.ask(ask)
+        assert "run `supervisorctl setup` to install the unit" in installed.ask(ask)
     finally:
         installed.box.run(f"mv /root/unit {unit}; systemctl daemon-reload")
     installed.box.until("pkaction >/dev/null")

@@ -28,17 +28,17 @@ def main(data: str, folder: str, wound: str) -> None:
                     batch["img"][row, 0, 5, 7] = float("nan")
             return batch
 
-    def wounded(one: Any) -> None:
-        layer = one.model.model[1].conv
+    def wounded(value: Any) -> None:
+        layer = value.model.model[1].conv
         sound = layer.forward
-        layer.forward = lambda x: sound(x) * (float("inf") if kind == "layer" and one.epoch >= int(what) else 1.0)
+        layer.forward = lambda x: sound(x) * (float("inf") if kind == "layer" and value.epoch >= int(what) else 1.0)
 
     def slow(_: Any) -> None:
         time.sleep(0.1 if keeping else 0.0)  # a snapshot is written beside batches that take their time
 
-    def keep(one: Any) -> None:
+    def keep(value: Any) -> None:
         found = sorted(Path(os.environ["ROCM_SUPERVISOR_SNAPSHOTS"]).glob("step-*.pt")) if keeping else []
-        if found and one.epoch == 1:
+        if found and value.epoch == 1:
             shutil.copy(found[0], Path(folder).parent / "kept.pt")
 
     overrides = {

@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 import json
+import math
+import time
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.events import Word
+from supervisor import untrusted_files
+from supervisor.core import attempt_files
+from supervisor.core.events import AgentReported, Word
 from supervisor.core.moments import Moment
-from supervisor.sources.agent_log import BYTES_PER_READ, AgentFact, AgentLogReader, parse
+from supervisor.core.rules import RULES
+from supervisor.core.stats.learned_limits import setting_of
+from supervisor.core.stats.rate_limit import Allowance
+from supervisor.sources.attempt.agent_log import (
+    BYTES_PER_READ,
+    FIELDS,
+    FILE_LIMIT_BYTES,
+    LINES_PER_READ,
+    PATHS_MAX,
+    SAVES_AT_ONCE,
+    SAVES_PER_S,
+    AgentFact,
+    AgentLogReader,
+    parse,
+)
+from supervisor.store.rows import event_row
+from tests.core.long_stories import long_story
 
 NOW = Moment(100.0, 1_700_000_000.0)
 
@@ -22,7 +44,7 @@ def line(event: str, **fields: object) -> bytes:
 def test_events_are_read_in_order_with_their_own_fields(tmp_path: Path) -> None:
     path = tmp_path / "agent.jsonl"
     path.write_bytes(line("alive", python="3.10") + line("checkpoint_saved", paths=["a.pt"], epoch=3, requested=False))
-    alive, saved = AgentLogReader(path).read(NOW)
+    alive, saved = AgentLogReader(path.parent, name=path.name).read(NOW)
     assert (alive.word, alive.pid, alive.rank, alive.facts) == (Word.ALIVE, 7, 0, {"python": "3.10"})
     assert alive.at == NOW.plus(-10.0)
     assert saved.facts == {"paths": ["a.pt"], "epoch": 3, "requested": False}
@@ -30,7 +52,7 @@ def test_events_are_read_in_order_with_their_own_fields(tmp_path: Path) -> None:
 
 def test_half_a_line_waits_for_its_end(tmp_path: Path) -> None:
     path, whole = tmp_path / "agent.jsonl", line("train_end", epoch=9)
-    reader = AgentLogReader(path)
+    reader = AgentLogReader(path.parent, name=path.name)
     assert reader.read(NOW) == ()
     path.write_bytes(whole[:20])
     assert (reader.read(NOW), reader.offset) == ((), 0)
@@ -42,11 +64,11 @@ def test_half_a_line_waits_for_its_end(tmp_path: Path) -> None:
 def test_a_new_daemon_reads_on_where_the_old_one_stopped(tmp_path: Path) -> None:
     path = tmp_path / "agent.jsonl"
     path.write_bytes(line("alive"))
-    old = AgentLogReader(path)
+    old = AgentLogReader(path.parent, name=path.name)
     old.read(NOW)
     with path.open("ab") as file:
         file.write(line("resumed", path="x"))
-    assert [fact.word for fact in AgentLogReader(path, old.offset).read(NOW)] == [Word.RESUMED]
+    assert [fact.word for fact in AgentLogReader(path.parent, old.offset, path.name).read(NOW)] == [Word.RESUMED]
 
 
 def test_garbage_is_counted_and_passed_over(tmp_path: Path) -> None:
@@ -57,7 +79,7 @@ def test_garbage_is_counted_and_passed_over(tmp_path: Path) -> None:
         + b"\n"
     )
     path.write_bytes(junk + line("alive"))
-    reader = AgentLogReader(path)
+    reader = AgentLogReader(path.parent, name=path.name)
     assert [fact.word for fact in reader.read(NOW)] == [Word.ALIVE]
     assert reader.garbage == 6
 
@@ -65,7 +87,7 @@ def test_garbage_is_counted_and_passed_over(tmp_path: Path) -> None:
 def test_a_line_without_end_neither_fills_the_memory_nor_hides_what_follows(tmp_path: Path) -> None:
     path = tmp_path / "agent.jsonl"
     path.write_bytes(b"x" * (2 * BYTES_PER_READ + 5) + b"\n" + line("alive"))
-    reader, facts = AgentLogReader(path), list[AgentFact]()
+    reader, facts = AgentLogReader(path.parent, name=path.name), list[AgentFact]()
     for _ in range(4):
         facts += reader.read(NOW)
     assert [fact.word for fact in facts] == [Word.ALIVE]
@@ -75,7 +97,7 @@ def test_a_line_without_end_neither_fills_the_memory_nor_hides_what_follows(tmp_
 def test_a_file_that_was_emptied_is_read_from_its_start(tmp_path: Path) -> None:
     path = tmp_path / "agent.jsonl"
     path.write_bytes(line("alive", python="3.10"))
-    reader = AgentLogReader(path)
+    reader = AgentLogReader(path.parent, name=path.name)
     reader.read(NOW)
     path.write_bytes(line("alive"))
     assert len(reader.read(NOW)) == 1
@@ -106,3 +128,180 @@ def test_no_line_makes_it_raise_or_invent(raw: bytes) -> None:
         assert fact.pid in (None, told.get("pid"))
         assert fact.rank in (None, told.get("rank"))
         assert set(fact.facts) <= set(told)
+
+
+HUGE = 10**400
+
+
+@pytest.mark.parametrize("field", [*FIELDS, "fitness", "train_loss", "val_loss", "metrics", "batch", "of no field"])
+@pytest.mark.parametrize(
+    "value",
+    [HUGE, -HUGE, 2**64, 1e308, math.nan, math.inf, [HUGE] * 3, {"a": HUGE}, "9" * 400],
+    ids=lambda value: repr(value)[:20],
+)
+def test_no_number_of_a_training_reaches_the_rules_or_the_record_unbounded(field: str, value: object) -> None:
+    """Whatever a field says, every word with it is taken in, judged by every rule and kept."""
+    told = long_story().training(20)
+    for word in Word:
+        common = {"epoch": 1, "reserved_bytes": 2, "allocated_bytes": 1, "loader": 1, "pids": [5]}
+        fact = parse(line(word.value, **{**common, field: value}), told.now)
+        assert fact is not None
+        said = AgentReported(
+            at=fact.at, job="night", attempt=1, word=word, facts=fact.facts, pid=fact.pid, rank=fact.rank
+        )
+        told.put(said)
+        if word is Word.PLAN:
+            told.put(replace(said, facts={**fact.facts, "batches_per_epoch": 7}))
+        setting_of(fact.facts, None)
+        row = event_row(said)
+        assert row is not None
+        json.loads(row["body"])
+        for rule in RULES:
+            rule().check(told.history)
+        assert all(type(item) is not int or abs(item) < 2**63 for item in fact.facts.values())
+
+
+def test_a_word_is_never_said_later_than_it_is_read() -> None:
+    """Every limit of the job would be reckoned from such a time, and no calendar has it."""
+    fact = parse(b'{"event": "alive", "monotonic_ns": 4611686018427387904}', NOW)
+    assert fact is not None
+    assert fact.at == NOW
+
+
+def test_paths_and_processes_that_cannot_be_are_left_out() -> None:
+    saved = parse(line("checkpoint_saved", paths=["/a.pt", "x" * 5000, 3, "", None], step=2**63, epoch=-2), NOW)
+    workers = parse(line("workers", loader=1, pids=[1, 0, -1, 2**22 + 1, 2.0, True, "7"]), NOW)
+    assert saved is not None
+    assert workers is not None
+    assert saved.facts == {"paths": ["/a.pt"], "step": None, "epoch": None}
+    assert workers.facts["pids"] == [1]
+
+
+@pytest.fixture
+def agent_log(tmp_path: Path) -> Path:
+    made = tmp_path / attempt_files.AGENT
+    made.parent.mkdir()
+    return made
+
+
+def reader_of(agent_log: Path, allowance: Allowance | None = None) -> AgentLogReader:
+    return AgentLogReader(agent_log.parents[1], allowance=allowance)
+
+
+def flood(lines: int, word: bytes = b'{"event":"alive","monotonic_ns":0}\n') -> bytes:
+    return word * lines
+
+
+def listened(reader: AgentLogReader, seconds: float, every_s: float = 0.1) -> list[AgentFact]:
+    facts = list[AgentFact]()
+    for look in range(round(seconds / every_s)):
+        facts += reader.read(NOW.plus(look * every_s))
+    return facts
+
+
+@pytest.mark.alone(reason="compares processor time with a limit")
+def test_a_flood_of_words_is_listened_to_at_its_allowance_and_the_newest_are_heard(agent_log: Path) -> None:
+    """1.2 million short words once took 423 MB and put off a neighbour's crash by 143 seconds."""
+    agent_log.write_bytes(line("plan", epochs=3))
+    reader = reader_of(agent_log, allowance=Allowance(50.0, 2000))
+    assert [fact.word for fact in reader.read(NOW)] == [Word.PLAN]
+    with agent_log.open("ab") as file:
+        file.write(flood(400_000) + line("exception", type="OSError"))
+    began = time.process_time()
+    heard = listened(reader, 60)
+    assert time.process_time() - began < 3.0
+    assert len(heard) <= 2000 + 60 * 50
+    assert Word.EXCEPTION in [fact.word for fact in heard]
+    assert reader.skipped_bytes > 10 << 20
+
+
+def test_what_lies_there_when_it_is_first_read_is_the_past_and_is_read_in_pieces(agent_log: Path) -> None:
+    agent_log.write_bytes(flood(5000) + line("train_end"))
+    reader = reader_of(agent_log, allowance=Allowance(50.0, 2000))
+    facts = list[AgentFact]()
+    for _ in range(5001 // LINES_PER_READ + 1):
+        page = reader.read(NOW)
+        assert len(page) <= LINES_PER_READ
+        facts += page
+    assert (len(facts), facts[-1].word) == (5001, Word.TRAIN_END)
+
+
+def test_a_file_that_is_emptied_again_and_again_is_no_past(agent_log: Path) -> None:
+    agent_log.write_bytes(flood(9000))
+    reader = reader_of(agent_log, allowance=Allowance(50.0, 2000))
+    heard = len(listened(reader, 2))
+    for _ in range(100):
+        agent_log.write_bytes(b"")
+        heard += len(reader.read(NOW))
+        agent_log.write_bytes(flood(1000))
+        heard += len(reader.read(NOW))
+    assert heard <= 9000 + 2000 + 500
+
+
+def test_at_its_end_the_beginning_and_the_last_words_are_read(agent_log: Path) -> None:
+    agent_log.write_bytes(line("plan", epochs=3) + flood(400_000) + line("exception", type="OSError"))
+    words = [fact.word for fact in reader_of(agent_log).finish(NOW)]
+    assert (words[0], words[-1]) == (Word.PLAN, Word.EXCEPTION)
+    assert len(words) < 12_000
+
+
+def test_what_no_agent_writes_any_more_is_not_read(agent_log: Path) -> None:
+    with agent_log.open("wb") as file:
+        file.truncate(FILE_LIMIT_BYTES)
+        file.seek(FILE_LIMIT_BYTES)
+        file.write(b"\n" + line("alive"))
+    reader, facts = reader_of(agent_log), list[AgentFact]()
+    for _ in range(2 * FILE_LIMIT_BYTES // BYTES_PER_READ):
+        facts += reader.read(NOW)
+    assert (facts, reader.finish(NOW), reader.offset) == ([], (), FILE_LIMIT_BYTES)
+
+
+def test_of_saves_told_without_end_so_many_are_looked_at_and_the_last_one_at_the_end(agent_log: Path) -> None:
+    agent_log.write_bytes(b"")
+    reader = reader_of(agent_log, allowance=Allowance(50.0, 2000))
+    assert reader.read(NOW) == ()
+    with agent_log.open("ab") as file:
+        file.write(b"".join(line("checkpoint_saved", paths=[f"/{number}.pt"] * 100) for number in range(3000)))
+        file.write(line("checkpoint_saved", paths=["/last.pt"]))
+    heard = listened(reader, 10)
+    assert len(heard) <= SAVES_AT_ONCE + 10 * SAVES_PER_S
+    assert all(len(fact.facts["paths"]) <= PATHS_MAX for fact in heard)  # type: ignore[arg-type]  # a list, as read
+    assert [*heard, *reader.finish(NOW)][-1].facts["paths"] == ["/last.pt"]
+
+
+def test_a_file_that_was_read_to_its_end_is_opened_again_only_once_it_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, opened = tmp_path / "agent.jsonl", []
+    open_file = untrusted_files.open_file
+
+    def counted(folder: Path, name: str) -> int:
+        opened.append(name)
+        return open_file(folder, name)
+
+    monkeypatch.setattr(untrusted_files, "open_file", counted)
+    path.write_bytes(line("alive"))
+    reader = AgentLogReader(path.parent, name=path.name)
+    assert [fact.word for fact in reader.read(NOW)] == [Word.ALIVE]
+    assert (reader.read(NOW), reader.read(NOW), len(opened)) == ((), (), 1)
+    with path.open("ab") as file:
+        file.write(line("train_end", epoch=9))
+    assert [fact.word for fact in reader.read(NOW)] == [Word.TRAIN_END]
+    path.write_bytes(b"")
+    assert (reader.read(NOW), reader.offset) == ((), 0)
+    path.write_bytes(line("alive"))
+    assert [fact.word for fact in reader.read(NOW)] == [Word.ALIVE]
+
+
+def test_another_file_of_the_same_length_in_its_place_is_looked_at_through_the_gate(tmp_path: Path) -> None:
+    path, other = tmp_path / "agent.jsonl", tmp_path / "other"
+    path.write_bytes(line("alive"))
+    reader = AgentLogReader(path.parent, name=path.name)
+    assert len(reader.read(NOW)) == 1
+    other.write_bytes(line("alive") + line("alive"))
+    other.replace(path)
+    assert len(reader.read(NOW)) == 1
+    path.unlink()
+    assert reader.read(NOW) == ()
+    path.write_bytes(line("alive") * 3)
+    assert len(reader.read(NOW)) == 1

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuProcess
-from supervisor.sources.amd_smi import AmdSmi, addresses, parse, parse_saved
-from supervisor.sources.source import SourceSilentError
+from supervisor.sources.gpu.amd_smi import AmdSmi, addresses, parse, parse_saved
+from supervisor.sources.gpu.source import SourceSilentError
 
 NOW = Moment(100.0, 1_700_000_000.0)
 LIST = [{"gpu": 0, "bdf": "0000:03:00.0", "uuid": "x"}, {"gpu": 1, "bdf": "0000:83:00.0", "uuid": "y"}]
@@ -76,7 +76,7 @@ def test_no_process_is_an_empty_list_and_words_are_no_process() -> None:
 
 
 def test_a_tool_without_cards_is_told(tmp_path: Path) -> None:
-    with pytest.raises(SourceSilentError, match="names no card"):
+    with pytest.raises(SourceSilentError, match="lists no GPU"):
         AmdSmi(tool(tmp_path, [], [])).read(NOW)
     with pytest.raises(SourceSilentError, match="no-amd-smi: No such file"):
         AmdSmi(("no-amd-smi",)).read(NOW)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading
-from supervisor.sources.amdgpu_sysfs import REDISCOVER_S, SLOW_S, AmdgpuSysfs
-from supervisor.sources.source import SourceSilentError
+from supervisor.sources.gpu.amdgpu_sysfs import REDISCOVER_S, SLOW_S, AmdgpuSysfs
+from supervisor.sources.gpu.source import SourceSilentError
 
 NOW = Moment(100.0, 1_700_000_000.0)
 IDENTITY = {"at", "gpu", "source", "name", "unique_id", "gfx_version", "runtime_status", "processes"}
@@ -110,7 +110,7 @@ def test_cards_that_change_their_numbers_keep_their_names(tmp_path: Path) -> Non
         replace(rx7900xt("0000:83:00.0", 1), index=0),
         replace(rx7900xt("0000:03:00.0", 0), index=1),
     )
-    names = [{one.gpu: one.unique_id for one in AmdgpuSysfs(tree.sys_root).read(NOW)} for tree in (before, after)]
+    names = [{item.gpu: item.unique_id for item in AmdgpuSysfs(tree.sys_root).read(NOW)} for tree in (before, after)]
     assert names[0] == names[1]
 
 
@@ -128,7 +128,7 @@ def test_a_split_card_is_one_card_with_its_partitions_named(tmp_path: Path) -> N
         (folder / f"vram_{part}").write_text(f"{size}\n")
     reading = read_one(tree)
     assert (reading.gpu, reading.compute_partition, reading.memory_partition) == ("0000:0a:00.0", "CPX", "NPS4")
-    assert [one.vram_bytes for one in reading.processes or ()] == [123]
+    assert [process.vram_bytes for process in reading.processes or ()] == [123]
 
 
 def test_a_second_reading_sees_what_changed_and_what_went(tree: AmdgpuTree) -> None:
@@ -203,7 +203,7 @@ def test_a_card_that_leaves_and_one_that_comes_are_noticed(tmp_path: Path) -> No
     assert len(source.read(NOW)) == 1
     shutil.rmtree(tree.device())
     assert source.read(NOW.plus(1)) == ()
-    with pytest.raises(SourceSilentError, match="no card"):
+    with pytest.raises(SourceSilentError, match="no GPU"):
         source.read(NOW.plus(2))
     shutil.rmtree(tree.folder)
     AmdgpuTree.build(tree.folder)
@@ -211,7 +211,7 @@ def test_a_card_that_leaves_and_one_that_comes_are_noticed(tmp_path: Path) -> No
 
 
 def test_a_machine_without_cards_says_so(tmp_path: Path) -> None:
-    with pytest.raises(SourceSilentError, match="no card of the amdgpu driver"):
+    with pytest.raises(SourceSilentError, match="no GPU of the amdgpu driver"):
         AmdgpuSysfs(tmp_path).read(NOW)
 
 
@@ -264,7 +264,7 @@ def test_the_trees_of_real_cards_are_read_as_their_manifest_says(corpus: Path, t
     assert seen >= 10
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.text(st.characters(codec="ascii"), max_size=12) | st.integers(-10, 10**30).map(str)
        | st.floats().map(str))  # fmt: skip
 def test_no_content_of_a_file_makes_it_raise_or_invent(tree: AmdgpuTree, content: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.sources.folding import PENDING_LIMIT_BYTES, Folder, clean
+from supervisor.sources.attempt.folding import PENDING_LIMIT_BYTES, Folder, clean
 
 
 def fold(data: bytes, piece: int = 1 << 20) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.sources.gpu_metrics import LAYOUTS, Metrics, parse, throttled_by
+from supervisor.sources.gpu.gpu_metrics import LAYOUTS, Metrics, parse, throttled_by
 
 
 def table(version: tuple[int, int], **values: int) -> bytes:
@@ -72,6 +72,32 @@ def test_every_version_reads_its_own_fields_and_invents_none(version: tuple[int,
         assert getattr(found, name) == (52_000_000 if name == "mclk_hz" else 52)
         others = {field.name for field in fields(Metrics)} - {"version", name}
         assert {getattr(found, other) for other in others} == {None}
+
+
+def version_1_3(*, hotspot_c: int, limits: int) -> bytes:
+    """Return a table as `struct gpu_metrics_v1_3` of the kernel's kgd_pp_interface.h lays it out."""
+    celsius = (54, hotspot_c, 60, 50, 51, 52)
+    activity = (97, 31, 0)
+    clocks = (1750, 1000, 875, 0, 0, 0, 0)
+    return struct.pack(
+        "<HBB 6H 3H H Q Q 7H 7H I HHH H II 4H Q 3H H Q",
+        120, 1, 3, *celsius, *activity, 131, 10**9, 10**12, *clocks, *clocks, 0, 1743, 16, 160, 0, 7, 8,
+        *(0xFFFF,) * 4, 10**12, 900, 1000, 850, 0, limits,
+    )  # fmt: skip
+
+
+def test_a_table_laid_out_as_the_kernel_declares_it_is_read() -> None:
+    found = parse(version_1_3(hotspot_c=79, limits=0))
+    assert found is not None
+    assert (found.edge_c, found.junction_c, found.memory_c, found.power_w) == (54, 79, 60, 131)
+    assert (found.gpu_busy_percent, found.memory_busy_percent) == (97, 31)
+    assert throttled_by(found) == ()
+
+
+def test_a_hotspot_bit_at_54_degrees_is_no_throttling() -> None:
+    found = parse(version_1_3(hotspot_c=54, limits=1 << 36))
+    assert found is not None
+    assert (found.limits, throttled_by(found)) == (("thermal_hotspot",), ())
 
 
 def test_a_hotspot_bit_on_a_cold_card_is_no_throttling(corpus: Path) -> None:

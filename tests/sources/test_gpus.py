@@ -13,8 +13,8 @@ import pytest
 from supervisor.config.settings import SourceName
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading
-from supervisor.sources.gpus import REST_S, SOURCES, GpuWatch
-from supervisor.sources.source import SourceSilentError
+from supervisor.sources.gpu.gpus import REST_S, SOURCES, GpuWatch
+from supervisor.sources.gpu.source import SourceSilentError
 
 if TYPE_CHECKING:
     from amdgpu_tree import AmdgpuTree
@@ -137,6 +137,7 @@ def test_between_a_slow_source_s_answers_the_next_one_is_left_alone() -> None:
     watch.close()
 
 
+@pytest.mark.alone(reason="compares a duration with a limit")
 def test_a_source_that_hangs_delays_one_round_and_no_later_one() -> None:
     release = threading.Event()
 
@@ -175,18 +176,18 @@ def test_the_simulated_machine_through_the_default_sources(tree: AmdgpuTree) -> 
     sysfs, *others = watch.status()
     assert (sysfs.answering, sysfs.detail) == (True, "0000:0a:00.0 navi10")
     assert sysfs.cost_s is not None
-    assert [other.detail for other in others[:3]] == ["not asked yet"] * 3
+    assert [other.detail for other in others[:3]] == ["not queried yet"] * 3
     watch.close()
 
 
 def test_a_machine_without_a_card_has_no_readings_and_reasons(tmp_path: Path) -> None:
     watch = GpuWatch(["sysfs"], sys_root=tmp_path)
     assert watch.read(NOW) == ()
-    assert "no card of the amdgpu driver" in watch.status()[0].detail
+    assert "no GPU of the amdgpu driver" in watch.status()[0].detail
     watch.close()
 
 
 def test_a_name_that_is_no_source_is_refused_with_the_choice() -> None:
-    with pytest.raises(ValueError, match="'nvsmi' is no source; choose from sysfs, rocm-smi, amd-smi"):
+    with pytest.raises(ValueError, match="'nvsmi' is not a source; available: sysfs, rocm-smi, amd-smi"):
         GpuWatch(["nvsmi"])
     assert list(SOURCES) == list(get_args(SourceName))

@@ -7,8 +7,7 @@ import time
 from pathlib import Path
 
 from supervisor.core.moments import Moment
-from supervisor.sources.host import HostWatch, read_disk, read_host
-from supervisor.sources.pressure import stall_percent
+from supervisor.sources.host import HostWatch, read_disk, read_host, stall_percent
 
 NOW = Moment(100.0, 1_700_000_000.0)
 

@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.events import KernelSaid
+from supervisor.core.events import KernelReported
 from supervisor.core.findings import FaultClass as F
 from supervisor.core.findings import FaultSeverity as Sev
 from supervisor.core.findings import KernelFinding
 from supervisor.core.moments import Moment
-from supervisor.sources.journal import REOPEN_S, JournalLog
-from supervisor.sources.journal_entries import parse_entry
-from supervisor.sources.last_boot import last_boot
+from supervisor.sources.kernel.journal import REOPEN_S, JournalLog
+from supervisor.sources.kernel.journal_entries import parse_entry
+from supervisor.sources.kernel.last_boot import last_boot
 
 NOW = Moment(1000.0, 1_700_000_000.0)
 BOOT = "b4a10a15-8fcc-4761-be53-bc928bbc8c02"
@@ -43,7 +43,7 @@ def entry(number: int, message: object, **more: object) -> dict[str, object]:
 def printing(tmp_path: Path, *entries: dict[str, object], and_then: str = "sys.stdin.read()") -> list[str]:
     """A command that prints entries as journalctl does, keeps its arguments, and stays as `--follow` does."""
     script = tmp_path / "journal.py"
-    (tmp_path / "entries").write_text("".join(json.dumps(one) + "\n" for one in entries))
+    (tmp_path / "entries").write_text("".join(json.dumps(item) + "\n" for item in entries))
     script.write_text(
         "import sys, time, pathlib\n"
         f"here = pathlib.Path({str(tmp_path)!r})\n"
@@ -54,13 +54,13 @@ def printing(tmp_path: Path, *entries: dict[str, object], and_then: str = "sys.s
     return [sys.executable, str(script)]
 
 
-def read(log: JournalLog, until: str | None) -> list[KernelSaid]:
+def read(log: JournalLog, until: str | None) -> list[KernelReported]:
     """Read until an entry's cursor was reached."""
-    said: list[KernelSaid] = []
+    said: list[KernelReported] = []
     end = time.perf_counter() + 20
     while log.cursor != until and time.perf_counter() < end:
-        one = log.read(NOW)
-        said += [one] if one else []
+        item = log.read(NOW)
+        said += [item] if item else []
         if log.fileno() >= 0:
             select.select([log.fileno()], [], [], 0.2)
     assert log.cursor == until
@@ -85,8 +85,8 @@ def test_entries_become_findings_and_the_cursor_is_kept(tmp_path: Path, logs: li
     )
     log = JournalLog(None, command=command)
     logs.append(log)
-    findings = [finding for one in read(log, "s=a;i=3") for finding in one.findings]
-    assert [(one.fault, one.gpu, one.pid) for one in findings] == [
+    findings = [finding for item in read(log, "s=a;i=3") for finding in item.findings]
+    assert [(item.fault, item.gpu, item.pid) for item in findings] == [
         (F.GPU_RESET, "0000:0c:00.0", None), (F.XID, "0000:9b:00.0", 7),
     ]  # fmt: skip
     assert findings[0].at == Moment(900.000002, 1_700_000_000.0 - 99.999998)
@@ -98,7 +98,7 @@ def test_reading_goes_on_after_the_cursor_of_the_daemon_before(tmp_path: Path, l
     log = JournalLog("s=a;i=7", command=command)
     logs.append(log)
     (said,) = read(log, "s=a;i=8")
-    assert [one.fault for one in said.findings] == [F.GPU_RESET]
+    assert [finding.fault for finding in said.findings] == [F.GPU_RESET]
     assert "--after-cursor=s=a;i=7" in (tmp_path / "asked").read_text()
 
 

@@ -8,8 +8,7 @@ import time
 from pathlib import Path
 
 from supervisor.core.moments import Moment
-from supervisor.sources.kernel_waits import waits_of
-from supervisor.sources.processes import read_tree
+from supervisor.sources.processes import read_tree, waits_of
 
 VFORK = """
 import ctypes, os
@@ -42,7 +41,7 @@ def test_a_process_in_state_d_is_named_with_its_wait_channel() -> None:
             assert parent.poll() is None
         reading = read_tree(parent.pid, Moment(0.0, 0.0))
         assert parent.pid in reading.uninterruptible_pids
-        assert [one.pid for one in reading.waits][:1] == [parent.pid]
+        assert [wait.pid for wait in reading.waits][:1] == [parent.pid]
         counts = {read_tree(parent.pid, Moment(0.0, 0.0)).waits[0].switches for _ in range(10)}
         assert counts == {reading.waits[0].switches} != {None}, "it has not run in between"
         assert (waits[0].pid, waits[0].thread) == (parent.pid, parent.pid)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuProcess
-from supervisor.sources.amdgpu_sysfs import AmdgpuSysfs
-from supervisor.sources.kfd_processes import merged, parse_fdinfo, read_fdinfo
+from supervisor.sources.gpu.amdgpu_sysfs import AmdgpuSysfs
+from supervisor.sources.gpu.kfd_processes import merged, parse_fdinfo, read_fdinfo
 
 if TYPE_CHECKING:
     from amdgpu_tree import AmdgpuTree
@@ -41,7 +41,7 @@ def test_the_compute_driver_names_the_processes_of_each_card(tree: AmdgpuTree) -
     (folder / "vram_7").write_text("1\n")
     (reading,) = AmdgpuSysfs(tree.sys_root).read(NOW)
     assert reading.processes is not None
-    ((pid, vram),) = [(one.pid, one.vram_bytes) for one in reading.processes]
+    ((pid, vram),) = [(process.pid, process.vram_bytes) for process in reading.processes]
     assert (pid, vram) == (os.getpid(), 4096000)
 
 

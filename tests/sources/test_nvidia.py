@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.core.moments import Moment
-from supervisor.sources.gpus import GpuWatch
-from supervisor.sources.nvidia_smi import NvidiaSmi, limits
-from supervisor.sources.nvml import CHILD, Nvml, parse
-from supervisor.sources.source import SourceSilentError
+from supervisor.sources.gpu.gpus import GpuWatch
+from supervisor.sources.gpu.nvidia_smi import NvidiaSmi, limits
+from supervisor.sources.gpu.nvml import CHILD, Nvml, parse
+from supervisor.sources.gpu.source import SourceSilentError
 
 NOW = Moment(100.0, 1_700_000_000.0)
 LIBRARY = """
@@ -109,12 +109,23 @@ def test_a_sleeping_card_is_named_and_left_asleep(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def test_the_tool_stands_in_for_a_library_that_is_not_installed(corpus: Path, tmp_path: Path) -> None:
-    stem = corpus / "smi/nvidia-smi_nvidia-h100-80gb-hbm3__590.48.01_load"
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text(
-        f'#!/bin/sh\ncase "$1" in --query-gpu*) cat {stem}_query-gpu.csv;; *) cat {stem}_compute-apps.csv;; esac\n'
-    )
+CARDS = """\
+index, pci.bus_id, name, utilization.gpu [%], memory.used [MiB], memory.total [MiB], temperature.gpu, \
+temperature.memory, power.draw [W], power.limit [W], pstate, clocks_throttle_reasons.active
+0, 00000000:3B:00.0, A card of two dies, 98 %, 70144 MiB, 81559 MiB, 61, 72, 641.25 W, 700.00 W, P0, 0x0000000000000004
+"""
+APPS = """\
+gpu_bus_id, pid, process_name, used_gpu_memory [MiB]
+00000000:3B:00.0, 4711, python, 70100 MiB
+"""
+"""As `nvidia-smi --help-query-gpu` and `--help-query-compute-apps` name the columns."""
+
+
+def test_the_tool_stands_in_for_a_library_that_is_not_installed(tmp_path: Path) -> None:
+    tool, cards, apps = (tmp_path / name for name in ("nvidia-smi", "cards.csv", "apps.csv"))
+    cards.write_text(CARDS)
+    apps.write_text(APPS)
+    tool.write_text(f'#!/bin/sh\ncase "$1" in --query-gpu*) cat {cards};; *) cat {apps};; esac\n')
     tool.chmod(0o755)
     control = tmp_path / "nvidiactl"
     control.touch()
@@ -129,11 +140,12 @@ def test_the_tool_stands_in_for_a_library_that_is_not_installed(corpus: Path, tm
     (card,) = seen
     assert (card.source, card.gpu, card.power_w, card.edge_c, card.memory_c) == (
         "nvidia-smi",
-        "0000:00:09.0",
-        631.95,
-        59,
-        54,
+        "0000:3b:00.0",
+        641.25,
+        61,
+        72,
     )
+    assert card.throttled_by == ("power",)
     assert card.processes is not None
     assert all(process.vram_bytes for process in card.processes)
 

@@ -6,12 +6,19 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
 
 from supervisor.core.moments import Moment
-from supervisor.sources.processes import TreeWatch, read_tree
+from supervisor.core.rules.rest import RESTS_SWITCHES_PER_S
+from supervisor.sources import processes
+from supervisor.sources.processes import TreeWatch, pids_below, read_tree
 
 TREE = """
 import subprocess, sys
@@ -117,3 +124,107 @@ def test_a_child_that_has_ended_and_was_not_waited_for_is_not_alive() -> None:
         deadline = time.perf_counter() + 10
         while (pids := read_tree(process.pid, Moment(0.0, 0.0)).pids) != (process.pid,):
             assert time.perf_counter() < deadline, pids
+
+
+WAITING = """
+import sys, threading, time
+print("up", flush=True)
+mode = sys.stdin.readline().strip()
+print("in", flush=True)
+if mode == "lock":
+    threading.Thread(target=lambda: sys.stdin.read() or lock.release()).start()
+    lock = threading.Lock(); lock.acquire(); lock.acquire()
+else:
+    while mode == "polls" and not sys.stdin.closed:
+        time.sleep(0.01)
+        import select
+        if select.select([sys.stdin], [], [], 0)[0]: break
+"""
+
+
+def switches_per_s(mode: str) -> float | None:
+    """Return what a program's tree is read to do while it waits in `mode`."""
+    with running(WAITING) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{mode}\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "in\n"
+        watch, woken = TreeWatch(process.pid), threading.Event()
+        for _ in range(2):
+            watch.read(now())
+            woken.wait(0.3)
+        return watch.read(now()).switches_per_s
+
+
+def test_a_process_that_waits_for_a_lock_is_not_scheduled_and_one_that_polls_is() -> None:
+    rests, polls = switches_per_s("lock"), switches_per_s("polls")
+    assert rests is not None
+    assert polls is not None
+    assert rests <= RESTS_SWITCHES_PER_S < polls
+
+
+def test_each_process_is_read_with_its_parent() -> None:
+    with running(TREE) as root:
+        parents = dict(read_tree(root.pid, now()).parents)
+        assert list(parents.values()).count(root.pid) == 2
+        assert parents[root.pid] == os.getpid()
+
+
+DEEP = """
+import subprocess, sys, threading
+deep = "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'import sys; sys.stdin.read()'], stdin=-1);"
+deep += "print('up', flush=True); sys.stdin.read(); p.communicate()"
+def start():
+    global child
+    child = subprocess.Popen([sys.executable, "-c", deep], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    child.stdout.readline()
+    ready.set()
+    over.wait()
+ready, over = threading.Event(), threading.Event()
+threading.Thread(target=start).start()
+ready.wait()
+print("up", flush=True)
+sys.stdin.read()
+over.set()
+child.communicate()
+"""
+
+
+def test_the_children_of_every_thread_are_listed_parents_first_as_the_whole_of_proc_tells_them() -> None:
+    with running(DEEP) as root:
+        below = pids_below(root.pid)
+        if below is None:
+            pytest.skip("this kernel lists no children (CONFIG_PROC_CHILDREN)")
+        assert below == [child.pid for child in psutil.Process(root.pid).children(recursive=True)]
+        assert len(below) == 2
+
+
+def test_where_the_kernel_lists_no_children_every_process_is_asked_for_its_parent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert pids_below(os.getpid(), tmp_path) is None
+    monkeypatch.setattr(processes, "pids_below", lambda _pid: None)
+    with running(DEEP) as root:
+        assert read_tree(root.pid, now()).processes == 3
+
+
+def test_a_process_that_the_kernel_leaves_out_of_a_list_is_still_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(DEEP) as root:
+        tree = TreeWatch(root.pid)
+        whole = tree.read(now())
+        monkeypatch.setattr(processes, "pids_below", lambda _pid: [])
+        assert tree.read(now()).pids == whole.pids
+        assert whole.processes == 3
+
+
+def test_a_process_that_ended_is_in_no_later_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(TREE) as root:
+        tree = TreeWatch(root.pid)
+        pids = tree.read(now()).pids
+        assert pids is not None
+        victim = psutil.Process(pids[1])
+        victim.kill()
+        while victim.is_running() and victim.status() != psutil.STATUS_ZOMBIE:
+            os.sched_yield()
+        assert tree.read(now()).pids == (pids[0], pids[2])

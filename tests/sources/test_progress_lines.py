@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.sources.folding import clean
-from supervisor.sources.progress import Progress
-from supervisor.sources.progress_lines import progress, progress_in
+from supervisor.sources.attempt.folding import clean
+from supervisor.sources.attempt.progress import Progress
+from supervisor.sources.attempt.progress_lines import progress, progress_in
 
 
 def excerpts(corpus: Path, framework: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -64,6 +65,12 @@ def test_every_recorded_dictionary_of_the_trainer_is_read_exactly(corpus: Path) 
         assert dict(seen.losses) == {name: value for name, value in facts.items() if name.endswith("loss")}
         logs += 1
     assert logs > 10
+
+
+def test_samples_are_no_steps() -> None:
+    """As the MNIST example of PyTorch prints them."""
+    seen = read("Train Epoch: 3 [640/60000 (1%)]\tLoss: 0.518")
+    assert (seen.epoch, seen.samples, seen.step, seen.loss) == (2, 640, None, 0.518)
 
 
 def test_samples_of_an_own_loop_are_not_taken_for_steps(corpus: Path) -> None:
@@ -163,3 +170,48 @@ def test_no_text_makes_it_raise_or_see_a_number_that_is_none(lines: list[str]) -
     if seen is not None:
         assert all(value is None or value == value for value in seen.losses.values())  # noqa: PLR0124 - NaN differs
         assert seen.batch is None or seen.batch >= 0
+
+
+@pytest.mark.parametrize(
+    ("line", "batch", "batches", "epoch"),
+    [
+        ("| epoch   2 |   100/  166 batches | lr 20.00 | ms/batch 12.34 | loss  7.63 | ppl  2059.26", 100, 166, 1),
+        ("4/6 ━━━━━━━━━━━━━━━━━━━━ 0s 22ms/step - loss: 1.6789", 4, 6, None),
+        (" 12/313 [=>............................] - ETA: 3s - loss: 1.2", 12, 313, None),
+        ("    17/Unknown 3s 22ms/step - loss: 1.6789".replace("3s", "━━━━ 3s"), 17, None, None),
+        ("123it [00:10, 12.30it/s]", 123, None, None),
+        ("train: 40 batches [01:02:10,  1.30s/batches, loss=2.1]", 40, None, None),
+        ("[2024-04-24 11:01:02,345] [INFO] [log_dist] [Rank 0] step=10, skipped=0, lr=[1e-05]", 10, None, None),
+        ("steps: 30 loss: 2.3012 iter time (s): 0.512 samples/sec: 15.6", 30, None, None),
+        (" iteration       20/     500 | consumed samples:          160 | lm loss: 1.08E+01 |", 20, 500, None),
+        (" [2024-05-01 10:11:12] iteration       20/     500 | lm loss: 1.0E+01 |", 20, 500, None),
+    ],
+)  # fmt: skip
+def test_lines_of_other_frameworks_are_read(line: str, batch: int, batches: int | None, epoch: int | None) -> None:
+    seen = read(line)
+    assert (seen.batch, seen.batches, seen.epoch) == (batch, batches, epoch)
+    assert seen.place == (batch if epoch is None else epoch * (batches or 0) + batch)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "| epoch | batches |",
+        "[Rank 0] rank=0 time (ms) | fwd_microstep: 10.0",
+        "downloading 12/313 files [fast]",
+        "12 items [00:10, done]",
+    ],
+)
+def test_lines_that_look_alike_are_no_progress(line: str) -> None:
+    assert progress_in(line) is None
+
+
+@pytest.mark.alone(reason="compares processor time with a limit")
+@pytest.mark.parametrize("piece", ["1", "x", "a_"])
+def test_a_line_of_one_kind_takes_no_longer_than_another(piece: str) -> None:
+    """A search holds every other thread of the daemon up: one such line took as long as hundreds of lines."""
+    line = "50%|#####     | 5/10 [00:01<00:01, " + piece * (3900 // len(piece))
+    began_s = time.process_time()
+    for _ in range(5):
+        assert progress([line]) is not None
+    assert time.process_time() - began_s < 0.15

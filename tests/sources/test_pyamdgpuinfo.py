@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading
-from supervisor.sources.pyamdgpuinfo import CHILD, Pyamdgpuinfo, parse
-from supervisor.sources.source import SourceSilentError
+from supervisor.sources.gpu.pyamdgpuinfo import CHILD, Pyamdgpuinfo, parse
+from supervisor.sources.gpu.source import SourceSilentError
 
 NOW = Moment(100.0, 1_700_000_000.0)
 LIBRARY = """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -12,28 +13,32 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorder_by_hand import Writer
 
-from supervisor.core import folder
+from supervisor.core import attempt_files
+from supervisor.core.foreign_values import STEP_MAX
 from supervisor.core.moments import Moment
 from supervisor.core.readings import Stage
-from supervisor.sources.recorder import RecorderReader, request_save
+from supervisor.sources.attempt.recorder import CAPACITY_MAX, RECORDS_PER_READ, RecorderReader, request_save
+from tests.examples import at_least
 
 NOW = Moment(10_000.0, 1_700_000_000.0)
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / folder.RECORDER
+    made = tmp_path / attempt_files.RECORDER
+    made.parent.mkdir()
+    return made
 
 
 def test_every_record_is_read_once_with_its_values(path: Path) -> None:
-    writer, reader = Writer(path), RecorderReader(path)
+    writer, reader = Writer(path), RecorderReader(path.parent, path.name)
     writer.write(1)
-    writer.write(2, known=folder.KNOWN_LOSS, loss=float("nan"))
+    writer.write(2, known=attempt_files.KNOWN_LOSS, loss=float("nan"))
     first = reader.read(0, NOW)
     assert [record.step for record in first.records] == [1, 2]
-    one, two = first.records
-    assert (one.epoch, one.loss, one.gpu_memory_bytes, one.data_wait_s) == (3, 0.5, 1 << 30, 0.25)
-    assert one.at == Moment(1.0, NOW.unix_s - NOW.monotonic_s + 1.0)
+    item, two = first.records
+    assert (item.epoch, item.loss, item.gpu_memory_bytes, item.data_wait_s) == (3, 0.5, 1 << 30, 0.25)
+    assert item.at == Moment(1.0, NOW.unix_s - NOW.monotonic_s + 1.0)
     assert two.loss is not None
     assert math.isnan(two.loss)
     assert (two.epoch, two.lr, two.grad_norm, two.gpu_memory_bytes, two.data_wait_s) == (None,) * 5
@@ -42,7 +47,7 @@ def test_every_record_is_read_once_with_its_values(path: Path) -> None:
 
 
 def test_the_ring_wraps_around_without_a_gap(path: Path) -> None:
-    writer, reader, cursor, steps = Writer(path), RecorderReader(path), 0, []
+    writer, reader, cursor, steps = Writer(path), RecorderReader(path.parent, path.name), 0, []
     for step in range(1, 40):
         writer.write(step)
         if step % 5 == 0:
@@ -57,7 +62,7 @@ def test_a_writer_that_overtakes_is_told_in_lost_records(path: Path) -> None:
     writer = Writer(path)
     for step in range(1, 21):
         writer.write(step)
-    page = RecorderReader(path).read(3, NOW)
+    page = RecorderReader(path.parent, path.name).read(3, NOW)
     assert [record.step for record in page.records] == list(range(13, 21))
     assert (page.cursor, page.lost) == (20, 9)
 
@@ -67,20 +72,20 @@ def test_a_scribbled_record_is_skipped_and_counted(path: Path) -> None:
     for step in range(1, 6):
         writer.write(step)
     writer.scribble(2)
-    page = RecorderReader(path).read(0, NOW)
+    page = RecorderReader(path.parent, path.name).read(0, NOW)
     assert [record.step for record in page.records] == [1, 2, 4, 5]
     assert (page.cursor, page.lost, page.problem) == (5, 1, None)
 
 
 def test_a_scribbled_head_skips_nothing_that_is_still_to_come(path: Path) -> None:
     """Law 1: the head claims six records more than there are; they are read when they are written."""
-    writer, reader = Writer(path, capacity=32), RecorderReader(path)
+    writer, reader = Writer(path, capacity=32), RecorderReader(path.parent, path.name)
     for step in range(1, 5):
         writer.write(step)
-    os.pwrite(writer.fd, folder.HEAD.pack(10), folder.HEAD_OFFSET)
+    os.pwrite(writer.fd, attempt_files.HEAD.pack(10), attempt_files.HEAD_OFFSET)
     page = reader.read(0, NOW)
     assert (page.cursor, page.lost) == (4, 0)
-    assert "none of the new records is sound" in (reader.read(4, NOW).problem or "")
+    assert "none of the new records is valid" in (reader.read(4, NOW).problem or "")
     writer.write(5)
     page = reader.read(4, NOW)
     assert ([record.step for record in page.records], page.lost) == ([5], 0)
@@ -90,94 +95,104 @@ def test_a_scribbled_head_skips_nothing_that_is_still_to_come(path: Path) -> Non
     ("content", "told"),
     [
         (None, "No such file"),
-        (b"", "cut short"),
+        (b"", "truncated"),
         (b"x" * 4096, "wrong magic"),
-        (folder.IDENTITY.pack(folder.MAGIC, 4096, 65, 8, 0).ljust(4096, b"\0"), "laid out differently"),
-        (folder.IDENTITY.pack(folder.MAGIC, 4096, 64, 0, 0).ljust(4096, b"\0"), "laid out differently"),
+        (attempt_files.IDENTITY.pack(attempt_files.MAGIC, 4096, 65, 8, 0).ljust(4096, b"\0"), "unexpected layout"),
+        (attempt_files.IDENTITY.pack(attempt_files.MAGIC, 4096, 64, 0, 0).ljust(4096, b"\0"), "unexpected layout"),
+        (
+            attempt_files.IDENTITY.pack(attempt_files.MAGIC, 4096, 64, 2**32 - 1, 0).ljust(4096, b"\0"),
+            "unexpected layout",
+        ),
+        (attempt_files.IDENTITY.pack(attempt_files.MAGIC, 2**31, 64, 8, 0).ljust(4096, b"\0"), "unexpected layout"),
     ],
 )
 def test_what_is_no_recorder_is_a_problem_and_moves_no_cursor(path: Path, content: bytes | None, told: str) -> None:
     if content is not None:
         path.write_bytes(content)
-    page = RecorderReader(path).read(7, NOW)
+    page = RecorderReader(path.parent, path.name).read(7, NOW)
     assert told in (page.problem or "")
     assert (page.cursor, page.records, page.lost) == (7, (), 0)
 
 
 def test_a_file_that_was_cut_short_gives_what_is_left_of_it(path: Path) -> None:
-    writer, reader = Writer(path), RecorderReader(path)
+    writer, reader = Writer(path), RecorderReader(path.parent, path.name)
     for step in range(1, 7):
         writer.write(step)
-    os.ftruncate(writer.fd, folder.HEADER_BYTES + 3 * folder.RECORD.size + 10)
+    os.ftruncate(writer.fd, attempt_files.HEADER_BYTES + 3 * attempt_files.RECORD.size + 10)
     page = reader.read(0, NOW)
     assert [record.step for record in page.records] == [1, 2, 3]
     assert (page.cursor, page.lost) == (3, 0)
-    assert "cut short" in (page.problem or "")
+    assert "truncated" in (page.problem or "")
 
 
 def test_a_recorder_that_went_backwards_is_a_problem(path: Path) -> None:
     Writer(path).write(1)
-    page = RecorderReader(path).read(5, NOW)
+    page = RecorderReader(path.parent, path.name).read(5, NOW)
     assert page.cursor == 5
-    assert "5 were read before" in (page.problem or "")
+    assert "5 were read earlier" in (page.problem or "")
 
 
 def test_the_header_tells_stage_claim_and_answer(path: Path) -> None:
-    writer, reader = Writer(path), RecorderReader(path)
+    writer, reader = Writer(path), RecorderReader(path.parent, path.name)
     page = reader.read(0, NOW)
     assert (page.stage, page.stage_since, page.claimed_pid, page.answer) == (None, None, None, None)
-    os.pwrite(writer.fd, folder.STAGE.pack(4, 0, 9_000 * 10**9), folder.STAGE_OFFSET)
-    os.pwrite(writer.fd, folder.CLAIM.pack(4711, 0, 5), folder.CLAIM_OFFSET)
-    os.pwrite(writer.fd, folder.ANSWER.pack(folder.ANSWER_SAVED, 3), folder.ANSWER_OFFSET)
+    os.pwrite(writer.fd, attempt_files.STAGE.pack(4, 0, 9_000 * 10**9), attempt_files.STAGE_OFFSET)
+    os.pwrite(writer.fd, attempt_files.CLAIM.pack(4711, 0, 5), attempt_files.CLAIM_OFFSET)
+    os.pwrite(writer.fd, attempt_files.ANSWER.pack(attempt_files.ANSWER_SAVED, 3), attempt_files.ANSWER_OFFSET)
     page = reader.read(0, NOW)
     assert (page.stage, page.claimed_pid) == (Stage.VALIDATE, 4711)
-    assert (page.answer, page.answer_id) == (folder.ANSWER_SAVED, 3)
+    assert (page.answer, page.answer_id) == (attempt_files.ANSWER_SAVED, 3)
     assert page.stage_since == NOW.plus(-1000.0)
-    os.pwrite(writer.fd, folder.STAGE.pack(99, 0, 1), folder.STAGE_OFFSET)
+    os.pwrite(writer.fd, attempt_files.STAGE.pack(99, 0, 1), attempt_files.STAGE_OFFSET)
     assert reader.read(0, NOW).stage is None
 
 
 def test_the_header_tells_what_keeps_a_step_from_computing(path: Path) -> None:
-    writer, reader = Writer(path), RecorderReader(path)
+    writer, reader = Writer(path), RecorderReader(path.parent, path.name)
     page = reader.read(0, NOW)
     assert (page.aside, page.aside_since, page.whole) == (None, None, False)
-    os.pwrite(writer.fd, folder.ASIDE.pack(1, 1, 9_000 * 10**9), folder.ASIDE_OFFSET)
+    os.pwrite(writer.fd, attempt_files.ASIDE.pack(1, 1, 9_000 * 10**9), attempt_files.ASIDE_OFFSET)
     page = reader.read(0, NOW)
     assert (page.aside, page.aside_since, page.whole) == (Stage.DATA_WAIT, NOW.plus(-1000.0), True)
-    os.pwrite(writer.fd, folder.ASIDE.pack(99, 7, 1), folder.ASIDE_OFFSET)
+    os.pwrite(writer.fd, attempt_files.ASIDE.pack(99, 7, 1), attempt_files.ASIDE_OFFSET)
     page = reader.read(0, NOW)
     assert (page.aside, page.whole) == (None, False)
 
 
 def test_a_skipped_step_is_known_as_one(path: Path) -> None:
-    writer, reader = Writer(path), RecorderReader(path)
+    writer, reader = Writer(path), RecorderReader(path.parent, path.name)
     writer.write(1)
-    writer.write(2, known=63 | folder.KNOWN_SKIPPED)
-    assert [one.skipped for one in reader.read(0, NOW).records] == [False, True]
+    writer.write(2, known=63 | attempt_files.KNOWN_SKIPPED)
+    assert [record.skipped for record in reader.read(0, NOW).records] == [False, True]
 
 
 def test_each_request_to_save_has_an_id_of_its_own(path: Path) -> None:
     writer = Writer(path)
-    first, second = request_save(path, stop=False), request_save(path, stop=True)
+    first, second = (
+        request_save(path.parent, stop=False, name=path.name),
+        request_save(path.parent, stop=True, name=path.name),
+    )
     assert first != second
-    command = folder.COMMAND.unpack(os.pread(writer.fd, folder.COMMAND.size, folder.COMMAND_OFFSET))
-    assert command == (folder.COMMAND_SAVE_AND_STOP, second)
-    os.pwrite(writer.fd, folder.COMMAND.pack(0, 0xFFFFFFFF), folder.COMMAND_OFFSET)
-    assert request_save(path, stop=False) == 1
+    command = attempt_files.COMMAND.unpack(
+        os.pread(writer.fd, attempt_files.COMMAND.size, attempt_files.COMMAND_OFFSET)
+    )
+    assert command == (attempt_files.COMMAND_SAVE_AND_STOP, second)
+    os.pwrite(writer.fd, attempt_files.COMMAND.pack(0, 0xFFFFFFFF), attempt_files.COMMAND_OFFSET)
+    assert request_save(path.parent, stop=False, name=path.name) == 1
 
 
 def test_a_request_to_save_creates_no_file(path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        request_save(path, stop=True)
+        request_save(path.parent, stop=True, name=path.name)
     path.write_bytes(b"something else of the user's" * 200)
     with pytest.raises(ValueError, match="wrong magic"):
-        request_save(path, stop=True)
+        request_save(path.parent, stop=True, name=path.name)
     assert b"ROCM" not in path.read_bytes()
 
 
 def test_a_reader_beside_a_running_writer_misses_nothing_it_does_not_own_up_to(path: Path) -> None:
     """A writer at full speed through a small ring: read and lost records add up, and no record is invented."""
-    writer, reader, total = Writer(path, capacity=64), RecorderReader(path), 20_000
+    writer, reader, total = Writer(path, capacity=64), RecorderReader(path.parent, path.name), 20_000
 
     def train() -> None:
         for step in range(1, total + 1):
@@ -196,20 +211,80 @@ def test_a_reader_beside_a_running_writer_misses_nothing_it_does_not_own_up_to(p
     assert steps[-1] == total
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=at_least(150))
 @given(damage=st.lists(st.tuples(st.integers(0, 4096 + 8 * 64), st.binary(min_size=1, max_size=24)), max_size=6),
        cut=st.integers(0, 4096 + 8 * 64), cursor=st.integers(0, 2**64))  # fmt: skip
 def test_no_damage_makes_it_raise_or_go_backwards(
     tmp_path_factory: pytest.TempPathFactory, damage: list[tuple[int, bytes]], cut: int, cursor: int
 ) -> None:
-    path = tmp_path_factory.mktemp("ring") / folder.RECORDER
+    path = tmp_path_factory.mktemp("ring") / "recorder.bin"
     writer = Writer(path)
     for step in range(1, 12):
         writer.write(step)
     for offset, junk in damage:
         os.pwrite(writer.fd, junk, offset)
     os.ftruncate(writer.fd, cut)
-    page = RecorderReader(path).read(cursor, NOW)
+    page = RecorderReader(path.parent, path.name).read(cursor, NOW)
     os.close(writer.fd)
     assert page.cursor >= cursor
     assert len(page.records) + page.lost == page.cursor - cursor
+
+
+def reader_of(path: Path) -> RecorderReader:
+    return RecorderReader(path.parents[1])
+
+
+def test_a_claim_of_more_records_than_there_can_be_is_refused(path: Path) -> None:
+    writer = Writer(path)
+    os.pwrite(writer.fd, attempt_files.HEAD.pack(2**64 - 1), attempt_files.HEAD_OFFSET)
+    page = reader_of(path).read(7, NOW)
+    assert (page.cursor, page.records, page.lost, page.behind) == (7, (), 0, 0)
+    assert "more than a training can write" in (page.problem or "")
+
+
+@pytest.mark.alone(reason="compares processor time with a limit")
+def test_a_sparse_recorder_that_claims_everything_costs_one_bounded_piece_a_read(path: Path) -> None:
+    """Each read looks through so many slots; what was looked through in vain is not looked through again."""
+    writer = Writer(path, capacity=CAPACITY_MAX)
+    os.pwrite(writer.fd, attempt_files.HEAD.pack(CAPACITY_MAX), attempt_files.HEAD_OFFSET)
+    reader = reader_of(path)
+    for read in range(1, CAPACITY_MAX // RECORDS_PER_READ):
+        page = reader.read(0, NOW)
+        assert (page.cursor, page.records, page.problem) == (0, (), None)
+        assert page.behind == CAPACITY_MAX - read * RECORDS_PER_READ
+    assert "none of the new records is valid" in (reader.read(0, NOW).problem or "")
+    began = time.process_time()
+    reader.read(0, NOW)
+    assert time.process_time() - began < 0.05
+    writer.head = 0
+    writer.write(1)
+    page = reader.read(0, NOW)
+    assert [record.step for record in page.records] == [1]
+
+
+@pytest.mark.parametrize("step", [-1, 2**63 - 1, -(2**63), STEP_MAX + 1])
+def test_a_step_that_no_training_counts_to_is_none(path: Path, step: int) -> None:
+    writer = Writer(path)
+    for item in (1, step, 3):
+        writer.write(item, at_ns=10**9)
+    page = reader_of(path).read(0, NOW)
+    assert ([record.step for record in page.records], page.lost) == ([1, 3], 1)
+
+
+def test_numbers_of_a_record_that_cannot_be_are_unknown(path: Path) -> None:
+    writer = Writer(path)
+    writer.write(1, epoch=-5, data_wait_s=float("nan"), gpu_memory=-1)
+    writer.write(2, data_wait_s=float("inf"), gpu_memory=2**62)
+    writer.write(3, data_wait_s=-1.0)
+    known = [
+        (record.epoch, record.data_wait_s, record.gpu_memory_bytes) for record in reader_of(path).read(0, NOW).records
+    ]
+    assert known == [(None, None, None), (3, None, None), (3, None, 1 << 30)]
+
+
+def test_a_reader_that_is_not_kept_open_holds_no_descriptor(path: Path) -> None:
+    Writer(path).write(1)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    readers = [RecorderReader(path.parents[1], keep_open=False) for _ in range(50)]
+    assert all(len(reader.read(0, NOW).records) == 1 for reader in readers)
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before

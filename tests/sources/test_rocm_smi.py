@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading
-from supervisor.sources.amdgpu_sysfs import AmdgpuSysfs
-from supervisor.sources.rocm_smi import RocmSmi, parse
-from supervisor.sources.source import SourceSilentError
+from supervisor.sources.gpu.amdgpu_sysfs import AmdgpuSysfs
+from supervisor.sources.gpu.rocm_smi import RocmSmi, parse
+from supervisor.sources.gpu.source import SourceSilentError
 
 NOW = Moment(100.0, 1_700_000_000.0)
 
@@ -46,6 +46,12 @@ def test_recorded_outputs_give_the_values_of_their_manifest(corpus: Path) -> Non
             assert reading.unique_id == (None if unique_id == "N/A" else unique_id[2:].zfill(16))
             seen += 1
     assert seen >= 10
+
+
+def test_a_stepping_written_in_decimal_is_put_right() -> None:
+    """ROCm 6.0 prints the stepping of 0xa as 10."""
+    (reading,) = parse(json.dumps({"card0": {"PCI Bus": "0000:0A:00.0", "GFX Version": "gfx9010"}}), NOW)
+    assert reading.gfx_version == "gfx90a"
 
 
 def test_the_decimal_stepping_of_rocm_6_is_put_right(corpus: Path) -> None:
@@ -122,6 +128,7 @@ def test_the_tool_s_own_complaint_is_handed_on(tmp_path: Path) -> None:
         RocmSmi(command).read(NOW)
 
 
+@pytest.mark.alone(reason="compares a duration with a limit")
 def test_a_tool_that_hangs_is_ended_with_all_its_children(tmp_path: Path) -> None:
     command = script(tmp_path, f"sleep 600 & echo $! > {tmp_path}/child; trap '' TERM; sleep 600")
     started = time.perf_counter()

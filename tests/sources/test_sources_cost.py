@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
 from amdgpu_tree import AmdgpuTree, rx7900xt
 
 from supervisor.core.moments import Moment
-from supervisor.sources.amdgpu_sysfs import AmdgpuSysfs
+from supervisor.sources.gpu.amdgpu_sysfs import AmdgpuSysfs
 
 START = Moment(0.0, 1_700_000_000.0)
 
 
+@pytest.mark.alone(reason="compares processor time with a limit")
 def test_one_complete_reading_of_a_card_costs_less_than_a_third_of_a_millisecond(tmp_path: Path) -> None:
     tree = AmdgpuTree.build(tmp_path / "tree", *(rx7900xt(f"0000:{3 + place:02x}:00.0", place) for place in range(8)))
     source, costs = AmdgpuSysfs(tree.sys_root), []

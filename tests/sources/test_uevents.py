@@ -19,8 +19,8 @@ from supervisor.core.findings import FaultClass as F
 from supervisor.core.findings import FaultSeverity as Sev
 from supervisor.core.findings import KernelFinding
 from supervisor.core.moments import Moment
-from supervisor.sources.uevent_socket import KernelSocket, parse_uevent
-from supervisor.sources.uevents import Uevents
+from supervisor.sources.kernel.uevent_socket import KernelSocket, parse_uevent
+from supervisor.sources.kernel.uevents import Uevents
 
 NOW = Moment(1000.0, 1_700_000_000.0)
 CARD = "/devices/pci0000:00/0000:00:01.1/0000:01:00.0/0000:02:00.0/0000:03:00.0/drm/card1"
@@ -40,14 +40,14 @@ def heard(*items: bytes | OSError | None, sys_root: Path = Path("/sys")) -> tupl
 @pytest.mark.parametrize(
     ("wedged", "fault", "severity", "remedy"),
     [
-        ("none", F.GPU_RESET, Sev.WARN, "reset it by itself"),
+        ("none", F.GPU_RESET, Sev.WARN, "the driver has reset it"),
         ("rebind", F.GPU_HANG, Sev.FATAL, "unbind the driver"),
-        ("bus-reset", F.GPU_HANG, Sev.FATAL, "reset the card's bus, bind"),
+        ("bus-reset", F.GPU_HANG, Sev.FATAL, "reset the GPU's bus and bind"),
         ("rebind,bus-reset", F.GPU_HANG, Sev.FATAL, "unbind the driver"),
-        ("vendor-specific", F.GPU_HANG, Sev.FATAL, "maker"),
-        ("unknown", F.GPU_HANG, Sev.FATAL, "restart the machine"),
-        ("magic", F.GPU_HANG, Sev.FATAL, "restart the machine"),
-        ("", F.GPU_HANG, Sev.FATAL, "restart the machine"),
+        ("vendor-specific", F.GPU_HANG, Sev.FATAL, "vendor"),
+        ("unknown", F.GPU_HANG, Sev.FATAL, "reboot the machine"),
+        ("magic", F.GPU_HANG, Sev.FATAL, "reboot the machine"),
+        ("", F.GPU_HANG, Sev.FATAL, "reboot the machine"),
     ],
 )
 def test_a_wedged_card_is_told_with_the_cure_that_the_driver_names(

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
-from supervisor.core.checkpoints import Checkpoint, Fingerprint, ResumePoint, Verdict
-from supervisor.core.course import Outcome, Trial
+from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, ResumePoint, Verdict
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.incident import Incident
 from supervisor.core.job import Attempt, Job, Phase, RetryPlan, StopOrder
@@ -21,6 +20,7 @@ from supervisor.core.readings import (
     ProcessReading,
     StepRecord,
 )
+from supervisor.core.remedies.trials import Outcome, Trial
 from supervisor.store.store import NewAlert, Store
 
 START = Moment(1000.0, 1_763_600_000.0)
@@ -184,7 +184,7 @@ def trial() -> Trial:
         cause="gpu_hang",
         remedy="restart",
         step=411,
-        reason="another try, nothing changed",
+        reason="restart without changes",
         outcome=Outcome.HELPED,
         settled_at=at(300),
     )

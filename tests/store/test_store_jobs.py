@@ -31,7 +31,7 @@ def test_the_newest_state_of_a_job_is_the_one_kept(tmp_path: Path) -> None:
     for phase in (Phase.STARTING, Phase.RUNNING, Phase.FINISHED):
         with store.turn(START):
             store.save_job(Job(name="night", since=START, phase=phase))
-    assert [one.phase for one in store.load_jobs(START)] == [Phase.FINISHED]
+    assert [item.phase for item in store.load_jobs(START)] == [Phase.FINISHED]
     store.close(START)
 
 
@@ -93,7 +93,7 @@ def test_a_row_of_no_known_form_is_left_out_kept_and_told(tmp_path: Path, caplog
         connection.execute("UPDATE jobs SET state = ? WHERE name = 'night'", (broken,))
     connection.close()
     again = open_store(tmp_path)
-    assert [one.name for one in again.load_jobs(START)] == ["day"]
+    assert [item.name for item in again.load_jobs(START)] == ["day"]
     assert again.note("unreadable job night") == broken
     assert "store.job_unreadable" in caplog.text
     again.close(START)

@@ -49,8 +49,8 @@ def test_an_alert_is_queued_once_whatever_became_of_it(store: Store, tmp_path: P
 
 def test_an_alert_is_due_at_once_and_handed_out_once(store: Store) -> None:
     queue(store, "one", "two", "three")
-    assert [one.id for one in store.due_alerts(START, 2)] == ["msg_one", "msg_two"]
-    assert [one.id for one in store.due_alerts(at(0.1), 2)] == ["msg_three"]
+    assert [item.id for item in store.due_alerts(START, 2)] == ["msg_one", "msg_two"]
+    assert [item.id for item in store.due_alerts(at(0.1), 2)] == ["msg_three"]
     assert store.due_alerts(at(999), 10) == ()
 
 
@@ -62,7 +62,7 @@ def test_a_failed_one_comes_again_when_its_time_has_come(store: Store) -> None:
     assert after is not None
     assert (after.state, after.tries, after.error) == ("waiting", 1, "status 503")
     assert store.due_alerts(at(5.9), 1) == ()
-    assert [one.tries for one in store.due_alerts(at(6), 1)] == [1]
+    assert [item.tries for item in store.due_alerts(at(6), 1)] == [1]
 
 
 def test_one_that_is_given_up_is_kept_as_failed(store: Store, tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_one_that_is_given_up_is_kept_as_failed(store: Store, tmp_path: Path) ->
         store.alert_tried(tried("two", 6, final=True), after_five_seconds)
     store.close(at(6))
     archive = Archive(tmp_path / "supervisor.db")
-    assert {(one.id, one.tries) for one in archive.alerts("failed")} == {("msg_one", 3), ("msg_two", 1)}
+    assert {(item.id, item.tries) for item in archive.alerts("failed")} == {("msg_one", 3), ("msg_two", 1)}
     assert archive.alerts("waiting") == ()
 
 

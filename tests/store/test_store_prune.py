@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from record_by_hand import START, at, gpu, host, made, open_store, record_everything, tree
 
-from supervisor.store.prune import CHUNK_ROWS
+from supervisor.core import events as ev
+from supervisor.store.encode import BODY_LIMIT_BYTES, to_json
+from supervisor.store.prune import CHUNK_ROWS, EVENTS_OF_A_JOB
+from supervisor.store.statements import EVENT
+from supervisor.store.write_queue import Pending
 
 DAY_S = 86400.0
 
@@ -96,3 +101,65 @@ def test_with_no_samples_left_the_oldest_step_metrics_go(tmp_path: Path) -> None
     assert store.prune(START, Retention(database_limit_mb=0.001)) == 100
     assert store.prune(START, Retention(database_limit_mb=0.001)) == 0
     store.close(START)
+
+
+def test_one_jobs_events_cost_no_other_job_its_steps(tmp_path: Path) -> None:
+    """Beyond the limit the events of the job that tells most go, down to what any training tells."""
+    store = open_store(tmp_path)
+    record_everything(store)
+    steps = counts(store.path)["step_metrics"]
+    words = ev.AgentReported(at=at(0), job="noisy", attempt=1, word=ev.Word.ALLOCATOR, facts={"text": "x" * 200})
+    for number in range(EVENTS_OF_A_JOB + CHUNK_ROWS):
+        store.record_event(replace(words, at=at(number / 10)))
+        if number % 4000 == 0:
+            store.flush(at(number))
+    store.flush(at(1))
+    assert store.prune(at(9000), Retention(database_limit_mb=1)) == CHUNK_ROWS
+    assert counts(store.path)["step_metrics"] == steps
+    with closing(sqlite3.connect(store.path)) as connection:
+        rows = dict(connection.execute("SELECT job, count(*) FROM events GROUP BY job").fetchall())
+    assert rows.pop("noisy") == EVENTS_OF_A_JOB
+    assert sum(rows.values()) > 0
+    store.close(at(9000))
+
+
+def test_beyond_the_limit_the_steps_of_the_job_that_has_most_go_first(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.add_steps(made(range(1, 40), cursor=39))
+    for number in range(200):
+        store.add_steps(replace(made(range(number * 40, number * 40 + 40), cursor=number * 40 + 40), job="other"))
+    store.flush(at(1))
+    before = steps_by_job(store.path)
+    assert store.prune(at(9000), Retention(database_limit_mb=0)) > 0
+    after = steps_by_job(store.path)
+    assert (after["night"], after.get("other", 0) < before["other"]) == (before["night"], True)
+    store.close(at(9000))
+
+
+def steps_by_job(path: Path) -> dict[str, int]:
+    with closing(sqlite3.connect(path)) as connection:
+        return dict(connection.execute("SELECT job, count(*) FROM step_metrics GROUP BY job").fetchall())
+
+
+def test_while_nothing_can_be_written_one_jobs_events_push_out_no_other_jobs() -> None:
+    pending = Pending()
+    for number in range(100):
+        pending.append(EVENT, {"job": "quiet", "number": number})
+    for number in range(3 * EVENT.keep):
+        pending.append(EVENT, {"job": "noisy", "number": number})
+    rows = pending.rows(EVENT)
+    assert len(rows) == EVENT.keep
+    assert [row["number"] for row in rows if row["job"] == "quiet"] == list(range(100))
+    assert rows[-1] == {"job": "noisy", "number": 3 * EVENT.keep - 1}
+    pending.clear()
+    for number in range(EVENT.keep + 1):
+        pending.append(EVENT, {"job": f"job {number % 3}", "number": number})
+    assert len(pending.rows(EVENT)) == EVENT.keep
+
+
+def test_a_body_in_the_record_is_bounded_whatever_a_word_holds() -> None:
+    facts: dict[str, object] = {f"field {number}": [["x" * 2000] * 4] * 3 for number in range(30)}
+    said = ev.AgentReported(at=START, job="night", attempt=1, word=ev.Word.ALIVE, facts=facts)
+    body = to_json(said)
+    assert len(body) <= BODY_LIMIT_BYTES
+    assert json.loads(body)["word"] == "alive"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from record_by_hand import START, open_store, trial
 
-from supervisor.core.choosing import Experience
-from supervisor.core.course import Outcome
+from supervisor.core.remedies.choose import Experience
+from supervisor.core.remedies.trials import Outcome
 from supervisor.store.archive import Archive
 
 
@@ -31,8 +31,8 @@ def test_a_trial_is_written_again_when_it_is_settled_and_counts_for_every_job(tm
     again.close(START)
     archive = Archive(tmp_path / "supervisor.db")
     assert archive.experience() == learned
-    assert [(one.attempt, one.outcome) for one in archive.remedies("day")] == [(7, "failed"), (8, "unclear")]
-    assert [one.job for one in archive.remedies(limit=1)] != []
+    assert [(remedy.attempt, remedy.outcome) for remedy in archive.remedies("day")] == [(7, "failed"), (8, "unclear")]
+    assert [remedy.job for remedy in archive.remedies(limit=1)] != []
 
 
 def test_a_turn_that_fails_teaches_nothing(tmp_path: Path) -> None:

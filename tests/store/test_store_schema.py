@@ -1,14 +1,16 @@
-"""The file is brought to the present schema before anything is written; nothing of it is lost on the way."""
+"""The file is brought to the present schema before anything is written, or refused; nothing in it is lost."""
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shutil
 import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,20 +18,26 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from record_by_hand import START, job, open_store, record_everything
+from record_by_hand import START, at, incident, job, open_store, trial
 from sqlalchemy import create_engine
 
-from supervisor.core.checkpoints import Verdict
+from supervisor.core.checkpoints.checkpoint import Verdict
+from supervisor.core.job import Job
+from supervisor.core.remedies.budget import Ledger
+from supervisor.core.remedies.choose import Experience
+from supervisor.core.remedies.trials import Course, InForce
 from supervisor.shipped import shipped
 from supervisor.store import schema
 from supervisor.store.archive import Archive
 from supervisor.store.errors import ArchiveError
+from supervisor.store.jobs import decode_incident, decode_job, encode
 from supervisor.store.store import Store, StoreError
 from supervisor.store.tables import metadata
 from supervisor.store.upgrade import upgrade
 
 ROOT = Path(__file__).resolve().parents[2]
-OLD = Path(__file__).parent / "old"
+DATABASES = Path(__file__).parent / "databases"
+"""One database of each revision, as SQL."""
 
 
 def layout(path: Path) -> dict[str, str]:
@@ -38,10 +46,11 @@ def layout(path: Path) -> dict[str, str]:
     return {name: re.sub(r"\s+", "", sql) for name, sql in rows}
 
 
-def old_file(folder: Path, revision: str) -> Path:
+def database_of(folder: Path, revision: str) -> Path:
+    """Build the database that a version with this revision wrote."""
     path = folder / "supervisor.db"
     with closing(sqlite3.connect(path)) as connection:
-        connection.executescript((OLD / f"{revision}.sql").read_text(encoding="utf-8"))
+        connection.executescript((DATABASES / f"{revision}.sql").read_text(encoding="utf-8"))
     return path
 
 
@@ -71,49 +80,92 @@ def test_the_revisions_in_the_code_are_those_of_the_migrations() -> None:
     config = Config()
     config.set_main_option("script_location", str(shipped("migrations")))
     script = ScriptDirectory.from_config(config)
-    assert tuple(reversed([one.revision for one in script.walk_revisions()])) == schema.REVISIONS
+    assert tuple(reversed([revision.revision for revision in script.walk_revisions()])) == schema.REVISIONS
     assert script.get_current_head() == schema.HEAD
 
 
 @pytest.mark.parametrize("revision", schema.REVISIONS)
-def test_every_old_file_opens_and_keeps_its_rows(tmp_path: Path, revision: str) -> None:
-    path = old_file(tmp_path, revision)
+def test_a_database_of_every_revision_opens_and_keeps_jobs_budgets_and_remedies(tmp_path: Path, revision: str) -> None:
+    path = database_of(tmp_path, revision)
     store = open_store(tmp_path)
     assert store.problem is None
-    (loaded,) = store.load_jobs(START)
-    assert loaded.name == "night"
-    assert [(one.epoch, one.verdict) for one in store.checkpoints("night") or ()] == [(3, Verdict.PROVEN)]
+    assert store.load_jobs(START) == (recorded_job(),)
+    assert store.experience() == (Experience(cause="gpu_hang", remedy="restart", helped=1, failed=0),)
+    assert [(checkpoint.epoch, checkpoint.verdict) for checkpoint in store.checkpoints("night") or ()] == [
+        (3, Verdict.PROVEN)
+    ]
     assert store.cursors("night", 1).recorder == {0: 19}
-    assert [one.id for one in store.due_alerts(START.plus(3600), 10)] == ["msg_one"]
+    assert [alert.id for alert in store.due_alerts(START.plus(3600), 10)] == ["msg_one"]
     assert store.note("kernel log") == "5c2a 1234"
     store.close(START)
     archive = Archive(path)
     archive.check()
-    assert [one.id for one in archive.incidents()] == ["night-1"]
-    assert [one.steps for one in archive.step_metrics("night")] == [9, 10]
+    assert archive.incidents() == (incident(),)
+    assert [metric.steps for metric in archive.step_metrics("night")] == [9, 10]
+    assert [(decision.kind, decision.rule) for decision in archive.decisions("night")] == [
+        ("stop", "stall"),
+        ("launch", None),
+    ]
     with closing(sqlite3.connect(path)) as connection:
         for table in tables_of(revision):
             assert connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] > 0, table
 
 
+def recorded_job() -> Job:
+    """The job in `databases/`: in the midst of a stop, with a budget that is half spent and a remedy in force."""
+    ledger = Ledger(
+        total=4,
+        in_a_row=2,
+        causes=(("gpu_hang", 2),),
+        free_in_a_row=1,
+        recent_unix_s=(at(5).unix_s, at(40).unix_s),
+        furthest_step=411,
+        proven_step=400,
+    )
+    lower_lr = InForce(remedy="lower_lr", cause="non_finite", attempt=1, step=300, said="lr 0.005")
+    return replace(job(), ledger=ledger, course=Course(trials=(trial(),), in_force=(lower_lr,), returns=1))
+
+
+@pytest.mark.parametrize("revision", schema.REVISIONS)
+def test_no_key_of_a_recorded_state_is_unknown(tmp_path: Path, revision: str) -> None:
+    """Decoding ignores unknown keys: a renamed field would take its default, and what was recorded be forgotten."""
+    path = database_of(tmp_path, revision)
+    open_store(tmp_path).close(START)
+    with closing(sqlite3.connect(path)) as connection:
+        (state,) = connection.execute("SELECT state FROM jobs").fetchone()
+        (incident_state,) = connection.execute("SELECT state FROM incidents").fetchone()
+    assert keys_of(json.loads(state)) <= keys_of(json.loads(encode(decode_job(state))))
+    assert keys_of(json.loads(incident_state)) <= keys_of(json.loads(encode(decode_incident(incident_state))))
+
+
+def keys_of(value: object, path: str = "") -> set[str]:
+    """Return the path of every key in decoded JSON; items of a list share one."""
+    if isinstance(value, dict):
+        return {f"{path}.{key}" for key in value}.union(
+            *(keys_of(item, f"{path}.{key}") for key, item in value.items())
+        )
+    if isinstance(value, list):
+        return set().union(*(keys_of(item, f"{path}[]") for item in value))
+    return set()
+
+
 def tables_of(revision: str) -> set[str]:
-    text = (OLD / f"{revision}.sql").read_text(encoding="utf-8")
+    text = (DATABASES / f"{revision}.sql").read_text(encoding="utf-8")
     return set(re.findall(r'CREATE TABLE "?(\w+)"?', text))
 
 
-def test_the_old_file_has_a_row_in_every_table_of_its_time() -> None:
+def test_the_database_of_a_revision_has_a_row_in_every_table() -> None:
     """So that the next migration is tried on all of them."""
     for revision in schema.REVISIONS:
-        text = (OLD / f"{revision}.sql").read_text(encoding="utf-8")
+        text = (DATABASES / f"{revision}.sql").read_text(encoding="utf-8")
         assert tables_of(revision) - set(re.findall(r'INSERT INTO "?(\w+)"?', text)) == set()
     assert tables_of(schema.HEAD) >= set(metadata.tables)
 
 
 def test_an_older_file_is_copied_then_upgraded_in_a_child(tmp_path: Path) -> None:
-    """Tried with a step back of our own making: the fixture's schema is the head of today."""
     path = tmp_path / "supervisor.db"
     migrations = with_second_revision(tmp_path, "op.add_column('notes', sa.Column('colour', sa.Text()))")
-    old_file(tmp_path, schema.HEAD)
+    database_of(tmp_path, schema.HEAD)
     upgrade(path, migrations)
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT version_num FROM alembic_version").fetchone() == ("next",)
@@ -123,7 +175,7 @@ def test_an_older_file_is_copied_then_upgraded_in_a_child(tmp_path: Path) -> Non
 def test_an_upgrade_that_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     body = "op.add_column('notes', sa.Column('colour', sa.Text()))\n    raise RuntimeError('half way')"
     migrations = with_second_revision(tmp_path, body)
-    path = old_file(tmp_path, schema.HEAD)
+    path = database_of(tmp_path, schema.HEAD)
     before = layout(path)
     with pytest.raises(RuntimeError, match="half way"):
         upgrade(path, migrations)
@@ -144,36 +196,54 @@ def with_second_revision(folder: Path, body: str) -> Path:
 
 
 def test_the_upgrade_runs_in_a_child_after_a_copy_and_three_copies_are_kept(tmp_path: Path) -> None:
-    path = old_file(tmp_path, "0001")
+    path = database_of(tmp_path, schema.HEAD)
     before = layout(path)
     for number in range(4):
         (tmp_path / f"supervisor.db.before-x{number}").write_bytes(b"older")
     done = schema.upgrade(path, "0000")
     assert f"supervisor.db.before-{schema.HEAD}" in done
-    kept = {one.name for one in tmp_path.glob("supervisor.db.before-*")}
+    kept = {item.name for item in tmp_path.glob("supervisor.db.before-*")}
     assert len(kept) == 3
     assert f"supervisor.db.before-{schema.HEAD}" in kept
     assert layout(tmp_path / f"supervisor.db.before-{schema.HEAD}") == before
 
 
-def test_an_upgrade_that_cannot_run_is_told_with_the_way_back(tmp_path: Path) -> None:
-    path = old_file(tmp_path, "0001")
+def test_an_upgrade_that_cannot_run_is_reported_with_the_way_back(tmp_path: Path) -> None:
+    path = database_of(tmp_path, schema.HEAD)
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = 'lost'")
     with pytest.raises(StoreError, match=rf"could not be upgraded.*lost.*before-{schema.HEAD}"):
         schema.upgrade(path, "lost")
 
 
-def test_a_newer_file_is_refused_untouched(tmp_path: Path) -> None:
-    path = old_file(tmp_path, "0001")
+@pytest.mark.parametrize("revision", ["0001", "0003_generations", "9999"])
+def test_a_file_of_an_unknown_revision_is_refused_unchanged(tmp_path: Path, revision: str) -> None:
+    path = database_of(tmp_path, schema.HEAD)
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+        connection.execute("UPDATE alembic_version SET version_num = ?", (revision,))
     before = path.read_bytes()
-    with pytest.raises(StoreError, match=r"newer version \(schema 9999"):
+    message = f"{re.escape(str(path))} has schema {revision}, .* reads {schema.HEAD}.*move the file away"
+    with pytest.raises(StoreError, match=message):
         open_store(tmp_path)
-    assert path.read_bytes() == before
-    with pytest.raises(ArchiveError, match="newer version"):
+    with pytest.raises(ArchiveError, match=message):
         Archive(path).check()
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_after_a_refused_file_was_moved_away_a_new_one_is_created(tmp_path: Path) -> None:
+    path = database_of(tmp_path, schema.HEAD)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = '0002_remedies'")
+    with pytest.raises(StoreError, match="schema 0002_remedies"):
+        open_store(tmp_path)
+    path.rename(tmp_path / "earlier.db")
+    store = open_store(tmp_path)
+    assert store.problem is None
+    assert store.load_jobs(START) == ()
+    store.close(START)
+    with closing(sqlite3.connect(tmp_path / "earlier.db")) as connection:
+        assert connection.execute("SELECT name FROM jobs").fetchall() == [("night",)]
 
 
 def test_a_file_of_another_program_is_refused_untouched(tmp_path: Path) -> None:
@@ -197,17 +267,7 @@ def test_a_database_that_is_not_supported_is_named_with_what_is(url: str) -> Non
 def test_the_daemon_imports_neither_alembic_nor_the_orm() -> None:
     code = (
         "import sys; import supervisor.store.store, supervisor.store.archive;"
-        "print([one for one in ('alembic', 'mako', 'sqlalchemy.orm') if one in sys.modules])"
+        "print([name for name in ('alembic', 'mako', 'sqlalchemy.orm') if name in sys.modules])"
     )
-    told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert ast.literal_eval(told.stdout) == []
-
-
-def test_the_dump_is_what_the_store_writes_today(tmp_path: Path) -> None:
-    """It was made by record_everything; the head's tables have the columns of the newest dump."""
-    store = open_store(tmp_path)
-    record_everything(store)
-    store.close(START)
-    again = open_store(tmp_path)
-    assert [one.name for one in again.load_jobs(START)] == [job().name]
-    again.close(START)
+    child = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ast.literal_eval(child.stdout) == []

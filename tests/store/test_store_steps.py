@@ -7,11 +7,12 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from record_by_hand import START, at, made, open_store
 
@@ -20,6 +21,7 @@ from supervisor.core.readings import StepRecord
 from supervisor.store.archive import Archive
 from supervisor.store.records import StepBucket
 from supervisor.store.steps import bucket_rows, merged
+from supervisor.store.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,7 +35,7 @@ def test_steps_are_folded_into_buckets_of_ten_seconds(tmp_path: Path) -> None:
     store.add_steps(made(range(1, 25), cursor=24))
     store.close(START)
     first, second, third = buckets(tmp_path)
-    assert [(one.steps, one.step_first, one.step_last) for one in (first, second, third)] == [
+    assert [(item.steps, item.step_first, item.step_last) for item in (first, second, third)] == [
         (9, 1, 9),
         (10, 10, 19),
         (5, 20, 24),
@@ -53,18 +55,44 @@ def test_a_bucket_written_in_parts_is_the_bucket_written_whole(tmp_path: Path) -
     assert_same(buckets(tmp_path, 1), buckets(tmp_path, 2))
 
 
+def test_steps_wait_a_second_at_most_for_a_turn_that_commits_them(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    begun_at = at(100)
+    store.flush(begun_at)
+    with store.turn(begun_at.plus(0.1)):
+        store.add_steps(made([1], cursor=1))
+    store.flush(begun_at.plus(0.1))
+    with store.turn(begun_at.plus(0.2)):
+        store.add_steps(made([2], cursor=2))
+    assert [bucket.steps for bucket in buckets(tmp_path)] == [1]
+    with store.turn(begun_at.plus(1.2)):
+        pass
+    assert [bucket.steps for bucket in buckets(tmp_path)] == [2]
+
+
+def test_the_mean_of_losses_near_the_largest_number_is_a_number(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    for steps in (range(1, 6), range(6, 9)):
+        store.add_steps(made(steps, cursor=steps[-1], loss=1.7e308))
+        store.flush(at(steps[-1]))
+    store.close(START)
+    (bucket,) = buckets(tmp_path)
+    assert bucket.steps == 8
+    assert bucket.loss_mean == pytest.approx(1.7e308)
+
+
 def assert_same(some: tuple[StepBucket, ...], others: tuple[StepBucket, ...]) -> None:
     """Equal in everything but the attempt; a mean of means may differ in its last digits."""
     assert len(some) == len(others)
-    for one, other in zip(some, others, strict=True):
+    for item, other in zip(some, others, strict=True):
         for name in StepBucket.__slots__:
-            assert name == "attempt" or about(getattr(one, name), getattr(other, name)), name
+            assert name == "attempt" or about(getattr(item, name), getattr(other, name)), name
 
 
-def about(one: object, other: object) -> bool:
-    if isinstance(one, float) and isinstance(other, float):
-        return one == pytest.approx(other, rel=1e-9, abs=1e-6)
-    return one == other
+def about(value: object, other: object) -> bool:
+    if isinstance(value, float) and isinstance(other, float):
+        return value == pytest.approx(other, rel=1e-9, abs=1e-6)
+    return value == other
 
 
 def test_nan_is_counted_and_spoils_no_mean(tmp_path: Path) -> None:
@@ -86,7 +114,7 @@ def test_steps_that_come_twice_are_kept_once(tmp_path: Path) -> None:
     again = open_store(tmp_path)
     again.add_steps(made([1, 2, 3], cursor=3))
     again.close(START)
-    assert [one.steps for one in buckets(tmp_path)] == [3]
+    assert [bucket.steps for bucket in buckets(tmp_path)] == [3]
 
 
 def test_ranks_are_kept_apart_and_the_first_is_the_one_shown(tmp_path: Path) -> None:
@@ -94,7 +122,7 @@ def test_ranks_are_kept_apart_and_the_first_is_the_one_shown(tmp_path: Path) -> 
     store.add_steps(made([1, 2], cursor=2))
     store.add_steps(made([1, 2, 3], cursor=3, rank=1))
     store.close(START)
-    assert [one.steps for one in buckets(tmp_path)] == [2]
+    assert [bucket.steps for bucket in buckets(tmp_path)] == [2]
     again = open_store(tmp_path)
     assert again.cursors("night", 1).recorder == {0: 2, 1: 3}
     assert again.cursors("night", 1).last_step == 2
@@ -128,7 +156,7 @@ def test_steps_of_a_turn_that_failed_can_come_again(tmp_path: Path) -> None:
     with store.turn(START):
         store.add_steps(made([1, 2], cursor=2))
     store.close(START)
-    assert [one.steps for one in buckets(tmp_path)] == [2]
+    assert [bucket.steps for bucket in buckets(tmp_path)] == [2]
 
 
 def test_longer_buckets_are_the_sum_of_the_short_ones(tmp_path: Path) -> None:
@@ -136,7 +164,7 @@ def test_longer_buckets_are_the_sum_of_the_short_ones(tmp_path: Path) -> None:
     store.add_steps(made(range(1, 150), cursor=149))
     store.close(START)
     coarse = Archive(tmp_path / "supervisor.db").step_metrics("night", bucket_s=60)
-    assert sum(one.steps for one in coarse) == 149
+    assert sum(item.steps for item in coarse) == 149
     assert len(coarse) in (3, 4)
     assert coarse[1].steps_per_s == pytest.approx(1.0)
 
@@ -158,35 +186,42 @@ some_records = st.lists(
 )
 
 
-def test_any_way_of_cutting_a_bucket_gives_the_same_row(tmp_path: Path) -> None:
-    """In memory and in SQL: both must fold as one."""
+ATTEMPTS = count(1)
+"""Each example writes to attempts of its own in one database."""
+
+
+@pytest.fixture
+def filling(tmp_path: Path) -> Iterator[Store]:
     store = open_store(tmp_path)
-    attempts = count(1)
-
-    def event(part: list[StepRecord], cursor: int, attempt: int) -> ev.StepsMade:
-        return ev.StepsMade(at=START, job="night", attempt=attempt, records=tuple(part), cursor=cursor)
-
-    @given(some_records, st.data())
-    @settings(max_examples=60, deadline=None, database=None)
-    def check(records: list[StepRecord], data: st.DataObject) -> None:
-        cut = data.draw(st.integers(1, len(records)))
-        parts = [part for part in (records[:cut], records[cut:]) if part]
-        (whole,) = bucket_rows(event(records, 1, 1))
-        row = bucket_rows(event(parts[0], 1, 1))[0]
-        for part in parts[1:]:
-            row = merged(row, bucket_rows(event(part, 1, 1))[0])
-        assert row.keys() == whole.keys()
-        assert all(about(row[name], whole[name]) for name in row), (row, whole)
-        in_parts, at_once = next(attempts), next(attempts)
-        for number, part in enumerate(parts, start=1):
-            store.add_steps(event(part, number, in_parts))
-            store.flush(START)
-        store.add_steps(event(records, 1, at_once))
-        store.flush(START)
-        assert_same(buckets(tmp_path, in_parts), buckets(tmp_path, at_once))
-
-    check()
+    yield store
     store.close(START)
+
+
+def event(part: list[StepRecord], cursor: int, attempt: int) -> ev.StepsMade:
+    return ev.StepsMade(at=START, job="night", attempt=attempt, records=tuple(part), cursor=cursor)
+
+
+@given(records=some_records, data=st.data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+def test_any_way_of_cutting_a_bucket_gives_the_same_row(
+    tmp_path: Path, filling: Store, records: list[StepRecord], data: st.DataObject
+) -> None:
+    """In memory and in SQL: both must fold as one."""
+    cut = data.draw(st.integers(1, len(records)))
+    parts = [part for part in (records[:cut], records[cut:]) if part]
+    (whole,) = bucket_rows(event(records, 1, 1))
+    row = bucket_rows(event(parts[0], 1, 1))[0]
+    for part in parts[1:]:
+        row = merged(row, bucket_rows(event(part, 1, 1))[0])
+    assert row.keys() == whole.keys()
+    assert all(about(row[name], whole[name]) for name in row), (row, whole)
+    in_parts, at_once = next(ATTEMPTS), next(ATTEMPTS)
+    for number, part in enumerate(parts, start=1):
+        filling.add_steps(event(part, number, in_parts))
+        filling.flush(START)
+    filling.add_steps(event(records, 1, at_once))
+    filling.flush(START)
+    assert_same(buckets(tmp_path, in_parts), buckets(tmp_path, at_once))
 
 
 WRITER = """
@@ -220,5 +255,5 @@ def test_no_step_is_lost_or_doubled_by_kill_9(tmp_path: Path) -> None:
         store.close(START)
         found = buckets(tmp_path)
         assert cursor >= told
-        assert sum(one.steps for one in found) == cursor
-        assert max(one.step_last for one in found) == cursor
+        assert sum(match.steps for match in found) == cursor
+        assert max(match.step_last for match in found) == cursor

@@ -28,7 +28,7 @@ from record_by_hand import (
     stop,
 )
 
-from supervisor.core.checkpoints import Verdict
+from supervisor.core.checkpoints.checkpoint import Verdict
 from supervisor.store.archive import Archive
 from supervisor.store.files import BALLAST_BYTES
 from supervisor.store.store import Store, StoreError
@@ -219,10 +219,11 @@ def test_a_damaged_file_is_set_aside_and_what_can_be_read_is_copied_over(
     assert "was damaged" in notice
     assert f"supervisor.db.corrupt-{int(at(600).unix_s)}" in notice
     assert (tmp_path / f"supervisor.db.corrupt-{int(at(600).unix_s)}").exists()
-    assert [one.name for one in store.load_jobs(at(600))] == ["night"]
+    assert [item.name for item in store.load_jobs(at(600))] == ["night"]
     assert store.checkpoints("night") == (checkpoint(3, Verdict.PROVEN),)
     assert store.cursors("night", 1).recorder == {0: 19}
     assert len(Archive(store.path).incidents()) == 1
+    assert [experience.helped for experience in store.experience()] == [1]
     kept = int(str(rows(store.path, "SELECT count(*) FROM decisions")[0][0]))
     assert 0 < kept < 299
     assert "store.damaged" in caplog.text
@@ -276,7 +277,7 @@ def test_a_file_deleted_while_it_is_open_is_made_anew_and_knows_every_job(tmp_pa
         (tmp_path / name).unlink(missing_ok=True)
     store.flush(at(2))
     assert not problem(store)
-    assert [one.name for one in Archive(store.path).jobs()] == ["night"]
+    assert [item.name for item in Archive(store.path).jobs()] == ["night"]
     everything_that_matters(store, 3)
     assert len(Archive(store.path).incidents()) == 1
     store.close(at(4))

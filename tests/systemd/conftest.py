@@ -14,5 +14,5 @@ def installed() -> Iterator[InstalledBox]:
     reason = may_boot()
     if reason:
         pytest.skip(reason)
-    with installed_box() as one:
-        yield one
+    with installed_box() as item:
+        yield item

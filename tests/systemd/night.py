@@ -109,7 +109,7 @@ class Night(House):
         """Return the journal's end and the newest output of the trainings."""
         journal = self.box.run("journalctl --no-pager --lines=60 --output=short-precise").output
         text = [journal]
-        for output in sorted(self.state.glob("jobs/*/[0-9]*/output.log")):
+        for output in sorted(self.state.glob("jobs/*/[0-9]*/run/output.log")):
             text.append(f"--- {output}\n{output.read_text(errors='replace')[-1500:]}")
         return "\n".join(text)
 

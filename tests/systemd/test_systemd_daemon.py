@@ -63,8 +63,8 @@ def test_the_sandbox_refuses_what_the_daemon_never_needs(started: InstalledBox, 
 def test_a_training_runs_as_its_owner_in_a_cgroup_of_its_own(started: InstalledBox, slot: str) -> None:
     said = started.ask(
         f"folder = begin({slot!r}, 1, 'id -un; grep ^0: /proc/self/cgroup; umask')\n"
-        f"print(gone({slot!r}, folder), (folder / 'exit.json').exists())\n"
-        "print((folder / 'output.log').read_text())"
+        f"print(gone({slot!r}, folder), (folder / 'run/exit.json').exists())\n"
+        "print((folder / 'run/output.log').read_text())"
     )
     cgroup = f"0::/rocm.slice/rocm-runs.slice/rocm-run@{slot}.service"
     assert said.split() == ["True", "True", OWNER, cgroup, "0022"]
@@ -174,12 +174,12 @@ def test_at_shutdown_the_daemon_ends_first_and_can_still_end_its_training(tmp_pa
     if reason:
         pytest.skip(reason)
     tmp_path.chmod(0o777)
-    with installed_box(keep={tmp_path: "/srv/kept"}) as one:
+    with installed_box(keep={tmp_path: "/srv/kept"}) as item:
         drop_in = "[Service]\nReadWritePaths=/srv/kept\nEnvironment=WORDS=/srv/kept/words\n"
-        one.box.write("/etc/systemd/system/rocm-supervisor.service.d/words.conf", drop_in)
-        one.box.run(f"systemctl daemon-reload; systemctl start {UNIT}", check=True)
-        one.ask("begin('yolo', 1, 'trap \"echo told >/srv/kept/training; exit 0\" TERM; sleep 1000 & wait')")
-        one.box.goes_down("systemctl reboot", timeout_s=30)
+        item.box.write("/etc/systemd/system/rocm-supervisor.service.d/words.conf", drop_in)
+        item.box.run(f"systemctl daemon-reload; systemctl start {UNIT}", check=True)
+        item.ask("begin('yolo', 1, 'trap \"echo told >/srv/kept/training; exit 0\" TERM; sleep 1000 & wait')")
+        item.box.goes_down("systemctl reboot", timeout_s=30)
     words = [line.partition(" ")[2] for line in (tmp_path / "words").read_text().splitlines()]
     assert words == ["start", "stop", "yolo ended"]
     assert (tmp_path / "training").read_text() == "told\n"

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 READ = """
 import json, select, sys, time
 from supervisor.core.moments import Moment
-from supervisor.sources.journal import JournalLog
+from supervisor.sources.kernel.journal import JournalLog
 log = JournalLog(sys.argv[2] or None, accept_user_records=True)
 end, lines = time.monotonic() + 20, []
 while time.monotonic() < end and not any(sys.argv[1] in line for line in lines):

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.cli.setup import barrier, perform
-from supervisor.cli.setup_plan import Installation, Owner, RunCommand, filled, system_plan, user_plan
+from supervisor.cli.setup.command import barrier, perform
+from supervisor.cli.setup.plan import Installation, Owner, RunCommand, filled, system_plan, user_plan
+from supervisor.cli.setup.removal import RemoveState, undo
 from supervisor.runner import shim
 from supervisor.shipped import shipped
 from tests.rigs.installed_box import OWNER, ROOT, InstalledBox
@@ -123,7 +124,7 @@ def test_setup_on_a_machine_can_be_repeated(installed: InstalledBox) -> None:
     groups = installed.box.run(f"id -nG {OWNER}", check=True).output.split()
     assert "rocm-supervisor" in groups
     stat = installed.box.run("stat -c '%a %U %G' /var/lib/rocm-supervisor/jobs /etc/rocm-supervisor/config.toml")
-    assert stat.output.splitlines() == ["2770 rocm-supervisor rocm-supervisor", "640 root rocm-supervisor"]
+    assert stat.output.splitlines() == ["2750 rocm-supervisor rocm-supervisor-jobs", "640 root rocm-supervisor"]
 
 
 @pytest.mark.systemd
@@ -174,3 +175,47 @@ def test_the_units_of_one_person_verify(installed: InstalledBox) -> None:
         environment={"HOME": f"/home/{OWNER}", "XDG_RUNTIME_DIR": "/tmp"},
     )
     assert (verified.status, verified.output) == (0, "")
+
+
+@pytest.mark.systemd
+def test_removal_undoes_the_setup_and_keeps_what_is_the_persons_until_it_is_purged(installed: InstalledBox) -> None:
+    box = installed.box
+    settings, state = "/etc/rocm-supervisor/config.toml", "/var/lib/rocm-supervisor"
+    box.run(f"touch {state}/supervisor.db; mkdir -p /etc/systemd/system/rocm-run@.service.d", check=True)
+    box.run("printf '[Service]\\n' >/etc/systemd/system/rocm-run@.service.d/mine.conf", check=True)
+    tried = installed.setup("--remove --dry-run")
+    assert tried.ok, tried.output
+    assert box.run("systemctl cat rocm-supervisor.service").ok
+    done = installed.setup("--remove")
+    assert done.ok, done.output
+    assert not box.run("systemctl cat rocm-supervisor.service").ok
+    assert not box.run("ls /etc/systemd/system/rocm-run@.service.d/owner.conf").ok
+    assert "/etc/systemd/system/rocm-run@.service.d    (drop-ins of yours)" in done.output
+    assert f"{state}    (--purge removes it)" in done.output
+    assert box.run(f"ls {settings} {state}/supervisor.db").ok
+    box.run("rm -r /etc/systemd/system/rocm-run@.service.d", check=True)
+    again = installed.setup("--remove")
+    assert again.ok, again.output
+    assert "removed" not in lines_of(again.output)
+    purged = installed.setup("--remove --purge")
+    assert purged.ok, purged.output
+    assert not box.run(f"ls {settings} || ls {state}").ok
+    assert not box.run("id rocm-supervisor || getent group rocm-supervisor-jobs").ok
+    anew = installed.setup(f"--owner {OWNER}")
+    assert anew.ok, anew.output
+    box.run("systemctl daemon-reload", check=True)
+    assert box.run("systemctl cat rocm-supervisor.service").ok
+
+
+@pytest.mark.systemd
+def test_removal_needs_the_rights_of_the_setup(installed: InstalledBox) -> None:
+    refused = installed.setup("--remove", user=OWNER)
+    assert refused.status == 1
+    assert "run it as root (sudo)" in refused.output
+    assert installed.setup("--purge").status == 2
+
+
+def test_a_folder_that_is_no_state_directory_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "thesis.pt").touch()
+    assert undo(RemoveState(path=tmp_path), dry_run=False).startswith("kept")
+    assert (tmp_path / "thesis.pt").exists()

@@ -18,7 +18,7 @@ time.sleep(60)
 """
 STORY = f"""
 from supervisor.runner import standby
-from supervisor.runner.attempt import agent_path, compose_env
+from supervisor.runner.attempt_folder import agent_path, compose_env
 
 def until(question):
     deadline = time.perf_counter() + 15
@@ -36,7 +36,7 @@ def env(number, resume_from):
 def stand_by(number, before):
     wanted = standby.Wanted(number=number, argv=argv, cwd="/home/ann", env=env(number, "some"), remedies={{}},
                             modules=[("fractions", None)], alone_s=60.0)
-    attempt = standby.prepare(STATE, "yolo", wanted, before, os.getgid())
+    attempt = standby.prepare(STATE, "yolo", wanted, before, (STATE / "jobs").stat().st_gid)
     units.stand_by("yolo", attempt)
     ready = until(lambda: standby.ready(attempt) or standby.refused(attempt))
     print(number, "ready", standby.ready(attempt), standby.refused(attempt), units.alive("yolo", attempt))
@@ -46,11 +46,11 @@ def go(number, before):
     units.signal("yolo", before, signal.SIGQUIT)
     gone("yolo", before)
     prepare(STATE, "yolo", number, argv=argv, cwd="/home/ann", env=env(number, "/a.pt"), grace_s=5, save_s=1,
-            group=os.getgid())
+            group=(STATE / "jobs").stat().st_gid)
     why = standby.go(STATE / "jobs" / "yolo" / str(number))
     folder = STATE / "jobs" / "yolo" / str(number)
-    until(lambda: (folder / "output.log").read_text())
-    print(number, "went", why, units.alive("yolo", folder), (folder / "output.log").read_text())
+    until(lambda: (folder / "run/output.log").read_text())
+    print(number, "went", why, units.alive("yolo", folder), (folder / "run/output.log").read_text())
     return folder
 
 first = begin("yolo", 1, "sleep 1000")
@@ -58,7 +58,7 @@ second = stand_by(2, first)
 second = go(2, first)
 third = stand_by(3, second)
 third = go(3, second)
-print("ended", units.signal("yolo", third, signal.SIGTERM), gone("yolo", third), (third / "exit.json").exists())
+print("ended", units.signal("yolo", third, signal.SIGTERM), gone("yolo", third), (third / "run/exit.json").exists())
 fourth = stand_by(4, begin("yolo", 5, "sleep 1000"))
 units.dismiss("yolo", fourth)
 print("dismissed", until(lambda: not standby.waits(fourth)), standby.go(fourth))
@@ -84,7 +84,7 @@ def test_it_waits_in_a_unit_beside_the_attempts_and_is_the_attempt_there(started
         f"3 went None True {OWNER} True {cgroup.format(2)}",
         "ended True True True",
         "4 ready True None False",
-        "dismissed True it ended without a word (killed, or out of memory)",
+        "dismissed True it ended without a reason (killed, or out of memory)",
     ]
     units = "systemctl list-units --no-legend --all 'rocm-run@*--standby-*'"
     started.box.until(f"test $({units} | wc -l) = 0")
@@ -97,6 +97,6 @@ def test_it_is_not_used_where_the_jobs_own_unit_is_limited_by_its_owner(started:
     started.box.run("systemctl daemon-reload", check=True)
     try:
         said = started.ask(STORY.partition("second = stand_by")[0] + "second = stand_by(2, first)\n")
-        assert "LaunchError: yolo: rocm-run@yolo.service has drop-ins of its own" in said
+        assert "LaunchError: yolo: rocm-run@yolo.service has drop-ins that" in said
     finally:
         started.box.run(f"rm {drop_in}; systemctl daemon-reload")

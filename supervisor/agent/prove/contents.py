@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, Iterator, List, Tuple
 
 from .kinds import DTYPES, Path, Rejected
-from .stand_ins import StandIn, Storage, Tensor
+from .stand_ins import NAME_CHARACTERS, StandIn, Storage, Tensor
 
 REBUILDS = ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_qtensor")
 """Functions of torch._utils whose first arguments are storage, offset, size and stride."""
@@ -56,13 +56,13 @@ def tensors_in(root: Any, optimizers: Dict[str, int]) -> List[Tensor]:
     `optimizers` gets, by the name of each state of an optimizer, how many parameters its groups count.
     """
     found = []
-    for name, one in walk(root):
-        if isinstance(one, dict) and "state" in one and isinstance(one.get("param_groups"), list):
-            groups = [group.get("params") for group in one["param_groups"] if isinstance(group, dict)]
-            optimizers[name] = sum(len(group) for group in groups if isinstance(group, list))
-        if not isinstance(one, StandIn):
+    for name, item in walk(root):
+        if isinstance(item, dict) and "state" in item and isinstance(item.get("param_groups"), list):
+            groups = [group.get("params") for group in item["param_groups"] if isinstance(group, dict)]
+            optimizers[name[:NAME_CHARACTERS]] = sum(len(group) for group in groups if isinstance(group, list))
+        if not isinstance(item, StandIn):
             continue
-        (module, function), args = one.origin, one.__dict__["args"]
+        (module, function), args = item.origin, item.__dict__["args"]
         if function == "_rebuild_from_type_v2" and len(args) > 2 and isinstance(args[0], type):
             (module, function), args = getattr(args[0], "origin", ("", "")), args[2]
         if module == "torch._utils" and function in REBUILDS:

@@ -41,7 +41,7 @@ def check_span(tensor: Tensor, numbers: Numbers, place_of: PlaceOf) -> None:
     if unit is None:
         raise Rejected("tensor %s holds numbers of an unknown kind (%s)" % (tensor.name, tensor.kind))
     read, origin, length = place_of(tensor.storage.key)
-    first, end = [(tensor.storage.base + one) * unit for one in (tensor.first, tensor.end)]
+    first, end = [(tensor.storage.base + item) * unit for item in (tensor.first, tensor.end)]
     if end > length:
         raise Rejected("tensor %s needs %d bytes and its storage has %d" % (tensor.name, end, length))
     numbers.add(tensor, read, origin + first, origin + end)

@@ -14,6 +14,13 @@ from .formats import prove_legacy, prove_safetensors, prove_zip
 from .kinds import Rejected
 from .tally import Numbers
 
+WHOLE_MAX = 2**53
+REASON_CHARACTERS = 600
+
+
+STEP_NAMES = ("step", "global_step", "iter_num", "iteration", "iterations", "num_updates", "iter")
+"""Entries in which scripts keep how far they are, the plainest first."""
+
 
 def kind_of(head: bytes, size: int) -> Tuple[str, Callable[[BinaryIO, int, Numbers], Any]]:
     """Return the format and its prover by the first bytes; raise Rejected where they are of none."""
@@ -32,15 +39,25 @@ def position(entries: Dict[Any, Any], beside: Optional[bytes]) -> Tuple[Optional
     """Return (epoch, step) that a checkpoint says it contains; None for what it does not say."""
 
     def whole(*names: str) -> Optional[int]:
-        found = [entries[name] for name in names if type(entries.get(name)) is int]
+        found = [item for item in (whole_of(entries.get(name)) for name in names) if item is not None]
         return found[0] if found else None
 
     own = entries_of(entries.get("rocm_supervisor"))  # what our agent adds to a checkpoint of ultralytics
-    epoch, step = whole("epoch"), own.get("step", whole("step", "global_step"))
+    epoch, step = whole("epoch"), own.get("step", whole(*STEP_NAMES))
     if step is None and epoch is None and beside is not None:
         with contextlib.suppress(ValueError, AttributeError, RecursionError):
-            step = json.loads(beside).get("global_step")
-    return epoch, step if type(step) is int else None
+            step = json.loads(beside, parse_int=bounded).get("global_step")
+    return epoch, whole_of(step)
+
+
+def bounded(digits: str) -> Optional[int]:
+    """Return a whole number of JSON; None for one that nothing counts to, before it takes minutes to convert."""
+    return int(digits) if len(digits) < 20 else None
+
+
+def whole_of(value: Any) -> Optional[int]:
+    """Return a whole number that can be written and compared; None for anything else."""
+    return value if type(value) is int and abs(value) <= WHOLE_MAX else None
 
 
 def fitness_of(entries: Dict[Any, Any]) -> Optional[float]:
@@ -64,7 +81,7 @@ def examine(file: BinaryIO, size: int, beside: Optional[bytes], numbers: Numbers
     answer["profile"] = {
         "tensors": numbers.rows,
         "optimizers": numbers.optimizers,
-        "updates": updates if type(updates) is int else None,
+        "updates": whole_of(updates),
     }
 
 
@@ -110,6 +127,9 @@ def prove(path: str, confined: Callable[[], None] = lambda: None) -> Dict[str, A
         answer["reason"] = str(error)
     except OSError as error:
         answer["reason"] = "unreadable: %s" % (error.strerror or error)
+    if answer["reason"]:
+        # What a file names may be as long as the file.
+        answer["reason"] = answer["reason"][:REASON_CHARACTERS]
     answer["verdict"] = "rejected" if answer["reason"] else "proven"
     answer["tensors"], answer["non_finite"] = numbers.tensors, numbers.non_finite
     return answer

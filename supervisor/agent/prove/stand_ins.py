@@ -37,6 +37,10 @@ HOSTILE_NAMES["__builtin__"] = HOSTILE_NAMES["builtins"]
 HOSTILE_NAMES["_operator"] = HOSTILE_NAMES["operator"]
 
 
+NAME_CHARACTERS = 1000
+"""Of a class with its module; each is kept and told."""
+
+
 class StandIn:
     """In place of every class and function that a pickle names: keeps what it is given and does nothing."""
 
@@ -89,7 +93,7 @@ class Tensor:
         """`view` is (offset, size, stride); raise Rejected where that is no shape."""
         offset, size, stride = view
         whole = [offset, *size, *stride]
-        if len(size) != len(stride) or not all(isinstance(one, int) and one >= 0 for one in whole):
+        if len(size) != len(stride) or not all(isinstance(item, int) and item >= 0 for item in whole):
             raise Rejected("tensor %s has no sound shape" % name)
         self.name, self.kind, self.storage, self.size = name, kind, storage, tuple(size)
         empty = 0 in self.size
@@ -107,7 +111,9 @@ class Unpickler(pickle.Unpickler):
         self.storages: List[Storage] = []
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return a stand-in, whatever is named."""
+        """Return a stand-in, whatever is named; raise Rejected for a name that no class has."""
+        if len(module) + len(name) > NAME_CHARACTERS:
+            raise Rejected("names a class of %d characters" % (len(module) + len(name)))
         if is_hostile(module, name):
             self.hostile.append("%s.%s" % (module, name))
         return type("StandIn", (StandIn,), {"origin": (module, name)})
@@ -154,5 +160,5 @@ def is_hostile(module: str, name: str) -> bool:
         or module.split(".", 1)[0] in HOSTILE_PACKAGES
         or parts[0] in HOSTILE_NAMES.get(module, "").split()
         or not (HOSTILE_MODULES | HOSTILE_PACKAGES).isdisjoint(parts[:-1])
-        or any(one.startswith("__") and one != "__new__" for one in parts[1:])
+        or any(part.startswith("__") and part != "__new__" for part in parts[1:])
     )

@@ -87,7 +87,8 @@ class Numbers:
         if not bad:
             self._measure(tensor, sample(read, start, end, tensor.kind), largest)
         # A mask of attention is minus infinity by design; it is no weight, and no loss makes one.
-        if bad and not (bad == minus_infinite and "mask" in tensor.name.lower()):
+        mask = bad == minus_infinite and "mask" in tensor.name.lower()
+        if bad and not mask and not is_record(tensor):
             self.non_finite += bad
             self.first_bad = self.first_bad or "%d of %d numbers in %s" % (bad, math.prod(tensor.size), tensor.name)
         if len(tensor.size) > 1 and 0 not in tensor.size and "optimizer" not in tensor.name.split("."):
@@ -140,6 +141,17 @@ class Numbers:
             raise Rejected("not finite: %s (%d in all)" % (self.first_bad, self.non_finite))
         if self.zero_matrices > ZERO_SHARE * self.matrices:
             raise Rejected("all zero: %d of %d weight matrices" % (self.zero_matrices, self.matrices))
+
+
+def is_record(tensor: Tensor) -> bool:
+    """Whether a tensor is the best value of a metric so far, which is infinite until the first one came.
+
+    It is one number in the state of a callback (Lightning: `callbacks.ModelCheckpoint...kth_value`), or its own name
+    says so. An average of weights that a callback keeps has more numbers, and each of them counts.
+    """
+    first, last = tensor.name.split(".", 1)[0], tensor.name.rsplit(".", 1)[-1].lower()
+    named = last == "kth_value" or last.startswith("best") or last.endswith("_best")
+    return math.prod(tensor.size) == 1 and (first == "callbacks" or named)
 
 
 def sample(read: Read, start: int, end: int, kind: str) -> Tuple[float, ...]:

@@ -2,47 +2,51 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 from supervisor.core.flags import Act, RedFlag
+from supervisor.core.gauge import Gauge, Group
 from supervisor.core.history import History
-from supervisor.core.rules.best_metric import BestMetric
+from supervisor.core.remedies.causes import CRASH, OF_FAULT
+from supervisor.core.rules.advisory.best_metric import BestMetric
+from supervisor.core.rules.advisory.checkpoint_unseen import CheckpointUnseen
+from supervisor.core.rules.advisory.data_starved import DataStarved
+from supervisor.core.rules.advisory.deadline import Deadline
+from supervisor.core.rules.advisory.fan import Fan
+from supervisor.core.rules.advisory.fp32_fallback import Fp32Fallback
+from supervisor.core.rules.advisory.generations import Generations
+from supervisor.core.rules.advisory.machine_fault import MachineFault
+from supervisor.core.rules.advisory.milestone import Milestone
+from supervisor.core.rules.advisory.power import Power
+from supervisor.core.rules.advisory.snapshot_overdue import SnapshotOverdue
+from supervisor.core.rules.advisory.straggler_rank import StragglerRank
+from supervisor.core.rules.advisory.throttling import Throttling
 from supervisor.core.rules.busy_without_progress import BusyWithoutProgress
 from supervisor.core.rules.checkpoint_bad import CheckpointBad
 from supervisor.core.rules.checkpoint_overdue import CheckpointOverdue
 from supervisor.core.rules.crash import Crash
-from supervisor.core.rules.data_starved import DataStarved
 from supervisor.core.rules.dead_worker import DeadWorker
-from supervisor.core.rules.deadline import Deadline
 from supervisor.core.rules.disk_low import DiskLow
 from supervisor.core.rules.ecc import Ecc
-from supervisor.core.rules.fan import Fan
-from supervisor.core.rules.fp32_fallback import Fp32Fallback
 from supervisor.core.rules.fragmentation import Fragmentation
-from supervisor.core.rules.generations import Generations
 from supervisor.core.rules.gpu_fault import GpuFault
 from supervisor.core.rules.gpu_idle import GpuIdle
 from supervisor.core.rules.gpu_lost import GpuLost
 from supervisor.core.rules.hang import Hang
 from supervisor.core.rules.host_memory import HostMemory
 from supervisor.core.rules.host_memory_slope import HostMemorySlope
+from supervisor.core.rules.idle_job import IdleJob
 from supervisor.core.rules.loss_plateau_or_divergence import LossPlateauOrDivergence
 from supervisor.core.rules.loss_spike import LossSpike
-from supervisor.core.rules.machine_fault import MachineFault
-from supervisor.core.rules.milestone import Milestone
 from supervisor.core.rules.non_finite_grad import NonFiniteGrad
 from supervisor.core.rules.non_finite_loss import NonFiniteLoss
-from supervisor.core.rules.power import Power
 from supervisor.core.rules.resumed_loss import ResumedLoss
 from supervisor.core.rules.stall import Stall
 from supervisor.core.rules.start_timeout import StartTimeout
-from supervisor.core.rules.straggler_rank import StragglerRank
 from supervisor.core.rules.thermal import Thermal
-from supervisor.core.rules.throttling import Throttling
 from supervisor.core.rules.throughput_drop import ThroughputDrop
 from supervisor.core.rules.vram_high import VramHigh
 from supervisor.core.rules.vram_leak import VramLeak
-from supervisor.core.watched import Group, Watched
 
 
 class Rule(Protocol):
@@ -53,24 +57,32 @@ class Rule(Protocol):
 
     @property
     def enabled(self) -> bool:
-        """Whether it is asked at all."""
-        ...
-
-    @property
-    def act(self) -> Act:
-        """Whether its critical flags act, are told as warnings, or are only recorded."""
+        """Whether the rule is checked at all."""
         ...
 
     def check(self, history: History) -> RedFlag | None:
-        """Return what is wrong, or None."""
+        """Return the flag of what is wrong, or None."""
         ...
 
-    def watch(self, history: History) -> tuple[Watched, ...]:
-        """Return what it watches, at least one thing; `check` flags where one is reached, and at no other time."""
+    def watch(self, history: History) -> tuple[Gauge, ...]:
+        """Return its gauges, at least one; `check` flags where a gauge is reached, and at no other time."""
         ...
 
 
-RULES: tuple[type[Rule], ...] = (
+@runtime_checkable
+class ActingRule(Rule, Protocol):
+    """A rule whose critical flags may stop and retry a training."""
+
+    cause: ClassVar[str]
+    """Which of `remedies.causes.CAUSES` its flags have; a flag that names a fault with a cause of its own has that."""
+
+    @property
+    def act(self) -> Act:
+        """Whether its critical flags stop the training, are warnings, or are only recorded."""
+        ...
+
+
+ACTING: tuple[type[ActingRule], ...] = (
     Crash,
     GpuFault,
     NonFiniteLoss,
@@ -80,6 +92,7 @@ RULES: tuple[type[Rule], ...] = (
     ResumedLoss,
     Stall,
     StartTimeout,
+    IdleJob,
     GpuIdle,
     VramHigh,
     HostMemory,
@@ -95,10 +108,15 @@ RULES: tuple[type[Rule], ...] = (
     VramLeak,
     HostMemorySlope,
     Thermal,
+    ThroughputDrop,
+)
+"""The rules that may act."""
+
+ADVISORIES: tuple[type[Rule], ...] = (
+    SnapshotOverdue,
     Throttling,
     Fan,
     Power,
-    ThroughputDrop,
     DataStarved,
     StragglerRank,
     Fp32Fallback,
@@ -106,6 +124,23 @@ RULES: tuple[type[Rule], ...] = (
     Milestone,
     BestMetric,
     Generations,
+    CheckpointUnseen,
     MachineFault,
 )
-"""Every rule, in the order in which flags of equal severity are taken."""
+"""The rules that only warn or inform: they have no setting `act`, and their flags are never critical."""
+
+RULES: tuple[type[Rule], ...] = (*ACTING, *ADVISORIES)
+"""Every rule, in the order in which flags of equal severity are handled."""
+
+_CAUSE_OF_RULE = {rule.name: rule.cause for rule in ACTING}
+
+
+def cause_of(flag: RedFlag) -> str:
+    """Return the cause of a flag by its fault, else by its rule; a flag of no rule (a failed launch) is a crash."""
+    by_fault = OF_FAULT.get(flag.fault) if flag.fault is not None else None
+    return by_fault or _CAUSE_OF_RULE.get(flag.rule, CRASH)
+
+
+def act_of(rule: Rule) -> Act | None:
+    """Return the setting `act` of a rule, None for one that only warns."""
+    return rule.act if isinstance(rule, ActingRule) else None

@@ -16,13 +16,14 @@ from typing import ClassVar
 
 from supervisor.core.findings import FaultClass
 from supervisor.core.flags import Act, RedFlag, Severity
+from supervisor.core.gauge import Gauge, Group, unwatched
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading, Stage
+from supervisor.core.remedies import causes
 from supervisor.core.rules.standstill import diagnosis_of, miopen_known_to_fail
-from supervisor.core.series import lasted_s, run_of
+from supervisor.core.stats.holds import run_of
 from supervisor.core.unseen import no_cards, no_steps_due
-from supervisor.core.watched import Group, Watched, unwatched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,7 @@ class BusyWithoutProgress:
 
     name: ClassVar[str] = "busy_without_progress"
     group: ClassVar[Group] = "steps"
+    cause: ClassVar[str] = causes.GPU_HANG
     enabled: bool = True
     act: Act = True
     busy_percent: float = 90.0
@@ -40,12 +42,12 @@ class BusyWithoutProgress:
 
     def check(self, history: History) -> RedFlag | None:
         """Flag cards that work at full load while no step is made."""
-        searching, quiet_s = _searching(history), history.quiet_s
+        searching, no_step_s = _searching(history), history.no_step_s
         hold_s = self.search_s if searching else self.hold_s
-        if quiet_s is None or quiet_s < hold_s or _blind(history) is not None:
+        if no_step_s is None or no_step_s < hold_s or _blind(history) is not None:
             return None
         runs = self._runs(history)
-        if min(map(len, runs)) < self.min_readings or min(map(lasted_s, runs)) < hold_s:
+        if min(map(len, runs)) < self.min_readings or min(map(history.lasted_s, runs)) < hold_s:
             return None
         sure = _sure(history)
         return RedFlag(
@@ -53,24 +55,24 @@ class BusyWithoutProgress:
             severity=Severity.acting(act=self.act if sure else False),
             at=history.now,
             message=f"every card at least {self.busy_percent:.0f} % busy for {hold_s:.0f} s, and no step for "
-            f"{quiet_s:.0f} s" + (": a search for kernels that may never end" if searching else ""),
+            f"{no_step_s:.0f} s" + (": a search for kernels that may never end" if searching else ""),
             fault=FaultClass.MIOPEN.value if searching and sure else None,
             diagnosis=diagnosis_of(history),
         )
 
-    def watch(self, history: History) -> tuple[Watched, ...]:
+    def watch(self, history: History) -> tuple[Gauge, ...]:
         """Return how long every card has been at full load without a step."""
-        what, quiet_s = "every card at full load, and no step", history.quiet_s
+        what, no_step_s = "every card at full load, and no step", history.no_step_s
         why = _blind(history)
-        if why is not None or quiet_s is None:
+        if why is not None or no_step_s is None:
             return unwatched(self.name, what, why or "its steps are not seen")
         runs = self._runs(history)
         return (
-            Watched(
+            Gauge(
                 rule=self.name,
                 what=what,
                 unit="s",
-                now=min(quiet_s, *map(lasted_s, runs)),
+                now=min(no_step_s, *map(history.lasted_s, runs)),
                 limit=self.search_s if _searching(history) else self.hold_s,
                 lacks=None if min(map(len, runs)) >= self.min_readings else f"{self.min_readings} readings of it",
                 severity=Severity.acting(act=self.act if _sure(history) else False),
@@ -82,7 +84,7 @@ class BusyWithoutProgress:
         return [self._run(readings, since, history.now) for readings in history.readings_by_gpu().values()]
 
     def _run(self, readings: Iterable[GpuReading], since: Moment, now: Moment) -> tuple[GpuReading, ...]:
-        return run_of(readings, lambda one: one.at.seconds_since(since) >= 0 and self._is_busy(one), now)
+        return run_of(readings, lambda reading: reading.at.seconds_since(since) >= 0 and self._is_busy(reading), now)
 
     def _is_busy(self, reading: GpuReading) -> bool | None:
         busy = reading.gpu_busy_percent
@@ -100,7 +102,7 @@ def _blind(history: History) -> str | None:
     if any(gpu not in history.gpus for gpu in history.gpus_used):
         return "a card of the job is not read"
     if not history.gpus_used and len(history.gpus) > 1:
-        return "nobody knows on which card it runs: another's load would speak for it"
+        return "its GPUs are not known: another job's load could be taken for its own"
     return None
 
 
@@ -114,4 +116,4 @@ def _sure(history: History) -> bool:
 
 
 def _since(history: History) -> Moment:
-    return history.quiet_since() or history.launched_at
+    return history.no_step_since() or history.launched_at

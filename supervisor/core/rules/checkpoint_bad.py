@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from supervisor.core.checkpoints import Checkpoint, Verdict
+from supervisor.core.checkpoints.checkpoint import Checkpoint, Verdict
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
+from supervisor.core.gauge import Gauge, Group, unwatched
 from supervisor.core.history import History
+from supervisor.core.remedies import causes
 from supervisor.core.unseen import ENDED
-from supervisor.core.watched import Group, Watched, unwatched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,7 @@ class CheckpointBad:
 
     name: ClassVar[str] = "checkpoint_bad"
     group: ClassVar[Group] = "storage"
+    cause: ClassVar[str] = causes.CRASH
     enabled: bool = True
     act: Act = False
     limit: int = 2
@@ -32,13 +34,13 @@ class CheckpointBad:
         worst = _worst(history)
         return self._flag(history, worst) if worst else None
 
-    def watch(self, history: History) -> tuple[Watched, ...]:
+    def watch(self, history: History) -> tuple[Gauge, ...]:
         """Return how many in a row were rejected: the first is told, a run of spoilt ones acts."""
-        what = "checkpoints in a row that did not stand their proof"
+        what = "checkpoints in a row that failed verification"
         if history.over or not history.proofs:
             return unwatched(self.name, what, ENDED if history.over else "none was proven yet")
         worst = _worst(history)
-        told = Watched(rule=self.name, what=what, now=len(worst), limit=1)
+        told = Gauge(rule=self.name, what=what, now=len(worst), limit=1)
         acts = replace(
             told,
             limit=self.limit,
@@ -71,15 +73,15 @@ def _worst(history: History) -> tuple[Checkpoint, ...]:
 
 
 def _not_finite(bad: tuple[Checkpoint, ...]) -> bool:
-    return any("finite" in (one.reason or "") or "NaN" in (one.reason or "") for one in bad)
+    return any("finite" in (checkpoint.reason or "") or "NaN" in (checkpoint.reason or "") for checkpoint in bad)
 
 
 def _bad_in_a_row(proofs: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:
     bad: list[Checkpoint] = []
-    for one in reversed(proofs):
-        if one.verdict is not Verdict.REJECTED:
+    for checkpoint in reversed(proofs):
+        if checkpoint.verdict is not Verdict.REJECTED:
             break
-        bad.append(one)
+        bad.append(checkpoint)
     return tuple(reversed(bad))
 
 

@@ -1,4 +1,4 @@
-"""Checkpoint overdue: long work that no checkpoint holds. Counted in steps where saves are told of, else in hours."""
+"""Checkpoint overdue: long work that no checkpoint holds, measured by what saves go by: the clock or the steps."""
 
 from __future__ import annotations
 
@@ -7,22 +7,40 @@ from itertools import pairwise
 from typing import ClassVar
 
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
+from supervisor.core.gauge import Gauge, Group, beyond, unwatched
 from supervisor.core.history import History
-from supervisor.core.robust import median
+from supervisor.core.remedies import causes
+from supervisor.core.stats.median import median
 from supervisor.core.unseen import no_steps_due
-from supervisor.core.watched import Group, Watched, beyond, unwatched
+
+SAME_SAVE_S = 0.5
+"""Files that are written closer together than this, or at the same step, are one save."""
+IRREGULAR = 2.0
+"""Where the longest gap is so many times the usual one, saves go by neither: by a better metric, say."""
+CLOCK_MARGIN = 0.9
+"""The clock is believed where its gaps spread less than those of the steps by this factor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usual:
+    """How far apart the training's own saves are."""
+
+    gap: float
+    by_clock: bool = False
+    """Whether `gap` is in seconds, and not in steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointOverdue:
-    """`overdue_factor` times the usual steps between two saves (or one epoch) were made since the last one.
+    """`overdue_factor` times the usual gap between two saves (or one epoch) has gone by since the last one.
 
-    Where nobody tells of saves: `limit_s` without a file that was seen. It tells by default: an epoch can be long, and
+    Where no save is reported: `limit_s` without a file that was seen. It warns by default: an epoch can be long, and
     with `act` it saves and restarts.
     """
 
     name: ClassVar[str] = "checkpoint_overdue"
     group: ClassVar[Group] = "storage"
+    cause: ClassVar[str] = causes.CRASH
     enabled: bool = True
     act: Act = False
     overdue_factor: float = 2.2
@@ -32,14 +50,22 @@ class CheckpointOverdue:
         """Flag work that would be lost."""
         if history.over or history.train_ended or not history.steps:
             return None
-        usual = _usual_steps(history)
+        usual = _usual(history)
         if usual is None:
             return self._by_time(history)
+        if usual.by_clock:
+            return self._by_clock(history, usual.gap)
         made, known = _made(history)
-        if not beyond(made, self.overdue_factor * usual, strict=True):
+        if not beyond(made, self.overdue_factor * usual.gap, strict=True):
             return None
         what = "since the last checkpoint" if known else "in this attempt and none was seen saved"
-        return self._flag(history, f"{made} steps were made {what} (usual: every {usual:.0f})")
+        return self._flag(history, f"{made} steps were made {what} (usual: every {usual.gap:.0f})")
+
+    def _by_clock(self, history: History, every_s: float) -> RedFlag | None:
+        since_s = _unsaved_s(history)
+        if not beyond(since_s, self.overdue_factor * every_s, strict=True):
+            return None
+        return self._flag(history, f"no checkpoint was saved for {since_s:.0f} s (usual: every {every_s:.0f} s)")
 
     def _by_time(self, history: History) -> RedFlag | None:
         since_s = _since_s(history)
@@ -47,18 +73,17 @@ class CheckpointOverdue:
             return None
         return self._flag(history, f"no checkpoint was seen for {since_s / 3600:.1f} h")
 
-    def watch(self, history: History) -> tuple[Watched, ...]:
+    def watch(self, history: History) -> tuple[Gauge, ...]:
         """Return how much was done since the last checkpoint."""
         why = no_steps_due(history) or (None if history.steps else "no step was made yet")
         if why is not None:
             return unwatched(self.name, "work that no checkpoint holds", why)
-        usual = _usual_steps(history)
-        severity = Severity.acting(act=self.act)
+        usual, severity = _usual(history), Severity.acting(act=self.act)
         if usual is None:
             what, since_s = "time without a checkpoint", _since_s(history)
             why = "no step was made yet" if since_s is None else None
             return (
-                Watched(
+                Gauge(
                     rule=self.name,
                     what=what,
                     unit="s",
@@ -69,12 +94,12 @@ class CheckpointOverdue:
                 ),
             )
         return (
-            Watched(
+            Gauge(
                 rule=self.name,
-                what="steps since the last checkpoint",
-                unit="steps",
-                now=_made(history)[0],
-                limit=self.overdue_factor * usual,
+                what="time since the last checkpoint" if usual.by_clock else "steps since the last checkpoint",
+                unit="s" if usual.by_clock else "steps",
+                now=_unsaved_s(history) if usual.by_clock else _made(history)[0],
+                limit=self.overdue_factor * usual.gap,
                 strict=True,
                 learned=True,
                 severity=severity,
@@ -93,28 +118,52 @@ class CheckpointOverdue:
 
 
 def _made(history: History) -> tuple[int, bool]:
-    """Return the steps since the last save or try of one, and whether there was any."""
+    """Return the steps since the last save or try of one, a snapshot included, and whether there was any."""
     last, first = history.steps[-1].step, history.pace.first
-    saved = (history.saved[-1][1] if history.saved else None, history.saving_step)
-    known = [one for one in saved if one is not None]
+    saved = (history.saved[-1][1] if history.saved else None, history.saving_step, history.snapshot_step)
+    known = [checkpoint for checkpoint in saved if checkpoint is not None]
     return last - max(known, default=first.step - 1 if first else last), bool(known)
+
+
+def _unsaved_s(history: History) -> float:
+    """Return the seconds of stepping since the last save, a snapshot included."""
+    saved = (history.saved[-1][0] if history.saved else None, history.told.saving.at)
+    known = [moment for moment in saved if moment is not None]
+    newest = history.steps[-1].at
+    return max(0.0, history.absences.seconds(max(known, key=lambda at: at.monotonic_s, default=newest), newest))
 
 
 def _since_s(history: History) -> float | None:
     """Return the seconds since the newest checkpoint file, or the first step; None before that."""
     if history.first_step_at is None:
         return None
-    since_s = history.now.seconds_since(history.first_step_at)
-    return since_s if history.saved_unix_s is None else min(since_s, history.now.unix_s - history.saved_unix_s)
+    since_s = history.seconds_since(history.first_step_at)
+    if history.saved_unix_s is None:
+        return since_s
+    return min(since_s, history.seconds_since(history.now.plus(history.saved_unix_s - history.now.unix_s)))
 
 
-def _usual_steps(history: History) -> float | None:
-    """Return the steps between two saves; for a framework that saves each epoch, those of an epoch; None: unknown."""
-    known = [step for _, step in history.saved if step is not None]
-    gaps = [later - earlier for earlier, later in pairwise(known) if later > earlier]
-    if len(gaps) >= 2:
-        return median(gaps)
-    return float(history.batches_per_epoch) if history.batches_per_epoch else None
+def _usual(history: History) -> Usual | None:
+    """Return the gap between two saves, by the measure in which the gaps are most alike; None: unknown.
+
+    For a framework that saves each epoch it is an epoch until two gaps are known.
+    """
+    pairs = list(pairwise(history.saved))
+    steps = [b[1] - a[1] for a, b in pairs if a[1] is not None and b[1] is not None and b[1] > a[1]]
+    seconds = [gap for a, b in pairs if (gap := b[0].seconds_since(a[0])) > SAME_SAVE_S and a[1] != b[1]]
+    if len(steps) >= 2:
+        clock = len(seconds) >= 2 and _spread(seconds) < CLOCK_MARGIN * _spread(steps)
+        gaps = seconds if clock else steps
+        gap = median(gaps)
+        return Usual(gap=max(gaps) if max(gaps) > IRREGULAR * gap else gap, by_clock=clock)
+    if history.saves_each_epoch and history.batches_per_epoch:
+        return Usual(gap=float(history.batches_per_epoch))
+    return None
+
+
+def _spread(gaps: list[float] | list[int]) -> float:
+    """Return how many times the shortest gap the longest is."""
+    return max(gaps) / min(gaps)
 
 
 OVERDUE = Diagnosis(
@@ -122,7 +171,7 @@ OVERDUE = Diagnosis(
     causes=(
         "saving is switched off (save=False) or rarer than it was",
         "saves fail and the training goes on: a full disk, rights, a model that cannot be pickled [owner's record]",
-        "the script saves where nobody looks",
+        "the script saves to a path that no pattern in checkpoints.paths covers",
     ),
     advice=("[jobs.NAME.checkpoints] paths names files that are to be seen; supervisorctl checkpoints JOB shows them",),
 )

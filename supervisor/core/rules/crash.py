@@ -16,12 +16,15 @@ from typing import ClassVar
 
 from supervisor.core.findings import LAST_BOOT, FaultClass, KernelFinding
 from supervisor.core.flags import Act, RedFlag, Severity
+from supervisor.core.gauge import Gauge, Group, condition
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
+from supervisor.core.rank_failure import Raised, RankExited, RankKilled, first_failure
 from supervisor.core.readings import ExitStatus, signal_name
+from supervisor.core.remedies import causes
 from supervisor.core.rules.crash_diagnosis import crash_diagnosis
 from supervisor.core.rules.gpu_fault import is_fatal
-from supervisor.core.watched import Group, Watched, condition
+from supervisor.core.start_failure import start_failure
 
 LINE_CHARACTERS = 300
 SHELL_SIGNAL = 128
@@ -48,6 +51,12 @@ _RAISED = (
 """What an exception's type and message say, HIP's wordings and CUDA's; the first that fits."""
 
 
+_WORD = re.compile(r"\w")
+"""A last line of nothing but strokes, as below a launcher's report, says nothing."""
+_WORKER_READ = "in _try_get_data"
+"""Where torch reads what a loader's worker sent: before it knows that the worker died, the broken connection is all."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
     """One explanation of an end."""
@@ -67,6 +76,7 @@ class Crash:
 
     name: ClassVar[str] = "crash"
     group: ClassVar[Group] = "process"
+    cause: ClassVar[str] = causes.CRASH
     enabled: bool = True
     act: Act = True
     tail_s: float = 60.0
@@ -85,7 +95,7 @@ class Crash:
             cause = self._cause(history, history.exit)
         return self._flag(history, cause, told_only=ended and history.train_ended)
 
-    def watch(self, history: History) -> tuple[Watched, ...]:
+    def watch(self, history: History) -> tuple[Gauge, ...]:
         """Return whether it has ended so: no number is near to that."""
         what = "the process ends otherwise than a training ends"
         return (condition(self.name, what, self.check(history), Severity.acting(act=self.act)),)
@@ -113,13 +123,18 @@ class Crash:
         )
 
     def _in_kernel_log(self, history: History, status: ExitStatus) -> Cause | None:
-        near = [one for one in history.kernel if self._near(one.told_at, status.at)]
-        fatal = (one for one in near if is_fatal(history, one) and history.concerns(one))
+        near = [finding for finding in history.kernel if self._near(finding.told_at, status.at)]
+        fatal = (finding for finding in near if is_fatal(history, finding) and history.concerns(finding))
         fault = next(fatal, None)
         if fault is not None:
             text = f"{status.words} after a GPU fault: {fault.line}"
             return Cause(fault=fault.fault.value, text=text if fault.remedy is None else f"{text} ({fault.remedy})")
-        kills = (one for one in near if one.fault is FaultClass.OOM_KILL and _killed_ours(history, status, one))
+        failure = self._failure(history, status)
+        kills = (
+            finding
+            for finding in near
+            if finding.fault is FaultClass.OOM_KILL and _killed_ours(history, status, finding, failure)
+        )
         kill = next(kills, None)
         if kill is None:
             return None
@@ -127,45 +142,61 @@ class Crash:
         return Cause(fault=FaultClass.OOM_HOST.value, text=text)
 
     def _raised(self, history: History, status: ExitStatus) -> Cause | None:
-        if history.exception_at is None or not self._near(history.exception_at, status.at):
+        failure = self._failure(history, status)
+        if failure is None:
             return None
-        if history.exception is None or history.exception.get("type") != "KeyboardInterrupt":
-            return _raised(history)
+        if isinstance(failure, RankKilled):
+            who = "a process" if failure.rank is None else f"rank {failure.rank} (pid {failure.pid})"
+            text = f"{who} was killed by {signal_name(failure.signal)}, as its launcher reports"
+            return Cause(fault=_fault_of(failure.signal), text=text)
+        if isinstance(failure, RankExited):
+            text = f"rank {failure.rank} (pid {failure.pid}) ended with status {failure.code}, as its launcher reports"
+            return Cause(fault="exit_code", text=text)
+        if failure.kind != "KeyboardInterrupt":
+            return _cause_of(failure)
         # What SIGINT makes Python raise tells where it was, not why; some processes end with status 1 after it.
         text = status.words if _signal_of(status) == SIGINT else f"{status.words}: interrupted by SIGINT"
         return Cause(fault="killed_by_signal", text=text)
 
     def _printed(self, history: History, status: ExitStatus) -> Cause | None:
-        found = [one for one in history.output if one.fatal and self._near(one.at, status.at)]
+        found = [finding for finding in history.output if finding.fatal and self._near(finding.at, status.at)]
         if not found:
             return None
         fault = NON_FINITE if found[-1].fault is FaultClass.NAN else found[-1].fault.value
         return Cause(fault=fault, text=f"{status.words}: {found[-1].line}")
+
+    def _start_failure(self, history: History, status: ExitStatus, fault: str) -> str | None:
+        failure = self._failure(history, status)
+        return start_failure(history, status, fault, None if isinstance(failure, RankKilled) else failure)
+
+    def _failure(self, history: History, status: ExitStatus) -> Raised | RankKilled | RankExited | None:
+        return first_failure([raised for raised in history.raised if self._near(raised.at, status.at)])
 
     def _near(self, at: Moment, end: Moment) -> bool:
         return abs(end.seconds_since(at)) <= self.tail_s
 
     def _flag(self, history: History, cause: Cause, *, told_only: bool = False) -> RedFlag:
         since, since_step = _spoilt(history) if cause.fault == NON_FINITE else (None, None)
-        last = _one_line(history.last_line)
+        last, status = _one_line(history.last_line), history.exit
         text = _one_line(cause.text)
         return RedFlag(
             rule=self.name,
             severity=Severity.acting(act=self.act and not told_only),
             at=history.now,
-            message=text if not last or last in text else f"{text}; last output: {last}",
+            message=text if not _WORD.search(last) or last in text else f"{text}; last output: {last}",
             since=since,
             since_step=since_step,
             fault=cause.fault,
+            start_failure=None if status is None or told_only else self._start_failure(history, status, cause.fault),
             diagnosis=crash_diagnosis(cause.fault),
         )
 
 
 def _lost(history: History, reason: str) -> str:
     """Return why nothing is left of the attempt, with what the boot that it ran in ended with."""
-    text = f"the attempt ended without a word: {reason}"
-    last = [one for one in history.kernel if one.origin == LAST_BOOT]
-    worst = max(last, key=lambda one: one.severity, default=None)
+    text = f"the attempt ended without an exit record: {reason}"
+    last = [finding for finding in history.kernel if finding.origin == LAST_BOOT]
+    worst = max(last, key=lambda finding: finding.severity, default=None)
     return text if worst is None else f"{text}; the last boot ended with {worst.fault.value}: {worst.line}"
 
 
@@ -196,32 +227,41 @@ def _signal_of(status: ExitStatus) -> int | None:
     return code - SHELL_SIGNAL if SHELL_SIGNAL < code <= SHELL_SIGNAL + 64 else None
 
 
-def _killed_ours(history: History, status: ExitStatus, kill: KernelFinding) -> bool:
+def _killed_ours(
+    history: History, status: ExitStatus, kill: KernelFinding, failure: Raised | RankKilled | RankExited | None
+) -> bool:
     """Whether an OOM kill explains the end: it names the process, or a child whose death was passed on."""
+    if isinstance(failure, RankKilled):
+        return failure.signal == SIGKILL and (kill.pid is None or failure.pid in (None, kill.pid))
     if status.signal is None:
-        raised = _raised(history)
-        return _signal_of(status) == SIGKILL or (raised is not None and raised.fault == FaultClass.DATA_LOADER.value)
+        loader = isinstance(failure, Raised) and _cause_of(failure).fault == FaultClass.DATA_LOADER.value
+        return _signal_of(status) == SIGKILL or loader
     return status.signal == SIGKILL and (kill.pid is None or history.training_pid in (None, kill.pid))
 
 
-def _raised(history: History) -> Cause | None:
-    if history.exception is None:
-        return None
-    kind, message = (str(history.exception.get(field) or "") for field in ("type", "message"))
+def _cause_of(raised: Raised) -> Cause:
+    kind, message = (str(raised.facts.get(field) or "") for field in ("type", "message"))
     text = f"{kind}: {message}" if message else kind or "an exception"
-    fault = next((fault for fault, pattern in _RAISED if pattern.search(text)), "exception")
-    frames = [line for line in str(history.exception.get("traceback") or "").splitlines() if " line " in line]
-    return Cause(fault=fault, text=f"{_one_line(text)[:200]} ({frames[-1].strip()})" if frames else text)
+    trace = str(raised.facts.get("traceback") or "")
+    other = FaultClass.DATA_LOADER.value if _WORKER_READ in trace else "exception"
+    fault = next((fault for fault, pattern in _RAISED if pattern.search(text)), other)
+    who = f"rank {raised.rank}: " if raised.rank else ""
+    frames = [line for line in trace.splitlines() if " line " in line]
+    return Cause(fault=fault, text=f"{who}{_one_line(text)[:200]} ({frames[-1].strip()})" if frames else who + text)
 
 
 def _by_signal(status: ExitStatus) -> Cause | None:
     number = _signal_of(status)
     if number is None:
         return None
-    fault = FaultClass.ILLEGAL_ACCESS.value if number in (SIGSEGV, SIGBUS) else "killed_by_signal"
+    fault = _fault_of(number)
     if status.signal is None:
         return Cause(fault=fault, text=f"{status.words}: a child was killed by {signal_name(number)}")
     return Cause(fault=fault, text=status.words)
+
+
+def _fault_of(number: int) -> str:
+    return FaultClass.ILLEGAL_ACCESS.value if number in (SIGSEGV, SIGBUS) else "killed_by_signal"
 
 
 def _spoilt(history: History) -> tuple[Moment | None, int | None]:

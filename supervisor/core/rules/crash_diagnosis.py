@@ -15,7 +15,7 @@ _GPU = Diagnosis(
         "a kernel that never ended was ended by the driver's timeout",
     ),
     advice=(
-        "`supervisorctl gpus` and the evidence tell heat, power and errors of that minute",
+        "`supervisorctl gpus` and the evidence show temperature, power and errors of that minute",
         "if it comes back on the same card only, lower its power cap or clocks, or name other cards in `gpus`",
     ),
 )
@@ -44,7 +44,7 @@ _DIAGNOSES: Mapping[str, Diagnosis] = {
     ),
     FaultClass.NO_KERNEL_IMAGE.value: Diagnosis(
         causes=("this torch was built without code for the card, or HSA_OVERRIDE_GFX_VERSION names a wrong one",),
-        advice=("`supervisorctl doctor` tells the card's target and the override that is known to work",),
+        advice=("`supervisorctl doctor` shows the GPU's target and the override that is known to work",),
     ),
     FaultClass.ILLEGAL_ACCESS.value: Diagnosis(
         causes=(
@@ -65,7 +65,7 @@ _DIAGNOSES: Mapping[str, Diagnosis] = {
     FaultClass.DISK_FULL.value: Diagnosis(
         ruled_out=("the training itself: it could not write",),
         causes=("checkpoints, plots or logs have filled the disk, or a quota is used up",),
-        advice=("make room, then `supervisorctl start`; rule disk_low tells it beforehand",),
+        advice=("make room, then `supervisorctl start`; rule disk_low warns beforehand",),
     ),
     "non_finite": Diagnosis(
         causes=("the loss or the weights are no numbers any more, and the training ended itself over it",),
@@ -80,7 +80,9 @@ _DIAGNOSES: Mapping[str, Diagnosis] = {
             "the driver does not show the card: it is in reset, off the bus, or its module is not loaded",
             "HIP_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES names no card that is there, or this torch is built without",
         ),
-        advice=("`supervisorctl doctor` tells what is seen; its user must be in the groups render and video",),
+        advice=(
+            "`supervisorctl doctor` shows which GPUs are visible; its user must be in the groups render and video",
+        ),
     ),
     FaultClass.NCCL_TIMEOUT.value: Diagnosis(
         ruled_out=("the rank that says so: it waited for another",),
@@ -112,12 +114,12 @@ _DIAGNOSES: Mapping[str, Diagnosis] = {
     ),
     FaultClass.KERNEL_PANIC.value: Diagnosis(
         causes=("the kernel itself came to an end: a driver's defect, bad memory, or a failing processor",),
-        advice=("the lines in front of it name the driver; a memory test (memtest86+) tells bad memory",),
+        advice=("the lines in front of it name the driver; a memory test (memtest86+) finds bad memory",),
     ),
     "killed_by_signal": Diagnosis(
         ruled_out=(_NOT_ITSELF, "a want of memory that the kernel logged: its log names no such kill"),
         causes=("somebody or something killed it: a person, a limit of its cgroup, systemd-oomd, earlyoom",),
-        advice=("`journalctl -b` around that second tells who",),
+        advice=("`journalctl -b` around that second shows who",),
     ),
     "host_lost": Diagnosis(
         causes=("the machine was reset, froze, or lost power (owner's log, 9 November: a freeze under load)",),
@@ -130,7 +132,7 @@ _DIAGNOSES: Mapping[str, Diagnosis] = {
     "ended_early": Diagnosis(
         ruled_out=("a crash: its status was 0",),
         causes=("early stopping, a time limit of its own, or a script that catches an error and leaves",),
-        advice=("the end of its output tells which: `supervisorctl logs`",),
+        advice=("the end of its output shows which: `supervisorctl logs`",),
     ),
     **{
         fault.value: _GPU
@@ -138,6 +140,7 @@ _DIAGNOSES: Mapping[str, Diagnosis] = {
             FaultClass.GPU_HANG,
             FaultClass.GPU_RESET,
             FaultClass.GPU_RESET_FAILED,
+            FaultClass.GPU_INIT_FAILED,
             FaultClass.GPU_LOST,
             FaultClass.PAGE_FAULT,
             FaultClass.ECC_UNCORRECTABLE,

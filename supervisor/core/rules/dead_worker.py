@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
-from supervisor.core.bounds import lasting
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
+from supervisor.core.gauge import Gauge, Group, unwatched
 from supervisor.core.history import History
 from supervisor.core.readings import ProcessReading, Stage
-from supervisor.core.series import FRESH_S, has_lasted, lasted_s, run_of
+from supervisor.core.remedies import causes
+from supervisor.core.rules.bounds import lasting
+from supervisor.core.stats.holds import FRESH_S, run_of
 from supervisor.core.unseen import no_steps_due
-from supervisor.core.watched import Group, Watched, unwatched
 
 WORKER = "a data loader worker"
 
@@ -29,6 +30,7 @@ class DeadWorker:
 
     name: ClassVar[str] = "dead_worker"
     group: ClassVar[Group] = "steps"
+    cause: ClassVar[str] = causes.LOADER
     enabled: bool = True
     act: Act = True
     hold_s: float = 20.0
@@ -38,28 +40,29 @@ class DeadWorker:
         if _blind(history) is not None or _quiet_s(history) < self.hold_s:
             return None
         for what, pid, missing in _missing(history):
-            if has_lasted(missing, self.hold_s):
+            if history.has_lasted(missing, self.hold_s):
                 return self._flag(history, what, pid, missing)
         return None
 
-    def watch(self, history: History) -> tuple[Watched, ...]:
+    def watch(self, history: History) -> tuple[Gauge, ...]:
         """Return for how long each worker that is gone has been gone."""
         told = "a loader's worker or a rank gone, and no step"
         if (why := _blind(history)) is not None:
             return unwatched(self.name, told, why)
-        quiet_s = _quiet_s(history)
+        no_step_s = _quiet_s(history)
         gone = tuple(
             replace(
                 lasting(
+                    history,
                     missing,
                     self.hold_s,
-                    Watched(rule=self.name, what=f"{what} gone (pid {pid})", severity=self._severity(history, what)),
+                    Gauge(rule=self.name, what=f"{what} gone (pid {pid})", severity=self._severity(history, what)),
                 ),
-                lacks=None if has_lasted(missing, 0.0) and quiet_s >= self.hold_s else "no step for as long",
+                lacks=None if history.has_lasted(missing, 0.0) and no_step_s >= self.hold_s else "no step for as long",
             )
             for what, pid, missing in _missing(history)
         )
-        none = Watched(
+        none = Gauge(
             rule=self.name,
             what=told,
             unit="s",
@@ -78,7 +81,7 @@ class DeadWorker:
             rule=self.name,
             severity=self._severity(history, what),
             at=history.now,
-            message=f"{what} (pid {pid}) is gone for {lasted_s(missing):.0f} s and no step was made for "
+            message=f"{what} (pid {pid}) is gone for {history.lasted_s(missing):.0f} s and no step was made for "
             f"{_quiet_s(history):.0f} s",
             subject=what,
             diagnosis=GONE,
@@ -89,16 +92,25 @@ def _blind(history: History) -> str | None:
     """Return why it cannot be said that one is missing and waited for; None where it can."""
     if (why := no_steps_due(history)) is not None:
         return why
-    if history.quiet_since() is None or history.stage not in (Stage.STEP, Stage.DATA_WAIT):
+    if history.no_step_since() is None or history.stage not in (Stage.STEP, Stage.DATA_WAIT):
         return "no batch is due"
+    if _is_ending(history):
+        return "an exception ends the training, and its workers with it"
     newest = history.processes[-1] if history.processes else None
     if newest is None or newest.pids is None or history.now.seconds_since(newest.at) > FRESH_S:
         return "no reading of its processes"
     return None
 
 
+def _is_ending(history: History) -> bool:
+    """Whether a process that is no worker raised what ends it, after the last step: its workers go with it."""
+    workers = {pid for loader in history.told.loaders.values() for pid in loader.pids}
+    no_step_s = _quiet_s(history)
+    return any(raised.pid not in workers and history.seconds_since(raised.at) <= no_step_s for raised in history.raised)
+
+
 def _quiet_s(history: History) -> float:
-    return history.now.seconds_since(history.quiet_since() or history.now)
+    return history.seconds_since(history.no_step_since() or history.now)
 
 
 def _missing(history: History) -> Iterator[tuple[str, int, tuple[ProcessReading, ...]]]:
@@ -132,7 +144,7 @@ GONE = Diagnosis(
     ),
     causes=(
         "the kernel killed it for want of memory: look for oom-kill in its log [kernel, mm/oom_kill.c]",
-        "it crashed in an image decoder or a library that does not stand a fork [PyTorch docs, multiprocessing]",
+        "it crashed in an image decoder or a library that is not fork-safe [PyTorch docs, multiprocessing]",
         "shared memory is full: /dev/shm of a container is 64 MB [PyTorch README, shm-size]",
     ),
     advice=("fewer workers, or workers=0; more /dev/shm; persistent_workers=False",),

@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
+from supervisor.core.gauge import Gauge, Group, unwatched
 from supervisor.core.history import History
 from supervisor.core.readings import DiskReading, HostReading
-from supervisor.core.series import newest_of
+from supervisor.core.remedies import causes
+from supervisor.core.stats.holds import newest_of
 from supervisor.core.unseen import ENDED
-from supervisor.core.watched import Group, Watched, unwatched
 
 SLOPE_OVER_S = 1800.0
 
@@ -25,6 +26,7 @@ class DiskLow:
 
     name: ClassVar[str] = "disk_low"
     group: ClassVar[Group] = "storage"
+    cause: ClassVar[str] = causes.CRASH
     enabled: bool = True
     act: Act = True
     warn_bytes: int = 2_000_000_000
@@ -37,7 +39,7 @@ class DiskLow:
         newest = _newest(history)
         if history.over or newest is None:
             return None
-        for disk in sorted(newest.disks, key=lambda one: one.free_bytes):
+        for disk in sorted(newest.disks, key=lambda disk_reading: disk_reading.free_bytes):
             if disk.free_bytes < self.limit_bytes:
                 return self._flag(history, disk, Severity.acting(act=self.act))
             if disk.free_bytes < self._warn_bytes(disk):
@@ -56,17 +58,17 @@ class DiskLow:
             return None
         return slope.left_s(disk.free_bytes - self.limit_bytes)
 
-    def watch(self, history: History) -> tuple[Watched, ...]:
+    def watch(self, history: History) -> tuple[Gauge, ...]:
         """Return how much is free on each disk, and how long it lasts where it fills."""
         newest = _newest(history)
         if newest is None or history.over:
             why = ENDED if history.over else "no reading of its disks"
             return unwatched(self.name, "space on its disks", why)
-        return tuple(one for disk in newest.disks for one in self._of_disk(history, disk))
+        return tuple(gauge for disk in newest.disks for gauge in self._of_disk(history, disk))
 
-    def _of_disk(self, history: History, disk: DiskReading) -> tuple[Watched, ...]:
+    def _of_disk(self, history: History, disk: DiskReading) -> tuple[Gauge, ...]:
         left_s = self._left_s(history, disk)
-        acts = Watched(
+        acts = Gauge(
             rule=self.name,
             what=f"space left on {disk.path}",
             unit="bytes",
@@ -77,7 +79,7 @@ class DiskLow:
             severity=Severity.acting(act=self.act),
         )
         told = replace(acts, limit=self._warn_bytes(disk), severity=Severity.WARNING)
-        fills = Watched(
+        fills = Gauge(
             rule=self.name,
             what=f"time until {disk.path} is full",
             unit="s",
@@ -105,7 +107,7 @@ class DiskLow:
 
 
 def _newest(history: History) -> HostReading | None:
-    return newest_of(history.host, lambda one: bool(one.disks), history.now)
+    return newest_of(history.host, lambda reading: bool(reading.disks), history.now)
 
 
 FULL = Diagnosis(

@@ -9,13 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from supervisor.core.card_facts import CardFacts
 from supervisor.core.findings import FaultClass
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
+from supervisor.core.gauge import Gauge, Group, unwatched
+from supervisor.core.gpu_facts import CardFacts
 from supervisor.core.history import History
 from supervisor.core.readings import GpuReading
+from supervisor.core.remedies import causes
 from supervisor.core.unseen import no_cards
-from supervisor.core.watched import Group, Watched, unwatched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,7 @@ class Ecc:
 
     name: ClassVar[str] = "ecc"
     group: ClassVar[Group] = "cards"
+    cause: ClassVar[str] = causes.CARD_LOST
     enabled: bool = True
     act: Act = True
     tolerated_correctable: int = 100
@@ -42,19 +44,19 @@ class Ecc:
                 return self._corrected(history, gpu, more)
         return None
 
-    def watch(self, history: History) -> tuple[Watched, ...]:
+    def watch(self, history: History) -> tuple[Gauge, ...]:
         """Return how many errors each card has had since the launch."""
         if (why := no_cards(history)) is not None:
             return unwatched(self.name, "memory errors of its cards", why)
         return tuple(
-            one
+            gauge
             for gpu, readings in history.readings_by_gpu().items()
-            for one in self._of_card(history, gpu, history.cards[gpu], readings[-1])
+            for gauge in self._of_card(history, gpu, history.cards[gpu], readings[-1])
         )
 
-    def _of_card(self, history: History, gpu: str, card: CardFacts, newest: GpuReading) -> tuple[Watched, Watched]:
-        silent = "the card tells no such counter"
-        spoilt = Watched(
+    def _of_card(self, history: History, gpu: str, card: CardFacts, newest: GpuReading) -> tuple[Gauge, Gauge]:
+        silent = "counter not reported by this GPU"
+        spoilt = Gauge(
             rule=self.name,
             what=f"uncorrectable memory errors of {gpu} grow",
             met=card.ecc_grew_at is not None,
@@ -62,7 +64,7 @@ class Ecc:
             not_watched=silent if card.ecc_uncorrectable is None else None,
         )
         more = _more(newest, card)
-        corrected = Watched(
+        corrected = Gauge(
             rule=self.name,
             what=f"corrected memory errors of {gpu} since the launch",
             now=more,
@@ -81,7 +83,7 @@ class Ecc:
             severity=Severity.acting(act=self._acts(history, gpu)),
             at=history.now,
             message=f"{gpu}: uncorrectable memory errors grew from {card.ecc_uncorrectable} since the launch"
-            + (", and the kernel tells of it" if _heard(history, gpu) else ""),
+            + (", also in the kernel log" if _heard(history, gpu) else ""),
             since=card.ecc_sound_at or grew_at,
             subject=gpu,
             diagnosis=UNCORRECTABLE,
@@ -103,9 +105,10 @@ class Ecc:
 def _heard(history: History, gpu: str) -> bool:
     """Whether the kernel's log tells of a fault of that card too."""
     return any(
-        one.gpu == gpu and one.fault in (FaultClass.ECC_UNCORRECTABLE, FaultClass.PAGE_FAULT, FaultClass.GPU_RESET)
-        for one in history.kernel
-        if one.at.seconds_since(history.launched_at) >= 0
+        finding.gpu == gpu
+        and finding.fault in (FaultClass.ECC_UNCORRECTABLE, FaultClass.PAGE_FAULT, FaultClass.GPU_RESET)
+        for finding in history.kernel
+        if finding.at.seconds_since(history.launched_at) >= 0
     )
 
 

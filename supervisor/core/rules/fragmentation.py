@@ -12,16 +12,17 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
+from supervisor.core.agent_reports import Allocation
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
+from supervisor.core.gauge import Gauge, Group, unwatched
 from supervisor.core.history import History
-from supervisor.core.told import Allocation
+from supervisor.core.remedies import causes
 from supervisor.core.unseen import no_steps_due
-from supervisor.core.watched import Group, Watched, unwatched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fragmentation:
-    """Within `over_s`: `min_retries` more retries, in two readings at least, and all that while a card that is full.
+    """Within `window_s`: `min_retries` more retries, in two readings at least, and all that while a card that is full.
 
     Full: the allocator holds `taken_fraction` of it, `unused_fraction` of that unused. Its state is sound, so a stop
     saves first. By default it tells: some trainings limp on like this for days.
@@ -29,9 +30,10 @@ class Fragmentation:
 
     name: ClassVar[str] = "fragmentation"
     group: ClassVar[Group] = "memory"
+    cause: ClassVar[str] = causes.FRAGMENTATION
     enabled: bool = True
     act: Act = False
-    over_s: float = 300.0
+    window_s: float = 300.0
     min_retries: int = 3
     taken_fraction: float = 0.8
     unused_fraction: float = 0.15
@@ -48,18 +50,20 @@ class Fragmentation:
                 return self._flag(history, rank, recent)
         return None
 
-    def watch(self, history: History) -> tuple[Watched, ...]:
+    def watch(self, history: History) -> tuple[Gauge, ...]:
         """Return how many allocations of each rank had to be retried lately."""
         told = history.told.allocations
-        if (why := no_steps_due(history) or (None if told else "nobody tells of its allocator")) is not None:
+        if (
+            why := no_steps_due(history) or (None if told else "allocator statistics not reported by this training")
+        ) is not None:
             return unwatched(self.name, "allocations that had to be retried", why)
         return tuple(self._of_rank(rank, self._recent(history, readings)) for rank, readings in told.items())
 
-    def _of_rank(self, rank: int, recent: Sequence[Allocation]) -> Watched:
-        what = f"retried allocations of rank {rank} in {self.over_s:.0f} s"
+    def _of_rank(self, rank: int, recent: Sequence[Allocation]) -> Gauge:
+        what = f"retried allocations of rank {rank} in {self.window_s:.0f} s"
         if not recent:
-            return Watched(rule=self.name, what=what, not_watched="nothing was told of its allocator lately")
-        return Watched(
+            return Gauge(rule=self.name, what=what, not_watched="no recent allocator statistics")
+        return Gauge(
             rule=self.name,
             what=what,
             now=_retries(recent),
@@ -69,7 +73,7 @@ class Fragmentation:
         )
 
     def _recent(self, history: History, readings: Iterable[Allocation]) -> list[Allocation]:
-        return [one for one in readings if history.now.seconds_since(one.at) <= self.over_s]
+        return [allocation for allocation in readings if history.now.seconds_since(allocation.at) <= self.window_s]
 
     def _lacks(self, recent: Sequence[Allocation]) -> str | None:
         """Return which sign of memory in pieces is not there beside the retries; None where all are."""

@@ -5,39 +5,57 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from supervisor.core.findings import LAST_BOOT, FaultSeverity, KernelFinding
+from supervisor.core.findings import LAST_BOOT, FaultClass, FaultSeverity, KernelFinding
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
+from supervisor.core.gauge import Gauge, Group, condition
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
-from supervisor.core.watched import Group, Watched, condition
+from supervisor.core.remedies import causes
 
 LINE_CHARACTERS = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuFault:
-    """A fault of a card in use, since the launch: a fatal one acts at once, the newest other one is told.
+    """A fault of a card in use, since the launch: a fatal one acts, the newest other one is told.
 
     What was saved after a fatal fault may hold what a dying card computed, so the trouble begins with its line.
+
+    A hang acts once it has stood for `hold_s`, any other fatal fault at once: from Linux 6.11 on the driver resets the
+    ring that timed out, and says within milliseconds that it succeeded. Where it does not, its own wait for the ring is
+    over after two seconds, and the whole card is reset.
     """
 
     name: ClassVar[str] = "gpu_fault"
     group: ClassVar[Group] = "cards"
+    cause: ClassVar[str] = causes.GPU_HANG
     enabled: bool = True
     act: Act = True
+    hold_s: float = 1.0
 
     def check(self, history: History) -> RedFlag | None:
-        """Flag the first fatal finding, or else the newest that is not."""
-        found = [one for one in history.kernel if self._concerns(history, one)]
-        fatal = next((one for one in found if is_fatal(history, one)), None)
+        """Flag the first fatal finding, or else the newest that is not; of one that is held, nothing yet."""
+        found = [
+            finding
+            for finding in history.kernel
+            if self._concerns(history, finding) and not self._held(history, finding)
+        ]
+        fatal = next((finding for finding in found if is_fatal(history, finding)), None)
         if fatal is not None:
             return self._flag(history, fatal, fatal=True)
         return self._flag(history, found[-1], fatal=False) if found and not history.over else None
 
-    def watch(self, history: History) -> tuple[Watched, ...]:
+    def watch(self, history: History) -> tuple[Gauge, ...]:
         """Return whether the kernel tells of a fault: no number is near to that."""
-        what = "the kernel's log tells of a fault of a card in use"
+        what = "fault of a GPU in use in the kernel log"
         return (condition(self.name, what, self.check(history), Severity.acting(act=self.act)),)
+
+    def _held(self, history: History, finding: KernelFinding) -> bool:
+        """Whether the driver may still say that a hang is over; nobody waits for that once the training has ended."""
+        if history.over or finding.fault is not FaultClass.GPU_HANG or not is_fatal(history, finding):
+            return False
+        since = history.kernel_fatal_since.get(finding.key, finding.told_at)
+        return history.now.seconds_since(since) < self.hold_s
 
     @staticmethod
     def _concerns(history: History, finding: KernelFinding) -> bool:
@@ -65,7 +83,9 @@ def is_fatal(history: History, finding: KernelFinding) -> bool:
 
 
 def _since(history: History, finding: KernelFinding) -> Moment:
-    """Return when the trouble began for this attempt: an event that is older than it told of itself anew."""
+    """Return when the trouble began for this attempt: an older event told of itself anew, a mended one came back."""
+    if finding.key in history.kernel_mended:
+        return history.kernel_fatal_since.get(finding.key, finding.told_at)
     return finding.at if finding.at.seconds_since(history.launched_at) >= 0 else finding.told_at
 
 

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from supervisor.core.flags import Act, RedFlag, Severity
+from supervisor.core.gauge import Gauge, Group, unwatched
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading, ProcessReading, Stage
+from supervisor.core.remedies import causes
 from supervisor.core.rules.standstill import diagnosis_of, machine_gasps
-from supervisor.core.series import has_lasted, lasted_s, run_of
+from supervisor.core.stats.holds import run_of
 from supervisor.core.unseen import no_cards, no_steps_due
-from supervisor.core.watched import Group, Watched, unwatched
 
 DOUBT = 2
 RESTS_CPU_PERCENT = 3.0
@@ -37,6 +38,7 @@ class GpuIdle:
 
     name: ClassVar[str] = "gpu_idle"
     group: ClassVar[Group] = "steps"
+    cause: ClassVar[str] = causes.STALL_DATA
     enabled: bool = True
     act: Act = True
     idle_percent: float = 1.0
@@ -45,20 +47,20 @@ class GpuIdle:
 
     def check(self, history: History) -> RedFlag | None:
         """Flag cards that idle since the last step."""
-        if (history.quiet_s or 0.0) < self.hold_s or _blind(history) is not None:
+        if (history.no_step_s or 0.0) < self.hold_s or _blind(history) is not None:
             return None
-        if not all(has_lasted(run, self.hold_s, self.min_readings) for run in self._witnesses(history)):
+        if not all(history.has_lasted(run, self.hold_s, self.min_readings) for run in self._witnesses(history)):
             return None
         return RedFlag(
             rule=self.name,
             severity=self._severity(history),
             at=history.now,
             message=f"{', '.join(sorted(history.readings_by_gpu()))}: at most {self.idle_percent:g} % busy "
-            f"for {self.hold_s:.0f} s, and no step for {history.quiet_s:.0f} s",
+            f"for {self.hold_s:.0f} s, and no step for {history.no_step_s:.0f} s",
             diagnosis=diagnosis_of(history),
         )
 
-    def watch(self, history: History) -> tuple[Watched, ...]:
+    def watch(self, history: History) -> tuple[Gauge, ...]:
         """Return how long every card has idled without a step, and every process where that must agree."""
         waits = history.stage is Stage.DATA_WAIT
         what = "every card and process idle, and no step" if waits else "every card idle, and no step"
@@ -66,11 +68,11 @@ class GpuIdle:
             return unwatched(self.name, what, why)
         runs = tuple(self._witnesses(history))
         return (
-            Watched(
+            Gauge(
                 rule=self.name,
                 what=what,
                 unit="s",
-                now=min(history.quiet_s or 0.0, *map(lasted_s, runs)),
+                now=min(history.no_step_s or 0.0, *map(history.lasted_s, runs)),
                 limit=self.hold_s,
                 lacks=None if min(map(len, runs)) >= self.min_readings else f"{self.min_readings} readings of it",
                 severity=self._severity(history),
@@ -79,19 +81,21 @@ class GpuIdle:
 
     def _severity(self, history: History) -> Severity:
         doubtful = not history.whole or machine_gasps(history)
-        sure = not doubtful or (history.quiet_s or 0.0) >= DOUBT * self.hold_s
+        sure = not doubtful or (history.no_step_s or 0.0) >= DOUBT * self.hold_s
         return Severity.acting(act=self.act if sure else False)
 
     def _witnesses(self, history: History) -> Iterator[tuple[GpuReading, ...] | tuple[ProcessReading, ...]]:
         """Yield the runs that have to last: of idle processes while it waits for data, and of each idle card."""
-        since = history.quiet_since() or history.launched_at
+        since = history.no_step_since() or history.launched_at
         if history.stage is Stage.DATA_WAIT:
-            yield run_of(history.processes, lambda one: one.at.seconds_since(since) >= 0 and _rests(one), history.now)
+            yield run_of(
+                history.processes, lambda process: process.at.seconds_since(since) >= 0 and _rests(process), history.now
+            )
         for readings in history.readings_by_gpu().values():
             yield self._run(readings, since, history.now)
 
     def _run(self, readings: Iterable[GpuReading], since: Moment, now: Moment) -> tuple[GpuReading, ...]:
-        return run_of(readings, lambda one: one.at.seconds_since(since) >= 0 and self._is_idle(one), now)
+        return run_of(readings, lambda reading: reading.at.seconds_since(since) >= 0 and self._is_idle(reading), now)
 
     def _is_idle(self, reading: GpuReading) -> bool | None:
         busy = reading.gpu_busy_percent
@@ -104,7 +108,7 @@ def _blind(history: History) -> str | None:
     """Return why an idle card beside no step would say nothing; None where it says something."""
     if (why := no_steps_due(history) or no_cards(history)) is not None:
         return why
-    if not history.hooked or history.quiet_since() is None:
+    if not history.hooked or history.no_step_since() is None:
         return "its steps are not seen"
     if history.starting or history.stage not in (Stage.STEP, Stage.WARMUP, Stage.DATA_WAIT):
         return "no step is due"

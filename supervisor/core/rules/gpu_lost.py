@@ -10,25 +10,27 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
+from supervisor.core.gauge import Gauge, Group, unwatched
 from supervisor.core.history import History
+from supervisor.core.remedies import causes
 from supervisor.core.unseen import no_cards
-from supervisor.core.watched import Group, Watched, unwatched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuLost:
     """A card in use that had answered `min_readings` times is missing for `hold_s` from rounds that others answer.
 
-    It acts once no step was made for `quiet_s` either: a training that steps has its card, whatever the tool says.
+    It acts once no step was made for `no_step_s` either: a training that steps has its card, whatever the tool says.
     Where the job names no cards, nobody knows that it was this one's: that is only told.
     """
 
     name: ClassVar[str] = "gpu_lost"
     group: ClassVar[Group] = "cards"
+    cause: ClassVar[str] = causes.CARD_LOST
     enabled: bool = True
     act: Act = True
     hold_s: float = 15.0
-    quiet_s: float = 30.0
+    no_step_s: float = 30.0
     min_readings: int = 5
 
     def check(self, history: History) -> RedFlag | None:
@@ -40,14 +42,14 @@ class GpuLost:
                 return self._flag(history, gpu, gone_s)
         return None
 
-    def watch(self, history: History) -> tuple[Watched, ...]:
+    def watch(self, history: History) -> tuple[Gauge, ...]:
         """Return for how long each card has been gone."""
         why = no_cards(history) or ("there is no other card that answers" if len(history.cards) < 2 else None)
         gone = tuple(self._gone(history))
         if why is not None or not gone:
             return unwatched(self.name, "cards gone from the readings", why or "too few readings of its cards")
         return tuple(
-            Watched(
+            Gauge(
                 rule=self.name,
                 what=f"{gpu} gone from the readings, others answer",
                 unit="s",
@@ -63,13 +65,13 @@ class GpuLost:
         read_at = history.gpus_read_at
         for gpu, card in history.cards.items():
             if read_at is not None and history.uses(gpu) and card.readings >= self.min_readings:
-                yield gpu, read_at.seconds_since(card.last_at)
+                yield gpu, history.absences.seconds(card.last_at, read_at)
 
     def _stuck(self, history: History, gpu: str) -> bool:
         gone_at, last = history.cards[gpu].last_at, history.last_step_at
         if not history.hooked or last is None or last.seconds_since(gone_at) > 0:
             return False
-        return history.now.seconds_since(gone_at) >= self.quiet_s
+        return history.seconds_since(gone_at) >= self.no_step_s
 
     def _severity(self, history: History, gpu: str) -> Severity:
         return Severity.acting(act=self.act and self._stuck(history, gpu) and gpu in history.gpus_used)
@@ -77,7 +79,7 @@ class GpuLost:
     def _flag(self, history: History, gpu: str, gone_s: float) -> RedFlag:
         gone_at, last = history.cards[gpu].last_at, history.last_step_at
         stepped = last is not None and last.seconds_since(gone_at) > 0
-        steps = "steps go on" if stepped else f"no step for {history.now.seconds_since(gone_at):.0f} s"
+        steps = "steps go on" if stepped else f"no step for {history.seconds_since(gone_at):.0f} s"
         return RedFlag(
             rule=self.name,
             severity=self._severity(history, gpu),

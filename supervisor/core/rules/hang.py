@@ -17,15 +17,16 @@ from collections.abc import Mapping, Reversible
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias
 
-from supervisor.core.bounds import lasting
 from supervisor.core.flags import Act, RedFlag, Severity
+from supervisor.core.gauge import Gauge, Group, unwatched
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ProcessReading, Stage
+from supervisor.core.remedies import causes
+from supervisor.core.rules.bounds import lasting
 from supervisor.core.rules.standstill import diagnosis_of, machine_gasps
-from supervisor.core.series import FRESH_S, has_lasted, lasted_s, run_of
-from supervisor.core.unseen import no_steps_due
-from supervisor.core.watched import Group, Watched, unwatched
+from supervisor.core.stats.holds import FRESH_S, run_of
+from supervisor.core.unseen import ENDED
 
 Run: TypeAlias = tuple[ProcessReading, ...]
 
@@ -36,6 +37,7 @@ class Hang:
 
     name: ClassVar[str] = "hang"
     group: ClassVar[Group] = "steps"
+    cause: ClassVar[str] = causes.GPU_HANG
     enabled: bool = True
     act: Act = True
     hold_s: float = 30.0
@@ -43,36 +45,41 @@ class Hang:
 
     def check(self, history: History) -> RedFlag | None:
         """Flag a process that no signal reaches while no step is made."""
-        quiet_s, since = history.quiet_s, history.quiet_since()
-        if history.over or history.train_ended or since is None or quiet_s is None or quiet_s < self.hold_s:
+        if history.over:
             return None
-        run, deaf = _stuck(history.processes, since, history.now)
-        if has_lasted(run, self.hold_s, self.min_readings):
-            pid = min(deaf, key=lambda one: (not deaf[one], one))
-            said = _waits(run[-1], pid) + (" without running once" if deaf[pid] else "")
-            return self._flag(history, run, said, self._severity(history, deaf))
-        run = _stopped(history.processes, since, history.now)
-        if has_lasted(run, self.hold_s, self.min_readings):
+        no_step_s, since = history.no_step_s, history.no_step_since()
+        if not history.train_ended and since is not None and no_step_s is not None and no_step_s >= self.hold_s:
+            run, deaf = _stuck(history.processes, since, history.now)
+            if history.has_lasted(run, self.hold_s, self.min_readings):
+                pid = min(deaf, key=lambda number: (not deaf[number], number))
+                said = _waits(run[-1], pid) + (" without running once" if deaf[pid] else "")
+                return self._flag(history, run, said, self._severity(history, deaf))
+        run = _stopped(history.processes, since or history.launched_at, history.now)
+        if history.has_lasted(run, self.hold_s, self.min_readings):
             pid = min(run[-1].stopped_pids)
             return self._flag(history, run, f"process {pid} is stopped (SIGSTOP, a debugger)", Severity.WARNING)
         return None
 
-    def watch(self, history: History) -> tuple[Watched, ...]:
+    def watch(self, history: History) -> tuple[Gauge, ...]:
         """Return how long a process has waited in the kernel, or was stopped, without a step."""
-        quiet_s, since = history.quiet_s, history.quiet_since()
-        why = no_steps_due(history) or (None if history.processes else "no reading of its processes")
-        if why is not None or since is None or quiet_s is None:
-            return unwatched(self.name, "no signal reaches a process, and no step", why or "no step was seen yet")
+        no_step_s, since = history.no_step_s, history.no_step_since()
+        why = ENDED if history.over else None if history.processes else "no reading of its processes"
+        if why is not None:
+            return unwatched(self.name, "no signal reaches a process, and no step", why)
+        stopped = _stopped(history.processes, since or history.launched_at, history.now)
+        held = lasting(
+            history, stopped, self.hold_s, Gauge(rule=self.name, what="a process is stopped"), self.min_readings
+        )
+        if history.train_ended or since is None or no_step_s is None:
+            return (held,)
         run, deaf = _stuck(history.processes, since, history.now)
-        waits = Watched(
+        waits = Gauge(
             rule=self.name,
             what="a process waits in the kernel and no signal reaches it, and no step",
             severity=self._severity(history, deaf),
         )
-        stopped = Watched(rule=self.name, what="a process is stopped, and no step")
-        runs = ((run, waits), (_stopped(history.processes, since, history.now), stopped))
-        found = (lasting(one, self.hold_s, named, self.min_readings) for one, named in runs)
-        return tuple(replace(one, now=min(quiet_s, one.now or 0.0)) for one in found)
+        found = lasting(history, run, self.hold_s, waits, self.min_readings)
+        return replace(found, now=min(no_step_s, found.now or 0.0)), held
 
     def _severity(self, history: History, deaf: Mapping[int, bool]) -> Severity:
         inside_step = not history.starting and history.stage in (Stage.STEP, Stage.COMPILE)
@@ -82,18 +89,19 @@ class Hang:
 
     def _flag(self, history: History, run: Run, said: str, severity: Severity) -> RedFlag:
         stage = history.stage.value if history.stage else "unknown"
+        quiet = "no step was seen" if history.no_step_s is None else f"no step for {history.no_step_s:.0f} s"
         return RedFlag(
             rule=self.name,
             severity=severity,
             at=history.now,
-            message=f"{said} for {lasted_s(run):.0f} s, and no step for {history.quiet_s:.0f} s in stage {stage}",
+            message=f"{said} for {history.lasted_s(run):.0f} s, and {quiet} in stage {stage}",
             diagnosis=diagnosis_of(history),
         )
 
 
 def _waits(reading: ProcessReading, pid: int) -> str:
     """Return who waits, and where as far as the kernel tells."""
-    wait = next((one for one in reading.waits if one.pid == pid), None)
+    wait = next((kernel_wait for kernel_wait in reading.waits if kernel_wait.pid == pid), None)
     name = "" if wait is None else f" ({wait.name})"
     channel = "" if wait is None or wait.channel is None else f", {wait.channel}"
     return f"process {pid}{name} waits in the kernel (state D{channel})"
@@ -122,14 +130,16 @@ def _stuck(readings: Reversible[ProcessReading], since: Moment, now: Moment) -> 
 
 
 def _switches(reading: ProcessReading, pid: int) -> int | None:
-    return next((one.switches for one in reading.waits if one.pid == one.thread == pid), None)
+    return next(
+        (kernel_wait.switches for kernel_wait in reading.waits if kernel_wait.pid == kernel_wait.thread == pid), None
+    )
 
 
-def _same(one: int | None, other: int | None) -> bool:
+def _same(number: int | None, other: int | None) -> bool:
     """Whether two counts may be those of one wait; of one that is not known nothing can be said."""
-    return one is None or other is None or one == other
+    return number is None or other is None or number == other
 
 
 def _stopped(readings: Reversible[ProcessReading], since: Moment, now: Moment) -> Run:
     """Return the newest readings in which some process is stopped."""
-    return run_of(readings, lambda one: one.at.seconds_since(since) >= 0 and bool(one.stopped_pids), now)
+    return run_of(readings, lambda process: process.at.seconds_since(since) >= 0 and bool(process.stopped_pids), now)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from supervisor.core.bounds import Bound
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
+from supervisor.core.gauge import Gauge, Group, unwatched
 from supervisor.core.history import History
 from supervisor.core.readings import HostReading, ProcessReading
-from supervisor.core.series import newest_of
+from supervisor.core.remedies import causes
+from supervisor.core.rules.bounds import Bound
+from supervisor.core.stats.holds import newest_of
 from supervisor.core.unseen import ENDED
-from supervisor.core.watched import Group, Watched, unwatched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,7 @@ class HostMemory:
 
     name: ClassVar[str] = "host_memory"
     group: ClassVar[Group] = "memory"
+    cause: ClassVar[str] = causes.OOM_HOST
     enabled: bool = True
     act: Act = True
     warn_fraction: float = 0.10
@@ -43,15 +45,15 @@ class HostMemory:
         run = low.run(history.host, history.now)
         return self._flag(history, run[-1], Severity.WARNING, "") if run else None
 
-    def watch(self, history: History) -> tuple[Watched, ...]:
+    def watch(self, history: History) -> tuple[Gauge, ...]:
         """Return how much of the machine's memory is left."""
         what = "memory of the machine that is left"
-        newest = newest_of(history.host, lambda one: _left_percent(one) is not None, history.now)
+        newest = newest_of(history.host, lambda reading: _left_percent(reading) is not None, history.now)
         if newest is None or history.over:
             return unwatched(self.name, what, ENDED if history.over else "no reading of the machine's memory")
         full = self._full().run(history.host, history.now)
         severity = self._severity(_share(history, full[-1] if full else newest))
-        named = Watched(rule=self.name, what=what, unit="%")
+        named = Gauge(rule=self.name, what=what, unit="%")
         told = replace(self._told().watched(history.host, history.now, named), hold_s=None)
         return told, self._full().watched(history.host, history.now, replace(named, severity=severity))
 
@@ -95,7 +97,7 @@ def _is_known(reading: ProcessReading) -> bool | None:
 SHORT = Diagnosis(
     causes=(
         "the data set is cached in memory, once or in each loader worker [pytorch/pytorch#13246]",
-        "another program of the machine: what the job holds stands in the message",
+        "another program on the machine: the message shows how much the job holds",
     ),
     advice=("fewer workers, cache=disk in place of cache=ram; at the end the kernel kills the largest process",),
 )

@@ -5,18 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from supervisor.core.bounds import running_out
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
+from supervisor.core.gauge import Gauge, Group, unwatched
 from supervisor.core.history import History
-from supervisor.core.series import newest_of
-from supervisor.core.trend import OVER_S
+from supervisor.core.remedies import causes
+from supervisor.core.rules.bounds import running_out
+from supervisor.core.stats.holds import newest_of
+from supervisor.core.stats.trend import WINDOW_S
 from supervisor.core.unseen import ENDED
-from supervisor.core.watched import Group, Watched, unwatched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostMemorySlope:
-    """The slope over `over_s` is above 0 with 99.9 % confidence, and what is available is gone within `gone_within_s`.
+    """The slope over `window_s` is above 0 with 99.9 % confidence and memory would run out within `gone_within_s`.
 
     In that time it must have risen by `min_rise_fraction` of the machine's memory. It tells by default: a data set that
     is being cached looks like this until it is in.
@@ -24,15 +25,16 @@ class HostMemorySlope:
 
     name: ClassVar[str] = "host_memory_slope"
     group: ClassVar[Group] = "memory"
+    cause: ClassVar[str] = causes.OOM_HOST
     enabled: bool = True
     act: Act = False
-    over_s: float = field(default=3600.0, metadata={"between": OVER_S})
+    window_s: float = field(default=3600.0, metadata={"between": WINDOW_S})
     gone_within_s: float = 10800.0
     min_rise_fraction: float = 0.02
 
     def check(self, history: History) -> RedFlag | None:
         """Flag memory that leaks into the job."""
-        memory, slope = _memory(history), history.rss.slope(self.over_s)
+        memory, slope = _memory(history), history.rss.slope(self.window_s)
         if history.over or memory is None or slope is None:
             return None
         available, total = memory
@@ -51,16 +53,16 @@ class HostMemorySlope:
             diagnosis=GROWTH,
         )
 
-    def watch(self, history: History) -> tuple[Watched, ...]:
+    def watch(self, history: History) -> tuple[Gauge, ...]:
         """Return when memory would be gone at the rate at which the job takes it."""
-        what = f"time until memory is gone, at the job's rate of {self.over_s:.0f} s"
+        what = f"time until memory is gone, at the job's rate of {self.window_s:.0f} s"
         memory = _memory(history)
         if history.over or memory is None:
             return unwatched(self.name, what, ENDED if history.over else "no reading of the machine's memory")
         available, total = memory
         left = running_out(
-            Watched(rule=self.name, what=what),
-            history.rss.slope(self.over_s),
+            Gauge(rule=self.name, what=what),
+            history.rss.slope(self.window_s),
             available,
             within_s=self.gone_within_s,
             least_rise=self.min_rise_fraction * total,
@@ -71,7 +73,7 @@ class HostMemorySlope:
 
 def _memory(history: History) -> tuple[int, int] | None:
     """Return what of the machine's memory is available, and all of it, in bytes; None where no new reading tells."""
-    newest = newest_of(history.host, lambda one: one.memory_available_bytes is not None, history.now)
+    newest = newest_of(history.host, lambda reading: reading.memory_available_bytes is not None, history.now)
     if newest is None or newest.memory_available_bytes is None or not newest.memory_total_bytes:
         return None
     return newest.memory_available_bytes, newest.memory_total_bytes

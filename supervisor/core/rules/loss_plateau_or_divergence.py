@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
+from supervisor.core.gauge import Gauge, Group, beyond, unwatched
 from supervisor.core.history import History
-from supervisor.core.robust import median
+from supervisor.core.remedies import causes
+from supervisor.core.stats.median import median
 from supervisor.core.unseen import no_steps_due
-from supervisor.core.watched import Group, Watched, beyond, unwatched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,7 @@ class LossPlateauOrDivergence:
 
     name: ClassVar[str] = "loss_plateau_or_divergence"
     group: ClassVar[Group] = "losses"
+    cause: ClassVar[str] = causes.NON_FINITE
     enabled: bool = True
     act: Act = False
     divergence_factor: float = 1.5
@@ -44,7 +46,7 @@ class LossPlateauOrDivergence:
         bound = self._bound(best)
         if not beyond(_least(last), bound):
             return None
-        values = ", ".join(f"{one:.4g}" for one in last)
+        values = ", ".join(f"{value:.4g}" for value in last)
         return RedFlag(
             rule=self.name,
             severity=Severity.acting(act=self.act),
@@ -54,14 +56,14 @@ class LossPlateauOrDivergence:
             diagnosis=DIVERGENCE,
         )
 
-    def watch(self, history: History) -> tuple[Watched, ...]:
+    def watch(self, history: History) -> tuple[Gauge, ...]:
         """Return where the newest epochs stand against the best one before, and for how long nothing was better."""
         why = no_steps_due(history) or (None if history.losses.epochs else "no epoch is over yet")
         if why is not None:
             return unwatched(self.name, "losses over epochs", why)
         last, best = self._means(history)
         many = self.divergence_epochs
-        rises = Watched(
+        rises = Gauge(
             rule=self.name,
             what=f"least mean loss of the last {many} epochs, against the best before",
             now=None if best is None else _least(last),
@@ -71,7 +73,7 @@ class LossPlateauOrDivergence:
             not_watched=f"fewer than {many + 1} epochs are over" if best is None else None,
         )
         name, values = _merit(history)
-        stands = Watched(
+        stands = Gauge(
             rule=self.name,
             what=f"epochs without a better {name}",
             now=self._without_gain(values),
@@ -82,9 +84,9 @@ class LossPlateauOrDivergence:
 
     def _means(self, history: History) -> tuple[list[float], float | None]:
         """Return the newest mean losses, and the best before them; None where one of both is not there yet."""
-        means = [one.mean for one in history.losses.epochs]
+        means = [epoch_loss.mean for epoch_loss in history.losses.epochs]
         last, earlier = means[-self.divergence_epochs :], means[: -self.divergence_epochs]
-        finite = [one for one in earlier if math.isfinite(one)]
+        finite = [value for value in earlier if math.isfinite(value)]
         return last, min(finite) if finite and len(last) == self.divergence_epochs else None
 
     def _bound(self, best: float) -> float:
@@ -115,7 +117,7 @@ class LossPlateauOrDivergence:
         )
 
     def _still_falling(self, history: History) -> bool:
-        means = [one.mean for one in history.losses.epochs][-self.patience_epochs :]
+        means = [epoch_loss.mean for epoch_loss in history.losses.epochs][-self.patience_epochs :]
         third = len(means) // 3
         if third < 2 or not all(map(math.isfinite, means)):
             return False
@@ -124,15 +126,19 @@ class LossPlateauOrDivergence:
 
 def _least(means: Sequence[float]) -> float:
     """Return the least of several means; NaN where none of them is a number, which no bound holds back."""
-    return min((one for one in means if math.isfinite(one)), default=math.nan)
+    return min((mean for mean in means if math.isfinite(mean)), default=math.nan)
 
 
 def _merit(history: History) -> tuple[str, list[float]]:
     """Return the name and values, greater is better, of what tells best whether the training improves."""
-    fitness = [one.fitness for one in history.told.epochs if one.fitness is not None and math.isfinite(one.fitness)]
+    fitness = [
+        epoch_end.fitness
+        for epoch_end in history.told.epochs
+        if epoch_end.fitness is not None and math.isfinite(epoch_end.fitness)
+    ]
     if fitness:
         return "fitness", fitness
-    return "loss", [-one.mean for one in history.losses.epochs if math.isfinite(one.mean)]
+    return "loss", [-epoch_loss.mean for epoch_loss in history.losses.epochs if math.isfinite(epoch_loss.mean)]
 
 
 DIVERGENCE = Diagnosis(
@@ -143,7 +149,7 @@ DIVERGENCE = Diagnosis(
     ),
     advice=(
         "go back to the best checkpoint with a lower lr0; ultralytics takes lr0 from the checkpoint on a resume, so "
-        "start anew from its weights",
+        "start again from its weights",
     ),
 )
 PLATEAU = Diagnosis(

@@ -1,6 +1,7 @@
 """Loss spike: a loss far above its own usual level. One bad batch is told; only a level that stays up can act.
 
-Proof that it stays: the median of the newest 32 losses, `stay_steps` after the first, is still that far above the level
+Proof that it stays: the median of the newest 32 losses, `sustained_steps` after the first, is still that far above
+the level
 that was usual before, by deviations and by multiples. Both comparisons are written so that NaN trips them. A NaN that
 stands alone is `non_finite_loss`'s to tell.
 """
@@ -12,11 +13,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
-from supervisor.core.history import History
-from supervisor.core.losses import Episode
+from supervisor.core.gauge import Gauge, Group, beyond, unwatched
+from supervisor.core.history import STEPS_KEPT, History
+from supervisor.core.remedies import causes
+from supervisor.core.stats.losses import Episode
 from supervisor.core.unseen import ENDED
-from supervisor.core.watched import Group, Watched, beyond, unwatched
-from supervisor.core.window import STEPS_KEPT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,38 +29,39 @@ class LossSpike:
 
     name: ClassVar[str] = "loss_spike"
     group: ClassVar[Group] = "losses"
+    cause: ClassVar[str] = causes.NON_FINITE
     enabled: bool = True
     act: Act = False
     distance_factor: float = 20.0
     """At least 8: nearer ones are not kept."""
     times_factor: float = 3.0
-    stay_steps: int = 200
+    sustained_steps: int = 200
 
     def check(self, history: History) -> RedFlag | None:
         """Flag a level that stays up, or else the newest single spike."""
         if history.over:
             return None
         under_way = history.losses.episode
-        if under_way is not None and under_way.steps >= self.stay_steps and self._falls_short(under_way) is None:
+        if under_way is not None and under_way.steps >= self.sustained_steps and self._falls_short(under_way) is None:
             return self._risen(history, under_way)
         episode = _newest(history)
         if episode is None or not self._far(_distance(episode)) or self._lacks(episode) is not None:
             return None
         return self._spike(history, episode)
 
-    def watch(self, history: History) -> tuple[Watched, ...]:
+    def watch(self, history: History) -> tuple[Gauge, ...]:
         """Return how far the losses lie above what is usual, and how long they have."""
         why = ENDED if history.over else None if history.losses.level or _newest(history) else "no usual level yet"
         if why is not None:
             return unwatched(self.name, "losses above their usual level", why)
         return self._highest(history), self._since(history.losses.episode)
 
-    def _highest(self, history: History) -> Watched:
+    def _highest(self, history: History) -> Gauge:
         """Return how far the newest spike lies above the level, or else the newest loss."""
         episode, level = _newest(history), history.losses.level
         loss = history.steps[-1].loss if history.steps else None
         usual = None if loss is None or level is None else level.distance(loss)
-        return Watched(
+        return Gauge(
             rule=self.name,
             what="the highest loss above the usual, in deviations",
             now=usual if episode is None else _distance(episode),
@@ -67,13 +69,13 @@ class LossSpike:
             lacks="a loss so far above" if episode is None else self._lacks(episode),
         )
 
-    def _since(self, episode: Episode | None) -> Watched:
-        return Watched(
+    def _since(self, episode: Episode | None) -> Gauge:
+        return Gauge(
             rule=self.name,
             what="losses stay above their usual level",
             unit="steps",
             now=0 if episode is None else episode.steps,
-            limit=self.stay_steps,
+            limit=self.sustained_steps,
             lacks="a rise" if episode is None else self._falls_short(episode),
             severity=Severity.acting(act=self.act),
         )
@@ -93,7 +95,7 @@ class LossSpike:
         """Return what the highest loss lacks to be told beside its distance; None where nothing."""
         loss = episode.highest.loss
         if loss is None or not math.isfinite(loss):
-            return "a loss that is a number: non_finite_loss tells of those that are none"
+            return "a finite loss: non_finite_loss reports the others"
         return f"{self.times_factor:g} times the usual" if loss < self._bound(episode) else None
 
     def _bound(self, episode: Episode) -> float:

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
+from supervisor.core.gauge import Gauge, Group, unwatched
 from supervisor.core.history import History
 from supervisor.core.readings import StepRecord
+from supervisor.core.remedies import causes
 from supervisor.core.rules.non_finite_loss import spoilt, window
-from supervisor.core.watched import Group, Watched, unwatched
 
 _DIAGNOSIS = Diagnosis(
     ruled_out=("a scaler in search of its scale: that takes a handful of steps, and then they are finite",),
@@ -32,6 +33,7 @@ class NonFiniteGrad:
 
     name: ClassVar[str] = "non_finite_grad"
     group: ClassVar[Group] = "losses"
+    cause: ClassVar[str] = causes.NON_FINITE
     enabled: bool = True
     act: Act = True
     tolerated: int = 20
@@ -51,19 +53,21 @@ class NonFiniteGrad:
         message = f"{len(found)} gradient norms within {self.window_steps} steps are not finite, the loss is"
         return self._flag(history, found, f"{message} (tolerated: {self.tolerated})", sure=False)
 
-    def watch(self, history: History) -> tuple[Watched, ...]:
+    def watch(self, history: History) -> tuple[Gauge, ...]:
         """Return how many gradients are no numbers, and how many of them in a row."""
         found = window(history, self.window_steps, _only_gradient)
         if not found and (not history.steps or history.steps[-1].grad_norm is None):
-            return unwatched(self.name, "gradient norms that are not finite", "the training tells no gradient norm")
-        told = Watched(
+            return unwatched(
+                self.name, "gradient norms that are not finite", "gradient norm not reported by this training"
+            )
+        told = Gauge(
             rule=self.name,
             what=f"gradient norms that are not finite, within {self.window_steps} steps",
             unit="steps",
             now=len(found),
             limit=self.tolerated + 1,
         )
-        acts = Watched(
+        acts = Gauge(
             rule=self.name,
             what="gradient norms in a row that are not finite",
             unit="steps",

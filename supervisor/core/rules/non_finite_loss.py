@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
+from supervisor.core.gauge import Gauge, Group, unwatched
 from supervisor.core.history import History
 from supervisor.core.readings import StepRecord
-from supervisor.core.watched import Group, Watched, unwatched
+from supervisor.core.remedies import causes
 
 
 def spoilt(value: float | None) -> bool:
@@ -42,6 +43,7 @@ class NonFiniteLoss:
 
     name: ClassVar[str] = "non_finite_loss"
     group: ClassVar[Group] = "losses"
+    cause: ClassVar[str] = causes.NON_FINITE
     enabled: bool = True
     act: Act = True
     tolerated: int = 2
@@ -74,12 +76,12 @@ class NonFiniteLoss:
             diagnosis=_diagnosis(losses),
         )
 
-    def watch(self, history: History) -> tuple[Watched, ...]:
+    def watch(self, history: History) -> tuple[Gauge, ...]:
         """Return how many losses of the window are no numbers: the first are told, more than are tolerated act."""
         what, found = f"losses that are not finite, within {self.window_steps} steps", self._found(history)
         if not found and (not history.steps or history.steps[-1].loss is None):
-            return unwatched(self.name, what, "the training tells no loss")
-        told = Watched(rule=self.name, what=what, unit="steps", now=len(found), limit=1)
+            return unwatched(self.name, what, "loss not reported by this training")
+        told = Gauge(rule=self.name, what=what, unit="steps", now=len(found), limit=1)
         acts = replace(told, limit=self.tolerated + 1, severity=Severity.acting(act=self.act))
         return (told, acts) if self.tolerated else (acts,)
 
@@ -88,7 +90,7 @@ class NonFiniteLoss:
 
 
 def _diagnosis(losses: tuple[StepRecord, ...]) -> Diagnosis:
-    first, skipped = losses[0], sum(one.skipped for one in losses)
+    first, skipped = losses[0], sum(record.skipped for record in losses)
     in_a_row = len(losses) > 1 and losses[-1].step - first.step == len(losses) - 1
     ruled_out = []
     if skipped == len(losses):

@@ -9,12 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from supervisor.core.history import History
+from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading, ProcessReading
 from supervisor.core.rules.standstill import IDLE_PERCENT, machine_gasps
-from supervisor.core.series import R, lasted_s, run_of
+from supervisor.core.stats.holds import R, run_of
 
 RESTS_CPU_PERCENT = 3.0
 """Of one processor, all processes of the job together."""
+
+
+RESTS_SWITCHES_PER_S = 5.0
+"""Of all threads together: timers of progress bars and monitors wake a few times a minute."""
 
 
 def resting_limit_s(history: History, cap_s: float) -> float | None:
@@ -28,17 +33,79 @@ def resting_limit_s(history: History, cap_s: float) -> float | None:
     return history.learned.limit_s(history.stage, cap_s, resting=True)
 
 
+def stopped_s(history: History) -> float:
+    """Return for how many seconds some process of the job has been stopped (state T), since the last progress."""
+    since = history.no_step_since() or history.launched_at
+    run = run_of(
+        history.processes,
+        lambda process: process.at.seconds_since(since) >= 0 and bool(process.stopped_pids),
+        history.now,
+    )
+    return history.lasted_s(run)
+
+
+def whole_job_rested_s(history: History) -> float:
+    """Return for how many seconds nothing in the whole job ran, and nothing in it could wake what trains.
+
+    Beside the processor and the cards that is: no thread was scheduled to speak of, as one is that waits for a network
+    or a disk, and the training has no child that it could be waiting for. Unknown is no rest.
+    """
+    since = history.no_step_since() or history.launched_at
+    workers = {pid for loader in history.told.loaders.values() for pid in loader.pids}
+    trains = {history.training_pid, *history.told.rank_pids.values()} - {None}
+
+    def still(process: ProcessReading) -> bool | None:
+        if process.switches_per_s is None and process.cpu_percent is None:
+            return None
+        waited_for = any(parent in trains and pid not in workers | trains for pid, parent in process.parents)
+        runs = process.switches_per_s is None or process.switches_per_s > RESTS_SWITCHES_PER_S
+        return not runs and not waited_for and process.at.seconds_since(since) >= 0 and bool(_rests(process))
+
+    if any(gpu not in history.gpus for gpu in history.gpus_used) and history.device != "cpu":
+        return 0.0
+    return min([_lasted_s(history, history.processes, still), *_cards_rested_s(history, since)])
+
+
+def idle_s(history: History) -> float:
+    """Return for how many seconds nothing of the job has run and nothing was printed; unknown is in use."""
+    signs = [moment for moment in (history.no_step_since(), history.output_at) if moment is not None]
+    since = max(signs, key=lambda moment: moment.monotonic_s, default=history.launched_at)
+    if any(gpu not in history.gpus for gpu in history.gpus_used) and history.device != "cpu":
+        return 0.0
+
+    def still(process: ProcessReading) -> bool | None:
+        if process.switches_per_s is None:
+            return None if process.cpu_percent is None else False
+        rests = process.switches_per_s <= RESTS_SWITCHES_PER_S and bool(_rests(process))
+        return rests and process.processes > 0 and process.at.seconds_since(since) >= 0
+
+    return min([_lasted_s(history, history.processes, still), *_cards_rested_s(history, since)])
+
+
 def rested_s(history: History) -> float:
     """Return for how many seconds no process of the job, and no card of it, has done anything since its last sign."""
-    since, cards = history.quiet_since(), history.readings_by_gpu()
+    since, cards = history.no_step_since(), history.readings_by_gpu()
     unseen = not cards or any(gpu not in cards for gpu in history.gpus_used)
     if since is None or (history.device != "cpu" and unseen):
         return 0.0
 
     def run(readings: Iterable[R], rests: Callable[[R], bool | None]) -> float:
-        return lasted_s(run_of(readings, lambda one: one.at.seconds_since(since) >= 0 and rests(one), history.now))
+        return _lasted_s(history, readings, lambda item: item.at.seconds_since(since) >= 0 and rests(item))
 
     return min([run(history.processes, _rests), *(run(readings, _card_rests) for readings in cards.values())])
+
+
+def _lasted_s(history: History, readings: Iterable[R], holds: Callable[[R], bool | None]) -> float:
+    return history.lasted_s(run_of(readings, holds, history.now))
+
+
+def _cards_rested_s(history: History, since: Moment) -> list[float]:
+    """Return for how many seconds each card of the job has done nothing, since a moment."""
+
+    def still(reading: GpuReading) -> bool | None:
+        return reading.at.seconds_since(since) >= 0 and _card_rests(reading)
+
+    return [_lasted_s(history, readings, still) for readings in history.readings_by_gpu().values()]
 
 
 def _rests(reading: ProcessReading) -> bool | None:

@@ -6,29 +6,32 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import ClassVar
 
-from supervisor.core.curve import curve_of
+from supervisor.core.checkpoints.loss_curve import curve_of
 from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.gauge import Gauge, Group, unwatched
 from supervisor.core.history import History
-from supervisor.core.watched import Group, Watched, unwatched
+from supervisor.core.remedies import causes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumedLoss:
-    """The first `window_steps` losses after a resume lie far from the losses made around the checkpoint's step.
+    """The first losses after a resume lie far from the losses made around the checkpoint's step.
 
-    Then the generation that was resumed from is no good, whatever its proof said: the trouble began with it, so the
-    next resume takes the one before. The flag stays as long as the attempt has made no more than four windows: a rule
-    may be asked late.
+    They are compared once there are `window_steps` of them, and again at two, three and four times as many: what noise
+    hides in few losses is seen in more. Then the generation that was resumed from is no good, whatever its proof said:
+    the trouble began with it, so the next resume takes the one before. The flag stays as long as the attempt has made
+    no more than four windows: a rule may be asked late.
     """
 
     name: ClassVar[str] = "resumed_loss"
     group: ClassVar[Group] = "losses"
+    cause: ClassVar[str] = causes.CRASH
     enabled: bool = True
     act: bool = True
     window_steps: int = 30
 
     def check(self, history: History) -> RedFlag | None:
-        """Compare once the window is full."""
+        """Compare all losses of the windows that are full."""
         resumed = history.resumed
         if resumed is None or resumed.curve is None or self._blind(history) is not None:
             return None
@@ -46,7 +49,7 @@ class ResumedLoss:
             since_step=resumed.step,
         )
 
-    def watch(self, history: History) -> tuple[Watched, ...]:
+    def watch(self, history: History) -> tuple[Gauge, ...]:
         """Return how many of the losses that it takes are there."""
         what, resumed = "first losses after the resume, against the old curve", history.resumed
         why = self._blind(history)
@@ -55,11 +58,11 @@ class ResumedLoss:
         losses = self._losses(history)
         now = curve_of(losses, least=self.window_steps)
         return (
-            Watched(
+            Gauge(
                 rule=self.name,
                 what=what,
                 unit="steps",
-                now=len(losses),
+                now=min(len(losses), self.window_steps),
                 limit=self.window_steps,
                 lacks=None if now is not None and resumed.curve.left_by(now) else "that they leave it",
                 severity=Severity.acting(act=self.act),
@@ -67,7 +70,8 @@ class ResumedLoss:
         )
 
     def _losses(self, history: History) -> list[float | None]:
-        return [one.loss for one in islice(history.steps, self.window_steps)]
+        full = len(history.steps) // self.window_steps * self.window_steps
+        return [step.loss for step in islice(history.steps, min(max(full, self.window_steps), 4 * self.window_steps))]
 
     def _blind(self, history: History) -> str | None:
         """Return why nothing is compared; None where it is."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from supervisor.core.flags import Diagnosis
 from supervisor.core.history import History
-from supervisor.core.miopen import miopen_fails
 from supervisor.core.moments import Moment
 from supervisor.core.readings import Stage
-from supervisor.core.series import FRESH_S, newest_of
+from supervisor.core.remedies.miopen import miopen_fails
+from supervisor.core.stats.holds import FRESH_S, newest_of
 
 BUSY_PERCENT = 90.0
 IDLE_PERCENT = 1.0
@@ -36,7 +36,7 @@ _HELD = "somebody has stopped the process, by SIGSTOP or with a debugger (state 
 
 def diagnosis_of(history: History) -> Diagnosis:
     """Return what a standstill is not, what it may be, and what the owner could do."""
-    since = history.quiet_since() or history.launched_at
+    since = history.no_step_since() or history.launched_at
     busy = _busy_percent(history, since)
     waiting = _in_kernel(history, since)
     return Diagnosis(
@@ -49,8 +49,8 @@ def diagnosis_of(history: History) -> Diagnosis:
 def _ruled_out(history: History, busy: float | None) -> list[str]:
     found = []
     if _inside_a_step(history):
-        found.append("validation, checkpoint, wait for data, kernels for a new shape: the agent tells of each of them")
-    if history.exit is None and history.exception is None:
+        found.append("validation, checkpoint, wait for data, kernels for a new shape: the agent reports each of them")
+    if history.exit is None and not history.raised:
         found.append("a crash: the process is there and has raised nothing")
     if not history.kernel:
         found.append("a fault that the kernel saw: its log says nothing of a card in use since the launch")
@@ -93,7 +93,7 @@ def _inside_a_step(history: History) -> bool:
 def _unpatched(history: History) -> bool:
     """Whether MIOpen may be searching: a card that it may run on, and a Conv2d that was not replaced."""
     newest = [readings[-1] for readings in history.readings_by_gpu().values() if readings]
-    amd = any(one.gfx_version is None or one.gfx_version.startswith("gfx") for one in newest)
+    amd = any(reading.gfx_version is None or reading.gfx_version.startswith("gfx") for reading in newest)
     return bool(newest) and amd and not history.patched
 
 
@@ -108,7 +108,7 @@ def machine_gasps(history: History) -> bool:
 def miopen_known_to_fail(history: History) -> bool:
     """Whether a card of the job is one on which MIOpen is known not to work, and Conv2d was not replaced."""
     newest = [readings[-1] for readings in history.readings_by_gpu().values() if readings]
-    return not history.patched and any(one.gfx_version and miopen_fails(one.gfx_version) for one in newest)
+    return not history.patched and any(reading.gfx_version and miopen_fails(reading.gfx_version) for reading in newest)
 
 
 def _busy_percent(history: History, since: Moment) -> float | None:
@@ -116,9 +116,9 @@ def _busy_percent(history: History, since: Moment) -> float | None:
     means = []
     for readings in history.readings_by_gpu().values():
         known = [
-            one.gpu_busy_percent
-            for one in list(readings)[-60:]
-            if one.gpu_busy_percent is not None and one.at.seconds_since(since) >= 0
+            reading.gpu_busy_percent
+            for reading in list(readings)[-60:]
+            if reading.gpu_busy_percent is not None and reading.at.seconds_since(since) >= 0
         ]
         means += [sum(known) / len(known)] if known else []
     return max(means, default=None)
@@ -131,5 +131,5 @@ def _held_pids(history: History) -> tuple[int, ...]:
 
 
 def _in_kernel(history: History, since: Moment) -> bool:
-    newest = [one for one in list(history.processes)[-3:] if one.at.seconds_since(since) >= 0]
-    return bool(newest) and all(one.uninterruptible_pids for one in newest)
+    newest = [process for process in list(history.processes)[-3:] if process.at.seconds_since(since) >= 0]
+    return bool(newest) and all(process.uninterruptible_pids for process in newest)

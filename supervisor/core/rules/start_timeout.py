@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from supervisor.core.flags import Act, RedFlag, Severity
+from supervisor.core.gauge import Gauge, Group, unwatched
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.readings import Stage
+from supervisor.core.remedies import causes
 from supervisor.core.rules.standstill import diagnosis_of
 from supervisor.core.unseen import no_steps_due
-from supervisor.core.watched import Group, Watched, unwatched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,7 @@ class StartTimeout:
 
     name: ClassVar[str] = "start_timeout"
     group: ClassVar[Group] = "steps"
+    cause: ClassVar[str] = causes.SLOW_START
     enabled: bool = True
     act: Act = True
     setup_limit_s: float = 1800.0
@@ -46,7 +48,7 @@ class StartTimeout:
         limit_s = self._limit_s(history.stage)
         if limit_s is None:
             return None
-        waited_s = history.known_until.seconds_since(_began(history))
+        waited_s = history.known_s(_began(history))
         if waited_s < limit_s:
             return None
         stage = history.stage.value if history.stage else "unknown"
@@ -69,14 +71,14 @@ class StartTimeout:
             case Stage.ENDED:
                 return None
 
-    def watch(self, history: History) -> tuple[Watched, ...]:
+    def watch(self, history: History) -> tuple[Gauge, ...]:
         """Return how long the start has taken, and how long it may."""
         limit_s = self._limit_s(history.stage)
         what = f"no first step, in stage {history.stage.value if history.stage else 'unknown'}"
         why = no_steps_due(history) or (None if history.starting else "it has begun")
         if why is None and not history.hooked:
             return (
-                Watched(
+                Gauge(
                     rule=self.name,
                     what="no output of a training whose steps are not seen",
                     unit="s",
@@ -87,11 +89,11 @@ class StartTimeout:
         if why is not None or limit_s is None:
             return unwatched(self.name, what, why or "no step is due")
         return (
-            Watched(
+            Gauge(
                 rule=self.name,
                 what=what,
                 unit="s",
-                now=history.known_until.seconds_since(_began(history)),
+                now=history.known_s(_began(history)),
                 limit=limit_s,
                 severity=Severity.acting(act=self.act),
             ),
@@ -111,7 +113,7 @@ class StartTimeout:
 
 
 def _silent_s(history: History) -> float:
-    return history.now.seconds_since(history.output_at or history.launched_at)
+    return history.seconds_since(history.output_at or history.launched_at)
 
 
 def _began(history: History) -> Moment:

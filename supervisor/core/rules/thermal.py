@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from supervisor.core.bounds import Bound
-from supervisor.core.card_facts import hottest
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
+from supervisor.core.gauge import Gauge, Group, unwatched
+from supervisor.core.gpu_facts import hottest
 from supervisor.core.history import History
 from supervisor.core.readings import GpuReading
-from supervisor.core.series import lasted_s
+from supervisor.core.remedies import causes
+from supervisor.core.rules.bounds import Bound
+from supervisor.core.stats.holds import lasted_s
 from supervisor.core.unseen import no_cards
-from supervisor.core.watched import Group, Watched, unwatched
 
 AT_WORK_C = 60.0
 """What a cooled card reads under load: nearness counts from there."""
@@ -27,6 +28,7 @@ class Thermal:
 
     name: ClassVar[str] = "thermal"
     group: ClassVar[Group] = "cards"
+    cause: ClassVar[str] = causes.CRASH
     enabled: bool = True
     act: Act = False
     warn_c: float = 100.0
@@ -48,7 +50,7 @@ class Thermal:
                     break
         return worst
 
-    def watch(self, history: History) -> tuple[Watched, ...]:
+    def watch(self, history: History) -> tuple[Gauge, ...]:
         """Return how hot each card is."""
         if (why := no_cards(history)) is not None:
             return unwatched(self.name, "the hottest sensor of its cards", why)
@@ -56,7 +58,7 @@ class Thermal:
             bound.watched(
                 readings,
                 history.now,
-                Watched(rule=self.name, what=f"hottest sensor of {gpu}", unit="C", rest=AT_WORK_C, severity=severity),
+                Gauge(rule=self.name, what=f"hottest sensor of {gpu}", unit="C", rest=AT_WORK_C, severity=severity),
             )
             for gpu, readings in history.readings_by_gpu().items()
             for bound, severity in self._bounds()
@@ -90,7 +92,7 @@ def _celsius(reading: GpuReading) -> float | None:
 
 HEAT = Diagnosis(
     ruled_out=("not a single reading: it lasted",),
-    causes=("dust, a fan that stands, a hot room", "a power limit above what the cooler carries"),
+    causes=("dust, a stopped fan, a hot room", "a power limit above what the cooler carries"),
     advice=(
         "a lower power cap (rocm-smi --setpoweroverdrive) costs a few percent of speed and many degrees",
         "at its own limit the card slows down, at its emergency limit the driver powers the machine off "

@@ -9,18 +9,19 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias
 
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
+from supervisor.core.gauge import Gauge, Group, beyond, unwatched
 from supervisor.core.history import History
-from supervisor.core.pace import Stretch, Usual, covered_s, step_s_of, wait_share_of
-from supervisor.core.series import FRESH_S
+from supervisor.core.remedies import causes
+from supervisor.core.stats.holds import FRESH_S
+from supervisor.core.stats.pace import Stretch, Usual, covered_s, step_s_of, wait_share_of
 from supervisor.core.unseen import no_steps_due
-from supervisor.core.watched import Group, Watched, beyond, unwatched
 
 Recent: TypeAlias = tuple[Stretch, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThroughputDrop:
-    """The newest `over_s` of stepping are below `at_least_per_s`, or `drop_fraction` below the attempt's median.
+    """The newest `window_s` of stepping are below `at_least_per_s`, or `drop_fraction` below the attempt's median.
 
     Against its own pace only after `min_stretches` half minutes before these, and only where it is also slower than the
     slowest tenth of them: image sizes that change all the time are usual then. It tells by default: slow is not stuck.
@@ -28,9 +29,10 @@ class ThroughputDrop:
 
     name: ClassVar[str] = "throughput_drop"
     group: ClassVar[Group] = "pace"
+    cause: ClassVar[str] = causes.CRASH
     enabled: bool = True
     act: Act = False
-    over_s: float = 300.0
+    window_s: float = 300.0
     drop_fraction: float = 0.4
     min_stretches: int = 20
     at_least_per_s: float | None = None
@@ -40,7 +42,7 @@ class ThroughputDrop:
         """Flag the owner's limit first, then the training's own."""
         if history.over or history.train_ended:
             return None
-        recent, usual = history.pace.recent(self.over_s, history.now), history.pace.usual()
+        recent, usual = history.pace.recent(self.window_s, history.now), history.pace.usual()
         if not recent or usual is None:
             return None
         per_s = 1 / step_s_of(recent)
@@ -54,13 +56,13 @@ class ThroughputDrop:
         limit = f"{1 / before.step_s:.3g} are usual here (limit {self._limit_per_s(before):.3g})"
         return self._flag(history, recent, before, limit, "usual")
 
-    def watch(self, history: History) -> tuple[Watched, ...]:
+    def watch(self, history: History) -> tuple[Gauge, ...]:
         """Return its pace, against what is wanted and what is usual."""
-        recent = history.pace.recent(self.over_s, history.now)
+        recent = history.pace.recent(self.window_s, history.now)
         why = no_steps_due(history)
         if why is not None or not recent or history.pace.usual() is None:
             return unwatched(self.name, "steps a second", why or "it has not stepped for long enough")
-        own = Watched(
+        own = Gauge(
             rule=self.name,
             what="steps a second, against what is usual here",
             now=1 / step_s_of(recent),
@@ -110,28 +112,28 @@ def _lacks(recent: Recent, before: Usual) -> str | None:
 
 
 def _diagnosis(history: History, recent: Recent, usual: Usual) -> Diagnosis:
-    causes: list[str] = []
+    likely: list[str] = []
     ruled_out = ["not a stall: steps are made", "not validation or saving: their time is not counted"]
     share = wait_share_of(recent)
     if share is not None:
         text = f"{share:.0%} of the time goes into waiting for data"
-        (causes if share > 0.3 else ruled_out).append(text if share > 0.3 else f"not the loader: {text}")
+        (likely if share > 0.3 else ruled_out).append(text if share > 0.3 else f"not the loader: {text}")
     for gpu, readings in history.readings_by_gpu().items():
         newest = readings[-1]
         if history.now.seconds_since(newest.at) <= FRESH_S and newest.throttled_by:
-            causes.append(f"{gpu} holds its clocks down: {', '.join(newest.throttled_by)}")
+            likely.append(f"{gpu} holds its clocks down: {', '.join(newest.throttled_by)}")
     host = history.host[-1] if history.host else None
     if host is not None and host.io_stall_percent is not None and host.io_stall_percent > 20:
-        causes.append(
+        likely.append(
             f"storage is slow: something waited for it {host.io_stall_percent:.0f} % of the time [kernel, PSI]"
         )
     if host is not None and host.memory_stall_percent is not None and host.memory_stall_percent > 10:
-        causes.append(f"memory is short: {host.memory_stall_percent:.0f} % of the time something waited for it")
-    causes.append("another program on the same card or processor [supervisorctl gpus shows a card's processes]")
+        likely.append(f"memory is short: {host.memory_stall_percent:.0f} % of the time something waited for it")
+    likely.append("another program on the same card or processor [supervisorctl gpus shows a card's processes]")
     if usual.stretches < 4:
-        causes.append("a layer benchmark promised more than a whole model can do [owner's record of 12 November]")
+        likely.append("a layer benchmark promised more than a whole model can do [owner's record of 12 November]")
     return Diagnosis(
         ruled_out=tuple(ruled_out),
-        causes=tuple(causes),
+        causes=tuple(likely),
         advice=("compare supervisorctl gpus --watch with an hour ago: clocks, heat, other processes",),
     )

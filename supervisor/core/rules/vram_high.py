@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from supervisor.core.bounds import Bound
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
+from supervisor.core.gauge import Gauge, Group, unwatched
 from supervisor.core.history import History
 from supervisor.core.readings import GpuReading
-from supervisor.core.series import lasted_s, newest_of
+from supervisor.core.remedies import causes
+from supervisor.core.rules.bounds import Bound
+from supervisor.core.stats.holds import lasted_s, newest_of
 from supervisor.core.unseen import no_cards
-from supervisor.core.watched import Group, Watched, unwatched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,7 @@ class VramHigh:
 
     name: ClassVar[str] = "vram_high"
     group: ClassVar[Group] = "memory"
+    cause: ClassVar[str] = causes.FRAGMENTATION
     enabled: bool = True
     act: Act = True
     warn_fraction: float = 0.83
@@ -37,8 +39,8 @@ class VramHigh:
         if history.over:
             return None
         cards, full = history.readings_by_gpu(), self._full()
-        newest = [one for all_of in cards.values() if (one := newest_of(all_of, _is_known, history.now)) is not None]
-        fullest = sorted(newest, key=lambda one: (_percent(one) or 0.0, one.memory_used_bytes or 0), reverse=True)
+        newest = [item for all_of in cards.values() if (item := newest_of(all_of, _is_known, history.now)) is not None]
+        fullest = sorted(newest, key=lambda entry: (_percent(entry) or 0.0, entry.memory_used_bytes or 0), reverse=True)
         for reading in fullest:
             run = full.run(cards[reading.gpu], history.now)
             if full.held(run):
@@ -49,29 +51,29 @@ class VramHigh:
                 return self._flag(history, reading, Severity.WARNING, "")
         return None
 
-    def watch(self, history: History) -> tuple[Watched, ...]:
+    def watch(self, history: History) -> tuple[Gauge, ...]:
         """Return how full each card is, against what is told and what acts."""
         if (why := no_cards(history)) is not None:
             return unwatched(self.name, "memory of its cards", why)
         return tuple(
-            one
+            gauge
             for gpu, readings in history.readings_by_gpu().items()
-            for one in self._of_card(history, f"memory of {gpu}", readings)
+            for gauge in self._of_card(history, f"memory of {gpu}", readings)
         )
 
-    def _of_card(self, history: History, what: str, readings: Sequence[GpuReading]) -> tuple[Watched, Watched]:
+    def _of_card(self, history: History, what: str, readings: Sequence[GpuReading]) -> tuple[Gauge, Gauge]:
         newest = newest_of(readings, _is_known, history.now)
         percent = None if newest is None else _percent(newest)
-        told = Watched(
+        told = Gauge(
             rule=self.name,
             what=what,
             unit="%",
             now=percent,
             limit=100 * self.warn_fraction,
-            not_watched="no reading tells it" if percent is None else None,
+            not_watched="not in any reading" if percent is None else None,
         )
         unit = "%" if self.limit_bytes is None else "bytes"
-        named = Watched(rule=self.name, what=what, unit=unit, severity=self._severity(history))
+        named = Gauge(rule=self.name, what=what, unit=unit, severity=self._severity(history))
         return told, self._full().watched(readings, history.now, named)
 
     def _full(self) -> Bound[GpuReading]:
@@ -114,7 +116,7 @@ FULL = Diagnosis(
     causes=(
         "the batch or the image size is too large for the card [ultralytics/ultralytics#4679: lower it on a resume]",
         "another program holds a part of it: supervisorctl gpus shows each card's processes",
-        "it grows: vram_leak and fragmentation tell of that",
+        "it grows: see vram_leak and fragmentation",
     ),
     advice=(
         "a smaller batch or imgsz; with ultralytics both may change on a resume",

@@ -10,27 +10,29 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from supervisor.core.bounds import running_out
 from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
+from supervisor.core.gauge import Gauge, Group, unwatched
 from supervisor.core.history import History
-from supervisor.core.series import FRESH_S
-from supervisor.core.trend import OVER_S, Slope, Trend
+from supervisor.core.remedies import causes
+from supervisor.core.rules.bounds import running_out
+from supervisor.core.stats.holds import FRESH_S
+from supervisor.core.stats.trend import WINDOW_S, Slope, Trend
 from supervisor.core.unseen import ENDED
-from supervisor.core.watched import Group, Watched, unwatched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VramLeak:
-    """The slope over `over_s` is above 0 with 99.9 % confidence and the card would be full within `full_within_s`.
+    """The slope over `window_s` is above 0 with 99.9 % confidence and the card would be full within `full_within_s`.
 
     In that time it must have risen by `min_rise_fraction` of the card. It tells by default: memory may level off.
     """
 
     name: ClassVar[str] = "vram_leak"
     group: ClassVar[Group] = "memory"
+    cause: ClassVar[str] = causes.FRAGMENTATION
     enabled: bool = True
     act: Act = False
-    over_s: float = field(default=3600.0, metadata={"between": OVER_S})
+    window_s: float = field(default=3600.0, metadata={"between": WINDOW_S})
     full_within_s: float = 43200.0
     min_rise_fraction: float = 0.02
 
@@ -39,7 +41,7 @@ class VramLeak:
         if history.over:
             return None
         for subject, trend, used, total in _memories(history):
-            slope = trend.slope(self.over_s)
+            slope = trend.slope(self.window_s)
             if slope is None or slope.falls_short_of(self.min_rise_fraction * total) is not None:
                 continue
             left_s = slope.left_s(total - used)
@@ -48,18 +50,18 @@ class VramLeak:
                 return self._flag(history, subject, slope, level)
         return None
 
-    def watch(self, history: History) -> tuple[Watched, ...]:
+    def watch(self, history: History) -> tuple[Gauge, ...]:
         """Return when each memory would be full at the rate at which it rises."""
         memories = () if history.over else tuple(_memories(history))
         if not memories:
             why = ENDED if history.over else "no reading of the memory in use"
             return unwatched(self.name, "memory that rises", why)
-        return tuple(self._of_memory(*one) for one in memories)
+        return tuple(self._of_memory(*row) for row in memories)
 
-    def _of_memory(self, subject: str, trend: Trend, used: float, total: float) -> Watched:
+    def _of_memory(self, subject: str, trend: Trend, used: float, total: float) -> Gauge:
         return running_out(
-            Watched(rule=self.name, what=f"time until {subject} is full, at the rate of {self.over_s:.0f} s"),
-            trend.slope(self.over_s),
+            Gauge(rule=self.name, what=f"time until {subject} is full, at the rate of {self.window_s:.0f} s"),
+            trend.slope(self.window_s),
             total - used,
             within_s=self.full_within_s,
             least_rise=self.min_rise_fraction * total,
@@ -67,7 +69,7 @@ class VramLeak:
         )
 
     def _flag(self, history: History, subject: str, slope: Slope, level: str) -> RedFlag:
-        per_hour, low, high = (one * 3600 / 1e6 for one in (slope.per_s, slope.low_per_s, slope.high_per_s))
+        per_hour, low, high = (value * 3600 / 1e6 for value in (slope.per_s, slope.low_per_s, slope.high_per_s))
         return RedFlag(
             rule=self.name,
             severity=Severity.acting(act=self.act),

@@ -119,7 +119,7 @@ def check_a_transform_after_a_plain_call_is_followed() -> None:
     assert not unlike("grad", found, expected)
     for tensor in leaked:  # which is of no transform any more
         assert not unlike("leaked", planned(x, tensor, None), native(x, tensor, None))
-    each = torch.func.vmap(lambda one: planned(one, weight, None))(torch.stack((x, 2 * x)))
+    each = torch.func.vmap(lambda item: planned(item, weight, None))(torch.stack((x, 2 * x)))
     assert not unlike("vmap", each[1], native(2 * x, weight, None))
 
 

@@ -62,8 +62,8 @@ def check_random_layers_of_one_to_three_dimensions_give_natives_results_or_its_v
                 refused += 1
                 continue
             taken += 1
-            for name, one, other in zip(("y", "dx", "dw", "db"), a, e, strict=True):
-                assert not unlike(name, one, other, 1e-12), about
+            for name, item, other in zip(("y", "dx", "dw", "db"), a, e, strict=True):
+                assert not unlike(name, item, other, 1e-12), about
     assert taken > 400, taken
     assert refused > 100, refused
 

@@ -258,3 +258,24 @@ def check_gradients_too_small_for_half_precision_condemn_no_pass() -> None:
     tiny = torch.full((8,), 6e-8, dtype=torch.float16)
     assert not torch.equal(tiny * 0.3 + tiny * 0.3, tiny * 0.6), "underflow tells them apart"
     assert agrees(lambda x: x * 0.3 + x * 0.3, lambda x: x * 0.6, (tiny,), 1) == ""
+
+
+def check_rounding_of_a_sum_that_cancels_condemns_no_pass() -> None:
+    generator = torch.Generator().manual_seed(3)
+    x, dy = (torch.randn(8, 5000, generator=generator, dtype=torch.float64) for _ in range(2))
+    dy -= (dy * x).sum(1, keepdim=True) / x.square().sum(1, keepdim=True) * x  # as a normalization makes its gradients
+    given = (dy.float(), x.float())
+
+    def reference(dy: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return (dy * x).sum(1)
+
+    def rounded(dy: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return reference(dy, x) + 1e-7 * (dy * x).abs().sum(1)
+
+    def wrong(dy: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return reference(dy, x.roll(1, 1))
+
+    gap = rounded(*given) - reference(*given)
+    assert float(gap.norm()) > 10 * float(reference(*given).norm()), "rounding tells them apart"
+    assert agrees(rounded, reference, given, 2) == ""
+    assert "relative distances" in agrees(wrong, reference, given, 2)

@@ -54,7 +54,7 @@ def told() -> Iterator[list[str]]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield said
-    said += [str(one.message) for one in caught if str(one.message).startswith("conv2d: ")]
+    said += [str(item.message) for item in caught if str(item.message).startswith("conv2d: ")]
 
 
 def check_a_pass_is_timed_once_and_by_the_next_process_not_at_all() -> None:
@@ -130,7 +130,7 @@ def check_the_environment_sets_the_limits_and_nonsense_in_it_counts_as_nothing()
             del os.environ[name]
         os.environ["HOME"] = "/tmp"
         assert limits.from_environment() == limits.Limits(folder="/tmp/.cache/rocm-supervisor/conv2d")
-        os.environ["ROCM_SUPERVISOR_ATTEMPT_DIR"] = "/s/jobs/yolo/7"
+        os.environ["ROCM_SUPERVISOR_ATTEMPT_DIR"] = "/s/jobs/yolo/7/run"
         assert limits.from_environment().folder == "/s/jobs/yolo/conv2d"
         os.environ.update(
             ROCM_SUPERVISOR_CONV2D_WORKSPACE_MB="64",
@@ -244,8 +244,8 @@ def check_what_was_tried_when_a_process_died_is_banned_and_what_a_living_one_tri
 def learns(folder: str, number: int) -> None:
     """Keep fifty facts of one's own."""
     store = Store(folder, "a card", "1.0")
-    for one in range(50):
-        store.timed("forward", f"layer {number}", f"{one}x0", {"mec": 1.0})
+    for index in range(50):
+        store.timed("forward", f"layer {number}", f"{index}x0", {"mec": 1.0})
 
 
 def check_several_processes_keep_their_facts_in_one_file() -> None:
@@ -301,7 +301,7 @@ def check_a_folder_that_cannot_be_written_is_told_and_changes_no_result() -> Non
             train()
             assert planner.timings == 4
         assert Path(file.name).read_bytes() == b""
-    assert len([one for one in said if "not kept" in one]) == 1, said
+    assert len([report for report in said if "not kept" in report]) == 1, said
 
 
 def check_warnings_that_are_errors_do_not_reach_the_training() -> None:

@@ -14,9 +14,10 @@ import pytest
 HERE = Path(__file__).resolve().parent
 AGENT = HERE.parents[2] / "supervisor" / "agent" / "path"
 FILES = sorted(HERE.glob("checks_*.py"))
-LIMIT_S = 300.0
+LIMIT_S = 1200.0
+"""For a process that hangs: beside other work on two cores the checks take several minutes."""
 
-pytestmark = pytest.mark.train
+pytestmark = [pytest.mark.train, pytest.mark.xdist_group("conv2d")]  # one process keeps the reports of all checks
 
 
 def _checks() -> list[str]:

@@ -40,10 +40,10 @@ def variables(torch: str) -> tuple:
 def options(torch: str, theirs: str) -> str:
     """Return the options for a version of torch; what the owner has set stays."""
     mine = OPTIONS if "rocm" in torch else (*OPTIONS, EXPANDABLE)
-    named = {one.partition(":")[0].strip() for one in theirs.split(",")}
+    named = {part.partition(":")[0].strip() for part in theirs.split(",")}
     more = ["%s:%s" % (name, value) for name, value, since in mine if name not in named and _number(torch) >= since]
     return ",".join(filter(None, [theirs, *more]))
 
 
 def _number(torch: str) -> tuple:
-    return tuple(int(one) for one in re.findall(r"\d+", torch)[:2])
+    return tuple(int(item) for item in re.findall(r"\d+", torch)[:2])

@@ -104,7 +104,7 @@ def _claim() -> bool:
 def _imported() -> List[List[str]]:
     """Return what took long to import, in its order, each with the file that it came from."""
     files = [[name, getattr(sys.modules.get(name), "__file__", None)] for name in begun()]
-    return [one for one in files if one[1] is not None]
+    return [file for file in files if file[1] is not None]
 
 
 def _path() -> str:

@@ -43,7 +43,7 @@ def write(event: str, **fields: object) -> None:
     facts.update(fields)
     try:
         line = (_json(facts) + "\n").encode("ascii")
-        file = os.open(_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        file = os.open(_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o640)
         try:
             if os.fstat(file).st_size < FILE_LIMIT_BYTES:
                 os.write(file, line)
@@ -62,7 +62,7 @@ def _json(value: object) -> str:
     if isinstance(value, float):
         return float.__repr__(value) if value - value == 0.0 else "null"
     if isinstance(value, dict):
-        return "{" + ", ".join(_quoted(str(key)) + ": " + _json(one) for key, one in value.items()) + "}"
+        return "{" + ", ".join(_quoted(str(key)) + ": " + _json(item) for key, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(_json, value)) + "]"
     return _quoted(str(value)[:TEXT_LIMIT])

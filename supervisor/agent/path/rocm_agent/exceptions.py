@@ -45,6 +45,15 @@ def _tell(kind: Type[BaseException], error: BaseException, trace: Optional[Trace
     if error is _told:
         return
     _told = error
+    try:
+        _write(kind, error, trace)
+    except RuntimeError as interrupting:
+        # A signal's handler of the program raised in here. torch's does when a loader's worker was killed, which is
+        # why the program is ending; where it ended is in the first traceback.
+        _write(type(interrupting), interrupting, trace)
+
+
+def _write(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
     import traceback  # costs milliseconds, and most programs end without it
 
     text = "".join(traceback.format_exception(kind, error, trace))

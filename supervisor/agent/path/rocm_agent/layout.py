@@ -1,4 +1,4 @@
-"""The numbers of the attempt's folder as `supervisor/core/folder.py` decides them; a test compares the two."""
+"""The numbers of the attempt's folder as `supervisor/core/attempt_files.py` decides them; a test compares the two."""
 
 import struct
 
@@ -10,6 +10,7 @@ ENV_CONV2D_WORKSPACE = "ROCM_SUPERVISOR_CONV2D_WORKSPACE_MB"
 ENV_CONV2D_WINOGRAD = "ROCM_SUPERVISOR_CONV2D_WINOGRAD"
 ENV_CONV2D_TUNE = "ROCM_SUPERVISOR_CONV2D_TUNE_S"
 ENV_RESUME_FROM = "ROCM_SUPERVISOR_RESUME_FROM"
+ENV_RESUME_STEPS = "ROCM_SUPERVISOR_RESUME_STEPS"
 ENV_SNAPSHOTS = "ROCM_SUPERVISOR_SNAPSHOTS"
 ENV_SNAPSHOT_EVERY = "ROCM_SUPERVISOR_SNAPSHOT_EVERY_S"
 ENV_TRIAGE = "ROCM_SUPERVISOR_TRIAGE"

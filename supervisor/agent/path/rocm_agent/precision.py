@@ -64,7 +64,7 @@ class Watch:
         device = getattr(getattr(loss, "device", None), "type", None)
         if device is None or not (self._entered or self._scaled):
             return
-        asked = next((NAMES.get(one, one) for one in self._entered.values()), "half")
+        asked = next((NAMES.get(item, item) for item in self._entered.values()), "half")
         used = NAMES.get(self._entered.get(device, ""), "single")
         why = "no autocast was entered for %s" % device if used == "single" else ""
         events.write("precision", asked=asked, used=used, why=why, device=device)

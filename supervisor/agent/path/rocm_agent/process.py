@@ -37,11 +37,13 @@ def prepare(folder: str) -> None:
             {
                 "torch": _torch_imported,
                 "torch._dynamo.callback": _compiler_imported,
+                "safetensors.torch": _safetensors_imported,
                 "ultralytics.engine.trainer": _trainer_imported,
                 "ultralytics.engine.validator": _validator_imported,
                 "transformers.trainer": _transformers_imported,
                 "lightning.pytorch.trainer.trainer": _lightning_imported,
                 "pytorch_lightning.trainer.trainer": _lightning_imported,
+                "keras.src.callbacks.callback_list": _keras_imported,
             }
         ),
         lambda: os.register_at_fork(after_in_child=_forked),
@@ -107,6 +109,22 @@ def _torch_imported(torch: ModuleType) -> None:
             events.write("patched", conv2d=algorithm, scope=scope, torch=str(torch.__version__))
 
 
+def _safetensors_imported(module: ModuleType) -> None:
+    """Note what is loaded before the first step, as torch_hook does of torch.load."""
+    from functools import wraps
+
+    from . import origin
+
+    original = module.load_file
+
+    @wraps(original)
+    def load_file(filename: object, *args: object, **kwargs: object) -> object:
+        origin.loads(filename)
+        return original(filename, *args, **kwargs)
+
+    module.load_file = load_file
+
+
 def _compiler_imported(module: ModuleType) -> None:
     from . import torch_hook
 
@@ -151,6 +169,12 @@ def _lightning_imported(module: ModuleType) -> None:
     from .snapshots import lightning
 
     lightning.install(module)
+
+
+def _keras_imported(module: ModuleType) -> None:
+    from . import keras_hook
+
+    keras_hook.install(module)
 
 
 def _command_line() -> List[str]:

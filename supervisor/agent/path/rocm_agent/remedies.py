@@ -25,7 +25,8 @@ _asked = set()
 def begin(folder: str) -> None:
     """Read what is wanted; without the file nothing is. Raises ValueError for a file that is not the daemon's."""
     try:
-        file = os.open(os.path.join(folder, REMEDIES), os.O_RDONLY | os.O_CLOEXEC)
+        # Beside our folder, among what the daemon writes.
+        file = os.open(os.path.join(os.path.dirname(folder), REMEDIES), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return
     try:
@@ -34,8 +35,8 @@ def begin(folder: str) -> None:
         os.close(file)
     import json
 
-    for name, one in json.loads(raw)["settings"].items():
-        _settings[name] = (one["value"], [str(remedy) for remedy in one["remedies"]])
+    for name, item in json.loads(raw)["settings"].items():
+        _settings[name] = (item["value"], [str(remedy) for remedy in item["remedies"]])
 
 
 def any_wanted() -> bool:

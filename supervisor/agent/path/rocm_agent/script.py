@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-from . import claim, events
+from . import claim, events, origin
 from .fence import fenced
 
 TYPE_CHECKING = False  # typing costs milliseconds at every interpreter's start
@@ -39,7 +39,9 @@ def step(loss: Any = None, step: Optional[int] = None, epoch: Optional[int] = No
     from . import layout, save_command
     from .scalars import number
 
-    _last_step = _last_step + 1 if step is None else int(step)
+    if step is None:
+        step = _last_step + 1 if _last_step else origin.first_step(None)
+    _last_step = int(step)
     loss_now = _late(loss) if hasattr(loss, "is_cuda") else number(loss)
     recorder.record(_last_step, epoch, loss_now, number(lr), None, None, _memory_bytes())
     recorder.stage, recorder.aside = layout.STEP, 0
@@ -129,7 +131,13 @@ def setting(name: str, otherwise: Any = None) -> Any:
 
 def resume_from() -> Optional[str]:
     """Return the checkpoint to go on from, None to begin at the beginning."""
+    origin.asks()
     return os.environ.get("ROCM_SUPERVISOR_RESUME_FROM") or None
+
+
+def last_step() -> int:
+    """Return the last step that the script told of, 0 before the first."""
+    return _last_step
 
 
 def _memory_bytes() -> Optional[int]:

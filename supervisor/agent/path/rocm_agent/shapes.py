@@ -43,8 +43,8 @@ def shape_of(batch: Any, depth: int = 0) -> Optional[Tuple[int, ...]]:
     if depth < DEPTH_LIMIT and isinstance(batch, dict):
         batch = [batch["img"]] if "img" in batch else list(batch.values())
     if depth < DEPTH_LIMIT and isinstance(batch, (list, tuple)):
-        for one in batch:
-            found = shape_of(one, depth + 1)
+        for item in batch:
+            found = shape_of(item, depth + 1)
             if found is not None:
                 return found
     return None

@@ -7,6 +7,7 @@ leader has fallen silent. Hooks that know more (ultralytics', the script's own c
 from __future__ import annotations
 
 import inspect
+import math
 import threading
 import weakref
 from functools import update_wrapper, wraps
@@ -14,9 +15,9 @@ from time import monotonic_ns
 from types import ModuleType
 from typing import Any, Callable, Optional
 
-from . import claim, precision, remedies, save_command, workers
+from . import claim, origin, own_saves, precision, remedies, save_command, script, workers
 from .fence import failed, fenced
-from .layout import CHECKPOINT, COMPILE, DATA_WAIT, STEP, VALIDATE
+from .layout import CHECKPOINT, COMPILE, DATA_WAIT, ENDED, STEP, VALIDATE
 from .recorder import Recorder
 from .scalars import GpuMemory, LateScalars, is_scalar, number
 from .shapes import Shapes
@@ -33,6 +34,7 @@ class Watch:
     def __init__(self, torch: Any) -> None:
         self.stepping = False
         self.steps_called = 0
+        self.optimizers_made = False
         self.skipped = False
         self.shapes = Shapes(whole=False)
         self.grad_norm: Any = None
@@ -43,8 +45,11 @@ class Watch:
         self._leader: Callable[[], Any] = lambda: None
         self._leader_ns = 0
         self._others = 0
-        self._step = 0
+        self.step = 0
+        """Number of the last step; 0 before the first."""
         self.resumed_step = 0
+        self.epoch: Optional[int] = None
+        """Counted from 0; None where no framework tells it."""
         self._scalars = LateScalars(torch)
         self._memory = GpuMemory(torch)
         self.precision = precision.Watch()
@@ -58,12 +63,27 @@ class Watch:
         """Remember the value, without the graph that hangs on it."""
         if is_scalar(tensor):
             self._loss = self._unscaled if self._scaled() is tensor else tensor.detach()
+            if not self.optimizers_made:
+                self._counted_alone()
+
+    def _counted_alone(self) -> None:
+        """Count a backward pass as a step, for a loop that changes its weights itself and made no optimizer."""
+        recorder = claim.take(claim.GENERIC)
+        if recorder is None or threading.current_thread() is not threading.main_thread():
+            return
+        self.step = self.step + 1 if self.step else self._first_step(None)
+        loss, grad_norm = self._scalars.exchange(self._loss, self.grad_norm)
+        wait_s, self.wait_ns = self.wait_ns / 1e9 if self.wait_ns else None, 0
+        self._loss = self.grad_norm = None
+        recorder.record(self.step, self.epoch, loss, None, grad_norm, wait_s, self._memory.read())
+        recorder.stage, recorder.aside = STEP, 0
+        save_command.refuse_unheard(recorder)
 
     def counted(self, recorder: Recorder, optimizer: Any) -> None:
         """An optimizer has stepped, by itself and not within another's step, or its scaler has skipped that."""
         if not self._leads(optimizer):
             return
-        self._step = self._step + 1 if self._step else self._first_step(optimizer)
+        self.step = self.step + 1 if self.step else self._first_step(optimizer)
         self.precision.stepped(self._loss)
         loss, grad_norm = self._scalars.exchange(self._loss, self.grad_norm)
         wait_s = self.wait_ns / 1e9 if self.wait_ns else None
@@ -72,12 +92,15 @@ class Watch:
         lr = number(optimizer.param_groups[0].get("lr"))
         lr = None if lr is None else lr * remedies.lr_factor
         skipped, self.skipped = self.skipped, False
-        recorder.record(self._step, None, loss, lr, grad_norm, wait_s, self._memory.read(), skipped)
+        recorder.record(self.step, self.epoch, loss, lr, grad_norm, wait_s, self._memory.read(), skipped)
         recorder.stage, recorder.aside = STEP, 0
         save_command.refuse_unheard(recorder)
 
     def _first_step(self, optimizer: Any) -> int:
-        return self.resumed_step + 1 if self.resumed_step else _steps_made(optimizer)
+        """Return the number of the first step; `optimizer` None: the loop has none that could keep count."""
+        if self.resumed_step:
+            return self.resumed_step + 1
+        return origin.first_step(None if optimizer is None else _steps_made(optimizer))
 
     def _leads(self, optimizer: Any) -> bool:
         leader, now = self._leader(), monotonic_ns()
@@ -99,7 +122,8 @@ def install(torch: Any) -> None:
     _watch_scalers(torch, watch)
     _watch_clipping(torch, watch)
     _watch_loaders(torch, watch)
-    _watch_saving(torch)
+    _watch_saving(torch, watch)
+    _watch_loading(torch)
     fenced(workers.install)(torch)
     fenced(watch.precision.begin)(torch)
 
@@ -135,6 +159,26 @@ def _compiling() -> None:
         recorder.aside = COMPILE
 
 
+def steps_are_told() -> None:
+    """Count no backward passes: a framework whose optimizers are none of torch's tells its steps itself."""
+    if _watch is not None:
+        _watch.optimizers_made = True
+
+
+def epoch_is(number: Optional[int]) -> None:
+    """Note the epoch under way, as a framework counts it from 0."""
+    if _watch is not None:
+        _watch.epoch = number
+
+
+@fenced
+def fit_is_over() -> None:
+    """Note that a framework's training came to its end: what the script does now makes no steps, however long."""
+    recorder = claim.holding()
+    if recorder is not None and claim.speaks(claim.GENERIC):
+        recorder.stage, recorder.aside = ENDED, 0
+
+
 def steps_were_made(number: int) -> None:
     """Count on from a step that a framework says it resumes from; not every optimizer keeps count itself."""
     if _watch is not None:
@@ -146,6 +190,7 @@ def _watch_optimizers(torch: Any, watch: Watch) -> None:
     compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None) or (lambda: False)
 
     def step_is_watched(optimizer: Any, *_: Any, **__: Any) -> None:
+        watch.optimizers_made = True
         kind = type(optimizer)
         if not hasattr(kind.step, "_watched_by_rocm_agent"):
             kind.step = _watched(kind.step, watch, compiling)
@@ -194,11 +239,14 @@ def _claimed() -> Optional[Recorder]:
 
 
 @fenced
-def _steps_made(optimizer: Any) -> int:
-    """Return the number of the step just made: Adam and its like keep count in their state, also over a resume."""
+def _steps_made(optimizer: Any) -> Optional[int]:
+    """Return the number of the step just made: Adam and its like keep count in their state, also over a resume.
+
+    None: this optimizer keeps none, as SGD and LBFGS.
+    """
     state = next(iter(optimizer.state.values()), {})
     made = number(state.get("step")) if hasattr(state, "get") else None
-    return max(1, int(made)) if made is not None else 1
+    return None if made is None or not math.isfinite(made) else max(1, int(made))
 
 
 def _watch_scalers(torch: Any, watch: Watch) -> None:
@@ -299,21 +347,46 @@ def _watch_worker_start(kind: Any) -> None:
     kind.__iter__ = __iter__
 
 
-def _watch_saving(torch: Any) -> None:
-    """Call it a checkpoint while a training that steps saves something."""
+def _watch_saving(torch: Any, watch: Watch) -> None:
+    """Call it a checkpoint while a training that steps saves something, and tell which step it then holds."""
     original = torch.save
 
     @wraps(original)
     def save(*args: Any, **kwargs: Any) -> Any:
         recorder = _saving()
-        if recorder is None:
-            return original(*args, **kwargs)
         try:
-            return original(*args, **kwargs)
+            result = original(*args, **kwargs)
         finally:
-            recorder.stage = STEP
+            own_saves.seen(*args[1:2])
+            if recorder is not None:
+                recorder.stage = STEP
+        _saved(watch, args, kwargs)
+        return result
 
     torch.save = save
+
+
+def _watch_loading(torch: Any) -> None:
+    """Note what is loaded before the first step: a training that goes on loads what it goes on from."""
+    original = torch.load
+
+    @wraps(original)
+    def load(*args: Any, **kwargs: Any) -> Any:
+        origin.loads(args[0] if args else kwargs.get("f"))
+        return original(*args, **kwargs)
+
+    torch.load = load
+
+
+@fenced
+def _saved(watch: Watch, args: Any, kwargs: Any) -> None:
+    """Tell the step of a file that the training saved, unless a framework's hook tells of it with more knowledge."""
+    if claim.holding() is None or threading.current_thread() is not threading.main_thread():
+        return
+    step = watch.step if claim.speaks(claim.GENERIC) else script.last_step()
+    target = args[1] if len(args) > 1 else kwargs.get("f")
+    if step:
+        origin.saves(target, step)
 
 
 @fenced

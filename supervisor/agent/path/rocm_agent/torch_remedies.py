@@ -96,11 +96,11 @@ def _treat_gradients(torch: Any, optimizer: Any, limit: Optional[float], skip: A
     """
     if (limit is None and not skip) or getattr(optimizer, "grad_scale", None) is not None:
         return False
-    grads = [one.grad for group in optimizer.param_groups for one in group["params"] if one.grad is not None]
+    grads = [param.grad for group in optimizer.param_groups for param in group["params"] if param.grad is not None]
     if not grads:
         return False
     with torch.no_grad():
-        norm = torch.norm(torch.stack([torch.norm(one.detach().float()).to(grads[0].device) for one in grads]))
+        norm = torch.norm(torch.stack([torch.norm(grad.detach().float()).to(grads[0].device) for grad in grads]))
         finite = bool(torch.isfinite(norm))
         if not finite:
             if skip:
@@ -109,8 +109,8 @@ def _treat_gradients(torch: Any, optimizer: Any, limit: Optional[float], skip: A
         if limit is not None:
             remedies.told("clip_norm", "gradients clipped to norm %g" % limit)
             if float(norm) > limit:
-                for one in grads:
-                    one.mul_(limit / (float(norm) + 1e-6))
+                for grad in grads:
+                    grad.mul_(limit / (float(norm) + 1e-6))
     return False
 
 
@@ -120,7 +120,7 @@ def _treat_gradients(torch: Any, optimizer: Any, limit: Optional[float], skip: A
 def _without_amp(torch: Any) -> None:
     """Have every autocast and every scaler made from now on do nothing."""
     scalers = {getattr(getattr(torch, "amp", None), "GradScaler", None), torch.cuda.amp.GradScaler}
-    for kind in (torch.autocast, *(one for one in scalers if one is not None and "__init__" in vars(one))):
+    for kind in (torch.autocast, *(scaler for scaler in scalers if scaler is not None and "__init__" in vars(scaler))):
         _disabled(kind)
     remedies.told("amp", "autocast and GradScaler do nothing")
 

@@ -97,7 +97,7 @@ class Replay:
         elif self._other_batch:
             self._kept = _copied(args)
         if self._near:
-            self._names = {id(one): name for name, one in module.named_modules()}
+            self._names = {id(item): name for name, item in module.named_modules()}
             self._batch = _batch_of(self.torch, args)
         return args if self._given_other else None
 
@@ -108,15 +108,15 @@ class Replay:
         if not module.training or self._where is not None or not self._near:
             return
         tensors = list(_tensors(self.torch, output))
-        self._half = self._half or any(one.dtype in (self.torch.float16, self.torch.bfloat16) for one in tensors)
-        bad = [one for one in tensors if not _finite(self.torch, one)]
+        self._half = self._half or any(tensor.dtype in (self.torch.float16, self.torch.bfloat16) for tensor in tensors)
+        bad = [tensor for tensor in tensors if not _finite(self.torch, tensor)]
         if bad:
             self._where = {
                 "module": self._names.get(id(module), ""),
                 "kind": type(module).__name__,
                 "dtype": str(bad[0].dtype),
-                "inputs_finite": all(_finite(self.torch, one) for one in _tensors(self.torch, args)),
-                "weights_finite": all(_finite(self.torch, one) for one in module.parameters()),
+                "inputs_finite": all(_finite(self.torch, tensor) for tensor in _tensors(self.torch, args)),
+                "weights_finite": all(_finite(self.torch, parameter) for parameter in module.parameters()),
             }
 
     def backward(self, loss: Any) -> None:
@@ -133,9 +133,13 @@ class Replay:
         """Look for the first gradient that is not finite, where gradients are what went wrong."""
         if not self._gradients or not self._near or self._where is not None or self._outermost is None:
             return
-        for name, one in self._outermost.named_parameters():
-            if one.grad is not None and not _finite(self.torch, one.grad):
-                self._where = {"module": "the gradient of " + name, "kind": GRADIENT, "dtype": str(one.grad.dtype)}
+        for name, parameter in self._outermost.named_parameters():
+            if parameter.grad is not None and not _finite(self.torch, parameter.grad):
+                self._where = {
+                    "module": "the gradient of " + name,
+                    "kind": GRADIENT,
+                    "dtype": str(parameter.grad.dtype),
+                }
                 return
 
     # --- the end ------------------------------------------------------------------------------------------------------
@@ -217,9 +221,9 @@ def install_trainer(module: ModuleType) -> None:
     if wanted is None:
         return
     folder = Path(wanted["report"]).parent / "run"
-    for one in (folder, folder / "weights"):
-        one.mkdir(exist_ok=True)
-        one.chmod(GROUP_MODE)
+    for item in (folder, folder / "weights"):
+        item.mkdir(exist_ok=True)
+        item.chmod(GROUP_MODE)
     module.get_save_dir = lambda *_, **__: folder
 
 
@@ -254,16 +258,16 @@ def _tensors(torch: Any, value: Any, depth: int = 0) -> Iterator[Any]:
     if isinstance(value, torch.Tensor):
         yield value
     elif depth < 4 and isinstance(value, (list, tuple)):
-        for one in value:
-            yield from _tensors(torch, one, depth + 1)
+        for item in value:
+            yield from _tensors(torch, item, depth + 1)
     elif depth < 4 and isinstance(value, dict):
-        for one in value.values():
-            yield from _tensors(torch, one, depth + 1)
+        for item in value.values():
+            yield from _tensors(torch, item, depth + 1)
 
 
 def _copied(args: Tuple[Any, ...]) -> Tuple[Any, ...]:
     """Return the arguments with dictionaries of their own: a loss may take things out of them."""
-    return tuple(dict(one) if isinstance(one, dict) else one for one in args)
+    return tuple(dict(arg) if isinstance(arg, dict) else arg for arg in args)
 
 
 def _batch_of(torch: Any, args: Tuple[Any, ...]) -> Dict[str, Any]:
@@ -271,16 +275,16 @@ def _batch_of(torch: Any, args: Tuple[Any, ...]) -> Dict[str, Any]:
     batch = args[0] if args and isinstance(args[0], dict) else None
     if batch is None:
         bad = [
-            str(number) for number, one in enumerate(args) if not all(_finite(torch, t) for t in _tensors(torch, one))
+            str(number) for number, arg in enumerate(args) if not all(_finite(torch, t) for t in _tensors(torch, arg))
         ]
         return {"not_finite": bad, "out_of_range": [], "files": [], "bad_files": []}
-    files = [str(one) for one in batch.get("im_file") or ()][:FILES_KEPT]
+    files = [str(item) for item in batch.get("im_file") or ()][:FILES_KEPT]
     bad_names, bad_rows = [], set()
     for name, value in batch.items():
-        for one in _tensors(torch, value):
-            if not _finite(torch, one):
+        for tensor in _tensors(torch, value):
+            if not _finite(torch, tensor):
                 bad_names.append(str(name))
-                bad_rows |= _rows(torch, batch, name, one)
+                bad_rows |= _rows(torch, batch, name, tensor)
     out, rows = _out_of_range(torch, batch)
     bad_files = [files[row] for row in sorted(bad_rows | rows) if row < len(files)]
     return {"not_finite": bad_names, "out_of_range": out, "files": files, "bad_files": bad_files}
@@ -295,7 +299,7 @@ def _rows(torch: Any, batch: Dict[str, Any], name: str, tensor: Any) -> Any:
 def _images(batch: Dict[str, Any], labels: List[int]) -> Any:
     """Return the images that labels belong to, as ultralytics numbers them."""
     owner = batch.get("batch_idx")
-    return set() if owner is None else {int(owner[one]) for one in labels}
+    return set() if owner is None else {int(owner[label]) for label in labels}
 
 
 def _out_of_range(torch: Any, batch: Dict[str, Any]) -> Tuple[List[str], Any]:

@@ -153,12 +153,12 @@ class Run:
         """Say how the epoch came out; metrics of an earlier validation are not said again."""
         validated = trainer.metrics is not self._metrics and getattr(trainer, "fitness", None) is not None
         self._metrics = trainer.metrics
-        metrics = {str(name): _figure(one) for name, one in (trainer.metrics or {}).items()} if validated else {}
-        losses = [one for name, one in metrics.items() if name.startswith("val/") and one is not None]
+        metrics = {str(name): _figure(item) for name, item in (trainer.metrics or {}).items()} if validated else {}
+        losses = [item for name, item in metrics.items() if name.startswith("val/") and item is not None]
         facts: Dict[str, Any] = {"epoch": trainer.epoch, "train_loss": _total(trainer.tloss), "metrics": metrics}
         if validated:
             facts.update(fitness=_figure(trainer.fitness), val_loss=sum(losses) if losses else None)
-        events.write("epoch_end", **{name: one for name, one in facts.items() if one is not None})
+        events.write("epoch_end", **{name: item for name, item in facts.items() if item is not None})
 
     def train_ends(self, trainer: Any, recorder: Recorder) -> None:
         """Everything is done."""
@@ -271,6 +271,8 @@ def _in_stage(original: Callable[..., Any], stage: int, *, final: bool = False) 
         if run is None or recorder is None or run.trainer is not self:
             return original(self, *args, **kwargs)
         run.final = run.final or final
+        if stage == CHECKPOINT and run.snapshots is not None:
+            run.snapshots.save_begins()
         before, recorder.stage = recorder.stage, stage
         try:
             return original(self, *args, **kwargs)
@@ -339,7 +341,7 @@ def _figure(value: Any) -> Optional[float]:
 def _total(items: Any) -> Optional[float]:
     """Return the sum of loss items: a dict of tensors since ultralytics 8.4, one tensor before."""
     if isinstance(items, dict):
-        return sum([float(one) for one in items.values()])
+        return sum([float(item) for item in items.values()])
     return float(items.sum()) if hasattr(items, "sum") else None
 
 

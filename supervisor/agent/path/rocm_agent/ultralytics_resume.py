@@ -8,6 +8,7 @@ refusals to ultralytics: a checkpoint that cannot be resumed must not become a t
 
 from __future__ import annotations
 
+import math
 import os
 import weakref
 import zipfile
@@ -27,6 +28,8 @@ _resuming: Optional[weakref.ref] = None
 _used = False
 _exact: Optional[Dict[str, Any]] = None
 """What our own save had added to the checkpoint that is resumed, as far as it is of use here."""
+_over = False
+"""Whether all epochs were made before, and only what comes after them is left."""
 _lost = ""
 """Why the training does not go on in mid-epoch."""
 
@@ -37,6 +40,8 @@ def install(module: ModuleType) -> None:
     trainer.__init__ = _asked_to_resume(trainer.__init__)
     trainer.setup_model = _loading_the_checkpoint(trainer.setup_model)
     trainer.resume_training = _told(trainer.resume_training)
+    trainer._do_train = _completed(trainer._do_train)
+    trainer._model_train = _or_over(trainer._model_train)
 
 
 def _asked_to_resume(original: Callable[..., None]) -> Callable[..., None]:
@@ -89,9 +94,15 @@ def _told(original: Callable[..., Any]) -> Callable[..., Any]:
     def resume_training(self: Any, ckpt: Any, *args: Any, **kwargs: Any) -> Any:
         if not _is_resuming(self) or not isinstance(ckpt, dict):
             return original(self, ckpt, *args, **kwargs)
+        global _over
         ckpt = _with_exact(ckpt) or ckpt
-        if ckpt.get("epoch") == -1 and ckpt.get("optimizer") is not None:
-            _resume_first_epoch(self, original, ckpt)
+        if ckpt.get("optimizer") is not None and _is_over(self, ckpt):
+            _over = True
+            _load_state(self, original, ckpt)
+            self.start_epoch = int(ckpt["epoch"]) + 1
+        elif ckpt.get("epoch") == -1 and ckpt.get("optimizer") is not None:
+            _load_state(self, original, ckpt)
+            self.start_epoch = 0
         else:
             original(self, ckpt, *args, **kwargs)
         _load_exact_model(self, ckpt)
@@ -111,22 +122,69 @@ def _with_exact(ckpt: Dict[str, Any]) -> Optional[Dict[str, Any]]:
     return dict(ckpt, optimizer=exact["optimizer"])
 
 
-def _resume_first_epoch(trainer: Any, original: Callable[..., Any], ckpt: Dict[str, Any]) -> None:
-    """Resume into epoch 0, which ultralytics takes for a training that is finished.
+def _is_over(trainer: Any, ckpt: Dict[str, Any]) -> bool:
+    """Whether the checkpoint holds the last epoch: of all, or that after which the training stopped early."""
+    made = int(ckpt.get("epoch", -1)) + 1
+    patience = getattr(trainer.args, "patience", 0) or math.inf
+    best_epoch = (ckpt.get("stopper") or {}).get("best_epoch")
+    stopped = made > 0 and best_epoch is not None and made - best_epoch >= patience
+    return made >= trainer.epochs or stopped
+
+
+def _load_state(trainer: Any, original: Callable[..., Any], ckpt: Dict[str, Any]) -> None:
+    """Load the state of a checkpoint that ultralytics takes for one of a training that is finished.
 
     It loads the state without that question where it can. Older ones are told that epoch 0 is
     contained, of a training long enough for it to matter, and put right afterwards.
     """
     if hasattr(trainer, "_load_checkpoint_state"):
         trainer._load_checkpoint_state(ckpt)
-    else:
-        epochs = trainer.epochs
-        trainer.epochs = epochs + int(getattr(trainer.args, "close_mosaic", 0) or 0) + 2
+        return
+    epochs = trainer.epochs
+    trainer.epochs = epochs + int(getattr(trainer.args, "close_mosaic", 0) or 0) + 2
+    try:
+        original(trainer, dict(ckpt, epoch=0))
+    finally:
+        trainer.epochs = epochs
+
+
+class _Over(BaseException):
+    """All epochs are made: what is left is what comes after them."""
+
+
+def _or_over(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def _model_train(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _over and _is_resuming(self):
+            raise _Over
+        return original(self, *args, **kwargs)
+
+    return _model_train
+
+
+def _completed(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a training that had made its last epoch do what ultralytics does after it: validate, strip, plot."""
+
+    @wraps(original)
+    def _do_train(self: Any, *args: Any, **kwargs: Any) -> Any:
+        global _over
         try:
-            original(trainer, dict(ckpt, epoch=0))
-        finally:
-            trainer.epochs = epochs
-    trainer.start_epoch = 0
+            return original(self, *args, **kwargs)
+        except _Over:
+            _over = False
+        self.epoch = self.start_epoch - 1
+        self.final_eval()
+        if claim.rank == 0:
+            if self.args.plots:
+                self.plot_metrics()
+            self.run_callbacks("on_train_end")
+        self._clear_memory()
+        for loader in (self.train_loader, self.test_loader):
+            if hasattr(loader, "close"):
+                loader.close()
+        return None
+
+    return _do_train
 
 
 @fenced
@@ -155,6 +213,6 @@ def _report(trainer: Any, ckpt: Dict[str, Any]) -> None:
         epoch = int(ckpt.get("epoch", -1))
         exact = ckpt.get(OURS) or {}
         step = exact.get("step", (epoch + 1) * len(trainer.train_loader))
-        replicas.resumed(epoch, step, _lost and _lost + ", and the epoch begins anew")
+        replicas.resumed(epoch, step, _lost and _lost + ", and the epoch starts over")
     except Exception as error:
         failed("ultralytics_resume.report", error)

@@ -27,7 +27,8 @@ def install(torch: Any) -> None:
 
     @wraps(shut_down)
     def _shutdown_workers(self: Any) -> Any:
-        _ended(self)
+        if _ended is not None:  # the names of a module are gone where an interpreter that ends clears iterators away
+            _ended(self)
         return shut_down(self)
 
     kind.__init__, kind._shutdown_workers = __init__, _shutdown_workers

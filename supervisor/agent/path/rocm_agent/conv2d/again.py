@@ -57,5 +57,5 @@ def _key(  # noqa: PLR0913, PLR0917 - the same
     x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any
 ) -> Any:
     more = None if bias is None else (bias.shape, bias.dtype, bias.device)
-    one = (x.shape, x.dtype, x.device, weight.shape, weight.dtype, weight.device)
-    return one, more, stride, padding, dilation, groups
+    item = (x.shape, x.dtype, x.device, weight.shape, weight.dtype, weight.device)
+    return item, more, stride, padding, dilation, groups

@@ -34,6 +34,14 @@ def lowered(tensor: torch.Tensor | None, dtype: torch.dtype | None) -> torch.Ten
     return tensor.to(dtype)
 
 
+def with_autocast_off(function: Callable[..., Any], first: torch.Tensor, *others: Any) -> Any:
+    """Call `function`, which makes float32 products of halves, with autocast off: it would make them of halves."""
+    if autocast_dtype(first) is None:
+        return function(first, *others)
+    with torch.autocast(first.device.type, enabled=False):
+        return function(first, *others)
+
+
 def without_autocast(function: Callable[..., Any], first: torch.Tensor, *others: Any) -> Any:
     """Call `function` with autocast off: the operands have their dtype already, and products would be lowered again."""
     if autocast_dtype(first) in (None, first.dtype):

@@ -76,7 +76,9 @@ def candidates(  # noqa: PLR0913, PLR0917 - what decides them
     shape: Geometry,
 ) -> Candidates:
     """Return what computes the pass `kind` of these sizes; for BOTH perhaps nothing."""
-    sizes = Sizes(x, weight, shape)
+    sizes = Sizes(x, weight, shape, dtype, device)
+    if kind == BOTH and sizes.sums.casts:
+        return {}  # what is lowered once serves a half's product and a float32 one only where the device makes both
     if shape.groups == 1 and shape.kernel == (1, 1) and shape.padding == (0, 0):
         return _pointwise(kind, sizes, shape)
     found = _columns(kind, sizes, shape)
@@ -89,7 +91,7 @@ def candidates(  # noqa: PLR0913, PLR0917 - what decides them
         if wide and takes_winograd(shape):
             found.update(_winograd(kind, sizes))
     if device.type == "cpu" and x[0] > 1:
-        found.update({f"{name}/1": one._replace(one_by_one=True) for name, one in found.items() if _caches(name)})
+        found.update({f"{name}/1": item._replace(one_by_one=True) for name, item in found.items() if _caches(name)})
     return found
 
 
@@ -176,7 +178,8 @@ def _pointwise(kind: str, s: Sizes, shape: Geometry) -> Candidates:
     if kind == FORWARD:
         found["pointwise-turned"] = Candidate(pointwise.turned_forward, need)
     if shape.out[0] * shape.out[1] <= WHOLE_PIXELS:
-        found["pointwise-whole"] = Candidate(whole, s.pointwise_whole())
+        need = s.pointwise_whole_weight() if kind == WEIGHT else s.pointwise_whole()
+        found["pointwise-whole"] = Candidate(whole, need)
     return found
 
 
@@ -193,5 +196,5 @@ def _depthwise(kind: str, s: Sizes, shape: Geometry) -> Candidates:
     }
     if single and s.height * s.width * shape.out[0] * shape.out[1] <= DENSE_PIXELS:
         dense = (depthwise_dense.forward, depthwise_dense.input_gradient, depthwise_dense.weight_gradient)[at]
-        found["dense"] = Candidate(dense, s.dense())
+        found["dense"] = Candidate(dense, s.dense_weight() if kind == WEIGHT else s.dense())
     return found

@@ -56,8 +56,8 @@ class Case:
         if kind not in self._found:
             found = candidates(kind, self.x, self.weight, self.dtype, self.device, self.shape)
             if not self.limits.winograd:
-                found = {name: one for name, one in found.items() if name != "winograd"}
-            within = {name: one for name, one in found.items() if self._within(kind, one)}
+                found = {name: item for name, item in found.items() if name != "winograd"}
+            within = {name: item for name, item in found.items() if self._within(kind, item)}
             if not within and kind != BOTH:
                 least = min(found, key=lambda name: found[name].need.a_sample + found[name].need.fixed)
                 within = {least: found[least]}
@@ -70,7 +70,7 @@ class Case:
 
     def reference(self, kind: str) -> Callable[..., Any]:
         """Return im2col's function for the pass, within the workspace as far as one sample allows."""
-        return self.function(kind, reference(kind, Sizes(self.x, self.weight, self.shape)))
+        return self.function(kind, reference(kind, Sizes(self.x, self.weight, self.shape, self.dtype, self.device)))
 
     def _within(self, kind: str, candidate: Candidate) -> bool:
         whole = candidate.need.fixed + self.x[0] * candidate.need.a_sample <= self._workspace

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Callable, Tuple
 
 import torch
 
+from . import sums
 from .padding import gathered, windows
 
 if TYPE_CHECKING:
@@ -50,20 +51,24 @@ def forward(
     else:
         columns = columns.view(batch * groups, -1, columns.shape[2])
         flat = weight.reshape(1, groups, out_channels // groups, -1).expand(batch, -1, -1, -1).flatten(0, 1)
-    y = torch.bmm(flat, columns).view(size)
+    y = torch.bmm(flat, columns).resize_(size)
     return y if bias is None else y.add_(bias.view(-1, 1, 1))
 
 
 def input_gradient(dy: torch.Tensor, weight: torch.Tensor, size: Tuple[int, int], shape: Geometry) -> torch.Tensor:
-    """Return the gradient of an input of `size` (H, W): transposed weight times dy, summed by `fold` (col2im)."""
+    """Return the gradient of an input of `size` (H, W): transposed weight times dy, summed by `fold` (col2im).
+
+    The columns of half precision are float32, so that the sum of the taps is what is rounded.
+    """
     batch, groups, outputs = dy.shape[0], shape.groups, weight.shape[0] // shape.groups
-    rows, pixels = weight.shape[1] * shape.kernel[0] * shape.kernel[1], shape.out[0] * shape.out[1]
+    rows, pixels, dtype = weight.shape[1] * shape.kernel[0] * shape.kernel[1], shape.out[0] * shape.out[1], dy.dtype
+    dy, weight = sums.wide(dy, weight)
     dy = dy.reshape(batch * groups, outputs, pixels)
     if groups == 1:
         flat = weight.contiguous().as_strided((batch, rows, outputs), (0, 1, rows))
-        return folded(torch.bmm(flat, dy), size, shape)
+        return folded(sums.multiplied(flat, dy), size, shape).to(dtype)
     flat = weight.reshape(groups, outputs, rows).transpose(1, 2).expand(batch, -1, -1, -1).flatten(0, 1)
-    return folded(torch.bmm(flat, dy).view(batch, groups * rows, pixels), size, shape)
+    return folded(sums.multiplied(flat, dy).view(batch, groups * rows, pixels), size, shape).to(dtype)
 
 
 def folded(columns: torch.Tensor, size: Tuple[int, int], shape: Geometry) -> torch.Tensor:
@@ -83,13 +88,14 @@ def weight_gradient(
 ) -> torch.Tensor:
     """Return the gradient of the weight: dy times the transposed columns, one product a sample, then their sum.
 
-    The products' inner dimension is one sample's output plane, so half precision rounds once a sample.
+    Of halves it is float32, and rounded once by whoever asked for it.
     """
+    dy, x = sums.wide(dy, x)
     batch, groups, out_channels = x.shape[0], shape.groups, dy.shape[1]
     columns = lower(x, shape)
     if groups > 1:
         columns = columns.view(batch * groups, -1, columns.shape[2])
-    parts = torch.bmm(dy.reshape(batch * groups, out_channels // groups, -1), columns.transpose(1, 2))
+    parts = sums.product(dy.reshape(batch * groups, out_channels // groups, -1), columns.transpose(1, 2))
     if batch > 1:
         parts = (parts if groups == 1 else parts.view(batch, -1)).sum(0)
-    return parts.view(out_channels, x.shape[1] // groups, *shape.kernel)
+    return parts.resize_((out_channels, x.shape[1] // groups, *shape.kernel))

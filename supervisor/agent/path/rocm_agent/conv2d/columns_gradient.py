@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Tuple
 
 import torch
 
+from . import sums
 from .padding import gathered
 
 if TYPE_CHECKING:
@@ -55,13 +56,12 @@ def both_gradients(
 ) -> Tuple[torch.Tensor, torch.Tensor]:
     """Return the gradients of input and weight; dW, turned, is x times the transposed columns, summed over the batch.
 
-    The products' inner dimension is one sample's input plane, so half precision rounds once a sample. Workspace: dy's
-    columns and 2 N weights.
+    Of halves dW is float32. Workspace: dy's columns and 2 N weights.
     """
     (outputs, channels, kh, kw), groups, batch = weight.shape, shape.groups, x.shape[0]
     size = (x.shape[2], x.shape[3])
     columns = _columns(dy, size, shape)
-    parts = torch.bmm(x.reshape(batch * groups, channels, -1), columns.transpose(1, 2))
+    parts = sums.product(x.reshape(batch * groups, channels, -1), columns.transpose(1, 2))
     if batch > 1:
         parts = parts.view(batch, -1).sum(0)
     turned = parts.view(groups, channels, outputs // groups, kh, kw).flip(3, 4)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Tuple
 
 import torch
 
+from . import sums
 from .moving import rearranged
 from .padding import padded, windows
 
@@ -151,11 +152,12 @@ def input_gradient(dy: torch.Tensor, weight: torch.Tensor, size: Pair, shape: Ge
 def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry) -> torch.Tensor:
     """Return the weight's gradient: the tiles of dy times windows of x, transposed, gathered tap by tap out of M's.
 
-    Workspace: as `forward`, and dy once more.
+    Every tap is a sum over all of a tile's entries of M's, which of halves are float32, as the gradient is. Workspace:
+    as `forward`, and dy once more.
     """
-    axes = forward_axes(shape)
-    places = _places(shape, axes, FORWARD, x.dtype, x.device)
-    dm = torch.bmm(_tiles(dy, x.shape[1], axes).transpose(1, 2), _windows(x, x.shape[1], axes))
+    axes, (dy, x) = forward_axes(shape), sums.wide(dy, x)
+    dm = sums.product(_tiles(dy, x.shape[1], axes).transpose(1, 2), _windows(x, x.shape[1], axes))
+    places = _places(shape, axes, FORWARD, dm.dtype, x.device)
     return torch.mm(dm.view(dy.shape[1], -1), places.t()).view(dy.shape[1], 1, *shape.kernel)
 
 
@@ -164,13 +166,13 @@ def both_gradients(
 ) -> Tuple[torch.Tensor, torch.Tensor]:
     """Return the gradients of input and weight where a channel has one output; dy's windows serve both.
 
-    dx as in `input_gradient`; its M's gradient is the tiles of x times dy's windows, transposed.
+    dx as in `input_gradient`; its M's gradient is the tiles of x times dy's windows, transposed, of halves in float32.
     """
     axes, channels = gradient_axes(shape, (x.shape[2], x.shape[3])), shape.groups
     places = _places(shape, axes, INPUT, dy.dtype, dy.device)
     tile, low = axes[0].tile * axes[1].tile, _windows(dy, channels, axes)
     matrix = torch.mm(weight.reshape(channels, -1), places).view(channels, tile, -1)
-    dm = torch.bmm(_tiles(x, channels, axes).transpose(1, 2), low).view(channels, -1)
-    dw = torch.mm(dm, places.t()).view(channels, 1, *shape.kernel)
+    dm = sums.product(_tiles(x, channels, axes).transpose(1, 2), low).view(channels, -1)
+    dw = torch.mm(dm, _places(shape, axes, INPUT, dm.dtype, dy.device).t()).view(channels, 1, *shape.kernel)
     dx = _maps(torch.bmm(low, matrix.transpose(1, 2)), x.shape[0], axes, (x.shape[2], x.shape[3]))
     return dx, dw

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Tuple
 
 import torch
 
+from . import sums
 from .padding import span
 
 if TYPE_CHECKING:
@@ -73,7 +74,8 @@ def input_gradient(dy: torch.Tensor, weight: torch.Tensor, size: Pair, shape: Ge
 
 
 def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry) -> torch.Tensor:
-    """Return the weight's gradient: M's, x transposed times dy, gathered tap by tap. Workspace: M."""
-    dm = torch.bmm(_maps(x.contiguous()).transpose(1, 2), _maps(dy.contiguous())).view(x.shape[1], -1)
-    places = _places(shape, (x.shape[2], x.shape[3]), x.dtype, x.device)
+    """Return the weight's gradient: M's, x transposed times dy, gathered by tap. Workspace: M; float32 of halves."""
+    dy, x = sums.wide(dy, x)
+    dm = sums.product(_maps(x.contiguous()).transpose(1, 2), _maps(dy.contiguous())).view(x.shape[1], -1)
+    places = _places(shape, (x.shape[2], x.shape[3]), dm.dtype, x.device)
     return torch.mm(dm, places.t()).view(dy.shape[1], 1, *shape.kernel)

@@ -1,6 +1,7 @@
 """A group a channel, with no product of matrices: windows times their channel's taps, summed; the fewest operators.
 
-It moves kh*kw times the output through memory, and wins where a card waits for launches rather than for memory.
+A product of halves is float32 until it is summed. It moves kh*kw times the output through memory, and wins where a card
+waits for launches rather than for memory.
 
 Source: the definition of a depthwise convolution; nothing is rearranged.
 """
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Tuple
 
 from .columns import folded
 from .padding import padded
+from .sums import HALVES
 
 if TYPE_CHECKING:
     import torch
@@ -27,11 +29,16 @@ def _windows(x: torch.Tensor, shape: Geometry) -> torch.Tensor:
     return room.as_strided((batch, channels, 1, *shape.kernel, *shape.out), strides)
 
 
+def _wide(operand: torch.Tensor) -> torch.Tensor:
+    """Return the operand as what makes each product float32, or wider."""
+    return operand.float() if operand.dtype in HALVES else operand
+
+
 def forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Geometry) -> torch.Tensor:
     """Convolve; a channel may have several outputs, m. Workspace: the padded input and (N, C, m, kh, kw, Ho, Wo)."""
     channels, (kh, kw) = x.shape[1], shape.kernel
-    y = (_windows(x, shape) * weight.view(channels, -1, kh, kw, 1, 1)).sum((3, 4)).flatten(1, 2)
-    return y if bias is None else y.add_(bias.view(-1, 1, 1))
+    y = (_windows(x, shape) * _wide(weight).view(channels, -1, kh, kw, 1, 1)).sum((3, 4)).flatten(1, 2)
+    return (y if bias is None else y.add_(bias.view(-1, 1, 1))).to(x.dtype)
 
 
 def input_gradient(dy: torch.Tensor, weight: torch.Tensor, size: Tuple[int, int], shape: Geometry) -> torch.Tensor:
@@ -41,13 +48,16 @@ def input_gradient(dy: torch.Tensor, weight: torch.Tensor, size: Tuple[int, int]
     """
     batch, channels = dy.shape[0], shape.groups
     columns = dy.reshape(batch, channels, -1, 1, shape.out[0] * shape.out[1])
-    columns = columns * weight.reshape(channels, columns.shape[2], -1, 1)
+    columns = columns * _wide(weight).reshape(channels, columns.shape[2], -1, 1)
     columns = columns.sum(2) if columns.shape[2] > 1 else columns
     columns = columns.view(batch, -1, columns.shape[-1])
-    return folded(columns, size, shape)
+    return folded(columns, size, shape).to(dy.dtype)
 
 
 def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry) -> torch.Tensor:
-    """Return the weight's gradient: windows times dy, summed over batch and pixels. Workspace: as `forward`."""
-    given = dy.reshape(dy.shape[0], x.shape[1], -1, 1, 1, *shape.out)
+    """Return the weight's gradient: windows times dy, summed over batch and pixels; of halves float32.
+
+    Workspace: as `forward`.
+    """
+    given = _wide(dy).reshape(dy.shape[0], x.shape[1], -1, 1, 1, *shape.out)
     return (_windows(x, shape) * given).sum((0, 5, 6)).view(dy.shape[1], 1, *shape.kernel)

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Sequence, Tuple
 import torch
 from torch.nn import functional
 
-from . import columns, lowering
+from . import columns, fallback, lowering
 from .algorithms import ALGORITHMS
-from .autocast import without_autocast
+from .autocast import with_autocast_off, without_autocast
 from .layers import Layer, layer
 from .planned import REAL
 from .planner import plan
 from .plans import Plan
+from .result import laid_out
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,6 +64,16 @@ class Kernels:
         numbers = (tuple(stride), tuple(padding), tuple(dilation), transposed, tuple(output_padding), groups)
         if torch._C._is_tracing() or not _alike(x, weight, bias):
             return _native(x, weight, bias, numbers)
+        name = (weight.dtype, tuple(weight.shape), *numbers)
+        if fallback.native_layers and fallback.is_native(name):
+            return _native(x, weight, bias, numbers)
+        try:
+            return self._convolution(x, weight, bias, numbers)
+        except fallback.FAILURES as error:
+            return fallback.natively(error, name, lambda: _native(x, weight, bias, numbers), str(list(x.shape)))
+
+    def _convolution(self, x: Tensor, weight: Tensor, bias: Optional[Tensor], numbers: Tuple[Any, ...]) -> Tensor:
+        transposed = numbers[3]
         found = layer(tuple(x.shape), tuple(weight.shape), None if bias is None else tuple(bias.shape), *numbers)
         if found is None:
             return _native(x, weight, bias, numbers)
@@ -70,14 +81,14 @@ class Kernels:
             return x.new_empty(found.input if transposed else found.output)
         chosen, plane = self._plan(found, x), weight.reshape(found.plane_weight)
         if not transposed:
-            y = without_autocast(chosen.forward, lowering.input_plane(x, found), plane, bias, found.plane)
-            return _laid_out(lowering.output(y, found), x, weight)
+            y = without_autocast(fallback.forward, lowering.input_plane(x, found), plane, bias, found.plane, chosen)
+            return laid_out(lowering.output(y, found), x, weight)
         dy = lowering.output_plane(_whole(x, found), found)
-        dx = without_autocast(chosen.input_gradient, dy, plane, found.plane_input[2:], found.plane)
+        dx = with_autocast_off(fallback.input_gradient, dy, plane, found.plane_input[2:], found.plane, chosen)
         y = lowering.gradient_of_input(dx, found)
         if bias is not None:
             y.add_(bias.view(-1, *[1] * found.dimensions))
-        return _laid_out(y, x, weight)
+        return laid_out(y, x, weight)
 
     def convolution_backward(  # noqa: PLR0913, PLR0917 - the operator's arguments
         self,
@@ -104,8 +115,8 @@ class Kernels:
         make = self._transposed_gradients if transposed else self._gradients
         dx, dw = make(found, dy, x, weight.reshape(found.plane_weight), wanted)
         return (
-            None if dx is None else _laid_out(dx, x, weight),
-            None if dw is None else _laid_out(dw.view(weight.shape), x, weight),
+            None if dx is None else laid_out(dx, x, weight),
+            None if dw is None else laid_out(dw.view(weight.shape), x, weight),
             db,
         )
 
@@ -115,13 +126,13 @@ class Kernels:
         chosen, dx, dw = self._plan(found, x), None, None
         dy = lowering.output_plane(dy, found)
         plane = lowering.input_plane(x, found) if wanted[1] else x
-        if wanted[0] and wanted[1] and chosen.both is not None:
-            dx, dw = without_autocast(chosen.both, dy, plane, weight, found.plane)
+        if wanted[0] and wanted[1]:
+            dx, dw = with_autocast_off(fallback.both_gradients, dy, plane, weight, found.plane, chosen)
         else:
             if wanted[0]:
-                dx = without_autocast(chosen.input_gradient, dy, weight, found.plane_input[2:], found.plane)
+                dx = with_autocast_off(fallback.input_gradient, dy, weight, found.plane_input[2:], found.plane, chosen)
             if wanted[1]:
-                dw = without_autocast(chosen.weight_gradient, dy, plane, found.plane)
+                dw = with_autocast_off(fallback.weight_gradient, dy, plane, found.plane, chosen)
         return None if dx is None else lowering.gradient_of_input(dx, found), dw
 
     def _transposed_gradients(
@@ -131,11 +142,12 @@ class Kernels:
         chosen, dx, dw = self._plan(found, dy), None, None
         plane = lowering.input_plane(dy, found)
         if wanted[0]:
-            dx = lowering.output(without_autocast(chosen.forward, plane, weight, None, found.plane), found)
+            dx = without_autocast(fallback.forward, plane, weight, None, found.plane, chosen)
+            dx = lowering.output(dx, found)
             dx = dx[tuple(slice(size) for size in x.shape)].contiguous()
         if wanted[1]:
             given = lowering.output_plane(_whole(x, found), found)
-            dw = without_autocast(chosen.weight_gradient, given, plane, found.plane)
+            dw = with_autocast_off(fallback.weight_gradient, given, plane, found.plane, chosen)
         return dx, dw
 
     def _plan(self, found: Layer, like: Tensor) -> Plan:
@@ -197,22 +209,3 @@ def _whole(x: Tensor, found: Layer) -> Tensor:
     if not any(missing):
         return x
     return functional.pad(x, [number for more in reversed(missing) for number in (0, more)])
-
-
-def _laid_out(made: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-    """Return the result in the memory format that native gives it: compiled code relies on that."""
-    if x.stride(1) != 1 and weight.stride(1) != 1:
-        return made.contiguous()
-    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(made.dim())
-    if last is None or (x.is_cuda and not torch.backends.cudnn.enabled):
-        return made.contiguous()
-    if _is_last(x, last) or _is_last(weight, last):
-        return made.contiguous(memory_format=last)
-    return made.contiguous()
-
-
-def _is_last(tensor: Tensor, last: torch.memory_format) -> bool:
-    """Whether strides say channels last, also of one channel or one pixel, for which is_contiguous says anything."""
-    shape = tensor.shape
-    told = tensor.stride(1) == 1 and tensor.stride(-1) == shape[1] and shape[1:].numel() > 1
-    return told and tensor.is_contiguous(memory_format=last)

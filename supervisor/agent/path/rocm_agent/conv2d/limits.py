@@ -43,7 +43,8 @@ def _folder() -> Optional[str]:
         return None if given == "off" else given
     attempt = os.environ.get(ENV_FOLDER, "")
     if os.path.isabs(attempt):
-        return os.path.join(os.path.dirname(os.path.abspath(attempt)), "conv2d")
+        # STATE/jobs/JOB/ATTEMPT/run
+        return os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(attempt))), "conv2d")
     cache = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(cache):
         home = os.path.expanduser("~")

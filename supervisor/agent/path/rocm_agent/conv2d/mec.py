@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Tuple
 
 import torch
 
+from . import sums
 from .device import processors
 from .moving import copied, rearranged
 from .padding import padded, span
@@ -109,11 +110,12 @@ def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry) -> torch
     """Return the weight's gradient: per output row, dy (O, N*Wo) times its window's transpose, summed over the rows.
 
     The product a row splits the long inner dimension N*Ho*Wo, which BLAS libraries rarely do for the narrow matrices
-    of first layers. Workspace: T, dy as rows, Ho weights.
+    of first layers. Of halves the gradient is float32. Workspace: T, dy as rows, Ho weights.
     """
+    dy, x = sums.wide(dy, x)
     (kh, kw), (sh, sw), (ho, wo) = shape.kernel, shape.stride, shape.out
     low = lowered(x, *shape.padding, (ho - 1) * sh + kh, wo, kw, sw, shape.dilation[1])
-    parts = torch.bmm(rows_of(dy), overlapping(low, kh, sh, ho).transpose(1, 2))
+    parts = sums.product(rows_of(dy), overlapping(low, kh, sh, ho).transpose(1, 2))
     return parts.sum(0).view(dy.shape[1], kh, kw, x.shape[1]).permute(0, 3, 1, 2).contiguous()
 
 
@@ -123,11 +125,12 @@ def both_gradients(
     """Return the gradients of input and weight of a convolution of stride 1, padded by at most its kernel's reach.
 
     dy is lowered once, as D (H + kh - 1, kw, O, N*W), and serves both: dx is the turned weight (C, kh*kw*O) times D's
-    windows; dW, turned, is x (C, N*W) times their transposes, summed over the rows. Neither lowers x nor folds.
+    windows; dW, turned, is x (C, N*W) times their transposes, summed over the rows. Neither lowers x nor folds. Of
+    halves dW is float32.
     """
     low = lowered_gradient(dy, x.shape[2], x.shape[3], shape)
     view = overlapping(low, shape.kernel[0], 1, x.shape[2])
-    parts = torch.bmm(rows_of(x), view.transpose(1, 2)).sum(0)
+    parts = sums.product(rows_of(x), view.transpose(1, 2)).sum(0)
     dw = parts.view(x.shape[1], *shape.kernel, dy.shape[1]).flip(1, 2).permute(3, 0, 1, 2).contiguous()
     dx = torch.bmm(turned(weight).expand(x.shape[2], -1, -1), view)
     del low, view

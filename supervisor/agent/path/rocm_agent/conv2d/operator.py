@@ -11,6 +11,7 @@ from .again import again, remember
 from .algorithms import algorithm_named
 from .autocast import autocast_dtype, lowered
 from .geometry import check_dimensions, geometry, integer, named_padding, pair
+from .result import own_shape
 
 
 def conv2d(  # noqa: PLR0913, PLR0917 - F.conv2d's own arguments, in its order
@@ -26,8 +27,8 @@ def conv2d(  # noqa: PLR0913, PLR0917 - F.conv2d's own arguments, in its order
     """Return what `torch.nn.functional.conv2d` returns for the same arguments, without calling a convolution kernel.
 
     Takes every float and complex dtype that the device multiplies, batched and unbatched input in any layout, and
-    autocast; the result is NCHW in memory. Differs from native where native's own answer is of no use: integers and
-    inputs without channels are refused (RuntimeError).
+    autocast; the result has native's memory format. Differs from native where native's own answer is of no use:
+    integers and inputs without channels are refused (RuntimeError).
 
     Raises ValueError for an unknown algorithm; TypeError and RuntimeError as native does, in nearly its words.
     """
@@ -58,7 +59,8 @@ def conv2d(  # noqa: PLR0913, PLR0917 - F.conv2d's own arguments, in its order
     if algorithm == "planned" and not isinstance(given, str):
         remember(x, weight, bias, shape)
     if x.dim() == 3:
-        return run(x.unsqueeze(0), weight, bias, shape).squeeze(0)
+        y = run(x.unsqueeze(0), weight, bias, shape)
+        return own_shape(y, y.shape[1:])
     return run(x, weight, bias, shape)
 
 

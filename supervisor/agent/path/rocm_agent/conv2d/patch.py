@@ -9,18 +9,19 @@ native. The scope "all" replaces them too, see dispatcher.py.
 from __future__ import annotations
 
 import functools
-from typing import Optional
+from contextlib import nullcontext
+from typing import Any, Optional
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name that native's source uses
 from torch import Tensor, nn
 from torch.nn.modules.utils import _pair
 
-from . import dispatcher
+from . import dispatcher, fallback
 from .again import again
 from .algorithms import algorithm_named
 from .operator import conv2d
-from .planned import is_exporting
+from .planned import is_compiling, is_exporting
 
 SCOPES = ("modules", "all")
 
@@ -82,6 +83,18 @@ def _leave_modules() -> None:
 def _conv_forward(self: nn.Conv2d, input: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:  # noqa: A002 - native's
     if _scope != "modules":
         return _native(self, input, weight, bias)
+    if is_compiling():
+        return _ours(self, input, weight, bias)
+    if fallback.native_layers and fallback.is_native(_named(self, weight)):
+        return _without_library(self, input, weight, bias)
+    try:
+        return _ours(self, input, weight, bias)
+    except fallback.FAILURES as error:
+        native = functools.partial(_without_library, self, input, weight, bias)
+        return fallback.natively(error, _named(self, weight), native, str(list(getattr(input, "shape", ()))))
+
+
+def _ours(self: nn.Conv2d, input: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:  # noqa: A002 - native's
     if _algorithm == "planned" and self.padding_mode == "zeros":
         y = again(input, weight, bias, self.stride, self.padding, self.dilation, self.groups)
         if y is not None:
@@ -100,9 +113,19 @@ def _exporting() -> bool:
     return torch.jit.is_tracing() or is_exporting() or torch.onnx.is_in_onnx_export()
 
 
+def _named(self: nn.Conv2d, weight: Tensor) -> Any:
+    """Return what a layer is remembered by."""
+    return weight.dtype, tuple(weight.shape), self.stride, self.padding, self.dilation, self.groups, self.padding_mode
+
+
+def _without_library(self: nn.Conv2d, input: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:  # noqa: A002
+    """Run native, on a card by ATen's own kernels."""
+    with torch.backends.cudnn.flags(enabled=False) if input.is_cuda else nullcontext():
+        return _native(self, input, weight, bias)
+
+
 def _recorded(self: nn.Conv2d, input: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:  # noqa: A002 - native's
     """Run native, so that a Conv is recorded; on a card by ATen's own kernels, since tracing runs what it records."""
-    if input.is_cuda and torch.jit.is_tracing():
-        with torch.backends.cudnn.flags(enabled=False):
-            return _native(self, input, weight, bias)
+    if torch.jit.is_tracing():
+        return _without_library(self, input, weight, bias)
     return _native(self, input, weight, bias)

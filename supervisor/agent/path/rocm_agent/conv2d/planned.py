@@ -13,8 +13,10 @@ import torch
 from torch.autograd import forward_ad
 from torch.nn import functional
 
-from .autocast import without_autocast
+from . import fallback
+from .autocast import with_autocast_off, without_autocast
 from .planner import plan
+from .result import finished, own, own_shape
 from .unfold import unfold
 
 if TYPE_CHECKING:
@@ -30,9 +32,9 @@ def _never() -> bool:
 
 
 _transforming = getattr(torch._C, "_are_functorch_transforms_active", _never)
-_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", _never)
+is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", _never)
 if not hasattr(torch, "compiler"):
-    _compiling = getattr(getattr(torch, "_dynamo", None), "is_compiling", _never)
+    is_compiling = getattr(getattr(torch, "_dynamo", None), "is_compiling", _never)
 
 is_exporting = getattr(getattr(torch, "compiler", None), "is_exporting", _never)
 """Whether torch.export is recording."""
@@ -42,7 +44,7 @@ def planned(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, sh
     """Convolve by the plan for these sizes: MEC, Winograd, plain products or tiles, as planner.py chooses at first use.
 
     Workspace: what the family of each pass says, at most limits.workspace_mb as far as one sample allows. Held until
-    backward: the input and the weight. The output is NCHW.
+    backward: the input and the weight, as far as gradients need them.
     """
     if unusual(x, weight, bias) or not takes(x):
         return unfold(x, weight, bias, shape)
@@ -56,7 +58,7 @@ def by_plan(
     """Convolve by the plan `chosen`, in autograd's graph where there is one; autocast is off."""
     if torch.is_grad_enabled():
         return _apply(x, weight, bias, shape, chosen)
-    return chosen.forward(x, weight, bias, shape)
+    return finished(fallback.forward(x, weight, bias, shape, chosen), x, weight)
 
 
 def takes(x: torch.Tensor) -> bool:
@@ -67,7 +69,7 @@ def takes(x: torch.Tensor) -> bool:
 def unusual(x: Any, weight: Any, bias: Any) -> bool:
     """Whether anything but autograd sees this call, or an operand is no plain tensor."""
     return (
-        _compiling()
+        is_compiling()
         or type(x) not in PLAIN
         or type(weight) not in PLAIN
         or not (bias is None or type(bias) in PLAIN)
@@ -85,15 +87,16 @@ class _Convolution(torch.autograd.Function):
     def forward(  # noqa: PLR0913, PLR0917 - the convolution's operands
         ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Geometry, chosen: Plan
     ) -> torch.Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.shape, ctx.chosen = shape, chosen
-        return chosen.forward(x, weight, bias, shape)
+        # An operand that no gradient needs is not held, and may be changed in place.
+        wants_x, wants_weight = ctx.needs_input_grad[:2]
+        ctx.save_for_backward(x if wants_weight else None, weight if wants_x else None)
+        ctx.shape, ctx.chosen, ctx.sizes = shape, chosen, (x.shape, weight.shape)
+        return finished(fallback.forward(x, weight, bias, shape, chosen), x, weight)
 
     @staticmethod
     def backward(ctx: Any, dy: torch.Tensor) -> Any:
-        wanted = ctx.needs_input_grad
-        dx, dw = without_autocast(_gradients, dy, *ctx.saved_tensors, ctx.shape, ctx.chosen, wanted)
-        return dx, dw, dy.sum((0, 2, 3)) if wanted[2] else None, None, None
+        dx, dw = with_autocast_off(_gradients, dy, *ctx.saved_tensors, ctx.sizes, ctx.shape, ctx.chosen)
+        return dx, dw, dy.sum((0, 2, 3)) if ctx.needs_input_grad[2] else None, None, None
 
 
 _apply = super(torch.autograd.Function, _Convolution).apply
@@ -101,28 +104,40 @@ _apply = super(torch.autograd.Function, _Convolution).apply
 
 
 def _gradients(  # noqa: PLR0913, PLR0917 - what a backward pass has
-    dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, shape: Geometry, chosen: Plan, wanted: Tuple[bool, ...]
+    dy: torch.Tensor,
+    x: torch.Tensor | None,
+    weight: torch.Tensor | None,
+    sizes: Tuple[torch.Size, torch.Size],
+    shape: Geometry,
+    chosen: Plan,
 ) -> Any:
-    """Return the gradients of x and weight, None for what is not wanted."""
-    wants_x, wants_weight = wanted[0], wanted[1]
+    """Return the gradients of x and weight; the weight's where x was held for it, x's where the weight was."""
     if torch.is_grad_enabled():
-        return _differentiable_gradients(dy, x, weight, shape)
-    if wants_x and wants_weight and chosen.both is not None:
-        return chosen.both(dy, x, weight, shape)
-    dx = chosen.input_gradient(dy, weight, x.shape[2:], shape) if wants_x else None
-    return dx, chosen.weight_gradient(dy, x, shape) if wants_weight else None
+        return _differentiable_gradients(dy, x, weight, sizes, shape)
+    if x is not None and weight is not None:
+        dx, dw = fallback.both_gradients(dy, x, weight, shape, chosen)
+        return own(dx), own(dw)
+    dx = None if weight is None else own(fallback.input_gradient(dy, weight, sizes[0][2:], shape, chosen))
+    return dx, None if x is None else own(fallback.weight_gradient(dy, x, shape, chosen))
 
 
 def _differentiable_gradients(
-    dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, shape: Geometry
-) -> Tuple[torch.Tensor, torch.Tensor]:
-    """Return both gradients by operators that autograd differentiates, for gradients of gradients of any order."""
-    batch, groups, rows = x.shape[0], shape.groups, weight[0].numel()
-    columns = functional.unfold(x, shape.kernel, shape.dilation, shape.padding, shape.stride)
-    columns = columns.view(batch, groups, rows, columns.shape[2])
-    dy = dy.reshape(batch, groups, -1, columns.shape[3])
-    flat = weight.reshape(groups, -1, rows)
-    dw = torch.matmul(dy, columns.transpose(2, 3)).sum(0).view(weight.shape)
-    spread = torch.matmul(flat.transpose(1, 2), dy).view(batch, groups * rows, -1)
-    dx = functional.fold(spread, x.shape[2:], shape.kernel, shape.dilation, shape.padding, shape.stride)
+    dy: torch.Tensor,
+    x: torch.Tensor | None,
+    weight: torch.Tensor | None,
+    sizes: Tuple[torch.Size, torch.Size],
+    shape: Geometry,
+) -> Tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Return the same by operators that autograd differentiates, for gradients of gradients of any order."""
+    (batch, *_, height, width), (_, *kernel), groups = sizes[0], sizes[1], shape.groups
+    rows, dx, dw = kernel[0] * kernel[1] * kernel[2], None, None
+    dy = dy.reshape(batch, groups, -1, shape.out[0] * shape.out[1])
+    if x is not None:
+        columns = functional.unfold(x, shape.kernel, shape.dilation, shape.padding, shape.stride)
+        columns = columns.view(batch, groups, rows, columns.shape[2])
+        dw = own_shape(torch.matmul(dy, columns.transpose(2, 3)).sum(0), sizes[1])
+    if weight is not None:
+        flat = weight.reshape(groups, -1, rows)
+        spread = torch.matmul(flat.transpose(1, 2), dy).view(batch, groups * rows, -1)
+        dx = functional.fold(spread, (height, width), shape.kernel, shape.dilation, shape.padding, shape.stride)
     return dx, dw

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Optional, Tuple
 
 import torch
 
+from . import fallback
 from . import limits as limits_
 from .candidates import BOTH, FORWARD, INPUT, WEIGHT
 from .case import Case
@@ -56,8 +57,14 @@ def use(given: limits_.Limits) -> None:
     with _choosing:
         _limits, _spent_s, timings = given, 0.0, 0
         _stores.clear()
-        plan.cache_clear()
-        known.clear()
+        plan_anew()
+        fallback.forget()
+
+
+def plan_anew() -> None:
+    """Have every layer planned again at its next call."""
+    plan.cache_clear()
+    known.clear()
 
 
 def store_of(device: torch.device) -> Store:
@@ -74,7 +81,7 @@ def plan(
 ) -> Plan:
     """Return the plan for an input and a weight of these sizes; each pass is chosen at its first use."""
     case = Case(x, weight, dtype, device, shape, limits())
-    chosen = Plan(_undecided, _undecided, _undecided)
+    chosen = Plan(_undecided, _undecided, _undecided, case=case)
     chosen.forward = _First(case, chosen, FORWARD)
     chosen.input_gradient = _First(case, chosen, INPUT)
     chosen.weight_gradient = _First(case, chosen, WEIGHT)
@@ -103,13 +110,14 @@ class _First:
             return _by_rule(case, kind)
         with _choosing, torch.no_grad():
             try:
-                run = _chosen(case, kind, operands, store_of(case.device))
+                given_back = fallback.is_given_back(case.layer)
+                run = case.reference(kind) if given_back else _chosen(case, kind, operands, store_of(case.device))
             except Scarce:
                 return _by_rule(case, kind)
             except Exception as error:
                 tell(f"a plan could not be made ({type(error).__name__}: {error}); im2col takes its place")
                 run = case.reference(kind)
-            setattr(self._plan, {FORWARD: "forward", INPUT: "input_gradient", WEIGHT: "weight_gradient"}[kind], run)
+            self._plan.give(kind, run)
             self._plan.join(case.shape)
         return run
 
@@ -130,6 +138,8 @@ class _FirstBoth:
     def _decided(self, dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, shape: Geometry) -> Any:
         case = self._case
         if case.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return None
+        if fallback.is_given_back(case.layer):
             return None
         with _choosing, torch.no_grad():
             try:

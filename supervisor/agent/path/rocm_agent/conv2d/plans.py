@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Optional, Tuple
 import torch
 
 from . import direct, mec, pointwise, shifted, subpixel
-from .candidates import FORWARD, INPUT, WEIGHT
+from .candidates import BOTH, FORWARD, INPUT, WEIGHT
 
 if TYPE_CHECKING:
     from .candidates import Candidate
+    from .case import Case
     from .geometry import Geometry
 
 
@@ -18,10 +19,11 @@ class Plan:
     """The functions for one convolution; `both`, where there is one, makes the two gradients together.
 
     forward(x, weight, bias, shape), input_gradient(dy, weight, (H, W), shape), weight_gradient(dy, x, shape),
-    both(dy, x, weight, shape). Until its first use a pass is what chooses; then what was chosen takes its place.
+    both(dy, x, weight, shape). Of halves the weight's gradient is float32, to be rounded once by whoever asks. Until
+    its first use a pass is what chooses; then what was chosen takes its place.
     """
 
-    __slots__ = ("both", "forward", "input_gradient", "weight_gradient")
+    __slots__ = ("both", "case", "forward", "input_gradient", "weight_gradient")
 
     def __init__(
         self,
@@ -29,11 +31,17 @@ class Plan:
         input_gradient: Callable[..., torch.Tensor],
         weight_gradient: Callable[..., torch.Tensor],
         both: Optional[Callable[..., Tuple[torch.Tensor, torch.Tensor]]] = None,
+        case: Optional[Case] = None,
     ) -> None:
+        self.case = case
         self.forward = forward
         self.input_gradient = input_gradient
         self.weight_gradient = weight_gradient
         self.both = both
+
+    def give(self, kind: str, run: Callable[..., Any]) -> None:
+        """Have `run` compute the pass from now on."""
+        setattr(self, {FORWARD: "forward", INPUT: "input_gradient", WEIGHT: "weight_gradient", BOTH: "both"}[kind], run)
 
     def join(self, shape: Geometry) -> None:
         """Have both gradients made together where that is the same two products, with less to ask for."""
@@ -106,7 +114,7 @@ def _input_gradient(run: Callable[..., Any], samples: int) -> Callable[..., torc
 
 def _weight_gradient(run: Callable[..., Any], samples: int) -> Callable[..., torch.Tensor]:
     def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry) -> torch.Tensor:
-        return _total((run(a, b, shape) for a, b in zip(dy.split(samples), x.split(samples))), dy.dtype)
+        return _total(run(a, b, shape) for a, b in zip(dy.split(samples), x.split(samples)))
 
     return weight_gradient
 
@@ -117,7 +125,7 @@ def _both(run: Callable[..., Any], samples: int) -> Callable[..., Tuple[torch.Te
     ) -> Tuple[torch.Tensor, torch.Tensor]:
         dx = torch.empty_like(x, memory_format=torch.contiguous_format)
         split = zip(dy.split(samples), x.split(samples), dx.split(samples))
-        dw = _total((_written(run, made, part, given, weight, shape) for part, given, made in split), dy.dtype)
+        dw = _total(_written(run, made, part, given, weight, shape) for part, given, made in split)
         return dx, dw
 
     return both
@@ -138,11 +146,10 @@ def _write(run: Callable[..., torch.Tensor], out: torch.Tensor, *operands: Any) 
         out.copy_(run(*operands))
 
 
-def _total(parts: Iterable[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
-    """Return the sum of the parts, in float32 where they are of half precision."""
-    wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+def _total(parts: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Return the sum of the parts, which are float32 where the operands are halves."""
     shares = iter(parts)
-    total = next(shares).to(wide)
+    total = next(shares)
     for share in shares:
         total.add_(share)
-    return total.to(dtype)
+    return total

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Tuple
 
 import torch
 
+from . import sums
 from .moving import rearranged
 
 if TYPE_CHECKING:
@@ -45,14 +46,15 @@ def forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, sh
     x = _picked(x, shape)
     (batch, channels, height, width), outputs = x.shape, weight.shape[0]
     flat = weight.contiguous().as_strided((batch, outputs, channels), (0, channels, 1))
-    y = torch.bmm(flat, x.view(batch, channels, height * width)).view(batch, outputs, height, width)
+    y = torch.bmm(flat, x.view(batch, channels, height * width)).resize_((batch, outputs, height, width))
     return y if bias is None else y.add_(bias.view(-1, 1, 1))
 
 
 def input_gradient(dy: torch.Tensor, weight: torch.Tensor, size: Tuple[int, int], shape: Geometry) -> torch.Tensor:
     """Return the gradient of an input of `size` (H, W): transposed weight times dy; zero where the stride jumps."""
     batch, outputs, height, width = dy.shape
-    dx = _turned(weight, dy.contiguous().view(batch, outputs, height * width)).view(batch, -1, height, width)
+    dx = _turned(weight, dy.contiguous().view(batch, outputs, height * width))
+    dx = dx.resize_((batch, weight.shape[1], height, width))
     return dx if shape.stride == (1, 1) else _spread(dx, (size[0], size[1]), shape)
 
 
@@ -69,10 +71,11 @@ def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry) -> torch
 
 
 def _summed(dy: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Return the sum over the samples of dy (N, O, L) times contiguous x (N, C, H, W), transposed."""
+    """Return the sum over samples of dy (N, O, L) times contiguous x (N, C, H, W), transposed; float32 of halves."""
+    dy, x = sums.wide(dy, x)
     (batch, outputs, pixels), channels = dy.shape, x.shape[1]
-    dw = torch.bmm(dy, x.as_strided((batch, pixels, channels), (channels * pixels, 1, pixels)))
-    return (dw.sum(0) if batch > 1 else dw).view(outputs, channels, 1, 1)
+    dw = sums.product(dy, x.as_strided((batch, pixels, channels), (channels * pixels, 1, pixels)))
+    return (dw.sum(0) if batch > 1 else dw).resize_((outputs, channels, 1, 1))
 
 
 def both_gradients(
@@ -81,7 +84,7 @@ def both_gradients(
     """Return at stride 1 what `input_gradient` and `weight_gradient` return, with less to ask for."""
     batch, outputs, height, width = dy.shape
     dy = dy.contiguous().view(batch, outputs, height * width)
-    return _turned(weight, dy).view(x.shape), _summed(dy, x.contiguous())
+    return _turned(weight, dy).resize_(x.shape), _summed(dy, x.contiguous())
 
 
 def whole_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Geometry) -> torch.Tensor:
@@ -100,9 +103,10 @@ def whole_input_gradient(
 
 
 def whole_weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry) -> torch.Tensor:
-    """Return the weight's gradient by one long product. Workspace: x and dy once more."""
-    dw = torch.mm(_side_by_side(dy), _side_by_side(_picked(x, shape)).t())
-    return dw.view(dy.shape[1], x.shape[1], 1, 1)
+    """Return the weight's gradient by one long product, of halves float32. Workspace: x and dy once more."""
+    dy, x = sums.wide(dy, _picked(x, shape))
+    dw = sums.product(_side_by_side(dy).unsqueeze(0), _side_by_side(x).t().unsqueeze(0))
+    return dw.resize_((dy.shape[1], x.shape[1], 1, 1))
 
 
 def _side_by_side(x: torch.Tensor) -> torch.Tensor:
@@ -121,5 +125,6 @@ def turned_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | N
     x = _picked(x, shape)
     batch, channels, height, width = x.shape
     flat = weight.reshape(-1, channels).t().contiguous().t()
-    y = torch.bmm(flat.expand(batch, -1, -1), x.view(batch, channels, height * width)).view(batch, -1, height, width)
+    y = torch.bmm(flat.expand(batch, -1, -1), x.view(batch, channels, height * width))
+    y = y.resize_((batch, weight.shape[0], height, width))
     return y if bias is None else y.add_(bias.view(-1, 1, 1))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Tuple
 
 import torch
 
+from . import sums
 from .device import processors
 from .mec import written
 from .moving import copied
@@ -143,6 +144,6 @@ def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry) -> torch
     dw = x.new_empty((out_channels, channels, kh, kw))
     for tap in range(kw):
         part = low.as_strided((ho, lines, at.columns), (channels * at.line, at.line, 1), at.start + tap * spread)
-        summed = torch.bmm(rows, part.transpose(1, 2)).sum(0)
+        summed = sums.product(rows, part.transpose(1, 2)).sum(0)
         dw[:, :, :, tap] = summed.view(out_channels, kh, channels).transpose(1, 2)
     return dw

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple, Tuple
 
 from .depthwise import Axis, forward_axes, gradient_axes
 from .subpixel import taps
+from .sums import HALVES, LONGEST, multiplies_wide
 
 if TYPE_CHECKING:
+    import torch
+
     from .geometry import Geometry
 
 
@@ -22,11 +25,36 @@ class Need(NamedTuple):
     """Whatever the batch."""
 
 
+class Sums(NamedTuple):
+    """What the shares of a sum take, by the operands' dtype and the device."""
+
+    width: int
+    """Elements of the operands' dtype that an element of a share is as large as."""
+    casts: bool
+    """Whether the operands are first made float32, since the device multiplies halves to halves."""
+    longest: int
+    """Products that are added by one product; 0 for any number."""
+
+    @classmethod
+    def of(cls, dtype: torch.dtype, device: torch.device) -> Sums:
+        """Return them for operands of that dtype on that device."""
+        half = dtype in HALVES
+        longest = LONGEST.get(device.type, {}).get(dtype, 0)
+        return cls(2 if half else 1, half and not multiplies_wide(dtype, device), longest)
+
+
 class Sizes:
     """One convolution's numbers of elements; `x` is (N, C, H, W), `weight` (O, C / groups, kh, kw)."""
 
-    def __init__(self, x: Tuple[int, ...], weight: Tuple[int, ...], shape: Geometry) -> None:
-        self.shape = shape
+    def __init__(
+        self,
+        x: Tuple[int, ...],
+        weight: Tuple[int, ...],
+        shape: Geometry,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.shape, self.sums, self.batch = shape, Sums.of(dtype, device), x[0]
         self.channels, self.height, self.width = x[1:]
         self.outputs = weight[0]
         self.inside = x[1] * x[2] * x[3]
@@ -51,6 +79,22 @@ class Sizes:
     def _spread(self) -> int:
         return self.shape.dilation[1] * (self.shape.kernel[1] - 1)
 
+    def _summed(self, low: Need, shares: Need, length: int, products: int) -> Need:
+        """Return what a gradient takes: `low`, and the shares of its sum, float32 where the operands are halves.
+
+        The sum is made by so many `products` of that inner `length`.
+        """
+        width, casts, longest = self.sums
+        fixed, share = shares.fixed, shares.a_sample
+        if longest and length > longest:
+            pieces = -(-length // longest) + 1
+            fixed += (pieces if products < pieces else 2 * products) * self.weights
+            share *= 2
+        if casts:  # and what they are cast from, where nobody else would hold it
+            more = 2 * (self.inside + self.outside)
+            return Need(2 * low.a_sample + width * share + more, 2 * low.fixed + width * fixed)
+        return Need(low.a_sample + width * share, low.fixed + width * fixed)
+
     # --- im2col ---------------------------------------------------------------------------------------------------
 
     def columns_forward(self) -> Need:
@@ -58,17 +102,23 @@ class Sizes:
         return Need(self.padded + self.columns, self.weights)
 
     def columns_input(self) -> Need:
-        """Columns of the gradient."""
-        return Need(self.outside + self.columns, self.weights)
+        """Columns of the gradient, of halves as wide as dx is before it is rounded."""
+        width, casts, _ = self.sums
+        if casts:
+            return Need(2 * (self.outside + self.columns + self.inside), 4 * self.weights)
+        rounded = self.inside * width if width > 1 else 0
+        return Need(self.outside + width * self.columns + rounded, self.weights)
 
     def columns_weight(self) -> Need:
         """As forward, and a weight a sample."""
-        return Need(self.padded + self.columns + self.weights)
+        low, length = Need(self.padded + self.columns), self.shape.out[0] * self.shape.out[1]
+        return self._summed(low, Need(self.weights), length, self.batch * self.shape.groups)
 
     def columns_of_gradient(self) -> Need:
         """Columns of dy, dy itself where it is not contiguous, and two weights a sample."""
         (kh, kw), pixels = self.shape.kernel, self.height * self.width
-        return Need(self.outside + self.outputs * kh * kw * pixels + 2 * self.weights, 3 * self.weights)
+        low = Need(self.outside + self.outputs * kh * kw * pixels + self.weights, 3 * self.weights)
+        return self._summed(low, Need(self.weights), pixels, self.batch * self.shape.groups)
 
     # --- MEC ------------------------------------------------------------------------------------------------------
 
@@ -85,12 +135,14 @@ class Sizes:
     def mec_weight(self) -> Need:
         """T, and the padded input or dy as rows; a weight a row of output."""
         low, room = self._lowered()
-        return Need(low + max(room, self.outside), (self.shape.out[0] + 2) * self.weights)
+        shares, length = Need(0, (self.shape.out[0] + 2) * self.weights), self.batch * self.shape.out[1]
+        return self._summed(Need(low + max(room, self.outside)), shares, length, self.shape.out[0])
 
     def mec_both(self) -> Need:
         """D, and the padded dy, x or dx as rows; a weight a row of input."""
         low, room = self._lowered_gradient()
-        return Need(low + max(room, self.inside), (self.height + 3) * self.weights)
+        shares, length = Need(0, (self.height + 3) * self.weights), self.batch * self.width
+        return self._summed(Need(low + max(room, self.inside)), shares, length, self.height)
 
     def direct_forward(self) -> Need:
         """T and the padded input."""
@@ -135,7 +187,8 @@ class Sizes:
         """The padded input and dy; a weight's row a row of output."""
         (ho, wo), kh = self.shape.out, self.shape.kernel[0]
         line = self._line(self.width, wo)
-        return Need((self.channels * (ho + kh - 1) + self.outputs * ho) * line, (ho + 2) * self.weights)
+        low = Need((self.channels * (ho + kh - 1) + self.outputs * ho) * line)
+        return self._summed(low, Need(0, (ho + 2) * self.weights), self.batch * line, ho)
 
     def _phases(self) -> Tuple[int, int, Tuple[int, int], Tuple[int, int]]:
         (rows, _, _), (columns, _, _) = (
@@ -180,7 +233,8 @@ class Sizes:
         high, wide = -(-self.shape.out[0] // 4), -(-self.shape.out[1] // 4)
         room, tiles = (4 * high + 2) * (4 * wide + 2), high * wide
         more = max(self.channels * (room + 72 * tiles), self.outputs * (room + 16 * tiles))
-        return Need(36 * self.outputs * tiles + more, 6 * self.weights)
+        low = Need(36 * self.outputs * tiles + more, 2 * self.weights)
+        return self._summed(low, Need(0, 4 * self.weights), self.batch * tiles, 36)
 
     # --- 1x1 ------------------------------------------------------------------------------------------------------
 
@@ -193,7 +247,13 @@ class Sizes:
 
     def pointwise_weight(self) -> Need:
         """The pixels that a stride picks, and a weight a sample."""
-        return Need(self.pointwise().a_sample + self.weights)
+        length = self.shape.out[0] * self.shape.out[1]
+        return self._summed(Need(self.pointwise().a_sample), Need(self.weights), length, self.batch)
+
+    def pointwise_whole_weight(self) -> Need:
+        """Input and dy once more each, and what a stride picks."""
+        low, length = Need(2 * self._picked() + 2 * self.outside), self.batch * self.shape.out[0] * self.shape.out[1]
+        return self._summed(low, Need(0, 2 * self.weights), length, 1)
 
     def pointwise_whole(self) -> Need:
         """Input and output once more each, and what a stride picks."""
@@ -223,25 +283,44 @@ class Sizes:
     def tiles_weight(self) -> Need:
         """The tiles of dy, padded before, and the windows of x with what they are gathered from."""
         windows, tiles, room, matrix = self._tiles(forward_axes(self.shape), self.channels, self.outputs)
-        return Need(tiles + max(tiles, windows + room), 2 * matrix)
+        low, (down, across) = Need(tiles + max(tiles, windows + room)), forward_axes(self.shape)
+        length = self.batch * down.count * across.count
+        return self._matrices(low, 2 * matrix, length)
 
     def tiles_both(self) -> Need:
         """The gradient's windows, and what they are gathered from, or dx's tiles twice, as large as those of x."""
         axes = gradient_axes(self.shape, (self.height, self.width))
         windows, tiles, room, matrix = self._tiles(axes, self.outputs, self.channels)
-        return Need(windows + max(room, 2 * tiles), 3 * matrix)
+        length = self.batch * axes[0].count * axes[1].count
+        return self._matrices(Need(windows + max(room, 2 * tiles), matrix), 2 * matrix, length)
+
+    def _matrices(self, low: Need, matrix: int, length: int) -> Need:
+        """Return what a sum of matrices a channel takes, and their places."""
+        pieces = 1 if not self.sums.longest else -(-length // self.sums.longest)
+        most = max(2, pieces) if pieces > 1 else 1
+        return self._summed(low, Need(0, most * matrix), 0, self.channels)
 
     def taps(self) -> Need:
-        """The products of every tap, and the padded input."""
-        return Need(self.padded + self.outside * self.shape.kernel[0] * self.shape.kernel[1])
+        """The products of every tap, and the padded input; of halves the products are float32, and their sum is."""
+        products, width = self.outside * self.shape.kernel[0] * self.shape.kernel[1], self.sums.width
+        wide = width * self.outside if width > 1 else 0
+        return Need(self.padded + width * products + wide, width * self.weights)
 
     def taps_input(self) -> Need:
         """The products of every tap, and their sum over a channel's outputs."""
         products = self.outside * self.shape.kernel[0] * self.shape.kernel[1]
-        return Need(self.outside + products + (self.columns if self.outputs > self.channels else 0))
+        made = products + (self.columns if self.outputs > self.channels else 0)
+        width = self.sums.width
+        return Need(self.outside + width * made + (width * self.inside if width > 1 else 0), width * self.weights)
 
     def dense(self) -> Need:
         """M, and the result once more."""
         pixels = self.height * self.width * self.shape.out[0] * self.shape.out[1]
         many = self.channels + self.shape.kernel[0] * self.shape.kernel[1]
         return Need(max(self.inside, self.outside), many * pixels)
+
+    def dense_weight(self) -> Need:
+        """M's gradient and the places, and the operands where they are not contiguous."""
+        pixels = self.height * self.width * self.shape.out[0] * self.shape.out[1]
+        many = self.channels + self.shape.kernel[0] * self.shape.kernel[1]
+        return self._summed(Need(max(self.inside, self.outside)), Need(0, many * pixels), self.batch, self.channels)

@@ -86,7 +86,7 @@ class Store:
     def timed(self, kind: str, layer: str, bucket: str, ms: Dict[str, float]) -> None:
         """Keep what each name cost."""
         self.times[kind, layer, bucket] = ms
-        self._append({"timed": [kind, layer, bucket], "ms": {name: round(one, 4) for name, one in ms.items()}})
+        self._append({"timed": [kind, layer, bucket], "ms": {name: round(item, 4) for name, item in ms.items()}})
 
     def right(self, kind: str, exact: str, name: str) -> None:
         """Keep that `name` agreed with im2col on these sizes."""
@@ -155,9 +155,9 @@ class Store:
             self._wrong[key] = why if isinstance(why, str) and why else "no reason was kept"
             return True
         ms = fact.get("ms")
-        if not isinstance(ms, dict) or not ms or not all(_is_time(one) for one in ms.values()):
+        if not isinstance(ms, dict) or not ms or not all(_is_time(item) for item in ms.values()):
             return False
-        self.times[key] = {str(name): float(one) for name, one in ms.items()}
+        self.times[key] = {str(name): float(item) for name, item in ms.items()}
         return True
 
     def _rewrite(self, path: str) -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional
 
+from .result import laid_out, own_shape
+
 if TYPE_CHECKING:
     from .geometry import Geometry
 
@@ -25,7 +27,7 @@ def unfold(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, sha
     Both operands are contiguous, whatever the layout of `x` and `weight`.
 
     Workspace: the columns, N*C*kh*kw*L elements, held until backward; for one group `torch.matmul` transposes a second
-    copy of them while it runs, for several it repeats the weight N times instead. The output is NCHW.
+    copy of them while it runs, for several it repeats the weight N times instead.
 
     Source: patches/conv2d_optimized.py of github hkevin01/robust-thermal-image-object-detection (sizes computed once
     a shape, contiguous operands, bias in place, one output for all groups).
@@ -41,4 +43,4 @@ def unfold(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, sha
     if bias is not None:
         # Before any view is taken of y: in place on a view, autograd would copy the whole gradient.
         y.add_(bias.view(*y.shape[1:-1], 1))
-    return y.view(batch, out_channels, *shape.out)
+    return laid_out(own_shape(y, (batch, out_channels, *shape.out)), x, weight)

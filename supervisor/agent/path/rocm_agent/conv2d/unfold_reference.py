@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional
 
+from .result import laid_out, own_shape
+
 if TYPE_CHECKING:
     from .geometry import Geometry
 
@@ -30,6 +32,6 @@ def unfold_reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor |
         columns = functional.unfold(x_group, shape.kernel, shape.dilation, shape.padding, shape.stride)
         flat = weight_group.reshape(weight_group.shape[0], -1)
         y = torch.matmul(flat, columns)
-        outputs.append(y.view(x.shape[0], flat.shape[0], *shape.out))
+        outputs.append(own_shape(y, (x.shape[0], flat.shape[0], *shape.out)))
     y = torch.cat(outputs, dim=1) if shape.groups > 1 else outputs[0]
-    return y if bias is None else y + bias.view(1, -1, 1, 1)
+    return laid_out(y if bias is None else y + bias.view(1, -1, 1, 1), x, weight)

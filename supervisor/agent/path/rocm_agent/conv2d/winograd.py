@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Tuple
 
 import torch
 
+from . import sums
 from .moving import rearranged
 from .padding import padded, windows
 
@@ -92,6 +93,6 @@ def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry) -> torch
     tiles = padded(dy, 0, 0, 4 * high, 4 * wide).view(batch, out_channels, high, 4, wide, 4)
     tiles = rearranged(tiles, (1, 0, 2, 4, 3, 5)).view(-1, 16)
     tiles = torch.mm(output.t(), tiles.t()).view(36, out_channels, -1)
-    lines = torch.bmm(tiles, _transformed_input(x, *shape.padding, high, wide).transpose(1, 2))
+    lines = sums.product(tiles, _transformed_input(x, *shape.padding, high, wide).transpose(1, 2))
     dw = torch.mm(kernel.t(), lines.view(36, -1)).view(3, 3, out_channels, x.shape[1])
     return dw.permute(2, 3, 0, 1).contiguous()

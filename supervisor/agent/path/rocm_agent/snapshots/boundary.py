@@ -14,7 +14,7 @@ from rocm_agent.fence import failed
 from rocm_agent.layout import ENV_FOLDER
 
 from . import world
-from .keeper import Collect, Finish, Keeper
+from .keeper import Collect, Form, Keeper
 from .requests import Save, served
 
 TYPE_CHECKING = False
@@ -53,14 +53,14 @@ class Boundary:
         torch: Any,
         name: str,
         source: int,
-        finish: Finish = lambda copied: copied,
+        form: Optional[Form] = None,
         keeper: Optional[Keeper] = None,
     ) -> None:
-        """`name` is the hook's, `source` one of claim's; `keeper` None has one made at the first boundary."""
+        """`name` is the hook's, `source` one of claim's; `keeper` None has one of `form` made at the first boundary."""
         self._torch = torch
         self._name = "snapshots." + name
         self._source = source
-        self._finish = finish
+        self._form = form
         self._problem: Optional[str] = None
         """Why nothing can be saved; None as long as nobody has looked."""
         self._ranks: Optional[Ranks] = None
@@ -91,9 +91,20 @@ class Boundary:
         if ending is not None:
             save_command.end_if_asked(ending)
 
+    def beside_a_save(self, moment: Moment) -> None:
+        """Take a snapshot at a boundary at which the training saves by itself, where one process trains."""
+        keeper = self._keeper
+        if self._alone and keeper is not None and keeper.enabled:
+            keeper.take_beside_a_save(moment.collect, moment.step, moment.epoch)
+
+    def settle(self) -> None:
+        """The training is about to save by itself: see Keeper.settle."""
+        if self._alone and self._keeper is not None:
+            self._keeper.settle()
+
     def serve(self, recorder: Any, moment: Moment) -> Optional[Tuple[int, int]]:
         """Save where it was asked for, else where a snapshot is due; return the command that was served."""
-        keeper = self._keeper = self._keeper or Keeper(self._torch, self._finish)
+        keeper = self._keeper = self._keeper or Keeper(self._torch, self._form)
         if self._problem is None:
             self._begin(moment)
         if self._problem:
@@ -114,7 +125,8 @@ class Boundary:
         self._alone = found.size == 1 and not self._problem
         save_command.listening = self.listens
         if self._problem and found.rank == 0:
-            events.write("save_failed", error=self._problem, kind="snapshot", step=moment.step)
+            every_s = None if self._keeper is None else self._keeper.every_s
+            events.write("save_failed", error=self._problem, kind="snapshot", step=moment.step, every_s=every_s)
 
     def _join(self, found: world.World) -> str:
         """Come forward among several ranks; return why that cannot be."""

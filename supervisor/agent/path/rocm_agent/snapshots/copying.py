@@ -97,7 +97,7 @@ class Copier:
 def _copy(torch: Any, pairs: List[Tuple[Any, Any]]) -> None:
     together = getattr(torch, "_foreach_copy_", None)
     if together is not None:
-        together([one for one, _ in pairs], [other for _, other in pairs], non_blocking=True)
+        together([pair for pair, _ in pairs], [other for _, other in pairs], non_blocking=True)
         return
     for buffer, tensor in pairs:
         buffer.copy_(tensor, non_blocking=True)

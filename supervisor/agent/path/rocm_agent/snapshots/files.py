@@ -10,7 +10,7 @@ import os
 import sys
 import zipfile
 from contextlib import suppress
-from typing import Any, Dict, List, Optional
+from typing import Any, Collection, Dict, List, Optional
 
 from .copying import mapped
 
@@ -55,6 +55,8 @@ def write(torch: Any, state: Any, path: str, taken_ns: int) -> int:
 class Unfailing:
     """A file for torch.save that keeps its first error to itself: torch's writer may abort the process over one."""
 
+    of_the_agent = True
+
     def __init__(self, file: Any) -> None:
         self._file = file
         self.error: Any = None
@@ -74,16 +76,27 @@ class Unfailing:
         """Do nothing: the file has no buffer."""
 
 
-def check_finite(torch: Any, state: Any) -> None:
-    """Raise NotFinite where a number of the state is NaN or infinite."""
+def check_finite(torch: Any, state: Any, roots: Optional[Collection[str]] = None) -> None:
+    """Raise NotFinite where a weight, an optimizer's state or an average is NaN or infinite.
+
+    `roots` are the keys at the top of the state below which every number counts; None: all of them. Elsewhere a tensor
+    of one number is the record of a metric, infinite until the first one came, and only larger ones are looked at.
+    """
 
     def look(place: Any, tensor: Any) -> None:
-        if tensor.is_floating_point() and not _is_finite(torch, tensor):
+        counts = roots is None or place[0] in roots or tensor.numel() > 1
+        if counts and tensor.is_floating_point() and not _is_finite(torch, tensor):
             name = ".".join(str(part) for part in place)
-            raise NotFinite("%s is not finite: this state is not worth saving" % name)
+            if not ("mask" in name.lower() and _is_mask(torch, tensor)):
+                raise NotFinite("%s is not finite: this state is not worth saving" % name)
 
     with torch.no_grad():
         mapped(state, look)
+
+
+def _is_mask(torch: Any, tensor: Any) -> bool:
+    """Whether all that is not finite is minus infinity, as a mask of attention has it by design."""
+    return not bool((torch.isnan(tensor) | (tensor == math.inf)).any())
 
 
 def _is_finite(torch: Any, tensor: Any) -> bool:
@@ -115,12 +128,12 @@ def size_of(state: Any) -> int:
 def prune(folder: str, kept: int = KEPT) -> None:
     """Remove all but the newest snapshots of a folder, and what killed processes left half written."""
     found = [os.path.join(folder, name) for name in os.listdir(folder)]
-    snapshots = sorted((one for one in found if one.endswith(".pt")), key=_modified_ns)
-    for one in snapshots[:-kept]:
-        remove(one)
-    for one in found:
-        if one.endswith(PART) and not one.endswith(".%d%s" % (os.getpid(), PART)):
-            remove(one)
+    snapshots = sorted((match for match in found if match.endswith(".pt")), key=_modified_ns)
+    for snapshot in snapshots[:-kept]:
+        remove(snapshot)
+    for match in found:
+        if match.endswith(PART) and not match.endswith(".%d%s" % (os.getpid(), PART)):
+            remove(match)
 
 
 def verify(path: str) -> None:

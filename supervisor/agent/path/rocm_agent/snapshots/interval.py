@@ -17,6 +17,7 @@ STALL_SHARE = 0.005
 """Of the training's time, at most, spent on being copied."""
 WRITE_SHARE = 0.05
 """Of the time, at most, in which the disk and one processor write a snapshot."""
+LATE_SHARE = 0.1
 COSTS_KEPT = 5
 """The median of so many counts: one write beside a busy disk says little of the next."""
 MEAN_FAULT_S = 14400.0
@@ -52,6 +53,21 @@ class Interval:
     def due(self, now_ns: int) -> bool:
         """Whether the next one is due."""
         return self._next_ns is not None and now_ns >= self._next_ns
+
+    def late(self, now_ns: int) -> bool:
+        """Whether it has been due for a tenth of the interval."""
+        return self._next_ns is not None and now_ns >= self._next_ns + int((self.every_s or 0.0) * LATE_SHARE * 1e9)
+
+    def may_follow_a_save(self, now_ns: int) -> bool:
+        """Whether one may be taken out of turn, beside a save that the training makes itself."""
+        if self._next_ns is None or self.every_s is None:
+            return False
+        return self.none_taken or now_ns >= self._last_ns + int(min(self.every_s, SHORTEST_S) * 1e9)
+
+    @property
+    def none_taken(self) -> bool:
+        """Whether this process has taken none yet."""
+        return self._last_ns == self._began_ns
 
     def taken(self, now_ns: int) -> None:
         """Count from now."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import time
 from time import monotonic_ns
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Collection, NamedTuple, Optional
 
-from rocm_agent import events
+from rocm_agent import events, own_saves
 from rocm_agent.fence import failed
 from rocm_agent.layout import ENV_MEAN_FAULT, ENV_SNAPSHOT_EVERY, ENV_SNAPSHOTS
 
@@ -24,10 +24,23 @@ Collect = Callable[[], Any]
 """() -> the state, a nested structure of tensors and plain values; nothing of it is copied yet."""
 Finish = Callable[[Any], Any]
 """(the copied state) -> what is written; called outside the step loop."""
+Roots = Callable[[], Optional[Collection[str]]]
+"""() -> the keys at the top of the state below which the weights and the optimizers' states lie; None: all of them."""
 Join = Callable[[Any], Any]
 """(the copied state) -> it with what other processes add to it; called outside the step loop, may wait and raise."""
+PATIENCE_S = 1.0
+"""Waited at a save that the training makes itself, for a snapshot that is still being written."""
+FIRST_PATIENCE_S = 10.0
+"""Waited at the first save that the training makes itself, for the first snapshot's buffers, and for its file."""
 WRITE_LIMIT_S = 60.0
 """A save that was asked for waits so long for a snapshot under way; both use the same buffers."""
+
+
+class Form(NamedTuple):
+    """What one kind of training makes of its copied state, and what of it must be finite."""
+
+    finish: Finish = lambda copied: copied
+    roots: Roots = lambda: None
 
 
 def folder() -> Optional[str]:
@@ -38,16 +51,26 @@ def folder() -> Optional[str]:
 class Keeper:
     """The snapshots of one training."""
 
-    def __init__(self, torch: Any, finish: Finish = lambda copied: copied) -> None:
+    def __init__(self, torch: Any, form: Optional[Form] = None) -> None:
         self._torch = torch
-        self._finish = finish
+        self._finish, self._roots = form or Form()
         self._folder = folder()
         setting = os.environ.get(ENV_SNAPSHOT_EVERY, "") if self._folder else ""
         self._interval = Interval(setting, os.environ.get(ENV_MEAN_FAULT, ""), monotonic_ns())
         self._copier = Copier(torch)
         self._background = Background("snapshot-writer")
         self._reserved = False
+        self._kept = False
+        """Whether a snapshot of this process lies on the disk."""
+        self._settled = False
+        """Whether the first of them was waited for."""
         self._refused = ""
+        self._saves = own_saves.made
+
+    @property
+    def every_s(self) -> Optional[float]:
+        """Seconds between two snapshots as things stand, None where none are taken by themselves."""
+        return self._interval.every_s
 
     @property
     def enabled(self) -> bool:
@@ -58,7 +81,42 @@ class Keeper:
         """Whether one is due, or the first is to be made ready, and the last is through; asked at every boundary."""
         if not self._reserved:
             return self.enabled
-        return self._interval.due(monotonic_ns()) and not self._background.busy
+        now_ns = monotonic_ns()
+        due = self._interval.due(now_ns) or (own_saves.made != self._saves and self._interval.may_follow_a_save(now_ns))
+        return due and not self._background.busy
+
+    @property
+    def late(self) -> bool:
+        """Whether one has been due for so long that it is to be taken at a less convenient boundary too."""
+        return self._interval.late(monotonic_ns())
+
+    def take_beside_a_save(
+        self, collect: Collect, step: int, epoch: Optional[int], *, patience_s: float = PATIENCE_S
+    ) -> None:
+        """Take one at a boundary at which the training is about to save, or has: its own file need not be exact.
+
+        Nothing is taken where the newest is hardly older, or one is being written for longer than `patience_s`. For the
+        first one the training waits until its buffers are made: without it there is nothing exact to go on from.
+        """
+        if self._interval.none_taken:
+            patience_s = max(patience_s, FIRST_PATIENCE_S)
+        if self._interval.may_follow_a_save(monotonic_ns()) and self._background.wait(patience_s):
+            self._begin()
+            self.take(collect, step, epoch)
+
+    def settle(self) -> None:
+        """Wait, once, until the first snapshot lies on the disk, for the training is about to save by itself.
+
+        Whenever it is killed from then on there is an exact state that is hardly older than its own file.
+        """
+        if self.enabled and not self._kept and not self._settled:
+            self._settled = True
+            self._background.wait(FIRST_PATIENCE_S)
+
+    def _begin(self) -> None:
+        if not self._reserved:
+            self._reserved = True
+            events.write("snapshots", every_s=self._interval.every_s)
 
     @property
     def reserved(self) -> bool:
@@ -72,12 +130,13 @@ class Keeper:
         """
         try:
             if not self._reserved:
-                self._reserved = True
+                self._begin()
                 state = collect()
                 self._background.begin(lambda: self._copier.reserve(state))
                 return
             began_ns, taken_ns = monotonic_ns(), time.time_ns()
             self._interval.taken(began_ns)
+            self._saves = own_saves.made
             copied, wait = self._copier.copy(collect())
             stall_s = (monotonic_ns() - began_ns) / 1e9
             self._background.begin(lambda: self._keep(copied, wait, join, (step, epoch, taken_ns, stall_s)))
@@ -93,7 +152,7 @@ class Keeper:
             raise OSError("the last snapshot is still being written")
         copied, wait = self._copier.copy(collect())
         wait()
-        files.check_finite(self._torch, copied)
+        files.check_finite(self._torch, copied, self._roots())
         files.write(self._torch, self._finish(join(copied)), path, time.time_ns())
 
     def path(self, step: int) -> str:
@@ -110,7 +169,7 @@ class Keeper:
             folder = os.path.dirname(path)
             stall_s += wait()
             began_ns = monotonic_ns()
-            files.check_finite(self._torch, copied)
+            files.check_finite(self._torch, copied, self._roots())
             copied = join(copied)
             files.check_room(folder, files.size_of(copied))
             size = files.write(self._torch, self._finish(copied), path, taken_ns)
@@ -120,9 +179,9 @@ class Keeper:
             text = "%s: %s" % (type(error).__name__, error)
             if text != self._refused:
                 self._refused = text
-                events.write("save_failed", error=text, kind="snapshot", step=step)
+                events.write("save_failed", error=text, kind="snapshot", step=step, every_s=self._interval.every_s)
             return
-        self._refused = ""
+        self._refused, self._kept = "", True
         self._interval.measured(stall_s, write_s)
         cost = {"stall_s": stall_s, "write_s": write_s, "size_bytes": size, "every_s": self._interval.every_s}
         told = {"epoch": epoch, "step": step, "requested": False, "kind": "snapshot"}

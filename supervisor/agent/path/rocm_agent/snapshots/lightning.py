@@ -8,21 +8,25 @@ right here.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from functools import wraps
 from types import ModuleType
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from rocm_agent import claim, torch_hook
 from rocm_agent.fence import fenced
 from rocm_agent.layout import ENV_RESUME_FROM
+from rocm_agent.plan import Plan
 
 from . import files, randomness, replicas
 from .boundary import Boundary, Moment
+from .keeper import Form
 from .position import Positioned, positioned
 
 _used = False
+ROOTS = ("state_dict", "optimizer_states")
 PICKLING_NOTHING = "_SubprocessScriptLauncher"
 """It starts the other ranks with the same script."""
 
@@ -39,7 +43,9 @@ def install(module: ModuleType) -> None:
         if path is not None:
             kwargs["ckpt_path"] = path
             args = args[:4]  # model, training, validation, data module; the fifth would be another path
-        return fit(self, *args, **kwargs)
+        result = fit(self, *args, **kwargs)
+        torch_hook.fit_is_over()
+        return result
 
     trainer.fit = fit_or_resume
 
@@ -58,7 +64,8 @@ def _follow(trainer: Any, package: str) -> Optional[Snapshots]:
     found = vars(trainer).get("_rocm_snapshots")
     if found is not None:
         return found
-    trainer._rocm_snapshots = snapshots = Snapshots(torch, trainer)
+    trainer._rocm_snapshots = snapshots = Snapshots(torch, trainer, package.partition(".")[0])
+    trainer.save_checkpoint = snapshots.before_saving(trainer.save_checkpoint)
     base = sys.modules[package + ".callbacks"].Callback
 
     class Following(base):  # type: ignore[misc] # a class of the user's environment
@@ -67,7 +74,11 @@ def _follow(trainer: Any, package: str) -> Optional[Snapshots]:
         def on_train_start(self, *_: Any, **__: Any) -> None:
             snapshots.train_starts(trainer)
 
+        def on_train_epoch_start(self, *_: Any, **__: Any) -> None:
+            torch_hook.epoch_is(int(trainer.current_epoch))
+
         def on_train_batch_end(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
+            snapshots.plans(trainer)
             snapshots.batch_ends(trainer)
 
     trainer.callbacks.append(Following())
@@ -77,15 +88,16 @@ def _follow(trainer: Any, package: str) -> Optional[Snapshots]:
 class Snapshots:
     """Of one Trainer."""
 
-    def __init__(self, torch: Any, trainer: Any) -> None:
+    def __init__(self, torch: Any, trainer: Any, package: str) -> None:
         self._torch = torch
-        self._boundary = Boundary(torch, "lightning", claim.GENERIC)
+        self._boundary = Boundary(torch, "lightning", claim.GENERIC, Form(roots=lambda: ROOTS))
         self._positioned: Optional[Positioned] = None
         self._resuming: Optional[Dict[str, Any]] = None
         """The snapshot, until the ranks are known."""
         self._data: Optional[Dict[str, Any]] = None
         self._buffers: Dict[str, Any] = {}
         self._anew = False
+        self._plan = Plan(package)
         self._in_setup = False
         self._loaders = 0
         self._follow_loaders(trainer)
@@ -121,7 +133,10 @@ class Snapshots:
             self._positioned.resume(data["begun"], data["batches"] * size, data["batches"], data["random"])
 
     def batch_ends(self, trainer: Any) -> None:
-        """Save where that is due, between two steps of the optimizer and not at the end of an epoch."""
+        """Save where that is due, between two steps of the optimizer and not at the end of an epoch.
+
+        The last place before that end is beside the checkpoint that Lightning saves there, without its random states.
+        """
 
         def look(_: Any) -> Optional[Moment]:
             made = trainer.fit_loop.epoch_loop.batch_progress.current.ready
@@ -136,6 +151,33 @@ class Snapshots:
             )
 
         self._boundary.reached(look)
+        self._beside_a_save(trainer, look)
+
+    @fenced
+    def _beside_a_save(self, trainer: Any, look: Callable[[Any], Optional[Moment]]) -> None:
+        made = trainer.fit_loop.epoch_loop.batch_progress.current.ready
+        last = made + trainer.accumulate_grad_batches >= trainer.num_training_batches
+        moment = look(None) if last and trainer.checkpoint_callbacks else None
+        if moment is not None:
+            self._boundary.beside_a_save(moment)
+
+    def before_saving(self, save: Any) -> Any:
+        """Return Lightning's `save_checkpoint`, which from now on waits for the first snapshot."""
+        settle = fenced(self._boundary.settle)
+
+        @wraps(save)
+        def save_checkpoint(*args: Any, **kwargs: Any) -> Any:
+            settle()
+            return save(*args, **kwargs)
+
+        return save_checkpoint
+
+    def plans(self, trainer: Any) -> None:
+        """Tell how long the training will be; Lightning counts one step for each of its optimizers."""
+        batches = trainer.num_training_batches
+        accumulated = max(int(trainer.accumulate_grad_batches), 1)
+        steps = -(-int(batches) // accumulated) if batches != math.inf else None
+        self._plan.tell(trainer.max_epochs, trainer.estimated_stepping_batches, steps)
 
     def _collect(self, trainer: Any, made: int) -> Dict[str, Any]:
         ours = {"lightning": 1, "step": int(trainer.global_step), **self._own(made)}
@@ -170,7 +212,7 @@ class Snapshots:
         found, problem = replicas.of_this_rank(self._torch, found)
         ours = found[files.OURS]
         if problem:
-            problem += ", and the epoch begins anew"
+            problem += ", and the epoch starts over"
             self._anew = True
         else:
             self._data, self._buffers = ours["data"], ours.get(replicas.BUFFERS, {})

@@ -7,12 +7,13 @@ import sys
 import weakref
 from typing import Any, Dict, List, Optional, Tuple
 
-from rocm_agent import claim, save_command, script
+from rocm_agent import claim, origin, save_command, script
 from rocm_agent.layout import ENV_RESUME_FROM
 
 from . import files, randomness, replicas
 from .boundary import Boundary, Moment
 from .files import OURS
+from .keeper import Form
 from .position import Positioned, positioned
 from .scaling import scaler_state, settled_scaler
 
@@ -23,11 +24,13 @@ class State:
     def __init__(self, torch: Any, loader: Any, named: Dict[str, Any]) -> None:
         self.step = 0
         """Steps made, counted from the beginning of the training."""
+        self.counting = False
+        """Whether it is known from where `step` goes on."""
         self.torch = torch
         self._parts = named
         self._data = None if loader is None else _data_of(torch, loader)
         self._first_epoch = 0
-        self.boundary = Boundary(torch, "step", claim.EXPLICIT, self.finished)
+        self.boundary = Boundary(torch, "step", claim.EXPLICIT, Form(self.finished, self.roots))
 
     @property
     def epoch(self) -> int:
@@ -49,7 +52,7 @@ class State:
     def own(self) -> Dict[str, Any]:
         """Return what ranks need not hold alike: all but modules and optimizers, for nobody knows what is in it."""
         modules, optimizers = self.replicas()
-        optimizing = {id(one) for one in optimizers}
+        optimizing = {id(optimizer) for optimizer in optimizers}
         alone = [name for name, part in self._parts.items() if name not in modules and id(part) not in optimizing]
         return {**self._place(), "parts": {name: _state_of(self._parts[name]) for name in alone}}
 
@@ -58,6 +61,12 @@ class State:
         modules = {name: part for name, part in self._parts.items() if isinstance(part, self.torch.nn.Module)}
         optimizers = [part for part in self._parts.values() if isinstance(part, self.torch.optim.Optimizer)]
         return modules, optimizers
+
+    def roots(self) -> List[str]:
+        """Return the names of the modules and optimizers."""
+        modules, optimizers = self.replicas()
+        optimizing = {id(optimizer) for optimizer in optimizers}
+        return [name for name, part in self._parts.items() if name in modules or id(part) in optimizing]
 
     def finished(self, copied: Dict[str, Any]) -> Dict[str, Any]:
         """Return the copy as it is written."""
@@ -79,6 +88,7 @@ class State:
             _load(part, ours.get("parts", {}).get(name, found[name]))
         replicas.put_buffers(self.torch, self.replicas()[0], ours.get(replicas.BUFFERS, {}))
         self.step, self._first_epoch = ours["step"], ours["epoch"]
+        self.counting = True
         if not exactly:
             return
         randomness.restore(self.torch, ours["random"])
@@ -168,12 +178,15 @@ def restore(loader: Any, named: Dict[str, Any]) -> State:
     if found is not None:
         found, problem = replicas.of_this_rank(torch, found)
         state.put_back(found, exactly=not problem)
-        replicas.resumed(state.epoch - 1, state.step, problem and problem + ", and the epoch begins anew")
+        replicas.resumed(state.epoch - 1, state.step, problem and problem + ", and the epoch starts over")
     return state
 
 
 def step(state: State, loss: Any, lr: Any) -> None:
     """See `snapshots.step`."""
+    if not state.counting:
+        # It was not put back by `restore`: the script went on from a checkpoint of its own, or begins.
+        state.step, state.counting = origin.first_step(None) - 1, True
     state.step += 1
     save_command.listening = state.boundary.listens
     script.step(loss, state.step, state.epoch, lr)

@@ -33,8 +33,10 @@ class Positioned:
         self._ahead = ahead and loader.num_workers == 0
         whole = getattr(inner, "batch_sampler", inner)  # accelerate's share of a rank stands in for all of it
         samplers = [loader, inner, getattr(whole, "sampler", None), getattr(loader, "sampler", None)]
-        generators = [getattr(one, "generator", None) for one in samplers]
-        self._generators: List[Any] = list({id(one): one for one in generators if one is not None}.values())
+        generators = [getattr(sampler, "generator", None) for sampler in samplers]
+        self._generators: List[Any] = list(
+            {id(generator): generator for generator in generators if generator is not None}.values()
+        )
         self._sampler = getattr(whole, "sampler", whole)
         self._resume: Optional[Dict[str, Any]] = None
         self._before: Dict[int, Dict[str, Any]] = {}
@@ -76,7 +78,7 @@ class Positioned:
             self._restore(resume["begun"])
         self.begun[self.passes] = {
             "random": randomness.capture(self._torch),
-            "generators": [one.get_state() for one in self._generators],
+            "generators": [generator.get_state() for generator in self._generators],
             "order": {name: vars(self._sampler)[name] for name in ORDER if name in vars(self._sampler)},
         }
         self.begun.pop(self.passes - PASSES_NOTED, None)

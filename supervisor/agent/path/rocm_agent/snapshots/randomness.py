@@ -27,8 +27,8 @@ def restore(torch: Any, state: Dict[str, Any]) -> None:
         numpy.random.set_state((name, numpy.array(words, dtype=numpy.uint32), *rest))
     torch.set_rng_state(state["torch"].cpu())
     if state["cuda"] is not None and torch.cuda.is_available():
-        for device, one in enumerate(state["cuda"][: torch.cuda.device_count()]):
-            torch.cuda.set_rng_state(one.cpu(), device)
+        for device, item in enumerate(state["cuda"][: torch.cuda.device_count()]):
+            torch.cuda.set_rng_state(item.cpu(), device)
 
 
 def _numpy_state() -> Any:

@@ -116,13 +116,15 @@ class Ranks:
             kind = board.SAVE_AND_STOP if command[0] == COMMAND_SAVE_AND_STOP else board.SAVE
         for rank in range(1, self._size):
             files.remove(self._path(rank))
-        furthest = max(one.step for one in self._board.standings())
+        furthest = max(standing.step for standing in self._board.standings())
         self._seen = self._pending = self._board.announce(kind, furthest + self._margin)
 
     def _absent(self) -> List[int]:
         """Return the ranks that are not seen in this training."""
-        others = [one for one in self._board.standings() if one.rank]
-        return [one.rank for one in others if one.who & 0xFFFF != self._who & 0xFFFF or not _lives(one.who >> 16)]
+        others = [standing for standing in self._board.standings() if standing.rank]
+        return [
+            other.rank for other in others if other.who & 0xFFFF != self._who & 0xFFFF or not _lives(other.who >> 16)
+        ]
 
     def _without(self, absent: List[int], recorder: Any, command: Optional[Tuple[int, int]]) -> None:
         """Say once that ranks are missing, and refuse a command that has waited long enough."""
@@ -167,7 +169,7 @@ class Ranks:
                 part = self._part(rank, due, deadline_ns)
                 if part["step"] != step or not replicas.same(self._torch, sample, part[ALIKE]):
                     raise Missing("rank %d does not hold what rank 0 holds after step %d: no replica" % (rank, step))
-                files.check_finite(self._torch, part["own"])
+                files.check_finite(self._torch, part["own"], (replicas.BUFFERS,))
                 own[rank] = part["own"]
         finally:
             for rank in range(1, self._size):

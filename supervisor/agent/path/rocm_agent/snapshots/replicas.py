@@ -22,25 +22,27 @@ SAMPLED_TENSORS, SAMPLED_NUMBERS = 32, 64
 
 def alike(modules: Dict[str, Any], optimizers: List[Any]) -> List[Any]:
     """Return a sample of what replicas hold alike, bit by bit: a few numbers of a few tensors, not copied."""
-    tensors = [one for module in modules.values() for one in module.parameters()]
+    tensors = [parameter for module in modules.values() for parameter in module.parameters()]
     for optimizer in optimizers:
-        tensors += [one for state in optimizer.state.values() for one in state.values() if hasattr(one, "as_strided")]
-    tensors = [one for one in tensors if one.numel()]
+        tensors += [
+            item for state in optimizer.state.values() for item in state.values() if hasattr(item, "as_strided")
+        ]
+    tensors = [tensor for tensor in tensors if tensor.numel()]
     chosen = tensors[:: -(-len(tensors) // SAMPLED_TENSORS) or 1]
-    return [one.detach().as_strided((min(one.numel(), SAMPLED_NUMBERS),), (1,)) for one in chosen]
+    return [item.detach().as_strided((min(item.numel(), SAMPLED_NUMBERS),), (1,)) for item in chosen]
 
 
 def same(torch: Any, mine: List[Any], its: List[Any]) -> bool:
     """Whether two samples are those of replicas."""
-    return len(mine) == len(its) and all(torch.equal(one, other) for one, other in zip(mine, its))
+    return len(mine) == len(its) and all(torch.equal(item, other) for item, other in zip(mine, its))
 
 
 def buffers(modules: Dict[str, Any]) -> Dict[str, Any]:
     """Return the saved buffers of modules, such as the statistics of BatchNorm, not copied."""
     found = {}
     for name, module in modules.items():
-        state, names = module.state_dict(), [one for one, _ in module.named_buffers()]
-        found[name] = {one: state[one] for one in names if one in state}
+        state, names = module.state_dict(), [buffer for buffer, _ in module.named_buffers()]
+        found[name] = {item: state[item] for item in names if item in state}
     return found
 
 

@@ -10,7 +10,7 @@ TENSORS = {"scale": "_scale", "_growth_tracker": "_growth_tracker"}
 def scaler_state(scaler: Any) -> Dict[str, Any]:
     """Return the state with what lies on a device as tensors."""
     found = {key: vars(scaler).get(name) for key, name in TENSORS.items()} if hasattr(scaler, "__dict__") else {}
-    if not found or any(one is None for one in found.values()) or not scaler.is_enabled():
+    if not found or any(match is None for match in found.values()) or not scaler.is_enabled():
         return scaler.state_dict()
     plain = {
         "growth_factor": scaler.get_growth_factor(),

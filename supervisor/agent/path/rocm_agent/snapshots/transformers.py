@@ -19,13 +19,16 @@ from typing import Any, Dict, List, Optional, Tuple
 from rocm_agent import claim, events, torch_hook
 from rocm_agent.fence import fenced
 from rocm_agent.layout import ENV_RESUME_FROM, VALIDATE
+from rocm_agent.plan import Plan
 
 from . import files, randomness, replicas
 from .boundary import Boundary, Moment
+from .keeper import Form
 from .position import Positioned, positioned
 from .scaling import scaler_state, settled_scaler
 from .transformers_checkpoint import STATE, WEIGHTS, facts_of, unpack
 
+ROOTS = ("model", "optimizer")
 FOLDER = ".rocm_supervisor-resume"
 
 _used = False
@@ -48,7 +51,9 @@ def install(module: ModuleType) -> None:
             return train(self, resume_from_checkpoint, *args, **kwargs)
         with snapshots.training(self):
             found = snapshots.resumed_from(self, resume_from_checkpoint)
-            return train(self, found, *args, **kwargs)
+            result = train(self, found, *args, **kwargs)
+        torch_hook.fit_is_over()
+        return result
 
     trainer.__init__, trainer.train = __init__, train_or_resume
 
@@ -65,7 +70,11 @@ def _follow(trainer: Any, base: type) -> None:
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             snapshots.train_begins(trainer)
 
+        def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            torch_hook.epoch_is(int(state.epoch or 0))
+
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            snapshots.plans(state)
             snapshots.step_ends(trainer)
 
         def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -82,11 +91,12 @@ class Snapshots:
 
     def __init__(self, torch: Any, trainer: Any) -> None:
         self._torch = torch
-        self._boundary = Boundary(torch, "transformers", claim.GENERIC, self._finished)
+        self._boundary = Boundary(torch, "transformers", claim.GENERIC, Form(self._finished, lambda: ROOTS))
         self._positioned: Optional[Positioned] = None
         self._data: Optional[Dict[str, Any]] = None
         self._buffers: Dict[str, Any] = {}
         self._folder = ""
+        self._plan = Plan("transformers")
         self._replaced: List[str] = []
 
     # --- while it trains ------------------------------------------------------------------------------------------
@@ -127,6 +137,11 @@ class Snapshots:
         buffers, self._buffers = self._buffers, {}
         replicas.put_buffers(self._torch, {"model": trainer.model}, buffers)
 
+    def plans(self, state: Any) -> None:
+        """Tell how long the training will be."""
+        epochs, steps = state.num_train_epochs, state.max_steps
+        self._plan.tell(epochs, steps, steps / epochs if epochs else None)
+
     def step_ends(self, trainer: Any) -> None:
         """Save where that is due."""
         self._remove_folder()
@@ -137,15 +152,18 @@ class Snapshots:
                 raise NotImplementedError("weights spread over processes are not saved between two checkpoints")
             if self._epoch_is_over(trainer) and (trainer.args.world_size > 1 or recorder.command() is None):
                 return None  # its evaluation is still to come, and nobody would make up for it
-            return Moment(
-                step=step,
-                epoch=None,
-                collect=lambda: self._collect(trainer, step),
-                own=lambda: self._own(trainer),
-                replicas=lambda: _replicas(trainer),
-            )
+            return self._moment(trainer, step)
 
         self._boundary.reached(look)
+
+    def _moment(self, trainer: Any, step: int) -> Moment:
+        return Moment(
+            step=step,
+            epoch=None,
+            collect=lambda: self._collect(trainer, step),
+            own=lambda: self._own(trainer),
+            replicas=lambda: _replicas(trainer),
+        )
 
     @fenced
     def saved(self, trainer: Any) -> None:
@@ -153,6 +171,8 @@ class Snapshots:
         if claim.holding() is None or claim.rank != 0:
             return
         step = int(trainer.state.global_step)
+        if not _is_sharded(trainer):
+            self._boundary.beside_a_save(self._moment(trainer, step))
         folder = os.path.abspath(os.path.join(trainer.args.output_dir, "checkpoint-%d" % step))
         paths = [os.path.join(folder, name) for name in WEIGHTS if os.path.isfile(os.path.join(folder, name))]
         if paths and os.path.isfile(os.path.join(folder, STATE)):

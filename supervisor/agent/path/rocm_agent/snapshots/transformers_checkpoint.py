@@ -36,9 +36,9 @@ def facts_of(trainer: Any) -> Dict[str, Any]:
     facts = dict(vars(trainer.state), log_history=list(trainer.state.log_history))
     facts["total_flos"] = float(trainer.state.total_flos) + float(getattr(trainer, "current_flos", 0))
     callbacks: Dict[str, Any] = {}
-    for one in [*trainer.callback_handler.callbacks, trainer.control]:
-        if hasattr(one, "state") and hasattr(one, "from_state"):
-            callbacks.setdefault(type(one).__name__, []).append(one.state())
+    for item in [*trainer.callback_handler.callbacks, trainer.control]:
+        if hasattr(item, "state") and hasattr(item, "from_state"):
+            callbacks.setdefault(type(item).__name__, []).append(item.state())
     facts["stateful_callbacks"] = {name: some[0] if len(some) == 1 else some for name, some in callbacks.items()}
     return facts
 

@@ -21,13 +21,16 @@ from rocm_agent.fence import failed, fenced
 from . import randomness, replicas
 from .boundary import Boundary, Moment
 from .files import OURS
-from .keeper import Keeper
+from .keeper import PATIENCE_S, Form, Keeper
 from .position import Positioned
 from .scaling import scaler_state, settled_scaler
 from .ultralytics_epoch import cut, fill_buffer, on, shift, unshift
 from .ultralytics_models import models, skeleton, unwrapped
 
 COUNTERS = ("tloss", "loss_names", "metrics", "fitness", "loss", "loss_items")
+
+FINAL_PATIENCE_S = 5.0
+"""Waited, after the very last batch, for a snapshot that is still being written: no other comes after it."""
 
 _snapshots: Optional[Snapshots] = None
 
@@ -41,7 +44,7 @@ class Snapshots:
         self._batches_made = batches_made
         self._size = max(getattr(trainer, "world_size", 0), 1)
         self._skeleton = skeleton(trainer) if claim.rank == 0 else None
-        self.keeper = Keeper(torch, self._finished)
+        self.keeper = Keeper(torch, Form(self._finished))
         self._together: Optional[Boundary] = None
         """Of several ranks; where they cannot be saved together rank 0 is saved when asked, and resumed by epochs."""
         if self._size > 1:
@@ -59,9 +62,27 @@ class Snapshots:
     # --- taking ---------------------------------------------------------------------------------------------------
 
     def batch_is_over(self, trainer: Any, step: int) -> None:
-        """Take a snapshot if one is due and no gradient is held: an optimizer's step is never far."""
-        if self._together is None and self._last_step == step - 1 and self.keeper.wants():
+        """Take a snapshot if one is due: where no gradient is held as a rule, for an optimizer's step is never far.
+
+        Where it is far the interval goes by the clock nevertheless. After the last batch of an epoch one is taken out
+        of turn: what ultralytics saves after its validation is in half precision.
+        """
+        if self._together is not None:
+            return
+        batches = len(trainer.train_loader)
+        if step == (trainer.epoch + 1) * batches:
+            final = step >= trainer.epochs * batches
+            patience_s = FINAL_PATIENCE_S if final else PATIENCE_S
+            collect = lambda: self.collect(trainer, step)  # noqa: E731 - called at once
+            self.keeper.take_beside_a_save(collect, step, trainer.epoch - 1, patience_s=patience_s)
+        elif self.keeper.wants() and (self._last_step == step - 1 or not self.keeper.reserved or self.keeper.late):
             self.keeper.take(lambda: self.collect(trainer, step), step, trainer.epoch - 1)
+
+    @fenced
+    def save_begins(self) -> None:
+        """The epoch is validated, and what ultralytics is about to save is in half precision."""
+        if self._together is None:
+            self.keeper.settle()
 
     @property
     def together(self) -> bool:
@@ -138,7 +159,7 @@ class Snapshots:
         """Return the gradients that the optimizer has not stepped on yet, None right after its step."""
         if self._last_step == step - 1:
             return None
-        return {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
+        return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 
     def _finished(self, copied: Dict[str, Any]) -> Dict[str, Any]:
         """Return the copy as a checkpoint: the average as a module, numbers as numbers."""
@@ -242,19 +263,24 @@ class Snapshots:
         if exact is None or self._positioned is None:
             return
         self._give_back(trainer, exact, ("tloss",) if self._first else ())
-        model = unwrapped(self._torch, trainer.model)
-        for name, one in model.named_parameters():
-            gradient = (exact["gradients"] or {}).get(name)
-            if gradient is not None:
-                one.grad = gradient.to(one.device)
-        if self._last_step >= 0:
-            shift(trainer, self._last_step + 1)
+        self._give_gradients_back(trainer, exact)
 
     def epoch_ends(self, trainer: Any) -> None:
         """Where a resumed epoch had no batch left to make, give it what it had come to."""
         exact, self._resuming = self._resuming, None
         if exact is not None and self._positioned is not None:
             self._give_back(trainer, exact, COUNTERS)
+            self._give_gradients_back(trainer, exact)
+
+    def _give_gradients_back(self, trainer: Any, exact: Dict[str, Any]) -> None:
+        """Give the model the gradients that wait for the optimizer's next step, be it in the next epoch only."""
+        model = unwrapped(self._torch, trainer.model)
+        for name, parameter in model.named_parameters():
+            gradient = (exact["gradients"] or {}).get(name)
+            if gradient is not None:
+                parameter.grad = gradient.to(parameter.device)
+        if self._last_step >= 0:
+            shift(trainer, self._last_step + 1)
 
     def _give_back(self, trainer: Any, exact: Dict[str, Any], names: Tuple[str, ...]) -> None:
         for name in names:

@@ -58,5 +58,5 @@ def on(device: Any, value: Any) -> Any:
     if hasattr(value, "to") and hasattr(value, "device"):
         return value.to(device)
     if isinstance(value, dict):
-        return {key: on(device, one) for key, one in value.items()}
+        return {key: on(device, item) for key, item in value.items()}
     return value

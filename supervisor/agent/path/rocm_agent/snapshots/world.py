@@ -47,12 +47,14 @@ def _problem(rank: int, size: int, modules: Dict[str, Any]) -> str:
         )
     if rank != claim.rank:
         return "rank %d was not started with RANK or LOCAL_RANK in its environment, as torchrun does" % rank
-    if any(_sharded(one) for one in modules.values()):
+    if any(_sharded(module) for module in modules.values()):
         return "its weights are spread over its processes: only replicas, as DDP has them, are saved in mid-epoch"
     return ""
 
 
 def _sharded(module: Any) -> bool:
     """Whether reading the state would be a collective operation, or give this process its share alone."""
-    wrapped = any(type(one).__name__ in ("FullyShardedDataParallel", "DeepSpeedEngine") for one in module.modules())
-    return wrapped or any(hasattr(one, "placements") or hasattr(one, "ds_id") for one in module.parameters())
+    wrapped = any(type(item).__name__ in ("FullyShardedDataParallel", "DeepSpeedEngine") for item in module.modules())
+    return wrapped or any(
+        hasattr(parameter, "placements") or hasattr(parameter, "ds_id") for parameter in module.parameters()
+    )

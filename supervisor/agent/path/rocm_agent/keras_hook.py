@@ -1,0 +1,92 @@
+"""Follows `fit` of Keras on any backend through its own list of callbacks; it adds no callback and reads no device.
+
+A batch counts as a step: `epoch * steps an epoch + batch`, which goes on over a resume with `initial_epoch`.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import wraps
+from types import ModuleType
+from typing import Any, Callable, Optional
+
+from . import claim
+from .fence import failed
+from .layout import DATA_WAIT, ENDED, STEP, VALIDATE
+from .plan import Plan, whole
+
+
+class Fit:
+    """One call of `fit`."""
+
+    def __init__(self, callbacks: Any) -> None:
+        params = callbacks.params or {}
+        self.epochs, self.steps = whole(params.get("epochs")), whole(params.get("steps"))
+        self.epoch = 0
+        self.made = 0
+        """Steps up to the newest."""
+        self._begun_with = 0
+        """Steps before this epoch."""
+        self.plan = Plan("keras")
+
+    def epoch_begins(self, epoch: int) -> None:
+        """Count its batches from the end of the one before."""
+        self.epoch = epoch
+        self._begun_with = epoch * self.steps if self.steps is not None else self.made
+
+    def batch_ends(self, batch: int, logs: Any) -> None:
+        """Record a step; a loss is read only where it is a plain number already."""
+        recorder = claim.take(claim.GENERIC)
+        if recorder is None:
+            return
+        self.made = self._begun_with + int(batch) + 1
+        loss = logs.get("loss") if isinstance(logs, dict) else None
+        recorder.record(self.made, self.epoch, float(loss) if isinstance(loss, (int, float)) else None)
+        recorder.stage, recorder.aside = STEP, DATA_WAIT
+        total = self.steps * self.epochs if self.steps is not None and self.epochs is not None else None
+        self.plan.tell(self.epochs, total, self.steps)
+
+
+def install(module: ModuleType) -> None:
+    """Wrap the CallbackList of `module`, keras.src.callbacks.callback_list."""
+    kind = module.CallbackList
+    _after(kind, "on_train_begin", lambda *_, **__: None)
+    _after(kind, "on_epoch_begin", lambda fit, epoch, *_, **__: fit.epoch_begins(int(epoch)))
+    _after(kind, "on_train_batch_end", lambda fit, batch, logs=None: fit.batch_ends(batch, logs))
+    _after(kind, "on_test_begin", lambda fit, *_, **__: _in_stage(VALIDATE))
+    _after(kind, "on_test_end", lambda fit, *_, **__: _in_stage(STEP))
+    _after(kind, "on_train_end", lambda fit, *_, **__: _in_stage(ENDED))
+
+
+def _begin(callbacks: Any) -> None:
+    if "torch" in sys.modules:
+        from . import torch_hook  # noqa: PLC0415 - a training on another backend has no torch
+
+        torch_hook.steps_are_told()
+    callbacks._rocm_fit = Fit(callbacks)
+
+
+def _in_stage(stage: int) -> None:
+    recorder = claim.holding()
+    if recorder is not None and claim.speaks(claim.GENERIC):
+        recorder.stage, recorder.aside = stage, 0
+
+
+def _after(kind: type, name: str, hook: Callable[..., None]) -> None:
+    original = getattr(kind, name)
+
+    @wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        try:
+            if name == "on_train_begin":
+                _begin(self)
+            else:
+                fit: Optional[Fit] = vars(self).get("_rocm_fit")
+                if fit is not None:
+                    hook(fit, *args, **kwargs)
+        except Exception as error:
+            failed("keras_hook." + name, error)
+        return result
+
+    setattr(kind, name, method)

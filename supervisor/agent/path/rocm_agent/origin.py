@@ -1,0 +1,128 @@
+"""What an attempt's steps are counted from: what it was told to resume from, what it loaded, what it counts itself.
+
+Where an optimizer keeps no count, the first step of a process is the step after the one that its checkpoint holds. The
+daemon hands over the steps of the checkpoints that it knows; which of them the training loaded is seen here. Where that
+cannot be told the process counts its own steps, and says so.
+"""
+
+# ruff: noqa: PLC0415 - imported where first needed: the programs of a job that do not train shall not pay for it
+
+from __future__ import annotations
+
+import os
+
+from . import events
+from .fence import fenced
+from .layout import ENV_RESUME_FROM, ENV_RESUME_STEPS
+
+TYPE_CHECKING = False  # typing costs milliseconds at every interpreter's start
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Tuple
+
+NEAR_STEPS = 100
+"""An optimizer's own count may lag behind the training's by so much, or a tenth: it leaves out what a scaler skips."""
+LOADS_NOTED = 64
+SAVES_PER_S = 20
+
+_loads: List[Tuple[str, int, int]] = []
+"""Path, size in bytes and time of writing in ns of what was loaded before the first step."""
+_asked = False
+"""Whether the script asked for the path to resume from."""
+_began = False
+_saves_ns: List[int] = []
+
+
+@fenced
+def loads(source: Any) -> None:
+    """Note a file that the program is about to load: it may be a checkpoint."""
+    source = source if isinstance(source, (str, os.PathLike)) else getattr(source, "name", None)
+    if _began or len(_loads) >= LOADS_NOTED or not isinstance(source, (str, os.PathLike)):
+        return
+    path = os.path.realpath(os.fspath(source))
+    found = os.stat(path)
+    _loads.append((str(path), found.st_size, found.st_mtime_ns))
+
+
+def asks() -> None:
+    """Note that the script asked for the path to resume from, and will load it by itself."""
+    global _asked
+    _asked = True
+
+
+@fenced
+def saves(target: Any, step: int) -> None:
+    """Tell which step a file that was just saved holds; one that is renamed later is known by its time."""
+    from time import monotonic_ns
+
+    if not isinstance(target, (str, os.PathLike)) or step <= 0:
+        return
+    now = monotonic_ns()
+    if len(_saves_ns) == SAVES_PER_S and now - _saves_ns[0] < 1000000000:
+        return
+    del _saves_ns[: len(_saves_ns) - SAVES_PER_S + 1]
+    _saves_ns.append(now)
+    path = os.path.abspath(os.fspath(target))
+    found = os.stat(path)
+    # A time of one number would be larger than any that JSON's readers keep exactly.
+    seconds, rest_ns = divmod(found.st_mtime_ns, 1000000000)
+    events.write("file_saved", path=path, size_bytes=found.st_size, modified_s=seconds, modified_ns=rest_ns, step=step)
+
+
+def first_step(own: Optional[int]) -> int:
+    """Return the number of the first step of this process, and tell what it counts; `own` is the optimizer's count."""
+    global _began
+    _began = True
+    told = _first_step(own)
+    if told is None:
+        return max(1, own or 1)
+    events.write("counting", **told)
+    return int(told["first"])
+
+
+@fenced
+def _first_step(own: Optional[int]) -> Dict[str, Any]:
+    given = _given()
+    path, step, sure = _resumed_from(given)
+    if own is not None and own > 1:
+        near = step is not None and abs(own - step - 1) <= max(NEAR_STEPS, step // 10)
+        first = step + 1 if near and step is not None else own
+        return {"scale": "training", "by": "optimizer", "first": first, "resumed": True, "path": path}
+    if path is None:
+        # Nothing tells of a resume. A count that begins with 1, though there was something to resume from, says so.
+        to_resume, anew = bool(os.environ.get(ENV_RESUME_FROM)), own == 1
+        scale = "training" if anew or not to_resume else "attempt"
+        resumed = False if anew and to_resume else None
+        return {"scale": scale, "by": "process", "first": 1, "resumed": resumed, "path": None}
+    if step is None or (own == 1 and not sure):
+        return {"scale": "attempt", "by": "process", "first": 1, "resumed": sure or None, "path": path}
+    return {"scale": "training", "by": "checkpoint", "first": step + 1, "resumed": sure or None, "path": path}
+
+
+def _resumed_from(given: Dict[str, Any]) -> Tuple[Optional[str], Optional[int], bool]:
+    """Return (path, its step, whether it surely was loaded) of what the training goes on from; (None, None, False)."""
+    files = [item for item in given.get("files") or [] if len(item) == 4]
+    for path, size, modified_ns in reversed(_loads):
+        matching = [file for file in files if _names(file, path, (size, modified_ns))]
+        if matching:
+            return path, next((step for *_, step in matching if step is not None), None), True
+    asked_for = os.environ.get(ENV_RESUME_FROM)
+    if asked_for and (_asked or given.get("asked")):
+        return asked_for, given.get("step"), _asked
+    return None, None, False
+
+
+def _names(row: List[Any], path: str, content: Tuple[int, int]) -> bool:
+    """Whether a row of the daemon's is about a loaded file; one without a path knows it by its content alone."""
+    known, size, modified_ns, _ = row
+    return content == (size, modified_ns) or (known is not None and path.startswith(os.path.join(known, "")))
+
+
+def _given() -> Dict[str, Any]:
+    """Return what the daemon knows of checkpoints to resume from; {} where there are none."""
+    text = os.environ.get(ENV_RESUME_STEPS)
+    if not text:
+        return {}
+    import json
+
+    found = json.loads(text)
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,36 @@
+"""Tells once, at the first step, what a framework is going to train: its epochs and its steps."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any, Optional
+
+from . import claim, events
+from .fence import fenced
+
+
+class Plan:
+    """Of one training; unknown or endless totals are left out."""
+
+    def __init__(self, framework: str) -> None:
+        self._framework = framework
+        self._told = False
+
+    @fenced
+    def tell(self, epochs: Any, total_steps: Any, steps_per_epoch: Any) -> None:
+        """Write the plan, the first time that somebody who speaks for the training calls this."""
+        if self._told or claim.holding() is None or claim.rank != 0:
+            return
+        self._told = True
+        found = {"epochs": whole(epochs), "total_steps": whole(total_steps), "steps_per_epoch": whole(steps_per_epoch)}
+        known = {name: number for name, number in found.items() if number is not None}
+        version = getattr(sys.modules.get(self._framework), "__version__", None)
+        events.write("plan", framework=self._framework, version=version, **known)
+
+
+def whole(number: Any) -> Optional[int]:
+    """Return a positive count, rounded up where an epoch is cut short; None for what is endless or no number."""
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 < number < math.inf:
+        return None
+    return math.ceil(number)

@@ -1,0 +1,108 @@
+"""`supervisorctl alerts`: the receivers of alerts and the newest alerts; `alerts test` sends a test alert."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from supervisor.cli import exit_codes
+from supervisor.cli.app import App, CliError, end, json_option, pass_app
+from supervisor.cli.formatting import ago
+from supervisor.cli.table import Cell, Pen
+from supervisor.core.sanitize import one_line
+
+RECEIVERS = ("RECEIVER", "STATE", "FROM", "WAITING", "DELIVERED", "GIVEN UP", "LAST DELIVERED", "PROBLEM")
+ALERTS = ("WHEN", "RECEIVER", "STATE", "TRIES", "TYPE", "JOB", "ERROR")
+STYLES = {"ok": "green", "failing": "yellow", "unusable": "red", "delivered": "green", "failed": "red"}
+POLL_INTERVAL_S = 0.25
+
+
+@click.group("alerts", invoke_without_command=True)
+@click.option("-n", "--limit", type=click.IntRange(0, 1000), default=10, show_default=True, help="Newest alerts shown.")
+@json_option
+@pass_app
+@click.pass_context
+def command(context: click.Context, app: App, limit: int) -> None:
+    """Show the receivers of alerts and the newest alerts; exits with 1 if a receiver is unusable."""
+    if context.invoked_subcommand is not None:
+        return
+    answer = app.get_or("/v1/alerts", lambda: _read_offline(app, limit), limit=limit)
+    if app.json:
+        app.print_json(answer)
+    else:
+        app.print("\n".join(lines(answer, app.now(), app.pen)))
+    if any(receiver["problem"] for receiver in answer["receivers"]):
+        end(exit_codes.FAILED)
+
+
+@command.command("test")
+@click.argument("receiver")
+@click.option("--timeout", "limit_s", type=click.FloatRange(0.1, 3600), default=60.0, show_default=True, metavar="S")
+@json_option
+@pass_app
+def test_command(app: App, receiver: str, limit_s: float) -> None:
+    """Send a test alert to RECEIVER and wait for its response; exits with 1 if it was not delivered."""
+    sent = app.post(f"/v1/alerts/{receiver}/test")["id"]
+    deadline_s = time.perf_counter() + limit_s
+    while time.perf_counter() < deadline_s:
+        found = [alert for alert in app.get("/v1/alerts", limit=100)["alerts"] if alert["id"] == sent]
+        if found and found[0]["state"] != "waiting":
+            _report(app, receiver, found[0])
+            return
+        time.sleep(POLL_INTERVAL_S)
+    raise CliError(f"no response from {receiver} within {limit_s:g} s", "supervisorctl alerts shows its state")
+
+
+def _report(app: App, receiver: str, alert: dict[str, Any]) -> None:
+    if alert["state"] != "delivered":
+        raise CliError(
+            f"the test alert was not delivered to {receiver}: {alert['error']}", "see [alerts] in config.toml"
+        )
+    if app.json:
+        app.print_json(alert)
+    else:
+        app.print(f"delivered to {one_line(receiver)}")
+
+
+def lines(answer: dict[str, Any], now: float, pen: Pen) -> list[str]:
+    """Return the answer to GET /v1/alerts as lines of text."""
+    if not answer["receivers"]:
+        text = ["no receiver is configured; add [alerts.NAME] to config.toml"]
+    else:
+        text = [pen.table(RECEIVERS, [_receiver(receiver, now) for receiver in answer["receivers"]])]
+    if answer["alerts"]:
+        text += ["", pen.table(ALERTS, [_alert(alert, now) for alert in answer["alerts"]])]
+    return text
+
+
+def _receiver(receiver: dict[str, Any], now: float) -> list[Cell]:
+    return [
+        Cell(one_line(receiver["name"]), "bold"),
+        Cell(one_line(receiver["state"]), STYLES.get(receiver["state"])),
+        Cell(one_line(receiver["min_severity"] or "-")),
+        Cell(str(receiver["waiting"]), right=True),
+        Cell(str(receiver["delivered"]), right=True),
+        Cell(str(receiver["given_up"]), right=True),
+        Cell(ago(receiver["last_delivered_at"], now) if receiver["last_delivered_at"] is not None else "never"),
+        Cell(one_line(receiver["problem"] or "")),
+    ]
+
+
+def _alert(alert: dict[str, Any], now: float) -> list[Cell]:
+    return [
+        Cell(ago(alert["queued_at"], now), right=True),
+        Cell(one_line(alert["receiver"])),
+        Cell(one_line(alert["state"]), STYLES.get(alert["state"])),
+        Cell(str(alert["tries"]), right=True),
+        Cell(one_line(alert["type"])),
+        Cell(one_line(alert["job"] or "-")),
+        Cell(one_line(alert["error"] or "")),
+    ]
+
+
+def _read_offline(app: App, limit: int) -> dict[str, Any]:
+    from supervisor.cli import offline  # noqa: PLC0415  # only while the daemon is not running
+
+    return offline.alerts(app, limit)

@@ -1,0 +1,1 @@
+"""`supervisorctl bench`: measurements of this machine."""

@@ -1,0 +1,1 @@
+"""`supervisorctl doctor`: checks of this machine, made by the command line itself."""

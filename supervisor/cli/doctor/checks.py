@@ -1,0 +1,204 @@
+"""The checks that `doctor` makes itself, one function per subject; each returns lines with findings and hints."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sqlite3
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from supervisor import __version__
+from supervisor.cli.doctor.rocm import known_issues
+from supervisor.cli.paths import other_supervisor
+from supervisor.config import Settings, check
+from supervisor.control.types import DoctorLine, Level
+from supervisor.core.moments import Moment
+
+OLDEST_PYTHON = (3, 10)
+FIXED_SQLITE = (3, 51, 3)
+"""Before it, two connections that write and checkpoint at once can corrupt a WAL database (sqlite.org, 2026-03-13)."""
+DISK_FAIL_BYTES = 200_000_000
+DISK_WARN_BYTES = 2_000_000_000
+GPUS_WAIT_S = 3.0
+DEVICES = (Path("/dev/kfd"), Path("/dev/dri"))
+
+
+def interpreter() -> Iterator[DoctorLine]:
+    """Check Python and this package."""
+    good = sys.version_info >= OLDEST_PYTHON
+    yield DoctorLine(
+        name="python",
+        level="ok" if good else "fail",
+        found=f"{platform.python_version()}, {sys.executable}",
+        remedy=None if good else "the daemon needs Python 3.10 or newer; trainings may use an older one",
+    )
+    other = other_supervisor()
+    yield DoctorLine(
+        name="package",
+        level="ok" if other is None else "warn",
+        found=f"rocm-supervisor {__version__}"
+        + ("" if other is None else f", and {other.name} has the same package and command names"),
+        remedy=None if other is None else "install one of the two in an environment of its own (pipx, or a venv)",
+    )
+
+
+def sqlite(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> Iterator[DoctorLine]:
+    """Check the SQLite library that Python uses."""
+    fixed, text = version >= FIXED_SQLITE, ".".join(map(str, version))
+    yield DoctorLine(
+        name="sqlite",
+        level="ok" if fixed else "warn",
+        found=text if fixed else f"{text} has the WAL-reset bug (fixed in 3.51.3)",
+        remedy=None
+        if fixed
+        else "the daemon avoids the bug by writing through one connection; let no other program write to the database",
+    )
+
+
+def configuration(path: Path) -> tuple[list[DoctorLine], Settings]:
+    """Check the configuration; also return its settings, or the defaults if it is invalid."""
+    if not path.exists():
+        line = DoctorLine(
+            name="config", level="fail", found=f"{path} does not exist", remedy="supervisorctl setup writes one"
+        )
+        return [line], Settings()
+    checked = check(path)
+    lines = [
+        DoctorLine(
+            name="config",
+            level="fail" if problem.level.value == "error" else "warn",
+            found=f"{problem.file}: {problem.key or 'file'} {problem.problem}",
+            remedy=problem.allowed,
+        )
+        for problem in checked.problems
+    ]
+    if checked.settings is None:
+        return lines, Settings()
+    jobs = ", ".join(checked.settings.jobs) or "none"
+    level: Level = "ok" if checked.settings.jobs else "warn"
+    remedy = None if checked.settings.jobs else f"add [jobs.NAME] to {path}"
+    return [
+        *lines,
+        DoctorLine(name="config", level=level, found=f"{path}, jobs: {jobs}", remedy=remedy),
+    ], checked.settings
+
+
+def disk(settings: Settings) -> Iterator[DoctorLine]:
+    """Check the free space for the state directory against the limits of the rule `disk_low`."""
+    state = Path(settings.supervisor.state_dir)
+    existing = next((path for path in (state, *state.parents) if path.is_dir()), Path("/"))
+    free = shutil.disk_usage(existing).free
+    level: Level = "fail" if free < DISK_FAIL_BYTES else "warn" if free < DISK_WARN_BYTES else "ok"
+    found = f"{free / 1e9:.1f} GB free for {state}" + ("" if existing == state else ", which does not exist yet")
+    yield DoctorLine(
+        name="disk", level=level, found=found, remedy=None if level == "ok" else f"free space on the disk of {existing}"
+    )
+
+
+def devices(roots: tuple[Path, ...] = DEVICES) -> Iterator[DoctorLine]:
+    """Check whether this user may open the GPUs: ROCm needs /dev/kfd and /dev/dri/renderD*."""
+    kfd, dri = roots
+    nodes = [path for path in (kfd, *sorted(dri.glob("renderD*"))) if path.exists()]
+    if not nodes:
+        remedy = "load the amdgpu driver; trainings on the CPU do not need it"
+        yield DoctorLine(name="devices", level="warn", found=f"neither {kfd} nor {dri}/renderD* exists", remedy=remedy)
+    for node in nodes:
+        is_open = os.access(node, os.R_OK | os.W_OK)
+        join = None if is_open else f"sudo usermod -aG {_group(node)} $USER, then log in again"
+        yield DoctorLine(
+            name="devices",
+            level="ok" if is_open else "fail",
+            found=f"{node} is {'accessible' if is_open else 'not accessible'} to this user",
+            remedy=join,
+        )
+
+
+def kernel_log(settings: Settings) -> Iterator[DoctorLine]:
+    """Check whether this user can read the kernel log."""
+    path, name = Path(settings.kernel_log.path), "kernel log"
+    if not settings.kernel_log.enabled:
+        yield DoctorLine(name=name, level="warn", found="disabled", remedy="set kernel_log.enabled = true")
+        return
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError as error:
+        remedy = "run as root or with CAP_SYSLOG, as the daemon's unit does; or sysctl kernel.dmesg_restrict=0"
+        instead = "; the journal is read instead (members of group systemd-journal)"
+        found = f"{path}: {error.strerror}" + (instead if shutil.which("journalctl") else "")
+        yield DoctorLine(name=name, level="warn", found=found, remedy=remedy)
+    else:
+        yield DoctorLine(name=name, level="ok", found=f"{path} can be read")
+
+
+def gpus(settings: Settings, sys_root: Path = Path("/sys")) -> Iterator[DoctorLine]:
+    """Check the telemetry sources and the GPUs that they report."""
+    from supervisor.sources.gpu.gpus import GpuWatch  # noqa: PLC0415  # not needed if the daemon reports
+
+    watch = GpuWatch(settings.telemetry.sources, sys_root)
+    try:
+        end = time.perf_counter() + GPUS_WAIT_S
+        found = watch.read(_now())
+        while (
+            not found
+            and time.perf_counter() < end
+            and any(source_status.cost_s is None for source_status in watch.status())
+        ):
+            time.sleep(0.1)
+            found = watch.read(_now())
+        for source_status in watch.status():
+            # A source that was not queried is a fallback; that is no problem.
+            level: Level = "ok" if source_status.answering or source_status.cost_s is None else "warn"
+            cost = (
+                f", {source_status.cost_s * 1000:.2f} ms per reading"
+                if source_status.answering and source_status.cost_s is not None
+                else ""
+            )
+            yield DoctorLine(
+                name=f"source {source_status.name}", level=level, found=(source_status.detail or "answers") + cost
+            )
+    finally:
+        watch.close()
+    for reading in found:
+        what = " ".join(text for text in (reading.name, reading.gfx_version) if text) or "GPU"
+        yield DoctorLine(name=f"card {reading.gpu}", level="ok", found=f"{what}, source {reading.source}")
+    yield from known_issues(found)
+    if not found:
+        remedy = "without GPU readings only process, output, steps and host are monitored"
+        yield DoctorLine(name="cards", level="warn", found="no GPU reports readings", remedy=remedy)
+
+
+def launcher(settings: Settings) -> Iterator[DoctorLine]:
+    """Check how a daemon of this user would start trainings."""
+    from supervisor.runner.units import available  # noqa: PLC0415  # not needed if the daemon reports
+
+    wanted, state = settings.supervisor.launcher, Path(settings.supervisor.state_dir)
+    tried = {"systemd": (False,), "systemd-user": (True,), "direct": (), "auto": (False, True)}[wanted]
+    why_not = []
+    for user in tried:
+        reason = available(user=user, state=state)
+        if reason is None:
+            unit = "rocm-run@JOB.service" + (" of the user's systemd" if user else "")
+            yield DoctorLine(name="launcher", level="ok", found=f"each training is a unit {unit}")
+            return
+        why_not.append(reason)
+    if wanted.startswith("systemd"):
+        remedy = 'fix that, or set supervisor.launcher = "direct", which needs no systemd'
+        yield DoctorLine(name="launcher", level="fail", found="; ".join(why_not), remedy=remedy)
+        return
+    why = f" ({'; '.join(dict.fromkeys(why_not))})" if why_not else ""
+    yield DoctorLine(name="launcher", level="ok", found=f"direct: each training is a session of its own{why}")
+
+
+def _now() -> Moment:
+    return Moment(time.perf_counter(), time.time_ns() / 1e9)
+
+
+def _group(path: Path) -> str:
+    try:
+        return path.group()
+    except (KeyError, OSError):
+        return "render"

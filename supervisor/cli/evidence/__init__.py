@@ -1,0 +1,1 @@
+"""`supervisorctl evidence`: list the evidence of an incident, or pack it into one file."""

@@ -1,0 +1,1 @@
+"""`supervisorctl explain`: what a saved log or tool output means."""

@@ -1,0 +1,1 @@
+"""`supervisorctl gpus`: the readings of every GPU, as a table or live."""

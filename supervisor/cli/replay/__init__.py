@@ -1,0 +1,1 @@
+"""`supervisorctl replay` and `export`: run the rules over a recorded attempt, and copy one out."""

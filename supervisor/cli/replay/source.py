@@ -1,0 +1,55 @@
+"""Loads the recording and the rules that a command is to replay."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from supervisor.cli import offline
+from supervisor.cli.app import App, CliError
+from supervisor.config.derive import database_url, rule_settings
+from supervisor.config.read import Reader
+from supervisor.replay.folder import RecordingError
+from supervisor.replay.from_record import of_attempt
+from supervisor.replay.recording import Recording
+from supervisor.store.archive import Archive
+from supervisor.store.errors import ArchiveError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def recorded(app: App, job: str, attempt: int | None) -> Recording:
+    """Return an attempt from the daemon's database, with the current rules of its job."""
+    settings = offline.settings(app)
+    known = settings.jobs.get(job)
+    rules = rule_settings(known) if known is not None else {}
+    try:
+        archive = Archive.at(database_url(settings.supervisor))
+        archive.check()
+        return of_attempt(archive, job, attempt, rules)
+    except (ArchiveError, RecordingError) as error:
+        raise CliError(str(error), "supervisorctl status lists the jobs", "not_recorded") from error
+
+
+def rules_in(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the rules' settings in a TOML file: one table per rule, or the tables under `[rules]`."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CliError(f"{path}: {error.strerror}", "give a readable TOML file", "unreadable") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise CliError(f"{path}: {error}", "use the format of the rules in config.toml", "bad_rules") from error
+    return checked(table.get("rules", table), str(path), "rules" if "rules" in table else "")
+
+
+def checked(given: object, file: str, path: str = "") -> dict[str, dict[str, Any]]:
+    """Return validated settings of rules; raise CliError if they are invalid."""
+    reader = Reader(file)
+    settings = reader.rules(given, path)
+    if reader.problems:
+        raise CliError(str(reader.problems[0]), "use the format of the rules in config.toml", "bad_rules")
+    return settings

@@ -1,0 +1,1 @@
+"""`supervisorctl setup`: install the units, rights and settings, and remove them."""

@@ -1,0 +1,270 @@
+"""`supervisorctl setup`: install units, polkit rules and settings, printing each step; no unit is enabled."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from supervisor.cli.app import CliError, WrongUsageError
+from supervisor.cli.paths import state_directory, user_config
+from supervisor.cli.setup.plan import (
+    CONFIG,
+    GROUP,
+    Installation,
+    Owner,
+    RunCommand,
+    Step,
+    WriteFile,
+    system_plan,
+    user_plan,
+)
+from supervisor.cli.setup.removal import left, system_removal, undo, user_removal
+from supervisor.runner import shim
+from supervisor.shipped import shipped
+
+NOBODY = 65534
+"""Stands in for the daemon's user, who may not exist yet and owns no files: it can read what is world-readable."""
+POLKIT_WITH_RULES = (0, 106)
+"""Older versions do not support JavaScript rules and cannot distinguish units."""
+
+
+@click.command("setup", short_help="Install units, polkit rules and settings for systemd.")
+@click.option("--user", "for_user", is_flag=True, help="For `systemctl --user` of the calling user; needs no root.")
+@click.option("--owner", metavar="NAME", help="User who runs the trainings (default: the one who called sudo).")
+@click.option(
+    "--prefix",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Only write the files, below this directory: for packages.",
+)
+@click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
+@click.option("--remove", is_flag=True, help="Uninstall: save and end the trainings, remove units and polkit rules.")
+@click.option("--purge", is_flag=True, help="With --remove: also the settings, the record and kept checkpoints.")
+def command(  # noqa: PLR0913 - its options
+    *, for_user: bool, owner: str | None, prefix: Path | None, dry_run: bool, remove: bool, purge: bool
+) -> None:
+    """Install the units of this installation. A second call changes nothing; config.toml is never overwritten."""
+    if purge and not remove:
+        raise WrongUsageError("--purge needs --remove", "supervisorctl setup --remove --purge")
+    if remove:
+        _remove(for_user=for_user, dry_run=dry_run, purge=purge)
+        return
+    try:
+        installation = here()
+        if prefix is None and shutil.which("systemctl") is None:
+            raise ValueError("this machine has no systemd: run rocm-supervisord in the foreground instead")
+        if for_user:
+            steps = _for_user(installation, owner, checked=prefix is None)
+        else:
+            owner = owner or os.environ.get("SUDO_USER")
+            if prefix is None:
+                _check_system(installation, owner, dry_run=dry_run)
+            steps = system_plan(installation, _owner(owner), files_only=prefix is not None)
+        for step in steps:
+            click.echo(perform(step, prefix=prefix, dry_run=dry_run))
+    except (OSError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+    if prefix is None:
+        click.echo("\nLeft for you:")
+        for line in remaining(for_user=for_user, owner=owner):
+            click.echo(f"  {line}")
+
+
+def _remove(*, for_user: bool, dry_run: bool, purge: bool) -> None:
+    if for_user == (os.geteuid() == 0) and not dry_run:
+        who = "without sudo" if for_user else "as root (sudo), or use --user for your own systemd"
+        raise CliError("what setup made is not this user's to remove", f"run it {who}")
+    config = user_config(os.environ) if for_user else CONFIG
+    state = state_directory(config)
+    steps = user_removal(Path.home(), state, purge=purge) if for_user else system_removal(state, purge=purge)
+    try:
+        for step in steps:
+            click.echo(undo(step, dry_run=dry_run))
+    except (OSError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+    click.echo("\nLeft:")
+    for line in left(state, config=config, purge=purge):
+        click.echo(f"  {line}")
+
+
+def _owner(name: str | None) -> Owner | None:
+    """Return the owner with the group of their files; on a machine without them (a package's build), their own name."""
+    if name is None:
+        return None
+    try:
+        return Owner(name=name, group=grp.getgrgid(pwd.getpwnam(name).pw_gid).gr_name)
+    except KeyError:
+        return Owner(name=name, group=name)
+
+
+def here() -> Installation:
+    """Return the paths of this installation; raise FileNotFoundError if a part of it is missing."""
+    python = Path(sys.executable)
+    daemon = python.parent / "rocm-supervisord"
+    if not daemon.exists():
+        raise FileNotFoundError(f"{daemon} is missing: install rocm-supervisor into the environment of {python}")
+    return Installation(
+        bin=python.parent,
+        python=python,
+        shim=Path(shim.__file__).resolve(),
+        systemd=shipped("systemd"),
+        example=shipped("config.toml"),
+    )
+
+
+def perform(step: Step, *, prefix: Path | None, dry_run: bool) -> str:
+    """Do one step below `prefix` and return a line on it; raise OSError, or ValueError for a command that failed."""
+    if isinstance(step, RunCommand):
+        if dry_run:
+            return f"would run    {' '.join(step.argv)}"
+        _run(step.argv)
+        return f"ran          {' '.join(step.argv)}"
+    path = step.path if prefix is None else prefix.absolute() / step.path.relative_to("/")
+    if step.keep and path.exists():
+        return f"kept         {path} (yours)"
+    there = path.read_text() if path.exists() else None
+    if there == step.text:
+        return f"unchanged    {path}"
+    what = "write" if there is None else "replace"
+    if dry_run:
+        return f"would {what:<6} {path}"
+    _write(path, step, group=None if prefix else step.group)
+    return f"{'wrote' if there is None else 'replaced':<12} {path}"
+
+
+def _write(path: Path, step: WriteFile, group: str | None) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.new")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(step.text)
+        if group is not None:
+            shutil.chown(draft, group=group)
+        os.fchmod(file.fileno(), step.mode)
+    draft.replace(path)
+
+
+def _run(argv: Sequence[str]) -> None:
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise ValueError(
+            f"there is no {argv[0]}: do by hand what `{' '.join(argv)}` does, then run setup again"
+        ) from None
+    if done.returncode != 0:
+        raise ValueError(f"`{' '.join(argv)}` failed: {done.stderr.strip() or done.stdout.strip()}")
+
+
+# --- checks -------------------------------------------------------------------------------------------------------
+
+
+def _for_user(installation: Installation, owner: str | None, *, checked: bool) -> tuple[Step, ...]:
+    if owner is not None:
+        raise ValueError("--owner and --user exclude each other: your own systemd runs only your own trainings")
+    if checked and os.geteuid() == 0:
+        raise ValueError("--user is for your own login: run it without sudo, or leave --user away for the machine's")
+    return user_plan(installation, Path.home())
+
+
+def _check_system(installation: Installation, owner: str | None, *, dry_run: bool) -> None:
+    if os.geteuid() != 0 and not dry_run:
+        raise ValueError("setup writes below /etc: run it as root (sudo), or use --user for your own systemd")
+    if owner is None:
+        raise ValueError("whose trainings? --owner NAME is the user who owns data, checkpoints and environment")
+    try:
+        person = pwd.getpwnam(owner)
+    except KeyError:
+        raise ValueError(f"--owner {owner}: this machine has no such user") from None
+    if person.pw_uid == 0:
+        raise ValueError("--owner root: the daemon could then run anything as root; name the user who trains")
+    version = polkit_version()
+    if version is not None and version < POLKIT_WITH_RULES:
+        number = ".".join(map(str, version))
+        raise ValueError(f"polkit {number} reads no rules, so the daemon may start no unit: use `setup --user` instead")
+    if os.geteuid() == 0:
+        groups = os.getgrouplist(owner, person.pw_gid)
+        check_runs(installation.python, installation.shim, owner, person.pw_uid, groups)
+        check_runs(installation.python, installation.bin / "rocm-supervisord", "the daemon's user", NOBODY, [NOBODY])
+
+
+def check_runs(python: Path, file: Path, who: str, uid: int, groups: Sequence[int]) -> None:
+    """Raise ValueError, naming the directory in the way, unless that user can run `python` and read `file`."""
+    try:
+        done = subprocess.run(
+            [str(python), "-I", "-S", "-c", "import sys; open(sys.argv[1]).close()", str(file)],
+            user=uid,
+            group=groups[0],
+            extra_groups=groups,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+        )
+    except PermissionError:
+        pass
+    else:
+        if done.returncode == 0:
+            return
+    shut = next((bar for path in (python, file) if (bar := barrier(path, uid, groups))), None)
+    place = f": {shut} is closed to them (mode {shut.stat().st_mode & 0o777:04o})" if shut else ""
+    raise ValueError(
+        f"{who} cannot use {python} and {file}{place}. Install rocm-supervisor where everybody can read it "
+        "(python3 -m venv /opt/rocm-supervisor), or use --user"
+    )
+
+
+def barrier(path: Path, uid: int, groups: Sequence[int]) -> Path | None:
+    """Return the first directory on the way to `path`, links followed, that the mode bits close to that user."""
+    for end in (path.parent.resolve(), path.resolve().parent):
+        for folder in reversed((end, *end.parents)):
+            status = folder.stat()
+            shift = 6 if status.st_uid == uid else 3 if status.st_gid in groups else 0
+            if not status.st_mode >> shift & 1:
+                return folder
+    return None
+
+
+def polkit_version() -> tuple[int, ...] | None:
+    """Return polkit's version, (0, 105) or (122,) for example; None where it is not installed or does not say."""
+    try:
+        command = ["pkaction", "--version"]
+        said = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False).stdout
+    except OSError:
+        return None
+    found = re.search(r"(\d+(?:\.\d+)*)\s*$", said)
+    return tuple(map(int, found.group(1).split("."))) if found else None
+
+
+def _closed_home(owner: str) -> Path | None:
+    """Return the owner's home where not even its group may look in; None where it may, or nothing is known."""
+    try:
+        home = Path(pwd.getpwnam(owner).pw_dir)
+        return None if home.stat().st_mode & 0o050 == 0o050 else home
+    except (KeyError, OSError):
+        return None
+
+
+def remaining(*, for_user: bool, owner: str | None) -> list[str]:
+    """Return what setup does not do by itself, one command or sentence a line."""
+    if for_user:
+        return [
+            "edit ~/.config/rocm-supervisor/config.toml",
+            "systemctl --user daemon-reload",
+            "systemctl --user enable --now rocm-supervisor",
+            "loginctl enable-linger    (so that it runs while you are not logged in)",
+        ]
+    lines = ["edit /etc/rocm-supervisor/config.toml"]
+    if polkit_version() is None:
+        lines.append("install polkit (Debian and Ubuntu: apt install polkitd): it lets the daemon start trainings")
+    lines += ["systemctl daemon-reload", "systemctl enable --now rocm-supervisor"]
+    if owner is not None and (closed := _closed_home(owner)) is not None:
+        lines.append(f"chmod g+rx {closed}    (the daemon has to see the checkpoints in there; it gets read access)")
+    return [*lines, f"{owner} must log in again before using supervisorctl: group {GROUP} takes effect at login"]

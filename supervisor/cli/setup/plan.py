@@ -1,0 +1,124 @@
+"""What `supervisorctl setup` is going to write and run, as values; it writes and runs nothing."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+PLAIN = re.compile(r"[A-Za-z0-9/._+@~:,=-]+")
+"""What a path in a unit may consist of without being quoted or escaped."""
+GROUP = "rocm-supervisor"
+USER_STATE = "~/.local/state/rocm-supervisor"
+"""Stands, with %h, in systemd/user/rocm-run@.service, too."""
+CONFIG = Path("/etc/rocm-supervisor/config.toml")
+SYSUSERS = Path("/etc/sysusers.d/rocm-supervisor.conf")
+TMPFILES = Path("/etc/tmpfiles.d/rocm-supervisor.conf")
+POLKIT_RULES = Path("/etc/polkit-1/rules.d/50-rocm-supervisor.rules")
+SYSTEM_UNITS = Path("/etc/systemd/system")
+UNITS = ("rocm-supervisor.service", "rocm-supervisor.socket", "rocm-run@.service", "rocm-runs.slice")
+OWNER_DROP_IN = """\
+# Whose trainings these are (supervisorctl setup --owner).
+[Service]
+User={owner}
+"""
+
+
+DAEMON_DROP_IN = """\
+# The daemon looks at checkpoints as a member of the group of those whose they are (supervisorctl setup --owner).
+[Service]
+SupplementaryGroups={group}
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """Whose trainings these are, and the group that their files belong to."""
+
+    name: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """Where this installation lies: `bin` holds rocm-supervisord, `python` runs the shim, `systemd` the templates."""
+
+    bin: Path
+    python: Path
+    shim: Path
+    systemd: Path
+    example: Path
+    """config.toml with every setting."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteFile:
+    """A file that is to hold exactly `text`; with `keep`, one that is there stays as it is, for it is the person's."""
+
+    path: Path
+    text: str
+    mode: int = 0o644
+    group: str | None = None
+    keep: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCommand:
+    """A command that changes nothing when it is run a second time."""
+
+    argv: tuple[str, ...]
+
+
+Step = WriteFile | RunCommand
+
+
+def system_plan(installation: Installation, owner: Owner | None, *, files_only: bool) -> tuple[Step, ...]:
+    """Return the steps for the machine's systemd, trainings under `owner`; with `files_only` no user is made."""
+    shipped = installation.systemd
+    sysusers = WriteFile(path=SYSUSERS, text=(shipped / "rocm-supervisor.sysusers.conf").read_text())
+    tmpfiles = WriteFile(path=TMPFILES, text=(shipped / "rocm-supervisor.tmpfiles.conf").read_text())
+    steps: list[Step] = [sysusers, tmpfiles]
+    if not files_only:
+        steps.append(RunCommand(argv=("systemd-sysusers", str(SYSUSERS))))
+        steps.append(RunCommand(argv=("systemd-tmpfiles", "--create", str(TMPFILES))))
+        if owner is not None:
+            steps.append(RunCommand(argv=("usermod", "--append", "--groups", GROUP, owner.name)))
+    steps.append(WriteFile(path=POLKIT_RULES, text=(shipped / POLKIT_RULES.name).read_text()))
+    steps.extend(_units(installation, shipped, SYSTEM_UNITS))
+    if owner is not None:
+        for unit, text in (
+            ("rocm-run@.service", OWNER_DROP_IN.format(owner=owner.name)),
+            ("rocm-supervisor.service", DAEMON_DROP_IN.format(group=owner.group)),
+        ):
+            steps.append(WriteFile(path=SYSTEM_UNITS / f"{unit}.d" / "owner.conf", text=text))
+    steps.append(WriteFile(path=CONFIG, text=installation.example.read_text(), mode=0o640, group=GROUP, keep=True))
+    return tuple(steps)
+
+
+def user_plan(installation: Installation, home: Path) -> tuple[WriteFile, ...]:
+    """Return the steps for `systemctl --user` of the person whose home it is."""
+    settings, found = re.subn(
+        r"(?m)^#?state_dir *=.*$", f'state_dir = "{USER_STATE}"', installation.example.read_text(), count=1
+    )
+    if not found:
+        raise ValueError(f"{installation.example} has no line with state_dir; reinstall rocm-supervisor")
+    config = home / ".config" / "rocm-supervisor" / "config.toml"
+    return (
+        *_units(installation, installation.systemd / "user", home / ".config" / "systemd" / "user"),
+        WriteFile(path=config, text=settings, mode=0o600, keep=True),
+    )
+
+
+def _units(installation: Installation, templates: Path, target: Path) -> tuple[WriteFile, ...]:
+    return tuple(
+        WriteFile(path=target / name, text=filled((templates / name).read_text(), installation)) for name in UNITS
+    )
+
+
+def filled(template: str, installation: Installation) -> str:
+    """Return a unit with this installation's paths; raise ValueError for a path that a unit cannot hold as it is."""
+    for mark, path in (("@BIN@", installation.bin), ("@PYTHON@", installation.python)):
+        if PLAIN.fullmatch(str(path)) is None:
+            raise ValueError(f"{path} cannot stand in a unit: install rocm-supervisor where the path has no such signs")
+        template = template.replace(mark, str(path))
+    return template

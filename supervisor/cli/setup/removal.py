@@ -1,0 +1,130 @@
+"""What `supervisorctl setup --remove` undoes, as values, and how each step is done; data stays without `--purge`."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.cli.setup.plan import CONFIG, GROUP, POLKIT_RULES, SYSTEM_UNITS, SYSUSERS, TMPFILES, UNITS
+
+DAEMON_UNITS = ("rocm-supervisor.service", "rocm-supervisor.socket")
+JOBS_GROUP = "rocm-supervisor-jobs"
+DATABASE = "supervisor.db"
+"""A folder without it is not taken for a state directory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveFile:
+    """A file that setup wrote; the folder of drop-ins that it lies in goes with it once it is empty."""
+
+    path: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveState:
+    """A state directory with the record, the evidence and every kept copy of a checkpoint."""
+
+    path: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undo:
+    """A command that takes something back; `needs` is a file without which there is nothing to take back."""
+
+    argv: tuple[str, ...]
+    needs: Path | None = None
+    may_fail: bool = False
+    """Whether what it takes back may be gone already."""
+
+
+Removal = RemoveFile | RemoveState | Undo
+
+
+def system_removal(state: Path, *, purge: bool) -> Iterator[Removal]:
+    """Yield the steps that undo `setup` of the machine's systemd; stopping the daemon saves and ends the trainings."""
+    service = SYSTEM_UNITS / DAEMON_UNITS[0]
+    yield Undo(argv=("systemctl", "disable", "--now", *DAEMON_UNITS), needs=service)
+    for unit in UNITS:
+        yield RemoveFile(path=SYSTEM_UNITS / unit)
+    for unit in ("rocm-run@.service", "rocm-supervisor.service"):
+        yield RemoveFile(path=SYSTEM_UNITS / f"{unit}.d" / "owner.conf")
+    for path in (POLKIT_RULES, SYSUSERS, TMPFILES):
+        yield RemoveFile(path=path)
+    yield Undo(argv=("systemctl", "daemon-reload"))
+    if purge:
+        yield RemoveFile(path=CONFIG)
+        yield RemoveState(path=state)
+        yield Undo(argv=("userdel", GROUP), may_fail=True)
+        for group in (GROUP, JOBS_GROUP):
+            yield Undo(argv=("groupdel", group), may_fail=True)
+
+
+def user_removal(home: Path, state: Path, *, purge: bool) -> Iterator[Removal]:
+    """Yield the steps that undo `setup --user`."""
+    units = home / ".config" / "systemd" / "user"
+    yield Undo(argv=("systemctl", "--user", "disable", "--now", *DAEMON_UNITS), needs=units / DAEMON_UNITS[0])
+    for unit in UNITS:
+        yield RemoveFile(path=units / unit)
+    yield Undo(argv=("systemctl", "--user", "daemon-reload"))
+    if purge:
+        yield RemoveFile(path=home / ".config" / "rocm-supervisor" / "config.toml")
+        yield RemoveState(path=state)
+
+
+def undo(step: Removal, *, dry_run: bool) -> str:
+    """Do one step and return a line on it; raise OSError, or ValueError for what must not go on."""
+    if isinstance(step, Undo):
+        return _run(step, dry_run=dry_run)
+    if not step.path.exists():
+        return f"not there    {step.path}"
+    if isinstance(step, RemoveState) and not (step.path / DATABASE).is_file():
+        return f"kept         {step.path} (no {DATABASE} in it: is it a state directory?)"
+    if dry_run:
+        return f"would remove {step.path}"
+    if isinstance(step, RemoveState):
+        shutil.rmtree(step.path)
+    else:
+        step.path.unlink()
+        if step.path.parent.name.endswith(".d") and step.path.parent.parent == SYSTEM_UNITS:
+            _remove_empty(step.path.parent)
+    return f"removed      {step.path}"
+
+
+def left(state: Path, *, config: Path, purge: bool) -> list[str]:
+    """Return what removal leaves, one line each."""
+    drop_ins = [SYSTEM_UNITS / f"{unit}.d" for unit in UNITS]
+    found = [f"{folder}    (drop-ins of yours)" for folder in drop_ins if folder.is_dir()]
+    if not purge:
+        found += [f"{path}    (--purge removes it)" for path in (config, state) if path.exists()]
+    return [*found, "the environment that rocm-supervisor is installed in"]
+
+
+def _run(step: Undo, *, dry_run: bool) -> str:
+    command = " ".join(step.argv)
+    if step.needs is not None and not step.needs.exists():
+        return f"not there    {step.needs}"
+    if dry_run:
+        return f"would run    {command}"
+    complaint = _complaint(step.argv)
+    if complaint is not None and not step.may_fail:
+        raise ValueError(f"`{command}` failed: {complaint}; nothing further was removed")
+    return f"ran          {command}" if complaint is None else f"not needed   {command} ({complaint})"
+
+
+def _complaint(argv: Sequence[str]) -> str | None:
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return f"there is no {argv[0]}"
+    if done.returncode == 0:
+        return None
+    said = (done.stderr.strip() or done.stdout.strip()).splitlines()
+    return said[-1] if said else f"status {done.returncode}"
+
+
+def _remove_empty(folder: Path) -> None:
+    if not any(folder.iterdir()):
+        folder.rmdir()

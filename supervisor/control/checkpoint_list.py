@@ -1,0 +1,19 @@
+"""The checkpoints of a job as the API lists them, from the database and from the files that still exist."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from supervisor.control import types
+from supervisor.control.present import checkpoint_entry
+from supervisor.core.checkpoints.checkpoint import Checkpoint, told_once
+
+
+def listed(recorded: Iterable[Checkpoint]) -> list[types.CheckpointEntry]:
+    """Return each recorded checkpoint once; of the snapshots (one every few minutes) only those that still exist."""
+    return [
+        checkpoint_entry(checkpoint)
+        for checkpoint in told_once(recorded)
+        if checkpoint.kind != "snapshot" or Path(checkpoint.path).exists()
+    ]

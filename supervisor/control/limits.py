@@ -1,0 +1,95 @@
+"""A listening socket with a limit of connections for each user; those beyond it are answered and closed at once.
+
+Who connects is known to the kernel from the first moment, so nothing is made for a connection that is one too many: no
+protocol, no task, no buffer. Where no descriptor is left for a connection, one that is kept for this is given up to
+take it and close it: an event loop that is told of a connection which it cannot take would ask again without a pause.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+from contextlib import suppress
+
+from supervisor.control.peers import peer_of
+
+log = logging.getLogger(__name__)
+
+CONNECTIONS_PER_USER = 24
+"""A browser opens six; what asks a status each second has one."""
+REFUSALS_PER_TURN = 256
+_NOTHING_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+_BUSY = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
+    b'{"schema": 1, "error": {"code": "busy", "message": "too many connections are open to the daemon", '
+    b'"remedy": "close some of them"}}\n'
+)
+
+
+class LimitedListener(socket.socket):
+    """Accepts as a socket does, and as if none had come where the next one is beyond a limit."""
+
+    def __init__(self, listening: socket.socket, connections: int) -> None:
+        """Listen where `listening` does, which stays open; `connections` is the number over all users."""
+        super().__init__(fileno=os.dup(listening.fileno()))
+        self._connections = connections
+        self._taken: list[tuple[int, socket.socket]] = []
+        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def accept(self) -> tuple[socket.socket, object]:
+        """Return the next connection within the limits; raise BlockingIOError where there is none."""
+        for _ in range(REFUSALS_PER_TURN):
+            try:
+                connection, address = super().accept()
+            except OSError as error:
+                if error.errno not in _NOTHING_LEFT:
+                    raise
+                # The kernel looks for a descriptor first, and says so of an empty queue as well.
+                if not self._turn_away():
+                    break
+                continue
+            if self._has_room(connection):
+                return connection, address
+        raise BlockingIOError(errno.EAGAIN, "connections beyond the limit were refused")
+
+    def close(self) -> None:
+        """Close the socket and the spare descriptor."""
+        if self._spare >= 0:
+            os.close(self._spare)
+            self._spare = -1
+        super().close()
+
+    def _has_room(self, connection: socket.socket) -> bool:
+        """Count a connection, or answer that it is beyond the limit."""
+        try:
+            uid = peer_of(connection).uid
+        except OSError:
+            connection.close()
+            return False
+        self._taken = [(owner, item) for owner, item in self._taken if item.fileno() >= 0]
+        theirs = sum(owner == uid for owner, _ in self._taken)
+        if theirs < CONNECTIONS_PER_USER and len(self._taken) < self._connections:
+            self._taken.append((uid, connection))
+            return True
+        with suppress(OSError):
+            connection.send(_BUSY, socket.MSG_DONTWAIT)
+        connection.close()
+        log.warning("control.connections_refused", extra={"fields": {"uid": uid, "open": theirs}})
+        return False
+
+    def _turn_away(self) -> bool:
+        """Take and close one connection with the descriptor that is kept for it; return whether there was one."""
+        if self._spare >= 0:
+            os.close(self._spare)
+            self._spare = -1
+        try:
+            super().accept()[0].close()
+        except OSError:
+            return False
+        finally:
+            with suppress(OSError):
+                self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        log.error("control.no_descriptors", extra={"fields": {"socket": os.fsdecode(self.getsockname())}})
+        return True

@@ -1,0 +1,67 @@
+"""From remedies in force, tried and learned to the body that shows them; nothing is looked up and nothing judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from supervisor.control import types
+from supervisor.core.job import Job
+from supervisor.core.remedies.choose import Experience
+from supervisor.core.remedies.remedy import BY_THE_AGENT, WORDS
+from supervisor.store.records import RemedyRecord
+
+
+def remedy_report(
+    jobs: Iterable[Job], tried: Iterable[RemedyRecord], learned: Iterable[Experience]
+) -> types.RemedyReport:
+    """Return what `remedies` shows."""
+    return types.RemedyReport(
+        in_force=[remedy for job in jobs for remedy in in_force(job)],
+        tried=[
+            types.RemedyTried(
+                job=remedy_record.job,
+                attempt=remedy_record.attempt,
+                at=remedy_record.at_unix_s,
+                cause=remedy_record.cause,
+                remedy=remedy_record.remedy,
+                step=remedy_record.step,
+                outcome=remedy_record.outcome,
+                settled_at=remedy_record.settled_unix_s,
+                reason=remedy_record.reason,
+            )
+            for remedy_record in tried
+        ],
+        learned=[
+            types.RemedyLearned(
+                cause=experience.cause, remedy=experience.remedy, helped=experience.helped, failed=experience.failed
+            )
+            for experience in learned
+        ],
+    )
+
+
+def in_force(job: Job) -> list[types.RemedyInForce]:
+    """Return the remedies that a job's next attempt would get; those that its owner forbids by now are left out."""
+    return [
+        types.RemedyInForce(
+            job=job.name,
+            remedy=remedy.remedy,
+            cause=remedy.cause,
+            attempt=remedy.attempt,
+            what=WORDS.get(remedy.remedy, remedy.remedy),
+            said=remedy.said,
+        )
+        for remedy in job.course.in_force
+        if job.limits.remedies.allows(remedy.remedy)
+    ]
+
+
+def in_words(job: Job) -> list[str]:
+    """Return the remedies in force, a line each, as `status` shows them."""
+    return [f"{remedy.remedy} against {remedy.cause}: {_state(remedy)}" for remedy in in_force(job)]
+
+
+def _state(remedy: types.RemedyInForce) -> str:
+    if remedy.said is not None:
+        return remedy.said
+    return f"{remedy.what} (the agent has not told of it yet)" if remedy.remedy in BY_THE_AGENT else remedy.what

@@ -1,0 +1,236 @@
+"""Agent reports besides steps: allocator, loaders, precision, epochs, snapshots; invalid values are omitted."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+from supervisor.core import events as ev
+from supervisor.core.foreign_values import BYTES_MAX, EPOCH_MAX, PID_MAX, as_dict, as_float, as_int, as_list, as_message
+from supervisor.core.moments import Moment
+from supervisor.core.stats.trend import Trend
+
+ALLOCATIONS_KEPT = 600
+EPOCHS_KEPT = 512
+METRICS_KEPT = 64
+LOADERS_KEPT = 64
+RANKS_KEPT = 64
+ERROR_CHARACTERS = 500
+EVERY_MAX_S = 1e6
+"""Between two snapshots; a longer interval is ignored as invalid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """What torch's caching allocator held on one GPU at the end of a step."""
+
+    at: Moment
+    reserved_bytes: int
+    allocated_bytes: int
+    inactive_split_bytes: int | None = None
+    """Free pieces of blocks that are in use in part: they cannot be returned to the GPU."""
+    retries: int = 0
+    """Allocations that only succeeded once the cache had been released; counted from the start."""
+    ooms: int = 0
+    total_bytes: int | None = None
+    """The GPU's memory, or the share of it that the program allows itself."""
+
+    @property
+    def unused_bytes(self) -> int:
+        """Reserved on the GPU and not in use."""
+        return max(0, self.reserved_bytes - self.allocated_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochEnd:
+    """One completed epoch with its validation results."""
+
+    at: Moment
+    epoch: int
+    """Counted from 0."""
+    fitness: float | None = None
+    """The framework's own figure of merit; NaN where it could not be computed."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    train_loss: float | None = None
+    val_loss: float | None = None
+
+    @property
+    def merit(self) -> float | None:
+        """mAP50-95 where the framework reports it, or else its own figure of merit; None where neither is a number."""
+        named = next((value for name, value in self.metrics.items() if "map50-95" in name.lower()), self.fitness)
+        return named if named is not None and math.isfinite(named) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loader:
+    """The worker processes of one iteration over a loader."""
+
+    at: Moment
+    parent: int | None
+    pids: tuple[int, ...]
+    finite: bool = True
+    """Whether a worker never ends before the loader does: false where each worker reads its own part of the data."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """What arithmetic was asked for and what is used."""
+
+    at: Moment
+    asked: str
+    used: str
+    why: str = ""
+    device: str | None = None
+    """Type of the device that it is about (`cpu`, `cuda`)."""
+
+
+@dataclass(slots=True)
+class Saving:
+    """What the agent reports of the snapshots that it takes."""
+
+    every_s: float | None = None
+    """The interval as it was reported last; None where none was."""
+    since: Moment | None = None
+    """When the agent began to take snapshots by itself; None where it did not."""
+    at: Moment | None = None
+    """When the newest snapshot was saved."""
+    failed_at: Moment | None = None
+    """When saving failed first since then; None where the newest attempt to save succeeded."""
+    error: str = ""
+    """Why the newest attempt failed."""
+    asked_error: str = ""
+    """Why the newest save that was asked for failed; empty where it succeeded or none was asked for."""
+
+    def add(self, said: ev.AgentReported) -> None:
+        """Add a report about saving."""
+        facts, snapshot = said.facts, said.facts.get("kind") == "snapshot"
+        self.every_s = as_float(facts.get("every_s"), 0.0, EVERY_MAX_S) or self.every_s
+        match said.word:
+            case ev.Word.SNAPSHOTS:
+                self.since = self.since or said.at
+            case ev.Word.CHECKPOINT_SAVED:
+                self.asked_error = ""
+                if snapshot:
+                    self.at, self.failed_at, self.error = said.at, None, ""
+            case ev.Word.SAVE_FAILED if snapshot:
+                self.failed_at, self.error = self.failed_at or said.at, _text(facts.get("error"))
+            case ev.Word.SAVE_FAILED:
+                self.asked_error = _text(facts.get("error"))
+            case _:
+                pass
+
+
+@dataclass(slots=True)
+class Told:
+    """The reports of one attempt, newest last, bounded."""
+
+    allocations: dict[int, deque[Allocation]] = field(default_factory=dict)
+    """By rank."""
+    allocated: dict[int, Trend] = field(default_factory=dict)
+    epochs: deque[EpochEnd] = field(default_factory=lambda: deque(maxlen=EPOCHS_KEPT))
+    loaders: dict[tuple[int | None, int], Loader] = field(default_factory=dict)
+    """By parent and the agent's number of the iteration; those that were shut down are removed."""
+    workers: int | None = None
+    """Of the newest loader that the training draws from; None where not reported."""
+    precision: Precision | None = None
+    rank_pids: dict[int, int] = field(default_factory=dict)
+    """Processes that claimed the recorders of ranks."""
+    start_epoch: int | None = None
+    saving: Saving = field(default_factory=Saving)
+
+    def add(self, said: ev.AgentReported) -> None:
+        """Add a report."""
+        match said.word:
+            case ev.Word.ALLOCATOR:
+                self._allocator(said)
+            case ev.Word.EPOCH_END:
+                self._epoch(said)
+            case ev.Word.WORKERS:
+                self._workers(said)
+            case ev.Word.PRECISION:
+                asked, used = said.facts.get("asked"), said.facts.get("used")
+                if isinstance(asked, str) and isinstance(used, str):
+                    self.precision = _precision(said, asked, used)
+            case ev.Word.CLAIMED:
+                if said.rank is not None and said.pid is not None and said.rank < RANKS_KEPT:
+                    self.rank_pids[said.rank] = said.pid
+            case ev.Word.SNAPSHOTS | ev.Word.CHECKPOINT_SAVED | ev.Word.SAVE_FAILED:
+                self.saving.add(said)
+            case ev.Word.PLAN:
+                self.start_epoch = as_int(said.facts.get("start_epoch"), maximum=EPOCH_MAX)
+            case _:
+                pass
+
+    def _allocator(self, said: ev.AgentReported) -> None:
+        facts, rank = said.facts, said.rank or 0
+        reserved, allocated = _bytes(facts, "reserved_bytes"), _bytes(facts, "allocated_bytes")
+        if reserved is None or allocated is None or (rank not in self.allocations and rank >= RANKS_KEPT):
+            return
+        reading = Allocation(
+            at=said.at,
+            reserved_bytes=reserved,
+            allocated_bytes=allocated,
+            inactive_split_bytes=_bytes(facts, "inactive_split_bytes"),
+            retries=as_int(facts.get("retries")) or 0,
+            ooms=as_int(facts.get("ooms")) or 0,
+            total_bytes=_bytes(facts, "total_bytes"),
+        )
+        self.allocations.setdefault(rank, deque(maxlen=ALLOCATIONS_KEPT)).append(reading)
+        self.allocated.setdefault(rank, Trend()).add(said.at, float(allocated))
+
+    def _epoch(self, said: ev.AgentReported) -> None:
+        epoch, metrics = as_int(said.facts.get("epoch"), maximum=EPOCH_MAX), as_dict(said.facts.get("metrics"))
+        if epoch is None:
+            return
+        numbers = {name: as_float(item) for name, item in metrics.items()}
+        known = {name: value for name, value in numbers.items() if value is not None}
+        self.epochs.append(
+            EpochEnd(
+                at=said.at,
+                epoch=epoch,
+                fitness=_figure(said.facts, "fitness"),
+                metrics=dict(list(known.items())[:METRICS_KEPT]),
+                train_loss=_figure(said.facts, "train_loss"),
+                val_loss=_figure(said.facts, "val_loss"),
+            )
+        )
+
+    def _workers(self, said: ev.AgentReported) -> None:
+        loader, pids = as_int(said.facts.get("loader")), said.facts.get("pids")
+        if loader is None or not isinstance(pids, list):
+            return
+        key = (said.pid, loader)
+        known = tuple(pid for item in as_list(pids) if (pid := as_int(item, 1, PID_MAX)) is not None)
+        if said.facts.get("training") is True:
+            self.workers = len(known)
+        if not known or said.facts.get("ended") is True:
+            self.loaders.pop(key, None)
+        elif len(self.loaders) < LOADERS_KEPT:
+            finite = said.facts.get("iterable") is not True
+            self.loaders[key] = Loader(at=said.at, parent=said.pid, pids=known, finite=finite)
+
+
+def _precision(said: ev.AgentReported, asked: str, used: str) -> Precision:
+    why, device = said.facts.get("why"), said.facts.get("device")
+    return Precision(
+        at=said.at,
+        asked=asked,
+        used=used,
+        why=why if isinstance(why, str) else "",
+        device=device if isinstance(device, str) else None,
+    )
+
+
+def _bytes(facts: dict[str, object], name: str) -> int | None:
+    return as_int(facts.get(name), maximum=BYTES_MAX)
+
+
+def _text(value: object) -> str:
+    return as_message(value, ERROR_CHARACTERS) or "no reason was reported"
+
+
+def _figure(facts: dict[str, object], name: str) -> float | None:
+    """Return a figure of an epoch: JSON has no NaN, so a NaN of the agent is written as null."""
+    value = as_float(facts.get(name))
+    return math.nan if value is None and name in facts else value

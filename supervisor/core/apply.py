@@ -1,0 +1,606 @@
+"""The fold of a job: its state after an event and after a decision.
+
+A decision takes effect on the job at once, before it is carried out: the next Tick must not decide it again, and the
+remedies of a retry are in force before anything is launched.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from typing_extensions import assert_never
+
+from supervisor.core import decisions as de
+from supervisor.core import events as ev
+from supervisor.core.absences import moved_on
+from supervisor.core.checkpoints.checkpoint import Checkpoint, ResumePoint, Verdict
+from supervisor.core.checkpoints.loss_curve import first_curve, went_on_by_losses
+from supervisor.core.examination import TriageState
+from supervisor.core.findings import FaultClass
+from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.incident import Incident
+from supervisor.core.job import ALIVE, ENDED, UNKILLABLE, Attempt, Job, Move, Phase, RetryPlan, StopOrder, Wish
+from supervisor.core.moments import Moment
+from supervisor.core.readings import Stage, StepRecord
+from supervisor.core.remedies.budget import Ledger
+from supervisor.core.remedies.last_resorts import RESORTS, ResortTaken
+from supervisor.core.remedies.trials import Course, Trial
+from supervisor.core.rules import cause_of
+from supervisor.core.scale import Scale, on_training, steps_between
+
+_BEGINNING = ResumePoint(checkpoint=None, possible=True, reason="start from the beginning requested")
+
+
+def after_event(job: Job, event: ev.Event) -> Job:
+    """Return the job after an event about it; events about other jobs or attempts leave it as it is."""
+    if isinstance(event, ev.ClockStepped):
+        return _clock_stepped(job, event)
+    if isinstance(event, ev.DaemonAway):
+        return _away(job, event)
+    if isinstance(event, ev.UserRequest):
+        return _asked(job, event) if event.job == job.name else job
+    if not isinstance(event, ev.AttemptEvent) or event.job != job.name:
+        return job
+    if isinstance(event, ev.EvidenceTaken):
+        return _evident(job, event)
+    if job.attempt is None or event.attempt != job.attempt.number:
+        return job
+    return _attempt_event(job, job.attempt, event)
+
+
+def _attempt_event(job: Job, attempt: Attempt, event: ev.AttemptEvent) -> Job:
+    match event:
+        case ev.Launched() | ev.LaunchFailed() | ev.Exited() | ev.HostLost():
+            return replace(job, attempt=_lived(attempt, event))
+        case ev.StepsMade():
+            return _stepped(job, attempt, event)
+        case ev.AgentReported() | ev.StageEntered():
+            job = heard(job, attempt, event) if isinstance(event, ev.AgentReported) else job
+            attempt = job.attempt or attempt
+            return replace(job, attempt=replace(attempt, train_ended=_train_ended(attempt, event)))
+        case ev.ResortEnded():
+            return resort_ended(job, event)
+        case ev.TriageEnded():
+            return triage_ended(job, event)
+        case ev.EvidenceTaken() | ev.Signalled() | ev.ResumePointFound():
+            return _answered(job, event)
+        case ev.OutputSeen() | ev.ProcessesRead() | ev.CheckpointSeen():
+            return _observed(job, attempt, event)
+        case ev.CheckpointNotKept() | ev.CheckpointsClosed() | ev.ExistingFound():
+            return job
+        case ev.RecorderIdle() | ev.SupervisionDegraded():
+            return job
+    assert_never(event)
+
+
+def _observed(job: Job, attempt: Attempt, event: ev.OutputSeen | ev.ProcessesRead | ev.CheckpointSeen) -> Job:
+    """Return the job after output, a process reading or a checkpoint of the attempt was seen."""
+    match event:
+        case ev.OutputSeen():
+            failed = any(finding.fault is FaultClass.MIOPEN for finding in event.findings)
+            return replace(job, miopen_failed=True) if failed else job
+        case ev.ProcessesRead():
+            return _waiting(job, attempt, event)
+        case ev.CheckpointSeen():
+            return _proven(job, attempt, event.checkpoint)
+    assert_never(event)
+
+
+def _proven(job: Job, attempt: Attempt, checkpoint: Checkpoint) -> Job:
+    """Return the job after a verdict: a proven checkpoint that this attempt saved is progress."""
+    if checkpoint.verdict is not Verdict.PROVEN or checkpoint.saved_unix_s < attempt.launched_at.unix_s:
+        return job
+    if checkpoint.step is None and attempt.went_on is False:
+        return job  # restarted from the beginning, it may save the same steps repeatedly
+    return replace(job, ledger=job.ledger.saved(on_training(checkpoint.step), checkpoint.saved_unix_s))
+
+
+def _answered(job: Job, event: ev.EvidenceTaken | ev.Signalled | ev.ResumePointFound) -> Job:
+    """Return the job after the result of a decision was reported; a repeated or late result changes nothing."""
+    match event:
+        case ev.EvidenceTaken():
+            return _evident(job, event)
+        case ev.Signalled():
+            if job.stop is None or job.stop.signalled_at is not None:
+                return job
+            return replace(job, stop=replace(job.stop, signalled_at=event.at))
+        case ev.ResumePointFound():
+            if job.phase is not Phase.BACKOFF or job.retry is None or job.retry.resume_point is not None:
+                return job
+            return replace(job, retry=replace(job.retry, resume_point=event.point))
+    assert_never(event)
+
+
+def _evident(job: Job, event: ev.EvidenceTaken) -> Job:
+    """Keep the evidence folder; that of a crash may be reported while the next attempt already runs."""
+    if job.incident is None or job.incident.attempt != event.attempt:
+        return job
+    return replace(job, incident=replace(job.incident, evidence=event.folder))
+
+
+def _waiting(job: Job, attempt: Attempt, event: ev.ProcessesRead) -> Job:
+    """Keep the threads that wait in the kernel, of an attempt that was sent SIGKILL; of any other they mean nothing."""
+    waits = event.reading.waits
+    if job.phase is not Phase.KILLING or not waits or waits == attempt.waits:
+        return job
+    return replace(job, attempt=replace(attempt, waits=waits))
+
+
+def _lived(attempt: Attempt, event: ev.Launched | ev.LaunchFailed | ev.Exited | ev.HostLost) -> Attempt:
+    match event:
+        case ev.Launched():
+            return replace(attempt, shim_pid=event.shim_pid, training_pid=event.training_pid)
+        case ev.LaunchFailed():
+            return replace(attempt, launch_error=event.error, launch_shortage=event.shortage)
+        case ev.Exited():
+            return replace(attempt, exit=event.status)
+        case ev.HostLost():
+            return replace(attempt, host_lost=event.reason)
+    assert_never(event)
+
+
+def _train_ended(attempt: Attempt, event: ev.AgentReported | ev.StageEntered) -> bool:
+    """Whether the training has ended; the same process may train again after that."""
+    if isinstance(event, ev.StageEntered):
+        return attempt.train_ended and event.stage not in (Stage.SETUP, Stage.WARMUP)
+    return event.word is ev.Word.TRAIN_END or (attempt.train_ended and event.word is not ev.Word.PLAN)
+
+
+def _clock_stepped(job: Job, event: ev.ClockStepped) -> Job:
+    """Return the job after the wall clock jumped: back in time, what is saved now must not look older than it is."""
+    if job.began_unix_s is None or not event.by_s < 0:
+        return job
+    return replace(job, began_unix_s=job.began_unix_s + event.by_s)
+
+
+def _away(job: Job, event: ev.DaemonAway) -> Job:
+    """Return the job after the daemon did not run: time limits are extended by its absence."""
+    order, examined = job.stop, job.examination
+    if order is not None:
+        signalled_at = order.signalled_at and moved_on(order.signalled_at, event)
+        killed_at = order.killed_at and moved_on(order.killed_at, event)
+        order = replace(order, at=moved_on(order.at, event), signalled_at=signalled_at, killed_at=killed_at)
+    if examined is not None and examined.replaying and examined.began_at is not None:
+        examined = replace(examined, began_at=moved_on(examined.began_at, event))
+    resorts = tuple(
+        resort if resort.ended_at else replace(resort, at=moved_on(resort.at, event)) for resort in job.resorts
+    )
+    return replace(job, stop=order, examination=examined, resorts=resorts)
+
+
+def _asked(job: Job, event: ev.UserRequest) -> Job:
+    match event.ask:
+        case ev.Ask.START:
+            return _started(replace(job, wish=Wish.RUN, shutting_down=False), event)
+        case ev.Ask.STOP:
+            return replace(job, wish=Wish.STOP, restart_asked=False, fresh_asked=False)
+        case ev.Ask.RESTART:
+            started = _asked(job, replace(event, ask=ev.Ask.START))
+            alive = job.phase in ALIVE
+            fresh = (alive and event.fresh) or (started.examining and started.fresh_asked)
+            return replace(started, restart_asked=alive, fresh_asked=fresh)
+        case ev.Ask.SHUT_DOWN:
+            return replace(job, shutting_down=True)
+    assert_never(event.ask)
+
+
+def _started(job: Job, event: ev.UserRequest) -> Job:
+    reason = f"started by {event.by}"
+    if job.examining and job.examination is not None:
+        unwanted = replace(job.examination, unwanted=True)
+        return replace(job, examination=unwanted, fresh_asked=job.fresh_asked or event.fresh)
+    if job.phase is Phase.BACKOFF and job.retry is not None:
+        point = _BEGINNING if event.fresh else job.retry.resume_point
+        return replace(job, retry=replace(job.retry, not_before=event.at, resume_point=point))
+    if job.phase not in ENDED:
+        return job
+    course = Course() if event.fresh else job.course.forgiven(job.number)
+    job = replace(job, ledger=job.ledger.forgiven(), course=course, resorts=(), examination=None)
+    if event.fresh or job.phase is Phase.FINISHED or job.attempt is None:
+        return replace(job.moved(Move.WAKE, event.at, reason), retry=None)
+    plan = job.retry or RetryPlan(not_before=event.at, reason=reason)
+    return replace(
+        job.moved(Move.RESUME, event.at, reason),
+        retry=replace(plan, not_before=event.at, resume_point=None, examining=False),
+    )
+
+
+def _stepped(job: Job, attempt: Attempt, event: ev.StepsMade) -> Job:
+    if event.rank != 0 or not event.records:
+        return job
+    first, last = event.records[0], event.records[-1]
+    attempt = _with_steps(_begun(attempt, event), first, last)
+    furthest = max(record.step for record in event.records)
+    job = replace(job, attempt=attempt, ledger=job.ledger.stepped(attempt.place_of(furthest)))
+    job = past_the_trouble(job, attempt, furthest, event.at)
+    if job.resorts and job.ledger.in_a_row == 0:
+        job = replace(job, resorts=())
+    if job.incident and not job.incident.closed and job.incident.attempt < attempt.number:
+        again = job.incident.stepping_again(first.at, attempt.went_on_from, went_on=attempt.went_on)
+        job = replace(job, incident=again)
+    return job.moved(Move.STEP, event.at) if job.phase is Phase.STARTING else job
+
+
+def after_first_losses(job: Job, losses: Iterable[float | None]) -> Job:
+    """Return the job once its attempt made its first losses: they may show whether it resumed or restarted.
+
+    Those of a training from the beginning are kept for comparison.
+    """
+    attempt, now = job.attempt, first_curve(losses)
+    if attempt is None or now is None:
+        return job
+    if attempt.resume_from is None:
+        anew = attempt.first_step == 1
+        return replace(job, start_curve=now) if anew and job.start_curve is None else job
+    if attempt.went_on is not None:
+        return job
+    on = went_on_by_losses(job.start_curve, attempt.resume_curve, now)
+    if on is None:
+        return job
+    # The position in the training of an attempt that restarted is not known any more.
+    counts_itself = on is False and attempt.first_step != 1
+    scale = Scale.ATTEMPT if counts_itself else Scale.TRAINING if on is False else attempt.scale
+    attempt = replace(attempt, went_on=on, scale=scale)
+    incident = job.incident
+    if incident is not None and incident.attempt < attempt.number:
+        incident = incident.went_on_at(attempt.went_on_from, went_on=on)
+    return replace(job, attempt=attempt, incident=incident)
+
+
+def _begun(attempt: Attempt, event: ev.StepsMade) -> Attempt:
+    """Return the attempt with the position that its first step implies, unless the agent has reported it."""
+    if attempt.last_step is not None:
+        return attempt
+    first = None if event.lost else event.records[0].step
+    if attempt.scale is None:
+        # Steps reported without a scale are the training's count: so frameworks and scripts report them.
+        attempt = replace(attempt, scale=Scale.TRAINING)
+        if attempt.resume_from is not None and attempt.went_on is None and first is not None:
+            attempt = replace(attempt, went_on=first > 1 or attempt.resume_from.step == 0)
+    return replace(attempt, first_step=first)
+
+
+def _with_steps(attempt: Attempt, first: StepRecord, last: StepRecord) -> Attempt:
+    return replace(
+        attempt,
+        first_step_at=attempt.first_step_at or first.at,
+        last_step=last.step,
+        last_step_at=last.at,
+        epoch=attempt.epoch if last.epoch is None else last.epoch,
+        loss=last.loss,
+    )
+
+
+def after_flags(job: Job, flags: Iterable[RedFlag]) -> Job:
+    """Return the job after its rules were evaluated: a cleared shadow flag is recorded again when it returns."""
+    if not job.shadows:
+        return job
+    standing = job.shadows & {flag.key for flag in flags if flag.shadow}
+    return job if standing == job.shadows else replace(job, shadows=standing)
+
+
+def after_decision(job: Job, decision: de.Decision) -> Job:
+    """Return the job after a decision about it took effect."""
+    match decision:
+        case de.Launch():
+            return _launched(job, decision)
+        case de.Warn() | de.Note():
+            return _told(job, decision)
+        case de.Stop():
+            moved = job.moved(Move.STOP, decision.at, decision.reason)
+            order = StopOrder(at=decision.at, reason=decision.reason, save=decision.save, flag=decision.flag)
+            return _with_incident(replace(taken_back(moved, decision), stop=order), decision.flag, "stop")
+        case de.Kill():
+            moved = job.moved(Move.KILL, decision.at, decision.reason)
+            order = job.stop or StopOrder(at=decision.at, reason=decision.reason, save=False)
+            return replace(moved, stop=replace(order, killed_at=decision.at))
+        case de.LastResort() | de.Triage():
+            return resort_taken(job, decision) if isinstance(decision, de.LastResort) else triage_begun(job, decision)
+        case de.StartTriage():
+            return _to_examine(job, decision)
+        case de.Retry():
+            return _retried(job, decision)
+        case de.GiveUp():
+            return _given_up(job, decision)
+        case de.Finish():
+            return _finished(job, decision)
+    assert_never(decision)
+
+
+def _told(job: Job, decision: de.Warn | de.Note) -> Job:
+    flag = decision.flag
+    if isinstance(decision, de.Note):
+        return replace(job, shadows=job.shadows | {flag.key}, shadows_noted=job.shadows_noted + 1)
+    told = replace(job, open_flags=job.open_flags | {flag.key})
+    return replace(told, unkillable=True, reason=flag.message) if flag.rule == UNKILLABLE else told
+
+
+def _launched(job: Job, decision: de.Launch) -> Job:
+    moved = job.moved(Move.LAUNCH, decision.at, decision.reason)
+    point = job.retry.resume_point if job.retry else None
+    attempt = Attempt(
+        number=decision.attempt,
+        launched_at=decision.at,
+        resume_from=decision.resume_from,
+        resume_curve=point.curve if point else None,
+        memory_before=decision.memory,
+    )
+    fresh = decision.resume_from is None
+    return replace(
+        moved,
+        attempt=attempt,
+        stop=None,
+        retry=None,
+        incident=_relaunched(job, decision),
+        open_flags=frozenset(),
+        shadows=frozenset(),
+        course=job.course.launched(),
+        restart_asked=False,
+        fresh_asked=False,
+        start_curve=None if fresh else job.start_curve,
+        began_unix_s=decision.at.unix_s if fresh else job.began_unix_s,
+    )
+
+
+def _relaunched(job: Job, decision: de.Launch) -> Incident | None:
+    incident, last = job.incident, job.attempt
+    if incident is None or incident.closed:
+        return incident
+    if last is not None and last.number == incident.attempt:
+        # Steps may have come in between the flag and the end of the process.
+        scale = last.scale or incident.scale
+        incident = replace(incident, last_step=last.last_step, scale=scale, last_step_at=last.last_step_at)
+    return incident.relaunched(decision.resume_from)
+
+
+def _given_up(job: Job, decision: de.GiveUp) -> Job:
+    plan = job.retry or _plan(job, decision.flag, decision.at, decision.reason)
+    moved = _with_incident(job.moved(Move.GIVE_UP, decision.at, decision.reason), decision.flag, "give_up")
+    incident = moved.incident
+    if incident and not incident.closed:
+        incident = replace(incident, outcome="gave_up", reason=decision.reason)
+    course = job.course if decision.flag is None else job.course.failed(cause_of(decision.flag), decision.at)
+    return replace(
+        moved,
+        stop=None,
+        retry=plan,
+        course=course,
+        incident=incident,
+        restart_asked=False,
+        fresh_asked=False,
+        unkillable=False,
+    )
+
+
+def _plan(job: Job, flag: RedFlag | None, not_before: Moment, reason: str) -> RetryPlan:
+    """Return what to wait for, with the beginning of the fault after which checkpoints are not used."""
+    flag = flag or (job.stop.flag if job.stop else None)
+    if flag is None or flag.since is None:
+        return RetryPlan(not_before=not_before, reason=reason)
+    step = None if job.renumbered or job.attempt is None else job.attempt.training_step(flag.since_step)
+    return RetryPlan(not_before=not_before, reason=reason, trouble_unix_s=flag.since.unix_s, trouble_step=step)
+
+
+def _retried(job: Job, decision: de.Retry) -> Job:
+    moved = _with_incident(job.moved(Move.RETRY, decision.at, decision.reason), decision.flag, "retry")
+    plan = _plan(job, decision.flag, decision.not_before, decision.reason)
+    if job.fresh_asked:
+        plan = replace(plan, resume_point=_BEGINNING)
+    elif decision.remedy == "older_generation" and job.attempt is not None:
+        plan = replace(plan, older_than=job.attempt.resume_from)
+    if decision.remedy in RESORTS:
+        plan = replace(plan, resort=decision.remedy)
+    moved = treated(moved, decision)
+    return replace(moved, stop=None, retry=plan, ledger=spent(job, decision), unkillable=False)
+
+
+def _to_examine(job: Job, decision: de.StartTriage) -> Job:
+    """Return the job in backoff with its retry not yet decided: how the attempt was stopped is still to be judged."""
+    moved = _with_incident(job.moved(Move.EXAMINE, decision.at, decision.reason), decision.flag, "retry")
+    plan = replace(_plan(job, decision.flag, decision.at, decision.reason), examining=True)
+    triage_state = TriageState(
+        attempt=decision.attempt,
+        at=decision.at,
+        flag=decision.flag,
+        cause=decision.cause,
+        step=decision.step,
+        looked_for=decision.looked_for,
+    )
+    return replace(moved, retry=plan, examination=triage_state, unkillable=False)
+
+
+def _finished(job: Job, decision: de.Finish) -> Job:
+    moved = job.moved(Move.REST if decision.by_user else Move.FINISH, decision.at, decision.reason)
+    incident = moved.incident
+    if incident and not incident.closed:
+        incident = replace(incident, outcome="stopped")
+    plan = _plan(job, decision.flag, decision.at, decision.reason) if decision.by_user else None
+    course = job.course.unclear(decision.at) if decision.by_user else job.course.helped(decision.at)
+    return replace(
+        moved,
+        stop=None,
+        course=course,
+        retry=job.retry or plan,
+        incident=incident,
+        restart_asked=False,
+        fresh_asked=False,
+        unkillable=False,
+    )
+
+
+def _with_incident(job: Job, flag: RedFlag | None, decision: str) -> Job:
+    if flag is None or flag.severity is not Severity.CRITICAL or job.attempt is None:
+        return job
+    attempt = job.attempt
+    if job.incident and job.incident.attempt == attempt.number:
+        return job
+    incident = Incident(
+        id=f"{job.name}-{attempt.number}",
+        job=job.name,
+        attempt=attempt.number,
+        flag=flag,
+        decision=decision,
+        last_step=attempt.last_step,
+        scale=attempt.scale or Scale.TRAINING,
+        last_step_at=attempt.last_step_at,
+    )
+    return replace(job, incident=incident)
+
+
+SAID_CHARACTERS = 100
+SETTINGS_KEPT = 20
+
+
+def heard(job: Job, attempt: Attempt, event: ev.AgentReported) -> Job:
+    """Return the job after the agent reported what trains in it, or what it has set there."""
+    facts = event.facts
+    match event.word:
+        case ev.Word.CLAIMED:
+            return replace(job, torch=job.torch or isinstance(facts.get("torch"), str))
+        case ev.Word.PATCHED:
+            return replace(job, torch=True, attempt=replace(attempt, patched=True))
+        case ev.Word.PLAN:
+            framework = facts.get("framework")
+            job = replace(job, framework=framework if isinstance(framework, str) else job.framework)
+            return _renumbered(job, facts.get("batches_per_epoch"))
+        case ev.Word.COUNTING if event.rank in (None, 0):
+            return replace(job, attempt=_counting(attempt, facts))
+        case ev.Word.RESUMED:
+            return replace(job, attempt=replace(attempt, went_on=True))
+        case ev.Word.SETTING_ASKED:
+            asked = dict.fromkeys((*job.asked, str(facts.get("setting"))))
+            return replace(job, asked=tuple(asked)[:SETTINGS_KEPT])
+        case ev.Word.REMEDY_APPLIED:
+            remedies = facts.get("remedies")
+            named = [str(remedy) for remedy in remedies] if isinstance(remedies, list) else []
+            return replace(job, course=job.course.confirmed(named, str(facts.get("set", ""))[:SAID_CHARACTERS]))
+        case _:
+            return job
+
+
+def _counting(attempt: Attempt, facts: Mapping[str, object]) -> Attempt:
+    """Return the attempt with the scale of its steps that the agent reported; what it does not know stays unchanged."""
+    scale, resumed = facts.get("scale"), facts.get("resumed")
+    if attempt.went_on is False or scale not in (Scale.TRAINING.value, Scale.ATTEMPT.value):
+        return attempt  # a new daemon reads the reports again: what was concluded since holds
+    went_on = resumed if isinstance(resumed, bool) and attempt.resume_from is not None else attempt.went_on
+    return replace(attempt, scale=Scale(scale), went_on=went_on)
+
+
+def _renumbered(job: Job, batches: object) -> Job:
+    """Return the job after a plan: where an epoch has another number of batches now, steps are rescaled."""
+    if isinstance(batches, bool) or not isinstance(batches, int) or batches <= 0 or batches == job.batches_per_epoch:
+        return job
+    before, job = job.batches_per_epoch, replace(job, batches_per_epoch=batches)
+    if before is None:
+        return job
+    factor = batches / before
+    return replace(job, renumbered=True, ledger=job.ledger.rescaled(factor), course=job.course.rescaled(factor))
+
+
+def past_the_trouble(job: Job, attempt: Attempt, step: int, at: Moment) -> Job:
+    """Return the job after a step: one far enough beyond the fault shows that the remedy helped.
+
+    Where the step of the fault is not known, the steps count that this attempt made itself.
+    """
+    trial = job.course.open_trial
+    if trial is None or trial.attempt > job.number:
+        return job
+    if trial.step is None:
+        beyond = attempt.made_here(step)
+    else:
+        beyond = steps_between(on_training(trial.step), attempt.place_of(step))
+    if beyond is None or beyond < job.limits.remedies.helped_after_steps:
+        return job
+    return replace(job, course=job.course.helped(at))
+
+
+def taken_back(job: Job, decision: de.Stop) -> Job:
+    """Return the job without the remedy that a planned restart ends."""
+    if decision.takes_back is None:
+        return job
+    course = job.course.helped(decision.at).without(decision.takes_back)
+    return replace(job, course=replace(course, returns=course.returns + 1))
+
+
+def spent(job: Job, decision: de.Retry) -> Ledger:
+    """Return the restart account after a retry."""
+    if decision.counts:
+        known = _progress_known(job, decision.at)
+        return job.ledger.restarted(decision.at, job.limits.budget, progress_known=known, cause=decision.cause or "")
+    return job.ledger if decision.cause is None else job.ledger.restarted_free()
+
+
+def treated(job: Job, decision: de.Retry) -> Job:
+    """Return the job with the remedy of a retry, and with the outcome of the remedy before it."""
+    if decision.cause is None or decision.remedy is None or decision.flag is None or job.attempt is None:
+        return job
+    trial = Trial(
+        attempt=job.next_number,
+        at=decision.at,
+        cause=decision.cause,
+        remedy=decision.remedy,
+        step=decision.step,
+        start_failure=decision.flag.start_failure,
+        reason=decision.why or "",
+    )
+    course = job.course.failed(decision.cause, decision.at).taken(trial, decision.card)
+    incident = job.incident
+    if incident is not None and incident.attempt == decision.attempt:
+        incident = replace(incident, cause=decision.cause, remedy=decision.remedy, remedy_why=decision.why)
+        incident = replace(incident, finding=incident.finding or decision.finding)
+    return replace(job, course=course, incident=incident)
+
+
+def resort_taken(job: Job, decision: de.LastResort) -> Job:
+    """Return the job with a last resort under way."""
+    item = ResortTaken(kind=decision.kind, command=decision.command, at=decision.at, attempt=decision.attempt)
+    return replace(job, resorts=(*job.resorts, item), reason=decision.reason)
+
+
+def resort_ended(job: Job, event: ev.ResortEnded) -> Job:
+    """Return the job after the result of a last resort was reported."""
+    last = job.resorts[-1] if job.resorts else None
+    if last is None or last.kind != event.kind or last.ended_at is not None:
+        return job
+    ended = replace(last, ended_at=event.at, done=event.done, said=event.said)
+    said = f"`{shlex.join(last.command)}` {'done' if event.done else 'failed'}" + (
+        f": {event.said}" if event.said else ""
+    )
+    return replace(job, resorts=(*job.resorts[:-1], ended), reason=said)
+
+
+def triage_begun(job: Job, decision: de.Triage) -> Job:
+    """Return the job with the replays of its bad step under way."""
+    if job.examination is None:
+        return job
+    triage_state = replace(job.examination, began_at=decision.at, resume_from=decision.resume_from)
+    return replace(job, examination=triage_state, reason=decision.reason)
+
+
+def triage_ended(job: Job, event: ev.TriageEnded) -> Job:
+    """Return the job after the finding of a triage was reported; the incident keeps it, conclusive or not."""
+    triage_state, incident = job.examination, job.incident
+    if triage_state is None or triage_state.attempt != event.attempt or not triage_state.replaying:
+        return job
+    if incident is not None and incident.attempt == event.attempt:
+        incident = replace(incident, finding=event.finding)
+    ended = replace(triage_state, ended_at=event.at, finding=event.finding)
+    return replace(job, examination=ended, incident=incident, unkillable=False)
+
+
+def _progress_known(job: Job, at: Moment) -> bool:
+    """Whether it is known that the attempt made progress or made none.
+
+    An attempt that was never seen to step may have worked for hours without a hook; one that died young has not. Steps
+    that an attempt only counts itself are no progress, nor the lack of it.
+    """
+    attempt = job.attempt
+    if attempt is not None and attempt.last_step is not None and attempt.scale is Scale.ATTEMPT:
+        return False
+    if attempt is None or attempt.launch_error is not None or attempt.last_step is not None:
+        return True
+    young = at.seconds_since(attempt.launched_at) < job.limits.budget.settle_s
+    return young or job.ledger.furthest_step is not None

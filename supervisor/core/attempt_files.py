@@ -1,0 +1,205 @@
+"""The attempt's folder: names and byte layout on which daemon, shim and agent agree; it touches no file.
+
+The shim and the agent cannot import this (they run on the standard library of any Python), so they repeat the few
+numbers they need; a test holds the three against each other.
+
+Two grounds: what the daemon writes lies where the training's user can only read, what a training writes lies in `run/`,
+where the daemon only reads, through supervisor/untrusted_files.py. Folders are made by the daemon, never found.
+
+STATE/jobs/JOB/ATTEMPT/             the daemon's
+    launch.json     daemon -> shim     {"version": 1, "job", "attempt", "argv", "cwd", "env", "grace_s", "save_s"}
+    remedies.json   daemon -> agent    {"version": 1, "settings": {NAME: {"value", "remedies"}}}; absent without any
+    output.txt      daemon             output.log, folded and bounded
+    evidence/       daemon             one folder an incident
+STATE/jobs/JOB/ATTEMPT/run/         the training's; ROCM_SUPERVISOR_ATTEMPT_DIR names it
+    shim.json       shim -> daemon     {"version": 1, "pid", "start_ticks", "boot_id", "training_pid",
+                                        "training_start_ticks", "started_unix_s"}
+    exit.json       shim -> daemon     {"version": 1, "exit_code", "signal", "error", "max_rss_bytes", "user_s",
+                                        "system_s", "started_unix_s", "ended_unix_s", "ended_monotonic_ns",
+                                        "leftovers"}
+    recorder.bin    agent <-> daemon   rank 0; recorder.rankN.bin for rank N; laid out below; made by the shim
+    agent.jsonl     agent -> daemon    one object a line: {"event", "pid", "rank", "monotonic_ns", "unix_s", ...}
+    output.log      the training       stdout and stderr, appended; the daemon gives back to the disk what it has read
+    ranks.bin       agent              words that the ranks of one training show each other (snapshots/board.py)
+    rankN.part.pt   agent              what rank N alone holds of a snapshot, until rank 0 has joined it to its own
+    stacks/PID.txt  agent              present while process PID answers STACKS_SIGNAL by dumping its stacks into it
+
+In the job's folder, which is the daemon's, these are the training's:
+`STATE/jobs/JOB/conv2d/` is the agent's: what it learned of each device's convolutions, for the job's next attempts.
+`STATE/jobs/JOB/snapshots/` holds the newest snapshots of the job over all its attempts, `step-STEP.pt`, written by the
+agent and removed by the daemon once the job has finished.
+
+`STATE/jobs/JOB/triage-ATTEMPT-REPLAY/` is laid out as an attempt, for one replay of the step at which an attempt went
+wrong; its agent writes run/triage.json, and the daemon removes it once the finding is recorded.
+`STATE/jobs/JOB/standby-NUMBER/` is the folder of an interpreter that waits to be attempt NUMBER (see
+`runner/standby_shim.py`):
+    standby.json    daemon -> shim     {"version": 1, "launch" (as in launch.json), "modules" ([[name, file or null]]),
+                                        "folder" (the attempt's), "after" (pid, start_ticks of the shim before it),
+                                        "alone_s" (how long it may wait once that is gone)}
+    remedies.json   daemon -> agent    as in an attempt's folder: those that the attempt would have as things stand
+    run/door        daemon -> shim     a named pipe: "go" once launch.json lies in the attempt's folder, or "end"
+    run/going       shim               the door's name once it was told to go
+    run/ready.json  shim -> daemon     {"version": 1, "imported_s"}: all is imported, and it waits
+    run/refused.json shim -> daemon    {"version": 1, "why"}: it will not be the attempt
+    run/output.log  the interpreter    what importing printed; moves into the attempt's folder
+
+`STATE/jobs/JOB/current` is a symbolic link to the newest attempt's folder, made by the daemon; `STATE/jobs/JOB/lock`,
+made by the daemon, is held (flock) by the shim for as long as anything of the attempt runs.
+
+Fields of agent.jsonl beside the common ones, by event:
+    alive             python, argv
+    claimed           rank, world_size, torch (its version, or null where it was not met), imported (what takes long to
+                      import, in the order in which that was begun: a list of [name, file])
+    plan              framework, version, epochs, start_epoch, batches_per_epoch, save_dir, device, model, batch,
+                      image_size, torch; or, of a framework that counts steps of the optimizer, total_steps and
+                      steps_per_epoch in place of batches_per_epoch
+    checkpoint_saved  paths (list), epoch, step, requested (bool); of a snapshot kind ("snapshot"), and where it was
+                      taken by itself stall_s, write_s, size_bytes, every_s
+    snapshots         every_s: from now on snapshots are taken by themselves
+    save_failed       error; of a snapshot kind ("snapshot"), step, every_s
+    exception         type, message, traceback
+    patched           conv2d (algorithm), scope, torch
+    counting          scale ("training" or "attempt": what the recorder's steps count), by, first (number of the first
+                      step), resumed (true, false, or null where nothing tells), path (of what it went on from)
+    file_saved        path, size_bytes, modified_s and modified_ns (whole seconds and the rest), step (the last one made
+                      when it was saved)
+    conv2d_failed     layer, kind (pass), sizes, error, instead ("unfold" or "native"), everywhere (whether every layer
+                      is computed so from now on)
+    resumed           path, epoch, step; lost where a snapshot's place in the data could not be taken up: why
+    train_end         epoch, step
+    hook_failed       where, error
+    allocator         reserved_bytes, allocated_bytes, inactive_split_bytes, retries, ooms, total_bytes; at a step's
+                      end, each half minute, and at most every 2 s where a retry, an OOM or a change of 1 % came
+    workers           loader (number of the iteration), pids (list), training (whether the training draws from it),
+                      iterable, ended (true once they are let go)
+    precision         asked, used ("half", "bfloat16", "single"), why, device
+    epoch_end         epoch, fitness, metrics (object), train_loss, val_loss; null is a number that was not finite
+    setting_asked     setting (one that the script does as it is told)
+    remedy_applied    setting, remedies (list), set (what it came to, for people)
+The stage is in the recorder's header, not here.
+
+recorder.bin: a header page, then a ring of records, all little-endian. `head` counts the records ever written; record
+number n (from 0) lies in slot n % capacity and carries n + 1 as its sequence, first and (scrambled) last, so that a
+torn or overwritten record is known for what it is.
+"""
+
+from __future__ import annotations
+
+import struct
+
+RUN = "run"
+"""The part of a folder that belongs to the training; the names below that begin with it lie there."""
+LAUNCH = "launch.json"
+REMEDIES = "remedies.json"
+SHIM = "run/shim.json"
+EXIT = "run/exit.json"
+RECORDER = "run/recorder.bin"
+AGENT = "run/agent.jsonl"
+OUTPUT = "run/output.log"
+FOLDED = "output.txt"
+STACKS = "run/stacks"
+EVIDENCE = "evidence"
+CURRENT = "current"
+CODE = "code"
+"""A link to the package, or to the copy of it, whose shim and agent the attempt runs."""
+SNAPSHOTS = "snapshots"
+CONV2D = "conv2d"
+LOCK = "lock"
+STANDBY = "standby.json"
+DOOR = "run/door"
+GOING = "run/going"
+READY = "run/ready.json"
+REFUSED = "run/refused.json"
+GENERATIONS = "generations"
+TRIAGE = "triage"
+"""Of the folders of replays, the word that their names begin with; of a report's folder, the name."""
+
+# --- environment of a supervised training -------------------------------------------------------------------------
+
+ENV_FOLDER = "ROCM_SUPERVISOR_ATTEMPT_DIR"
+ENV_JOB = "ROCM_SUPERVISOR_JOB"
+ENV_ATTEMPT = "ROCM_SUPERVISOR_ATTEMPT"
+ENV_CONV2D = "ROCM_SUPERVISOR_CONV2D"
+ENV_CONV2D_SCOPE = "ROCM_SUPERVISOR_CONV2D_SCOPE"
+ENV_CONV2D_FOLDER = "ROCM_SUPERVISOR_CONV2D_FOLDER"
+ENV_CONV2D_WORKSPACE = "ROCM_SUPERVISOR_CONV2D_WORKSPACE_MB"
+ENV_CONV2D_WINOGRAD = "ROCM_SUPERVISOR_CONV2D_WINOGRAD"
+ENV_CONV2D_TUNE = "ROCM_SUPERVISOR_CONV2D_TUNE_S"
+ENV_RESUME_FROM = "ROCM_SUPERVISOR_RESUME_FROM"
+ENV_RESUME_STEPS = "ROCM_SUPERVISOR_RESUME_STEPS"
+"""JSON, where checkpoints of the job are known: `step` (that of RESUME_FROM), `asked` (whether the command names it)
+and `files` (a list of [path, size, modified_ns, step]); a step that is not known is null."""
+ENV_SNAPSHOTS = "ROCM_SUPERVISOR_SNAPSHOTS"
+"""The folder that snapshots are written into."""
+ENV_SNAPSHOT_EVERY = "ROCM_SUPERVISOR_SNAPSHOT_EVERY_S"
+"""Seconds between two snapshots, "0" for none but those asked for, "auto" for an interval found by the agent."""
+ENV_STANDBY = "ROCM_SUPERVISOR_STANDBY"
+"""Only in an interpreter that stands by: how it reaches its shim; gone once it has read it."""
+ENV_TRIAGE = "ROCM_SUPERVISOR_TRIAGE"
+"""Only in a triage: JSON with `step` (the bad one), `report` (the file to write), `other_batch` and `looked_for`."""
+ENV_MEAN_FAULT = "ROCM_SUPERVISOR_MEAN_FAULT_S"
+"""Seconds of training between two faults of the job, from which "auto" is reckoned."""
+
+# --- signals that the shim understands, by name in the signal module ----------------------------------------------
+
+SHIM_SAVE_AND_END = "SIGTERM"
+"""Ask the training to save (at most save_s), then SIGTERM to its tree; it never sends SIGKILL by itself."""
+SHIM_END = "SIGINT"
+"""SIGTERM to the training's tree at once."""
+SHIM_KILL = "SIGQUIT"
+"""SIGCONT, then SIGKILL to the training's whole tree."""
+SHIM_STACKS = "SIGUSR1"
+"""Have every Python process of the tree that can dump its stacks do so."""
+STACKS_SIGNAL_OFFSET = 7
+"""The stack dump is signal SIGRTMIN + this: SIGUSR1 and SIGUSR2 belong to the user's program."""
+
+# --- the recorder's header page -----------------------------------------------------------------------------------
+
+MAGIC = b"ROCMREC1"
+HEADER_BYTES = 4096
+CAPACITY_DEFAULT = 131072
+IDENTITY = struct.Struct("<8sIIII")
+"""magic, header bytes, record bytes, capacity, rank; at offset 0."""
+CLAIM_OFFSET = 24
+CLAIM = struct.Struct("<Iiq")
+"""pid of the training process that claimed the recorder (0: none yet), reserved, claim time in monotonic ns."""
+HEAD_OFFSET = 64
+HEAD = struct.Struct("<Q")
+COMMAND_OFFSET = 128
+COMMAND = struct.Struct("<II")
+"""command, command id; the id changes with each request. Written by daemon or shim."""
+ANSWER_OFFSET = 192
+ANSWER = struct.Struct("<II")
+"""answer, id of the command it answers. Written by the agent."""
+STAGE_OFFSET = 256
+STAGE = struct.Struct("<Iiq")
+"""stage, reserved, since when in monotonic ns."""
+ASIDE_OFFSET = 320
+ASIDE = struct.Struct("<Iiq")
+"""what keeps the present step from computing (0: nothing), whether every stage is told (1) or not (0), since when in
+monotonic ns. Zeros in the file of an agent that does not tell."""
+
+COMMAND_SAVE = 1
+COMMAND_SAVE_AND_STOP = 2
+ANSWER_SAVING = 1
+ANSWER_SAVED = 2
+ANSWER_CANNOT = 3
+STAGES = ("unknown", "setup", "warmup", "step", "validate", "checkpoint", "ended")
+"""Index = the number in the header."""
+ASIDES = ("", "data_wait", "compile")
+"""Likewise; stages that lie inside a step, of which there may be many a second."""
+
+# --- one record ---------------------------------------------------------------------------------------------------
+
+RECORD = struct.Struct("<QqqiIdfffqI")
+"""sequence, step, monotonic ns, epoch, known (bits), loss, lr, grad norm, data wait s, GPU memory bytes, check."""
+CHECK_XOR = 0xA5A5A5A5
+"""check = (sequence & 0xFFFFFFFF) ^ CHECK_XOR."""
+KNOWN_EPOCH = 1
+KNOWN_LOSS = 2
+KNOWN_LR = 4
+KNOWN_GRAD_NORM = 8
+KNOWN_DATA_WAIT = 16
+KNOWN_GPU_MEMORY = 32
+KNOWN_SKIPPED = 64
+"""No field: a gradient scaler skipped the step."""

@@ -1,0 +1,288 @@
+"""Checkpoints: what is known of each, and which one a retry may resume from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from supervisor.core.checkpoints.loss_curve import Curve
+
+EXACT_WORTH_S = 60.0
+"""Work to redo for an exact state beyond an interval of snapshots, seconds."""
+
+
+class Verdict(Enum):
+    """The result of proving a checkpoint."""
+
+    PROVEN = "proven"
+    REJECTED = "rejected"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fingerprint:
+    """Identity of a file's content by `stat`: a rewritten file is another checkpoint."""
+
+    size_bytes: int
+    modified_ns: int
+    inode: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """Saved training state in one file."""
+
+    path: str
+    fingerprint: Fingerprint
+    epoch: int | None = None
+    """Last complete epoch that it contains, counted from 0."""
+    step: int | None = None
+    """Step after which a training resumed from it goes on; a save in mid-epoch may hold newer weights than that."""
+    verdict: Verdict | None = None
+    reason: str | None = None
+    """Why it was rejected."""
+    kind: str = "checkpoint"
+    """`checkpoint`, which the training saves, or `snapshot`, which the agent saves in mid-epoch."""
+    source: str | None = None
+    """Path that the training wrote, where this is a generation of it; None: the training's own file."""
+    fitness: float | None = None
+    """Its validation result; higher is better."""
+    kept_by: str | None = None
+    """Which of the limits keep a generation, in words; empty where it was pruned."""
+
+    @property
+    def saved_unix_s(self) -> float:
+        """When the file was last written, Unix seconds."""
+        return self.fingerprint.modified_ns / 1e9
+
+    @property
+    def title(self) -> str:
+        """Its path; of a generation the file that it was captured from, and its number."""
+        number = self.path.split("/")[-2:-1]
+        return f"{self.source} (generation {number[0].lstrip('0')})" if self.source and number else self.path
+
+    @property
+    def key(self) -> tuple[str, Fingerprint]:
+        """Identity of the checkpoint: path and content."""
+        return (self.path, self.fingerprint)
+
+    def is_of(self, other: Checkpoint) -> bool:
+        """Whether this is a generation of the present content of `other`."""
+        mine, its = self.fingerprint, other.fingerprint
+        return self.source == other.path and (mine.size_bytes, mine.modified_ns) == (its.size_bytes, its.modified_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """How much work may be redone so that a training goes on exactly; `given_between` computes it.
+
+    Time includes validations and saves, which are no steps: either measure is enough.
+    """
+
+    seconds: float = 0.0
+    steps: int = 0
+
+
+def given_between(every_s: float, steps_per_s: float | None) -> Given:
+    """Return the work to redo for exactness where a snapshot is taken every `every_s`; an unknown pace is None.
+
+    When a training saves a checkpoint the newest snapshot is up to an interval old, and where that one is still being
+    written it is the one before. Steps are not evenly long either, least of all beside busy processors. A bound without
+    that room would have an inexact checkpoint taken right where snapshots are frequent.
+    """
+    seconds = every_s + EXACT_WORTH_S
+    return Given(seconds=seconds, steps=math.ceil(seconds * steps_per_s) if steps_per_s is not None else 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumePoint:
+    """Where to resume: at a proven checkpoint, at the beginning, or nowhere with the reason."""
+
+    checkpoint: Checkpoint | None
+    possible: bool
+    reason: str
+    curve: Curve | None = None
+    """The losses around the checkpoint's step, which the resumed training is to continue."""
+
+
+def newest_first(checkpoints: Iterable[Checkpoint]) -> tuple[Checkpoint, ...]:
+    """Order checkpoints and snapshots by the training they contain, then by the time they were written.
+
+    The step counts before the epoch, which a snapshot in mid-epoch shares with the checkpoint before it. A checkpoint
+    of which neither is known counts by its time alone, after those that are known: a known position is more reliable
+    than a file date. Of two that are equal the generation comes first: no training writes into it.
+    """
+
+    def rank(checkpoint: Checkpoint) -> tuple[bool, int, int, float, bool]:
+        known = checkpoint.step is not None or checkpoint.epoch is not None
+        step = -1 if checkpoint.step is None else checkpoint.step
+        epoch = -1 if checkpoint.epoch is None else checkpoint.epoch
+        return (known, step, epoch, checkpoint.saved_unix_s, checkpoint.source is not None)
+
+    return tuple(sorted(checkpoints, key=rank, reverse=True))
+
+
+def told_once(checkpoints: Iterable[Checkpoint]) -> tuple[Checkpoint, ...]:
+    """Return checkpoints without the files that a generation was captured of, newest first: they are the same save.
+
+    A verdict is on a content: that on the file, from before it was copied, holds for the generation.
+    """
+    everything = tuple(checkpoints)
+    files = {
+        _content(checkpoint.path, checkpoint): checkpoint for checkpoint in everything if checkpoint.source is None
+    }
+    generations = [checkpoint for checkpoint in everything if checkpoint.source is not None]
+    taken = {_content(checkpoint.source or "", checkpoint) for checkpoint in generations}
+    return newest_first(
+        [
+            *(checkpoint for content, checkpoint in files.items() if content not in taken),
+            *(
+                _with_verdict(checkpoint, files.get(_content(checkpoint.source or "", checkpoint)))
+                for checkpoint in generations
+            ),
+        ]
+    )
+
+
+def _content(path: str, checkpoint: Checkpoint) -> tuple[str, int, int]:
+    return (path, checkpoint.fingerprint.size_bytes, checkpoint.fingerprint.modified_ns)
+
+
+def _with_verdict(generation: Checkpoint, file: Checkpoint | None) -> Checkpoint:
+    if file is None or generation.verdict is not None:
+        return generation
+    return replace(generation, verdict=file.verdict, reason=file.reason)
+
+
+def merge_proof(known: Checkpoint, proof: Checkpoint) -> Checkpoint:
+    """Return a proof with what was known of the same content; of another content nothing of it holds.
+
+    This is the only rule on which of the two counts where both name a position. The known step counts: it is the
+    training's count, and a file may count otherwise (from its last resume). The file's epoch counts: it is the last
+    one that the file contains in full, while a report may name the epoch under way.
+    """
+    return _merge(known, proof) if proof.fingerprint == known.fingerprint else proof
+
+
+def inherit_verdict(file: Checkpoint, generation: Checkpoint) -> Checkpoint:
+    """Return the training's own file with the verdict on a generation of it, where it has none itself."""
+    if file.verdict is not None or generation.verdict is None or not generation.is_of(file):
+        return file
+    proof = replace(file, verdict=generation.verdict, reason=generation.reason)
+    return _merge(file, replace(proof, epoch=generation.epoch, step=generation.step))
+
+
+def _merge(known: Checkpoint, proof: Checkpoint) -> Checkpoint:
+    return replace(
+        proof,
+        epoch=known.epoch if proof.epoch is None else proof.epoch,
+        step=proof.step if known.step is None else known.step,
+        kind=known.kind,
+        source=proof.source or known.source,
+        kept_by=proof.kept_by or known.kept_by,
+    )
+
+
+def before_trouble(
+    checkpoints: Iterable[Checkpoint], trouble_unix_s: float | None, trouble_step: int | None
+) -> tuple[Checkpoint, ...]:
+    """Return the checkpoints written before a fault began, newest first.
+
+    Both measures must agree where both are known: neither saved after the fault's time nor containing its step.
+    `trouble_unix_s` None means that no fault could have damaged a checkpoint.
+    """
+
+    def clean(checkpoint: Checkpoint) -> bool:
+        if trouble_unix_s is not None and not checkpoint.saved_unix_s < trouble_unix_s:
+            return False
+        return not (trouble_step is not None and checkpoint.step is not None and checkpoint.step >= trouble_step)
+
+    return newest_first(checkpoint for checkpoint in checkpoints if clean(checkpoint))
+
+
+def of_this_training(checkpoints: Iterable[Checkpoint], began_unix_s: float | None) -> tuple[Checkpoint, ...]:
+    """Return the checkpoints written since the training was last started from the beginning.
+
+    Checkpoints of an earlier training under the same paths belong to another run. None: all count.
+    """
+    return tuple(
+        checkpoint for checkpoint in checkpoints if began_unix_s is None or checkpoint.saved_unix_s >= began_unix_s
+    )
+
+
+def older(checkpoint: Checkpoint, other: Checkpoint | None) -> bool:
+    """Whether `checkpoint` comes before `other` in the training; true where there is no other."""
+    return other is None or (checkpoint.key != other.key and newest_first((checkpoint, other))[0].key == other.key)
+
+
+def exact_before(checkpoints: Iterable[Checkpoint], step: int) -> Checkpoint | None:
+    """Return the newest proven snapshot before a step: unlike a framework checkpoint, it reproduces every step."""
+    sound = (
+        checkpoint
+        for checkpoint in checkpoints
+        if checkpoint.kind == "snapshot" and checkpoint.verdict is Verdict.PROVEN
+    )
+    before = (checkpoint for checkpoint in sound if checkpoint.step is not None and checkpoint.step < step)
+    return max(before, key=lambda checkpoint: (checkpoint.step, checkpoint.saved_unix_s), default=None)
+
+
+def choose(  # noqa: PLR0913 - each is a bound of its own
+    checkpoints: Iterable[Checkpoint],
+    trouble_unix_s: float | None = None,
+    trouble_step: int | None = None,
+    *,
+    began_unix_s: float | None = None,
+    older_than: Checkpoint | None = None,
+    given: Given | None = None,
+) -> ResumePoint:
+    """Choose where a retry resumes: the newest proven checkpoint of this training that is older than the fault.
+
+    Where nothing was ever saved the training starts from the beginning, which loses nothing. Where checkpoints exist
+    and none can be trusted, the answer is nowhere: starting from the beginning would hide that loss. Checkpoints older
+    than `older_than` come before the others, where there are any. A snapshot is exact, and a framework's own
+    checkpoint is not (random states, the place in the data, weights in half precision): the snapshot is taken where
+    no more than `given` of the work in the checkpoint has to be redone.
+    """
+    everything = of_this_training(checkpoints, began_unix_s)
+    if not everything:
+        return ResumePoint(checkpoint=None, possible=True, reason="no checkpoint saved yet: from the beginning")
+    sound = before_trouble(everything, trouble_unix_s, trouble_step)
+    for checkpoint in sorted(sound, key=lambda item: not older(item, older_than)):
+        if checkpoint.verdict is Verdict.PROVEN:
+            alike = tuple(other for other in sound if older(other, older_than) or not older(checkpoint, older_than))
+            exact = _exact_instead(checkpoint, alike, given or Given())
+            if exact is not None:
+                reason = f"newest exact state: {exact.title}; {checkpoint.title} is newer and not exact"
+                return ResumePoint(checkpoint=exact, possible=True, reason=reason)
+            return ResumePoint(
+                checkpoint=checkpoint, possible=True, reason=f"newest proven checkpoint: {checkpoint.title}"
+            )
+    return ResumePoint(checkpoint=None, possible=False, reason=_why_none(everything, trouble_unix_s, trouble_step))
+
+
+def _exact_instead(chosen: Checkpoint, sound: tuple[Checkpoint, ...], given: Given) -> Checkpoint | None:
+    """Return the newest proven snapshot that is taken in place of an inexact checkpoint, None where there is none."""
+    if chosen.kind == "snapshot":
+        return None
+    for checkpoint in newest_first(
+        item for item in sound if item.kind == "snapshot" and item.verdict is Verdict.PROVEN
+    ):
+        known = checkpoint.step is not None and chosen.step is not None
+        steps = (chosen.step or 0) - (checkpoint.step or 0) if known else None
+        close = chosen.saved_unix_s - checkpoint.saved_unix_s <= given.seconds
+        return checkpoint if close or (steps is not None and steps <= given.steps) else None
+    return None
+
+
+def _why_none(everything: tuple[Checkpoint, ...], trouble_unix_s: float | None, trouble_step: int | None) -> str:
+    older = {checkpoint.key for checkpoint in before_trouble(everything, trouble_unix_s, trouble_step)}
+    parts = []
+    for checkpoint in newest_first(everything):
+        if checkpoint.key not in older:
+            parts.append(f"{checkpoint.title}: saved after the fault began")
+        elif checkpoint.verdict is Verdict.REJECTED:
+            parts.append(f"{checkpoint.title}: {checkpoint.reason or 'rejected'}")
+        else:
+            parts.append(f"{checkpoint.title}: not proven")
+    return "none of the saved checkpoints is proven (" + "; ".join(parts) + ")"

@@ -1,0 +1,273 @@
+"""What is wrong with a checkpoint's numbers, by themselves or compared with the previous generation.
+
+A number that is finite can still be a ruin: frameworks write zeros or the largest number where NaN was. The limits lie
+far outside of what trainings do from one checkpoint to the next. Of a YOLO trained from scratch the matrices kept 97 %
+of their signs and grew to at most twice their size while the number of steps doubled; in the wild first 80 steps
+(AdamW, lr 0.01) they kept 78 %, and one matrix grew 3.7 times. Random numbers share half of their signs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+
+from supervisor.core.checkpoints.tensor_stats import Profile, TensorFigures
+
+LIKE_A_PARAMETER = frozenset({"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "acc_delta"})
+"""States of torch's optimizers that have the shape of their parameter."""
+AVERAGES = (("model", "ema"), ("rocm_supervisor.model", "rocm_supervisor.ema"))
+"""Parts of one checkpoint that hold a model and the running average of the same model."""
+SIZE_FACTOR = 16.0
+"""A weight matrix whose numbers grew or shrank by more than this since the generation before does not continue it."""
+USUAL_FACTOR, SETTLED_FACTOR = 4.0, 2.0
+"""The same for the median of all matrices, and once the training has settled."""
+VARIANCE_FACTOR = 1000.0
+"""The same for a running variance, which begins at 1 and finds its size in the first epoch."""
+OPTIMIZER_FACTOR = 10_000.0
+"""The same for the median of an optimizer's states: gradients may grow and shrink a lot."""
+TINY_SHARE = 0.01
+"""A matrix smaller than this share of the usual one may still grow as it likes: some begin at zero."""
+ZERO_GROWTH = 0.05
+"""Of a matrix, so much more of it zero than before."""
+SIGNS_KEPT, SETTLED_SIGNS_KEPT = 0.6, 0.85
+"""Share of its signs that the median matrix of a continuation keeps at least, and once the training has settled."""
+SIGNS_OF_ONE, SETTLED_SIGNS_OF_ONE = 0.62, 0.7
+"""A single matrix keeps at least so many where the median of all keeps SIGNS_OF_OTHERS."""
+SIGNS_OF_OTHERS = 0.9
+SETTLED_STEPS = 64
+"""A training has settled after so many steps, as long as it has at most doubled them since the generation before."""
+STEPS_SLACK = 100
+
+
+# --- by itself ----------------------------------------------------------------------------------------------------
+
+
+def contradiction(profile: Profile) -> str | None:
+    """Return what in a checkpoint contradicts itself, None where nothing does."""
+    return (
+        _ruin(profile) or _average_of_another(profile) or _optimizer_of_another(profile) or _steps_of_another(profile)
+    )
+
+
+def _ruin(profile: Profile) -> str | None:
+    """Numbers that stand where no training puts them, but where NaN and infinity are written as finite numbers."""
+    for part, tensors in profile.parts().items():
+        for name, figures in tensors.items():
+            if figures.largest and figures.kind == "Half" and "mask" not in name.lower():
+                return (
+                    f"{figures.largest} numbers of {_joined(part, name)} are at the limit of float16: they overflowed"
+                )
+            if name.endswith("running_var") and figures.rms == 0:
+                return f"{_joined(part, name)} is all zero: it was not finite"
+    return None
+
+
+def _average_of_another(profile: Profile) -> str | None:
+    parts = profile.parts()
+    for model, average in AVERAGES:
+        if model in parts and average in parts and (why := _other_shapes(parts[average], parts[model])) is not None:
+            return f"its running average does not belong to its model: {why}"
+    return None
+
+
+def _optimizer_of_another(profile: Profile) -> str | None:
+    shapes = [Counter(figures.shape for figures in part.values()) for part in profile.parts().values()]
+    for name, states in profile.states().items():
+        count = profile.optimizers.get(name)
+        if count is not None and any(number >= count for number in states):
+            return f"{name} has a state for parameter {max(states)} and {count} parameters"
+        own = Counter(filter(None, map(_parameter_shape, states.values())))
+        flat = all(len(shape) < 2 for shape in own)  # flattened, as a sharded training keeps them
+        if not own or flat or not shapes:
+            continue
+        fewest = min((own - of_model for of_model in shapes), key=Counter.total)
+        if fewest:
+            shape = next(iter(fewest))
+            return f"{name} belongs to another model: {fewest.total()} of its states fit no tensor, first {list(shape)}"
+    return None
+
+
+def _parameter_shape(state: Mapping[str, TensorFigures]) -> tuple[int, ...] | None:
+    return next((figures.shape for what, figures in state.items() if what in LIKE_A_PARAMETER), None)
+
+
+def _steps_of_another(profile: Profile) -> str | None:
+    """Average and optimizer count the same steps; the optimizer leaves out those whose gradients were not finite."""
+    if profile.updates is None:
+        return None
+    for name, states in profile.states().items():
+        made = _steps_made(states)
+        if made is None:
+            continue
+        if made > profile.updates + STEPS_SLACK or made < 0.5 * profile.updates - STEPS_SLACK:
+            return f"{name} has made {made:.0f} steps and the running average {profile.updates}"
+    return None
+
+
+def _steps_made(states: Mapping[int, Mapping[str, TensorFigures]]) -> float | None:
+    """Return the largest step counter: the root mean square of one number is that number."""
+    steps = [entry["step"].rms for entry in states.values() if "step" in entry and not entry["step"].shape]
+    return max((step for step in steps if step is not None), default=None)
+
+
+# --- beside another -----------------------------------------------------------------------------------------------
+
+
+def other_architecture(profile: Profile, before: Profile) -> str | None:
+    """Return why the two hold different models, by the names and shapes in the parts that both have."""
+    mine, its = profile.parts(), before.parts()
+    for part in mine.keys() & its.keys():
+        if (why := _other_shapes(mine[part], its[part])) is not None:
+            return f"wrong architecture: {why} (compared with the previous generation)"
+    states = before.states()
+    for name, own in profile.states().items():
+        if (why := _other_states(own, states.get(name, {}))) is not None:
+            return f"{name} belongs to another model: {why}"
+    return None
+
+
+def _other_shapes(mine: Mapping[str, TensorFigures], its: Mapping[str, TensorFigures]) -> str | None:
+    missing, new = its.keys() - mine.keys(), mine.keys() - its.keys()
+    if missing or new:
+        return f"{len(missing)} tensors are missing and {len(new)} are new, first {min(missing or new)}"
+    other = sorted(name for name in mine if mine[name].shape != its[name].shape)
+    if other:
+        first = other[0]
+        shapes = f"{list(mine[first].shape)} in place of {list(its[first].shape)}"
+        return f"{len(other)} tensors have another shape, first {first}: {shapes}"
+    return None
+
+
+def _other_states(
+    mine: Mapping[int, Mapping[str, TensorFigures]], its: Mapping[int, Mapping[str, TensorFigures]]
+) -> str | None:
+    for number in sorted(mine.keys() & its.keys()):
+        own, old = _parameter_shape(mine[number]), _parameter_shape(its[number])
+        if own is not None and old is not None and own != old:
+            return f"the state of parameter {number} is {list(own)} and was {list(old)}"
+    if len(mine) < 0.9 * len(its):
+        return f"it has {len(mine)} states and had {len(its)}"
+    made, made_before = _steps_made(mine), _steps_made(its)
+    if made is not None and made_before is not None and made < made_before - STEPS_SLACK:
+        return f"it has made {made:.0f} steps and had made {made_before:.0f}"
+    return None
+
+
+def drift(profile: Profile, before: Profile) -> str | None:
+    """Return why the numbers cannot be the continuation of those of the generation before, None where they can."""
+    mine, its = profile.parts(), before.parts()
+    for part in mine.keys() & its.keys():
+        pairs = {name: (figures, its[part][name]) for name, figures in mine[part].items() if name in its[part]}
+        settled = _settled(profile, before)
+        why = _emptied(pairs) or _resized(pairs, settled=settled) or _replaced(pairs, settled=settled)
+        if why is not None:
+            return f"does not continue the previous generation: in {part or 'the model'}, {why}"
+    return _optimizer_resized(profile, before)
+
+
+def _settled(profile: Profile, before: Profile) -> bool:
+    """Whether this is a training that has settled, not far from where it stood before."""
+    mine, its = profile.updates, before.updates
+    if mine is None or its is None:
+        mine, its = profile.step, before.step
+    return mine is not None and its is not None and SETTLED_STEPS <= its <= mine <= 2 * its
+
+
+Pairs = Mapping[str, tuple[TensorFigures, TensorFigures]]
+
+
+def _emptied(pairs: Pairs) -> str | None:
+    for name, (figures, old) in pairs.items():
+        if (
+            figures.zeros is None
+            or old.zeros is None
+            or not (figures.matrix or name.endswith(("weight", "running_var")))
+        ):
+            continue
+        if figures.zeros > old.zeros + ZERO_GROWTH and (figures.matrix or figures.zeros == 1):
+            return f"{name} is zero for {figures.zeros:.0%}, was for {old.zeros:.0%}"
+    return None
+
+
+def _resized(pairs: Pairs, *, settled: bool) -> str | None:
+    sizes = [(figures.rms, old.rms) for figures, old in pairs.values() if old.matrix and old.rms and figures.rms]
+    tiny = TINY_SHARE * median(old for _, old in sizes) if sizes else 0.0
+    usual, usual_limit = median(size / old for size, old in sizes) if sizes else 1.0, _usual_factor(settled=settled)
+    if not 1 / usual_limit <= usual <= usual_limit:
+        return f"its matrices are {usual:.3g} times as large as they were"
+    for name, (figures, old) in pairs.items():
+        limit = SIZE_FACTOR if figures.matrix else VARIANCE_FACTOR if name.endswith("running_var") else None
+        if limit is None or figures.rms is None or not old.rms or not figures.rms:
+            continue
+        grown, shrunk = (
+            figures.rms / old.rms,
+            old.rms / figures.rms,
+        )  # of the smallest numbers either may be 0 or infinite
+        if grown > limit and (old.rms >= tiny or figures.rms > limit * tiny / TINY_SHARE):
+            return f"{name} is {grown:.3g} times as large as it was"
+        if shrunk > limit and old.rms >= tiny:
+            return f"{name} is {shrunk:.3g} times as small as it was"
+    return None
+
+
+def _usual_factor(*, settled: bool) -> float:
+    return SETTLED_FACTOR if settled else USUAL_FACTOR
+
+
+def _replaced(pairs: Pairs, *, settled: bool) -> str | None:
+    shares = {
+        name: _kept(figures.signs, old.signs) for name, (figures, old) in pairs.items() if figures.signs and old.signs
+    }
+    if not shares:
+        return None
+    usual = median(shares.values())
+    if usual < (SETTLED_SIGNS_KEPT if settled else SIGNS_KEPT):
+        return f"its matrices keep {usual:.0%} of their signs: these are other numbers"
+    name = min(shares, key=lambda text: shares[text])
+    if shares[name] < (SETTLED_SIGNS_OF_ONE if settled else SIGNS_OF_ONE) and usual >= SIGNS_OF_OTHERS:
+        return f"{name} keeps {shares[name]:.0%} of its signs, the others {usual:.0%}: these are other numbers"
+    return None
+
+
+def _kept(mine: str | None, its: str | None) -> float:
+    pairs = [(text, old) for text, old in zip(mine or "", its or "", strict=False) if old != "0"]
+    return sum(pair == old for pair, old in pairs) / len(pairs) if pairs else 1.0
+
+
+def _optimizer_resized(profile: Profile, before: Profile) -> str | None:
+    theirs = before.states()
+    for name, states in profile.states().items():
+        for what in LIKE_A_PARAMETER:
+            grown = list(_growth(states, theirs.get(name, {}), what))
+            middle = median(grown) if grown else 1.0
+            if not 1 / OPTIMIZER_FACTOR < middle < OPTIMIZER_FACTOR:
+                return f"{name}: its {what} is {middle:.3g} times what it was"
+    return None
+
+
+def _growth(
+    mine: Mapping[int, Mapping[str, TensorFigures]], its: Mapping[int, Mapping[str, TensorFigures]], what: str
+) -> Iterable[float]:
+    for number in mine.keys() & its.keys():
+        figures, old = mine[number].get(what), its[number].get(what)
+        if figures is not None and old is not None and figures.rms and old.rms:
+            yield figures.rms / old.rms
+
+
+def _joined(*parts: str) -> str:
+    return ".".join(filter(None, parts))
+
+
+def judged(profile: Profile, before: Sequence[Profile]) -> tuple[str | None, bool]:
+    """Return (what is wrong, whether time could prove it right), None where nothing is.
+
+    `before` holds the generation before, newest first, with what else may be the measure: a training that has really
+    changed its course is believed once a later checkpoint continues one that was doubted.
+    """
+    why = other_architecture(profile, before[0]) if before else None
+    why = why or contradiction(profile)
+    if why is not None or not before:
+        return why, False
+    doubts = [drift(profile, earlier) for earlier in before]
+    return (None, False) if None in doubts else (doubts[0], True)

@@ -1,0 +1,81 @@
+"""Which generations of a job's checkpoints are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, Verdict, newest_first
+
+HOUR_S = 3600.0
+BEST = "best"
+"""Beginning of the name of a file in which a framework keeps its best state."""
+
+Key = tuple[str, Fingerprint]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What is kept of each job."""
+
+    keep_newest: int = 3
+    """Number of proven generations, and of those not yet proven."""
+    keep_hourly: int = 12
+    """The newest one of each of the last so many hours in which any was saved."""
+    keep_best: int = 1
+    limit_bytes: int = 20_000_000_000
+
+
+def kept(generations: Iterable[Checkpoint], policy: Policy, *, room: bool = True) -> dict[Key, str]:
+    """Return which generations are kept and by what limit, in words; the others may be pruned.
+
+    Rejected ones are not kept. Over the size bound the oldest go first, the best and the newest last, and the newest
+    proven one never. Without `room` on the disk that one alone is kept, with what is newer and not yet proven.
+    """
+    ordered = newest_first(checkpoint for checkpoint in generations if checkpoint.verdict is not Verdict.REJECTED)
+    proven = [checkpoint for checkpoint in ordered if checkpoint.verdict is Verdict.PROVEN]
+    waiting = [checkpoint for checkpoint in ordered if checkpoint.verdict is None]
+    reasons: dict[Key, list[str]] = {}
+    chosen = _chosen(proven, policy) if room else [("newest", proven[:1])]
+    for word, ones in (*chosen, ("not yet proven", waiting[: policy.keep_newest if room else 1])):
+        for item in ones:
+            reasons.setdefault(item.key, []).append(word)
+    words = {key: ", ".join(found) for key, found in reasons.items()}
+    return _within(policy.limit_bytes, ordered, proven, words)
+
+
+def _chosen(proven: Sequence[Checkpoint], policy: Policy) -> list[tuple[str, Sequence[Checkpoint]]]:
+    hours: dict[int, Checkpoint] = {}
+    for checkpoint in proven:
+        hours.setdefault(int(checkpoint.saved_unix_s // HOUR_S), checkpoint)
+    recent = sorted(hours, reverse=True)[: policy.keep_hourly]
+    return [
+        ("newest", proven[: max(1, policy.keep_newest)]),
+        ("hourly", [hours[hour] for hour in recent]),
+        ("best", _best(proven)[: policy.keep_best]),
+    ]
+
+
+def _best(proven: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """Return generations by fitness; where none is known, those named best by their framework, newest first."""
+    measured = [checkpoint for checkpoint in proven if checkpoint.fitness is not None]
+    if measured:
+        return sorted(measured, key=lambda checkpoint: checkpoint.fitness or 0.0, reverse=True)
+    return [checkpoint for checkpoint in proven if (checkpoint.source or "").rpartition("/")[2].startswith(BEST)]
+
+
+def _within(
+    limit_bytes: int, ordered: Sequence[Checkpoint], proven: Sequence[Checkpoint], words: dict[Key, str]
+) -> dict[Key, str]:
+    """Remove the least important until the others fit into the limit."""
+    never = proven[0].key if proven else None
+    left = [entry for entry in reversed(ordered) if entry.key in words]
+    total = sum(rest.fingerprint.size_bytes for rest in left)
+    # Oldest first; those that more than one limit keeps, or that are the best, after those that are merely old.
+    for checkpoint in sorted(left, key=lambda item: words[item.key] != "hourly"):
+        if total <= limit_bytes:
+            break
+        if checkpoint.key != never:
+            del words[checkpoint.key]
+            total -= checkpoint.fingerprint.size_bytes
+    return words

@@ -1,0 +1,66 @@
+"""The flags of the rules about an attempt, and which of them counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from supervisor.core import decisions as de
+from supervisor.core.flags import SHADOW, RedFlag, Severity
+from supervisor.core.history import History
+from supervisor.core.job import Job
+from supervisor.core.moments import Moment
+from supervisor.core.rules import Rule, act_of
+
+
+def judge(rules: Iterable[Rule], history: History) -> tuple[RedFlag, ...]:
+    """Return what the rules conclude, the worst first; what a rule in shadow would act on is marked so."""
+    return worst_first(flag for rule in rules if rule.enabled and (flag := concluded(rule, history)) is not None)
+
+
+def worst_first(flags: Iterable[RedFlag]) -> tuple[RedFlag, ...]:
+    """Return flags by severity; of equal ones, the first rule's first."""
+    return tuple(sorted(flags, key=lambda flag: flag.severity, reverse=True))
+
+
+def concluded(rule: Rule, history: History) -> RedFlag | None:
+    """Return what one rule concludes; what it would act on in shadow is marked so."""
+    flag = rule.check(history)
+    if flag is None or flag.severity is not Severity.CRITICAL or act_of(rule) != SHADOW:
+        return flag
+    return replace(flag, shadow=True)
+
+
+def worst(flags: Iterable[RedFlag | None]) -> RedFlag | None:
+    """Return the first critical flag, with the earliest beginning of them all and `can_save` only where all allow it.
+
+    Shadow flags do not count. A crash after a non-finite loss is reported as the crash, yet what was saved since the
+    loss became non-finite must not be resumed from.
+    """
+    critical = [item for item in flags if item is not None and item.severity is Severity.CRITICAL and not item.shadow]
+    if not critical:
+        return None
+    troubles = [flag.since for flag in critical if flag.since is not None]
+    steps = [flag.since_step for flag in critical if flag.since_step is not None]
+    return replace(
+        critical[0],
+        since=min(troubles, key=lambda moment: moment.monotonic_s, default=None),
+        since_step=min(steps, default=None),
+        can_save=all(flag.can_save for flag in critical),
+    )
+
+
+def spoiling(flags: Iterable[RedFlag]) -> RedFlag | None:
+    """Return the worst flag that makes checkpoints unusable; the way a stopped process ended is not one."""
+    return worst(flag for flag in flags if flag.since is not None)
+
+
+def untold(job: Job, flags: Iterable[RedFlag], now: Moment) -> de.Warn | de.Note | None:
+    """Return the decision on the first flag not reported in this attempt; a shadow flag is recorded only."""
+    for flag in flags:
+        if flag.shadow:
+            if flag.key not in job.shadows:
+                return de.Note(at=now, job=job.name, attempt=job.number, flag=flag)
+        elif flag.severity is not Severity.CRITICAL and flag.key not in job.open_flags:
+            return de.Warn(at=now, job=job.name, attempt=job.number, flag=flag)
+    return None

@@ -1,0 +1,140 @@
+"""Finds the first failure among the processes of an attempt: launchers and surviving ranks raise only its consequences.
+
+Each rank reports the exception that ends it, and so does its launcher, last of all and about nothing of its own. A rank
+that a signal killed reports nothing: the launcher's report names it, its process and the signal. Neither does a rank
+that exits with a status (a wrong argument, `sys.exit`): the report names the status.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from signal import SIGINT, SIGTERM, Signals
+
+from supervisor.core.moments import Moment
+
+ELASTIC = "ChildFailedError"
+"""torch.distributed.elastic's: torchrun, accelerate's launcher, and what ultralytics starts for several cards."""
+LAUNCHERS = frozenset({ELASTIC, "ProcessRaisedException", "ProcessExitedException", "CalledProcessError"})
+"""Exceptions about another process. torch.multiprocessing.spawn raises the second and the third."""
+_FAILURE = re.compile(r"rank\s*:\s*(\d{1,6})\b[^\n]*\n\s*exitcode\s*:\s*(-?\d{1,3}) \(pid: (\d{1,7})\)")
+_ROOT = "Root Cause (first observed failure)"
+"""As torch.distributed.elastic.multiprocessing.errors words it, 1.9 to 2.12; what comes above failed later."""
+_BY_SIGNAL = re.compile(r"terminated with signal (SIG[A-Z0-9]{1,9})\b|died with <Signals\.(SIG[A-Z0-9]{1,9})")
+_CONSEQUENCE = re.compile(
+    r"closed by peer|reset by peer|broken pipe|remote process (?:exited|has)|ncclRemoteError|ncclSystemError"
+    r"|unhandled system error|Watchdog caught collective|collective operation timeout|Socket ?Timeout|TCPStore"
+    r"|Dist(?:Backend|Store|Network)Error|store->get|wait timeout|heartbeat|Aborted|communicator was aborted",
+    re.I,
+)
+"""What a rank raises because another one is gone; gloo's and NCCL's words, RCCL's are NCCL's."""
+_INNER = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit)): ?(.*)$", re.M)
+_ENDING = (SIGTERM, SIGINT)
+"""What launchers send to the ranks that are left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raised:
+    """One exception that ended a process, as the agent in it reported."""
+
+    at: Moment
+    facts: dict[str, object]
+    pid: int | None = None
+    rank: int | None = None
+
+    @property
+    def kind(self) -> str:
+        """Its type, without module."""
+        return str(self.facts.get("type") or "")
+
+    @property
+    def text(self) -> str:
+        """Its message and the traceback, which ends with the message in full."""
+        return f"{self.facts.get('message') or ''}\n{self.facts.get('traceback') or ''}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankKilled:
+    """A rank that a signal killed, as its launcher reported."""
+
+    signal: int
+    rank: int | None = None
+    pid: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankExited:
+    """A rank that ended with a status and raised nothing, as its launcher reported."""
+
+    code: int
+    rank: int
+    pid: int
+
+
+def first_failure(raised: Sequence[Raised]) -> Raised | RankKilled | RankExited | None:
+    """Return what failed first among the exceptions near the end of an attempt, oldest first; None where none was."""
+    own = [item for item in raised if item.kind not in LAUNCHERS]
+    reports = [item for item in raised if item.kind in LAUNCHERS]
+    if not reports and not any(item.rank for item in own):
+        return own[-1] if own else None  # one process: the exception that ended it is its newest
+    root, killed = _killed_in(reports)
+    by_rank = {item.pid: item for item in own if item.pid is not None}
+    if root is not None and root.pid not in by_rank:
+        return root
+    first = next((item for item in own if not _CONSEQUENCE.search(f"{item.kind}: {item.facts.get('message')}")), None)
+    if first is not None:
+        return first
+    unreported = next((rank for rank in killed if rank.pid not in by_rank), None)
+    return unreported or (own[0] if own else _reported(reports))
+
+
+def _reported(reports: Sequence[Raised]) -> Raised | RankExited:
+    """Return what the launchers report where no rank reported anything: the exception that they quote, or a status."""
+    quoted = _inner(reports[0])
+    return quoted if quoted is not reports[0] else _exited_in(reports) or quoted
+
+
+def _exited_in(reports: Sequence[Raised]) -> RankExited | None:
+    """Return the root cause of the first report of torch's launcher where that is a status."""
+    for report in reports:
+        found = _FAILURE.search(report.text.partition(_ROOT)[2]) if report.kind == ELASTIC else None
+        if found is not None and int(found.group(2)) > 0:
+            return RankExited(code=int(found.group(2)), rank=int(found.group(1)), pid=int(found.group(3)))
+    return None
+
+
+def _killed_in(reports: Sequence[Raised]) -> tuple[RankKilled | None, list[RankKilled]]:
+    """Return the root cause of the launchers' reports where that is a signal, and every rank that one killed."""
+    root, killed = None, []
+    for report in reports:
+        text = report.text
+        if report.kind != ELASTIC:
+            killed += [RankKilled(signal=number) for number in _named_signals(text)]
+            continue
+        ranks = list(_killed_ranks(text))
+        at_root = list(_killed_ranks(text.partition(_ROOT)[2]))
+        root = root or (at_root[0] if at_root else None)
+        killed += ranks
+    return root or (killed[0] if killed and killed[0].rank is None else None), killed
+
+
+def _killed_ranks(text: str) -> list[RankKilled]:
+    found = [(int(rank), int(code), int(pid)) for rank, code, pid in _FAILURE.findall(text)]
+    return [
+        RankKilled(signal=-code, rank=rank, pid=pid) for rank, code, pid in found if code < 0 and -code not in _ENDING
+    ]
+
+
+def _named_signals(text: str) -> list[int]:
+    names = [item or other for item, other in _BY_SIGNAL.findall(text)]
+    return [Signals[name].value for name in names if name in Signals.__members__ and Signals[name] not in _ENDING]
+
+
+def _inner(report: Raised) -> Raised:
+    """Return a launcher's exception as the one that it quotes, where it quotes one."""
+    quoted = _INNER.findall(str(report.facts.get("message") or ""))
+    if not quoted:
+        return report
+    kind, message = quoted[-1]
+    return replace(report, facts={**report.facts, "type": kind.rpartition(".")[2], "message": message})

@@ -1,0 +1,160 @@
+"""The account of a job's restarts: what was spent, what progress gave back; it decides nothing.
+
+Restarts in a row without progress are one limit, of all causes together and of each alone, restarts in a period the
+other: causes that take turns share the first and cannot buy endless retries. It is cleared by progress alone: a step
+further than any attempt came before. A restart of which progress is unknown counts in the second only:
+unknown is neither progress nor the lack of it (NVRx, progress_tracker: an unknown scored as 0 first counts as no
+progress and then as a leap).
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from supervisor.core.moments import Moment
+from supervisor.core.scale import Place, is_beyond, on_training
+
+ASSUMED_FAULT_S = 14400.0
+"""Between two faults, while none is known. Short lives cost the most, so they count the most among the possible ones; a
+training that outlives this saves less often (rocm_agent.snapshots.interval)."""
+GAPS_COUNTED = 8
+"""Between the newest restarts: what was mended since is forgotten."""
+SHORTEST_GAP_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Limits of restarts, from `[jobs.NAME.budget]`."""
+
+    restarts: int = 10
+    """Restarts in a row without progress, whatever their causes."""
+    restarts_per_cause: int = 6
+    """Restarts in a row without progress that one cause may take of these."""
+    restarts_per_period: int = 30
+    period_s: float = 86400.0
+    settle_s: float = 600.0
+    """An attempt that ends sooner and was never seen to step made no progress; of a longer one nothing is known."""
+    backoff_s: tuple[float, ...] = (0.0, 5.0, 30.0, 120.0, 600.0)
+    """Wait before the n-th restart in a row without progress; the last value goes on."""
+    jitter_fraction: float = 0.1
+    """Share of the wait that is left out by chance, so that jobs that fell together do not start together."""
+    never_retry_exit_codes: tuple[int, ...] = ()
+    """Statuses after which the job is given up."""
+    always_retry_exit_codes: tuple[int, ...] = ()
+    """Statuses after which it is restarted whatever was spent; such a restart spends nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """What a job has spent."""
+
+    total: int = 0
+    """Restarts ever made that counted."""
+    in_a_row: int = 0
+    """Restarts since the last progress."""
+    causes: tuple[tuple[str, int], ...] = ()
+    """The same, by cause."""
+    free_in_a_row: int = 0
+    """Restarts since the last progress that spend nothing; they wait all the same."""
+    recent_unix_s: tuple[float, ...] = ()
+    """When the restarts of the last period were made; Unix seconds, for they must outlive a reboot."""
+    furthest_step: int | None = None
+    """The furthest step of the training that any attempt made."""
+    proven_step: int | None = None
+    """The furthest step of the training of which a checkpoint is proven."""
+
+    def stepped(self, place: Place) -> Ledger:
+        """Return the account after a step: progress beyond the furthest clears the restarts in a row.
+
+        A step that only its attempt counts says nothing: it may be new, or made again.
+        """
+        if place.on_training is None or is_beyond(place, on_training(self.furthest_step)) is False:
+            return self
+        return replace(self._progressed(), furthest_step=place.on_training)
+
+    def saved(self, place: Place | None, saved_unix_s: float) -> Ledger:
+        """Return the account after a new checkpoint of this training was proven; `place` None: where is not known.
+
+        The next attempt goes on from it: that is progress, unless one further on was proven before. Proving takes time:
+        a restart that came after the save was made is not cleared by it.
+        """
+        if place is None or place.on_training is None:
+            return self._progressed_until(saved_unix_s)
+        if is_beyond(place, on_training(self.proven_step)) is False:
+            return self
+        return replace(self._progressed_until(saved_unix_s), proven_step=place.on_training)
+
+    def _progressed_until(self, unix_s: float) -> Ledger:
+        """Return the account after progress was made at a time in the past: the restarts since then stay in it."""
+        since = sum(1 for restarted_unix_s in self.recent_unix_s if restarted_unix_s >= unix_s)
+        if since == 0:
+            return self._progressed()
+        causes = tuple((cause, min(count, since)) for cause, count in self.causes)
+        return replace(self, in_a_row=min(self.in_a_row, since), causes=causes)
+
+    def _progressed(self) -> Ledger:
+        return replace(self, in_a_row=0, causes=(), free_in_a_row=0)
+
+    def rescaled(self, factor: float) -> Ledger:
+        """Return the account with steps counted anew: an epoch has `factor` times as many of them now."""
+
+        def scaled(step: int | None) -> int | None:
+            return None if step is None else round(step * factor)
+
+        return replace(self, furthest_step=scaled(self.furthest_step), proven_step=scaled(self.proven_step))
+
+    def restarted_free(self) -> Ledger:
+        """Return the account after a restart that spends nothing."""
+        return replace(self, free_in_a_row=self.free_in_a_row + 1)
+
+    def restarted(self, at: Moment, budget: Budget, *, progress_known: bool, cause: str = "") -> Ledger:
+        """Return the account after a restart that counts."""
+        by_cause = dict(self.causes)
+        if progress_known and cause:
+            by_cause[cause] = by_cause.get(cause, 0) + 1
+        kept = tuple(value for value in self.recent_unix_s if 0 <= at.unix_s - value < budget.period_s)
+        return replace(
+            self,
+            total=self.total + 1,
+            in_a_row=self.in_a_row + (1 if progress_known else 0),
+            causes=tuple(by_cause.items()),
+            recent_unix_s=(*kept, at.unix_s),
+        )
+
+    def forgiven(self) -> Ledger:
+        """Return the account after a person started the job anew: their word clears what was spent."""
+        return replace(self, in_a_row=0, causes=(), free_in_a_row=0, recent_unix_s=())
+
+    def spent(self, at: Moment, budget: Budget, cause: str = "") -> str | None:
+        """Return why no further restart is allowed after `cause`, or None where one is."""
+        if self.in_a_row >= budget.restarts:
+            return f"{self.in_a_row} restarts in a row without progress (budget {budget.restarts})"
+        of_cause = dict(self.causes).get(cause, 0)
+        if of_cause >= budget.restarts_per_cause:
+            limit = f"budget {budget.restarts_per_cause} per cause"
+            return f"{of_cause} restarts in a row after {cause} without progress ({limit})"
+        recent = sum(1 for value in self.recent_unix_s if 0 <= at.unix_s - value < budget.period_s)
+        if recent >= budget.restarts_per_period:
+            return f"{recent} restarts within {budget.period_s / 3600:.1f} h (budget {budget.restarts_per_period})"
+        return None
+
+    def mean_fault_s(self, at: Moment, began_unix_s: float | None, budget: Budget) -> float:
+        """Return about how many seconds lie between two restarts: the geometric mean of those of the last period.
+
+        ASSUMED_FAULT_S counts as one of them, so that a first fault does not look like a rule. What is chosen by this
+        follows its root: that a few faults in a row count at once matters more than that one short gap counts much.
+        """
+        recent = [value for value in self.recent_unix_s if 0 <= at.unix_s - value < budget.period_s]
+        known = [*([] if began_unix_s is None or not recent else [began_unix_s]), *recent][-GAPS_COUNTED - 1 :]
+        gaps_s = [max(later - earlier, SHORTEST_GAP_S) for earlier, later in pairwise(known)]
+        return math.exp(sum(map(math.log, (ASSUMED_FAULT_S, *gaps_s))) / (1 + len(gaps_s)))
+
+    def backoff_s(self, budget: Budget, seed: str = "") -> float:
+        """Return how long the next restart has to wait; the same `seed` gives the same chance."""
+        if not budget.backoff_s:
+            return 0.0
+        wait_s = budget.backoff_s[min(self.in_a_row + self.free_in_a_row, len(budget.backoff_s) - 1)]
+        return wait_s * (1.0 - budget.jitter_fraction * zlib.crc32(seed.encode()) / 2**32)

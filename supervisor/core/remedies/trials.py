@@ -1,0 +1,176 @@
+"""Which remedies a job was given and what came of them; it chooses none.
+
+An episode is what happened to one cause since a remedy last helped against it, or since a person started the job: in
+it nothing is tried again in vain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from supervisor.core.moments import Moment
+from supervisor.core.remedies.remedy import ADDING_UP, BY_THE_AGENT, PASSING
+
+TRIALS_KEPT = 64
+
+
+class Outcome(Enum):
+    """What came of a trial."""
+
+    OPEN = "open"
+    HELPED = "helped"
+    """The training went well past the place of the trouble, or to its end."""
+    FAILED = "failed"
+    """The same cause came back before that."""
+    UNCLEAR = "unclear"
+    """Something else came before either, or the agent never told that it was made."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One remedy given to one job against one cause."""
+
+    attempt: int
+    """The first attempt that had it."""
+    at: Moment
+    cause: str
+    remedy: str
+    step: int | None = None
+    """Where in the training the trouble was that it is tried against; None where that is not known."""
+    start_failure: str | None = None
+    """What identifies the end before the first step that it is tried against."""
+    reason: str = ""
+    """Why this one, for a person."""
+    outcome: Outcome = Outcome.OPEN
+    settled_at: Moment | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InForce:
+    """A remedy that every attempt gets until it is taken back."""
+
+    remedy: str
+    cause: str
+    attempt: int
+    """The first attempt that has it."""
+    step: int | None = None
+    card: str | None = None
+    """PCI address: the card to run on (`other_card`), or the one that was lost (`cpu_profile`)."""
+    said: str | None = None
+    """What the agent told that it set; None: nothing was told yet, or there is nothing to tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """All that was tried for one job; changed by its methods, which return another."""
+
+    trials: tuple[Trial, ...] = ()
+    in_force: tuple[InForce, ...] = ()
+    returns: int = 0
+    """Returns to a lost card since a person last started the job."""
+    forgiven_at_attempt: int = 0
+    """Trials up to this attempt count no more: a person has started the job since."""
+
+    @property
+    def open_trial(self) -> Trial | None:
+        """The trial of which nothing is known yet."""
+        return self.trials[-1] if self.trials and self.trials[-1].outcome is Outcome.OPEN else None
+
+    @property
+    def card(self) -> str | None:
+        """The card that a remedy moved the job to."""
+        return next((remedy.card for remedy in reversed(self.in_force) if remedy.remedy == "other_card"), None)
+
+    def has(self, remedy: str) -> bool:
+        """Whether it is in force."""
+        return any(item.remedy == remedy for item in self.in_force)
+
+    def episode(self, cause: str) -> tuple[Trial, ...]:
+        """Return the trials against a cause since one helped, or since a person started the job."""
+        mine: list[Trial] = []
+        for trial in reversed(self.trials):
+            if trial.attempt <= self.forgiven_at_attempt or (trial.cause == cause and trial.outcome is Outcome.HELPED):
+                break
+            if trial.cause == cause:
+                mine.append(trial)
+        return tuple(reversed(mine))
+
+    def failed(self, cause: str, at: Moment) -> Course:
+        """Return it after an attempt ended by `cause`: an open trial has failed, or remains unclear."""
+        trial = self.open_trial
+        if trial is None:
+            return self
+        again = trial.cause == cause
+        course = self._settled(Outcome.FAILED if again and self._was_made(trial) else Outcome.UNCLEAR, at)
+        wrong = again and cause not in ADDING_UP
+        return course.without(trial.remedy, attempt=trial.attempt) if wrong else course
+
+    def _was_made(self, trial: Trial) -> bool:
+        """Whether a remedy can be judged: one that the agent makes, and told nothing of, was not made."""
+        if trial.remedy not in BY_THE_AGENT:
+            return True
+        return any(remedy.said is not None for remedy in self.in_force if remedy.attempt == trial.attempt)
+
+    def again_at_start(self, attempt: int, start_failure: str | None) -> Trial | None:
+        """Return the retry that `attempt` is, where what it was tried against has just come back before any step."""
+        trial = self.trials[-1] if self.trials else None
+        if trial is None or start_failure is None or trial.attempt != attempt:
+            return None
+        return trial if trial.start_failure == start_failure else None
+
+    def helped(self, at: Moment) -> Course:
+        """Return it once the training is past the trouble."""
+        return self._settled(Outcome.HELPED, at)
+
+    def unclear(self, at: Moment) -> Course:
+        """Return it once nobody will know any more."""
+        return self._settled(Outcome.UNCLEAR, at)
+
+    def _settled(self, outcome: Outcome, at: Moment) -> Course:
+        trial = self.open_trial
+        if trial is None:
+            return self
+        return replace(self, trials=(*self.trials[:-1], replace(trial, outcome=outcome, settled_at=at)))
+
+    def taken(self, trial: Trial, card: str | None) -> Course:
+        """Return it with one more remedy."""
+        trials = (*self.trials, trial)[-TRIALS_KEPT:]
+        if trial.remedy in PASSING:
+            return replace(self, trials=trials)
+        remedy = InForce(remedy=trial.remedy, cause=trial.cause, attempt=trial.attempt, step=trial.step, card=card)
+        return replace(self, trials=trials, in_force=(*self.in_force, remedy))
+
+    def without(self, remedy: str, *, attempt: int | None = None) -> Course:
+        """Return it with a remedy taken back, only that of one attempt where that is named."""
+        kept = tuple(
+            item for item in self.in_force if item.remedy != remedy or (attempt is not None and item.attempt != attempt)
+        )
+        return replace(self, in_force=kept)
+
+    def confirmed(self, remedies: Iterable[str], said: str) -> Course:
+        """Return it with what the agent told of remedies in force."""
+        named = frozenset(remedies)
+
+        def told(remedy: InForce) -> InForce:
+            if remedy.remedy not in named or said in (remedy.said or ""):
+                return remedy
+            return replace(remedy, said=f"{remedy.said}, {said}"[:300] if remedy.said else said[:300])
+
+        return replace(self, in_force=tuple(map(told, self.in_force)))
+
+    def launched(self) -> Course:
+        """Return it for a new attempt: the agent has told nothing of it yet."""
+        return replace(self, in_force=tuple(replace(remedy, said=None) for remedy in self.in_force))
+
+    def forgiven(self, attempt: int) -> Course:
+        """Return it after a person started the job anew: what failed may be tried again; what is in force stays."""
+        return replace(self, forgiven_at_attempt=attempt, returns=0)
+
+    def rescaled(self, factor: float) -> Course:
+        """Return it with steps counted anew: an epoch has `factor` times as many of them now."""
+        trial = self.open_trial
+        if trial is None or trial.step is None:
+            return self
+        return replace(self, trials=(*self.trials[:-1], replace(trial, step=round(trial.step * factor))))

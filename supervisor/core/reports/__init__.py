@@ -1,0 +1,1 @@
+"""What status and account show, computed from the record's facts."""

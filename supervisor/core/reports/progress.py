@@ -1,0 +1,138 @@
+"""How far a training is, and when it will be done: an estimate with its interval; it promises and judges nothing.
+
+The rest is made of steps, at the pace of this attempt's half minutes, and of the pauses between epochs (validation,
+checkpoint, loaders). Early and late bounds take the fast and the slow tenth of both for all that is left, since what
+slows a training down stays for a while; a restart is in neither.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from supervisor.core.history import History
+from supervisor.core.scale import Scale
+from supervisor.core.stats.median import quantile
+
+PACE_NEEDS_STEPS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Where a training stands; None is unknown."""
+
+    steps: int | None = None
+    """Made of the whole training, earlier attempts included; None where only the attempt's own count is known."""
+    attempt_steps: int | None = None
+    """Made by this attempt alone."""
+    steps_total: int | None = None
+    epoch: int | None = None
+    """Counted from 0."""
+    epochs: int | None = None
+    batches_per_epoch: int | None = None
+    step_s: float | None = None
+    """While stepping."""
+    pause_s: float | None = None
+    """Between two epochs; None before the first was seen."""
+    epoch_s: float | None = None
+    """One epoch with its pause."""
+    left_s: float | None = None
+    left_early_s: float | None = None
+    left_late_s: float | None = None
+    steps_expected: int | None = None
+    """What should be made by now at the owner's pace; None where they named none."""
+
+    @property
+    def fraction(self) -> float | None:
+        """Share of all steps that is made."""
+        return self.steps / self.steps_total if self.steps is not None and self.steps_total else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seconds:
+    """A duration with its bounds."""
+
+    early: float
+    usual: float
+    late: float
+
+    def times(self, count: float) -> _Seconds:
+        return _Seconds(early=self.early * count, usual=self.usual * count, late=self.late * count)
+
+    def plus(self, other: _Seconds) -> _Seconds:
+        return _Seconds(early=self.early + other.early, usual=self.usual + other.usual, late=self.late + other.late)
+
+
+def progress_of(history: History, wanted_per_s: float | None = None) -> Progress:
+    """Return where the training of one attempt stands; `wanted_per_s` is the owner's pace, in steps a second."""
+    last = history.steps[-1] if history.steps else None
+    total = steps_total(history)
+    step = _step_s(history)
+    pause = _pause_s(history, step)
+    left = _left(history, step, pause, total)
+    batches = history.batches_per_epoch or history.steps_per_epoch
+    return Progress(
+        steps=last.step if last and history.scale is not Scale.ATTEMPT else None,
+        attempt_steps=history.made_here,
+        steps_total=total,
+        epoch=last.epoch if last else None,
+        epochs=history.epochs,
+        batches_per_epoch=batches,
+        step_s=step.usual if step else None,
+        pause_s=pause.usual if pause else None,
+        epoch_s=step.usual * batches + (pause.usual if pause else 0.0) if step and batches else None,
+        left_s=left.usual if left else None,
+        left_early_s=left.early if left else None,
+        left_late_s=left.late if left else None,
+        steps_expected=_expected(history, wanted_per_s),
+    )
+
+
+def steps_total(history: History) -> int | None:
+    """Return how many steps the whole training has, as far as its plan and its own count are known."""
+    if history.scale is Scale.ATTEMPT:
+        return None
+    batches = history.batches_per_epoch or history.steps_per_epoch
+    if history.total_steps is not None:
+        return history.total_steps
+    return None if history.epochs is None or batches is None else history.epochs * batches
+
+
+def _step_s(history: History) -> _Seconds | None:
+    usual = history.pace.usual()
+    if usual is not None:
+        return _Seconds(early=usual.fast_step_s, usual=usual.step_s, late=usual.slow_step_s)
+    first, last = history.pace.first, history.pace.last
+    if first is None or last is None or history.pace.steps < PACE_NEEDS_STEPS:
+        return None
+    # Before the first minutes are over: all there is, with room for what a beginning does not show.
+    took_s = last.at.seconds_since(first.at) - history.pace.idle_s
+    each_s = max(0.0, took_s) / history.pace.steps
+    return _Seconds(early=each_s / 2, usual=each_s, late=each_s * 2) if each_s > 0 else None
+
+
+def _pause_s(history: History, step: _Seconds | None) -> _Seconds | None:
+    """Return what lies between two epochs, without the step that ends it."""
+    step_s = step.usual if step is not None else 0.0
+    pauses = sorted(max(0.0, pause - step_s) for pause in history.pace.pauses)
+    if not pauses:
+        return None
+    return _Seconds(early=quantile(pauses, 0.1), usual=quantile(pauses, 0.5), late=quantile(pauses, 0.9))
+
+
+def _left(history: History, step: _Seconds | None, pause: _Seconds | None, total: int | None) -> _Seconds | None:
+    if step is None or total is None or not history.steps:
+        return None
+    last, batches = history.steps[-1], history.batches_per_epoch or history.steps_per_epoch
+    left = step.times(max(0, total - last.step))
+    if batches and pause is not None:
+        left = left.plus(pause.times(max(0, -(-(total - last.step) // batches))))
+    return left
+
+
+def _expected(history: History, wanted_per_s: float | None) -> int | None:
+    """Return the step that the owner's pace would have reached: from this attempt's first step on, pauses left out."""
+    first, last = history.pace.first, history.pace.last
+    if wanted_per_s is None or first is None or last is None or history.scale is Scale.ATTEMPT:
+        return None
+    stepping_s = max(0.0, last.at.seconds_since(first.at) - history.pace.idle_s)
+    return first.step + int(stepping_s * wanted_per_s)

@@ -1,0 +1,241 @@
+"""A job's life as one line of stretches, each of one class, without gap or overlap; it sums nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import pairwise
+
+
+class Use(Enum):
+    """What a second was spent on."""
+
+    SETUP = "setup"
+    COMPILE = "compile"
+    """Kernel search, compilation and warm-up: from the first batch that was due to the first step."""
+    TRAIN = "train"
+    DATA_WAIT = "data_wait"
+    VALIDATE = "validate"
+    CHECKPOINT = "checkpoint"
+    LOST = "lost"
+    """Work that had to be made again: the training was resumed from before it."""
+    DOWN = "down"
+    """From the last sign of progress before a trouble to the next launch."""
+    TRIAGE = "triage"
+    """Replaying a bad step before a retry, to know why it was bad."""
+    WAITING = "waiting"
+    """Stopped because somebody wanted it so."""
+    UNSEEN = "unseen"
+    """It ran, and nothing told what it did."""
+
+
+EFFECTIVE = frozenset({Use.TRAIN, Use.DATA_WAIT, Use.VALIDATE, Use.CHECKPOINT})
+_WORK = EFFECTIVE | {Use.UNSEEN}
+_OF_STAGE = {
+    "setup": Use.SETUP,
+    "warmup": Use.COMPILE,
+    "compile": Use.COMPILE,
+    "step": Use.TRAIN,
+    "data_wait": Use.DATA_WAIT,
+    "validate": Use.VALIDATE,
+    "checkpoint": Use.CHECKPOINT,
+    "ended": Use.TRAIN,
+}
+"""What remains to be done after the last epoch belongs to the training."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stride:
+    """Consecutive steps."""
+
+    first_unix_s: float
+    last_unix_s: float
+    step_first: int
+    step_last: int
+    data_wait_s: float = 0.0
+    """Of all its steps together."""
+
+    def made_at(self, step: int) -> float:
+        """Return when `step` was made, were all of them equally long."""
+        share = (step - self.step_first) / max(1, self.step_last - self.step_first)
+        return self.first_unix_s + min(1.0, max(0.0, share)) * (self.last_unix_s - self.first_unix_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """One attempt as the record knows it."""
+
+    number: int
+    launched_unix_s: float
+    ended_unix_s: float | None
+    """None while it runs."""
+    resume_step: int | None = None
+    """Step of the checkpoint that it went on from, 0 for the beginning, None where that is not known."""
+    resume_saved_unix_s: float | None = None
+    """When the state in it was saved, None where that is not known."""
+    anew: bool = False
+    """Whether somebody had it begin a new training: what was before it is finished business, not lost."""
+    entered: tuple[tuple[float, str], ...] = ()
+    """Stages and when they began, Unix seconds, in order."""
+    strides: tuple[Stride, ...] = ()
+    counts_itself: bool = False
+    """Whether its strides are numbered by its own count, which no other attempt's steps can be held against."""
+    cause: str | None = None
+    """The rule, and class, of the trouble that ended it."""
+    wished: bool = False
+    """Whether its end was wanted: it came to its own, or somebody stopped it."""
+    triage: tuple[float, float] | None = None
+    """From when to when, Unix seconds, its bad step was replayed once it had ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A stretch of time of one class; `data_wait_s` of it went by waiting for data."""
+
+    use: Use
+    began_unix_s: float
+    ended_unix_s: float
+    data_wait_s: float = 0.0
+    cause: str | None = None
+    """The trouble that it is owed to."""
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return self.ended_unix_s - self.began_unix_s
+
+    def within(self, began_unix_s: float, ended_unix_s: float) -> Segment | None:
+        """Return the part of it that lies in a window."""
+        began, ended = max(self.began_unix_s, began_unix_s), min(self.ended_unix_s, ended_unix_s)
+        if began >= ended:
+            return None
+        share = (ended - began) / self.seconds
+        return replace(self, began_unix_s=began, ended_unix_s=ended, data_wait_s=self.data_wait_s * share)
+
+
+def timeline(lives: Sequence[Life], until_unix_s: float) -> Iterator[Segment]:
+    """Return the whole of a job's life without gap or overlap, in order of time.
+
+    It goes on to `until_unix_s` unless the last end was wanted: a job that finished or was stopped costs nothing more.
+    """
+    ordered = _without_overlap(lives, until_unix_s)
+    for index, (life, ended) in enumerate(ordered):
+        came_of = ordered[index - 1][0].cause if index else None
+        cut, cut_by = _cut(ordered, index)
+        for segment in _lived(life, ended):
+            yield from _split(_owed(segment, came_of), cut, cut_by)
+        last = index + 1 == len(ordered)
+        after = until_unix_s if last else ordered[index + 1][0].launched_unix_s
+        if life.ended_unix_s is not None and after > ended and not (last and life.wished):
+            use = Use.WAITING if life.wished else Use.DOWN
+            gap = Segment(use=use, began_unix_s=ended, ended_unix_s=after, cause=None if life.wished else life.cause)
+            yield from _with_triage(gap, life.triage)
+
+
+def _with_triage(gap: Segment, triage: tuple[float, float] | None) -> Iterator[Segment]:
+    """Return the time between two attempts with that of a triage as such; one without an end lasts as long as it."""
+    made = gap.within(*triage) if triage is not None and gap.use is Use.DOWN else None
+    if made is None:
+        yield gap
+        return
+    before = gap.within(gap.began_unix_s, made.began_unix_s)
+    after = gap.within(made.ended_unix_s, gap.ended_unix_s)
+    yield from (segment for segment in (before, replace(made, use=Use.TRIAGE), after) if segment is not None)
+
+
+def _without_overlap(lives: Sequence[Life], until_unix_s: float) -> list[tuple[Life, float]]:
+    """Return each life with its end; a wall clock that was set back must not make two seconds of one."""
+    bounded: list[tuple[Life, float]] = []
+    cursor = lives[0].launched_unix_s if lives else until_unix_s
+    for index, life in enumerate(lives):
+        launched = max(cursor, life.launched_unix_s)
+        if launched >= until_unix_s:
+            break
+        # An attempt whose end nobody recorded was over when the next one began.
+        following = lives[index + 1].launched_unix_s if index + 1 < len(lives) else until_unix_s
+        ended = following if life.ended_unix_s is None else life.ended_unix_s
+        cursor = max(launched, min(ended, until_unix_s))
+        bounded.append((replace(life, launched_unix_s=launched), cursor))
+    return bounded
+
+
+def _cut(ordered: Sequence[tuple[Life, float]], index: int) -> tuple[float | None, str | None]:
+    """Return from when on the work of a life was made again, and the cause of that; None: all of it was kept."""
+    cut: float | None = None
+    by: str | None = None
+    for (before, _), (later, _) in pairwise(ordered[index:]):
+        if later.anew:
+            break
+        at = _made_again_from(*ordered[index], later)
+        if at is not None and (cut is None or at < cut):
+            cut, by = at, before.cause
+    return cut, by
+
+
+def _made_again_from(life: Life, ended: float, later: Life) -> float | None:
+    """Return from when on the work of a life was made again because of where a later one began; None: none was.
+
+    Steps are compared where both are the training's; otherwise what was done after the save is what was lost.
+    """
+    kept, saved = later.resume_step, later.resume_saved_unix_s
+    if kept is not None and (kept == 0 or not life.counts_itself):
+        stride = next((item for item in life.strides if item.step_last > kept), None)
+        if stride is None:
+            return None
+        here = saved is not None and life.launched_unix_s < saved < ended
+        return saved if here else stride.made_at(kept)
+    if saved is None or saved >= ended or not life.strides:
+        return None
+    return max(saved, life.strides[0].first_unix_s)
+
+
+def _owed(segment: Segment, came_of: str | None) -> Segment:
+    """Charge the set-up after a trouble to it."""
+    return replace(segment, cause=came_of) if segment.use in (Use.SETUP, Use.COMPILE) else segment
+
+
+def _split(segment: Segment, cut: float | None, cut_by: str | None) -> Iterator[Segment]:
+    """Return the segment with what was lost of it as such."""
+    if cut is None or segment.use not in _WORK or segment.ended_unix_s <= cut:
+        yield segment
+        return
+    kept = segment.within(segment.began_unix_s, cut)
+    if kept is not None:
+        yield kept
+    began = max(cut, segment.began_unix_s)
+    yield Segment(use=Use.LOST, began_unix_s=began, ended_unix_s=segment.ended_unix_s, cause=cut_by)
+
+
+def _lived(life: Life, ended: float) -> Iterator[Segment]:
+    """Return what one attempt did from its launch to its end."""
+    alive_until = max(life.launched_unix_s, _last_sign(life, ended))
+    marks = [(life.launched_unix_s, Use.SETUP if life.entered else Use.UNSEEN)]
+    for at, stage in life.entered:
+        marks.append((min(max(at, marks[-1][0]), alive_until), _OF_STAGE.get(stage, Use.UNSEEN)))
+    marks.append((alive_until, Use.DOWN))
+    for (began, use), (until, _) in pairwise(marks):
+        if until > began:
+            wait_s = _waited_s(life.strides, began, until) if use is Use.TRAIN else 0.0
+            yield Segment(use=use, began_unix_s=began, ended_unix_s=until, data_wait_s=wait_s)
+    if ended > alive_until:
+        yield Segment(use=Use.DOWN, began_unix_s=alive_until, ended_unix_s=ended, cause=life.cause)
+
+
+def _last_sign(life: Life, ended: float) -> float:
+    """Return the last sign of progress of an attempt that ended in trouble; any other progressed to its end."""
+    if life.cause is None:
+        return ended
+    signs = [stride.last_unix_s for stride in life.strides[-1:]] + [at for at, _ in life.entered[-1:]]
+    return min(ended, max(signs, default=ended))
+
+
+def _waited_s(strides: Iterable[Stride], began: float, ended: float) -> float:
+    """Return how much of a stretch of training went by waiting for data."""
+    waited = 0.0
+    for stride in strides:
+        overlap = min(ended, stride.last_unix_s) - max(began, stride.first_unix_s)
+        length = stride.last_unix_s - stride.first_unix_s
+        if overlap > 0 and length > 0:
+            waited += min(stride.data_wait_s, length) * overlap / length
+    return min(waited, ended - began)

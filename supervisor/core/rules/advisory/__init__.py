@@ -1,0 +1,1 @@
+"""Rules that only warn; none of them stops a training."""

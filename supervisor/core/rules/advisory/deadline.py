@@ -1,0 +1,78 @@
+"""Deadline: the training will be done too late. It only warns: what to give up is the owner's choice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from supervisor.core.flags import Diagnosis, RedFlag, Severity
+from supervisor.core.gauge import Gauge, Group, beyond, unwatched
+from supervisor.core.history import History
+from supervisor.core.reports.progress import Progress, progress_of
+from supervisor.core.unseen import no_steps_due
+
+MIN_STRETCHES = 20
+"""Ten minutes of stepping: an estimate from the first minutes is too rough for a warning."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadline:
+    """Even the early bound of the estimate lies after `at_unix_s`."""
+
+    name: ClassVar[str] = "deadline"
+    group: ClassVar[Group] = "pace"
+    enabled: bool = True
+    at_unix_s: float | None = None
+    """None: what [jobs.NAME.expect] says, if anything."""
+
+    def check(self, history: History) -> RedFlag | None:
+        """Flag an end that comes too late."""
+        if self.at_unix_s is None or self._blind(history) is not None:
+            return None
+        progress = progress_of(history)
+        if progress.left_s is None or progress.left_early_s is None:
+            return None
+        left_s = self.at_unix_s - history.now.unix_s
+        if not beyond(progress.left_early_s, left_s, strict=True):
+            return None
+        late_h = (progress.left_s - left_s) / 3600
+        left = f"{max(0.0, left_s) / 3600:.1f} h before the deadline" if left_s > 0 else "the deadline has passed"
+        return RedFlag(
+            rule=self.name,
+            severity=Severity.WARNING,
+            at=history.now,
+            message=f"{progress.left_s / 3600:.1f} h of training are left, {left}: done {late_h:.1f} h too late",
+            can_save=True,
+            diagnosis=_diagnosis(progress, left_s),
+        )
+
+    def watch(self, history: History) -> tuple[Gauge, ...]:
+        """Return how long it takes at the least, and how long is left."""
+        what = "training that is left at the least, until the deadline"
+        why = self._blind(history)
+        early_s = None if why is not None else progress_of(history).left_early_s
+        if self.at_unix_s is None or early_s is None:
+            return unwatched(self.name, what, why or "number of steps not reported by this training")
+        left_s = self.at_unix_s - history.now.unix_s
+        return (Gauge(rule=self.name, what=what, unit="s", now=early_s, limit=left_s, strict=True),)
+
+    def _blind(self, history: History) -> str | None:
+        """Return why nothing is estimated; None where it is."""
+        if self.at_unix_s is None:
+            return "no deadline is set"
+        usual = history.pace.usual()
+        early = usual is None or usual.stretches < MIN_STRETCHES
+        return no_steps_due(history) or ("an estimate takes ten minutes of stepping" if early else None)
+
+
+def _diagnosis(progress: Progress, left_s: float) -> Diagnosis:
+    advice = ["fewer epochs, a larger batch, a smaller image size, a part of the data (fraction= with ultralytics)"]
+    if progress.epoch_s and left_s > 0:
+        advice.insert(
+            0, f"{int(left_s / progress.epoch_s)} more epochs of {progress.epoch_s / 60:.0f} min fit before it"
+        )
+    return Diagnosis(
+        ruled_out=("not one slow stretch: even at the pace of its fastest tenth it comes too late",),
+        causes=("the plan is larger than the time", "throughput_drop and data_starved show where time goes"),
+        advice=tuple(advice),
+    )

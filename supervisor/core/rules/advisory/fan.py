@@ -1,0 +1,78 @@
+"""Fan: it is stopped while the GPU is hot. A GPU that stops its fan while cool, or that has none, is not flagged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from supervisor.core.flags import Diagnosis, RedFlag, Severity
+from supervisor.core.gauge import Gauge, Group, unwatched
+from supervisor.core.gpu_facts import hottest
+from supervisor.core.history import History
+from supervisor.core.readings import GpuReading
+from supervisor.core.rules.bounds import lasting
+from supervisor.core.stats.holds import run_of
+from supervisor.core.unseen import no_cards
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fan:
+    """0 rpm at `hot_c` and above for `hold_s`, of a fan that was seen to turn.
+
+    A fan that never turned in this attempt may not be there at all: what follows from it is `thermal`'s to see.
+    """
+
+    name: ClassVar[str] = "fan"
+    group: ClassVar[Group] = "cards"
+    enabled: bool = True
+    hot_c: float = 80.0
+    hold_s: float = 60.0
+
+    def check(self, history: History) -> RedFlag | None:
+        """Flag the first stopped fan."""
+        if history.over:
+            return None
+        for gpu, readings in history.readings_by_gpu().items():
+            if not history.cards[gpu].fan_turned:
+                continue
+            run = run_of(readings, self._stands, history.now)
+            if history.has_lasted(run, self.hold_s):
+                sensor, celsius = hottest(run[-1]) or ("", self.hot_c)
+                return RedFlag(
+                    rule=self.name,
+                    severity=Severity.WARNING,
+                    at=history.now,
+                    message=f"{gpu}: fan stopped for {history.lasted_s(run):.0f} s, {sensor} at {celsius:.0f} C",
+                    can_save=True,
+                    subject=gpu,
+                    diagnosis=STANDS,
+                )
+        return None
+
+    def watch(self, history: History) -> tuple[Gauge, ...]:
+        """Return for how long the fan of each card has stood while it is hot."""
+        if (why := no_cards(history)) is not None:
+            return unwatched(self.name, "stopped fans", why)
+        return tuple(self._of_card(history, gpu, readings) for gpu, readings in history.readings_by_gpu().items())
+
+    def _of_card(self, history: History, gpu: str, readings: Iterable[GpuReading]) -> Gauge:
+        what = f"fan of {gpu} stopped at {self.hot_c:g} C and more"
+        if not history.cards[gpu].fan_turned:
+            return Gauge(rule=self.name, what=what, not_watched="it was never seen to turn")
+        return lasting(
+            history, run_of(readings, self._stands, history.now), self.hold_s, Gauge(rule=self.name, what=what)
+        )
+
+    def _stands(self, reading: GpuReading) -> bool | None:
+        if reading.fan_rpm is None or reading.fan_rpm > 0:
+            return None if reading.fan_rpm is None else False
+        found = hottest(reading)
+        return None if found is None else found[1] >= self.hot_c
+
+
+STANDS = Diagnosis(
+    ruled_out=("not a passive card: this fan has turned before", "not the rest of a cool card: it is hot"),
+    causes=("a dead or blocked fan", "a manual fan setting of 0 (pwm1_enable) [kernel docs, amdgpu thermal control]"),
+    advice=("give the fan back to the firmware: rocm-smi --resetfans; look at it",),
+)

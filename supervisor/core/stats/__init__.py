@@ -1,0 +1,1 @@
+"""Plain statistics over bounded series; no knowledge of trainings."""

@@ -1,0 +1,141 @@
+"""Losses against their own usual level, step by step and epoch by epoch; bounded, and it draws no conclusion.
+
+Where a loss stands far above what was usual an episode begins; its level is fixed as it was before, so that a spike
+that stays cannot become usual while it is looked at. A NaN is far above everything: each comparison is written so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+from supervisor.core.readings import StepRecord
+from supervisor.core.stats.median import median, spread
+
+USUAL_STEPS = 512
+LEVEL_EVERY_STEPS = 128
+RECENT_STEPS = 32
+FAR = 8.0
+"""So many deviations above the usual level begin an episode; below half of that, over RECENT_STEPS, it ends."""
+EPISODE_STEPS = 4096
+"""What has stayed so long is the new level, however it came about."""
+LEAST_SPREAD = 0.02
+"""Of the level: losses that hardly move at all are not measured against nothing."""
+EPOCHS_KEPT = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """The usual loss."""
+
+    middle: float
+    spread: float
+
+    def distance(self, loss: float) -> float:
+        """Return by how many deviations a loss lies above; NaN for NaN."""
+        return (loss - self.middle) / self.spread
+
+
+@dataclass(slots=True, kw_only=True)
+class Episode:
+    """Losses far above what was usual before, from the first of them on."""
+
+    level: Level
+    first: StepRecord
+    highest: StepRecord
+    last: StepRecord
+    steps: int = 0
+    """Since the first."""
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
+
+    def recent_distance(self) -> float:
+        """Return how far above the level the newest losses lie; infinite where half of them are no numbers."""
+        finite = [value for value in self.recent if math.isfinite(value)]
+        if 2 * len(finite) < len(self.recent):
+            return math.inf
+        return self.level.distance(median(finite)) if finite else math.inf
+
+    def add(self, record: StepRecord, loss: float) -> None:
+        """Take in the next loss."""
+        self.steps += 1
+        self.last = record
+        self.recent.append(loss)
+        highest = self.highest.loss
+        if highest is None or (math.isfinite(highest) and not loss <= highest):
+            self.highest = record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochLoss:
+    """The mean loss of one epoch, as far as it was seen."""
+
+    epoch: int
+    steps: int
+    mean: float
+    """NaN where any of its losses was."""
+
+
+@dataclass(slots=True)
+class Losses:
+    """The usual level, the newest episode, and the means of epochs, newest last."""
+
+    level: Level | None = None
+    episode: Episode | None = None
+    """Under way."""
+    ended: Episode | None = None
+    """The newest that is over."""
+    epochs: deque[EpochLoss] = field(default_factory=lambda: deque(maxlen=EPOCHS_KEPT))
+    _window: deque[float] = field(default_factory=lambda: deque(maxlen=USUAL_STEPS))
+    _since_level: int = 0
+    _epoch: int | None = None
+    _epoch_steps: int = 0
+    _epoch_sum: float = 0.0
+
+    @property
+    def epoch(self) -> EpochLoss | None:
+        """The epoch under way; None before the first step that names one."""
+        if self._epoch is None or not self._epoch_steps:
+            return None
+        return EpochLoss(epoch=self._epoch, steps=self._epoch_steps, mean=self._epoch_sum / self._epoch_steps)
+
+    def add(self, record: StepRecord) -> None:
+        """Take in a step; one without a loss says nothing."""
+        loss = record.loss
+        if loss is None:
+            return
+        self._of_epoch(record, loss)
+        if self.episode is not None:
+            self._go_on(self.episode, record, loss)
+        elif self.level is not None and not self.level.distance(loss) < FAR:
+            self.episode = Episode(level=self.level, first=record, highest=record, last=record)
+            self.episode.recent.append(loss)
+        elif math.isfinite(loss):
+            self._usual(loss)
+
+    def _usual(self, loss: float) -> None:
+        self._window.append(loss)
+        self._since_level += 1
+        if self._since_level >= LEVEL_EVERY_STEPS and len(self._window) >= USUAL_STEPS // 2:
+            middle = median(self._window)
+            width = max(spread(self._window, middle), LEAST_SPREAD * abs(middle), 1e-9)
+            self.level, self._since_level = Level(middle=middle, spread=width), 0
+
+    def _go_on(self, episode: Episode, record: StepRecord, loss: float) -> None:
+        episode.add(record, loss)
+        over = len(episode.recent) == RECENT_STEPS and episode.recent_distance() < FAR / 2
+        if over or episode.steps >= EPISODE_STEPS:
+            self.ended, self.episode = episode, None
+            if not over:
+                self.level, self._since_level = None, 0
+                self._window.clear()
+
+    def _of_epoch(self, record: StepRecord, loss: float) -> None:
+        if record.epoch is None:
+            return
+        if record.epoch != self._epoch:
+            if self.epoch is not None:
+                self.epochs.append(self.epoch)
+            self._epoch, self._epoch_steps, self._epoch_sum = record.epoch, 0, 0.0
+        self._epoch_steps += 1
+        self._epoch_sum += loss

@@ -1,0 +1,442 @@
+"""Reads the files of live attempts (recorder, agent log, output, exit record) and turns them into events.
+
+A thread for each attempt looks ten times a second, so that a step is known a tenth of a second after it was made. When
+a shim has ended, all that its attempt wrote is read before the end is reported: the last step comes before the exit.
+A file that cannot be read, or whose reading does not end, is named and left out: the others are read on.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from supervisor import untrusted_files
+from supervisor.core import attempt_files as fo
+from supervisor.core import events as ev
+from supervisor.core.moments import Moment
+from supervisor.core.readings import ExitStatus, Stage, StepRecord
+from supervisor.core.stats.rate_limit import Allowance
+from supervisor.daemon.clock import Clock
+from supervisor.daemon.fence import describe_error
+from supervisor.daemon.threads import Post, Threads
+from supervisor.runner.attempt_folder import read_exit
+from supervisor.sources.attempt.agent_log import AgentLogReader
+from supervisor.sources.attempt.output import OutputPage, OutputReader
+from supervisor.sources.attempt.recorder import RecorderPage, RecorderReader
+
+log = logging.getLogger(__name__)
+
+Cleared = Callable[[str, Path], bool]
+"""Ends what a shim that was killed left running of an attempt (its job and folder); whether nothing is left."""
+
+LOOK_EVERY_S = 0.1
+ASIDE_AFTER_S = 3.0
+"""A wait for data, or a compilation, is a stage from here on: there may be many short ones in every second."""
+QUIET_EVERY_S = 0.25
+NO_EXIT_RECORD = "the shim ended without an exit record: it was killed, or the machine went down"
+OTHER_BOOT = "the machine went down while it ran (frozen, without power, or restarted) and has booted since"
+UNREAD = "the shim ended, and its exit record cannot be read"
+OUTPUT_EVERY_LOOKS = 3
+RANKS_EVERY_LOOKS = 50
+RANKS_LIMIT = 64
+"""Recorders that are followed; more belong to no training of one machine."""
+WORDS_PER_S, WORDS_AT_ONCE = 50.0, 2000
+"""Of an attempt's agents together. 64 ranks whose allocators change all the time say 32 a second."""
+WAITING_LIMIT = 200
+"""Weight of a job's events that wait to be decided on; the rest waits in its files, where it delays nobody else."""
+RANK_RECORDER = re.compile(r"recorder\.rank([1-9][0-9]{0,5})\.bin", re.ASCII)
+"""`str.isdigit` would let through digits that are no number, such as a superscript."""
+HUNG_S = 5.0
+"""One piece of one file is read in so long; a reading that takes longer is left to itself, and the rest goes on."""
+CATCH_UP_LIMIT_S = 10.0
+"""So long a start waits until what happened without a daemon is read."""
+
+
+@dataclass(slots=True, kw_only=True)
+class FollowedAttempt:
+    """One attempt under observation, and how far each of its files was read."""
+
+    job: str
+    attempt: int
+    folder: Path
+    output_limit_bytes: int
+    cursors: dict[int, int] = field(default_factory=dict)
+    output_offset: int = 0
+    other_boot: bool = False
+    """Whether it ran in an earlier boot of the machine, so that nothing of it can be left."""
+    recorders: dict[int, RecorderReader] = field(init=False, default_factory=dict)
+    agent: AgentLogReader = field(init=False)
+    output: OutputReader = field(init=False)
+    stage: Stage | None = field(init=False, default=None)
+    stage_complete: bool = field(init=False, default=False)
+    told_at: Moment | None = field(init=False, default=None)
+    """When rank 0's recorder last gave a step, or word that there was none."""
+    problems: set[str] = field(init=False, default_factory=set)
+    post: Post = field(init=False)
+    thread: int = field(init=False, default=0)
+    """Number of the thread that follows it; one before it may still hang in a reading."""
+    blocked: set[str] = field(init=False, default_factory=set)
+    """Parts whose reading has not come back."""
+    failed: set[str] = field(init=False, default_factory=set)
+    """Parts whose reading raised when it was last tried."""
+    looks: int = field(init=False, default=0)
+    gone: bool = field(init=False, default=False)
+    over: bool = field(init=False, default=False)
+    patient: bool = field(init=False, default=False)
+    """Whether the next look reads all there is, however much that may be."""
+    caught_up: threading.Event = field(init=False, default_factory=threading.Event)
+    wake: threading.Event = field(init=False, default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        # The agent log is read from the start each time: a new daemon needs the plan again.
+        self.agent = AgentLogReader(self.folder, allowance=Allowance(WORDS_PER_S, WORDS_AT_ONCE))
+        self.output = OutputReader(self.folder, self.output_limit_bytes, offset=self.output_offset)
+        self.recorders[0] = RecorderReader(self.folder)
+
+    def find_ranks(self) -> None:
+        """Look for recorders of ranks that came up later."""
+        try:
+            found = untrusted_files.list_names(self.folder, fo.RUN)
+        except OSError:
+            return
+        for rank, name in parse_ranks(found.names):
+            if rank not in self.recorders and len(self.recorders) < RANKS_LIMIT:
+                # Opened for each read: a training with many ranks takes one descriptor.
+                self.recorders[rank] = RecorderReader(self.folder, f"{fo.RUN}/{name}", keep_open=False)
+
+    def close(self) -> None:
+        """Close its files; nothing of the attempt is read any more."""
+        for reader in self.recorders.values():
+            reader.close()
+
+
+def parse_ranks(names: Iterable[str]) -> list[tuple[int, str]]:
+    """Return the ranks whose recorders are among the names of files, in their order; other names are no recorders."""
+    found = (RANK_RECORDER.fullmatch(name) for name in names)
+    return sorted((int(match[1]), match[0]) for match in found if match is not None)
+
+
+class AttemptReader:
+    """Follows all live attempts, each in a thread of its own."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        put: Callable[[ev.Event], None],
+        cleared: Cleared,
+        waiting: Callable[[str], int] = lambda job: 0,
+        threads: Threads | None = None,
+    ) -> None:
+        """`waiting(job)` is how many events of a job wait to be decided on."""
+        self._clock = clock
+        self._put = put
+        self._cleared = cleared
+        self._waiting = waiting
+        self._threads = threads or Threads(clock, put)
+        self._followed: dict[tuple[str, int], FollowedAttempt] = {}
+        self._lock = threading.Lock()
+        self._started = False
+        self._ended = False
+
+    def follow(self, followed: FollowedAttempt) -> None:
+        """Begin to follow an attempt."""
+        key = (followed.job, followed.attempt)
+        followed.post = self._threads.post(f"following {followed.job} {followed.attempt}", limit_s=None)
+        with self._lock:
+            self._followed[key] = followed
+            if self._started:
+                self._send(followed)
+
+    def gone(self, job: str, attempt: int) -> None:
+        """Mark the shim of an attempt as ended; the remaining data is read at once."""
+        with self._lock:
+            followed = self._followed.get((job, attempt))
+        if followed is not None:
+            followed.gone = True
+            followed.wake.set()
+
+    def start(self) -> None:
+        """Begin to read."""
+        with self._lock:
+            if not self._started:
+                self._started = True
+                for followed in self._followed.values():
+                    self._send(followed)
+
+    def end(self) -> None:
+        """Stop following; the trainings are not touched."""
+        self._ended = True
+        for followed in self._all():
+            followed.wake.set()
+
+    def join(self, limit_s: float) -> None:
+        """Wait until nothing is read any more, at most so long for each thread."""
+        for followed in self._all():
+            if followed.post.thread is not None:
+                followed.post.thread.join(limit_s)
+
+    def is_alive(self) -> bool:
+        """Whether anything is still read."""
+        return any(followed.post.thread is not None and followed.post.thread.is_alive() for followed in self._all())
+
+    def catch_up(self, limit_s: float = CATCH_UP_LIMIT_S) -> None:
+        """Start, and wait until all that was written while no daemon ran is read; a hanging read is not waited for."""
+        for followed in self._all():
+            followed.patient = True
+        self.start()
+        until = self._clock.now().plus(limit_s)
+        for followed in self._all():
+            if not followed.caught_up.wait(max(0.0, until.seconds_since(self._clock.now()))):
+                log.error("attempt.not_caught_up", extra={"fields": {"job": followed.job, "at": followed.post.at}})
+
+    def check(self, now: Moment) -> None:
+        """Send another thread where one has died or hangs; called each second or so, by a thread that never hangs."""
+        for followed in self._all():
+            thread, at, age_s = followed.post.thread, followed.post.at, followed.post.age_s(now)
+            if thread is None or followed.over or self._ended:
+                continue
+            if at is not None and age_s is not None and age_s > HUNG_S and at not in followed.blocked:
+                followed.blocked.add(at)
+                self._tell(followed, at, f"has not been read for {age_s:.0f} s")
+            elif thread.is_alive():
+                continue
+            followed.post.restarts += 1
+            fields = {"job": followed.job, "attempt": followed.attempt, "at": at, "alive": thread.is_alive()}
+            log.error("attempt.thread_replaced", extra={"fields": fields})
+            self._send(followed)
+
+    def _all(self) -> list[FollowedAttempt]:
+        with self._lock:
+            return list(self._followed.values())
+
+    def _send(self, followed: FollowedAttempt) -> None:
+        """Have a new thread follow an attempt; one that does so already ends when it comes back."""
+        followed.thread += 1
+        followed.post.at = None
+        followed.post.thread = threading.Thread(
+            target=self._follow, args=(followed, followed.thread), name=f"follow-{followed.job}", daemon=True
+        )
+        followed.post.thread.start()
+
+    def _follow(self, followed: FollowedAttempt, thread: int) -> None:
+        """Look, wait, look again, until its end is told."""
+        patient = followed.patient
+        while not self._ended and followed.thread == thread:
+            followed.wake.clear()
+            final = followed.gone
+            self._look(followed, thread, final=final, patient=patient)
+            patient = followed.patient = False
+            over = final and followed.thread == thread and self._finish(followed, thread)
+            if over or not final:
+                # Until the end is reported, the missing steps would look like a stall.
+                followed.caught_up.set()
+            if over:
+                return
+            followed.wake.wait(LOOK_EVERY_S)
+
+    def _part(self, followed: FollowedAttempt, thread: int, name: str, read: Callable[[], None]) -> None:
+        """Read one part behind a fence; a thread that was replaced meanwhile says so when it comes back, and ends."""
+        if followed.thread != thread or name in followed.blocked:
+            return
+        followed.post.since, followed.post.at = self._clock.now(), name
+        try:
+            read()
+        except Exception as error:
+            if name not in followed.failed:
+                followed.failed.add(name)
+                log.exception("source.failed", extra={"fields": {"source": name, "job": followed.job}})
+                self._tell(followed, name, describe_error(error))
+        else:
+            if name in followed.failed:
+                followed.failed.discard(name)
+                self._tell(followed, name, "", mended=True)
+        if followed.thread == thread:
+            followed.post.at = None
+        else:
+            followed.blocked.discard(name)
+            self._tell(followed, name, "", mended=True)
+
+    def _tell(self, followed: FollowedAttempt, part: str, error: str, *, mended: bool = False) -> None:
+        self._put(
+            ev.SupervisionDegraded(
+                at=self._clock.now(),
+                job=followed.job,
+                attempt=followed.attempt,
+                place=f"reading {part}",
+                error=error,
+                mended=mended,
+            )
+        )
+
+    def _look(self, followed: FollowedAttempt, thread: int, *, final: bool, patient: bool) -> None:
+        now, looks = self._clock.now(), followed.looks
+        followed.looks += 1
+        if final or looks % RANKS_EVERY_LOOKS == 0:
+            self._part(followed, thread, "the list of ranks", followed.find_ranks)
+        if not (final or patient) and self._waiting(followed.job) >= WAITING_LIMIT:
+            return
+        self._part(followed, thread, fo.AGENT, lambda: self._read_agent(followed, now, final=final))
+        for rank, reader in list(followed.recorders.items()):
+            part = fo.RECORDER if rank == 0 else f"recorder of rank {rank}"
+            self._part(
+                followed, thread, part, partial(self._read_recorders, followed, rank, reader, now, final or patient)
+            )
+        if final or looks % OUTPUT_EVERY_LOOKS == 0:
+            self._part(followed, thread, fo.OUTPUT, lambda: self._read_output(followed, now, final=final))
+
+    def _read_recorders(
+        self,
+        followed: FollowedAttempt,
+        rank: int,
+        reader: RecorderReader,
+        now: Moment,
+        to_its_end: bool,  # noqa: FBT001 - given by place, through `partial`
+    ) -> None:
+        while self._read_recorder(followed, rank, reader, now) and to_its_end:
+            followed.post.since = self._clock.now()
+
+    def _read_recorder(self, followed: FollowedAttempt, rank: int, reader: RecorderReader, now: Moment) -> bool:
+        """Read what one rank's recorder holds; return whether reading again gives more."""
+        page = reader.read(followed.cursors.get(rank, 0), now)
+        if page.problem is not None and page.problem not in followed.problems:
+            followed.problems.add(page.problem)
+            log.warning("recorder.damaged", extra={"fields": {"job": followed.job, "problem": page.problem}})
+        if page.cursor != followed.cursors.get(rank, 0):
+            followed.cursors[rank] = page.cursor
+            self._put(
+                ev.StepsMade(
+                    at=now,
+                    job=followed.job,
+                    attempt=followed.attempt,
+                    records=page.records,
+                    rank=rank,
+                    cursor=page.cursor,
+                    lost=page.lost,
+                )
+            )
+            followed.told_at = now if rank == 0 else followed.told_at
+        if rank == 0:
+            self._tell_stage(followed, page, now)
+            self._tell_quiet(followed, page, now)
+        return page.behind > 0
+
+    def _tell_stage(self, followed: FollowedAttempt, page: RecorderPage, now: Moment) -> None:
+        stage, since = _stage_of(page, now)
+        if stage is None or (stage, page.whole) == (followed.stage, followed.stage_complete):
+            return
+        if followed.stage in (Stage.DATA_WAIT, Stage.COMPILE):
+            since = now  # the header tells when the stage around it began
+        followed.stage, followed.stage_complete = stage, page.whole
+        entered = ev.StageEntered(
+            at=since or now, job=followed.job, attempt=followed.attempt, stage=stage, whole=page.whole
+        )
+        self._put(entered)
+
+    def _tell_quiet(self, followed: FollowedAttempt, page: RecorderPage, now: Moment) -> None:
+        if page.behind:
+            return
+        if followed.told_at is None or now.seconds_since(followed.told_at) >= QUIET_EVERY_S:
+            followed.told_at = now
+            self._put(ev.RecorderIdle(at=now, job=followed.job, attempt=followed.attempt))
+
+    def _read_agent(self, followed: FollowedAttempt, now: Moment, *, final: bool) -> None:
+        skipped_bytes = followed.agent.skipped_bytes
+        for said in followed.agent.finish(now) if final else followed.agent.read(now, WAITING_LIMIT):
+            self._put(
+                ev.AgentReported(
+                    at=said.at,
+                    job=followed.job,
+                    attempt=followed.attempt,
+                    word=said.word,
+                    facts=said.facts,
+                    offset=said.offset,
+                    pid=said.pid,
+                    rank=said.rank,
+                )
+            )
+        if followed.agent.skipped_bytes > skipped_bytes:
+            fields = {
+                "job": followed.job,
+                "attempt": followed.attempt,
+                "bytes": followed.agent.skipped_bytes - skipped_bytes,
+            }
+            log.warning("agent_log.flooded", extra={"fields": fields})
+
+    def _read_output(self, followed: FollowedAttempt, now: Moment, *, final: bool) -> None:
+        page = followed.output.read(now)
+        self._tell_output(followed, page, now)
+        while final and page.behind_bytes:
+            followed.post.since = self._clock.now()
+            page = followed.output.read(now)
+            self._tell_output(followed, page, now)
+        if final:
+            self._tell_output(followed, followed.output.finish(now), now)
+
+    def _tell_output(self, followed: FollowedAttempt, page: OutputPage, now: Moment) -> None:
+        if page.new_bytes or page.findings:
+            self._put(
+                ev.OutputSeen(
+                    at=now,
+                    job=followed.job,
+                    attempt=followed.attempt,
+                    new_bytes=page.new_bytes,
+                    last_line=page.last_line,
+                    findings=page.findings,
+                    progress_step=None if page.progress is None else page.progress.place,
+                    offset=followed.output.offset,
+                )
+            )
+
+    def _finish(self, followed: FollowedAttempt, thread: int) -> bool:
+        """Tell the end of an attempt whose shim is gone; False where something of it still runs."""
+        now = self._clock.now()
+        found: list[ExitStatus] = []
+        self._part(followed, thread, fo.EXIT, lambda: found.extend(filter(None, [read_exit(followed.folder, now)])))
+        if not found:
+            cleared: list[bool] = []
+            self._part(
+                followed,
+                thread,
+                "what is left of it",
+                lambda: cleared.append(self._cleared(followed.job, followed.folder)),
+            )
+            if cleared != [True]:
+                # A training without its shim is not supervised; until it ends, nothing else may start on its GPU.
+                return False
+        if followed.thread != thread:
+            return False
+        followed.over = True
+        with self._lock:
+            del self._followed[(followed.job, followed.attempt)]
+        self._threads.leave(followed.post.name)
+        if not followed.blocked:
+            followed.close()
+        if found:
+            self._put(ev.Exited(at=now, job=followed.job, attempt=followed.attempt, status=found[0]))
+        else:
+            unread = fo.EXIT in followed.blocked | followed.failed
+            reason = UNREAD if unread else OTHER_BOOT if followed.other_boot else NO_EXIT_RECORD
+            self._put(ev.HostLost(at=now, job=followed.job, attempt=followed.attempt, reason=reason))
+        return True
+
+
+def _stage_of(page: RecorderPage, now: Moment) -> tuple[Stage | None, Moment | None]:
+    """Return where the training stands and since when: what lies inside a step counts once it lasts."""
+    since = page.aside_since
+    if page.stage is Stage.STEP and since is not None and now.seconds_since(since) >= ASIDE_AFTER_S:
+        return page.aside, since
+    return page.stage, page.stage_since
+
+
+def read_last_steps(folder: Path, cursor: int, kept: int, now: Moment) -> Iterable[StepRecord]:
+    """Return the newest records that were read before `cursor`, so that a new daemon's rules know the past."""
+    if cursor <= 0:
+        return ()
+    with RecorderReader(folder) as reader:
+        page = reader.read(max(0, cursor - kept), now)
+    return page.records[: len(page.records) - max(0, page.cursor - cursor)]

@@ -1,0 +1,1 @@
+"""The daemon's work on checkpoints: collect, prove, search for where to resume."""

@@ -1,0 +1,202 @@
+"""The search for a resume point: lists a job's checkpoints, has them proven and lets `core` choose.
+
+It never opens a checkpoint itself; a prover in the job's own interpreter does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from glob import iglob
+from pathlib import Path
+
+from supervisor.core.checkpoints.checkpoint import (
+    Checkpoint,
+    Fingerprint,
+    Given,
+    ResumePoint,
+    Verdict,
+    before_trouble,
+    choose,
+    inherit_verdict,
+    merge_proof,
+    of_this_training,
+    older,
+)
+from supervisor.daemon.checkpoints.unreadable import find_unreadable
+from supervisor.runner.folder_checkpoints import fingerprint_of
+
+Prove = Callable[[Path], Checkpoint]
+UNFINISHED = re.compile(r"\.(rocm-supervisor-part|aside-\d+)$|orbax-checkpoint-tmp|\.tmp$")
+"""Names of folders that are being written, or that were set aside."""
+PROVEN_AT_MOST = 50
+"""Checkpoints that one search has proven; what was judged before costs nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """What to look through."""
+
+    known: tuple[Checkpoint, ...]
+    """Checkpoints that the record knows, each with the fingerprint it had then."""
+    globs: tuple[str, ...]
+    cwd: str
+    trouble_unix_s: float | None
+    trouble_step: int | None
+    batches_per_epoch: int | None
+    began_unix_s: float | None = None
+    """When the training was last started from the beginning; what is older belongs to another run."""
+    older_than: Checkpoint | None = None
+    """One that is older than this is looked for before the others."""
+    generations: tuple[Checkpoint, ...] = ()
+    """The job's stored generations, each with its stored verdict."""
+    generations_folder: str | None = None
+    """Where: what else lies there is no checkpoint."""
+    snapshots: str | None = None
+    """The folder of the agent's snapshots, of which one may lie there that nothing reported."""
+    given: Given = field(default_factory=Given)
+    """How much work in a newer checkpoint is made again for the newest snapshot, which is exact, to be taken."""
+    step_of: Callable[[Fingerprint], int | None] = lambda _: None
+    """Returns the step after which a file was saved whose save was not reported."""
+    condemned: str | None = None
+    """Why the checkpoint last resumed from is rejected, where it caused the fault."""
+
+
+def fingerprint(path: Path) -> Fingerprint | None:
+    """Return the `stat` values of a file, or of a folder's files; None where there is neither."""
+    try:
+        return fingerprint_of(path)
+    except OSError:
+        return None
+
+
+def describe_denied(path: Path) -> str | None:
+    """Return why the daemon has no permission to check for the file; None where it has."""
+    try:
+        path.stat()
+    except PermissionError:
+        shut = next((parent for parent in reversed(path.parents) if not os.access(parent, os.X_OK)), path.parent)
+        return f"{shut} is closed to the daemon: `chmod g+rx {shut}`, then start the job again"
+    except OSError:
+        return None
+    return None
+
+
+def candidates(search: Search) -> tuple[Checkpoint, ...]:
+    """Return the checkpoints of this run that exist now, last written first; a verdict holds for an unchanged file.
+
+    A checkpoint in a folder closed to the daemon counts as present and keeps its verdict.
+    """
+    known = {checkpoint.key: checkpoint for checkpoint in search.known}
+    paths = dict.fromkeys(
+        [checkpoint.path for checkpoint in search.known] + list(expand_globs(search.globs, search.cwd))
+    )
+    last = {checkpoint.path: checkpoint for checkpoint in search.known}
+    found = [_with_record(checkpoint, known.get(checkpoint.key)) for checkpoint in search.generations]
+    for path in paths:
+        if search.generations_folder is not None and Path(path).parent.parent == Path(search.generations_folder):
+            continue
+        now = fingerprint(Path(path))
+        if now is None and path in last and (why := describe_denied(Path(path))) is not None:
+            found.append(replace(last[path], verdict=Verdict.REJECTED, reason=why))
+        elif now is not None:
+            kind = "snapshot" if search.snapshots == str(Path(path).parent) else "checkpoint"
+            found.extend(_own(known.get((path, now), Checkpoint(path=path, fingerprint=now, kind=kind)), search))
+    ours = of_this_training(found, search.began_unix_s)
+    ordered = sorted(ours, key=lambda checkpoint: checkpoint.saved_unix_s, reverse=True)
+    unproven = [checkpoint for checkpoint in ordered if checkpoint.verdict is None]
+    # However many were rejected since: the last proven one stays among them.
+    beyond = {checkpoint.key for checkpoint in unproven[PROVEN_AT_MOST:]}
+    return tuple(checkpoint for checkpoint in ordered if checkpoint.key not in beyond)
+
+
+def _with_record(generation: Checkpoint, known: Checkpoint | None) -> Checkpoint:
+    """Return a generation with its stored verdict; one that the record rejected stays rejected."""
+    if known is not None and known.verdict is Verdict.REJECTED:
+        return replace(generation, verdict=known.verdict, reason=known.reason)
+    return generation
+
+
+def _own(checkpoint: Checkpoint, search: Search) -> Iterable[Checkpoint]:
+    """Yield the training's own file, unless a generation holds it, with the verdict of the generation pruned of it."""
+    if any(generation.is_of(checkpoint) for generation in search.generations):
+        return
+    pruned = (other for other in search.known if other.is_of(checkpoint) and other.verdict is not None)
+    yield inherit_verdict(checkpoint, next(pruned, checkpoint))
+
+
+def expand_globs(globs: Iterable[str], cwd: str) -> Iterable[str]:
+    """Return what the configured patterns name; relative patterns start from the job's directory.
+
+    A pattern that ends in `/` names folders, each of which is one checkpoint; any other names files.
+    """
+    for pattern in globs:
+        folders = pattern.endswith("/")
+        for found in iglob(str(Path(cwd) / Path(pattern).expanduser()), recursive=True):  # noqa: PTH207 - absolute
+            path = Path(found)
+            if path.is_dir() and not UNFINISHED.search(path.name) if folders else path.is_file():
+                yield str(path)
+
+
+def find(search: Search, prove: Prove, report: Callable[[Checkpoint], None]) -> ResumePoint:
+    """Return where to resume; `report` is called with every verdict, also of those rejected as too new."""
+    said = {checkpoint.key: _with_step(checkpoint, search) for checkpoint in candidates(search)}
+    todo = tuple(with_resume_step(checkpoint, search.batches_per_epoch) for checkpoint in said.values())
+    before_fault = {checkpoint.key for checkpoint in before_trouble(todo, search.trouble_unix_s, search.trouble_step)}
+    judged: list[Checkpoint] = []
+    for checkpoint in todo:
+        proven = any(_answers(other, checkpoint, search) for other in judged)
+        verdict = checkpoint
+        if checkpoint.key not in before_fault:
+            why = checkpoint.reason if checkpoint.verdict is Verdict.REJECTED else search.condemned
+            verdict = replace(checkpoint, verdict=Verdict.REJECTED, reason=why or "saved after the fault began")
+        elif checkpoint.verdict is None and not proven:
+            verdict = with_resume_step(
+                merge_proof(said[checkpoint.key], prove(Path(checkpoint.path))), search.batches_per_epoch
+            )
+        if verdict != checkpoint:
+            report(verdict)
+        judged.append(verdict)
+    barriers = find_unreadable(search.globs, search.cwd)
+    point = _chosen(search, judged)
+    unknown = barriers.patterns or (() if point.checkpoint is not None or not point.possible else barriers.everything)
+    return _unknown(unknown) if unknown else point
+
+
+def _unknown(barriers: tuple[str, ...]) -> ResumePoint:
+    """Return that the saved checkpoints are not known; a start could overwrite the ones that cannot be read."""
+    why = f"checkpoints cannot be read, and a start could overwrite them: {'; '.join(barriers)}"
+    return ResumePoint(checkpoint=None, possible=False, reason=f"{why}; then start the job again")
+
+
+def _chosen(search: Search, judged: list[Checkpoint]) -> ResumePoint:
+    return choose(
+        judged,
+        search.trouble_unix_s,
+        search.trouble_step,
+        began_unix_s=search.began_unix_s,
+        older_than=search.older_than,
+        given=search.given,
+    )
+
+
+def _answers(proven: Checkpoint, other: Checkpoint, search: Search) -> bool:
+    """Whether a checkpoint is proven, and no older one needs to be: only a snapshot answers for a snapshot."""
+    if proven.verdict is not Verdict.PROVEN or not older(proven, search.older_than):
+        return False
+    return proven.kind == "snapshot" or other.kind != "snapshot"
+
+
+def _with_step(checkpoint: Checkpoint, search: Search) -> Checkpoint:
+    return (
+        checkpoint if checkpoint.step is not None else replace(checkpoint, step=search.step_of(checkpoint.fingerprint))
+    )
+
+
+def with_resume_step(checkpoint: Checkpoint, batches_per_epoch: int | None) -> Checkpoint:
+    """Return it with the step at which a training resumed from it goes on, where only its epoch is known."""
+    if checkpoint.step is not None or checkpoint.epoch is None or batches_per_epoch is None:
+        return checkpoint
+    return replace(checkpoint, step=(checkpoint.epoch + 1) * batches_per_epoch)

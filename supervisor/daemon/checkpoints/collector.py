@@ -1,0 +1,263 @@
+"""Captures every saved checkpoint as a generation as soon as it is complete, and prunes what no limit keeps.
+
+Capturing comes before proving and waits for no proof: the next save may overwrite this one. While a job searches for a
+resume point nothing is pruned.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from supervisor import untrusted_files
+from supervisor.config.derive import policy_of
+from supervisor.config.settings import JobSettings
+from supervisor.core import attempt_files as fo
+from supervisor.core import events as ev
+from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, newest_first
+from supervisor.core.checkpoints.retention import kept
+from supervisor.core.job import ALIVE, Attempt, Job
+from supervisor.core.moments import Moment
+from supervisor.daemon.checkpoints.candidates import fingerprint
+from supervisor.daemon.checkpoints.proof_queue import ProofQueue, Saved
+from supervisor.daemon.checkpoints.verdicts import Proofs
+from supervisor.daemon.clock import Clock
+from supervisor.runner.clone_file import NoRoomError
+from supervisor.runner.generation_store import ChangedError, GenerationStore, NotTheirsError, Wanted, same_content
+from supervisor.runner.proving import Proof
+
+log = logging.getLogger(__name__)
+
+SETTLED_AFTER_S = 1.0
+"""A file whose save was not reported complete counts as complete after this long without a write."""
+SAME_SAVE_S = 60.0
+"""Files of one save are written so close together; a training that starts over may write the same bytes."""
+RESERVE_BYTES = 1_000_000_000
+"""A copy leaves so much of the disk free: half of the default limit of `disk_low`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectorDeps:
+    """What the collector needs from the rest of the daemon; each may be asked in any thread."""
+
+    clock: Clock
+    put: Callable[[ev.Event], None]
+    state: Path
+    settings: Callable[[str], JobSettings]
+    job: Callable[[str], Job | None]
+    examine: Callable[[Path], Proof]
+    step_of: Callable[[str, Fingerprint], int | None] = lambda _job, _saved: None
+    """Returns the step of the training after which a file of a job was saved."""
+    is_whole: Callable[[str, Fingerprint], bool] = lambda _job, _saved: False
+    """Whether the training reported that a file is complete in its current state."""
+    reserve_bytes: int = RESERVE_BYTES
+
+
+class GenerationCollector(threading.Thread):
+    """One thread that captures; `proofs`, `store_of` and `sweep` may be used in any thread."""
+
+    def __init__(
+        self,
+        world: CollectorDeps,
+        watch: ProofQueue,
+        at: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
+    ) -> None:
+        """`at` is entered with what it is at, for as long as that takes."""
+        super().__init__(name="collector", daemon=True)
+        self._at = at
+        self._world = world
+        self._watch = watch
+        self._stores: dict[str, GenerationStore] = {}
+        self._waiting: dict[tuple[str, Path, Fingerprint], Saved] = {}
+        self._looked: dict[tuple[str, Path], Fingerprint] = {}
+        self._wake = threading.Condition()
+        self._sweeping = threading.Lock()
+        self._taking_up = threading.Lock()
+        self._ended = False
+        self.proofs = Proofs(world.examine, world.job, self.store_of)
+
+    def store_of(self, job: str) -> GenerationStore:
+        """Return the generations of a job."""
+        if (known := self._known_store(job)) is not None:
+            return known
+        # Handed out only once it is taken up: what another thread had begun to take on it would be tidied away.
+        with self._taking_up:
+            if (known := self._known_store(job)) is not None:
+                return known
+            store = GenerationStore(self._world.state / "jobs" / job / fo.GENERATIONS, self._world.reserve_bytes)
+            self._take_up(job, store)
+            with self._wake:
+                self._stores[job] = store
+            return store
+
+    def _known_store(self, job: str) -> GenerationStore | None:
+        with self._wake:
+            return self._stores.get(job)
+
+    def _take_up(self, job: str, store: GenerationStore) -> None:
+        """Finish the work of an earlier daemon: drafts are removed, unproven generations are proven."""
+        store.tidy()
+        known = self._world.job(job)
+        for checkpoint in store.all():
+            if checkpoint.verdict is None and known is not None:
+                prove = partial(self.proofs.prove, job)
+                self._watch.saved(Saved(job=job, attempt=known.number, path=Path(checkpoint.path), prove=prove))
+
+    def saved(self, saved: Saved, seen: Fingerprint) -> None:
+        """Capture a file with the content that it had when its save was reported complete."""
+        with self._wake:
+            self._waiting[(saved.job, saved.path, seen)] = saved
+            self._wake.notify()
+
+    def looked(self, saved: Saved, now: Moment) -> None:
+        """Take a file that was found by its name, once it is new and no longer being written."""
+        seen = fingerprint(saved.path)
+        if seen is None:
+            return
+        settled = now.unix_s - seen.modified_ns / 1e9 >= SETTLED_AFTER_S
+        if not settled and not self._world.is_whole(saved.job, seen):
+            return
+        key = (saved.job, saved.path)
+        with self._wake:
+            if self._looked.get(key) == seen:
+                return
+            self._looked[key] = seen
+        self.saved(saved, seen)
+
+    def end(self) -> None:
+        """End after the file under way."""
+        with self._wake:
+            self._ended = True
+            self._wake.notify()
+
+    def run(self) -> None:
+        """Take, and wait for the next."""
+        while (entry := self._next()) is not None:
+            try:
+                with self._at(f"taking {entry[0].path}"):
+                    self._take(*entry)
+            except Exception:
+                log.exception("generation.failed", extra={"fields": {"job": entry[0].job}})
+
+    def _next(self) -> tuple[Saved, Fingerprint] | None:
+        with self._wake:
+            while not self._waiting and not self._ended:
+                self._wake.wait()
+            if self._ended:
+                return None
+            key = next(iter(self._waiting))
+            return self._waiting.pop(key), key[2]
+
+    # --- taking ---------------------------------------------------------------------------------------------------
+
+    def _take(self, saved: Saved, seen: Fingerprint) -> None:
+        if saved.step is None:
+            saved = replace(saved, step=self._world.step_of(saved.job, seen))
+        checkpoint = Checkpoint(
+            path=str(saved.path), fingerprint=seen, epoch=saved.epoch, step=saved.step, kind=saved.kind
+        )
+        if not self._world.settings(saved.job).checkpoints.keep:
+            self._as_it_lies(saved, checkpoint)
+            return
+        store = self.store_of(saved.job)
+        if store.has_taken(seen) or any(
+            generation.is_of(checkpoint) or _same(generation, checkpoint) for generation in store.all()
+        ):
+            return
+        try:
+            generation = self._taken(store, saved, checkpoint)
+        except ChangedError as error:
+            log.info("generation.source_changed", extra={"fields": {"job": saved.job, "why": str(error)}})
+            return
+        except (NoRoomError, NotTheirsError, OSError) as error:
+            self._not_kept(saved, checkpoint, str(error))
+            return
+        self._tell(saved, generation)
+        self._watch.saved(replace(saved, path=Path(generation.path)))
+        self.sweep(saved.job)
+
+    def _taken(self, store: GenerationStore, saved: Saved, checkpoint: Checkpoint) -> Checkpoint:
+        wanted = Wanted(seen=checkpoint, attempt=saved.attempt, owner=self._owner(saved))
+        try:
+            return store.take(wanted)
+        except NoRoomError as error:
+            self.sweep(saved.job, room=False)
+            generation = store.take(wanted)
+            self._miss(saved, f"{error}: older generations were pruned to make room")
+            return generation
+
+    def _owner(self, saved: Saved) -> int | None:
+        """Return the user of a training: the one who wrote its shim's word."""
+        folder = self._world.state / "jobs" / saved.job / str(saved.attempt)
+        try:
+            found = untrusted_files.file_status(folder, fo.SHIM)
+        except OSError:
+            return None
+        return None if found is None else found.st_uid
+
+    def _not_kept(self, saved: Saved, checkpoint: Checkpoint, why: str) -> None:
+        log.warning("generation.not_kept", extra={"fields": {"job": saved.job, "path": checkpoint.path, "why": why}})
+        self._miss(saved, why)
+        self._as_it_lies(saved, checkpoint)
+
+    def _as_it_lies(self, saved: Saved, checkpoint: Checkpoint) -> None:
+        """Have the training's own file proven: it is a checkpoint until it is overwritten."""
+        self._tell(saved, checkpoint)
+        self._watch.saved(saved)
+
+    def _miss(self, saved: Saved, why: str) -> None:
+        now = self._world.clock.now()
+        self._world.put(
+            ev.CheckpointNotKept(at=now, job=saved.job, attempt=saved.attempt, path=str(saved.path), reason=why)
+        )
+
+    def _tell(self, saved: Saved, checkpoint: Checkpoint) -> None:
+        now = self._world.clock.now()
+        self._world.put(ev.CheckpointSeen(at=now, job=saved.job, attempt=saved.attempt, checkpoint=checkpoint))
+
+    # --- letting go -----------------------------------------------------------------------------------------------
+
+    def sweep(self, job: str, *, room: bool = True) -> None:
+        """Let go of the generations that no limit keeps, and note of the others which one does."""
+        known = self._world.job(job)
+        if known is None or known.phase not in ALIVE or known.attempt is None:
+            return  # somebody may be choosing among them just now
+        with self._sweeping:
+            self._sweep(job, known, known.attempt, room=room)
+
+    def _sweep(self, job: str, known: Job, attempt: Attempt, *, room: bool) -> None:
+        store = self.store_of(job)
+        everything = store.all()
+        words = dict(kept(everything, policy_of(self._world.settings(job)), room=room))
+        used = attempt.resume_from
+        for checkpoint in newest_first(everything):
+            if used is not None and checkpoint.path == used.path:
+                words.setdefault(checkpoint.key, "resumed from")
+            word = words.get(checkpoint.key, "")
+            if checkpoint.kept_by == word:
+                continue
+            marked = replace(checkpoint, kept_by=word)
+            if word:
+                store.mark(checkpoint, word)
+            else:
+                store.drop(checkpoint)
+            self._world.put(
+                ev.CheckpointSeen(at=self._world.clock.now(), job=job, attempt=known.number, checkpoint=marked)
+            )
+
+
+def _same(generation: Checkpoint, checkpoint: Checkpoint) -> bool:
+    """Whether a file is the same save under another name, as last.pt and best.pt often are."""
+    alike = checkpoint.step is not None and generation.step == checkpoint.step
+    together = abs(generation.saved_unix_s - checkpoint.saved_unix_s) < SAME_SAVE_S
+    if not alike or not together or generation.fingerprint.size_bytes != checkpoint.fingerprint.size_bytes:
+        return False
+    try:
+        return same_content(Path(generation.path), Path(checkpoint.path))
+    except OSError:
+        return False

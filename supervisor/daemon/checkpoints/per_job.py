@@ -1,0 +1,123 @@
+"""One collector and one proof queue per job, so that a hanging file system delays only the jobs that use it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint
+from supervisor.core.events import CheckpointSeen
+from supervisor.core.moments import Moment
+from supervisor.daemon.checkpoints.collector import CollectorDeps, GenerationCollector
+from supervisor.daemon.checkpoints.proof_queue import REST_FACTOR, ProofQueue, Saved
+from supervisor.daemon.threads import Threads
+from supervisor.runner.generation_store import GenerationStore
+
+TAKING_LIMIT_S = 120.0
+PROVING_LIMIT_S = 150.0
+"""More than a prover takes, which has a limit of its own."""
+
+
+class Verdicts(Protocol):
+    """What judges the checkpoints of a job."""
+
+    def prove(self, job: str, path: Path) -> Checkpoint:
+        """Return a checkpoint with its verdict; raise OSError where the file is not there."""
+        ...
+
+    def judge(self, job: str, checkpoint: Checkpoint) -> None:
+        """Keep a verdict that is not that of a proof."""
+        ...
+
+
+class Generations(Protocol):
+    """What keeps the checkpoints of jobs; any thread may ask."""
+
+    @property
+    def proofs(self) -> Verdicts:
+        """What judges them."""
+        ...
+
+    def store_of(self, job: str) -> GenerationStore:
+        """Return the generations of a job."""
+        ...
+
+    def saved(self, saved: Saved, seen: Fingerprint) -> None:
+        """Capture a file with the content that it had when its save was reported complete."""
+        ...
+
+
+class JobCollectors:
+    """Makes both for a job when it is first asked for; all of them keep to a tenth of one core together."""
+
+    def __init__(self, world: CollectorDeps, threads: Threads) -> None:
+        self._world = world
+        self._threads = threads
+        self._lock = threading.Lock()
+        self._collectors: dict[str, tuple[GenerationCollector, ProofQueue]] = {}
+        self._ended = False
+
+    @property
+    def proofs(self) -> Verdicts:
+        """What judges the checkpoints of each job."""
+        return self
+
+    def of(self, job: str) -> GenerationCollector:
+        """Return the collector of a job."""
+        with self._lock:
+            if job not in self._collectors:
+                watch = ProofQueue(
+                    self._world.clock,
+                    self._put,
+                    lambda name: self.of(name).sweep(name),
+                    at=self._at("checkpoint proofs", job, PROVING_LIMIT_S),
+                    rest_factor=self._rest_factor,
+                )
+                collector = GenerationCollector(self._world, watch, at=self._at("generations", job, TAKING_LIMIT_S))
+                self._collectors[job] = (collector, watch)
+                if not self._ended:
+                    watch.start()
+                    collector.start()
+            return self._collectors[job][0]
+
+    def store_of(self, job: str) -> GenerationStore:
+        """Return the generations of a job."""
+        return self.of(job).store_of(job)
+
+    def saved(self, saved: Saved, seen: Fingerprint) -> None:
+        """See `GenerationCollector.saved`."""
+        self.of(saved.job).saved(saved, seen)
+
+    def looked(self, saved: Saved, now: Moment) -> None:
+        """See `GenerationCollector.looked`."""
+        self.of(saved.job).looked(saved, now)
+
+    def prove(self, job: str, path: Path) -> Checkpoint:
+        """See `Proofs.prove`."""
+        return self.of(job).proofs.prove(job, path)
+
+    def judge(self, job: str, checkpoint: Checkpoint) -> None:
+        """See `Proofs.judge`."""
+        self.of(job).proofs.judge(job, checkpoint)
+
+    def end(self) -> None:
+        """End each collector after its current work."""
+        with self._lock:
+            self._ended = True
+            for collector, watch in self._collectors.values():
+                collector.end()
+                watch.end()
+
+    def _put(self, event: CheckpointSeen) -> None:
+        self._world.put(event)
+
+    def _rest_factor(self) -> float:
+        return (REST_FACTOR + 1) * max(1, len(self._collectors)) - 1
+
+    def _at(self, kind: str, job: str, limit_s: float) -> Callable[[str], AbstractContextManager[None]]:
+        post = self._threads.post(f"{kind} {job}", job=job)
+        return partial(self._threads.working, post, limit_s=limit_s)

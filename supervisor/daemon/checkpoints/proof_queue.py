@@ -1,0 +1,110 @@
+"""Has checkpoints proven as soon as they are saved, so that a crash need not wait for it.
+
+Proving costs a second interpreter a second or two, so it keeps to a share of one core: between two proofs it rests
+in proportion to what the last one took. The search after a crash proves what is still unproven, without resting.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, merge_proof
+from supervisor.core.events import CheckpointSeen
+from supervisor.daemon.checkpoints.candidates import Prove, fingerprint
+from supervisor.daemon.clock import Clock
+
+log = logging.getLogger(__name__)
+
+REST_FACTOR = 9.0
+"""Rest so many times as long as the last proof took: at most a tenth of one core."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A file that somebody says, or that looks like, a checkpoint."""
+
+    job: str
+    attempt: int
+    path: Path
+    prove: Prove
+    epoch: int | None = None
+    step: int | None = None
+    kind: str = "checkpoint"
+
+
+class ProofQueue(threading.Thread):
+    """One thread, one proof at a time; a path saved again before its proof is proven once, as it is then."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        put: Callable[[CheckpointSeen], None],
+        proven: Callable[[str], None] = lambda _: None,
+        at: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
+        rest_factor: Callable[[], float] = lambda: REST_FACTOR,
+    ) -> None:
+        """`proven` is called with the job after each verdict; `at` is entered with what it is at meanwhile."""
+        super().__init__(name="checkpoint-watch", daemon=True)
+        self._clock = clock
+        self._put = put
+        self._proven = proven
+        self._at = at
+        self._rest_factor = rest_factor
+        self._waiting: dict[tuple[str, Path], Saved] = {}
+        self._told: dict[tuple[str, Path], Fingerprint] = {}
+        self._wake = threading.Condition()
+        self._ended = False
+
+    def saved(self, saved: Saved) -> None:
+        """Queue a file for its proof."""
+        with self._wake:
+            self._waiting[(saved.job, saved.path)] = saved
+            self._wake.notify()
+
+    def end(self) -> None:
+        """End after the proof under way."""
+        with self._wake:
+            self._ended = True
+            self._wake.notify()
+
+    def run(self) -> None:
+        """Prove, rest, prove the next."""
+        while (saved := self._next()) is not None:
+            began = self._clock.now()
+            try:
+                with self._at(f"proving {saved.path}"):
+                    self._prove(saved)
+            except Exception:
+                log.exception("checkpoint.proof_failed", extra={"fields": {"job": saved.job}})
+            self._rest(self._clock.now().seconds_since(began) * self._rest_factor())
+
+    def _next(self) -> Saved | None:
+        with self._wake:
+            while not self._waiting and not self._ended:
+                self._wake.wait()
+            if self._ended:
+                return None
+            return self._waiting.pop(next(iter(self._waiting)))
+
+    def _rest(self, rest_s: float) -> None:
+        until = self._clock.now().monotonic_s + rest_s
+        with self._wake:
+            while not self._ended and (left := until - self._clock.now().monotonic_s) > 0:
+                self._wake.wait(left)
+
+    def _prove(self, saved: Saved) -> None:
+        stat = fingerprint(saved.path)
+        if stat is None or self._told.get((saved.job, saved.path)) == stat:
+            return
+        said = Checkpoint(path=str(saved.path), fingerprint=stat, epoch=saved.epoch, step=saved.step, kind=saved.kind)
+        verdict = merge_proof(said, saved.prove(saved.path))
+        if fingerprint(saved.path) is None:
+            return  # it was pruned meanwhile: a missing file is no fault
+        self._told[(saved.job, saved.path)] = verdict.fingerprint
+        self._put(CheckpointSeen(at=self._clock.now(), job=saved.job, attempt=saved.attempt, checkpoint=verdict))
+        self._proven(saved.job)

@@ -1,0 +1,261 @@
+"""Tracks what a job has saved, has it captured and proven, and searches for the checkpoint to resume from."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from supervisor.config.derive import policy_of, snapshot_every
+from supervisor.config.settings import SNAPSHOT_EVERY_S, JobSettings
+from supervisor.core import attempt_files as fo
+from supervisor.core import events as ev
+from supervisor.core.checkpoints.checkpoint import (
+    Checkpoint,
+    Fingerprint,
+    Given,
+    Verdict,
+    exact_before,
+    given_between,
+    of_this_training,
+)
+from supervisor.core.foreign_values import EPOCH_MAX, STEP_MAX, as_int
+from supervisor.core.history import History
+from supervisor.core.job import Job
+from supervisor.core.rules.resumed_loss import ResumedLoss
+from supervisor.daemon.checkpoints.candidates import Search, describe_denied, expand_globs, find, fingerprint
+from supervisor.daemon.checkpoints.collector import RESERVE_BYTES
+from supervisor.daemon.checkpoints.existing import keep_existing
+from supervisor.daemon.checkpoints.past_losses import past_curve
+from supervisor.daemon.checkpoints.per_job import Generations
+from supervisor.daemon.checkpoints.proof_queue import Saved
+from supervisor.daemon.checkpoints.save_steps import SaveSteps
+from supervisor.daemon.checkpoints.unreadable import find_unreadable
+from supervisor.daemon.clock import Clock
+from supervisor.daemon.fence import SEARCH, describe_error
+from supervisor.daemon.threads import Threads
+from supervisor.sources.attempt.agent_log import AgentLogReader
+
+log = logging.getLogger(__name__)
+
+LEFT_OUT_NAMED = 8
+SEARCH_LIMIT_S = 60.0
+"""A search that takes longer is reported as not answering; it continues once the file system answers."""
+
+
+class ResumeSearch:
+    """Called in the deciding thread; it searches in threads of its own."""
+
+    def __init__(  # noqa: PLR0913 - what is known of checkpoints lies in several rooms
+        self,
+        *,
+        clock: Clock,
+        put: Callable[[ev.Event], None],
+        state: Path,
+        settings: Callable[[str], JobSettings],
+        known: Callable[[str], tuple[Checkpoint, ...] | None],
+        collector: Generations,
+        steps: SaveSteps,
+        threads: Threads | None = None,
+    ) -> None:
+        self._clock = clock
+        self._put = put
+        self._state = state
+        self._settings = settings
+        self._known = known
+        self._collector = collector
+        self._steps = steps
+        self._closed: dict[tuple[str, int], tuple[str, ...]] = {}
+        self._threads = threads or Threads(clock, put)
+
+    def working_directory(self, job: str, settings: JobSettings) -> str:
+        """Return where relative checkpoint patterns start: without a `cwd`, in every attempt's folder."""
+        return settings.cwd or str(self._state / "jobs" / job / "*" / fo.RUN)
+
+    def snapshots(self, job: str) -> Path:
+        """Return where the agent leaves a job's snapshots: one may lie there of which it could not tell any more."""
+        return self._state / "jobs" / job / fo.SNAPSHOTS
+
+    def search(self, job: Job, history: History | None) -> bool:
+        """Look for where to resume; return False where the record cannot be read now.
+
+        What is unknown then is not "no checkpoint": that would start the training from the beginning.
+        """
+        known = self._known(job.name)
+        if known is None:
+            return False
+        plan, settings = job.retry, self._settings(job.name)
+        partly = Search(
+            known=known,
+            globs=(*settings.checkpoints.paths, str(self.snapshots(job.name) / "*.pt")),
+            cwd=self.working_directory(job.name, settings),
+            trouble_unix_s=plan.trouble_unix_s if plan else None,
+            trouble_step=plan.trouble_step if plan else None,
+            batches_per_epoch=history.batches_per_epoch if history else None,
+            began_unix_s=job.began_unix_s,
+            older_than=plan.older_than if plan else None,
+            snapshots=str(self.snapshots(job.name)),
+            given=given_for_exactness(settings, history),
+            step_of=partial(self._steps.step_of, job.name),
+            condemned=_condemned(job),
+        )
+        self._threads.begin(SEARCH, job.name, lambda: self._searched(job, partly), SEARCH_LIMIT_S)
+        return True
+
+    def _searched(self, job: Job, partly: Search) -> None:
+        """Search, and answer in any case: a job waits for it."""
+        try:
+            store = self._collector.store_of(job.name)
+            self._search(job, replace(partly, generations=store.all(), generations_folder=str(store.folder)))
+        except Exception as error:
+            log.exception("search.failed", extra={"fields": {"job": job.name}})
+            self._put(
+                ev.SupervisionDegraded(
+                    at=self._clock.now(), job=job.name, attempt=job.number, place=SEARCH, error=describe_error(error)
+                )
+            )
+
+    def look(self, name: str, attempt: int) -> None:
+        """Tell what of a job's checkpoint patterns may not be looked at, once it has changed; in any thread."""
+        settings = self._settings(name)
+        found = find_unreadable(settings.checkpoints.paths, self.working_directory(name, settings)).everything
+        if self._closed.get((name, attempt), ()) != found:
+            self._closed[(name, attempt)] = found
+            self._put(ev.CheckpointsClosed(at=self._clock.now(), job=name, attempt=attempt, closed=found))
+
+    def begin_anew(self, name: str, attempt: int) -> None:
+        """Keep copies of what lies where a training is about to begin from the beginning, and tell of them."""
+        settings = self._settings(name)
+        paths = tuple(expand_globs(settings.checkpoints.paths, self.working_directory(name, settings)))
+        if not paths:
+            return
+        made = keep_existing(
+            self._state / "jobs" / name,
+            attempt,
+            paths,
+            limit_bytes=policy_of(settings).limit_bytes,
+            reserve_bytes=RESERVE_BYTES,
+        )
+        fields = {"job": name, "found": len(paths), "kept": made.copies, "left_out": list(made.left_out)}
+        log.warning("checkpoints.begun_beside", extra={"fields": fields})
+        self._put(
+            ev.ExistingFound(
+                at=self._clock.now(),
+                job=name,
+                attempt=attempt,
+                count=len(paths),
+                kept=made.copies,
+                folder=str(made.folder),
+                left_out=made.left_out[:LEFT_OUT_NAMED],
+            )
+        )
+
+    def exact(self, job: Job, before_step: int) -> Checkpoint | None:
+        """Return the kept state from which the steps up to one are made again as they were, None without one."""
+        return exact_before(of_this_training(self._collector.store_of(job.name).all(), job.began_unix_s), before_step)
+
+    def noticed(self, event: ev.Event, job: Job) -> None:
+        """Have a checkpoint proven as soon as the training says that it saved one."""
+        if isinstance(event, ev.AgentReported) and event.word is ev.Word.FILE_SAVED:
+            self._steps.told(event, job)
+        if not isinstance(event, ev.AgentReported) or event.word is not ev.Word.CHECKPOINT_SAVED:
+            return
+        paths = event.facts.get("paths")
+        if not isinstance(paths, list):
+            return
+        known, lane = self._known(job.name) or (), self._threads.lane("checkpoints", job.name)
+        for path in paths:
+            # What it lies on may never answer, and this thread is everybody's.
+            lane.do(f"looking at {path}", partial(self._saved, event, job, Path(str(path)), known))
+
+    def _saved(self, event: ev.AgentReported, job: Job, path: Path, known: tuple[Checkpoint, ...]) -> None:
+        stat = fingerprint(path)
+        if stat is None and (why := describe_denied(path)) is not None:
+            self._unseen(event, job, path, why)
+        if stat is None or stat.modified_ns / 1e9 > event.at.unix_s + 1.0:
+            return  # rewritten since: the later word about it counts
+        seen = _checkpoint(str(path), stat, event.facts)
+        if job.attempt is not None and job.attempt.number == event.attempt:
+            seen = replace(seen, step=job.attempt.training_step(seen.step))
+        if any(checkpoint.is_of(seen) for checkpoint in known):
+            return  # it was captured before, and may have been pruned: a new daemon reads the agent log from its start
+        # Recorded before it is taken: a search that begins now must know of it.
+        self._put(ev.CheckpointSeen(at=event.at, job=job.name, attempt=event.attempt, checkpoint=seen))
+        prove = partial(self._collector.proofs.prove, job.name)
+        saved = Saved(
+            job=job.name,
+            attempt=event.attempt,
+            path=path,
+            prove=prove,
+            epoch=seen.epoch,
+            step=seen.step,
+            kind=seen.kind,
+        )
+        self._collector.saved(saved, stat)
+
+    def _unseen(self, event: ev.AgentReported, job: Job, path: Path, why: str) -> None:
+        """Record that something was saved there: a job with checkpoints never starts from the beginning on its own."""
+        log.error("checkpoint.unseen", extra={"fields": {"job": job.name, "path": str(path), "why": why}})
+        told = Fingerprint(size_bytes=0, modified_ns=int(event.at.unix_s * 1e9), inode=0)
+        unseen = Checkpoint(path=str(path), fingerprint=told, verdict=Verdict.REJECTED, reason=why)
+        self._put(ev.CheckpointSeen(at=event.at, job=job.name, attempt=event.attempt, checkpoint=unseen))
+
+    def _search(self, job: Job, search: Search) -> None:
+        def tell(checkpoint: Checkpoint) -> None:
+            self._collector.proofs.judge(job.name, checkpoint)
+            self._put(ev.CheckpointSeen(at=self._clock.now(), job=job.name, attempt=job.number, checkpoint=checkpoint))
+
+        search = replace(search, known=(*search.known, *self._unheard(job, search.known)))
+        point = find(search, partial(self._collector.proofs.prove, job.name), tell)
+        if point.checkpoint is not None and point.checkpoint.step is not None:
+            folders = [self._state / "jobs" / job.name / str(number) for number in range(job.number, 0, -1)]
+            curve = past_curve(folders, point.checkpoint.step, search.trouble_step, self._clock.now())
+            point = replace(point, curve=curve)
+        self._put(ev.ResumePointFound(at=self._clock.now(), job=job.name, attempt=job.number, point=point))
+
+    def _unheard(self, job: Job, known: tuple[Checkpoint, ...]) -> Iterator[Checkpoint]:
+        """Yield saves that the last attempt reported and the record lacks: a daemon ended before recording them."""
+        now, reader = self._clock.now(), AgentLogReader(self._state / "jobs" / job.name / str(job.number))
+        told: dict[str, Checkpoint] = {}
+        read_bytes = -1
+        while reader.offset != read_bytes:
+            read_bytes = reader.offset
+            for agent_fact in reader.read(now):
+                paths = agent_fact.facts.get("paths") if agent_fact.word is ev.Word.CHECKPOINT_SAVED else None
+                for path in paths if isinstance(paths, list) else ():
+                    stat = fingerprint(Path(str(path)))
+                    if stat is not None and stat.modified_ns / 1e9 <= agent_fact.at.unix_s + 1.0:
+                        told[str(path)] = _checkpoint(str(path), stat, agent_fact.facts)
+        yield from (
+            checkpoint
+            for checkpoint in told.values()
+            if not any(other.key == checkpoint.key or other.is_of(checkpoint) for other in known)
+        )
+
+
+def given_for_exactness(settings: JobSettings, history: History | None) -> Given:
+    """Return how much work is made again for exactness, in seconds and, where the pace is known, in steps."""
+    told_s = history.told.saving.every_s if history is not None else None
+    every = snapshot_every(settings)
+    seconds = SNAPSHOT_EVERY_S if every == "auto" and told_s is None else told_s or float(every)
+    pace = history.pace if history is not None else None
+    if pace is None or pace.first is None or pace.last is None:
+        return given_between(seconds, None)
+    stepping_s = pace.last.at.seconds_since(pace.first.at) - pace.idle_s
+    return given_between(seconds, pace.steps / stepping_s if stepping_s > 0 else None)
+
+
+def _checkpoint(path: str, stat: Fingerprint, facts: Mapping[str, object]) -> Checkpoint:
+    kind = "snapshot" if facts.get("kind") == "snapshot" else "checkpoint"
+    epoch, step = as_int(facts.get("epoch"), -1, EPOCH_MAX), as_int(facts.get("step"), maximum=STEP_MAX)
+    return Checkpoint(path=path, fingerprint=stat, epoch=epoch, step=step, kind=kind)
+
+
+def _condemned(job: Job) -> str | None:
+    """Return why the checkpoint last resumed from is rejected; None where it did not cause the fault."""
+    incident = job.incident
+    if incident is None or incident.attempt != job.number or incident.flag.rule != ResumedLoss.name:
+        return None
+    return f"condemned: {incident.flag.message}"

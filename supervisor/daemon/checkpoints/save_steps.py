@@ -1,0 +1,105 @@
+"""Finds after which step of the training a file was saved: from the agent's report, or from its write time.
+
+What a file says of itself may be counted otherwise (in epochs, in batches of an accumulated step), or not at all.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+
+from supervisor.core import events as ev
+from supervisor.core.checkpoints.checkpoint import Fingerprint
+from supervisor.core.foreign_values import STEP_MAX, as_int
+from supervisor.core.job import Attempt, Job
+from supervisor.core.scale import Scale
+from supervisor.daemon.clock import Clock
+from supervisor.runner.attempt_folder import Save, read_shim
+from supervisor.sources.attempt.recorder import RecorderReader
+
+SAVES_KEPT = 512
+"""Of all jobs together, the newest."""
+NS = 1_000_000_000
+FILE_TIME_S = 0.004
+"""The kernel's time of a file may lag behind by so much: it is taken at its ticks."""
+
+
+class SaveSteps:
+    """May be used in any thread."""
+
+    def __init__(self, clock: Clock, state: Path, job: Callable[[str], Job | None], boot_id: str) -> None:
+        self._clock = clock
+        self._state = state
+        self._job = job
+        self._boot_id = boot_id
+        self._known: OrderedDict[tuple[str, int, int], tuple[int, bool]] = OrderedDict()
+        """The step of a content, and whether the agent reported it."""
+        self._lock = threading.Lock()
+
+    def told(self, event: ev.AgentReported, job: Job) -> None:
+        """Take in the agent's word on a file that was saved, where its steps are the training's."""
+        facts = event.facts
+        size_bytes, step = as_int(facts.get("size_bytes")), as_int(facts.get("step"), 1, STEP_MAX)
+        seconds, rest_ns = as_int(facts.get("modified_s")), as_int(facts.get("modified_ns"), 0, NS - 1)
+        if size_bytes is None or seconds is None or rest_ns is None or step is None or job.attempt is None:
+            return
+        known = job.attempt.training_step(step)
+        if job.attempt.scale is None or known is None or job.attempt.number != event.attempt:
+            return
+        saved = Fingerprint(size_bytes=size_bytes, modified_ns=seconds * NS + rest_ns, inode=0)
+        self._keep(job.name, saved, known, told=True)
+
+    def _keep(self, name: str, saved: Fingerprint, step: int, *, told: bool) -> None:
+        with self._lock:
+            self._known[_key(name, saved)] = (step, told)
+            while len(self._known) > SAVES_KEPT:
+                self._known.popitem(last=False)
+
+    def is_whole(self, name: str, saved: Fingerprint) -> bool:
+        """Whether the agent reported this content after its save ended, so that no wait for it to settle is needed."""
+        with self._lock:
+            return self._known.get(_key(name, saved), (0, False))[1]
+
+    def step_of(self, name: str, saved: Fingerprint) -> int | None:
+        """Return the step after which a file of a job was saved; None where it was not seen, or cannot be known."""
+        with self._lock:
+            known = self._known.get(_key(name, saved))
+        job = self._job(name)
+        if known is not None or job is None or job.attempt is None:
+            return None if known is None else known[0]
+        used = job.attempt.resume_from
+        if used is not None and _key(name, used.fingerprint) == _key(name, saved):
+            return used.step  # the file may be looked at again while the next attempt runs already
+        step = self._by_time(name, job.attempt, saved)
+        if step is not None:
+            self._keep(name, saved, step, told=False)
+        return step
+
+    def saves(self, name: str) -> tuple[Save, ...]:
+        """Return the saves of a job whose step is known, by content, last written first."""
+        with self._lock:
+            known = [(key, step) for key, (step, _) in self._known.items() if key[0] == name]
+        saves = (Save(size_bytes=size_bytes, modified_ns=ns, step=step) for (_, size_bytes, ns), step in known)
+        return tuple(sorted(saves, key=lambda save: save.modified_ns, reverse=True))
+
+    def _by_time(self, name: str, attempt: Attempt, saved: Fingerprint) -> int | None:
+        saved_unix_s = saved.modified_ns / 1e9
+        if attempt.scale is not Scale.TRAINING or saved_unix_s < attempt.launched_at.unix_s:
+            return None
+        folder = self._state / "jobs" / name / str(attempt.number)
+        note = read_shim(folder)
+        if note is None or note.boot_id != self._boot_id:
+            return None  # its steps carry times of another boot
+        now = self._clock.now()
+        reader = RecorderReader(folder)
+        try:
+            return reader.step_by(now.monotonic_s - (now.unix_s - saved_unix_s) + FILE_TIME_S)
+        finally:
+            reader.close()
+
+
+def _key(job: str, saved: Fingerprint) -> tuple[str, int, int]:
+    """Return what names a content: it keeps its time when it is renamed or kept as a generation."""
+    return job, saved.size_bytes, saved.modified_ns

@@ -1,0 +1,92 @@
+"""Proves checkpoints, each alone and against the generation before it; a prover process opens the files."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from supervisor.core.checkpoints.checkpoint import Checkpoint, Verdict, merge_proof, of_this_training
+from supervisor.core.checkpoints.continuity import judged
+from supervisor.core.checkpoints.tensor_stats import Profile, profile_of
+from supervisor.core.job import Job
+from supervisor.runner.generation_store import GenerationStore
+from supervisor.runner.proving import Proof
+
+DOUBTED_TIMES = 2
+"""So many checkpoints in a row, each the continuation of the one before, are doubted before the next is believed."""
+
+
+class Proofs:
+    """May be asked in any thread; a verdict, once there, holds for its content."""
+
+    def __init__(
+        self,
+        examine: Callable[[Path], Proof],
+        job: Callable[[str], Job | None],
+        store_of: Callable[[str], GenerationStore],
+    ) -> None:
+        """`examine` has a file looked at by itself; the others know a job and its generations."""
+        self._examine = examine
+        self._job = job
+        self._store_of = store_of
+        self._doubted: dict[str, list[tuple[float, Profile]]] = {}
+        self._lock = threading.Lock()
+
+    def prove(self, job: str, path: Path) -> Checkpoint:
+        """Return a checkpoint with its verdict: by itself, and beside the generation before it.
+
+        Raises OSError where the file is not there.
+        """
+        store = self._store_of(job)
+        known = _found(store, path)
+        if known is not None and known.verdict is not None:
+            return known  # its content cannot have changed
+        proof = self._examine(path)
+        with self._lock:
+            known = _found(store, path)
+            if known is not None and known.verdict is not None:
+                return known  # it was condemned meanwhile
+            checkpoint = proof.checkpoint if known is None else merge_proof(known, proof.checkpoint)
+            if checkpoint.verdict is Verdict.PROVEN and proof.profile is not None:
+                checkpoint = self._compared(job, store, checkpoint, replace(proof.profile, step=checkpoint.step))
+            if known is not None and known.fingerprint == checkpoint.fingerprint:
+                store.judge(checkpoint, proof.said if checkpoint.verdict is Verdict.PROVEN else None)
+        return checkpoint
+
+    def judge(self, job: str, checkpoint: Checkpoint) -> None:
+        """Keep a verdict that does not come from a proof; it overrides every proof in progress."""
+        with self._lock:
+            if self._store_of(job).holds(checkpoint):
+                self._store_of(job).judge(checkpoint)
+
+    def _compared(self, job: str, store: GenerationStore, checkpoint: Checkpoint, profile: Profile) -> Checkpoint:
+        """Return it rejected where it does not fit the newest proven generation that it can have come from."""
+        before = self._before(job, store, checkpoint)
+        # Only what was saved later can show that a new course lasts: a search goes back in time.
+        doubted = [each for at_s, each in self._doubted.get(job, []) if at_s < checkpoint.saved_unix_s]
+        measures = [*([before] if before else []), *(doubted[-1:] if len(doubted) >= DOUBTED_TIMES else [])]
+        why, in_doubt = judged(profile, measures)
+        if in_doubt:
+            lasts = bool(doubted) and judged(profile, doubted[-1:])[0] is None
+            self._doubted[job] = [*(self._doubted[job] if lasts else []), (checkpoint.saved_unix_s, profile)]
+        elif why is None:
+            self._doubted.pop(job, None)
+        return checkpoint if why is None else replace(checkpoint, verdict=Verdict.REJECTED, reason=why)
+
+    def _before(self, job: str, store: GenerationStore, checkpoint: Checkpoint) -> Profile | None:
+        known = self._job(job)
+        ours = of_this_training(store.all(), known.began_unix_s if known else None)
+        for other in sorted(ours, key=lambda other: other.saved_unix_s, reverse=True):
+            later = other.step is not None and checkpoint.step is not None and other.step > checkpoint.step
+            if other.verdict is not Verdict.PROVEN or later or not other.saved_unix_s < checkpoint.saved_unix_s:
+                continue
+            profile = profile_of(store.profile(other))
+            if profile is not None:
+                return replace(profile, step=other.step)
+        return None
+
+
+def _found(store: GenerationStore, path: Path) -> Checkpoint | None:
+    return next((own for own in store.all() if own.path == str(path)), None)

@@ -1,0 +1,136 @@
+"""The daemon's own checks for `doctor`: threads, sources, record, kernel log, alerts, GPUs and jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from supervisor.control.types import DoctorLine
+from supervisor.core.remedies.gpu_issues import troubles_of
+from supervisor.daemon.fence import describe_degraded
+from supervisor.daemon.wiring import Assembly
+
+
+class DaemonChecks:
+    """Looks at the parts of a running daemon."""
+
+    def __init__(self, parts: Assembly) -> None:
+        self._parts = parts
+
+    def doctor(self) -> Sequence[DoctorLine]:
+        """Return a line for each part that is checked."""
+        return [
+            *self._daemon(),
+            *self._sources(),
+            *self._kernel_log(),
+            *self._record(),
+            *self._alerts(),
+            *self._cards(),
+            *self._jobs(),
+        ]
+
+    def _daemon(self) -> Iterator[DoctorLine]:
+        for part, error in list(self._parts.loop.fences.troubles.items()):
+            yield DoctorLine(name="daemon", level="fail", found=f"{part} failed: {error}")
+        yield from self._threads()
+
+    def _threads(self) -> Iterator[DoctorLine]:
+        """Yield a line for each thread whose work is overdue, and for each that was restarted."""
+        now, posts = self._parts.clock.now(), self._parts.threads.posts()
+        late = [post for post in posts if post.overdue(now)]
+        for post in late:
+            yield DoctorLine(
+                name=f"thread {post.name}", level="warn", found=f"{post.at} has not ended for {post.age_s(now):.0f} s"
+            )
+        for post in posts:
+            if post.restarts:
+                why = f" (last: {post.error})" if post.error else ""
+                yield DoctorLine(
+                    name=f"thread {post.name}", level="warn", found=f"restarted {post.restarts} times{why}"
+                )
+        if not late:
+            yield DoctorLine(name="threads", level="ok", found=f"{len(posts)} threads, none overdue")
+
+    def _sources(self) -> Iterator[DoctorLine]:
+        for source_status in self._parts.gpus.status():
+            cost = "" if source_status.cost_s is None else f", {source_status.cost_s * 1000:.2f} ms a reading"
+            yield DoctorLine(
+                name=f"source {source_status.name}",
+                level="ok" if source_status.answering or source_status.cost_s is None else "warn",
+                found=f"{source_status.detail}{cost}",
+            )
+
+    def _kernel_log(self) -> Iterator[DoctorLine]:
+        if self._parts.kernel is None:
+            yield DoctorLine(
+                name="kernel log", level="warn", found="switched off", remedy="set kernel_log.enabled = true"
+            )
+            return
+        problem, source = self._parts.kernel.problem, self._parts.kernel.source
+        how = "read in real time" if source == "kmsg" else f"read from the {source}: no permission to read /dev/kmsg"
+        yield DoctorLine(name="kernel log", level="fail" if problem else "ok", found=problem or how)
+        if self._parts.kernel.lost:
+            yield DoctorLine(
+                name="kernel log",
+                level="warn",
+                found=f"{self._parts.kernel.lost} lines were overwritten before they were read",
+                remedy="a larger buffer: the kernel parameter log_buf_len=16M",
+            )
+        if self._parts.uevents is not None and (deaf := self._parts.uevents.problem) is not None:
+            yield DoctorLine(name="uevents", level="warn", found=deaf)
+
+    def _record(self) -> Iterator[DoctorLine]:
+        store = self._parts.store
+        yield DoctorLine(
+            name="database", level="fail" if store.problem else "ok", found=store.problem or f"{store.path} is written"
+        )
+        yield from (DoctorLine(name="database", level="warn", found=notice) for notice in store.notices)
+
+    def _alerts(self) -> Iterator[DoctorLine]:
+        for problem in self._parts.announcer.failing():
+            remedy = "check it with supervisorctl alerts test NAME"
+            yield DoctorLine(name="alerts", level="fail", found=problem, remedy=remedy)
+
+    def _cards(self) -> Iterator[DoctorLine]:
+        newest = self._parts.newest
+        if not newest.gpus:
+            yield DoctorLine(
+                name="cards",
+                level="warn",
+                found="no GPU reports readings; jobs are judged by process, output, steps and host",
+                remedy="`ls /sys/class/drm`; the amdgpu driver creates one entry per GPU",
+            )
+        for gpu, reading in newest.gpus.items():
+            what = " ".join(text for text in (reading.name, reading.gfx_version) if text) or "amdgpu"
+            yield DoctorLine(name=f"card {gpu}", level="ok", found=f"{what}, by {reading.source}")
+            for trouble in troubles_of(reading.gfx_version):
+                yield DoctorLine(
+                    name=f"known {gpu}",
+                    level="warn" if trouble.remedy else "ok",
+                    found=f"{reading.gfx_version}: {trouble.what} ({trouble.source})",
+                    remedy=trouble.remedy,
+                )
+
+    def _jobs(self) -> Iterator[DoctorLine]:
+        for job_state in list(self._parts.loop.job_states.values()):
+            job, history = job_state.job, job_state.history
+            for degraded in list(job_state.degraded.values()):
+                yield DoctorLine(
+                    name=f"job {job.name}",
+                    level="warn",
+                    found=f"supervision degraded: {describe_degraded(degraded)}",
+                    remedy="the rest of its supervision continues; the daemon's log has the traceback",
+                )
+            for shut in history.closed if history is not None and not history.over else ():
+                yield DoctorLine(
+                    name=f"job {job.name}",
+                    level="fail",
+                    found=f"checkpoints cannot be read: {shut.partition(': ')[0]}",
+                    remedy=shut.partition(": ")[2],
+                )
+            if history is not None and job.phase.value == "running" and not history.claimed:
+                yield DoctorLine(
+                    name=f"job {job.name}",
+                    level="warn",
+                    found="no step counter; supervised by process, output, GPU readings and kernel log",
+                    remedy="call rocm_agent.step(loss=...) in the training, or let it step a torch optimizer",
+                )

@@ -1,0 +1,287 @@
+"""Carries decisions out, each in a thread of its own, and reports the results as events.
+
+Every act may be asked for twice (a daemon died between deciding and acting) and then does no harm: a signal repeats,
+a launch finds the slot taken, evidence is written again.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.config.settings import JobSettings
+from supervisor.core import attempt_files as fo
+from supervisor.core import decisions as de
+from supervisor.core import events as ev
+from supervisor.core.foreign_values import cut
+from supervisor.core.history import History
+from supervisor.core.job import Job
+from supervisor.core.sanitize import without_secrets
+from supervisor.daemon.attempt_reader import AttemptReader, FollowedAttempt
+from supervisor.daemon.checkpoints.resume_search import ResumeSearch
+from supervisor.daemon.cleanup import clear_replays, clear_snapshots, make_room
+from supervisor.daemon.clock import Clock
+from supervisor.daemon.fence import describe_error
+from supervisor.daemon.launch_spec import LaunchBuilder
+from supervisor.daemon.standby import StandbyStarter
+from supervisor.daemon.threads import Threads
+from supervisor.daemon.triage import TriageRunner
+from supervisor.daemon.workers import kill_until_gone
+from supervisor.runner import evidence, tools
+from supervisor.runner.attempt_folder import names_another, prepare, read_shim
+from supervisor.runner.exit_watch import ExitWatch
+from supervisor.runner.launcher import LAUNCH_LIMIT_S, Launcher, LaunchError, shortage_of
+
+log = logging.getLogger(__name__)
+
+STOP_AGAIN_S = 1.0
+KILL_AGAIN_S = 2.0
+RESORT_CHARACTERS = 300
+ERROR_CHARS_MAX = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorDeps:
+    """What acting needs from the rest of the daemon."""
+
+    state: Path
+    launcher: Launcher
+    job: Callable[[str], Job | None]
+    """May be asked in any thread."""
+    attempts: AttemptReader
+    exits: ExitWatch
+    settings: Callable[[str], JobSettings]
+    evidence: Callable[[Job, History | None], evidence.EvidenceFacts]
+    """Called in the deciding thread only."""
+    compose: LaunchBuilder
+    standbys: StandbyStarter
+    output_limit_bytes: Callable[[], int]
+    group: int | None
+    """The group that shares attempts' folders with trainings of another user."""
+    boot_id: str
+    threads: Threads
+
+
+class ThreadExecutor:
+    """Carries out decisions in threads of its own."""
+
+    def __init__(
+        self, clock: Clock, put: Callable[[ev.Event], None], deps: ExecutorDeps, resume_search: ResumeSearch
+    ) -> None:
+        self._clock = clock
+        self._put = put
+        self._deps = deps
+        self._resume_search = resume_search
+        self._examiner = TriageRunner(
+            clock=clock,
+            put=put,
+            state=deps.state,
+            launcher=deps.launcher,
+            settings=deps.settings,
+            job=deps.job,
+            exact=resume_search.exact,
+            code=deps.compose.code,
+            group=deps.group,
+        )
+        self._launched: dict[str, threading.Event] = {}
+        """Set once the launch of a job is through, well or not: a shim that is not there yet hears no signal."""
+
+    def folder(self, job: str, attempt: int) -> Path:
+        """Return an attempt's folder."""
+        return self._deps.state / "jobs" / job / str(attempt)
+
+    def act(self, decision: de.Decision, job: Job, history: History | None) -> None:
+        """Carry out a decision; Warn, StartTriage, Retry and GiveUp take effect by being recorded."""
+        begin = self._deps.threads.begin
+        match decision:
+            case de.Launch():
+                self._launched[job.name] = launched = threading.Event()
+                begin("launch", job.name, lambda: self._launch(decision, job, launched))
+            case de.Stop():
+                facts = self._facts(job, history) if decision.flag is not None else None
+                incident = job.incident.id if job.incident else f"{job.name}-{decision.attempt}"
+                begin("stop", job.name, lambda: self._stop(decision, facts, incident))
+            case de.Kill():
+                begin("kill", job.name, lambda: self._kill(decision))
+            case de.LastResort():
+                begin("last resort", job.name, lambda: self._resort(decision))
+            case de.Triage():
+                begin("triage", job.name, lambda: self._examiner.examine(decision, job))
+            case de.StartTriage() | de.Retry() | de.GiveUp() if _ended_without_evidence(decision, job):
+                facts = self._facts(job, history)
+                begin("evidence", job.name, lambda: self._take_evidence(decision, facts, f"{job.name}-{job.number}"))
+            case de.Finish() if not decision.by_user:
+                begin("clear", job.name, lambda: clear_snapshots(self._resume_search.snapshots(job.name)))
+            case _:
+                pass
+
+    def search(self, job: Job, history: History | None) -> bool:
+        """See `ResumeSearch.search`."""
+        return self._resume_search.search(job, history)
+
+    def noticed(self, event: ev.Event, job: Job) -> None:
+        """See `ResumeSearch.noticed`."""
+        self._resume_search.noticed(event, job)
+        if isinstance(event, ev.TriageEnded):
+            self._deps.threads.begin("clear", job.name, lambda: clear_replays(self._deps.state / "jobs" / job.name))
+
+    def adopt(self, job: str, attempt: int, followed: FollowedAttempt) -> bool:
+        """Take up an attempt whose shim left word in this boot; return False where none did."""
+        note = read_shim(followed.folder)
+        followed.other_boot = note is not None and note.boot_id != self._deps.boot_id
+        self._deps.attempts.follow(followed)
+        if note is None or note.boot_id != self._deps.boot_id:
+            return False
+        if names_another(followed.folder):
+            log.error("shim.falsified", extra={"fields": {"job": job, "attempt": attempt, "pid": note.pid}})
+            return False
+        now = self._clock.now()
+        self._put(ev.Launched(at=now, job=job, attempt=attempt, shim_pid=note.pid, training_pid=note.training_pid))
+        self._deps.exits.add(job, attempt, note.pid, note.start_ticks)
+        return True
+
+    def _launch(self, decision: de.Launch, job: Job, launched: threading.Event) -> None:
+        try:
+            self._launch_now(decision, job)
+        finally:
+            launched.set()
+
+    def _launch_now(self, decision: de.Launch, job: Job) -> None:
+        name, number = job.name, decision.attempt
+        try:
+            make_room(self._deps.state / "jobs" / name)
+            self._resume_search.look(name, number)
+            folder = self._prepare(decision, job)
+            if decision.resume_from is None:
+                self._resume_search.begin_anew(name, number)
+            if not self._deps.standbys.go(name, folder):
+                self._deps.launcher.launch(name, folder)
+        except (LaunchError, OSError, ValueError) as error:
+            self._put(
+                ev.LaunchFailed(
+                    at=self._clock.now(),
+                    job=name,
+                    attempt=number,
+                    error=cut(str(error), ERROR_CHARS_MAX),
+                    shortage=shortage_of(error),
+                )
+            )
+            return
+        except Exception as error:
+            # Without an answer the job would wait for its shim for ever.
+            log.exception("act.failed", extra={"fields": {"act": "launch", "job": name}})
+            self._put(ev.LaunchFailed(at=self._clock.now(), job=name, attempt=number, error=describe_error(error)))
+            return
+        followed = FollowedAttempt(
+            job=name, attempt=number, folder=folder, output_limit_bytes=self._deps.output_limit_bytes()
+        )
+        if not self.adopt(name, number, followed):
+            # It ended before it could be followed: its files are read, then its end is reported.
+            self._deps.attempts.gone(name, number)
+
+    def _prepare(self, decision: de.Launch, job: Job) -> Path:
+        settings, deps = self._deps.settings(job.name), self._deps
+        composed = deps.compose(job, decision.attempt, decision.resume_from)
+        return prepare(
+            deps.state,
+            job.name,
+            decision.attempt,
+            argv=composed.argv,
+            cwd=composed.cwd,
+            env=composed.env,
+            grace_s=settings.grace_s,
+            save_s=settings.save_s,
+            group=deps.group,
+            remedies=composed.remedies,
+            code=composed.code,
+        )
+
+    def _stop(self, decision: de.Stop, facts: evidence.EvidenceFacts | None, incident: str) -> None:
+        folder = self.folder(decision.job, decision.attempt)
+        if facts is not None:
+            try:
+                self._take_evidence(decision, facts, incident)
+            except Exception as error:
+                # Evidence that cannot be taken must not keep a training alive that is to be ended.
+                self._failed(decision.job, decision.attempt, "evidence", error)
+        if (launched := self._launched.get(decision.job)) is not None:
+            launched.wait(2 * LAUNCH_LIMIT_S)
+        number = signal.Signals[fo.SHIM_SAVE_AND_END if decision.save else fo.SHIM_END]
+        while not self._deps.launcher.signal(decision.job, folder, number):
+            # Where the order itself was refused (polkit is away), it is given again until the attempt has ended.
+            if not self._deps.launcher.alive(decision.job, folder):
+                return
+            time.sleep(STOP_AGAIN_S)
+        self._put(ev.Signalled(at=self._clock.now(), job=decision.job, attempt=decision.attempt))
+
+    def _facts(self, job: Job, history: History | None) -> evidence.EvidenceFacts:
+        """Return what is known for the evidence; what cannot be gathered is missing in it."""
+        try:
+            return self._deps.evidence(job, history)
+        except Exception as error:
+            self._failed(job.name, job.number, "evidence", error)
+            return evidence.EvidenceFacts()
+
+    def _failed(self, job: str, attempt: int, place: str, error: Exception) -> None:
+        log.error("act.failed", extra={"fields": {"act": place, "job": job}}, exc_info=error)
+        self._put(
+            ev.SupervisionDegraded(
+                at=self._clock.now(), job=job, attempt=attempt, place=place, error=describe_error(error)
+            )
+        )
+
+    def _take_evidence(
+        self, decision: de.Stop | de.StartTriage | de.Retry | de.GiveUp, facts: evidence.EvidenceFacts, incident: str
+    ) -> None:
+        folder = self.folder(decision.job, decision.attempt)
+        taken = evidence.take(folder, self._deps.launcher, decision.job, facts, incident)
+        self._put(
+            ev.EvidenceTaken(
+                at=self._clock.now(),
+                job=decision.job,
+                attempt=decision.attempt,
+                folder=str(taken.folder),
+                took_s=taken.took_s,
+                missing=taken.missing,
+            )
+        )
+
+    def _kill(self, decision: de.Kill) -> None:
+        """SIGKILL until nothing is left: by the shim first, which reports the exit; from outside after that."""
+        kill_until_gone(self._deps.launcher, decision.job, self.folder(decision.job, decision.attempt), KILL_AGAIN_S)
+
+    def _resort(self, decision: de.LastResort) -> None:
+        """Run the command of a last resort within its time, and tell what came of it."""
+        limit_s = self._deps.settings(decision.job).last_resorts.limit_s
+        printed, problem = tools.run(decision.command, limit_s)
+        last = (printed.strip().splitlines() or [""])[-1][:RESORT_CHARACTERS]
+        fields = {"job": decision.job, "command": shlex.join(decision.command), "problem": problem, "said": last}
+        log.warning("last_resort.finished", extra={"fields": fields})
+        self._put(
+            ev.ResortEnded(
+                at=self._clock.now(),
+                job=decision.job,
+                attempt=decision.attempt,
+                kind=decision.kind,
+                done=problem is None,
+                said=without_secrets(problem or last),
+            )
+        )
+
+
+def _ended_without_evidence(decision: de.StartTriage | de.Retry | de.GiveUp, job: Job) -> bool:
+    """Whether an attempt ended without being stopped, so that no evidence was collected before."""
+    incident, triage_state = job.incident, job.examination
+    if (
+        triage_state is not None
+        and triage_state.attempt == decision.attempt
+        and not isinstance(decision, de.StartTriage)
+    ):
+        return False  # it was taken before its triage
+    return incident is not None and incident.attempt == decision.attempt and incident.decision in ("retry", "give_up")

@@ -1,0 +1,177 @@
+"""Fences around what is done for one job: what raises there is named, recorded, and passed by from then on.
+
+No other job hears of it, and the job itself stays supervised by everything else.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import supervisor
+from supervisor.core import decisions as de
+from supervisor.core import events as ev
+from supervisor.core.apply import after_decision
+from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.history import History
+from supervisor.core.job import DEGRADED, Job
+from supervisor.core.judge import concluded, worst_first
+from supervisor.core.moments import Moment
+from supervisor.core.sanitize import one_line
+from supervisor.daemon.clock import Clock
+from supervisor.store.encode import kind_of
+
+if TYPE_CHECKING:
+    from supervisor.daemon.loop import JobState
+
+log = logging.getLogger(__name__)
+
+SEARCH = "resume search"
+"""The name of the part that looks for where to resume."""
+ERROR_CHARACTERS = 300
+KEPT_OF_A_PLACE = 20
+"""Events of one attempt that are recorded as passed by at one place; of a place that fails at each of them, no more."""
+LOG_AGAIN_S = 60.0
+ROOT = Path(supervisor.__file__).resolve().parent
+
+
+class Record(Protocol):
+    """Where it is kept that something failed."""
+
+    def event(self, event: ev.Event, job_state: JobState | None) -> None:
+        """Record an event."""
+        ...
+
+    def decision(self, before: Job, after: Job, decision: de.Decision) -> None:
+        """Record a decision with what it changed, and queue its alerts."""
+        ...
+
+
+class Fences:
+    """Knows what failed; used in the deciding thread."""
+
+    def __init__(self, clock: Clock, record: Record) -> None:
+        self._clock = clock
+        self._record = record
+        self.troubles: dict[str, str] = {}
+        """Parts of the daemon that failed for no job in particular, each with its last error."""
+        self._logged_at: dict[str, Moment] = {}
+
+    def judged(self, job_state: JobState, history: History) -> tuple[RedFlag, ...]:
+        """Return what the rules conclude; one that raises is switched off for the attempt."""
+        flags = []
+        for rule in job_state.rules:
+            if not rule.enabled or rule.name in job_state.switched_off:
+                continue
+            try:
+                flag = concluded(rule, history)
+            except Exception as error:  # a fence: the other rules go on
+                job_state.switched_off.add(rule.name)
+                self.failed(job_state, f"rule {rule.name}", error)
+            else:
+                if flag is not None:
+                    flags.append(flag)
+        return worst_first(flags)
+
+    def passes(self, job_state: JobState, place: str, event: ev.Event) -> bool:
+        """Whether an event is passed by at a place, because an earlier daemon could not take it there."""
+        return bool(job_state.passed) and (place, *_key(event)) in job_state.passed
+
+    def failed(self, job_state: JobState, place: str, error: Exception, event: ev.Event | None = None) -> None:
+        """Record that a place failed for a job, at an event where it was one; tell of each place once an attempt."""
+        kind, offset = _key(event) if event is not None else (None, None)
+        known = job_state.degraded.get(place)
+        if known is None:
+            fields = {"job": job_state.job.name, "attempt": job_state.job.number, "place": place, "event": kind}
+            log.error("supervision.degraded", extra={"fields": fields}, exc_info=error)
+        job_state.faults[place] = job_state.faults.get(place, 0) + 1
+        if known is not None and (event is None or job_state.faults[place] > KEPT_OF_A_PLACE):
+            return
+        degraded = ev.SupervisionDegraded(
+            at=self._clock.now(),
+            job=job_state.job.name,
+            attempt=job_state.job.number,
+            place=place,
+            error=describe_error(error),
+            kind=kind,
+            offset=offset,
+        )
+        try:
+            self._record.event(degraded, job_state)
+        except Exception as unkept:
+            self.trouble("record", unkept)
+        self.mark(job_state, degraded)
+
+    def mark(self, job_state: JobState, degraded: ev.SupervisionDegraded) -> None:
+        """Mark a job as supervised in part, or in full again; the alert is queued with the flag."""
+        place = degraded.place
+        if degraded.mended:
+            if job_state.degraded.pop(place, None) is not None:
+                log.warning("supervision.mended", extra={"fields": {"job": degraded.job, "place": place}})
+            return
+        if degraded.kind is not None:
+            job_state.passed.add((place, degraded.kind, degraded.offset))
+        if place in job_state.degraded:
+            return
+        job_state.degraded[place] = degraded
+        flag = degraded_flag(degraded)
+        if flag.key in job_state.job.open_flags:
+            return  # an earlier daemon reported it
+        warning = de.Warn(at=degraded.at, job=job_state.job.name, attempt=job_state.job.number, flag=flag)
+        before = job_state.job
+        try:
+            job_state.job = after_decision(before, warning)
+            self._record.decision(before, job_state.job, warning)
+        except Exception as error:
+            self.trouble("record", error)
+
+    def trouble(self, place: str, error: Exception) -> None:
+        """Hold that a part of the daemon failed that belongs to no job; it is logged once a minute at most."""
+        now = self._clock.now()
+        self.troubles[place] = describe_error(error)
+        last = self._logged_at.get(place)
+        if last is None or now.seconds_since(last) >= LOG_AGAIN_S:
+            self._logged_at[place] = now
+            log.error("daemon.part_failed", extra={"fields": {"part": place}}, exc_info=error)
+
+
+def degraded_flag(degraded: ev.SupervisionDegraded) -> RedFlag:
+    """Return the warning about a part that failed."""
+    return RedFlag(
+        rule=DEGRADED,
+        severity=Severity.WARNING,
+        at=degraded.at,
+        subject=degraded.place,
+        message=f"supervision degraded: {describe_degraded(degraded)}",
+    )
+
+
+def describe_degraded(degraded: ev.SupervisionDegraded) -> str:
+    """Return what failed and why, on one line."""
+    passed = f", {degraded.kind.replace('_', ' ')} passed by" if degraded.kind is not None else ""
+    where = f" at byte {degraded.offset}" if passed and degraded.offset is not None else ""
+    return f"{degraded.place}: {degraded.error}{passed}{where}"
+
+
+def describe_error(error: BaseException) -> str:
+    """Return an error as one bounded line with the place in our code; whatever the error holds, this raises nothing."""
+    try:
+        text = str(error)
+    except Exception:  # a number too long to be written is such an error's own text
+        text = "its text cannot be had"
+    name = type(error).__name__
+    return one_line(f"{name}: {text}" if text else name, ERROR_CHARACTERS) + _place_of(error)
+
+
+def _place_of(error: BaseException) -> str:
+    frames: Iterable[traceback.FrameSummary] = reversed(traceback.extract_tb(error.__traceback__))
+    ours = next((frame_summary for frame_summary in frames if Path(frame_summary.filename).is_relative_to(ROOT)), None)
+    return "" if ours is None else f" ({Path(ours.filename).relative_to(ROOT.parent)}:{ours.lineno})"
+
+
+def _key(event: ev.Event) -> tuple[str, int | None]:
+    offset = getattr(event, "offset", None)
+    return kind_of(event), offset if offset is not None else getattr(event, "cursor", None)

@@ -1,0 +1,108 @@
+"""Which of the host's GPUs a job runs on, what they are, and which of them report readings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from supervisor.config.settings import JobSettings
+from supervisor.core import events as ev
+from supervisor.core.moments import Moment
+from supervisor.core.readings import GpuReading
+from supervisor.daemon.api import NewestReadings
+from supervisor.daemon.launch_spec import VisibleGpu
+
+NVIDIA = ("nvml", "nvidia-smi")
+GAP_READINGS = 4
+GAP_S = 3.0
+"""A card that was not heard of for so many readings, and so long, did not answer."""
+
+
+class GpuAvailability:
+    """Knows since when each card has answered without a gap."""
+
+    def __init__(self, interval_s: Callable[[], float]) -> None:
+        self._interval_s = interval_s
+        self._heard: dict[str, tuple[Moment, Moment]] = {}
+
+    def take(self, event: ev.Event) -> None:
+        """Take in an event."""
+        for reading in filter(_answers, event.readings if isinstance(event, ev.GpusRead) else ()):
+            since, last = self._heard.get(reading.gpu, (reading.at, reading.at))
+            self._heard[reading.gpu] = (
+                reading.at if reading.at.seconds_since(last) > self.gap_s() else since,
+                reading.at,
+            )
+
+    def answering_s(self, now: Moment) -> tuple[tuple[str, float], ...]:
+        """Return for how long each card that answers has done so, in the order of addresses."""
+        return tuple(
+            (gpu, now.seconds_since(since))
+            for gpu, (since, last) in sorted(self._heard.items())
+            if now.seconds_since(last) <= self.gap_s()
+        )
+
+    def gap_s(self) -> float:
+        """Return for how long a card may be silent before it counts as one that does not answer."""
+        return max(GAP_S, GAP_READINGS * self._interval_s())
+
+
+def _answers(reading: GpuReading) -> bool:
+    """Whether a card itself was heard: what changes with every reading is there, or it sleeps."""
+    if reading.runtime_status in ("suspended", "suspending"):
+        return True
+    measured = (
+        reading.gpu_busy_percent,
+        reading.memory_used_bytes,
+        reading.edge_c,
+        reading.junction_c,
+        reading.power_w,
+    )
+    return any(value is not None for value in measured)
+
+
+class JobGpus:
+    """Answers from the newest readings: a card that never answered is not known."""
+
+    def __init__(self, newest: NewestReadings) -> None:
+        self._newest = newest
+
+    def used_by(self, settings: JobSettings) -> tuple[str, ...]:
+        """Return the PCI addresses that a job's `gpus` name; empty: every card.
+
+        An index counts the cards in the order of their addresses, as ROCm and the kernel number them.
+        """
+        ordered = sorted(self._newest.gpus)
+        named = []
+        for text in settings.gpus:
+            if not text.isdecimal():
+                named.append(text.lower())
+            elif int(text) < len(ordered):
+                named.append(ordered[int(text)])
+        return tuple(named)
+
+    def gfx_versions(self, settings: JobSettings) -> tuple[str, ...]:
+        """Return the gfx targets of the cards that a job runs on, as far as they are known."""
+        used = self.used_by(settings)
+        readings = self._newest.gpus.values()
+        return tuple(
+            reading.gfx_version for reading in readings if reading.gfx_version and (not used or reading.gpu in used)
+        )
+
+    def visible(self, card: str | None) -> VisibleGpu | None:
+        """Return how a training is shown one card alone; None for none, and for one that never answered.
+
+        AMD's cards are counted by ROCr in the order of their addresses and hidden below HIP, so that the training
+        finds its card as the first and only one, whatever its owner had set. ultralytics sets CUDA_VISIBLE_DEVICES
+        itself, to the device that it is given: for NVIDIA's cards that is the card's own number.
+        """
+        reading = self._newest.gpus.get(card) if card is not None else None
+        if reading is None:
+            return None
+        nvidia = reading.source in NVIDIA
+        mine = sorted(gpu for gpu, item in self._newest.gpus.items() if (item.source in NVIDIA) == nvidia)
+        number = str(mine.index(reading.gpu))
+        if nvidia:
+            env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": number}
+            return VisibleGpu(env=env, device=number)
+        env = {"ROCR_VISIBLE_DEVICES": number, "HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "0"}
+        return VisibleGpu(env=env, device="0")

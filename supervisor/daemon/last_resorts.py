@@ -1,0 +1,93 @@
+"""Which last resorts one job has on this machine, as exact commands."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+
+from supervisor.config.settings import LastResortSettings
+from supervisor.core.moments import Moment
+from supervisor.core.readings import GpuReading
+from supervisor.core.remedies.last_resorts import Resort
+from supervisor.daemon.clock import Clock
+from supervisor.daemon.threads import Threads
+
+NVIDIA = ("nvml", "nvidia-smi")
+
+Found = Callable[[str], str | None]
+"""Where a program of that name is installed, None where it is not."""
+
+
+LOOK_AGAIN_S = 60.0
+
+
+class Installed:
+    """Where programs are, as last looked; PATH may lead over file systems that hang, and who asks must not wait."""
+
+    def __init__(self, clock: Clock, threads: Threads) -> None:
+        self._clock = clock
+        self._threads = threads
+        self._found: dict[str, tuple[str | None, Moment]] = {}
+
+    def __call__(self, name: str) -> str | None:
+        """Return where a program was found; None until it was looked for."""
+        path, at = self._found.get(name, (None, None))
+        now = self._clock.now()
+        if at is None or now.seconds_since(at) >= LOOK_AGAIN_S:
+            self._found[name] = (path, now)
+            self._threads.lane("programs", "in PATH", of_job=False).do(
+                f"which {name}", lambda: self._look(name), key=name
+            )
+        return path
+
+    def _look(self, name: str) -> None:
+        self._found[name] = (shutil.which(name), self._clock.now())
+
+
+def list_resorts(
+    settings: LastResortSettings,
+    card: str | None,
+    readings: Sequence[GpuReading],
+    others: Mapping[str, bool],
+    found: Found = shutil.which,
+) -> tuple[Resort, ...]:
+    """Return what there is: a reset of the card where one is known, and a reboot.
+
+    `others` are the other jobs that run, each with whether it may be on that card: a reboot would end all of them.
+    """
+    offered = []
+    command = reset_command(settings, card, readings, found) if card is not None else ()
+    if command:
+        on_card = [name for name, shares in others.items() if shares]
+        refused = f"refused while {', '.join(on_card)} may be on that card" if on_card else None
+        offered.append(Resort(kind="reset_card", command=command, on=settings.reset_card, refused=refused))
+    refused = f"refused while {', '.join(others)} runs" if others else None
+    offered.append(Resort(kind="reboot", command=tuple(settings.reboot_command), on=settings.reboot, refused=refused))
+    return tuple(offered)
+
+
+def reset_command(
+    settings: LastResortSettings, card: str, readings: Sequence[GpuReading], found: Found
+) -> tuple[str, ...]:
+    """Return the command that resets one card: the owner's, else that of its vendor's tool.
+
+    amd-smi and nvidia-smi take the PCI address; rocm-smi counts AMD's cards, so that it is named only for a card that
+    was read.
+    """
+    reading = next((item for item in readings if item.gpu == card), None)
+    mine = sorted(
+        item.gpu for item in readings if (item.source in NVIDIA) == (reading is not None and _nvidia(reading))
+    )
+    index = str(mine.index(card)) if card in mine else None
+    if settings.reset_command:
+        words = (text.replace("{card}", card).replace("{index}", index or "") for text in settings.reset_command)
+        return tuple(words)
+    if reading is not None and _nvidia(reading):
+        return ("nvidia-smi", "--gpu-reset", "-i", card)
+    if found("amd-smi") is not None or index is None:
+        return ("amd-smi", "reset", "--gpureset", "--gpu", card)
+    return ("rocm-smi", "--gpureset", "-d", index)
+
+
+def _nvidia(reading: GpuReading) -> bool:
+    return reading.source in NVIDIA

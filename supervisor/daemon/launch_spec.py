@@ -1,0 +1,175 @@
+"""What an attempt is launched with: the job's settings as the remedies in force change them, and its launch record."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.config.derive import conv2d_environment, snapshot_every
+from supervisor.config.settings import JobSettings, ProfileSettings
+from supervisor.core import attempt_files as names
+from supervisor.core.checkpoints.checkpoint import Checkpoint
+from supervisor.core.job import Job
+from supervisor.core.remedies.effects import Changes, changes_of
+from supervisor.core.remedies.miopen import conv2d_algorithm
+from supervisor.daemon.clock import Clock
+from supervisor.runner.attempt_folder import Save, compose_env, resume_steps
+from supervisor.runner.code_copy import Code
+
+CPU_PROFILE = ("cpu_profile",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSpec:
+    """One launch, remedies included."""
+
+    argv: list[str]
+    env: Mapping[str, str]
+    conv2d: str
+    remedies: Mapping[str, object]
+    """For remedies.json: what the agent sets, by its name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisibleGpu:
+    """How a training is shown one card alone."""
+
+    env: Mapping[str, str]
+    device: str
+    """What the training then calls the card."""
+
+
+def build_launch(
+    settings: JobSettings,
+    job: Job,
+    checkpoint: Checkpoint | None,
+    gfx_versions: tuple[str, ...],
+    visible: VisibleGpu | None,
+) -> LaunchSpec:
+    """Return what to launch; `visible` shows the card that the job was moved to, where it was and that is known."""
+    changes = changes_of(job.course.in_force, settings.remedies)
+    profile = settings.profiles.cpu if changes.cpu else None
+    conv2d = "off"
+    if profile is None:
+        failed = job.miopen_failed or changes.conv2d
+        conv2d = conv2d_algorithm(settings.conv2d, gfx_versions, miopen_failed=failed)
+    return LaunchSpec(
+        argv=command_of(settings, checkpoint, profile),
+        env={
+            **settings.env,
+            **(profile.env if profile is not None else {}),
+            **dict(changes.env),
+            **(visible.env if visible is not None else {}),
+        },
+        conv2d=conv2d,
+        remedies=_for_the_agent(changes, profile, visible),
+    )
+
+
+def _for_the_agent(changes: Changes, profile: ProfileSettings | None, visible: VisibleGpu | None) -> dict[str, object]:
+    found: dict[str, object] = {
+        name: {"value": setting.value, "remedies": list(setting.remedies)} for name, setting in changes.settings
+    }
+    if visible is not None:
+        found["device"] = {"value": visible.device, "remedies": ["other_card"]}
+    if profile is not None:
+        asked = {"imgsz": profile.image_size, "batch": profile.batch, "epochs": profile.epochs}
+        asked["workers"] = profile.workers
+        for name, value in asked.items():
+            if value is not None and name not in found:
+                found[name] = {"value": value, "remedies": list(CPU_PROFILE)}
+    return found
+
+
+def command_of(
+    settings: JobSettings, checkpoint: Checkpoint | None, profile: ProfileSettings | None = None
+) -> list[str]:
+    """Return the command of an attempt; `{checkpoint}` in the resume command stands for the file.
+
+    A profile with a command of its own has its own resume command too, or none: the job's would lead back to a card.
+    """
+    command, resume = settings.command, settings.resume.command
+    if profile is not None and (profile.command is not None or profile.resume_command is not None):
+        command, resume = profile.command or command, profile.resume_command
+    if checkpoint is None or resume is None:
+        return list(command)
+    return [word.replace("{checkpoint}", checkpoint.path) for word in resume]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPlan:
+    """One launch."""
+
+    argv: list[str]
+    cwd: str
+    env: Mapping[str, str]
+    remedies: Mapping[str, object]
+    """For remedies.json; empty without the agent."""
+    code: Code
+    """What its shim runs, and its agent."""
+
+
+def _resumes(settings: JobSettings) -> bool:
+    """Whether the configuration says how the job goes on from a checkpoint."""
+    return settings.resume.command is not None or settings.resume.to is not None
+
+
+def _put_first(code: Code, argv: list[str], checkpoint: Checkpoint | None, to: str | None) -> list[str]:
+    """Return the command with, before it, the program that puts the checkpoint where the training looks for it."""
+    if checkpoint is None or to is None:
+        return argv
+    return [sys.executable, "-I", "-S", str(code.put), checkpoint.path, str(Path(to).expanduser()), "--", *argv]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchBuilder:
+    """May be asked in any thread."""
+
+    clock: Clock
+    state: Path
+    settings: Callable[[str], JobSettings]
+    gfx_versions: Callable[[JobSettings], tuple[str, ...]]
+    visible: Callable[[str | None], VisibleGpu | None]
+    """How a training is shown the card of that address alone."""
+    with_agent: Callable[[], bool]
+    code: Callable[[], Code]
+    """Returns what an attempt that is launched now runs; raises OSError or ValueError where that cannot be had."""
+    kept: Callable[[str], Iterable[Checkpoint]] = lambda _: ()
+    """Returns the kept generations of a job."""
+    saves: Callable[[str], Iterable[Save]] = lambda _: ()
+    """Returns the newest saves of a job whose step is known."""
+
+    def __call__(self, job: Job, number: int, checkpoint: Checkpoint | None) -> LaunchPlan:
+        """Return how attempt `number` of a job is launched, from a checkpoint or from the beginning.
+
+        Raises OSError where the code for it cannot be copied, ValueError where it could be anybody's.
+        """
+        settings, folder = self.settings(job.name), self.state / "jobs" / job.name / str(number)
+        launch = build_launch(settings, job, checkpoint, self.gfx_versions(settings), self.visible(job.card))
+        planned, code = conv2d_environment(settings), self.code()
+        return LaunchPlan(
+            argv=_put_first(code, launch.argv, checkpoint, settings.resume.to),
+            cwd=settings.cwd or str(folder / names.RUN),
+            env=compose_env(
+                job=job.name,
+                number=number,
+                folder=folder,
+                env=launch.env,
+                inherited=os.environ,
+                agent=code.agent if self.with_agent() else None,
+                conv2d=launch.conv2d,
+                # What a remedy set of them for this attempt counts.
+                conv2d_settings={name: launch.env.get(name, value) for name, value in planned.items()},
+                resume_from=checkpoint.path if checkpoint else None,
+                resume_steps=resume_steps(
+                    checkpoint, self.kept(job.name), self.saves(job.name), asked=_resumes(settings)
+                ),
+                snapshot_every=snapshot_every(settings),
+                mean_fault_s=job.ledger.mean_fault_s(self.clock.now(), job.began_unix_s, settings.budget),
+            ),
+            remedies=launch.remedies if self.with_agent() else {},
+            code=code,
+        )

@@ -1,0 +1,125 @@
+"""Collects the facts about the host that decide which remedies a job can have."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from supervisor.config.settings import JobSettings, Settings
+from supervisor.core.job import ALIVE, ENDED, Job, Phase
+from supervisor.core.moments import Moment
+from supervisor.core.remedies.choose import Experience, RemedyContext
+from supervisor.core.remedies.gpu_memory import CardMemory
+from supervisor.core.remedies.last_resorts import Resort
+from supervisor.daemon.api import NewestReadings
+from supervisor.daemon.gpus import GpuAvailability
+from supervisor.daemon.last_resorts import Found, list_resorts
+from supervisor.daemon.loop import JobState
+
+QUICKLY_S = 5.0
+"""A driver that releases the memory of ended processes has done so by then."""
+
+
+class RemedyContextReader:
+    """Answers in the deciding thread."""
+
+    def __init__(  # noqa: PLR0913 - what a remedy hangs on lies in several rooms
+        self,
+        settings: Callable[[], Settings],
+        job_states: Mapping[str, JobState],
+        answering: GpuAvailability,
+        experience: Callable[[], tuple[Experience, ...]],
+        newest: NewestReadings,
+        *,
+        installed: Found = shutil.which,
+    ) -> None:
+        self._settings = settings
+        self._job_states = job_states
+        self._answering = answering
+        self._experience = experience
+        self._newest = newest
+        self._installed = installed
+
+    def of(self, job_state: JobState, now: Moment) -> RemedyContext:
+        """Return what there is for one job now."""
+        settings = self._settings()
+        job = settings.jobs.get(job_state.job.name)
+        if job is None or job_state.job.phase in ENDED:
+            return RemedyContext()
+        if job_state.job.phase not in ALIVE and not job_state.job.examining:
+            return RemedyContext(memory=self._memory(job_state, now), resorts=self._resorts(job_state, job))
+        answering = self._answering.answering_s(now)
+        over = job_state.job.attempt is not None and job_state.job.attempt.over
+        worst = over or job_state.job.phase is Phase.KILLING
+        return RemedyContext(
+            agent=settings.supervisor.agent,
+            conv2d_auto=job.conv2d == "auto",
+            resume_command=job.resume.command is not None,
+            cpu_profile=job.profiles.cpu.enabled,
+            free_cards=self._free([gpu for gpu, _ in answering]) if over else (),
+            answering_s=answering,
+            experience=self._experience() if over else (),
+            memory=self._memory(job_state, now) if job_state.job.examining else (),
+            resorts=self._resorts(job_state, job) if worst else (),
+        )
+
+    def _free(self, answering: list[str]) -> tuple[str, ...]:
+        """Return the cards that no job has: one that names none has the first, as every framework takes it."""
+        taken = {text for job_state in self._alive() for text in _cards_of(job_state) or answering[:1]}
+        return tuple(text for text in answering if text not in taken)
+
+    def _memory(self, job_state: JobState, now: Moment) -> tuple[CardMemory, ...]:
+        """Return the memory in use on a job's GPUs, from recent readings.
+
+        A card that another job has, or may have because it names none, says nothing about this one.
+        """
+        others = [item for item in self._alive() if item is not job_state]
+        if job_state.job.on_cpu or any(not _cards_of(other) for other in others):
+            return ()
+        taken = {card for other in others for card in _cards_of(other)}
+        mine = _cards_of(job_state)
+        return tuple(
+            CardMemory(gpu=gpu, used_bytes=used)
+            for gpu, reading in sorted(self._newest.gpus.items())
+            if (used := reading.memory_used_bytes) is not None
+            and now.seconds_since(reading.at) <= self._answering.gap_s()
+            and gpu not in taken
+            and (not mine or gpu in mine)
+        )
+
+    def _resorts(self, job_state: JobState, job: JobSettings) -> tuple[Resort, ...]:
+        others = [item for item in self._alive() if item is not job_state]
+        card = _find_faulty_gpu(job_state, tuple(sorted(self._newest.gpus)))
+        sharing = {other.job.name: not _cards_of(other) or card in _cards_of(other) for other in others}
+        return list_resorts(job.last_resorts, card, tuple(self._newest.gpus.values()), sharing, self._installed)
+
+    def _alive(self) -> Iterator[JobState]:
+        return (
+            job_state
+            for job_state in self._job_states.values()
+            if job_state.job.phase in ALIVE or job_state.job.examining
+        )
+
+
+def memory_awaited(jobs: Iterable[Job], now: Moment) -> bool:
+    """Whether a launch may hang on what a card holds, so shortly after an attempt ended that this changes quickly."""
+    return any(
+        job.phase is Phase.BACKOFF
+        and job.attempt is not None
+        and bool(job.attempt.memory_before)
+        and now.seconds_since(job.since) < QUICKLY_S
+        for job in jobs
+    )
+
+
+def _find_faulty_gpu(job_state: JobState, known: tuple[str, ...]) -> str | None:
+    """Return the card that the kernel's log last blamed, else the only one that the job has; None where it has more."""
+    kernel = job_state.history.kernel if job_state.history is not None else ()
+    blamed = next((finding.gpu for finding in reversed(kernel) if finding.fatal and finding.gpu is not None), None)
+    cards = _cards_of(job_state) or known
+    return blamed or (cards[0] if len(cards) == 1 else None)
+
+
+def _cards_of(job_state: JobState) -> tuple[str, ...]:
+    """Return the cards that a job is on; empty where it names none."""
+    return (job_state.job.card,) if job_state.job.card else job_state.gpus_used

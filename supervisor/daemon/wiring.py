@@ -1,0 +1,328 @@
+"""Builds the parts of the daemon and connects them to each other."""
+
+from __future__ import annotations
+
+import json
+import logging
+import platform
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from supervisor.config.derive import database_url, expectation_of, limits_of, rules_of
+from supervisor.config.redact import redacted
+from supervisor.config.settings import JobSettings, Settings
+from supervisor.core import events as ev
+from supervisor.core.checkpoints.checkpoint import Checkpoint
+from supervisor.core.history import History
+from supervisor.core.job import ALIVE, Job, Phase, Wish
+from supervisor.core.moments import Moment
+from supervisor.core.rules.disk_low import DiskLow
+from supervisor.daemon.alerting import Announcer, Receivers
+from supervisor.daemon.api import NewestReadings
+from supervisor.daemon.attempt_reader import AttemptReader
+from supervisor.daemon.checkpoints.collector import CollectorDeps
+from supervisor.daemon.checkpoints.per_job import JobCollectors
+from supervisor.daemon.checkpoints.resume_search import ResumeSearch
+from supervisor.daemon.checkpoints.save_steps import SaveSteps
+from supervisor.daemon.clock import Clock
+from supervisor.daemon.executor import ExecutorDeps, ThreadExecutor
+from supervisor.daemon.gpus import GpuAvailability, JobGpus
+from supervisor.daemon.inbox import Inbox
+from supervisor.daemon.last_resorts import Installed
+from supervisor.daemon.launch_spec import LaunchBuilder
+from supervisor.daemon.loop import JobState, Loop
+from supervisor.daemon.lost_record import LostRecord
+from supervisor.daemon.persistence import BOOT_READ, KERNEL_BOOT, KERNEL_CURSOR, KERNEL_SEQUENCE, StoreRecord
+from supervisor.daemon.presence import Presence
+from supervisor.daemon.recovery import Recovery
+from supervisor.daemon.remedy_context import RemedyContextReader
+from supervisor.daemon.standby import StandbyDeps, StandbyStarter
+from supervisor.daemon.telemetry import KernelWatch, Telemetry
+from supervisor.daemon.threads import Threads
+from supervisor.runner.code_copy import CodeCopies
+from supervisor.runner.evidence import EvidenceFacts
+from supervisor.runner.exit_watch import ExitWatch
+from supervisor.runner.launcher import Launcher
+from supervisor.runner.proving import Prover
+from supervisor.sources.gpu.gpus import GpuWatch
+from supervisor.sources.kernel.journal import JournalLog
+from supervisor.sources.kernel.kmsg import KernelLog
+from supervisor.sources.kernel.last_boot import last_boot
+from supervisor.sources.kernel.uevents import Uevents
+from supervisor.store.store import Store
+
+log = logging.getLogger(__name__)
+
+EVIDENCE_STEPS = 200
+EVIDENCE_STILL_S = 5.0
+"""Evidence includes native stacks once a training has made no step for this long."""
+EVIDENCE_READINGS = 120
+
+
+class Assembly:
+    """All parts of one daemon, made but not started."""
+
+    def __init__(self, settings: Settings, clock: Clock, boot_id: str, launcher: Launcher, group: int | None) -> None:
+        self.settings = settings
+        self._disk_limit: tuple[Settings | None, float] = (None, 0.0)
+        self.clock = clock
+        self.boot_id = boot_id
+        self.launcher = launcher
+        self.state = Path(settings.supervisor.state_dir)
+        self.inbox = Inbox()
+        self.store = Store.open(database_url(settings.supervisor), clock.now(), boot_id)
+        self.receivers = Receivers(
+            settings.alerts, self.inbox.put, clock, lambda name: self.store.hasten_alerts(name, clock.now())
+        )
+        self.announcer = Announcer(
+            store=self.store,
+            host=platform.node(),
+            floors=lambda: self.receivers.floors,
+            problems=lambda: self.receivers.problems,
+        )
+        self.gpus = GpuWatch(settings.telemetry.sources)
+        self.newest = NewestReadings()
+        self.cards = JobGpus(self.newest)
+        self.threads = Threads(clock, self.inbox.put)
+        self.attempts = AttemptReader(clock, self.inbox.put, self._cleared, self.inbox.waiting, self.threads)
+        self.exits = ExitWatch(lambda gone: self.attempts.gone(gone.job, gone.attempt))
+        self.save_steps = SaveSteps(clock, self.state, self._job, boot_id)
+        self.code_copies = CodeCopies(self.state, same_user=group is None)
+        self.collector = self._collector()
+        self.resume_search = self._resume_search()
+        self.compose = self._launch_builder()
+        self.standbys = self._standbys(group)
+        self.executor = ThreadExecutor(clock, self.inbox.put, self._executor_deps(group), self.resume_search)
+        self.record = StoreRecord(self.store, self.announcer, self.executor.folder, boot_id)
+        self.loop = Loop(clock, self.inbox, self.record, self.executor)
+        places = (self.state, *_working_directories(settings))
+        self.telemetry = Telemetry(clock, self.inbox.put, self.gpus, places, self.threads)
+        self.kernel = self._kernel_log()
+        self.uevents = self._uevents()
+        self.record.failed = self.loop.job_not_kept
+        self.loop.may_launch = self.may_launch
+        self.presence = Presence(clock)
+        self.loop.absences = self.presence.taken
+        answering = GpuAvailability(lambda: self.settings.telemetry.interval_s)
+        self.loop.each_turn.append(lambda event, _: answering.take(event))
+        remedy_contexts = RemedyContextReader(
+            lambda: self.settings,
+            self.loop.job_states,
+            answering,
+            self.store.experience,
+            self.newest,
+            installed=Installed(clock, self.threads),
+        )
+        self.loop.ground = remedy_contexts.of
+        self.telemetry.live = self._live
+
+    def _resume_search(self) -> ResumeSearch:
+        return ResumeSearch(
+            clock=self.clock,
+            put=self.inbox.put,
+            state=self.state,
+            settings=lambda name: self.settings.jobs[name],
+            known=self.store.checkpoints,
+            collector=self.collector,
+            steps=self.save_steps,
+            threads=self.threads,
+        )
+
+    def _collector(self) -> JobCollectors:
+        world = CollectorDeps(
+            clock=self.clock,
+            put=self.inbox.put,
+            state=self.state,
+            settings=lambda name: self.settings.jobs[name],
+            job=self._job,
+            examine=Prover(program=lambda: self.code_copies.current_or_installed().prover).examine,
+            step_of=self.save_steps.step_of,
+            is_whole=self.save_steps.is_whole,
+        )
+        return JobCollectors(world, self.threads)
+
+    def _job(self, name: str) -> Job | None:
+        job_state = self.loop.job_states.get(name)
+        return job_state.job if job_state is not None else None
+
+    def _executor_deps(self, group: int | None) -> ExecutorDeps:
+        return ExecutorDeps(
+            state=self.state,
+            launcher=self.launcher,
+            job=self._job,
+            attempts=self.attempts,
+            exits=self.exits,
+            settings=lambda name: self.settings.jobs[name],
+            evidence=self.evidence,
+            compose=self.compose,
+            standbys=self.standbys,
+            output_limit_bytes=lambda: self.settings.retention.output_limit_mb * 1_000_000,
+            group=group,
+            boot_id=self.boot_id,
+            threads=self.threads,
+        )
+
+    def _launch_builder(self) -> LaunchBuilder:
+        return LaunchBuilder(
+            clock=self.clock,
+            state=self.state,
+            settings=lambda name: self.settings.jobs[name],
+            gfx_versions=self.cards.gfx_versions,
+            visible=self.cards.visible,
+            with_agent=lambda: self.settings.supervisor.agent,
+            code=self.code_copies.current,
+            kept=lambda job: self.collector.store_of(job).all(),
+            saves=self.save_steps.saves,
+        )
+
+    def _standbys(self, group: int | None) -> StandbyStarter:
+        world = StandbyDeps(
+            clock=self.clock,
+            state=self.state,
+            launcher=self.launcher,
+            settings=lambda name: self.settings.jobs.get(name),  # noqa: PLW0108 - a reload puts others in their place
+            job_states=lambda: self.loop.job_states,
+            host=lambda: self.newest.host,
+            compose=self.compose,
+            with_agent=lambda: self.settings.supervisor.agent,
+            group=group,
+        )
+        return StandbyStarter(world)
+
+    def _kernel_log(self) -> KernelWatch | None:
+        if not self.settings.kernel_log.enabled:
+            return None
+        sequence = self.store.note(KERNEL_SEQUENCE)
+        kernel_log = KernelLog(
+            Path(self.settings.kernel_log.path),
+            self.settings.kernel_log.accept_user_records,
+            self.store.note(KERNEL_BOOT),
+            int(sequence) if sequence is not None and sequence.isdecimal() else None,
+        )
+        if kernel_log.problem is not None and shutil.which("journalctl") is not None:
+            log.warning("kernel_log.by_journal", extra={"fields": {"reason": kernel_log.problem}})
+            journal = JournalLog(
+                self.store.note(KERNEL_CURSOR) or None, accept_user_records=self.settings.kernel_log.accept_user_records
+            )
+            return KernelWatch(self.clock, self.inbox.put, "journal", journal)
+        return KernelWatch(self.clock, self.inbox.put, "kmsg", kernel_log)
+
+    def _uevents(self) -> KernelWatch | None:
+        if not self.settings.kernel_log.enabled:
+            return None
+        return KernelWatch(self.clock, self.inbox.put, "uevents", Uevents())
+
+    def read_last_boot(self) -> None:
+        """Report once in each boot how the previous one ended; boots before the daemon's first are not read."""
+        now = self.clock.now()
+        boot_id, _, read_unix_s = (self.store.note(BOOT_READ) or "").partition(" ")
+        if boot_id == self.boot_id:
+            return
+        self.store.set_note(BOOT_READ, f"{self.boot_id} {now.unix_s:.0f}")
+        if not boot_id or not self.settings.kernel_log.enabled:
+            return
+        findings = last_boot(now, float(read_unix_s or 0), self.boot_id)
+        for finding in findings:
+            fields = {"fault": finding.fault.value, "gpu": finding.gpu, "line": finding.line, "remedy": finding.remedy}
+            log.warning("boot.previous_fault", extra={"fields": fields})
+        if findings:
+            self.inbox.put(ev.KernelReported(at=now, findings=findings))
+
+    # --- jobs -----------------------------------------------------------------------------------------------------
+
+    def take_up_jobs(self) -> None:
+        """Create the state of each configured job from the record, and re-adopt running attempts."""
+        now = self.clock.now()
+        known = {job.name: job for job in self.store.load_jobs(now)}
+        self.standbys.clear(self.settings.jobs)
+        lost = LostRecord(self.state, self.store, self.launcher.alive)
+        recovery = Recovery(self.clock, self.executor, self.attempts, self.launcher.alive)
+        for name, settings in self.settings.jobs.items():
+            job_state = self.add(name, settings, known.get(name), now)
+            job_state.job = lost.completed(job_state.job, now)
+            attempt = job_state.job.attempt
+            for degraded in self.store.degraded(name, attempt) if attempt is not None and not attempt.over else ():
+                self.loop.fences.mark(job_state, degraded)
+            cursors = self.store.cursors(name, job_state.job.number)
+            recovery.take_up(job_state, cursors, self.settings.retention.output_limit_mb * 1_000_000)
+        for name in known.keys() - self.settings.jobs.keys():
+            if known[name].phase in ALIVE:
+                log.warning("job.not_configured", extra={"fields": {"job": name, "phase": known[name].phase.value}})
+
+    def add(self, name: str, settings: JobSettings, known: Job | None, now: Moment) -> JobState:
+        """Begin to hold a job."""
+        job = known or _new_job(name, settings, now)
+        gpus = self.cards.used_by(settings)
+        job, rules = replace(job, limits=limits_of(settings)), rules_of(settings)
+        job_state = JobState(job=job, rules=rules, gpus_used=gpus, expected=expectation_of(settings))
+        self.loop.job_states[name] = job_state
+        return job_state
+
+    def may_launch(self) -> bool:
+        """Whether a launch is allowed: on a full disk every later checkpoint would fail."""
+        host = self.newest.host
+        if host is None:
+            return True
+        # Asked in every turn of every job; the settings only change at a reload, which puts others in their place.
+        settings, limit_bytes = self._disk_limit
+        if settings is not self.settings:
+            limit_bytes = min((_disk_limit_bytes(job) for job in self.settings.jobs.values()), default=0.0)
+            self._disk_limit = (self.settings, limit_bytes)
+        return all(disk.free_bytes >= limit_bytes for disk in host.disks)
+
+    def _cleared(self, job: str, folder: Path) -> bool:
+        if not self.launcher.alive(job, folder):
+            return True
+        self.launcher.kill_all(job, folder)
+        return False
+
+    def _live(self) -> tuple[tuple[str, int, int], ...]:
+        live = []
+        for job_state in list(self.loop.job_states.values()):
+            job = job_state.job
+            if job.phase in ALIVE and job.attempt is not None and job.attempt.shim_pid is not None:
+                live.append((job.name, job.attempt.number, job.attempt.shim_pid))
+        return tuple(live)
+
+    def evidence(self, job: Job, history: History | None) -> EvidenceFacts:
+        """Return the facts already in memory; called in the deciding thread, before the attempt is stopped."""
+        if history is None:
+            return EvidenceFacts()
+        known: tuple[Checkpoint, ...] = self.store.checkpoints(job.name) or ()
+        return EvidenceFacts(
+            records=list(history.steps)[-EVIDENCE_STEPS:],
+            kernel_lines=[finding.line for finding in history.kernel],
+            gpus=[reading for readings in history.gpus.values() for reading in list(readings)[-EVIDENCE_READINGS:]],
+            host=list(history.host)[-EVIDENCE_READINGS:],
+            configuration=partial(_configuration, self.settings),
+            checkpoints=[Path(path) for path in dict.fromkeys(checkpoint.path for checkpoint in known)],
+            stands_still=(quiet := history.no_step_since()) is not None
+            and history.seconds_since(quiet) >= EVIDENCE_STILL_S,
+        )
+
+    def on_turn(self, work: Callable[[ev.Event, Moment], None]) -> None:
+        """Have `work` done after each turn, in the deciding thread."""
+        self.loop.each_turn.append(work)
+
+
+def _configuration(settings: Settings) -> str:
+    return json.dumps(redacted(settings), indent=2, default=str)
+
+
+def _new_job(name: str, settings: JobSettings, now: Moment) -> Job:
+    job = Job(name=name, since=now)
+    if settings.autostart:
+        return job
+    return replace(job, wish=Wish.STOP, phase=Phase.STOPPED, reason="autostart is off")
+
+
+def _disk_limit_bytes(settings: JobSettings) -> float:
+    rule = next((item for item in rules_of(settings) if isinstance(item, DiskLow)), None)
+    return float(rule.limit_bytes) if rule is not None and rule.enabled and rule.act else 0.0
+
+
+def _working_directories(settings: Settings) -> tuple[Path, ...]:
+    return tuple(Path(job.cwd) for job in settings.jobs.values() if job.cwd is not None)

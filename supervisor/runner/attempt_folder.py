@@ -1,0 +1,422 @@
+"""The folder of an attempt: created for the shim before the launch, read afterwards.
+
+What lies in the folder may have been written by a user's program or cut by a full disk: readers answer None to
+anything that is not sound.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor import untrusted_files
+from supervisor.core import attempt_files as names
+from supervisor.core.checkpoints.checkpoint import Checkpoint
+from supervisor.core.foreign_values import (
+    BYTES_MAX,
+    MONOTONIC_NS_MAX,
+    PID_MAX,
+    UNIX_S_MAX,
+    as_float,
+    as_int,
+    as_message,
+    as_text,
+    read_json_object,
+)
+from supervisor.core.moments import Moment
+from supervisor.core.readings import ExitStatus
+from supervisor.runner import shim
+from supervisor.runner.code_copy import INSTALLED, Code, refuse_writable
+from supervisor.runner.shim import Process
+
+log = logging.getLogger(__name__)
+
+FILES_NAMED = 32
+"""Checkpoints of which an attempt is told the steps, the newest."""
+SAVES_NAMED = 64
+"""Saves of which an attempt is told the steps by their content alone, the newest."""
+NOTE_LIMIT_BYTES = 65536
+"""More than any shim writes; a larger file is not its."""
+BOOT_ID_CHARS_MAX = 64
+SIGNAL_MAX = 64
+ERROR_CHARS_MAX = 1000
+"""The shim cuts at 500."""
+SHIM_PROGRAMS = frozenset({shim.AS_MODULE.encode(), shim.AS_STANDBY.encode()})
+"""One of them stands on the command line of every shim."""
+ASIDE_LIMIT = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShimNote:
+    """What the shim left word of in shim.json once the training ran."""
+
+    pid: int
+    start_ticks: int
+    """Start of the shim in clock ticks since boot, which tells it from a later process of its number."""
+    boot_id: str
+    training_pid: int | None
+    training_start_ticks: int | None
+    started_unix_s: float | None = None
+    problem: str | None = None
+    """What the attempt has to do without, such as a recorder that found no room on the disk."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Save:
+    """A file that a training wrote, wherever it lies now, and the step after which it was written."""
+
+    size_bytes: int
+    modified_ns: int
+    step: int
+
+
+def prepare(  # noqa: PLR0913 - one argument a field of launch.json
+    state: Path,
+    job: str,
+    number: int,
+    *,
+    argv: Sequence[str],
+    cwd: str,
+    env: Mapping[str, str],
+    grace_s: float,
+    save_s: float,
+    group: int | None,
+    remedies: Mapping[str, object] | None = None,
+    code: Code = INSTALLED,
+) -> Path:
+    """Make STATE/jobs/JOB/NUMBER with its launch.json, point `current` at it and return it.
+
+    With `group` (a gid) its folders belong to that group, for a training under a user of its own; otherwise they are
+    the daemon's alone. `remedies` are settings for the agent by name, `code` is what its shim runs. Raises
+    FileExistsError where the attempt was started before, OSError where the disk refuses.
+    """
+    job_folder = make_job_folder(state, job, group)
+    folder = job_folder / str(number)
+    make_attempt_folder(folder, group)
+    for name in (names.EXIT + ".tmp", names.EXIT, names.SHIM):
+        if untrusted_files.exists(folder, name):
+            raise FileExistsError(f"{folder}: this attempt has already been started; give the new one a higher number")
+    launch = {
+        "version": 1,
+        "job": job,
+        "attempt": number,
+        "argv": list(argv),
+        "cwd": cwd,
+        "env": dict(env),
+        "grace_s": grace_s,
+        "save_s": save_s,
+    }
+    lay_out(folder, launch, group, remedies, code)
+    return folder
+
+
+def lay_out(
+    folder: Path,
+    launch: Mapping[str, object],
+    group: int | None,
+    remedies: Mapping[str, object] | None,
+    code: Code = INSTALLED,
+) -> None:
+    """Write launch.json and remedies.json into a folder, and make it the job's `current`; made where it is not there.
+
+    Raises OSError where the disk refuses.
+    """
+    make_attempt_folder(folder, group)
+    mode = 0o600 if group is None else 0o640
+    # The shim holds it by a descriptor that only reads: nobody but the daemon can put something else in its place.
+    lock = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    os.close(os.open(folder.with_name(names.LOCK), lock, mode))
+    if remedies:
+        note = {"version": 1, "settings": dict(remedies)}
+        write_whole(folder / names.REMEDIES, json.dumps(note) + "\n", mode)
+    write_whole(folder / names.LAUNCH, json.dumps({**launch, "code": str(code.root)}) + "\n", mode)
+    link_code(folder, code)
+    point(folder.parent, Path(folder.name))
+
+
+def point(slot_folder: Path, to: Path) -> None:
+    """Let `current` of a slot be `to` from now on: it is what its unit runs."""
+    _link(slot_folder / names.CURRENT, to)
+
+
+def link_code(folder: Path, code: Code) -> None:
+    """Let the shim that is started on a folder run that code."""
+    _link(folder / names.CODE, code.root)
+
+
+def _link(link: Path, to: Path) -> None:
+    draft = link.with_name(f"{link.name}.tmp")
+    draft.unlink(missing_ok=True)
+    draft.symlink_to(to)
+    draft.replace(link)
+
+
+def make_job_folder(state: Path, job: str, group: int | None) -> Path:
+    """Make STATE/jobs/JOB with what a job's attempts share, and return it; raise OSError where that is refused."""
+    folder = state / "jobs" / job
+    for path in (folder.parent, folder):
+        make_folder(path, group)
+    for name in (names.SNAPSHOTS, names.CONV2D):
+        make_folder(folder / name, group, shared=True)
+    return folder
+
+
+def make_attempt_folder(folder: Path, group: int | None) -> None:
+    """Make the folder of an attempt, a replay or a standby, with the part of it that is the training's."""
+    make_folder(folder, group)
+    make_folder(folder / names.RUN, group, shared=True)
+
+
+def make_folder(folder: Path, group: int | None, *, shared: bool = False) -> None:
+    """Make a folder of the state directory where it is not there; `shared`: the training's user writes there.
+
+    What somebody else put there (a link, a folder of another user) is moved aside and reported: nothing in it was
+    made by the daemon. Raises OSError where the disk refuses.
+    """
+    mode = 0o700 if group is None else 0o2770 if shared else 0o2750
+    for _ in range(ASIDE_LIMIT):
+        try:
+            folder.mkdir(mode & 0o777, parents=True)
+        except FileExistsError:
+            there = folder.lstat()
+            if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.geteuid():
+                _move_aside(folder)
+                continue
+        break
+    _set_rights(folder, mode, group)
+
+
+def _set_rights(folder: Path, mode: int, group: int | None) -> None:
+    at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        there = os.fstat(at)
+        # Below a directory with the setgid bit nothing differs, and the daemon's sandbox lets neither call through.
+        if group is not None and there.st_gid != group:
+            os.fchown(at, -1, group)
+        if stat.S_IMODE(there.st_mode) != mode:
+            os.fchmod(at, mode)
+    except PermissionError as error:
+        text = f"{folder}: group and mode must be {group} and {mode:o}; `supervisorctl setup` sets them"
+        raise PermissionError(error.errno, text) from error
+    finally:
+        os.close(at)
+
+
+def _move_aside(folder: Path) -> None:
+    """Give something that lies where the daemon makes a folder another name."""
+    for number in range(1, ASIDE_LIMIT):
+        aside = folder.with_name(f"{folder.name}.found-{number}")
+        if not os.path.lexists(aside):
+            folder.rename(aside)
+            log.error("folder.not_ours", extra={"fields": {"folder": str(folder), "moved_to": str(aside)}})
+            return
+    raise FileExistsError(f"{folder}: not created by the daemon, and no free name is left to move it to; remove it")
+
+
+def write_whole(path: Path, text: str, mode: int) -> None:
+    """Write a file that is either there in full or not at all; `mode` holds from its first byte, for it has secrets."""
+    draft = path.with_name(path.name + ".tmp")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="ascii") as file:
+        os.fchmod(file.fileno(), mode)
+        file.write(text)
+    draft.replace(path)
+
+
+def agent_path(path: Path = INSTALLED.agent) -> Path:
+    """Return the directory for PYTHONPATH; raise ValueError where anybody could put code of theirs into it."""
+    refuse_writable((path, *sorted(path.rglob("*"))))
+    return path
+
+
+def compose_env(  # noqa: PLR0913 - one argument a variable
+    *,
+    job: str,
+    number: int,
+    folder: Path,
+    env: Mapping[str, str],
+    inherited: Mapping[str, str],
+    agent: Path | None,
+    conv2d: str,
+    conv2d_settings: Mapping[str, str],
+    resume_from: str | None,
+    snapshot_every: str,
+    mean_fault_s: float,
+    resume_steps: str = "",
+) -> dict[str, str]:
+    """Return the variables that the training gets on top of what its shim inherits.
+
+    `env` is the job's own, `inherited` the daemon's environment, `agent` the answer of `agent_path` or None for a
+    training without it, `conv2d_settings` what the agent is to know of it. The user's PYTHONPATH stays, after the
+    agent's; PYTHONUNBUFFERED is set unless they set it.
+    """
+    given = {**inherited, **env}
+    composed = dict(env)
+    composed.update(
+        {
+            names.ENV_FOLDER: str(folder / names.RUN),
+            names.ENV_JOB: job,
+            names.ENV_ATTEMPT: str(number),
+            names.ENV_CONV2D: conv2d,
+            **conv2d_settings,
+            # Empty, not absent: a daemon that was itself started by a supervised program must not pass on its own.
+            names.ENV_RESUME_FROM: resume_from or "",
+            names.ENV_RESUME_STEPS: resume_steps,
+            names.ENV_SNAPSHOTS: str(folder.parent / names.SNAPSHOTS),
+            names.ENV_SNAPSHOT_EVERY: snapshot_every,
+            names.ENV_MEAN_FAULT: f"{mean_fault_s:.0f}",
+        }
+    )
+    if agent is not None:
+        theirs = given.get("PYTHONPATH", "")
+        composed["PYTHONPATH"] = f"{agent}{os.pathsep}{theirs}" if theirs else str(agent)
+    if "PYTHONUNBUFFERED" not in given:
+        composed["PYTHONUNBUFFERED"] = "1"
+    return composed
+
+
+def resume_steps(
+    checkpoint: Checkpoint | None, kept: Iterable[Checkpoint], saves: Iterable[Save] = (), *, asked: bool
+) -> str:
+    """Return for the agent which steps the checkpoints hold that a training may load; empty where there are none.
+
+    `saves` are files by their content, which a script that resumes from its own file may load though nothing was kept
+    of them. `asked` says that the command names the checkpoint to resume from.
+    """
+    newest = sorted(kept, key=lambda item: item.saved_unix_s, reverse=True)[:FILES_NAMED]
+    files = dict.fromkeys([*([checkpoint] if checkpoint is not None else []), *newest])
+    rows: list[list[object]] = [
+        [path, file.fingerprint.size_bytes, file.fingerprint.modified_ns, file.step]
+        for file in files
+        for path in dict.fromkeys((file.path, file.source or file.path))
+    ]
+    own = sorted(saves, key=lambda save: save.modified_ns, reverse=True)[:SAVES_NAMED]
+    rows.extend([None, save.size_bytes, save.modified_ns, save.step] for save in own)
+    if not rows:
+        return ""
+    step = checkpoint.step if checkpoint is not None else None
+    return json.dumps({"step": step, "asked": asked and checkpoint is not None, "files": rows})
+
+
+def read_shim(folder: Path) -> ShimNote | None:
+    """Return the shim's word that the training runs; None where there is none or it is damaged."""
+    note = read_note(folder, names.SHIM)
+    pid, ticks = as_int(note.get("pid"), 1, PID_MAX), as_int(note.get("start_ticks"))
+    boot = as_text(note.get("boot_id"), BOOT_ID_CHARS_MAX)
+    if pid is None or ticks is None or boot is None:
+        return None
+    return ShimNote(
+        pid=pid,
+        start_ticks=ticks,
+        boot_id=boot,
+        training_pid=as_int(note.get("training_pid"), 1, PID_MAX),
+        training_start_ticks=as_int(note.get("training_start_ticks")),
+        started_unix_s=as_float(note.get("started_unix_s"), 0.0, UNIX_S_MAX),
+        problem=as_message(note.get("problem"), ERROR_CHARS_MAX),
+    )
+
+
+def living_shim(folder: Path) -> Process | None:
+    """Return the shim that shim.json names if it lives and is proven to be this attempt's.
+
+    The training can write shim.json: whatever it names must have the start time and boot that it says, run as the
+    user who wrote the file, have this attempt's folder on a shim's command line, and be no process of the daemon's own.
+    """
+    note = read_shim(folder)
+    if note is None or note.boot_id != shim.boot_id():
+        return None
+    process = shim.read_process(note.pid)
+    if process is None or process.dead or process.start_ticks != note.start_ticks:
+        return None
+    return process if _is_shim_of(process, folder) else None
+
+
+def names_another(folder: Path) -> bool:
+    """Whether shim.json names a living process that is not the attempt's shim: then the shim is to be looked for."""
+    note = read_shim(folder)
+    if note is None or note.boot_id != shim.boot_id():
+        return False
+    process = shim.read_process(note.pid)
+    return process is not None and not process.dead and not _is_shim_of(process, folder)
+
+
+def _is_shim_of(process: Process, folder: Path) -> bool:
+    try:
+        writer = untrusted_files.file_status(folder, names.SHIM)
+    except OSError:
+        return False
+    if writer is None or process.pid in _own_line() or _user_of(process.pid) != writer.st_uid:
+        return False
+    # Of a process that waits in the kernel the command line may never be had.
+    return process.state == "D" or has_shim_command(process.pid, folder)
+
+
+def has_shim_command(pid: int, folder: Path) -> bool:
+    """Whether a process runs the shim's program on the attempt in a folder, begun for it or as its standby."""
+    own = folder.resolve()
+    known = (os.fsencode(own), os.fsencode(own.with_name(f"{shim.STANDBY_FOLDER}{own.name}")))
+    try:
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return len(arguments) > 2 and arguments[-2] in known and not SHIM_PROGRAMS.isdisjoint(arguments)
+
+
+def _user_of(pid: int) -> int | None:
+    """Return the effective user of a process; None where it is gone."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+        return int(next(line for line in status.splitlines() if line.startswith("Uid:")).split()[2])
+    except (OSError, StopIteration, ValueError, IndexError):
+        return None
+
+
+def _own_line() -> set[int]:
+    """Return this process and those that it descends from."""
+    line, pid = set[int](), os.getpid()
+    while pid > 0 and pid not in line:
+        line.add(pid)
+        process = shim.read_process(pid)
+        pid = process.parent if process is not None else 0
+    return line
+
+
+def read_exit(folder: Path, now: Moment) -> ExitStatus | None:
+    """Return how the attempt ended; None where the shim left no word of it or the word is damaged.
+
+    The monotonic part of its moment is the shim's own reading where that was of this boot, else reckoned from the
+    wall clock.
+    """
+    note = read_note(folder, names.EXIT)
+    code, number = as_int(note.get("exit_code"), maximum=255), as_int(note.get("signal"), 1, SIGNAL_MAX)
+    error = as_message(note.get("error"), ERROR_CHARS_MAX)
+    if code is None and number is None and error is None:
+        return None
+    at, unix_s = now, as_float(note.get("ended_unix_s"), 0.0, UNIX_S_MAX)
+    monotonic_ns = as_int(note.get("ended_monotonic_ns"), maximum=MONOTONIC_NS_MAX)
+    shim_note = read_shim(folder)
+    if monotonic_ns is not None and shim_note is not None and shim_note.boot_id == shim.boot_id():
+        at = now.at_monotonic(min(monotonic_ns / 1e9, now.monotonic_s))
+    elif unix_s is not None:
+        unix_s = min(unix_s, now.unix_s)
+        at = Moment(now.monotonic_s - (now.unix_s - unix_s), unix_s)
+    rss_bytes = as_int(note.get("max_rss_bytes"), maximum=BYTES_MAX)
+    return ExitStatus(at=at, code=code, signal=number, error=error, max_rss_bytes=rss_bytes)
+
+
+def read_start_error(folder: Path) -> str | None:
+    """Return why the shim could not start the training; None where it left no such word."""
+    return as_message(read_note(folder, names.EXIT).get("error"), ERROR_CHARS_MAX)
+
+
+def read_note(folder: Path, name: str, limit_bytes: int = NOTE_LIMIT_BYTES) -> dict[str, object]:
+    """Return what a shim or an agent wrote; empty where it wrote nothing, or it is damaged or longer than the limit."""
+    try:
+        return read_json_object(untrusted_files.read_bytes(folder, name, limit_bytes)) or {}
+    except OSError:
+        return {}

@@ -1,0 +1,299 @@
+"""Copies of the code that runs beside and inside trainings: an upgrade of the package changes none of it meanwhile.
+
+STATE/code/DIGEST/ mirrors the part of the package that a training, its shim and what stands by import for as long as
+they run. A copy is named after its content, appears whole by one rename, and is checked each time before it is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import py_compile
+import shutil
+import stat
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import supervisor
+from supervisor.core import attempt_files as names
+
+log = logging.getLogger(__name__)
+
+PARTS = (
+    "agent/path",
+    "agent/prove",
+    "runner/interpreter.py",
+    "runner/priority.py",
+    "runner/place_checkpoint.py",
+    "runner/shim.py",
+    "runner/standby_shim.py",
+)
+"""Files and folders of the package; none of them imports anything of ours that is not among them."""
+BYTE_CODE = "__pycache__"
+FOLDER = "code"
+DIGESTS = "digests.json"
+"""Of every file that was written into the copy, by name."""
+NAME_CHARACTERS = 16
+NAMES_TRIED = 100
+DRAFT, DROPPED = ".new-", ".old-"
+FILE_MODE, FOLDER_MODE = 0o444, 0o555
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """The package, or a copy of a part of it."""
+
+    root: Path
+
+    @property
+    def agent(self) -> Path:
+        """The directory for PYTHONPATH."""
+        return self.root / "agent" / "path"
+
+    @property
+    def prover(self) -> Path:
+        """The program that looks into checkpoints."""
+        return self.root / "agent" / "prove" / "__main__.py"
+
+    @property
+    def put(self) -> Path:
+        """The program that puts a checkpoint where a training looks for it."""
+        return self.root / "runner" / "place_checkpoint.py"
+
+
+INSTALLED = Code(Path(supervisor.__file__).resolve().parent)
+SHIM_PROGRAM = f"{names.CODE}/runner/shim.py"
+"""The shim's program, seen from an attempt's folder."""
+
+
+class CodeCopies:
+    """The copies below one state directory; may be asked in any thread."""
+
+    def __init__(self, state: Path, *, installed: Path = INSTALLED.root, same_user: bool = False) -> None:
+        """Read what is installed now, which is what this process itself was started from.
+
+        With `same_user` trainings run as this user: a Python of another version then caches its byte code there.
+        """
+        self._folder = state / FOLDER
+        self._installed = installed
+        self._same_user = same_user
+        self._lock = threading.Lock()
+        self._sources: dict[str, bytes] | None = None
+        self._name: str | None = None
+        try:
+            self._read()
+        except (OSError, ValueError) as error:
+            log.error("code.not_read", extra={"fields": {"folder": str(installed), "why": str(error)}})
+
+    def current(self) -> Code:
+        """Return the copy of what was installed at the start, made where it is not there or has been damaged.
+
+        Raises OSError where it cannot be made, ValueError where what is installed cannot be used for it.
+        """
+        with self._lock:
+            name = self._name or self._read()
+            for place in self._places(name):
+                if is_intact(place, name):
+                    return Code(place)
+                if not os.path.lexists(place):
+                    return Code(self._make(place, self._sources_of(name)))
+            raise FileExistsError(f"{self._folder}: {NAMES_TRIED} damaged copies with the same name; remove them")
+
+    def current_or_installed(self) -> Code:
+        """Return the copy, or where it cannot be had what is installed: for what runs for moments only."""
+        try:
+            return self.current()
+        except (OSError, ValueError):
+            return INSTALLED
+
+    def prune(self, in_use: Callable[[Path], bool]) -> int:
+        """Remove what no longer runs, and drafts that were cut short; return how many went.
+
+        `in_use` is asked of every copy but the current one.
+        """
+        with self._lock:  # so no draft is in the making
+            there = sorted(self._folder.iterdir()) if self._folder.is_dir() else []
+            current = next((place for place in self._places(self._name or "") if is_intact(place, self._name)), None)
+        old = [place for place in there if place != current]
+        unused = [place for place in old if place.name.startswith((DRAFT, DROPPED)) or not in_use(place)]
+        for place in unused:
+            drop(place)
+        return len(unused)
+
+    def _places(self, name: str) -> Iterator[Path]:
+        """Yield where a copy may lie: a damaged one is not repaired, for a training may still import from it."""
+        yield self._folder / name
+        for number in range(2, NAMES_TRIED):
+            yield self._folder / f"{name}-{number}"
+
+    def _read(self) -> str:
+        self._sources = sources = read_sources(self._installed)
+        self._name = name_of({name: _digest(content) for name, content in sources.items()})
+        return self._name
+
+    def _sources_of(self, name: str) -> Mapping[str, bytes]:
+        """Return the files to be copied; raise ValueError where others were installed meanwhile."""
+        if self._sources is None:
+            sources = read_sources(self._installed)
+            if name_of({text: _digest(content) for text, content in sources.items()}) != name:
+                raise ValueError(
+                    f"{self._installed} was upgraded, and the copy of the previous version in {self._folder} is "
+                    "missing: restart the daemon (trainings keep running)"
+                )
+            self._sources = sources
+        return self._sources
+
+    def _make(self, place: Path, sources: Mapping[str, bytes]) -> Path:
+        try:
+            self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+            self._folder.chmod(0o755)
+            draft = Path(tempfile.mkdtemp(prefix=DRAFT, dir=self._folder))
+            try:
+                fill(draft, place, sources, byte_code_mode=0o755 if self._same_user else FOLDER_MODE)
+                draft.rename(place)
+            except BaseException:
+                drop(draft)
+                raise
+        except OSError as error:
+            why = f"{place}: the code that trainings run could not be copied: {error.strerror or error}"
+            raise OSError(error.errno, why) from error
+        log.info("code.copied", extra={"fields": {"folder": str(place), "files": len(sources)}})
+        self._sources = None
+        return place
+
+
+def read_sources(package: Path) -> dict[str, bytes]:
+    """Return the content of every file of PARTS by name; raise ValueError where anybody could change one of them."""
+    found = {}
+    for part in PARTS:
+        for path in _files_below(package / part):
+            found[str(path.relative_to(package))] = path.read_bytes()
+    return found
+
+
+def refuse_writable(paths: Iterable[Path]) -> None:
+    """Raise ValueError where anybody could put code of theirs into what trainings will run."""
+    for path in paths:
+        mode = path.lstat().st_mode
+        if mode & stat.S_IWOTH and not stat.S_ISLNK(mode):
+            raise ValueError(f"{path}: world-writable, but trainings would run it; run `chmod o-w` on it")
+
+
+def _files_below(part: Path) -> list[Path]:
+    below = [path for path in sorted(part.rglob("*")) if BYTE_CODE not in path.parts] if part.is_dir() else []
+    refuse_writable((part, *below))
+    return [path for path in (below or [part]) if path.suffix == ".py"]
+
+
+def name_of(digests: Mapping[str, str]) -> str:
+    """Return the name of the copy that holds files of those digests."""
+    text = json.dumps(dict(sorted(digests.items())))
+    return hashlib.sha256(text.encode()).hexdigest()[:NAME_CHARACTERS]
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+# --- one copy -----------------------------------------------------------------------------------------------------
+
+
+def fill(draft: Path, place: Path, sources: Mapping[str, bytes], *, byte_code_mode: int) -> None:
+    """Write the files, with their byte code for this version of Python, into what will lie at `place`.
+
+    The byte code is not compared with its source by who imports it: neither ever changes.
+    """
+    written = {}
+    for name, content in sources.items():
+        _write(draft / name, content)
+        written[name] = _digest(content)
+    for name in sources:
+        compiled = _compile(draft / name, place / name)
+        written[str(compiled.relative_to(draft))] = _digest(compiled.read_bytes())
+    _write(draft / DIGESTS, json.dumps(written).encode() + b"\n")
+    for folder, _, files in os.walk(draft, topdown=False):
+        for file in files:
+            Path(folder, file).chmod(FILE_MODE)
+        Path(folder).chmod(byte_code_mode if folder.endswith(BYTE_CODE) else FOLDER_MODE)
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def _compile(source: Path, final: Path) -> Path:
+    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    return Path(str(py_compile.compile(str(source), dfile=str(final), doraise=True, invalidation_mode=mode)))
+
+
+def is_intact(place: Path, name: str | None) -> bool:
+    """Whether a copy holds what its name says, and nothing that somebody else could have written or can change."""
+    try:
+        digests = json.loads((place / DIGESTS).read_bytes())
+        sources = {file: digest for file, digest in digests.items() if BYTE_CODE not in file}
+        return (
+            name_of(sources) == name
+            and all(_digest((place / file).read_bytes()) == digest for file, digest in digests.items())
+            and _is_ours_alone(place, {*sources, DIGESTS})
+        )
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _is_ours_alone(place: Path, expected: set[str]) -> bool:
+    """Whether every file is one of those, with byte code of other Pythons, and only this user may write."""
+    for path in (place, *place.rglob("*")):
+        status = path.lstat()
+        if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return False
+        known = (
+            stat.S_ISDIR(status.st_mode) or path.parent.name == BYTE_CODE or str(path.relative_to(place)) in expected
+        )
+        if not known or stat.S_ISLNK(status.st_mode):
+            return False
+    return True
+
+
+def drop(place: Path) -> None:
+    """Remove a copy or what is left of one; it loses its name first, so that nobody takes half of it for a copy."""
+    aside = place.with_name(f"{DROPPED}{place.name.lstrip('.')}")
+    with contextlib.suppress(OSError):
+        place.rename(aside)
+        place = aside
+    for folder, _, _ in os.walk(place):
+        with contextlib.suppress(OSError):
+            Path(folder).chmod(0o700)
+    shutil.rmtree(place, ignore_errors=True)
+
+
+def used_by(folder: Path) -> Path | None:
+    """Return the copy that the attempt in a folder runs; None where it names none."""
+    try:
+        return (folder / names.CODE).readlink()
+    except OSError:
+        return None
+
+
+def attempts_of(place: Path, jobs: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the slot and the folder of each attempt, replay and standby that was launched with a copy."""
+    for job in sorted(jobs.iterdir()) if jobs.is_dir() else ():
+        for folder in sorted(job.iterdir()) if job.is_dir() and not job.is_symlink() else ():
+            if folder.name != names.CURRENT and used_by(folder) == place:
+                yield job.name, folder
+
+
+@contextlib.contextmanager
+def temporary_copy() -> Iterator[Code]:
+    """Yield a copy that is gone afterwards, of what is installed."""
+    folder = Path(tempfile.mkdtemp(prefix="rocm-supervisor-"))
+    try:
+        yield CodeCopies(folder, same_user=True).current()
+    finally:
+        drop(folder)

@@ -1,0 +1,62 @@
+"""Checkpoints that are folders: their fingerprint and the files in them, which are not opened.
+
+So accelerate, DeepSpeed, orbax and torch.distributed.checkpoint save. A link in it is part of no checkpoint: what it
+leads to may change under a kept copy, or be somebody else's.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from supervisor.core.checkpoints.checkpoint import Fingerprint
+
+FILES_AT_MOST = 20_000
+DEPTH_AT_MOST = 16
+
+
+class TreeError(OSError):
+    """A folder that cannot be one checkpoint."""
+
+
+def fingerprint_of(path: Path) -> Fingerprint:
+    """Return what tells this content of a file, or of a folder, from another; raise OSError where there is neither.
+
+    A folder has the size of all its files, the time of the newest and its own inode.
+    """
+    found = path.stat()
+    if not stat.S_ISDIR(found.st_mode):
+        return Fingerprint(size_bytes=found.st_size, modified_ns=found.st_mtime_ns, inode=found.st_ino)
+    stats = [item.lstat() for item in files_in(path)]
+    return Fingerprint(
+        size_bytes=sum(info.st_size for info in stats),
+        modified_ns=max((info.st_mtime_ns for info in stats), default=found.st_mtime_ns),
+        inode=found.st_ino,
+    )
+
+
+def files_in(folder: Path) -> tuple[Path, ...]:
+    """Return every file below a folder, in the order of their names; raise TreeError where it holds something else."""
+    found: list[Path] = []
+    for path in _walk(folder, DEPTH_AT_MOST):
+        found.append(path)
+        if len(found) > FILES_AT_MOST:
+            raise TreeError(f"{folder} holds more than {FILES_AT_MOST} files")
+    return tuple(sorted(found))
+
+
+def _walk(folder: Path, depth: int) -> Iterator[Path]:
+    if depth == 0:
+        raise TreeError(f"{folder} contains more than {DEPTH_AT_MOST} levels of folders")
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _walk(Path(entry.path), depth - 1)
+            elif entry.is_file(follow_symlinks=False):
+                yield Path(entry.path)
+            else:
+                raise TreeError(
+                    f"{entry.path} is a link or a special file: a checkpoint folder may contain only regular files"
+                )

@@ -1,0 +1,96 @@
+"""Copies a checkpoint to where the training looks for it, then execs the training: `SOURCE TARGET -- COMMAND ...`.
+
+It runs as the training's user, in the job's working directory, on the standard library alone. The target appears whole,
+by one rename; what lies there and is another content is kept beside it under a name of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+
+COULD_NOT = 78
+"""EX_CONFIG of sysexits.h: the training was not started."""
+PART = ".rocm-supervisor-part"
+
+
+def put(source: str, target: str) -> str | None:
+    """Make `target` hold what `source` holds; return where what was there before is kept, None where nothing was."""
+    if _alike(source, target):
+        return None
+    part = target.rstrip("/") + PART
+    os.makedirs(os.path.dirname(os.path.abspath(target)), exist_ok=True)  # noqa: PTH103, PTH100, PTH120 - as in shim.py
+    _remove(part)
+    if os.path.isdir(source):  # noqa: PTH112 - as in shim.py
+        shutil.copytree(source, part)
+    else:
+        shutil.copy2(source, part)
+        _sync(part)
+    aside = _set_aside(target.rstrip("/"))
+    os.replace(part, target.rstrip("/"))  # noqa: PTH105 - as in shim.py
+    return aside
+
+
+def _alike(source: str, target: str) -> bool:
+    """Whether both are one content as far as size and time tell; of folders nothing is compared."""
+    try:
+        mine, its = os.stat(source), os.lstat(target)  # noqa: PTH116 - as in shim.py
+    except FileNotFoundError:
+        return False
+    return os.path.isfile(source) and (mine.st_size, mine.st_mtime_ns) == (its.st_size, its.st_mtime_ns)  # noqa: PTH113
+
+
+def _set_aside(target: str) -> str | None:
+    """Keep what lies at the target under a name that nothing has; a file keeps its name too until it is replaced."""
+    if not os.path.lexists(target):
+        return None
+    number = 1
+    while os.path.lexists(aside := f"{target}.aside-{number}"):
+        number += 1
+    if os.path.isdir(target) and not os.path.islink(target):  # noqa: PTH112, PTH114 - as in shim.py
+        os.rename(target, aside)  # noqa: PTH104 - as in shim.py
+        return aside
+    try:
+        os.link(target, aside, follow_symlinks=False)
+    except OSError:  # a file system without hard links
+        shutil.copy2(target, aside, follow_symlinks=False)
+    return aside
+
+
+def _remove(part: str) -> None:
+    """Remove what a put left that was cut short."""
+    if os.path.isdir(part) and not os.path.islink(part):  # noqa: PTH112, PTH114 - as in shim.py
+        shutil.rmtree(part)
+    elif os.path.lexists(part):
+        os.unlink(part)  # noqa: PTH108 - as in shim.py
+
+
+def _sync(path: str) -> None:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def main(arguments: list[str]) -> None:
+    """Put, say what was done, and become the command."""
+    source, target, _, *command = arguments
+    try:
+        aside = put(source, target)
+        kept = f"; the previous file is kept as {aside}" if aside is not None else ""
+        sys.stdout.write(f"rocm-supervisor: {target} now holds the checkpoint to resume from{kept}\n")
+        sys.stdout.flush()
+    except OSError as error:
+        sys.stderr.write(f"rocm-supervisor: {target}: the checkpoint could not be written: {error}\n")
+        sys.exit(COULD_NOT)
+    try:
+        os.execvp(command[0], command)  # noqa: S606 - the job's own command
+    except OSError as error:
+        sys.stderr.write(f"rocm-supervisor: command {command[0]!r} of the job: {error}\n")
+        sys.exit(COULD_NOT)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

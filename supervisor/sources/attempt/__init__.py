@@ -1,0 +1,1 @@
+"""What an attempt writes: recorder, agent log, output."""

@@ -1,0 +1,283 @@
+"""Reads complete lines of the agent's event log; unreadable lines are counted and skipped."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from supervisor import untrusted_files
+from supervisor.core import attempt_files
+from supervisor.core.events import Word
+from supervisor.core.foreign_values import (
+    BYTES_MAX,
+    COUNT_MAX,
+    EPOCH_MAX,
+    MONOTONIC_NS_MAX,
+    PATH_CHARS_MAX,
+    PID_MAX,
+    RANK_MAX,
+    STEP_MAX,
+    as_bounded,
+    as_dict,
+    as_float,
+    as_int,
+    as_list,
+    as_text,
+    read_json_object,
+)
+from supervisor.core.moments import Moment
+from supervisor.core.stats.rate_limit import Allowance
+
+BYTES_PER_READ = 1 << 18
+"""More than the longest line of an agent: two texts of 16 thousand characters, escaped."""
+LINES_PER_READ = 500
+LINES_AT_END = 2000
+FILE_LIMIT_BYTES = 17 << 20
+"""An agent that finds 16 MiB in the file writes nothing more; a few processes may have found less at once."""
+BEHIND_LIMIT_BYTES, KEPT_BYTES, REST_LIMIT_BYTES = 1 << 20, 1 << 16, 1 << 18
+"""Further behind than the first, only the newest of the second are read on; of what is left at the end the third."""
+_COMMON = frozenset({"event", "pid", "rank", "monotonic_ns", "unix_s"})
+SECONDS_MAX = 1e9
+PATHS_MAX = 64
+SAVES_PER_S, SAVES_AT_ONCE = 1.0, 200
+"""Checkpoints that are looked at of an attempt: each costs a look at the disk and one into the record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentFact:
+    """One line of agent.jsonl."""
+
+    at: Moment
+    word: Word
+    pid: int | None
+    rank: int | None
+    facts: dict[str, object]
+    """The fields of this word, without the common ones; described in `core/attempt_files.py`."""
+    offset: int = 0
+    """Bytes of the file up to and with this line."""
+
+
+class AgentLogReader:
+    """Follows one agent.jsonl from `offset` (bytes); a file that became shorter is read from its start."""
+
+    def __init__(
+        self, attempt: Path, offset: int = 0, name: str = attempt_files.AGENT, allowance: Allowance | None = None
+    ) -> None:
+        """`name` is that of the file below the attempt's folder.
+
+        `allowance` bounds the words that are read of those which come after the first read; the ones of before are
+        the past, that a new daemon has to know.
+        """
+        self._attempt = attempt
+        self._name = name
+        self._path = str(attempt / name)
+        self._offset = offset
+        self._garbage = 0
+        self._in_long_line = False
+        self._allowance = allowance
+        self._saves = Allowance(SAVES_PER_S, SAVES_AT_ONCE)
+        self._put_off: tuple[AgentFact, ...] = ()
+        self._past_bytes: int | None = None
+        self._skipped = 0
+        self._read_state: untrusted_files.FileState | None = None
+        """State of the file when it was read to its end; None while there is more of it."""
+
+    @property
+    def offset(self) -> int:
+        """Bytes read so far, at the start of a line; kept, so that a new daemon reads on."""
+        return self._offset
+
+    @property
+    def garbage(self) -> int:
+        """Lines so far that were no event of ours."""
+        return self._garbage
+
+    @property
+    def skipped_bytes(self) -> int:
+        """Bytes that were left unread, since more was said than is listened to."""
+        return self._skipped
+
+    def read(self, now: Moment, limit: int = LINES_PER_READ) -> tuple[AgentFact, ...]:
+        """Return the events of the next lines, at most `limit` of those that were completed."""
+        if self._is_unchanged():
+            return ()
+        with self._opened() as (fd, size):
+            if self._past_bytes is None:
+                self._past_bytes = size
+            if self._allowance is None or self._offset < self._past_bytes:
+                return self._facts(self._lines(fd, limit), now)
+            limit = min(limit, self._allowance.left(now.monotonic_s))
+            if size - self._offset > BEHIND_LIMIT_BYTES:
+                self._skip_to(size - KEPT_BYTES)
+            lines = self._lines(fd, limit)
+            self._allowance.spend(now.monotonic_s, len(lines))
+            return self._without_a_flood_of_saves(self._facts(lines, now), now)
+
+    def _is_unchanged(self) -> bool:
+        """Whether nothing was added since the last read."""
+        if self._read_state is None or self._put_off:
+            return False
+        try:
+            return untrusted_files.is_unchanged(self._path, self._read_state)
+        except OSError:
+            return False
+
+    def _without_a_flood_of_saves(self, facts: tuple[AgentFact, ...], now: Moment) -> tuple[AgentFact, ...]:
+        """Return the facts with so many saves as are looked at; of the others the newest waits for its turn."""
+        kept, facts = [], (*self._put_off, *facts)
+        self._put_off = ()
+        for fact in facts:
+            if fact.word is not Word.CHECKPOINT_SAVED or self._saves.take(now.monotonic_s):
+                kept.append(fact)
+            else:
+                self._put_off = (fact,)
+        return tuple(kept)
+
+    def finish(self, now: Moment) -> tuple[AgentFact, ...]:
+        """Return what is left once nobody writes any more: how it began, and of a long rest its end."""
+        with self._opened() as (fd, size):
+            lines = self._lines(fd, LINES_AT_END) if self._offset < KEPT_BYTES else []
+            if size - self._offset > REST_LIMIT_BYTES:
+                self._skip_to(size - REST_LIMIT_BYTES)
+            before = -1
+            while self._offset != before:
+                before = self._offset
+                lines += self._lines(fd, LINES_AT_END)
+            return (*self._put_off, *self._facts(lines, now))
+
+    def _facts(self, lines: list[tuple[bytes, int]], now: Moment) -> tuple[AgentFact, ...]:
+        kept = []
+        for line, end in lines:
+            fact = parse(line, now)
+            if fact is None:
+                self._garbage += 1
+            else:
+                kept.append(replace(fact, offset=end))
+        return tuple(kept)
+
+    def _skip_to(self, offset: int) -> None:
+        """Leave out what lies before `offset`, and what is left there of a line."""
+        self._skipped += offset - self._offset
+        self._offset, self._in_long_line = offset, True
+
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[int, int]]:
+        """Open the file and tell how much of it is read at all; one that is not there, or is refused, is empty."""
+        self._read_state = None
+        try:
+            fd = untrusted_files.open_file(self._attempt, self._name)
+        except OSError:
+            yield -1, self._offset
+            return
+        try:
+            status = os.fstat(fd)
+            size = status.st_size
+            if size < self._offset:
+                # Emptied: what is in it now is none of the past.
+                self._offset, self._in_long_line, self._past_bytes = 0, False, 0
+            yield fd, min(size, FILE_LIMIT_BYTES)
+            self._read_state = untrusted_files.state_of(status) if self._offset == size else None
+        finally:
+            os.close(fd)
+
+    def _lines(self, fd: int, limit: int) -> list[tuple[bytes, int]]:
+        """Return lines that were completed, at most `limit`, each with the offset behind it."""
+        wanted = min(BYTES_PER_READ, FILE_LIMIT_BYTES - self._offset)
+        if fd < 0 or limit <= 0 or wanted <= 0:
+            return []
+        try:
+            return self._take(os.pread(fd, wanted, self._offset), limit)
+        except OSError:
+            return []
+
+    def _take(self, chunk: bytes, limit: int) -> list[tuple[bytes, int]]:
+        end = chunk.rfind(b"\n") + 1
+        if end == 0 and len(chunk) == BYTES_PER_READ:
+            # A line without end is not the agent's: let it pass piece by piece, and count it once, when it ends.
+            self._in_long_line, end = True, len(chunk)
+            self._offset += end
+            return []
+        lines = []
+        for line in chunk[:end].split(b"\n", limit)[:-1]:
+            self._offset += len(line) + 1
+            lines.append((line, self._offset))
+        if self._in_long_line and lines:
+            self._in_long_line = False
+            self._garbage += 1
+            lines = lines[1:]
+        return [(line, offset) for line, offset in lines if line.strip()]
+
+
+def parse(line: bytes, now: Moment) -> AgentFact | None:
+    """Return the event in one line, or None where it holds none; `now` ties monotonic times to the wall clock."""
+    fields = read_json_object(line)
+    at_ns = as_float(fields.get("monotonic_ns"), 0.0, MONOTONIC_NS_MAX) if fields else None
+    if fields is None or at_ns is None:
+        return None
+    try:
+        word = Word(fields.get("event"))
+    except ValueError:
+        return None
+    return AgentFact(
+        # What is read was written before: a later time, which every limit of the job would be reckoned from, is false.
+        at=now.at_monotonic(min(at_ns / 1e9, now.monotonic_s)),
+        word=word,
+        pid=as_int(fields.get("pid"), 1, PID_MAX),
+        rank=as_int(fields.get("rank"), maximum=RANK_MAX),
+        facts={name: _bounded(name, value) for name, value in as_dict(fields).items() if name not in _COMMON},
+    )
+
+
+def _bounded(name: str, value: object) -> object:
+    """Return a field within the bounds of what it means, or, where that is not known, of its kind."""
+    read = FIELDS.get(name)
+    return as_bounded(value) if value is None or read is None else read(value)
+
+
+def _paths(value: object) -> object:
+    """Return the paths of a list; one that no file system has is left out."""
+    return [path for item in as_list(value, PATHS_MAX) if (path := as_text(item, PATH_CHARS_MAX)) is not None]
+
+
+def _between(minimum: int, maximum: int) -> Callable[[object], object]:
+    return lambda value: as_int(value, minimum, maximum)
+
+
+def _seconds(value: object) -> object:
+    return as_float(value, 0.0, SECONDS_MAX)
+
+
+_EPOCH, _STEP, _BYTES, _COUNT = (
+    _between(-1, EPOCH_MAX),
+    _between(0, STEP_MAX),
+    _between(0, BYTES_MAX),
+    _between(0, COUNT_MAX),
+)
+
+FIELDS: Mapping[str, Callable[[object], object]] = {
+    "epoch": _EPOCH,
+    "epochs": _EPOCH,
+    "start_epoch": _EPOCH,
+    "step": _STEP,
+    "batches_per_epoch": _STEP,
+    "world_size": _between(1, RANK_MAX),
+    "loader": _COUNT,
+    "pids": lambda value: [pid for item in as_list(value) if (pid := as_int(item, 1, PID_MAX)) is not None],
+    "paths": _paths,
+    "path": lambda value: as_text(value, PATH_CHARS_MAX),
+    "save_dir": lambda value: as_text(value, PATH_CHARS_MAX),
+    "size_bytes": _BYTES,
+    "reserved_bytes": _BYTES,
+    "allocated_bytes": _BYTES,
+    "inactive_split_bytes": _BYTES,
+    "total_bytes": _BYTES,
+    "retries": _COUNT,
+    "ooms": _COUNT,
+    "stall_s": _seconds,
+    "write_s": _seconds,
+    "every_s": _seconds,
+}
+"""The possible values of fields by name, see `core/attempt_files.py`; any other value is not known."""

@@ -1,0 +1,109 @@
+"""Folds terminal output into lines as a person would read them.
+
+A carriage return starts the line over, so of a progress bar's frames only the last one stays; escape sequences are
+removed; a cursor-up takes back the lines that it goes on to overwrite.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+_BREAK = re.compile(rb"[\r\n]")
+_ESCAPE = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, erasing, cursor
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # OSC: window titles, links
+    r"|\x1b[PX^_][^\x1b]*\x1b\\"  # DCS, SOS, PM, APC
+    r"|\x1b[ -/]*[0-~]"  # the two-character ones
+)
+_CURSOR_UP = re.compile(rb"\x1b\[([0-9]{0,3})[AF]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+PENDING_LIMIT_BYTES = 64 * 1024
+"""A line without end is broken here: a program that never ends its lines must not fill the daemon's memory."""
+
+
+@dataclass(slots=True)
+class Folded:
+    """What one feed gave."""
+
+    lines: list[str] = field(default_factory=list)
+    """Complete lines, as they stay on the screen."""
+    segments: list[str] = field(default_factory=list)
+    """Everything that was shown, frames that were drawn over included, oldest first."""
+
+
+class Folder:
+    """Turns bytes into lines; fed in whatever pieces, lines below the limit come out the same."""
+
+    def __init__(self) -> None:
+        self._pending = b""
+        self._folded_bytes = 0
+        self._frame = ""
+        self._frame_at = 0
+
+    @property
+    def unsettled_bytes(self) -> int:
+        """Bytes at the end of what was fed that another folder must be fed again to go on from here."""
+        return len(self._pending) + (self._folded_bytes - self._frame_at if self._frame else 0)
+
+    @property
+    def current(self) -> str:
+        """The line that is not complete yet, as it stands on the screen."""
+        return _shown(self._pending) or self._frame
+
+    def feed(self, data: bytes) -> Folded:
+        """Take more bytes; invalid UTF-8 shows as backslash escapes."""
+        data = self._pending + data
+        end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        folded = self._fold(data[:end])
+        self._pending = data[end:]
+        if len(self._pending) > PENDING_LIMIT_BYTES:
+            self._end_the_line(folded)
+        return folded
+
+    def finish(self) -> Folded:
+        """Close the last line although nothing ended it."""
+        folded = Folded()
+        if self._pending or self._frame:
+            self._end_the_line(folded)
+        return folded
+
+    def _end_the_line(self, folded: Folded) -> None:
+        rest, self._pending = self._pending, b""
+        self._segment(rest, folded, self._folded_bytes)
+        self._folded_bytes += len(rest)
+        if self._frame:
+            folded.lines.append(self._frame)
+            self._frame = ""
+
+    def _fold(self, data: bytes) -> Folded:
+        folded, at = Folded(), 0
+        for found in _BREAK.finditer(data):
+            if at < found.start():
+                self._segment(data[at : found.start()], folded, self._folded_bytes + at)
+            at = found.end()
+            if found[0] == b"\n":
+                folded.lines.append(self._frame)
+                self._frame = ""
+        self._folded_bytes += len(data)
+        return folded
+
+    def _segment(self, raw: bytes, folded: Folded, at: int) -> None:
+        if b"\x1b" in raw:
+            for up in _CURSOR_UP.finditer(raw):
+                del folded.lines[max(0, len(folded.lines) - int(up[1] or 1)) :]
+        shown = _shown(raw)
+        if shown:
+            self._frame, self._frame_at = shown, at
+            folded.segments.append(shown)
+
+
+def clean(text: str) -> str:
+    """Return the text without escape sequences, control characters and trailing blanks; tabs stay."""
+    if "\x1b" in text:
+        text = _ESCAPE.sub("", text)
+    return _CONTROL.sub("", text).rstrip()
+
+
+def _shown(raw: bytes) -> str:
+    return clean(raw.decode("utf-8", "backslashreplace"))

@@ -1,0 +1,290 @@
+"""Parses progress from the bars and lines that trainings print, each line for itself.
+
+Every framework counts in its own way; here epochs count from 0 and batches are those done. A bar that names no epoch
+may be a download or a validation as well as a training: it is told as a bar, and nothing more is made of it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from supervisor.sources.attempt.progress import Progress
+from supervisor.sources.faults.table import LINE_LIMIT
+
+Reader = Callable[[str], Progress | None]
+
+_NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|inf|nan)(?:\.0)?"
+_BAR = r"\d{1,3}%\s*(?:\|[^|]*\||[━─╸╺╴ ]*)\s*(?P<batch>\d{1,9})/(?P<batches>\d{1,9})(?=[\s,\]]|$)"
+# A search holds every other thread up, and the line is a training's: what is repeated is bounded, so that a line of
+# digits or of letters takes a time in proportion to its length.
+_DECIMAL = r"\d{1,15}(?:\.\d{1,20})?"
+_RATE = re.compile(rf"(?<!\d)(?:(?P<per_s>{_DECIMAL})(?P<kilo>k?)it/s|(?P<s_per>{_DECIMAL})s/it)")
+_PAIR = re.compile(rf"(?P<name>[A-Za-z_][\w/.-]{{0,100}})\s{{0,100}}[=:]\s*(?P<value>{_NUMBER})(?=[\s,\]|)]|$)", re.I)
+
+_ULTRALYTICS = re.compile(
+    r"^\s*(?P<epoch>\d{1,7})/(?P<epochs>\d{1,7})\s+\d+(?:\.\d+)?G\s+"
+    rf"(?P<losses>(?:{_NUMBER}\s+){{1,8}}?)\d+\s+\d+:\s+{_BAR}",
+    re.I,
+)
+"""Ultralytics 8.0.100 to 8.4.190: before the last colon all versions print alike, after it tqdm's bar or their own."""
+_LIGHTNING = re.compile(rf"^Epoch (?P<epoch>\d{{1,7}}):\s+{_BAR}")
+"""Lightning's bar with tqdm, 1.x to 2.6: epochs from 0."""
+_LIGHTNING_RICH = re.compile(
+    r"^Epoch (?P<epoch>\d{1,7})/(?P<last>\d{1,7}|-\d)\s+[━╸╺\s]+(?P<batch>\d{1,9})/(?P<batches>\d{1,9})\s"
+)
+"""Its bar with rich: the last epoch's number stands after the slash."""
+_EPOCH_BAR = re.compile(
+    r"^(?:train\w*[ :]+)?\[?epoch:?\s*\[?(?P<epoch>\d{1,7})(?:\s*(?:/|of)\s*(?P<epochs>\d{1,7}))?\]?[^|%]{0,60}?"
+    + _BAR,
+    re.I,
+)
+_PLAIN_BAR = re.compile(rf"^\s*(?:[^|%\d][^|%]{{0,60}}?)?{_BAR}")
+_SAMPLES = re.compile(r"^Train Epoch: (?P<epoch>\d{1,7}) \[(?P<done>\d{1,12})/(?P<all>\d{1,12}) ")
+"""pytorch/examples mnist: samples, epochs from 1."""
+_IMAGENET = re.compile(r"^Epoch: \[(?P<epoch>\d{1,7})\]\s?\[\s*(?P<batch>\d{1,9})/(?P<batches>\d{1,9})\]")
+"""pytorch/examples imagenet: epochs and batches from 0."""
+_MMENGINE = re.compile(r"Epoch\(train\)\s+\[(?P<epoch>\d{1,7})\]\[\s*(?P<batch>\d{1,9})/(?P<batches>\d{1,9})\]")
+_ITERATION = re.compile(
+    r"^(?:\S+ )?(?:iter(?:ation)?|step|global[ _]step)[ :=#]+(?P<batch>\d{1,12})"
+    r"(?:\s*/\s*(?P<batches>\d{1,12}))?[\s:,|]",
+    re.I,
+)
+"""nanoGPT `iter 10: loss 3.2`, and what many own loops print."""
+_WORD_MODEL = re.compile(
+    r"^\|\s*epoch\s+(?P<epoch>\d{1,7})\s*\|\s*(?P<batch>\d{1,9})/\s*(?P<batches>\d{1,9}) batches\b", re.I
+)
+"""pytorch/examples word_language_model: epochs from 1."""
+_KERAS = re.compile(r"^\s*(?P<batch>\d{1,9})/(?:(?P<batches>\d{1,9})|Unknown)\s+(?:\[[=>.]+\]|[━╸╺]+)\s")
+"""Keras 2 and 3; the epoch stands in a line of its own before it."""
+_ENDLESS_BAR = re.compile(
+    r"^(?:[^|%\[]{0,60}?:\s*)?(?P<batch>\d{1,12})\s?(?:it|steps?|batch(?:es)?|iters?)\s\[\d+:\d\d(?::\d\d)?,\s", re.I
+)
+"""tqdm where no total is known."""
+_DEEPSPEED = re.compile(r"\[Rank \d+\] step=(?P<batch>\d{1,12}), skipped=\d+,|^steps: (?P<other>\d{1,12}) loss: ")
+"""DeepSpeed's steps_per_print, and its pipeline engine's."""
+_MEGATRON = re.compile(
+    r"^\s*(?:\[[\d:. -]{8,30}\]\s*)?iteration\s+(?P<batch>\d{1,12})\s*/\s*(?P<batches>\d{1,12})\s*\|", re.I
+)
+_WORDED = re.compile(
+    rf"\b(?P<name>(?:train_|val_|total_)?loss|lr|grad_norm|gnorm)\s+(?P<value>{_NUMBER})(?=[\s,|(]|$)", re.I
+)
+_DICT = re.compile(r"^\{(?P<body>'.*)\}\s*$")
+_DICT_PAIR = re.compile(rf"'(?P<name>\w+)': '?(?P<value>{_NUMBER})'?(?=[,}}]|$)", re.I)
+_HF_KEYS = frozenset({"loss", "eval_loss", "train_loss", "grad_norm", "learning_rate"})
+
+
+def progress(segments: Iterable[str]) -> Progress | None:
+    """Return what the last line among the segments that tells of a training's progress says; None where none does."""
+    for segment in reversed(list(segments)):
+        found = progress_in(segment)
+        if found is not None:
+            return found
+    return None
+
+
+def progress_in(line: str) -> Progress | None:
+    """Return what one line says, escape sequences gone; None for the many lines that are no progress."""
+    line = line[:LINE_LIMIT].strip("\r\n")
+    # The cheap question first: most lines of an output say nothing of it.
+    for asked, readers in _READERS:
+        if any(word in line for word in asked):
+            for reader in readers:
+                found = reader(line)
+                if found is not None:
+                    return found
+    return None
+
+
+def _ultralytics(line: str) -> Progress | None:
+    found = _ULTRALYTICS.match(line)
+    if found is None:
+        return None
+    # The names stand in the head of the table, and only there: box, cls, dfl for detection.
+    losses = {f"loss_{place}": _number(word) for place, word in enumerate(found["losses"].split(), start=1)}
+    seen = _made("ultralytics", found, epoch_from=1, rest=line[found.end() :])
+    return replace(seen, losses=losses, not_finite=_not_finite(losses))
+
+
+def _lightning(line: str) -> Progress | None:
+    found = _LIGHTNING.match(line)
+    return None if found is None else _made("lightning", found, epoch_from=0, rest=line[found.end() :])
+
+
+def _lightning_rich(line: str) -> Progress | None:
+    found = _LIGHTNING_RICH.match(line)
+    if found is None:
+        return None
+    last = int(found["last"])
+    seen = _made("lightning", found, epoch_from=0, rest=line[found.end() :])
+    return replace(seen, epochs=last + 1 if last >= 0 else None)
+
+
+def _epoch_bar(line: str) -> Progress | None:
+    found = _EPOCH_BAR.match(line)
+    if found is None:
+        return None
+    # "Epoch 1/10" counts from 1; where no total stands, nobody knows.
+    return _made("epoch_bar", found, epoch_from=1 if found["epochs"] else 0, rest=line[found.end() :])
+
+
+def _plain_bar(line: str) -> Progress | None:
+    found = _PLAIN_BAR.match(line)
+    return None if found is None else _made("bar", found, epoch_from=0, rest=line[found.end() :])
+
+
+def _samples(line: str) -> Progress | None:
+    found = _SAMPLES.match(line)
+    if found is None:
+        return None
+    epoch, done, total = max(0, int(found["epoch"]) - 1), int(found["done"]), int(found["all"])
+    losses, _ = _named(line)
+    part = epoch + done / total if total else None
+    return Progress(
+        shape="samples", epoch=epoch, samples=done, part=part, losses=losses, not_finite=_not_finite(losses)
+    )
+
+
+def _batches(line: str) -> Progress | None:
+    found = _IMAGENET.match(line)
+    if found is not None:
+        return _made("batches", found, epoch_from=0, rest=line[found.end() :])
+    found = _MMENGINE.search(line)
+    return None if found is None else _made("batches", found, epoch_from=1, rest=line[found.end() :])
+
+
+def _iteration(line: str) -> Progress | None:
+    found = _ITERATION.match(line)
+    if found is None:
+        return None
+    return _made("iterations", found, epoch_from=0, rest=line[found.end() - 1 :])
+
+
+def _word_model(line: str) -> Progress | None:
+    found = _WORD_MODEL.match(line)
+    return None if found is None else _made("batches", found, epoch_from=1, rest=line[found.end() :])
+
+
+def _keras(line: str) -> Progress | None:
+    found = _KERAS.match(line)
+    return None if found is None else _made("bar", found, epoch_from=0, rest=line[found.end() :])
+
+
+def _endless_bar(line: str) -> Progress | None:
+    found = _ENDLESS_BAR.match(line)
+    return None if found is None else _made("bar", found, epoch_from=0, rest=line[found.end() :])
+
+
+def _megatron(line: str) -> Progress | None:
+    found = _MEGATRON.match(line)
+    return None if found is None else _made("iterations", found, epoch_from=0, rest=line[found.end() - 1 :])
+
+
+def _deepspeed(line: str) -> Progress | None:
+    found = _DEEPSPEED.search(line)
+    if found is None:
+        return None
+    batch = int(found["batch"] or found["other"])
+    losses, others = _named(line)
+    not_finite = _not_finite({**losses, **others})
+    return Progress(shape="iterations", batch=batch, losses=losses, lr=others.get("lr"), not_finite=not_finite)
+
+
+def _huggingface(line: str) -> Progress | None:
+    """The Trainer's log dictionaries, 4.x with numbers, 5.x with numbers in quotes."""
+    found = _DICT.match(line)
+    if found is None:
+        return None
+    values = {item["name"]: _number(item["value"]) for item in _DICT_PAIR.finditer(found["body"])}
+    if not _HF_KEYS & values.keys():
+        return None
+    part = values.get("epoch")
+    part = None if part is None or part < 0 else part
+    return Progress(
+        shape="huggingface",
+        epoch=None if part is None else int(part),
+        part=part,
+        losses={name: value for name, value in values.items() if name.endswith("loss")},
+        grad_norm=values.get("grad_norm"),
+        lr=values.get("learning_rate"),
+        rate_per_s=values.get("train_steps_per_second"),
+        not_finite=tuple(name for name, value in values.items() if value is None),
+    )
+
+
+_READERS: tuple[tuple[Sequence[str], tuple[Reader, ...]], ...] = (
+    (("G ",), (_ultralytics,)),
+    (("Train Epoch: ",), (_samples,)),
+    (("Epoch: [", "Epoch:[", "Epoch(train)"), (_batches,)),
+    ((" batches",), (_word_model,)),
+    (("[Rank ", "steps: "), (_deepspeed,)),
+    (("iteration",), (_megatron,)),
+    (("━", "[=", "[>"), (_keras,)),
+    (("%", "━"), (_lightning, _lightning_rich, _epoch_bar, _plain_bar)),
+    (("{'",), (_huggingface,)),
+    ((" [",), (_endless_bar,)),
+    (("iter", "Iter", "ITER", "step", "Step", "STEP"), (_iteration,)),
+)
+
+
+def _made(shape: str, found: re.Match[str], *, epoch_from: int, rest: str) -> Progress:
+    groups = found.groupdict()
+    losses, others = _named(rest)
+    epoch, epochs = _whole(groups.get("epoch")), _whole(groups.get("epochs"))
+    return Progress(
+        shape=shape,
+        epoch=None if epoch is None else max(0, epoch - epoch_from),
+        epochs=epochs,
+        batch=_whole(groups.get("batch")),
+        batches=_whole(groups.get("batches")),
+        rate_per_s=_rate(rest),
+        losses=losses,
+        grad_norm=others.get("grad_norm"),
+        lr=others.get("lr"),
+        not_finite=_not_finite({**losses, **others}),
+    )
+
+
+def _named(text: str) -> tuple[dict[str, float | None], dict[str, float | None]]:
+    """Return the losses that a line names, and the other numbers that are known by name."""
+    losses: dict[str, float | None] = {}
+    others: dict[str, float | None] = {}
+    for pattern in (_PAIR, _WORDED):
+        for found in pattern.finditer(text):
+            name, value = found["name"], _number(found["value"])
+            if "loss" in name.lower():
+                losses.setdefault(name, value)
+            elif name.lower() in ("lr", "learning_rate"):
+                others.setdefault("lr", value)
+            elif name.lower() in ("grad_norm", "gnorm"):
+                others.setdefault("grad_norm", value)
+    return losses, others
+
+
+def _not_finite(values: Mapping[str, float | None]) -> tuple[str, ...]:
+    return tuple(name for name, value in values.items() if value is None)
+
+
+def _number(word: str) -> float | None:
+    """Return a printed number, None where it is none; Lightning's bar prints NaN as `nan.0`."""
+    try:
+        value = float(word.lower().removesuffix(".0") if word[:1] in "nNiI+-" else word)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _rate(text: str) -> float | None:
+    found = _RATE.search(text)
+    if found is None:
+        return None
+    if found["per_s"]:
+        return float(found["per_s"]) * (1000 if found["kilo"] else 1)
+    slow = float(found["s_per"])
+    return 1 / slow if slow else None
+
+
+def _whole(word: str | None) -> int | None:
+    return None if word is None else int(word)

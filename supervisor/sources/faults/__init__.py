@@ -1,0 +1,1 @@
+"""Tables of fault wordings and what they find in a text."""

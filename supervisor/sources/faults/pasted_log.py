@@ -1,0 +1,79 @@
+"""Finds the faults in the lines of a pasted log, one finding per event.
+
+Its lines may bear the prefixes of dmesg, journalctl, syslog or /dev/kmsg, or none. Lines without a time follow each
+other at once.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+
+from supervisor.sources.faults.events import OPEN_EVENTS, Event, Events, Finding
+from supervisor.sources.faults.table import Grammar
+from supervisor.sources.kernel.log_lines import LogLine, log_line
+
+NEIGHBOURS = 40
+"""A line that names no card belongs to the one that the driver names within so many lines before or after ..."""
+NEIGHBOUR_S = 1.5
+"""... and so many seconds; whole seconds are all that some prefixes tell."""
+_DRIVERS = ("amdgpu ", "radeon ", "NVRM: ", "nvidia ")
+_DRIVER_CARD = re.compile(
+    r"(?:^|[\s:;\]])(?:amdgpu|radeon|nvidia|NVRM: GPU|NVRM: The NVIDIA GPU) "
+    r"(?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])(?:: |$)"
+)
+
+
+def findings_in(lines: Iterable[str], grammar: Grammar) -> Iterator[Finding]:
+    """Yield what the lines of a log mean by one table, in the order of the events' first lines."""
+    text = list(lines)
+    events = Events(grammar.kind)
+    found: list[Event] = []
+    near = _Neighbours(text)
+    at_s = 0.0
+    for number, raw in enumerate(text, start=1):
+        if not grammar.candidates(raw):
+            continue
+        line = log_line(raw)
+        match = grammar.match(line.message, user=line.user and grammar.kind == "kernel")
+        if match is None:
+            continue
+        at_s = line.at_s if line.at_s is not None else at_s
+        of_card = match.row.device == "card" and match.pci is None
+        card = (card_of(line.message) or near.card(number - 1, line)) if of_card else None
+        event = events.add(match, number=number, line=line.message, at_s=at_s, card=card)
+        if event is not None and not any(event is item for item in found[-OPEN_EVENTS:]):
+            found.append(event)
+    return (item.finding for item in found)
+
+
+def card_of(message: str) -> str | None:
+    """Return the PCI address of the card whose driver speaks, lower case, where the line has it."""
+    found = _DRIVER_CARD.search(message)
+    return found["pci"].lower() if found else None
+
+
+class _Neighbours:
+    """The lines in which a driver names its card; they are looked for once, and only where a line names none."""
+
+    def __init__(self, text: Sequence[str]) -> None:
+        self._text = text
+        self._places: list[int] | None = None
+
+    def card(self, place: int, line: LogLine) -> str | None:
+        """Return the card named nearest to a line, before or after; None where none is near enough."""
+        if self._places is None:
+            self._places = [at for at, text in enumerate(self._text) if any(map(text.__contains__, _DRIVERS))]
+        middle = bisect_left(self._places, place)
+        around = self._places[max(0, middle - NEIGHBOURS) : middle + NEIGHBOURS]
+        for at in sorted(around, key=lambda at: abs(at - place)):
+            if abs(at - place) > NEIGHBOURS:
+                return None
+            if (card := card_of(self._text[at])) is not None:
+                return card if _soon(line, log_line(self._text[at])) else None
+        return None
+
+
+def _soon(line: LogLine, other: LogLine) -> bool:
+    return line.at_s is None or other.at_s is None or abs(line.at_s - other.at_s) <= NEIGHBOUR_S

@@ -1,0 +1,112 @@
+"""Finds a literal, and a complete word of it, that every text must contain that a regular expression matches."""
+
+from __future__ import annotations
+
+import re
+
+EDGE = "\0"
+"""Stands in a literal where the expression asks for a word boundary; no text has it."""
+_CLASSES = frozenset("dDwWsSbBAZ")
+"""What a backslash makes more than a letter."""
+_BOUNDARIES = frozenset("bsW")
+_WORD = re.compile(r"(?<=[^A-Za-z0-9_])[A-Za-z0-9_]{2,}(?=[^A-Za-z0-9_])")
+_SPACES = {code: " " for code in range(128) if not (chr(code).isalnum() or chr(code) == "_")}
+_ORDINARY = """
+    access address all and at available bad been block broken buffer by change check command complete
+    configuration configured context controller count current detected dev device disabled down driver due
+    enabled end enter entry error event exit expected failed fault filesystem for from gpu hardware has in
+    information initialized interrupt invalid is journal kernel last legacy limit link log mask memory
+    message messages module more mounting no not of on over page path pcie pid port power present process
+    processes queue reading ready received recovery register remove request reset response restore resume
+    ret ring root send server setup shutting skipping speed started starting state status support system
+    table temperature the thread threshold timeout to unable under unknown usable version warning was with
+    write writing
+"""
+EVERYDAY = frozenset(_ORDINARY.split())
+"""Words of ordinary lines: a literal's other words tell more."""
+
+
+def words_in(text: str) -> list[str]:
+    """Return the words of a text: runs of letters, digits and underscores."""
+    return text.translate(_SPACES).split()
+
+
+def word_of(literal: str) -> str | None:
+    """Return the most telling word that is a word in every text with this literal, None where none surely is one."""
+    words = _WORD.findall(literal)
+    return max(words, key=lambda word: (word.lower() not in EVERYDAY, len(word)), default=None)
+
+
+def needle_of(pattern: str) -> str | None:
+    """Return the best literal outside every group and choice, with EDGE where a word must end; None if there is none.
+
+    The best is the one with the most telling word in it, or else the longest.
+    """
+    runs, run, at = [""], "", 0
+    while at < len(pattern):
+        char = pattern[at]
+        if char == "|":
+            return None
+        if char == "\\":
+            literal, at, edge = *_escaped(pattern, at), pattern[at + 1 : at + 2] in _BOUNDARIES
+        elif char in "([":
+            literal, at, edge = None, _after(pattern, at), False
+        else:
+            literal, at, edge = (None if char in ".^$?*+{}" else char), at + 1, char in "^$"
+        follower = pattern[at] if at < len(pattern) else ""
+        if literal is None or follower in ("?", "*", "{"):
+            edge = edge and follower not in ("?", "*", "{")
+            runs.append(run + EDGE * edge)
+            run = EDGE * edge
+            at = _past_braces(pattern, at)
+            continue
+        run += literal
+        if follower == "+":
+            runs.append(run)
+            run = ""
+    runs.append(run)
+    best = max(runs, key=lambda text: (_worth(text), len(text.strip(EDGE))))
+    return best if best.strip(EDGE) else None
+
+
+def _worth(literal: str) -> int:
+    word = word_of(literal)
+    return 0 if word is None else 1 + (word.lower() not in EVERYDAY)
+
+
+def _escaped(pattern: str, at: int) -> tuple[str | None, int]:
+    char = pattern[at + 1 : at + 2]
+    return (None if char in _CLASSES or char.isdigit() else char), at + 2
+
+
+def _after(pattern: str, at: int) -> int:
+    """Return where the group or the set that opens at `at` has ended."""
+    if pattern[at] == "[":
+        return _after_set(pattern, at)
+    depth = 0
+    while at < len(pattern):
+        char = pattern[at]
+        if char == "\\":
+            at += 1
+        elif char == "[":
+            at = _after_set(pattern, at) - 1
+        elif char in "()":
+            depth += 1 if char == "(" else -1
+            if depth == 0:
+                return at + 1
+        at += 1
+    return at
+
+
+def _after_set(pattern: str, at: int) -> int:
+    at += 2 if pattern[at + 1 : at + 2] != "^" else 3
+    while at < len(pattern) and pattern[at] != "]":
+        at += 2 if pattern[at] == "\\" else 1
+    return at + 1
+
+
+def _past_braces(pattern: str, at: int) -> int:
+    if pattern[at : at + 1] != "{":
+        return at
+    end = pattern.find("}", at)
+    return len(pattern) if end < 0 else end + 1

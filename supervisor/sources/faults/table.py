@@ -1,0 +1,225 @@
+"""Reads a table of fault patterns and verifies it by its examples.
+
+A table is TOML: `kind`, then in any order
+- `[remedies]`: name = text; a row's `remedy = "@name"` stands for that text,
+- `[speakers]`: name = regular expression of what stands before the message of one driver; a pattern follows it,
+- `[classes.NAME]`: into which `event` findings of the class are grouped, with which `rank`, `within_s` of each other,
+- `[codes.NAME]`: what numbers in a message mean, for patterns with a group `code`,
+- `[[row]]`: the wordings; the first row that fits a line wins, so the particular stands before the general.
+
+A pattern's named groups tell more: `pci` (a PCI address), `device` (any other device), `pid`, `process`, `code`.
+Every row shows by `examples` what it is about, and `unproven` finds the rows that do not fit theirs.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from supervisor.core.findings import About, FaultClass, FaultSeverity
+from supervisor.sources.faults.prefilter import EDGE, needle_of, word_of
+from supervisor.sources.faults.rows import LINE_LIMIT, WITHIN_S, Code, Grammar, Grouping, Match, Row, address, compiled
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = [
+    "LINE_LIMIT",
+    "Code",
+    "Grammar",
+    "GrammarError",
+    "Grouping",
+    "Match",
+    "Row",
+    "address",
+    "load",
+    "parse",
+    "unproven",
+]
+
+_Word = TypeVar("_Word", bound=str)
+NEEDLE_LEAST = 4
+"""A shorter literal would let too many lines through to the patterns."""
+DEVICES: tuple[About, ...] = ("card", "pci", "disk", "host", "none")
+"""What a row can be about: a card by its driver, any PCI device, a disk, the machine, or nothing that has a name."""
+_ROW_KEYS = frozenset(
+    {"class", "severity", "speaker", "pattern", "needles", "device", "remedy", "source", "examples"}
+    | {"codes", "rank", "detail", "aftermath", "event", "of_process", "user", "what", "mends"}
+)
+_REQUIRED = ("class", "severity", "pattern", "device", "remedy", "source", "examples")
+
+
+class GrammarError(ValueError):
+    """A table cannot be used; says which row and what is wrong with it."""
+
+
+def load(path: Path) -> Grammar:
+    """Return the grammar in a table file; GrammarError names the row and the fault, OSError the missing file."""
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except (GrammarError, tomllib.TOMLDecodeError) as error:
+        raise GrammarError(f"{path.name}: {error}") from None
+
+
+def parse(text: str) -> Grammar:
+    """Return the grammar of a table's text. Raises GrammarError, or TOMLDecodeError where it is no TOML."""
+    table = tomllib.loads(text)
+    kind = table.get("kind")
+    if not isinstance(kind, str):
+        raise GrammarError('the table must begin with its kind, for example kind = "kernel"')
+    reader = _Reader(table)
+    rows = tuple(reader.row(number, item) for number, item in enumerate(table.get("row", ()), start=1))
+    if not rows:
+        raise GrammarError("the table has no [[row]]")
+    words: dict[str, tuple[tuple[str, Row], ...]] = {}
+    pieces: list[tuple[str, Row]] = []
+    for row in rows:
+        for literal in row.needles:
+            word, needle = word_of(literal), literal.strip(EDGE)
+            if word is None:
+                pieces.append((needle, row))
+            else:
+                words[word] = (*words.get(word, ()), (needle, row))
+    return Grammar(kind=kind, rows=rows, words=words, vocabulary=frozenset(words), pieces=tuple(pieces))
+
+
+def unproven(grammar: Grammar) -> list[str]:
+    """Return what is wrong with the rows' examples: each must be fitted by its row and by none before it."""
+    wrong = []
+    for row in grammar.rows:
+        try:
+            compiled(row.expression)
+        except re.error as error:
+            wrong.append(f"{_place(row.number, row.pattern)}: pattern: {error}")
+            continue
+        several = [needle.strip(EDGE) for needle in row.needles] if len(row.needles) > 1 else []
+        unused = [text for text in several if not any(text in example for example in row.examples)]
+        wrong += [f"{_place(row.number, row.pattern)}: no example contains the needle: {text}" for text in unused]
+        for example in row.examples:
+            found = grammar.match(example, user=row.user)
+            if found is None or found.row is not row:
+                by = "no row" if found is None else f"row {found.row.number}"
+                wrong.append(f"{_place(row.number, row.pattern)}: the example is matched by {by}: {example}")
+    return wrong
+
+
+class _Reader:
+    """Turns the parts of one table into rows; every complaint names the row."""
+
+    def __init__(self, table: Mapping[str, Any]) -> None:
+        self._remedies = _texts(table, "remedies")
+        self._speakers = _texts(table, "speakers")
+        self._classes = {name: _grouping(name, item) for name, item in table.get("classes", {}).items()}
+        self._codes = {
+            name: {str(code): self._code(name, str(code), item) for code, item in codes.items()}
+            for name, codes in table.get("codes", {}).items()
+        }
+
+    def row(self, number: int, raw: Mapping[str, Any]) -> Row:
+        place = _place(number, str(raw.get("pattern")))
+        for key in raw.keys() - _ROW_KEYS:
+            raise GrammarError(f"{place}: unknown key {key!r}; known keys: {', '.join(sorted(_ROW_KEYS))}")
+        for key in _REQUIRED:
+            if not raw.get(key):
+                raise GrammarError(f"{place}: {key} is missing")
+        fault = _fault(place, raw["class"])
+        grouping = self._classes.get(fault.value, Grouping(event=fault.value))
+        speaker = self._named(place, "speaker", self._speakers, raw["speaker"]) if "speaker" in raw else ""
+        return Row(
+            number=number,
+            fault=fault,
+            severity=_severity(place, raw["severity"]),
+            pattern=raw["pattern"],
+            expression=speaker + raw["pattern"],
+            needles=_needles(place, raw),
+            device=_one_of(place, "device", raw["device"], DEVICES),
+            remedy=self._remedy(place, raw["remedy"]),
+            source=str(raw["source"]),
+            examples=tuple(raw["examples"]),
+            grouping=grouping,
+            event=str(raw.get("event", grouping.event)),
+            rank=int(raw.get("rank", grouping.rank)),
+            what=raw.get("what"),
+            codes=self._named(place, "codes", self._codes, raw["codes"]) if "codes" in raw else {},
+            detail=bool(raw.get("detail", False)),
+            aftermath=raw.get("aftermath"),
+            of_process=bool(raw.get("of_process", False)),
+            user=bool(raw.get("user", False)),
+            mends=bool(raw.get("mends", False)),
+        )
+
+    def _code(self, table: str, code: str, raw: Mapping[str, Any]) -> Code:
+        place = f"codes.{table}.{code}"
+        if not raw.get("what") or not raw.get("remedy"):
+            raise GrammarError(f"{place}: what and remedy are required")
+        severity = _severity(place, raw["severity"]) if "severity" in raw else None
+        return Code(
+            what=str(raw["what"]),
+            remedy=self._remedy(place, raw["remedy"]),
+            severity=severity,
+            of_process=bool(raw.get("of_process", False)),
+        )
+
+    def _remedy(self, place: str, text: str) -> str:
+        return self._named(place, "remedy", self._remedies, text[1:]) if text.startswith("@") else text
+
+    @staticmethod
+    def _named(place: str, key: str, known: Mapping[str, Any], name: str) -> Any:
+        if name not in known:
+            raise GrammarError(f"{place}: {key} {name!r} is not defined; defined: {', '.join(sorted(known))}")
+        return known[name]
+
+
+def _needles(place: str, raw: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the row's needles: its own, where a bar stands for an edge, or the literal of its pattern.
+
+    What follows a speaker begins with a word.
+    """
+    if "needles" in raw:
+        return tuple(str(item).replace("|", EDGE) for item in raw["needles"])
+    needle = needle_of(("^" if "speaker" in raw else "") + raw["pattern"])
+    if needle is None or len(needle.strip(EDGE)) < NEEDLE_LEAST:
+        raise GrammarError(f"{place}: no literal of {NEEDLE_LEAST} characters is in every matching line; add needles")
+    return (needle,)
+
+
+def _place(number: int, pattern: str) -> str:
+    return f"row {number} ({pattern[:60]})"
+
+
+def _texts(table: Mapping[str, Any], key: str) -> dict[str, str]:
+    return {name: str(text) for name, text in table.get(key, {}).items()}
+
+
+def _grouping(name: str, raw: Mapping[str, Any]) -> Grouping:
+    _fault(f"classes.{name}", name)
+    return Grouping(
+        event=str(raw.get("event", name)),
+        rank=int(raw.get("rank", 0)),
+        within_s=float(raw.get("within_s", WITHIN_S)),
+    )
+
+
+def _fault(place: str, name: str) -> FaultClass:
+    try:
+        return FaultClass(name)
+    except ValueError:
+        raise GrammarError(f"{place}: {name!r} is not a fault class") from None
+
+
+def _severity(place: str, word: str) -> FaultSeverity:
+    return FaultSeverity[
+        _one_of(place, "severity", word, tuple(fault_severity.word for fault_severity in FaultSeverity)).upper()
+    ]
+
+
+def _one_of(place: str, key: str, word: str, words: tuple[_Word, ...]) -> _Word:
+    for item in words:
+        if item == word:
+            return item
+    raise GrammarError(f"{place}: {key} {word!r} must be one of {', '.join(words)}")

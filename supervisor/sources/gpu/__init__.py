@@ -1,0 +1,1 @@
+"""Sources of GPU readings, by vendor and interface."""

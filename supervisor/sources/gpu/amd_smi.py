@@ -1,0 +1,232 @@
+"""Reads GPUs through `amd-smi`, a fallback that costs two processes per reading, and parses its saved JSON.
+
+ROCm 6 prints a list of cards, ROCm 7 an object `gpu_data` around it. A leaf is `{"value": 5, "unit": "W"}`, a bare
+number, or the text `N/A`; with partitions a whole branch may be `N/A`. Names of the keys: amdsmi_commands.py of
+ROCm/amdsmi, 6.0 to 7.x.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
+
+from supervisor.core.moments import Moment
+from supervisor.core.readings import GpuProcess, GpuReading
+from supervisor.sources.gpu.sensor_values import (
+    bytes_of,
+    celsius,
+    count,
+    number,
+    pci_address,
+    percent,
+    transfers,
+    watts,
+)
+from supervisor.sources.gpu.source import SourceSilentError
+from supervisor.sources.gpu.tool import Tool
+
+Branch = Mapping[str, object]
+_FACTORS = {
+    "": 1.0, "w": 1.0, "mw": 1e-3, "c": 1.0, "\N{DEGREE SIGN}c": 1.0, "%": 1.0, "mhz": 1e6, "ghz": 1e9, "gt/s": 1.0,
+    "ns": 1e-9, "rpm": 1.0,
+}  # fmt: skip
+
+
+class AmdSmi:
+    """The tool of the name: addresses are asked once, measurements at each reading."""
+
+    name: ClassVar[str] = "amd-smi"
+    vendor: ClassVar[str] = "amd"
+    wait_s: ClassVar[float] = 0.0
+
+    def __init__(
+        self, command: Sequence[str] = ("amd-smi",), interval_s: float = 10.0, deadline_s: float = 10.0
+    ) -> None:
+        self._tool = Tool(command, deadline_s / 2)
+        self._addresses: dict[int, str] = {}
+        self.interval_s = interval_s
+        self.deadline_s = deadline_s
+
+    def read(self, now: Moment) -> tuple[GpuReading, ...]:
+        """Run the tool. Raises SourceSilentError where it is missing, too slow, or sees no card."""
+        if not self._addresses:
+            self._addresses = addresses(self._tool.run("list", "--json"))
+        found = parse(self._tool.run("metric", "--json"), now, self._addresses)
+        if not found:
+            self._addresses = {}
+            raise SourceSilentError("amd-smi lists no GPU")
+        return found
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def addresses(stdout: str) -> dict[int, str]:
+    """Return the PCI address of each card by the tool's number, out of `amd-smi list --json`."""
+    found = ((_index(card), pci_address(card.get("bdf"))) for card in cards_of(stdout))
+    return {index: address for index, address in found if index is not None and address is not None}
+
+
+def parse(stdout: str, at: Moment, known: Mapping[int, str]) -> tuple[GpuReading, ...]:
+    """Return one reading for each card whose address is known; a partition that repeats one is left out."""
+    readings: dict[str, GpuReading] = {}
+    for reading in parse_saved(stdout, at, known):
+        if pci_address(reading.gpu) is not None:
+            readings.setdefault(reading.gpu, reading)
+    return tuple(readings.values())
+
+
+def parse_saved(stdout: str, at: Moment, known: Mapping[int, str] | None = None) -> tuple[GpuReading, ...]:
+    """Return one reading for each card of any saved `amd-smi ... --json`, named `gpu0` where no address is told."""
+    return tuple(
+        _reading(card, index, (known or {}).get(index), at)
+        for card in cards_of(stdout)
+        if (index := _index(card)) is not None
+    )
+
+
+def cards_of(stdout: str) -> tuple[Branch, ...]:
+    """Return the cards in the JSON of either form, whatever lines stand before it; () where there is none."""
+    for start in _starts(stdout):
+        try:
+            document, _ = json.JSONDecoder().raw_decode(stdout, start)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(document, dict):
+            document = document.get("gpu_data", [document])
+        if isinstance(document, list) and any(isinstance(card, dict) and "gpu" in card for card in document):
+            return tuple(card for card in document if isinstance(card, dict))
+    return ()
+
+
+def _starts(stdout: str) -> Iterator[int]:
+    position = 0
+    for _ in range(8):
+        found = [where for mark in "[{" if (where := stdout.find(mark, position)) >= 0]
+        if not found:
+            return
+        yield min(found)
+        position = min(found) + 1
+
+
+def _index(card: Branch) -> int | None:
+    value = card.get("gpu")
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 4096 else None
+
+
+def _reading(card: Branch, index: int, known: str | None, at: Moment) -> GpuReading:
+    usage, power, heat = (_branch(card, name) for name in ("usage", "power", "temperature"))
+    memory, link, errors = (_branch(card, name) for name in ("mem_usage", "pcie", "ecc"))
+    address = pci_address(_branch(card, "bus").get("bdf")) or pci_address(card.get("bdf")) or known
+    return GpuReading(
+        at=at,
+        gpu=address or f"gpu{index}",
+        source=AmdSmi.name,
+        index=index,
+        name=_text(_branch(card, "asic").get("market_name")),
+        gpu_busy_percent=percent(_value(usage, "gfx_activity")),
+        memory_busy_percent=percent(_value(usage, "umc_activity")),
+        vram_used_bytes=_size(memory, "used_vram"),
+        vram_total_bytes=_size(memory, "total_vram"),
+        gtt_used_bytes=_size(memory, "used_gtt"),
+        gtt_total_bytes=_size(memory, "total_gtt"),
+        edge_c=celsius(_value(heat, "edge")),
+        junction_c=celsius(_value(heat, "hotspot", "junction")),
+        memory_c=celsius(_value(heat, "mem")),
+        power_w=watts(_value(power, "socket_power", "current_socket_power", "average_socket_power")),
+        fan_rpm=count(_value(_branch(card, "fan"), "rpm")),
+        sclk_hz=_clock(card, "gfx_0", "gfx"),
+        mclk_hz=_clock(card, "mem_0", "mem"),
+        performance_level=_text(card.get("perf_level")),
+        throttled_by=throttled(card),
+        pcie_lanes=count(_value(link, "width", "current_lanes")),
+        pcie_gts=_link_speed(link),
+        pcie_replays=count(_value(link, "replay_count")),
+        ecc_correctable=count(_value(errors, "total_correctable_count", "total_correctable")),
+        ecc_uncorrectable=count(_value(errors, "total_uncorrectable_count", "total_uncorrectable")),
+        processes=_processes(card),
+    )
+
+
+def throttled(card: Branch) -> tuple[str, ...] | None:
+    """Return the violations that are told to be active.
+
+    The one word `throttle_status` is no measurement: RDNA3 and RDNA4 print THROTTLED on a cold card
+    (ROCm/rocm-systems#11781). It counts only where it says that nothing throttles.
+    """
+    states = {
+        key.removesuffix("_violation_status"): value
+        for key, value in _branch(card, "throttle").items()
+        if key.endswith("_violation_status") and isinstance(value, str) and value != "N/A"
+    }
+    if states:
+        return tuple(name for name, value in states.items() if value == "ACTIVE")
+    return () if _branch(card, "power").get("throttle_status") == "UNTHROTTLED" else None
+
+
+def _processes(card: Branch) -> tuple[GpuProcess, ...] | None:
+    listed = card.get("process_list")
+    if not isinstance(listed, list):
+        return None
+    infos = [_branch(entry, "process_info") for entry in listed if isinstance(entry, dict)]
+    return tuple(process for info in infos if (process := _process(info)) is not None)
+
+
+def _process(info: Branch) -> GpuProcess | None:
+    pid = count(number(info.get("pid")))
+    if not pid:
+        return None
+    memory, usage = _branch(info, "memory_usage"), _branch(info, "usage")
+    vram = _size(memory, "vram_mem")
+    times = [time for key in usage if (time := _value(usage, key)) is not None]
+    return GpuProcess(
+        pid=pid,
+        name=_text(info.get("name")),
+        vram_bytes=vram if vram is not None else _size(info, "mem_usage", "mem"),
+        gtt_bytes=_size(memory, "gtt_mem"),
+        engine_s=sum(times) if times else None,
+    )
+
+
+def _branch(card: Branch, name: str) -> Branch:
+    branch = card.get(name)
+    return branch if isinstance(branch, dict) else {}
+
+
+def _value(branch: Branch, *names: str) -> float | None:
+    """Return the first of the leaves that holds a number, in the unit that the reading wants (W, C, %, Hz, s)."""
+    for name in names:
+        leaf = _branch(branch, name) or {"value": branch.get(name)}
+        value, factor = number(leaf.get("value")), _FACTORS.get(str(leaf.get("unit") or "").strip().lower())
+        if value is not None and factor is not None:
+            return number(value * factor)
+    return None
+
+
+def _size(branch: Branch, *names: str) -> int | None:
+    for name in names:
+        leaf = branch.get(name)
+        if isinstance(leaf, dict):
+            size = bytes_of(leaf.get("value"), str(leaf.get("unit") or ""))
+            if size is not None:
+                return size
+    return None
+
+
+def _clock(card: Branch, *names: str) -> int | None:
+    for name in names:
+        clock = _branch(_branch(card, "clock"), name)
+        value = _value(clock, "clk", "cur_clk")
+        if value is not None:
+            return count(value)
+    return None
+
+
+def _link_speed(link: Branch) -> float | None:
+    speed = link.get("speed")
+    return transfers(speed) if isinstance(speed, str) else _value(link, "speed", "current_speed")
+
+
+def _text(value: object) -> str | None:
+    return value[:200] if isinstance(value, str) and value and value != "N/A" else None

@@ -1,0 +1,172 @@
+"""Reads AMD GPUs from sysfs, the cheapest source; it never wakes a suspended GPU.
+
+Meanings and units: the kernel's Documentation/gpu/amdgpu/thermal.rst and driver-misc.rst.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+from supervisor.core.moments import Moment
+from supervisor.core.readings import GpuReading
+from supervisor.sources.gpu.amdgpu_cards import Card, discover
+from supervisor.sources.gpu.gpu_metrics import Metrics, parse, throttled_by
+from supervisor.sources.gpu.kfd_processes import read_kfd_processes
+from supervisor.sources.gpu.sensor_values import celsius, count, current_level_hz, number, percent, transfers, watts
+from supervisor.sources.gpu.source import SourceSilentError
+from supervisor.sources.gpu.sysfs_files import SysfsFiles
+
+REDISCOVER_S = 60.0
+"""Cards and their hwmon folders get new numbers when the driver is loaded again."""
+SLOW_S = 10.0
+"""Link, error counters and partitions change seldom."""
+_ASLEEP = frozenset({"suspended", "suspending"})
+
+
+class AmdgpuSysfs:
+    """Every card that the amdgpu driver holds, under `sys_root` (`/sys`)."""
+
+    name: ClassVar[str] = "sysfs"
+    vendor: ClassVar[str] = "amd"
+    interval_s: ClassVar[float] = 0.0
+    deadline_s: ClassVar[float] = 5.0
+    wait_s: ClassVar[float] = 0.5
+
+    def __init__(self, sys_root: Path = Path("/sys")) -> None:
+        self._root = sys_root
+        self._cards: tuple[Card, ...] = ()
+        self._discovered: Moment | None = None
+        self._files = SysfsFiles()
+        self._slow: dict[str, tuple[Moment, GpuReading]] = {}
+
+    def read(self, now: Moment) -> tuple[GpuReading, ...]:
+        """Return one reading a card. Raises SourceSilentError where the driver holds none.
+
+        A file that answers EPERM or EBUSY (the card is being reset) leaves None behind.
+        """
+        if self._discovered is None or now.seconds_since(self._discovered) >= REDISCOVER_S:
+            self._files.forget()
+            self._slow.clear()
+            self._cards, self._discovered = tuple(discover(self._root)), now
+        if not self._cards:
+            raise SourceSilentError(f"no GPU of the amdgpu driver under {self._root}/class/drm")
+        readings = tuple(reading for card in self._cards if (reading := self._card(card, now)) is not None)
+        if len(readings) < len(self._cards) or self._files.device_gone:
+            self._discovered = None
+        return read_kfd_processes(self._root, {card.gpu: card.kfd_ids for card in self._cards}, readings)
+
+    def close(self) -> None:
+        """Close the files."""
+        self._files.forget()
+
+    def _card(self, card: Card, now: Moment) -> GpuReading | None:
+        status = _fresh(f"{card.device}/power/runtime_status")
+        if status is None and not os.path.exists(card.device):  # noqa: PTH110 (a Path would cost more than the question)
+            return None
+        if status in _ASLEEP:
+            return _named(card, now, status)
+        metrics = parse(self._files.raw(f"{card.device}/gpu_metrics") or b"")
+        return self._measured(card, self._seldom(card, now, metrics), metrics, status)
+
+    def _measured(self, card: Card, seldom: GpuReading, metrics: Metrics | None, status: str | None) -> GpuReading:
+        device, temperatures, clocks = card.device, card.temperatures, card.clocks
+        power_w = next((value for path in card.powers if (value := self._microwatts(path)) is not None), None)
+        return replace(
+            seldom,
+            gpu_busy_percent=percent(self._number(f"{device}/gpu_busy_percent")),
+            memory_busy_percent=percent(self._number(f"{device}/mem_busy_percent")),
+            vram_used_bytes=count(self._number(f"{device}/mem_info_vram_used")),
+            gtt_used_bytes=count(self._number(f"{device}/mem_info_gtt_used")),
+            edge_c=self._millidegrees(temperatures.get("edge")),
+            junction_c=self._millidegrees(temperatures.get("junction")),
+            memory_c=self._millidegrees(temperatures.get("mem")),
+            power_w=power_w if power_w is not None or metrics is None else metrics.power_w,
+            fan_rpm=count(self._number(card.fan)),
+            sclk_hz=self._clock(clocks.get("sclk"), f"{device}/pp_dpm_sclk"),
+            mclk_hz=self._clock(clocks.get("mclk"), f"{device}/pp_dpm_mclk"),
+            throttled_by=None if metrics is None else throttled_by(metrics),
+            runtime_status=status,
+        )
+
+    def _seldom(self, card: Card, now: Moment, metrics: Metrics | None) -> GpuReading:
+        """Return what changes seldom, read anew when it is old."""
+        kept = self._slow.get(card.gpu)
+        if kept is not None and now.seconds_since(kept[0]) < SLOW_S:
+            return replace(kept[1], at=now)
+        device = card.device
+        replays = count(self._number(f"{device}/pcie_replay_count"))
+        correctable, uncorrectable = self._errors(card)
+        lanes = count(self._number(f"{device}/current_link_width"))
+        gts = transfers(self._files.text(f"{device}/current_link_speed"))
+        reading = replace(
+            _named(card, now, None),
+            vram_total_bytes=count(self._number(f"{device}/mem_info_vram_total")),
+            gtt_total_bytes=count(self._number(f"{device}/mem_info_gtt_total")),
+            power_cap_w=self._microwatts(card.power_cap),
+            unified_memory=card.has_processor_rail or bool(metrics and metrics.is_apu),
+            compute_partition=self._files.text(f"{device}/current_compute_partition"),
+            memory_partition=self._files.text(f"{device}/current_memory_partition"),
+            performance_level=self._files.text(f"{device}/power_dpm_force_performance_level"),
+            pcie_lanes=lanes or None,
+            pcie_gts=gts,
+            pcie_replays=replays if replays is not None or metrics is None else metrics.pcie_replays,
+            ecc_correctable=correctable,
+            ecc_uncorrectable=uncorrectable,
+        )
+        self._slow[card.gpu] = now, reading
+        return reading
+
+    def _errors(self, card: Card) -> tuple[int | None, int | None]:
+        """Return corrected and uncorrected errors of all blocks together, None where no block counts any."""
+        found: dict[str, list[int]] = {"ce": [], "ue": []}
+        for path in card.error_counts:
+            for line in (self._files.text(path) or "").splitlines():
+                name, _, value = line.partition(":")
+                if name in found and (errors := count(number(value))) is not None:
+                    found[name].append(errors)
+        corrected, uncorrected = (sum(found[name]) if found[name] else None for name in ("ce", "ue"))
+        return corrected, uncorrected
+
+    def _number(self, path: str | None) -> float | None:
+        return number(self._files.text(path)) if path else None
+
+    def _millidegrees(self, path: str | None) -> float | None:
+        value = self._number(path)
+        return None if value is None else celsius(value / 1000)
+
+    def _microwatts(self, path: str) -> float | None:
+        value = self._number(path)
+        return None if value is None else watts(value / 1e6)
+
+    def _clock(self, path: str | None, levels: str) -> int | None:
+        """Return the sensor's clock; a card without the sensor has its present level at least."""
+        return count(self._number(path)) if path else current_level_hz(self._files.text(levels))
+
+
+def _named(card: Card, now: Moment, status: str | None) -> GpuReading:
+    return GpuReading(
+        at=now,
+        gpu=card.gpu,
+        source=AmdgpuSysfs.name,
+        name=card.name,
+        unique_id=card.unique_id,
+        gfx_version=card.gfx_version,
+        runtime_status=status,
+    )
+
+
+def _fresh(path: str) -> str | None:
+    """Read a file by its name: one that is gone must not answer through a descriptor."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return os.read(fd, 64).decode("ascii", "replace").strip() or None
+    except OSError:
+        return None
+    finally:
+        os.close(fd)

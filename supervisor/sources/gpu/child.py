@@ -1,0 +1,92 @@
+"""Asks a child process for JSON, line by line, so that a library that hangs or crashes does not harm the daemon."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from supervisor.core.foreign_values import read_json_object
+from supervisor.sources.gpu.source import SourceSilentError
+
+_LONGEST_ANSWER_BYTES = 1 << 20
+
+
+class Child:
+    """A script that says once that it is ready and then answers each line; it is started at the first question."""
+
+    def __init__(self, script: Path, deadline_s: float, interpreter: str = sys.executable) -> None:
+        # -I: neither the user's directory nor PYTHONPATH may put another package in front.
+        self._command = (interpreter, "-I", str(script))
+        self._deadline_s = deadline_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._unread = b""
+
+    def ask(self) -> Mapping[str, object]:
+        """Return the answer. Raises SourceSilentError with what the child says against it, or when it is late."""
+        try:
+            if self._process is None:
+                self._start()
+            assert self._process is not None
+            assert self._process.stdin is not None
+            self._process.stdin.write(b"\n")
+            return self._answer()
+        except SourceSilentError:
+            self.close()
+            raise
+        except OSError as error:
+            self.close()
+            raise SourceSilentError(f"child: {error.strerror or error}") from error
+
+    def close(self) -> None:
+        """Kill the child. One that waits in the kernel is left behind, with its pipes closed."""
+        child, self._process, self._unread = self._process, None, b""
+        if child is None:
+            return
+        child.kill()
+        for pipe in (child.stdin, child.stdout):
+            if pipe:
+                pipe.close()
+        try:
+            child.wait(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            return
+
+    def _start(self) -> None:
+        self._process = subprocess.Popen(
+            self._command,
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self._answer()
+
+    def _answer(self) -> Mapping[str, object]:
+        answer = read_json_object(self._line())
+        if answer is None:
+            raise SourceSilentError("the child's answer is not a JSON object")
+        if "error" in answer:
+            raise SourceSilentError(str(answer["error"])[:200])
+        return answer
+
+    def _line(self) -> bytes:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        end = time.perf_counter() + self._deadline_s
+        with selectors.DefaultSelector() as ready:
+            ready.register(self._process.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._unread:
+                if not ready.select(max(0.0, end - time.perf_counter())):
+                    raise SourceSilentError(f"no answer within {self._deadline_s:.0f} s")
+                chunk = os.read(self._process.stdout.fileno(), 65536)
+                self._unread += chunk
+                if not chunk or len(self._unread) > _LONGEST_ANSWER_BYTES:
+                    raise SourceSilentError("the child ended" if not chunk else "the child's answer is incomplete")
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line

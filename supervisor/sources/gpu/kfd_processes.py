@@ -1,0 +1,151 @@
+"""Reads which processes hold GPU memory, from the compute driver and from /proc/PID/fdinfo.
+
+The compute driver lists processes that use ROCm, with their VRAM; fdinfo knows every client of the graphics driver,
+with GTT and engine times too, but only of processes that this user may look into. Keys and units: the kernel's
+Documentation/gpu/drm-usage-stats.rst and amdgpu's; kernels before 5.19 print other keys.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from supervisor.core.readings import GpuProcess, GpuReading
+from supervisor.sources.gpu.sensor_values import count, number, pci_address
+
+_UNITS = {"": 1, "b": 1, "kib": 1024, "kb": 1024, "mib": 1024**2, "gib": 1024**3}
+_LONGEST = 16384
+
+
+def read_kfd_processes(
+    sys_root: Path, ids_by_gpu: Mapping[str, Iterable[str]], readings: tuple[GpuReading, ...]
+) -> tuple[GpuReading, ...]:
+    """Return the readings with the processes that the compute driver knows; None stays where it is not loaded."""
+    folder = f"{sys_root}/class/kfd/kfd/proc"
+    try:
+        pids = sorted(int(name) for name in os.listdir(folder) if name.isdecimal())  # noqa: PTH208 (a third of the cost)
+    except OSError:
+        return readings
+    return tuple(
+        replace(reading, processes=tuple(_holders(folder, pids, tuple(ids_by_gpu.get(reading.gpu, ())))))
+        for reading in readings
+    )
+
+
+def _holders(folder: str, pids: Iterable[int], ids: tuple[str, ...]) -> Iterable[GpuProcess]:
+    for pid in pids:
+        parts = [count(number(_text(f"{folder}/{pid}/vram_{text}"))) for text in ids]
+        known = [part for part in parts if part is not None]
+        if known:
+            yield GpuProcess(pid=pid, name=process_name(pid), vram_bytes=sum(known))
+
+
+def parse_fdinfo(text: str) -> tuple[str, str, GpuProcess] | None:
+    """Return card, client and numbers of one fdinfo text of the amdgpu driver; pid is 0 there. None for any other."""
+    lines = (line.partition(":")[::2] for line in text.splitlines())
+    fields = {key.strip(): value.strip() for key, value in lines}
+    gpu = pci_address(fields.get("drm-pdev") or fields.get("pdev"))
+    if gpu is None or fields.get("drm-driver", "amdgpu") != "amdgpu":
+        return None
+    vram = fields.get("drm-memory-vram") or fields.get("vram mem")
+    gtt = fields.get("drm-memory-gtt") or fields.get("gtt mem")
+    engines = [fields[key] for key in fields if key.startswith("drm-engine-") and "capacity" not in key]
+    times = [number(text.removesuffix("ns").strip()) for text in engines]
+    known = [time for time in times if time is not None and time >= 0]
+    process = GpuProcess(
+        pid=0, vram_bytes=_bytes(vram), gtt_bytes=_bytes(gtt), engine_s=sum(known) / 1e9 if known else None
+    )
+    return gpu, fields.get("drm-client-id") or fields.get("pasid") or "", process
+
+
+def read_fdinfo(pids: Iterable[int], proc_root: Path = Path("/proc")) -> dict[str, tuple[GpuProcess, ...]]:
+    """Return the clients of amdgpu among `pids` by card; a process that may not be looked into is left out."""
+    found: dict[str, list[GpuProcess]] = {}
+    for pid in pids:
+        seen: dict[tuple[str, str], GpuProcess] = {}
+        for text in _fdinfos(f"{proc_root}/{pid}"):
+            told = parse_fdinfo(text)
+            if told is not None:
+                seen[told[0], told[1]] = told[2]
+        for gpu in {gpu for gpu, _ in seen}:
+            clients = [gpu_process for (card, _), gpu_process in seen.items() if card == gpu]
+            found.setdefault(gpu, []).append(_together(pid, process_name(pid, proc_root), clients))
+    return {gpu: tuple(processes) for gpu, processes in found.items()}
+
+
+def merged(known: tuple[GpuProcess, ...] | None, more: tuple[GpuProcess, ...]) -> tuple[GpuProcess, ...] | None:
+    """Return processes of both accounts, each once: the larger VRAM counts, for either account may miss a part."""
+    if known is None and not more:
+        return None
+    by_pid = {gpu_process.pid: gpu_process for gpu_process in known or ()}
+    for gpu_process in more:
+        before = by_pid.get(gpu_process.pid)
+        if before is None:
+            by_pid[gpu_process.pid] = gpu_process
+            continue
+        sizes = [size for size in (before.vram_bytes, gpu_process.vram_bytes) if size is not None]
+        by_pid[gpu_process.pid] = replace(
+            gpu_process, name=gpu_process.name or before.name, vram_bytes=max(sizes) if sizes else None
+        )
+    return tuple(by_pid[pid] for pid in sorted(by_pid))
+
+
+def process_name(pid: int, proc_root: Path = Path("/proc")) -> str | None:
+    """Return the name that the kernel has for a process."""
+    return _text(f"{proc_root}/{pid}/comm")
+
+
+def _together(pid: int, name: str | None, clients: Iterable[GpuProcess]) -> GpuProcess:
+    ones = tuple(clients)
+    return GpuProcess(
+        pid=pid,
+        name=name,
+        vram_bytes=_sum(gpu_process.vram_bytes for gpu_process in ones),
+        gtt_bytes=_sum(gpu_process.gtt_bytes for gpu_process in ones),
+        engine_s=None
+        if all(gpu_process.engine_s is None for gpu_process in ones)
+        else sum(gpu_process.engine_s or 0.0 for gpu_process in ones),
+    )
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _fdinfos(process: str) -> Iterable[str]:
+    try:
+        descriptors = os.listdir(f"{process}/fd")  # noqa: PTH208 (every process is gone through)
+    except OSError:
+        return
+    for descriptor in descriptors:
+        try:
+            target = os.readlink(f"{process}/fd/{descriptor}")  # noqa: PTH115 (the same)
+        except OSError:
+            continue
+        if target.startswith("/dev/dri/") and (text := _text(f"{process}/fdinfo/{descriptor}")):
+            yield text
+
+
+def _bytes(text: str | None) -> int | None:
+    if not text:
+        return None
+    value, _, unit = text.partition(" ")
+    factor = _UNITS.get(unit.strip().lower())
+    size = number(value)
+    return None if factor is None or size is None else count(number(size * factor))
+
+
+def _text(path: str) -> str | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return os.read(fd, _LONGEST).decode("utf-8", "backslashreplace").strip() or None
+    except OSError:
+        return None
+    finally:
+        os.close(fd)

@@ -1,0 +1,122 @@
+"""Reads NVIDIA GPUs through NVML (package nvidia-ml-py), in a child process that is killed at a deadline."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from supervisor.core.moments import Moment
+from supervisor.core.readings import GpuProcess, GpuReading
+from supervisor.sources.gpu.child import Child
+from supervisor.sources.gpu.nvidia_presence import asleep, require_driver
+from supervisor.sources.gpu.nvidia_smi import address, limits, pcie_gts, uuid
+from supervisor.sources.gpu.sensor_values import celsius, count, number, percent, watts
+from supervisor.sources.gpu.source import SourceSilentError
+
+CHILD = Path(__file__).with_name("nvml_child.py")
+
+
+class Nvml:
+    """The library of the name, asked through a child that is started at the first reading and kept."""
+
+    name: ClassVar[str] = "nvml"
+    vendor: ClassVar[str] = "nvidia"
+    interval_s: ClassVar[float] = 0.0
+    wait_s: ClassVar[float] = 0.5
+
+    def __init__(
+        self,
+        interpreter: str = sys.executable,
+        child: Path = CHILD,
+        deadline_s: float = 5.0,
+        sys_root: Path = Path("/sys"),
+        control: Path = Path("/dev/nvidiactl"),
+    ) -> None:
+        self._child = Child(child, deadline_s, interpreter)
+        self._sys_root, self._control = sys_root, control
+        self.deadline_s = deadline_s
+
+    def read(self, now: Moment) -> tuple[GpuReading, ...]:
+        """Ask the child, unless every card sleeps. Raises SourceSilentError where there is no driver or package."""
+        require_driver(self._sys_root, self._control)
+        sleeping = asleep(self._sys_root, now, self.name)
+        if sleeping:
+            self.close()  # an open NVML keeps the driver from letting the cards sleep
+            return sleeping
+        readings = parse(self._child.ask(), now)
+        if not readings:
+            raise SourceSilentError("NVML lists no GPU")
+        return readings
+
+    def close(self) -> None:
+        """Kill the child."""
+        self._child.close()
+
+
+def parse(answer: Mapping[str, object], at: Moment) -> tuple[GpuReading, ...]:
+    """Return one reading for each card with a PCI address in the child's answer."""
+    cards = answer.get("cards")
+    if not isinstance(cards, list):
+        return ()
+    return tuple(
+        _reading(card, gpu, at) for card in cards if isinstance(card, dict) and (gpu := address(card.get("bus_id")))
+    )
+
+
+def _reading(card: Mapping[str, object], gpu: str, at: Moment) -> GpuReading:
+    name, level = card.get("name"), count(number(card.get("level")))
+    reasons = count(number(card.get("reasons")))
+    return GpuReading(
+        at=at,
+        gpu=gpu,
+        source=Nvml.name,
+        index=count(number(card.get("index"))),
+        name=name[:200] if isinstance(name, str) and name else None,
+        unique_id=uuid(card.get("uuid")),
+        gpu_busy_percent=percent(number(card.get("busy"))),
+        memory_busy_percent=percent(number(card.get("memory_busy"))),
+        vram_used_bytes=count(number(card.get("memory_used"))),
+        vram_total_bytes=count(number(card.get("memory_total"))),
+        edge_c=celsius(number(card.get("temperature"))),
+        memory_c=celsius(number(card.get("memory_temperature"))),
+        power_w=_scaled(watts, card.get("power_mw"), 1e-3),
+        power_cap_w=_scaled(watts, card.get("power_cap_mw"), 1e-3),
+        sclk_hz=_hertz(card.get("sm_mhz")),
+        mclk_hz=_hertz(card.get("memory_mhz")),
+        # 32 is NVML's word for unknown.
+        performance_level=f"P{level}" if level is not None and level < 16 else None,
+        throttled_by=None if reasons is None else limits(hex(reasons)),
+        pcie_lanes=count(number(card.get("lanes"))) or None,
+        pcie_gts=pcie_gts(count(number(card.get("generation")))),
+        pcie_replays=count(number(card.get("replays"))),
+        ecc_correctable=count(number(card.get("ecc_corrected"))),
+        ecc_uncorrectable=count(number(card.get("ecc_uncorrected"))),
+        processes=_processes(card.get("processes")),
+    )
+
+
+def _processes(listed: object) -> tuple[GpuProcess, ...] | None:
+    if not isinstance(listed, list):
+        return None
+    ones = [entry for entry in listed if isinstance(entry, dict)]
+    return tuple(
+        GpuProcess(
+            pid=pid,
+            name=name[:200] if isinstance(name := entry.get("name"), str) else None,
+            vram_bytes=count(number(entry.get("memory"))),
+        )
+        for entry in ones
+        if (pid := count(number(entry.get("pid"))))
+    )
+
+
+def _scaled(check: Callable[[float | None], float | None], value: object, factor: float) -> float | None:
+    known = number(value)
+    return None if known is None else check(round(known * factor, 3))
+
+
+def _hertz(mega: object) -> int | None:
+    known = number(mega)
+    return None if known is None else count(number(known * 1e6))

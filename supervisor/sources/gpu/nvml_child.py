@@ -1,0 +1,113 @@
+"""Answers each line on standard input with one line of JSON about NVIDIA GPUs; runs as a separate process.
+
+NVML may block in the driver while a card is being reset, and a crash in it is a crash of whoever loaded it: so nothing
+of ours loads it into the daemon. This file needs the standard library and the package nvidia-ml-py only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from typing import Any
+
+
+def main() -> int:
+    """Say `{"ready": true}` or `{"error": ...}` first, then answer until standard input ends."""
+    try:
+        nvml = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+    except ImportError as error:
+        _say({"error": f"nvidia-ml-py is not installed ({error})"})
+        return 1
+    except Exception as error:  # noqa: BLE001 (NVML's errors are classes of the package that may be absent)
+        _say({"error": f"NVML: {error}"})
+        return 1
+    _say({"ready": True})
+    for _ in sys.stdin:
+        try:
+            cards = [_card(nvml, nvml.nvmlDeviceGetHandleByIndex(index)) for index in range(nvml.nvmlDeviceGetCount())]
+            _say({"cards": cards})
+        except Exception as error:  # noqa: BLE001 (this line is the fence)
+            _say({"error": f"{type(error).__name__}: {error}"})
+    return 0
+
+
+def _card(nvml: Any, card: Any) -> dict[str, object]:
+    """Return what NVML says of a card, in NVML's own units; what it does not support is None."""
+    use, memory = _asked(nvml.nvmlDeviceGetUtilizationRates, card), _memory(nvml, card)
+    corrected, uncorrected = nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
+    return {
+        "index": _asked(nvml.nvmlDeviceGetIndex, card),
+        "bus_id": _text(nvml.nvmlDeviceGetPciInfo(card).busId),
+        "name": _text(_asked(nvml.nvmlDeviceGetName, card)),
+        "uuid": _text(_asked(nvml.nvmlDeviceGetUUID, card)),
+        "busy": getattr(use, "gpu", None),
+        "memory_busy": getattr(use, "memory", None),
+        "memory_used": getattr(memory, "used", None),
+        "memory_total": getattr(memory, "total", None),
+        "temperature": _asked(nvml.nvmlDeviceGetTemperature, card, nvml.NVML_TEMPERATURE_GPU),
+        "memory_temperature": _field(nvml, card, nvml.NVML_FI_DEV_MEMORY_TEMP),
+        "power_mw": _asked(nvml.nvmlDeviceGetPowerUsage, card),
+        "power_cap_mw": _asked(nvml.nvmlDeviceGetEnforcedPowerLimit, card),
+        "sm_mhz": _asked(nvml.nvmlDeviceGetClockInfo, card, nvml.NVML_CLOCK_SM),
+        "memory_mhz": _asked(nvml.nvmlDeviceGetClockInfo, card, nvml.NVML_CLOCK_MEM),
+        "level": _asked(nvml.nvmlDeviceGetPerformanceState, card),
+        "reasons": _asked(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, card),
+        "lanes": _asked(nvml.nvmlDeviceGetCurrPcieLinkWidth, card),
+        "generation": _asked(nvml.nvmlDeviceGetCurrPcieLinkGeneration, card),
+        "replays": _asked(nvml.nvmlDeviceGetPcieReplayCounter, card),
+        "ecc_corrected": _asked(nvml.nvmlDeviceGetTotalEccErrors, card, corrected, nvml.NVML_VOLATILE_ECC),
+        "ecc_uncorrected": _asked(nvml.nvmlDeviceGetTotalEccErrors, card, uncorrected, nvml.NVML_VOLATILE_ECC),
+        "processes": _processes(nvml, card),
+    }
+
+
+def _memory(nvml: Any, card: Any) -> Any:
+    """Return the memory as nvidia-smi counts it: the older call adds what the driver keeps for itself to `used`."""
+    version = getattr(nvml, "nvmlMemory_v2", None)
+    newer = None if version is None else _asked(nvml.nvmlDeviceGetMemoryInfo, card, version)
+    return _asked(nvml.nvmlDeviceGetMemoryInfo, card) if newer is None else newer
+
+
+def _processes(nvml: Any, card: Any) -> list[dict[str, object]] | None:
+    found = _asked(nvml.nvmlDeviceGetComputeRunningProcesses, card)
+    if not isinstance(found, list):
+        return None
+    return [{"pid": match.pid, "memory": match.usedGpuMemory, "name": _name(match.pid)} for match in found]
+
+
+def _name(pid: int) -> str | None:
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="backslashreplace") as file:  # noqa: PTH123 (startup)
+            return file.read().strip() or None
+    except OSError:
+        return None
+
+
+def _field(nvml: Any, card: Any, field: int) -> object:
+    values = _asked(nvml.nvmlDeviceGetFieldValues, card, [field])
+    if not isinstance(values, (list, tuple)) and not hasattr(values, "__getitem__"):
+        return None
+    value = values[0]
+    return int(value.value.uiVal) if value.nvmlReturn == 0 else None
+
+
+def _asked(query: Any, *arguments: object) -> Any:
+    try:
+        return query(*arguments)
+    except Exception:  # noqa: BLE001 (a function that the driver lacks raises another class than one that fails)
+        return None
+
+
+def _text(value: object) -> object:
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
+
+
+def _say(answer: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps(answer, default=str) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""Answers each line on standard input with one line of JSON about the GPUs; runs as a separate process.
+
+pyamdgpuinfo is GPL-3.0-only, holds the interpreter's lock in every ioctl and may block in the kernel: so nothing of
+ours imports it into the daemon. This file needs the standard library and that package only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+def main() -> int:
+    """Say `{"ready": true}` or `{"error": ...}` first, then answer until standard input ends."""
+    try:
+        library = importlib.import_module("pyamdgpuinfo")
+    except ImportError as error:
+        _say({"error": f"not installed ({error})"})
+        return 1
+    _say({"ready": True})
+    for _ in sys.stdin:
+        try:
+            _say({"cards": cards(library)})
+        except Exception as error:  # noqa: BLE001 (this line is the fence: the library raises anything)
+            _say({"error": f"{type(error).__name__}: {error}"})
+    return 0
+
+
+def cards(library: Any) -> list[dict[str, object]]:
+    """Return what each card says; a sensor that the card lacks is None."""
+    return [_card(library.get_gpu(index)) for index in range(library.detect_gpus())]
+
+
+def _card(gpu: Any) -> dict[str, object]:
+    memory = gpu.memory_info
+    return {
+        "pci_slot": gpu.pci_slot,
+        "name": gpu.name,
+        "load": _asked(gpu.query_load),
+        "vram_used": _asked(gpu.query_vram_usage),
+        "vram_total": memory.get("vram_size"),
+        "gtt_used": _asked(gpu.query_gtt_usage),
+        "gtt_total": memory.get("gtt_size"),
+        "temperature": _asked(gpu.query_temperature),
+        "power": _asked(gpu.query_power),
+        "sclk": _asked(gpu.query_sclk),
+        "mclk": _asked(gpu.query_mclk),
+    }
+
+
+def _asked(query: Callable[[], object]) -> object:
+    try:
+        return query()
+    except (RuntimeError, OSError):
+        return None
+
+
+def _say(answer: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps(answer, default=str) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""Reads GPUs through `rocm-smi --json`, a fallback that costs one process per reading.
+
+Values are taken by name, and what is absent or `N/A` is None. Key names: rocm_smi.py of ROCm 2.x to 7.x.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from supervisor.core.moments import Moment
+from supervisor.core.readings import GpuReading
+from supervisor.sources.gpu.sensor_values import celsius, count, number, pci_address, percent, unique_id, watts
+from supervisor.sources.gpu.source import SourceSilentError
+from supervisor.sources.gpu.tool import Tool
+
+FLAGS = (
+    "--showuse", "--showmemuse", "--showmeminfo", "vram", "gtt", "--showtemp", "--showpower", "--showmaxpower",
+    "--showfan", "--showclocks", "--showid", "--showuniqueid", "--showbus", "--showproductname", "--json",
+)  # fmt: skip
+_CARD = re.compile(r"card\d{1,4}", re.ASCII)
+_CLOCK = re.compile(r"\(\s*(\d+(?:\.\d+)?)\s*Mhz\s*\)", re.IGNORECASE)
+_GFX = re.compile(r"gfx[0-9a-f]{3,6}")
+_MISSPELT_GFX = {"gfx9010": "gfx90a", "gfx9012": "gfx90c"}
+"""ROCm 6 prints the stepping in decimal."""
+
+
+class RocmSmi:
+    """The tool of the name, run once a reading."""
+
+    name: ClassVar[str] = "rocm-smi"
+    vendor: ClassVar[str] = "amd"
+    wait_s: ClassVar[float] = 0.0
+
+    def __init__(
+        self, command: Sequence[str] = ("rocm-smi",), interval_s: float = 10.0, deadline_s: float = 10.0
+    ) -> None:
+        self._tool = Tool((*command, *FLAGS), deadline_s)
+        self.interval_s = interval_s
+        self.deadline_s = deadline_s
+
+    def read(self, now: Moment) -> tuple[GpuReading, ...]:
+        """Run the tool. Raises SourceSilentError where it is missing, too slow, or sees no card."""
+        readings = parse(self._tool.run(), now)
+        if not readings:
+            raise SourceSilentError("rocm-smi lists no GPU")
+        return readings
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def parse(stdout: str, at: Moment) -> tuple[GpuReading, ...]:
+    """Return one reading for each card that the JSON names with its PCI address; () for anything else."""
+    return tuple(
+        replace(_reading(card, at), gpu=gpu)
+        for card in cards_of(stdout).values()
+        if (gpu := pci_address(card.get("PCI Bus"))) is not None
+    )
+
+
+def parse_saved(stdout: str, at: Moment) -> tuple[GpuReading, ...]:
+    """Return one reading for each card of a saved output, which may have been asked for less than the address."""
+    return tuple(reading_of(int(key[4:]), card, at) for key, card in cards_of(stdout).items())
+
+
+def reading_of(index: int, card: Mapping[str, object], at: Moment) -> GpuReading:
+    """Return the reading of one card by the names that the tool gives its values."""
+    return replace(_reading(card, at), gpu=pci_address(card.get("PCI Bus")) or f"gpu{index}", index=index)
+
+
+def cards_of(stdout: str) -> dict[str, Mapping[str, object]]:
+    """Return the cards of the JSON by the tool's names for them (`card0`), {} where the text holds none."""
+    return {
+        key: card for key, card in _document(stdout).items() if _CARD.fullmatch(key) and isinstance(card, dict) and card
+    }
+
+
+def _document(stdout: str) -> Mapping[str, object]:
+    """Return the JSON object in the text, whatever lines stand before it; {} where there is none or it is cut."""
+    start, decoder = stdout.find("{"), json.JSONDecoder()
+    for _ in range(8):
+        if start < 0:
+            break
+        try:
+            document, _ = decoder.raw_decode(stdout, start)
+        except (ValueError, RecursionError):
+            start = stdout.find("{", start + 1)
+            continue
+        if isinstance(document, dict) and any(_CARD.fullmatch(key) for key in document):
+            return document
+        start = stdout.find("{", start + 1)
+    return {}
+
+
+def _reading(card: Mapping[str, object], at: Moment) -> GpuReading:
+    # "GPU memory use (%)" is the memory controller's activity up to ROCm 6.1.0, as the later name says.
+    return GpuReading(
+        at=at,
+        gpu="",
+        source=RocmSmi.name,
+        name=_name(card),
+        unique_id=unique_id(card.get("Unique ID")),
+        gfx_version=_gfx(card.get("GFX Version")),
+        gpu_busy_percent=percent(_first(card, "GPU use (%)")),
+        memory_busy_percent=percent(_first(card, "GPU Memory Read/Write Activity (%)", "GPU memory use (%)")),
+        vram_used_bytes=count(_first(card, "VRAM Total Used Memory (B)")),
+        vram_total_bytes=count(_first(card, "VRAM Total Memory (B)")),
+        gtt_used_bytes=count(_first(card, "GTT Total Used Memory (B)")),
+        gtt_total_bytes=count(_first(card, "GTT Total Memory (B)")),
+        edge_c=celsius(_first(card, "Temperature (Sensor edge) (C)")),
+        junction_c=celsius(_first(card, "Temperature (Sensor junction) (C)")),
+        memory_c=celsius(_first(card, "Temperature (Sensor memory) (C)")),
+        power_w=watts(_first(card, "Average Graphics Package Power (W)", "Current Socket Graphics Package Power (W)")),
+        power_cap_w=watts(_first(card, "Max Graphics Package Power (W)")),
+        vram_used_percent=percent(_first(card, "GPU Memory Allocated (VRAM%)")),
+        fan_rpm=count(_first(card, "Fan RPM")),
+        sclk_hz=_clock(card.get("sclk clock speed:")),
+        mclk_hz=_clock(card.get("mclk clock speed:")),
+    )
+
+
+def _first(card: Mapping[str, object], *keys: str) -> float | None:
+    return next((value for key in keys if (value := number(card.get(key))) is not None), None)
+
+
+def _clock(text: object) -> int | None:
+    found = _CLOCK.fullmatch(text.strip()) if isinstance(text, str) else None
+    return count(number(float(found[1]) * 1e6)) if found else None
+
+
+def _name(card: Mapping[str, object]) -> str | None:
+    for key in ("Card series", "Card Series", "Device Name"):
+        text = card.get(key)
+        # Without the PCI ID database the tool prints the vendor's number instead of a name.
+        if isinstance(text, str) and text.strip() and not text.startswith(("0x", "N/A")):
+            return text.strip()[:200]
+    return None
+
+
+def _gfx(text: object) -> str | None:
+    if not isinstance(text, str) or not _GFX.fullmatch(text):
+        return None
+    return _MISSPELT_GFX.get(text, text)

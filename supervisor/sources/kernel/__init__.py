@@ -1,0 +1,1 @@
+"""The kernel as a source: its log, its journal, its uevents."""

@@ -1,0 +1,123 @@
+"""Follows the kernel messages of the journal where /dev/kmsg is not readable; its position is the journal's cursor."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+
+from supervisor.core.events import KernelReported
+from supervisor.core.moments import Moment
+from supervisor.sources.kernel.findings import Record, Understanding
+from supervisor.sources.kernel.journal_entries import FIELDS, parse_entry
+
+COMMAND = ("journalctl", "--dmesg", "--follow", "--quiet", "--output=json", f"--output-fields={FIELDS}")
+REOPEN_S = 60.0
+READ_BYTES = 65536
+READS_AT_ONCE = 64
+LINE_LIMIT_BYTES = 1 << 20
+_ERROR_LIMIT_BYTES = 2000
+
+
+class JournalLog:
+    """The kernel's journal from where the last daemon stopped reading; without a cursor only what comes from now on.
+
+    A child process reads it: `journalctl` knows formats, rotation and namespaces, and follows them.
+    """
+
+    def __init__(
+        self, cursor: str | None, *, accept_user_records: bool = False, command: Sequence[str] = COMMAND
+    ) -> None:
+        self._command = tuple(command)
+        self._cursor = cursor
+        self._understanding = Understanding("journal", accept_user_records=accept_user_records)
+        self._number = 0
+        self._unread = b""
+        self._child: subprocess.Popen[bytes] | None = None
+        self._tried: Moment | None = None
+        self.problem: str | None = None
+        """Why the journal cannot be read, with the remedy; None while it can."""
+
+    @property
+    def cursor(self) -> str | None:
+        """Cursor of the last entry read."""
+        return self._cursor
+
+    def fileno(self) -> int:
+        """Return the descriptor to poll, -1 while there is none."""
+        return self._child.stdout.fileno() if self._child is not None and self._child.stdout is not None else -1
+
+    def read(self, now: Moment) -> KernelReported | None:
+        """Return what was logged since the last read; None where nothing was."""
+        if self._child is None and (self._tried is None or now.seconds_since(self._tried) >= REOPEN_S):
+            self._tried = now
+            self._start()
+        before = self._cursor
+        records = self._new_records()
+        if self._cursor == before:
+            return None
+        return KernelReported(at=now, findings=self._understanding.findings(records, now), cursor=self._cursor)
+
+    def close(self) -> None:
+        """End the child."""
+        child, self._child, self._unread = self._child, None, b""
+        if child is None:
+            return
+        child.kill()
+        for pipe in (child.stdout, child.stderr):
+            if pipe is not None:
+                pipe.close()
+        child.wait()
+
+    def _start(self) -> None:
+        place = ("--lines=0",) if self._cursor is None else ("--no-tail", f"--after-cursor={self._cursor}")
+        try:
+            self._child = subprocess.Popen(
+                (*self._command, *place),
+                bufsize=0,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self.problem = f"{self._command[0]}: {error.strerror}"
+            return
+        assert self._child.stdout is not None
+        os.set_blocking(self._child.stdout.fileno(), False)
+        self.problem = None
+
+    def _new_records(self) -> list[Record]:
+        records: list[Record] = []
+        for _ in range(READS_AT_ONCE):
+            if self._child is None or self._child.stdout is None:
+                break
+            try:
+                chunk = os.read(self._child.stdout.fileno(), READ_BYTES)
+            except BlockingIOError:
+                break
+            if not chunk:
+                self._ended(self._child)
+                break
+            records += self._records_in(chunk)
+        return records
+
+    def _records_in(self, chunk: bytes) -> list[Record]:
+        *lines, self._unread = (self._unread + chunk).split(b"\n")
+        if len(self._unread) > LINE_LIMIT_BYTES:
+            self._unread = b""
+        records = []
+        for line in lines:
+            entry = parse_entry(line, self._number + 1)
+            if entry is not None:
+                self._number, self._cursor = entry.record.sequence, entry.cursor
+                records.append(entry.record)
+        return records
+
+    def _ended(self, child: subprocess.Popen[bytes]) -> None:
+        assert child.stderr is not None
+        os.set_blocking(child.stderr.fileno(), False)
+        said = (child.stderr.read(_ERROR_LIMIT_BYTES) or b"").decode("utf-8", "replace").strip()
+        self.close()
+        why = said.splitlines()[0] if said else f"ended with status {child.returncode}"
+        self.problem = f"journalctl: {why}; the daemon's user must be in group systemd-journal"

@@ -1,0 +1,128 @@
+"""Reads how the previous boot ended, from its journal and from pstore."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from supervisor.core.findings import LAST_BOOT, About, FaultClass, FaultSeverity, KernelFinding
+from supervisor.core.moments import Moment
+from supervisor.sources.faults.events import Finding, kernel_finding
+from supervisor.sources.faults.kernel_table import kernel_grammar
+from supervisor.sources.faults.pasted_log import findings_in
+from supervisor.sources.kernel.journal_entries import FIELDS, parse_entry
+from supervisor.sources.kernel.log_lines import log_line
+
+JOURNAL = ("journalctl", "--dmesg", "--boot=-1", "--lines=5000", "--quiet", "--no-pager", "--output=json")
+PSTORE = (Path("/sys/fs/pstore"), Path("/var/lib/systemd/pstore"))
+"""Where the kernel leaves its last words, and where systemd-pstore moves them at the next boot."""
+DEADLINE_S = 10.0
+END_S = 300.0
+"""What the log told longer before its end than this, the boot did not end with."""
+FINDINGS_LIMIT = 20
+_FILE_LIMIT_BYTES = 1 << 20
+_FILES_LIMIT = 64
+_PANIC = re.compile(
+    r"^(?:Kernel panic - not syncing: |BUG: (?:unable to handle|kernel NULL pointer)|Oops: |general protection fault|"
+    r"Unable to handle kernel )"
+)
+
+
+def last_boot(
+    now: Moment,
+    since_unix_s: float,
+    boot_id: str,
+    *,
+    journal: Sequence[str] = JOURNAL,
+    pstore: Sequence[Path] = PSTORE,
+) -> tuple[KernelFinding, ...]:
+    """Return what the last boot ended with, stamped `now`; () where nothing tells or it ended well.
+
+    `boot_id` is the present one: a journal that is not kept over boots has no other to offer. Files of pstore older
+    than `since_unix_s` tell of an earlier boot.
+    """
+    found = [*_findings(_of_pstore(pstore, since_unix_s)), *_findings(_at_its_end(_of_journal(journal, boot_id)))]
+    known: dict[tuple[FaultClass, str | None], KernelFinding] = {}
+    for number, (finding, about_card) in enumerate(found, start=1):
+        about: About = "card" if about_card else "host"
+        said = kernel_finding(finding, at=now, sequence=number, origin=LAST_BOOT, about=about)
+        known.setdefault((finding.fault, finding.device), said)
+    return tuple(known.values())[:FINDINGS_LIMIT]
+
+
+def _findings(lines: Iterable[str]) -> Iterator[tuple[Finding, bool]]:
+    """Yield what lines tell, and whether that is about a card; a panic comes first."""
+    text = list(lines)
+    for number, line in enumerate(text, start=1):
+        message = log_line(line).message
+        if _PANIC.match(message):
+            yield _panic(number, message), False
+            break
+    grammar = kernel_grammar()
+    for finding in findings_in(text, grammar):
+        match = grammar.match(finding.line)
+        yield finding, match is not None and match.row.device == "card"
+
+
+def _panic(number: int, message: str) -> Finding:
+    return Finding(
+        kind="kernel",
+        line_number=number,
+        line=message[:300],
+        fault=FaultClass.KERNEL_PANIC,
+        severity=FaultSeverity.FATAL,
+        device=None,
+        remedy="check the lines before it: the cause is a driver, the memory or the processor",
+        source="kernel/panic.c",
+    )
+
+
+def _of_journal(command: Sequence[str], boot_id: str) -> list[tuple[float, str]]:
+    """Return seconds and message of the kernel's last lines; [] where there is no journal of that boot."""
+    try:
+        done = subprocess.run(
+            (*command, f"--output-fields={FIELDS}"),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    entries = (parse_entry(line, number) for number, line in enumerate(done.stdout.splitlines(), start=1))
+    earlier = (entry for entry in entries if entry is not None and entry.boot_id != boot_id.replace("-", ""))
+    return [(entry.record.at_us / 1e6, entry.record.message) for entry in earlier if entry.record.facility == 0]
+
+
+def _at_its_end(lines: list[tuple[float, str]]) -> list[str]:
+    """Return the lines of the last minutes, each with its time before it."""
+    end_s = lines[-1][0] if lines else 0.0
+    return [f"[{at_s:.6f}] {message}" for at_s, message in lines if end_s - at_s <= END_S]
+
+
+def _of_pstore(folders: Sequence[Path], since_unix_s: float) -> list[str]:
+    """Return the kernel's last words; a dump in several parts has its last part first."""
+    lines: list[str] = []
+    for folder in folders:
+        for path in _dumps(folder, since_unix_s):
+            try:
+                with path.open("rb") as file:
+                    text = file.read(_FILE_LIMIT_BYTES).decode("utf-8", "replace")
+            except OSError:
+                continue
+            lines += text.splitlines()
+    return lines
+
+
+def _dumps(folder: Path, since_unix_s: float) -> list[Path]:
+    try:
+        files = [path for path in folder.rglob("dmesg*") if path.is_file() and path.stat().st_mtime >= since_unix_s]
+    except OSError:
+        return []
+    # systemd-pstore joins the parts of one dump in a dmesg.txt: then the parts would say everything twice.
+    joined = {path.parent for path in files if path.name == "dmesg.txt"}
+    files = [path for path in files if path.name == "dmesg.txt" or path.parent not in joined]
+    return sorted(files, reverse=True)[:_FILES_LIMIT]

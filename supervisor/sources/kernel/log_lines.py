@@ -1,0 +1,114 @@
+"""Removes the prefixes of dmesg, journalctl, syslog and /dev/kmsg from a line."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+
+from supervisor.core.foreign_values import read_json
+
+_CALLER = r"(?: ?\[ *[TC]\d+\])?"
+# Hosts bear names that no standard allows: umlauts, signs, (none), and some begin with `kernel`.
+_HOST = r"(?:(?!kernel:)[^\s\[\]]+ )?"
+_WHO = rf" *{_HOST}(?P<who>[^\s:\[\]]+)(?:\[\d+\])?: ?"
+# A bare `amdgpu 0000:0a:00.0: ` follows the ISO stamps of dmesg: only a host with its program is a sender there.
+_SENDER = r"[^\s\[\]]+ (?:(?P<who>(?!kernel)[^\s:\[\]]+)\[\d+\]|kernel(?:\[[\d-]*\])?): ?"
+_LEVEL = r"(?:emerg|alert|crit|err|error|warning|warn|notice|info|debug)"
+_PREFIXES = tuple(
+    re.compile(item)
+    for item in (
+        r"<\d{1,3}>",
+        # talosctl dmesg: HOST: kern: warning: [2026-01-28T17:04:58.032559804Z]: message
+        rf"(?:[^\s\[\]]+: )?kern: +{_LEVEL}: +\[(?P<talos>\d{{4}}-\d\d-\d\dT[\d:]{{8}}(?:\.\d+)?Z)\]: ?",
+        rf"(?:[^\s\[\]]+: )?(?P<who>user|daemon): +{_LEVEL}: +\[\d{{4}}-\d\d-\d\dT[\d:]{{8}}(?:\.\d+)?Z\]: ?",
+        # grep over several files: /var/log/syslog:Apr  9 12:59:18 host kernel: message
+        r"/[\w./-]+:(?:\d+:)?(?=\w{3} +\d|\d{4}-\d\d-|\[ *\d)",
+        r"\d{1,4},\d+,(?P<us>\d+),[^;\n]{1,40};",
+        r"(?:kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local\d) *:\w+ *: *",
+        # [ 12.3], [ 12.3] [ T140], [ 12.3][ C0], and of journalctl -o short-monotonic: [ 12.3] host kernel:
+        rf"\[ *(?P<s>\d+\.\d+)\]{_CALLER} ?(?:(?:[^\s\[\]]+ )?kernel: ?)?",
+        # dmesg -H, which names months and writes decimals as its user's language does
+        rf"\[ *\+\d+[.,]\d+\]{_CALLER} ?",
+        rf"\[(?P<ctime>\w{{3}} \w{{3}} +\d+ [\d:]{{8}} \d{{4}})\]{_CALLER} ?",
+        r"\[[^\W\d]{2,5}\.? *\d+ \d\d:\d\d\] ?",
+        # dmesg -T where its user's language has another order: [Mo, 11. Aug 2025, 23:29:08]
+        r"\[[^\[\]:]{6,40}(?P<clock>\d\d:\d\d:\d\d(?:[.,]\d+)?)(?: [^\[\]:]{2,12})?\] ?",
+        # a serial console's name before the stamp
+        rf"[\w.-]{{1,40}} (?=\[ *\d+\.\d+\]{_CALLER} \S)",
+        rf"(?P<iso>\d{{4}}-\d\d-\d\d[T ][\d:]{{8}}(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)(?: UTC)?{_CALLER} (?:{_SENDER})?",
+        rf"(?:\w{{3}} )?(?P<isot>\d{{4}}-\d\d-\d\d [\d:]{{8}}(?:\.\d+)?) [A-Z][A-Z0-9+-]{{1,5}} {_WHO}",
+        rf"[^\W\d]{{2,5}}\.? +\d{{1,2}} (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) (?:{_WHO})?",
+        r"kernel: ?",
+        r"\[kernel\] ",
+        r"(?P<bare>\d\d:\d\d:\d\d(?:\.\d+)?) +",
+        r"(?:> ?)+",
+        r"message repeated \d+ times: \[ ?",
+        r"\s+",
+    )
+)
+_MSG = re.compile(r'\s*"(?:msg|MESSAGE)"\s*: ?(".*"),?\s*$')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """One line of a pasted log."""
+
+    message: str
+    at_s: float | None
+    """Its time, counted from anywhere; comparable within one log only."""
+    user: bool
+    """Whether the prefix names a program other than the kernel."""
+
+
+def log_line(text: str) -> LogLine:
+    """Return the line without what tools put before the kernel's message."""
+    text = text.rstrip("\r\n")
+    if text.lstrip().startswith(("{", '"')):
+        text = _of_json(text)
+    at_s: float | None = None
+    user = False
+    moved = True
+    while moved:
+        moved = False
+        for prefix in _PREFIXES:
+            found = prefix.match(text)
+            if found is None or not found.end():
+                continue
+            text = text[found.end() :]
+            said = found.groupdict()
+            user = user or said.get("who") not in (None, "kernel")
+            at_s = _time(said) if at_s is None else at_s
+            moved = True
+            break
+    return LogLine(message=text, at_s=at_s, user=user)
+
+
+def _of_json(text: str) -> str:
+    """Return the message of a line of `dmesg -J` or `journalctl -o json`, any other line as it is."""
+    found = _MSG.match(text)
+    try:
+        value = read_json(found[1] if found else text)
+    except ValueError:
+        return text
+    if isinstance(value, dict):
+        value = value.get("MESSAGE", value.get("msg", text))
+    return value if isinstance(value, str) else text
+
+
+def _time(said: dict[str, str | None]) -> float | None:
+    if us := said.get("us"):
+        return int(us[:18]) / 1e6
+    if seconds := said.get("s"):
+        return float(seconds[:30])
+    if clock := said.get("clock") or said.get("bare"):
+        hours, minutes, rest = clock.split(":")
+        return int(hours) * 3600 + int(minutes) * 60 + float(rest.replace(",", "."))
+    try:
+        if ctime := said.get("ctime"):
+            return datetime.strptime(ctime, "%a %b %d %H:%M:%S %Y").timestamp()  # noqa: DTZ007 - only differences count
+        if iso := said.get("iso") or said.get("isot") or said.get("talos"):
+            return datetime.strptime(iso[:19].replace("T", " "), "%Y-%m-%d %H:%M:%S").timestamp()  # noqa: DTZ007 - same
+    except (ValueError, OverflowError):
+        return None
+    return None

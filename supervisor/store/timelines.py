@@ -1,0 +1,139 @@
+"""A job's attempts as its account needs them, read out of the record; it reckons nothing."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+
+import msgspec
+
+from supervisor.core.reports.timeline import Life, Stride
+from supervisor.store.archive import Archive
+from supervisor.store.records import AttemptRecord, DecisionRecord, StepBucket
+
+ALL = 1_000_000
+"""More than any job has of anything that is read here."""
+ENDINGS = frozenset({"finish", "retry", "give_up"})
+
+
+class _Entered(msgspec.Struct, frozen=True):
+    stage: str
+
+
+class _Said(msgspec.Struct, frozen=True):
+    word: str
+    facts: dict[str, object] = msgspec.field(default_factory=dict)
+
+
+class _Ending(msgspec.Struct, frozen=True):
+    counts: bool = True
+
+
+def lives(archive: Archive, job: str) -> tuple[Life, ...]:
+    """Return a job's attempts, the oldest first; one whose launch time was never kept is left out.
+
+    Raises ArchiveError.
+    """
+    attempts = sorted(archive.attempts(job, ALL), key=lambda attempt: attempt.number)
+    endings = _endings(archive.decisions(job, ALL))
+    causes = {
+        incident.attempt: f"{incident.flag.rule} ({incident.flag.fault})" if incident.flag.fault else incident.flag.rule
+        for incident in archive.incidents(job, ALL)
+    }
+    anew = {incident.attempt for incident in archive.incidents(job, ALL) if incident.outcome == "began_anew"}
+    own = _counting_themselves(archive, job)
+    saves = archive.resumed_saves(job)
+    strides = _strides(archive.step_metrics(job))
+    entered = _entered(archive, job)
+    triages = _triages(archive, job)
+    found = []
+    for before, attempt in zip((None, *attempts[:-1]), attempts, strict=True):
+        if attempt.launched_unix_s is None:
+            continue
+        began_anew = before is not None and before.number in anew
+        found.append(
+            Life(
+                number=attempt.number,
+                launched_unix_s=attempt.launched_unix_s,
+                ended_unix_s=attempt.ended_unix_s,
+                resume_step=0 if attempt.resume_from is None or began_anew else attempt.resume_step,
+                resume_saved_unix_s=None if began_anew else _saved(saves, attempt),
+                anew=attempt.resume_from is None and (before is None or endings.get(before.number, False)),
+                entered=entered.get(attempt.number, ()),
+                strides=strides.get(attempt.number, ()),
+                counts_itself=attempt.number in own,
+                cause=causes.get(attempt.number),
+                wished=endings.get(attempt.number, False),
+                triage=triages.get(attempt.number),
+            )
+        )
+    return tuple(found)
+
+
+def _counting_themselves(archive: Archive, job: str) -> set[int]:
+    """Return the attempts whose steps are their own count, by the agent's newest word on that."""
+    scales: dict[int, str] = {}
+    for event_record in archive.events(job, kind="agent_reported", limit=ALL):
+        if event_record.attempt is None or event_record.job != job:
+            continue
+        said = msgspec.json.decode(event_record.body, type=_Said)
+        if said.word == "counting" and isinstance(scale := said.facts.get("scale"), str):
+            scales[event_record.attempt] = scale
+    return {attempt for attempt, scale in scales.items() if scale == "attempt"}
+
+
+def _triages(archive: Archive, job: str) -> dict[int, tuple[float, float]]:
+    """Return when each attempt was under triage; one of which no end is recorded lasts as long as it may."""
+    began = {
+        decision.attempt: decision.at_unix_s for decision in archive.decisions(job, ALL) if decision.kind == "triage"
+    }
+    ended = {
+        event_record.attempt: event_record.at_unix_s
+        for event_record in archive.events(job, kind="triage_ended", limit=ALL)
+    }
+    return {attempt: (at, ended.get(attempt, math.inf)) for attempt, at in began.items()}
+
+
+def _endings(decisions: Iterable[DecisionRecord]) -> dict[int, bool]:
+    """Return of each attempt that was settled whether its end was wanted, by the last decision about it."""
+    wanted: dict[int, bool] = {}
+    for decision in decisions:
+        if decision.kind in ENDINGS and decision.attempt not in wanted:
+            free = decision.kind == "retry" and not msgspec.json.decode(decision.body, type=_Ending).counts
+            wanted[decision.attempt] = free or decision.kind == "finish"
+    return wanted
+
+
+def _strides(buckets: Iterable[StepBucket]) -> dict[int, tuple[Stride, ...]]:
+    by_attempt: dict[int, list[Stride]] = defaultdict(list)
+    for step_bucket in buckets:
+        by_attempt[step_bucket.attempt].append(
+            Stride(
+                first_unix_s=step_bucket.first_unix_s,
+                last_unix_s=step_bucket.last_unix_s,
+                step_first=step_bucket.step_first,
+                step_last=step_bucket.step_last,
+                data_wait_s=(step_bucket.data_wait_mean_s or 0.0) * step_bucket.steps,
+            )
+        )
+    return {attempt: tuple(found) for attempt, found in by_attempt.items()}
+
+
+def _entered(archive: Archive, job: str) -> dict[int, tuple[tuple[float, str], ...]]:
+    """Return the stages of each attempt; a new daemon hears of the present one again, which changes nothing."""
+    by_attempt: dict[int, list[tuple[float, str]]] = defaultdict(list)
+    for event_record in archive.events(job, kind="stage_entered", limit=ALL):
+        if event_record.attempt is not None and event_record.job == job:
+            stage = msgspec.json.decode(event_record.body, type=_Entered).stage
+            by_attempt[event_record.attempt].append((event_record.at_unix_s, stage))
+    return {attempt: tuple(sorted(found)) for attempt, found in by_attempt.items()}
+
+
+def _saved(saves: Iterable[tuple[str, int | None, float]], attempt: AttemptRecord) -> float | None:
+    """Return when what an attempt was resumed from was saved: the last time before its launch."""
+    launched = attempt.launched_unix_s or 0.0
+    known = (
+        at for path, step, at in saves if (path, step) == (attempt.resume_from, attempt.resume_step) and at <= launched
+    )
+    return max(known, default=None)

@@ -1,0 +1,86 @@
+"""The queue of rows that are not yet in the database: bounded, and shared fairly between jobs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterator
+
+from supervisor.store.statements import KINDS, Kind
+from supervisor.store.steps import Row
+
+
+class Pending:
+    """Rows waiting to be written, by kind and key, oldest first."""
+
+    def __init__(self) -> None:
+        self._rows: dict[Kind, dict[Hashable, Row]] = {}
+        """Of the kinds that were queued since the last commit alone: most turns queue one kind, or none."""
+        self._jobs: dict[Kind, Counter[Hashable]] = {}
+        """How many of them belong to each job; None: to no job."""
+        self._appended = 0
+        self.given_up: dict[str, int] = {}
+        """Rows lost because nothing could be written for too long, by kind."""
+
+    def put(self, kind: Kind, key: Hashable, row: Row) -> None:
+        """Queue the row of a key; what waits under that key is merged or replaced."""
+        rows = self._rows.get(kind)
+        if rows is None:
+            rows, self._jobs[kind] = self._rows.setdefault(kind, {}), Counter()
+        waiting = rows.get(key)
+        rows[key] = kind.merge(waiting, row) if waiting is not None and kind.merge else row
+        if waiting is None:
+            self._jobs[kind][row.get("job")] += 1
+        while len(rows) > kind.keep:
+            self._give_up(kind)
+            self.given_up[kind.name] = self.given_up.get(kind.name, 0) + 1
+
+    def _give_up(self, kind: Kind) -> None:
+        """Give up the oldest row of the job that has most of a kind: rows of one job never displace another's."""
+        rows, jobs = self._rows[kind], self._jobs[kind]
+        largest = max(jobs, key=lambda job: jobs[job])
+        del rows[next(key for key, row in rows.items() if row.get("job") == largest)]
+        jobs[largest] -= 1
+        if not jobs[largest]:
+            del jobs[largest]
+
+    def append(self, kind: Kind, row: Row) -> None:
+        """Queue a row that no later one replaces."""
+        self._appended += 1
+        self.put(kind, self._appended, row)
+
+    def take_over(self, later: Pending) -> None:
+        """Append all rows of a later queue."""
+        for kind, rows in later._rows.items():
+            for key, row in rows.items():
+                if isinstance(key, int):
+                    self.append(kind, row)
+                else:
+                    self.put(kind, key, row)
+
+    def rows(self, kind: Kind) -> list[Row]:
+        """Return the queued rows of one kind, oldest first."""
+        return list(self._rows.get(kind, {}).values())
+
+    def by_kind(self) -> Iterator[tuple[Kind, list[Row]]]:
+        """Yield the kinds that have queued rows, in the order of writing."""
+        for kind in KINDS:
+            if rows := self.rows(kind):
+                yield kind, rows
+
+    def clear(self) -> None:
+        """Remove all rows: they were written."""
+        self._rows.clear()
+        self._jobs.clear()
+
+    @property
+    def urgent(self) -> bool:
+        """Whether a queued row has to be committed with its turn."""
+        return any(rows and kind.urgent for kind, rows in self._rows.items())
+
+    @property
+    def durable(self) -> bool:
+        """Whether a queued row has to be synced to the disk by its commit."""
+        return any(rows and kind.durable for kind, rows in self._rows.items())
+
+    def __len__(self) -> int:
+        return sum(len(rows) for rows in self._rows.values())

@@ -1,0 +1,476 @@
+"""The only access to files that another user can write: it never follows a link and never blocks.
+
+Every function takes a folder that the daemon trusts and a name below it, with `/` between its parts. Links up to and
+with the folder are the administrator's and are followed; from there on each part is opened relative to the one before
+(openat with O_NOFOLLOW), so that no link at any part and no rename between two looks leads elsewhere. Only a regular
+file on the folder's own file system is opened, without blocking, and what is checked is the descriptor that is read.
+
+What is refused raises UntrustedFileError, an OSError whose text says what lies there and what to do; a file that is
+absent stays FileNotFoundError. `supervisor/runner/shim.py` runs as the training's user and has the few lines of its
+own that it needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+NAMES_LIMIT = 4096
+"""Entries of a folder that are looked at where the caller names no smaller number."""
+PARTS_LIMIT = 32
+TREE_DEPTH_LIMIT = 64
+TREE_ENTRIES_LIMIT = 200_000
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_PIECE_BYTES = 1 << 20
+_WRONG_KIND = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO})
+_KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
+    (stat.S_ISLNK, "a symbolic link"),
+    (stat.S_ISDIR, "a directory"),
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISREG, "a file"),
+)
+
+
+class UntrustedFileError(OSError):
+    """Something lies there that is not read; `strerror` says what it is and what to do."""
+
+
+class LinkRefusedError(UntrustedFileError):
+    """A part of the path is a symbolic link."""
+
+
+class KindRefusedError(UntrustedFileError):
+    """No regular file, no folder where one must be, or another file system."""
+
+
+class OwnerRefusedError(UntrustedFileError):
+    """The file belongs to somebody else than it must, or has further names."""
+
+
+class SizeRefusedError(UntrustedFileError):
+    """The file is larger than anything that is read there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Names in a folder, sorted."""
+
+    names: tuple[str, ...]
+    more: bool = False
+    """Whether there are more than were looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The end of a file."""
+
+    content: bytes
+    start: int
+    """Offset of `content` in the file."""
+    size: int
+
+
+FileState: TypeAlias = tuple[int, int, int]
+"""Device, inode number and size of a file; they change when it is replaced, shortened or appended to."""
+
+
+def open_file(  # noqa: PLR0913 - what is opened, and what it must be
+    folder: Path,
+    name: str,
+    flags: int = os.O_RDONLY,
+    *,
+    owner: int | None = None,
+    only_name: bool = False,
+    mode: int = 0o600,
+) -> int:
+    """Return a descriptor of a regular file below a trusted folder; the caller closes it.
+
+    `owner` is the user that it must belong to. `only_name` refuses a file with further hard links: needed by whoever
+    writes, for another name may be another's file. Raises UntrustedFileError or OSError.
+    """
+    where = folder / name
+    at = _open_parent(folder, name)
+    try:
+        _refuse_kind(at, _leaf(name), where)  # before it is opened: opening a device may act on it
+        # Emptied below, once it is known what it is.
+        fd = os.open(_leaf(name), (flags | _FILE) & ~os.O_TRUNC, mode, dir_fd=at)
+    except OSError as error:
+        raise _explained(error, at, _leaf(name), where) from None
+    finally:
+        os.close(at)
+    try:
+        _check(os.fstat(fd), where, owner, only_name=only_name)
+        if flags & os.O_TRUNC:
+            os.ftruncate(fd, 0)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def read_bytes(folder: Path, name: str, limit_bytes: int, *, owner: int | None = None) -> bytes:
+    """Return a file's content; raise SizeRefusedError where it is longer than `limit_bytes`, OSError otherwise."""
+    fd = open_file(folder, name, owner=owner)
+    try:
+        size = os.fstat(fd).st_size
+        content = _read(fd, limit_bytes + 1) if size <= limit_bytes else b""
+    finally:
+        os.close(fd)
+    if size > limit_bytes or len(content) > limit_bytes:
+        raise SizeRefusedError(
+            errno.EFBIG, f"larger than the limit of {limit_bytes} bytes; remove it", str(folder / name)
+        )
+    return content
+
+
+def read_part(folder: Path, name: str, start: int, limit_bytes: int, *, owner: int | None = None) -> bytes:
+    """Return at most `limit_bytes` of a file from offset `start` on; raise OSError where it cannot be read."""
+    fd = open_file(folder, name, owner=owner)
+    try:
+        os.lseek(fd, start, os.SEEK_SET)
+        return _read(fd, limit_bytes)
+    finally:
+        os.close(fd)
+
+
+def read_tail(folder: Path, name: str, limit_bytes: int, *, owner: int | None = None) -> Tail:
+    """Return the last bytes of a file, at most `limit_bytes`; raise OSError where it cannot be read."""
+    fd = open_file(folder, name, owner=owner)
+    try:
+        size = os.fstat(fd).st_size
+        start = max(0, size - limit_bytes)
+        os.lseek(fd, start, os.SEEK_SET)
+        return Tail(content=_read(fd, limit_bytes), start=start, size=size)
+    finally:
+        os.close(fd)
+
+
+def file_status(folder: Path, name: str) -> os.stat_result | None:
+    """Return what a regular file is (size, times, owner), None where nothing lies there; raise OSError otherwise.
+
+    Good for a look; what is decided by it may be untrue by the time of an `open_file`, which checks again.
+    """
+    try:
+        at = _open_parent(folder, name)
+        try:
+            found = os.stat(_leaf(name), dir_fd=at, follow_symlinks=False)
+        finally:
+            os.close(at)
+    except FileNotFoundError:
+        return None
+    _check(found, folder / name, None, only_name=False)
+    return found
+
+
+def exists(folder: Path, name: str) -> bool:
+    """Whether a regular file lies there that the gate lets through."""
+    try:
+        return file_status(folder, name) is not None
+    except OSError:
+        return False
+
+
+def state_of(status: os.stat_result) -> FileState:
+    """Return what `is_unchanged` compares of a file."""
+    return status.st_dev, status.st_ino, status.st_size
+
+
+def is_unchanged(path: str | Path, state: FileState) -> bool:
+    """Whether a file that was read through the gate is still as it was then; nothing is opened, no link is followed.
+
+    A file that is followed is mostly unchanged: this spares opening it. Raises OSError where nothing is there.
+    """
+    return state_of(os.lstat(path)) == state
+
+
+def lies_there(folder: Path, name: str) -> bool:
+    """Whether anything has that name, a link or a pipe as well; False also where nobody may look."""
+    try:
+        at = _open_parent(folder, name)
+        try:
+            os.stat(_leaf(name), dir_fd=at, follow_symlinks=False)
+        finally:
+            os.close(at)
+    except OSError:
+        return False
+    return True
+
+
+def list_files(folder: Path, name: str, limit: int = NAMES_LIMIT) -> tuple[tuple[str, int], ...]:
+    """Return regular files in and below a folder, each by its name in it and its size; of more than `limit` some.
+
+    Raises OSError where the folder itself cannot be listed; what is closed below it is passed over.
+    """
+    list_names(folder, name, 1)
+    at, found = _walk(folder, name), list[tuple[str, int]]()
+    try:
+        for place, _, files, inside in os.fwalk(".", dir_fd=at):
+            for leaf in files[: limit - len(found)]:
+                status = os.stat(leaf, dir_fd=inside, follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode):
+                    found.append((f"{place}/{leaf}".removeprefix("./"), status.st_size))
+            if len(found) >= limit:
+                break
+    finally:
+        os.close(at)
+    return tuple(sorted(found))
+
+
+def tree_bytes(folder: Path, name: str, limit: int = TREE_ENTRIES_LIMIT) -> int:
+    """Return what the files below a folder take on the disk; of more than `limit` entries, of some."""
+    total, left = 0, limit
+    try:
+        at = _walk(folder, name)
+    except OSError:
+        return 0
+    try:
+        for _, _, files, inside in os.fwalk(".", dir_fd=at):
+            for leaf in files[:left]:
+                with contextlib.suppress(OSError):
+                    total += os.stat(leaf, dir_fd=inside, follow_symlinks=False).st_blocks * 512
+            left -= len(files) + 1
+            if left <= 0:
+                break
+    finally:
+        os.close(at)
+    return total
+
+
+def make_folders(folder: Path, name: str, mode: int = 0o750) -> None:
+    """Make a folder below a trusted one, and those between; raise OSError where something else lies there."""
+    _refuse_name(name, folder)
+    for parent, _, leaf in (part.rpartition("/") for part in _prefixes(name)):
+        at = _walk(folder, parent)
+        try:
+            os.mkdir(leaf, mode, dir_fd=at)
+        except FileExistsError:
+            pass  # whatever it is: the next step, or who writes there, refuses what is no folder
+        finally:
+            os.close(at)
+    os.close(_walk(folder, name))
+
+
+def write_bytes(folder: Path, name: str, content: bytes, mode: int = 0o640) -> None:
+    """Write a file below a trusted folder, emptied first; raise OSError where something else lies there."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    with os.fdopen(open_file(folder, name, flags, only_name=True, mode=mode), "wb") as file:
+        file.write(content)
+
+
+def list_names(folder: Path, name: str = "", limit: int = NAMES_LIMIT) -> Listing:
+    """Return names in a folder, whatever they are; of more than `limit` entries some. Raises OSError."""
+    at = _walk(folder, name)
+    try:
+        listed = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=at)
+    finally:
+        os.close(at)
+    found: list[str] = []
+    try:
+        with os.scandir(listed) as entries:
+            for entry in entries:
+                if len(found) == limit:
+                    return Listing(tuple(sorted(found)), more=True)
+                found.append(entry.name)
+    finally:
+        os.close(listed)
+    return Listing(tuple(sorted(found)))
+
+
+def open_pipe(folder: Path, name: str) -> int:
+    """Return a named pipe below a trusted folder, open for writing without blocking.
+
+    Raises OSError (ENXIO) where nobody reads, UntrustedFileError where it is anything but a pipe.
+    """
+    leaf = _leaf(name)
+    at = _open_parent(folder, name)
+    try:
+        found = os.stat(leaf, dir_fd=at, follow_symlinks=False)
+        if not stat.S_ISFIFO(found.st_mode):
+            raise _kind_error(found.st_mode, folder / name, "a named pipe")
+        fd = os.open(leaf, os.O_WRONLY | _FILE, dir_fd=at)
+    except OSError as error:
+        raise _explained(error, at, leaf, folder / name) from None
+    finally:
+        os.close(at)
+    if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise KindRefusedError(errno.EINVAL, "replaced while it was opened", str(folder / name))
+    return fd
+
+
+def remove(folder: Path, name: str) -> bool:
+    """Remove a name that is no folder, whatever it leads to; return whether it was there. Raises OSError."""
+    try:
+        at = _open_parent(folder, name)
+        try:
+            os.unlink(_leaf(name), dir_fd=at)
+        finally:
+            os.close(at)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def remove_tree(folder: Path, name: str, limit: int = TREE_ENTRIES_LIMIT) -> bool:
+    """Remove a folder with all that is in it, never through a link; return whether nothing of it is left.
+
+    What its owner does not let us remove, what lies deeper than 64 folders and what exceeds `limit` entries stays.
+    """
+    try:
+        at = _open_parent(folder, name)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    try:
+        return _remove_below(at, _leaf(name), [limit], TREE_DEPTH_LIMIT)
+    finally:
+        os.close(at)
+
+
+# --- the walk -----------------------------------------------------------------------------------------------------
+
+
+def _open_parent(folder: Path, name: str) -> int:
+    _refuse_name(name, folder)
+    return _walk(folder, name.rpartition("/")[0])
+
+
+def _prefixes(name: str) -> list[str]:
+    parts = name.split("/")
+    return ["/".join(parts[: number + 1]) for number in range(len(parts))]
+
+
+def _leaf(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
+def _walk(folder: Path, name: str) -> int:
+    """Return a descriptor (O_PATH) of a folder below a trusted one; each part must be a folder of its file system."""
+    if name:
+        _refuse_name(name, folder)
+    at = os.open(folder, _FOLDER)
+    if not name:
+        return at
+    device, where = os.fstat(at).st_dev, folder
+    for part in name.split("/"):
+        where /= part
+        try:
+            below = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=at)
+        except OSError as error:
+            raise _explained(error, at, part, where, "a directory") from None
+        finally:
+            os.close(at)
+        at = below
+        if os.fstat(at).st_dev != device:
+            os.close(at)
+            raise KindRefusedError(errno.EXDEV, "another file system is mounted there; unmount it", os.fspath(where))
+    return at
+
+
+def _refuse_name(name: str, folder: Path) -> None:
+    parts = name.split("/")
+    if len(parts) > PARTS_LIMIT or any(part in ("", ".", "..") or "\0" in part for part in parts):
+        raise KindRefusedError(errno.EINVAL, "not a name below this folder", f"{folder}/{name[:200]!r}")
+
+
+def _refuse_kind(at: int, leaf: str, where: Path) -> None:
+    try:
+        found = os.stat(leaf, dir_fd=at, follow_symlinks=False)
+    except FileNotFoundError:
+        return  # made by the open, or its error
+    if not stat.S_ISREG(found.st_mode):
+        raise _kind_error(found.st_mode, where)
+
+
+def _check(found: os.stat_result, where: Path, owner: int | None, *, only_name: bool) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise _kind_error(found.st_mode, where)
+    if owner is not None and found.st_uid != owner:
+        raise OwnerRefusedError(
+            errno.EPERM, f"belongs to uid {found.st_uid}, not to uid {owner}; it is not used", os.fspath(where)
+        )
+    if only_name and found.st_nlink != 1:
+        raise OwnerRefusedError(
+            errno.EMLINK, f"has {found.st_nlink} names, so it may be another's file; it is not used", os.fspath(where)
+        )
+
+
+def _explained(error: OSError, at: int, part: str, where: Path, wanted: str = "a file") -> OSError:
+    """Return the error with what lies there, where that is the reason."""
+    if isinstance(error, UntrustedFileError):
+        return error
+    if error.errno not in _WRONG_KIND:
+        return OSError(error.errno, error.strerror, os.fspath(where))
+    try:
+        mode = os.stat(part, dir_fd=at, follow_symlinks=False).st_mode
+    except OSError:
+        mode = 0
+    if error.errno == errno.ENXIO and stat.S_ISFIFO(mode):
+        return OSError(error.errno, error.strerror, os.fspath(where))  # a pipe that nobody reads
+    if mode == 0 or (stat.S_ISDIR(mode) if wanted == "a directory" else stat.S_ISREG(mode)):
+        return KindRefusedError(errno.ESTALE, "was replaced while it was opened; the next read tries again", str(where))
+    return _kind_error(mode, where, wanted)
+
+
+def _kind_error(mode: int, where: Path, wanted: str = "a file") -> UntrustedFileError:
+    kind = next((words for is_kind, words in _KINDS if is_kind(mode)), "of unknown type")
+    text = f"is {kind}, not {wanted}; it is not read: remove it"
+    if stat.S_ISLNK(mode):
+        return LinkRefusedError(errno.ELOOP, text, os.fspath(where))
+    return KindRefusedError(errno.EINVAL, text, os.fspath(where))
+
+
+def _read(fd: int, limit_bytes: int) -> bytes:
+    pieces, left = [], limit_bytes
+    while left > 0 and (piece := os.read(fd, min(_PIECE_BYTES, left))):
+        pieces.append(piece)
+        left -= len(piece)
+    return b"".join(pieces)
+
+
+def _remove_below(at: int, name: str, left: list[int], depth: int) -> bool:
+    """Remove one entry of an open folder; `left` counts down the entries that may still be touched."""
+    left[0] -= 1
+    if left[0] < 0 or depth == 0:
+        return False
+    try:
+        os.unlink(name, dir_fd=at)
+    except FileNotFoundError:
+        return True
+    except (IsADirectoryError, PermissionError):  # EPERM is what POSIX says of a folder
+        return _remove_folder(at, name, left, depth)
+    except OSError:
+        return False
+    return True
+
+
+def _remove_folder(at: int, name: str, left: list[int], depth: int) -> bool:
+    try:
+        inside = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+    except OSError:
+        return False
+    try:
+        if os.fstat(inside).st_dev != os.fstat(at).st_dev:
+            return False  # a file system that somebody mounted there
+        with os.scandir(inside) as entries:
+            names = [entry.name for entry, _ in zip(entries, range(max(0, left[0]) + 1), strict=False)]
+        gone = True
+        for below in names:  # each of them, whatever became of the one before
+            gone = _remove_below(inside, below, left, depth - 1) and gone
+        os.rmdir(name, dir_fd=at)
+    except OSError:
+        return False
+    finally:
+        os.close(inside)
+    return gone

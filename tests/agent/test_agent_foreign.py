@@ -1,0 +1,91 @@
+"""Trainings of other frameworks, as their users write them: how their steps and saves are followed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from agent_by_hand import Attempts
+
+from supervisor.agent import prove
+
+HERE = Path(__file__).resolve().parent
+
+pytestmark = pytest.mark.train
+
+
+def test_lightning_with_its_default_callbacks_is_saved_and_what_it_saves_is_proven(
+    foreign_python: Path, tmp_path: Path
+) -> None:
+    runs = Attempts(foreign_python, tmp_path, HERE / "checks_lightning.py")
+    finished = runs.run()
+    assert "ENDED 40" in finished.output, finished.output
+    (attempt,) = runs.attempts
+    assert attempt.failures() == []
+    newest = runs.newest()
+    assert newest is not None
+    own = [path for path in tmp_path.rglob("*.ckpt") if not path.is_symlink()]
+    assert own
+    for path in (newest, *own):
+        assert prove.prove(str(path))["verdict"] == "proven", prove.prove(str(path))["reason"]
+
+
+def test_an_exact_state_is_taken_beside_what_lightning_saves_at_the_end_of_an_epoch(
+    foreign_python: Path, tmp_path: Path
+) -> None:
+    """None is due by itself, and the last place for one is before the epoch's last batch."""
+    runs = Attempts(foreign_python, tmp_path, HERE / "checks_lightning.py")
+    finished = runs.run("--epochs", "1", every="300")
+    assert "ENDED 20" in finished.output, finished.output
+    (attempt,) = runs.attempts
+    assert attempt.failures() == []
+    assert [(one["step"], one["epoch"], one["kind"]) for one in attempt.said("checkpoint_saved")] == [
+        (19, -1, "snapshot")
+    ]
+
+
+def test_lightning_tells_its_epochs_and_how_many_steps_there_will_be(foreign_python: Path, tmp_path: Path) -> None:
+    runs = Attempts(foreign_python, tmp_path, HERE / "checks_lightning.py")
+    finished = runs.run("--pace-s", "0", every="0")
+    assert "ENDED 40" in finished.output, finished.output
+    (attempt,) = runs.attempts
+    (plan,) = attempt.said("plan")
+    assert (plan["epochs"], plan["total_steps"], plan["steps_per_epoch"]) == (2, 40, 20)
+    assert [record.epoch for record in attempt.records()] == [0] * 20 + [1] * 20
+    assert attempt.stage() == "ended", "what a script does after fit is no step that fails to come"
+
+
+def test_the_trainer_of_hugging_face_tells_its_epochs_and_steps(foreign_python: Path, tmp_path: Path) -> None:
+    script = HERE.parent / "bench" / "exact_transformers.py"
+    runs = Attempts(foreign_python, tmp_path, script, "--folder", tmp_path)
+    finished = runs.run(every="0", HF_HUB_OFFLINE="1")
+    assert "DIGEST" in finished.output, finished.output
+    (attempt,) = runs.attempts
+    (plan,) = attempt.said("plan")
+    assert (plan["framework"], plan["epochs"], plan["total_steps"]) == ("transformers", 3, 36)
+    assert [record.epoch for record in attempt.records()] == [0] * 12 + [1] * 12 + [2] * 12
+    assert attempt.stage() == "ended", "what a script does after train is no step that fails to come"
+
+
+def test_a_loop_without_an_optimizer_is_followed_by_its_backward_passes(train_python: Path, tmp_path: Path) -> None:
+    runs = Attempts(train_python, tmp_path, HERE / "checks_own_update.py")
+    finished = runs.run(every="0")
+    assert finished.output == "ENDED\n"
+    (attempt,) = runs.attempts
+    records = attempt.records()
+    assert [record.step for record in records] == list(range(1, 26))
+    assert 0 < records[-1].loss < records[0].loss
+    assert attempt.failures() == []
+
+
+def test_keras_is_followed_batch_by_batch_on_any_backend(foreign_python: Path, tmp_path: Path) -> None:
+    runs = Attempts(foreign_python, tmp_path, HERE / "checks_keras.py")
+    finished = runs.run(every="0")
+    assert finished.output.endswith("ENDED\n"), finished.output
+    (attempt,) = runs.attempts
+    assert attempt.failures() == []
+    assert [record.step for record in attempt.records()] == list(range(1, 19))
+    assert [record.epoch for record in attempt.records()] == [0] * 6 + [1] * 6 + [2] * 6
+    (plan,) = attempt.said("plan")
+    assert (plan["framework"], plan["epochs"], plan["total_steps"], plan["steps_per_epoch"]) == ("keras", 3, 18, 6)
+    assert attempt.stage() == "ended"

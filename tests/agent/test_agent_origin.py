@@ -1,0 +1,211 @@
+"""From which number an attempt's steps are counted: by the optimizer, by what was loaded, or by itself, and said so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_by_hand import Attempt, interpreters
+
+from supervisor.core import attempt_files as at
+
+SCRIPT = """
+import sys
+import rocm_agent
+{before}
+for _ in range(3):
+    rocm_agent.step(loss=1.0)
+"""
+LOOP = """
+import sys, torch
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.{optimizer}
+{before}
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    {each}
+"""
+SGD, ADAM = "SGD(model.parameters(), lr=0.1)", "Adam(model.parameters(), lr=0.1)"
+BEFORE = "torch.load(sys.argv[1])"
+
+Run = Callable[..., tuple[list[int], dict[str, Any]]]
+
+
+def given(path: Path, step: int | None, *, asked: bool = False, chosen: bool = True) -> dict[str, str]:
+    """Return what the daemon hands over: the path to resume from and what it knows of that file."""
+    stat = path.stat()
+    files = [[str(path), stat.st_size, stat.st_mtime_ns, step]]
+    note = {"step": step if chosen else None, "asked": asked, "files": files}
+    return {at.ENV_RESUME_FROM: str(path) if chosen else "", at.ENV_RESUME_STEPS: json.dumps(note)}
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "ckpt.bin"
+    path.write_bytes(b"saved")
+    return path
+
+
+def counted(attempt: Attempt, program: str, python: Path, *words: str, **env: str) -> tuple[list[int], dict[str, Any]]:
+    finished = attempt.run([python, "-c", program, *words], **env)
+    assert finished.code == 0, finished.output
+    assert not attempt.failures()
+    (told,) = attempt.said("counting")
+    return [record.step for record in attempt.records()], told
+
+
+# --- without torch ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("python", interpreters(), ids=lambda item: item.parts[-3])
+def test_a_script_that_asks_where_to_resume_goes_on_from_that_step(attempt: Attempt, python: Path, saved: Path) -> None:
+    steps, told = counted(attempt, SCRIPT.format(before="rocm_agent.resume_from()"), python, **given(saved, 40))
+    assert steps == [41, 42, 43]
+    assert (told["scale"], told["resumed"], told["path"]) == ("training", True, str(saved))
+
+
+def test_a_script_that_asks_for_nothing_counts_itself_and_says_so(attempt: Attempt, saved: Path) -> None:
+    steps, told = counted(attempt, SCRIPT.format(before=""), interpreters()[-1], **given(saved, 40))
+    assert (steps, told["scale"], told["resumed"]) == ([1, 2, 3], "attempt", None)
+
+
+def test_a_command_that_names_the_checkpoint_is_believed_until_something_else_is_known(
+    attempt: Attempt, saved: Path
+) -> None:
+    steps, told = counted(attempt, SCRIPT.format(before=""), interpreters()[-1], **given(saved, 40, asked=True))
+    assert (steps, told["scale"], told["resumed"]) == ([41, 42, 43], "training", None)
+
+
+def test_a_checkpoint_of_which_no_step_is_known_leaves_the_count_the_attempts_own(
+    attempt: Attempt, saved: Path
+) -> None:
+    program = SCRIPT.format(before="rocm_agent.resume_from()")
+    steps, told = counted(attempt, program, interpreters()[-1], **given(saved, None))
+    assert (steps, told["scale"], told["resumed"]) == ([1, 2, 3], "attempt", True)
+
+
+def test_a_beginning_counts_the_training(attempt: Attempt) -> None:
+    steps, told = counted(attempt, SCRIPT.format(before=""), interpreters()[-1])
+    assert (steps, told["scale"], told["resumed"]) == ([1, 2, 3], "training", None)
+
+
+def test_what_the_daemon_hands_over_may_be_anything(attempt: Attempt, saved: Path) -> None:
+    env = {**given(saved, 40), at.ENV_RESUME_STEPS: '{"files": [[1, 2], [null, null, null, null]], "step": "many"}'}
+    finished = attempt.run([interpreters()[-1], "-c", SCRIPT.format(before="")], **env)
+    assert finished.code == 0, finished.output
+    assert [record.step for record in attempt.records()] == [1, 2, 3]
+
+
+# --- under torch -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def checkpoint(attempt: Attempt, train_python: Path, tmp_path: Path) -> Path:
+    """Weights and an Adam that has made three steps."""
+    path = tmp_path / "ckpt.pt"
+    ends = f"torch.save({{'model': model.state_dict(), 'optimizer': optimizer.state_dict()}}, {str(path)!r})"
+    program = LOOP.format(optimizer=ADAM, before="", each="") + ends
+    assert Attempt(tmp_path / "before").run([train_python, "-c", program]).code == 0
+    return path
+
+
+@pytest.mark.train
+def test_an_optimizer_without_a_count_goes_on_from_the_step_of_what_was_loaded(
+    attempt: Attempt, train_python: Path, checkpoint: Path
+) -> None:
+    program = LOOP.format(optimizer=SGD, before=BEFORE, each="")
+    env = given(checkpoint, 40, chosen=False)
+    steps, told = counted(attempt, program, train_python, str(checkpoint), **env)
+    assert steps == [41, 42, 43]
+    assert (told["scale"], told["by"], told["resumed"]) == ("training", "checkpoint", True)
+
+
+@pytest.mark.train
+def test_a_loop_without_an_optimizer_goes_on_from_the_step_of_what_was_loaded(
+    attempt: Attempt, train_python: Path, checkpoint: Path
+) -> None:
+    program = f"""
+import sys, torch
+{BEFORE}
+weight = torch.ones(2, requires_grad=True)
+for _ in range(3):
+    weight.sum().backward()
+    weight.data -= 0.1 * weight.grad
+"""
+    env = given(checkpoint, 40, chosen=False)
+    steps, told = counted(attempt, program, train_python, str(checkpoint), **env)
+    assert steps == [41, 42, 43]
+    assert (told["scale"], told["resumed"]) == ("training", True)
+
+
+@pytest.mark.train
+def test_a_copy_under_another_name_is_known_by_its_size_and_time(
+    attempt: Attempt, train_python: Path, checkpoint: Path, tmp_path: Path
+) -> None:
+    program = LOOP.format(optimizer=SGD, before=BEFORE, each="")
+    env = given(checkpoint, 40)
+    other = checkpoint.rename(tmp_path / "renamed.pt")
+    steps, told = counted(attempt, program, train_python, str(other), **env)
+    assert (steps, told["resumed"]) == ([41, 42, 43], True)
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("found_without_a_step", [True, False])
+def test_a_file_of_the_scripts_own_is_known_by_its_content_though_another_was_chosen(
+    attempt: Attempt, train_python: Path, checkpoint: Path, saved: Path, *, found_without_a_step: bool
+) -> None:
+    """Nothing was kept of it, or nothing that a step is known of; the remedy chose an older generation."""
+    program = LOOP.format(optimizer=SGD, before=BEFORE, each="")
+    stat, env = checkpoint.stat(), given(saved, 25)
+    note = json.loads(env[at.ENV_RESUME_STEPS])
+    if found_without_a_step:
+        note["files"].append([str(checkpoint), stat.st_size, stat.st_mtime_ns, None])
+    note["files"].extend([[None, stat.st_size, stat.st_mtime_ns - 1, 50], [None, stat.st_size, stat.st_mtime_ns, 75]])
+    env[at.ENV_RESUME_STEPS] = json.dumps(note)
+    steps, told = counted(attempt, program, train_python, str(checkpoint), **env)
+    assert steps == [76, 77, 78]
+    assert (told["scale"], told["resumed"], told["path"]) == ("training", True, str(checkpoint))
+
+
+@pytest.mark.train
+def test_an_optimizers_own_count_comes_first(attempt: Attempt, train_python: Path, checkpoint: Path) -> None:
+    before = f"found = {BEFORE}; optimizer.load_state_dict(found['optimizer'])"
+    program = LOOP.format(optimizer=ADAM, before=before, each="")
+    steps, told = counted(attempt, program, train_python, str(checkpoint), **given(checkpoint, 5000))
+    assert (steps, told["by"], told["resumed"]) == ([4, 5, 6], "optimizer", True)
+
+
+@pytest.mark.train
+def test_a_count_that_lags_by_skipped_steps_does_not_move_the_scale(
+    attempt: Attempt, train_python: Path, checkpoint: Path
+) -> None:
+    before = f"found = {BEFORE}; optimizer.load_state_dict(found['optimizer'])"
+    program = LOOP.format(optimizer=ADAM, before=before, each="")
+    steps, _ = counted(attempt, program, train_python, str(checkpoint), **given(checkpoint, 9))
+    assert steps == [10, 11, 12]
+
+
+@pytest.mark.train
+def test_an_optimizer_that_begins_with_one_and_loaded_nothing_began_anew(
+    attempt: Attempt, train_python: Path, checkpoint: Path
+) -> None:
+    program = LOOP.format(optimizer=ADAM, before="", each="")
+    steps, told = counted(attempt, program, train_python, **given(checkpoint, 40))
+    assert (steps, told["scale"], told["resumed"]) == ([1, 2, 3], "training", False)
+
+
+@pytest.mark.train
+def test_each_save_is_told_with_the_step_that_it_holds(attempt: Attempt, train_python: Path, tmp_path: Path) -> None:
+    part = tmp_path / "part"
+    each = f"torch.save(model.state_dict(), {str(part)!r})"
+    counted(attempt, LOOP.format(optimizer=SGD, before="", each=each), train_python)
+    told = attempt.said("file_saved")
+    assert [report["step"] for report in told] == [1, 2, 3]
+    stat = part.stat()
+    assert (told[-1]["size_bytes"], told[-1]["modified_s"]) == (stat.st_size, stat.st_mtime_ns // 10**9)
+    assert told[-1]["modified_ns"] == stat.st_mtime_ns % 10**9

@@ -1,0 +1,220 @@
+"""Attacks a daemon by a hostile training beside a healthy one, and shrinks what breaks an invariant to a script.
+
+    python tests/attacks/campaign.py [--actions 500] [--seed 1] [--per-s 20] [--kinds KIND ...] [--restart-every-s 20]
+                                     [--replay SCRIPT] [--shrink RUNS] [--strict] [--keep FOLDER] [--systemd]
+
+Everything runs in a pid namespace of its own, so that a supervisor which is led to kill pid 1 or a stranger's process
+hurts nobody; that needs root. `--replay` performs a script of lines KIND SEED in place of a drawn list. A broken
+invariant is printed with what the hostile training had done last; with `--shrink` the actions up to there are
+shortened in at most so many runs to those that it takes, and printed as such a script. `--strict` asks for the figures
+that hold on an idle machine. `--systemd` attacks the installed units in a booted systemd: the training is the owner's,
+a member of the control group and a stranger attack from outside. Exit status 1 where an invariant was broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+# The package of the same name that may be installed must not come first.
+sys.path[:0] = [str(ROOT), str(ROOT / "tests/e2e"), str(HERE)]
+
+from attack_plan import WEIGHTS, Action, from_script, plan, shrink, to_script  # noqa: E402 (after the path is set)
+from observer import HEALTHY, HOSTILE, STALL_LIMIT_S, SUITE, Limits, Observer, Violation  # noqa: E402
+from sites import Foreground, Installed, foreground, installed, wait_until_answered  # noqa: E402
+
+from supervisor.control.client import ControlError  # noqa: E402
+
+IN_NAMESPACE = "ROCM_SUPERVISOR_ATTACK_NAMESPACE"
+SPEND_NOTHING = "restarts = 1000000\nrestarts_per_cause = 1000000\nrestarts_per_period = 1000000\nbackoff_s = [0.0]"
+SETTLE_S = 6.0
+"""How long is looked on after the last action."""
+STORY_LINES = 12
+
+
+Attacked: TypeAlias = Foreground | Installed
+
+
+def jobs(site: Attacked, wound_every: int) -> str:
+    """Return the configuration of both jobs."""
+    folder = site.place_of_trainings
+    words = [site.python, str(HERE / "healthy_training.py"), f"{folder}/{HEALTHY}"]
+    words += ["--wound-every", str(wound_every), "--every-s", "0.02"]
+    rules = {
+        "stall": f"limit_s = {STALL_LIMIT_S}\nlearn = false", "non_finite_loss": "tolerated = 0",
+        "resumed_loss": "enabled = false",
+    }  # fmt: skip
+    healthy = site.job_of(HEALTHY, words, "remedies = { enabled = false }", **rules)
+    words = [site.python, str(HERE / "hostile_training.py"), f"{folder}/hostile.json"]
+    hostile = site.job_of(HOSTILE, words, "", stall="limit_s = 2.0", start_timeout="setup_limit_s = 20.0")
+    budgets = "".join(f"[jobs.{name}.budget]\n{SPEND_NOTHING}\n" for name in (HEALTHY, HOSTILE))
+    return f"{healthy}{hostile}{budgets}[retention]\ndatabase_limit_mb = 64\noutput_limit_mb = 8\n"
+
+
+class Campaign:
+    """One attack on one installation."""
+
+    def __init__(self, site: Attacked, actions: Sequence[Action], limits: Limits, per_s: float) -> None:
+        self.site, self.actions = site, actions
+        self.observer = Observer(site, limits)
+        self._per_s = per_s
+
+    def run(self, restart_every_s: float, *, first_only: bool = False) -> list[Violation]:
+        """Attack until every action was begun; return what was broken, with `first_only` as soon as something is."""
+        site = self.site
+        site.plant(self.actions, self._per_s)
+        site.write(jobs(site, wound_every=250))
+        site.begin()
+        self.observer.plant()
+        found: list[Violation] = []
+        restarted_s = time.perf_counter()
+        # A hostile training that ends all the time comes on more slowly than its pace.
+        end_s = time.perf_counter() + 60 + len(self.actions) / self._per_s * 6
+        done_s: float | None = None
+        while done_s is None or time.perf_counter() < done_s + SETTLE_S:
+            tick = time.perf_counter()
+            found += self.observer.look()
+            if found and (first_only or self._is_over(found)):
+                return found
+            self._keep_going()
+            if restart_every_s and tick > restarted_s + restart_every_s and done_s is None:
+                found += self._restart()
+                restarted_s = time.perf_counter()
+            if done_s is None and (self.observer.actions >= len(self.actions) or tick > end_s):
+                done_s = time.perf_counter()
+            time.sleep(max(0.0, tick + 1.0 - time.perf_counter()))
+        return [*found, *self.observer.at_the_end()]
+
+    def _is_over(self, found: list[Violation]) -> bool:
+        """Whether nothing is left that could be looked at."""
+        return self.site.daemon_process() is None
+
+    def _keep_going(self) -> None:
+        """Start a job that was given up: the attack goes on."""
+        try:
+            for job in self.site.client.get("/v1/status")["jobs"]:
+                if job["phase"] in {"failed", "finished", "stopped"}:
+                    # From the beginning: what a hostile training calls its checkpoints is no reason to end the attack.
+                    self.site.client.post(f"/v1/jobs/{job['name']}/start", fresh=job["name"] == HOSTILE)
+        except ControlError:
+            return  # the observer says so
+
+    def _restart(self) -> list[Violation]:
+        """Kill the daemon and start another; return what is wrong with it."""
+        since_s = time.time()  # noqa: TID251 - compared with what the trainings noted
+        self.site.replace_daemon()
+        limit_s = self.observer.limits.ready_s
+        ready_s = wait_until_answered(self.site, limit_s)
+        self.observer.worst["restart s"] = max(self.observer.worst.get("restart s", 0.0), ready_s)
+        self.observer.away(since_s)
+        if ready_s >= limit_s:
+            detail = f"no answer {limit_s:.0f} s after it was started"
+            return [Violation(invariant="a restart answers", detail=detail, actions=self.observer.actions)]
+        return []
+
+    def story(self) -> str:
+        """Return what the hostile training did last."""
+        path = self.site.folder / "said"
+        return "\n".join(path.read_text().splitlines()[-STORY_LINES:]) if path.exists() else ""
+
+
+def say(line: str) -> None:
+    """Print it now."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def attack(
+    actions: Sequence[Action], given: argparse.Namespace, *, first_only: bool = False, quiet: bool = False
+) -> tuple[list[Violation], dict[str, float]]:
+    """Attack once; return what was broken and the worst figure of each invariant."""
+    limits = Limits() if given.strict else SUITE
+    with installed() if given.systemd else foreground(given.keep) as site:
+        campaign = Campaign(site, actions, limits, given.per_s)
+        try:
+            found = campaign.run(given.restart_every_s, first_only=first_only)
+        except AssertionError as error:  # the daemon did not even start
+            found = [Violation(invariant="the daemon starts", detail=str(error)[-1500:], actions=0)]
+        if found and not quiet:
+            for violation in found:
+                say(f"BROKEN {violation}")
+            say(f"--- the hostile training's last actions\n{campaign.story()}")
+            say(f"--- the daemon's log\n{site.log_text()[-given.log_chars :]}")
+        worst = {**campaign.observer.worst, "actions": campaign.observer.actions}
+        worst["healthy steps"] = len(campaign.observer.steps_made())
+        worst["wounds"] = len(campaign.observer.wounds())
+        return found, worst
+
+
+def shortened(actions: Sequence[Action], broken: Violation, given: argparse.Namespace) -> list[Action]:
+    """Return fewer actions that break the same invariant."""
+
+    def breaks(tried: Sequence[Action]) -> bool:
+        found, _ = attack(tried, given, first_only=True, quiet=True)
+        again = any(violation.invariant == broken.invariant for violation in found)
+        say(f"    {len(tried)} actions: {'broken' if again else 'holds'}")
+        return again
+
+    return shrink(actions[: broken.actions], breaks, given.shrink)
+
+
+def in_namespace(words: Sequence[str]) -> int:
+    """Run this program again as a child of the first process of a new pid namespace; return its status."""
+    inner = [sys.executable, str(Path(__file__).resolve()), *words]
+    # bash, as the first process, reaps what is left to it.
+    command = ["unshare", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc"]
+    return os.spawnvpe(
+        os.P_WAIT,
+        "unshare",
+        [*command, "bash", "-c", '"$@"; exit $?', "bash", *inner],
+        {**os.environ, IN_NAMESPACE: "1"},
+    )
+
+
+def arguments(words: Sequence[str]) -> argparse.Namespace:
+    """Return what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--actions", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--per-s", type=float, default=20.0)
+    parser.add_argument("--kinds", nargs="+", choices=list(WEIGHTS), default=list(WEIGHTS))
+    parser.add_argument("--without", nargs="+", choices=list(WEIGHTS), default=[])
+    parser.add_argument("--restart-every-s", type=float, default=20.0, help="0: the daemon is not killed")
+    parser.add_argument("--replay", type=Path)
+    parser.add_argument("--shrink", type=int, default=0, metavar="RUNS")
+    parser.add_argument("--systemd", action="store_true")
+    parser.add_argument("--strict", action="store_true")
+    parser.add_argument("--keep", type=Path, help="a folder for what is left of the attack")
+    parser.add_argument("--log-chars", type=int, default=3000)
+    return parser.parse_args(words)
+
+
+def main(words: Sequence[str]) -> int:
+    """Attack, print, shrink."""
+    given = arguments(words)
+    if not given.systemd and os.environ.get(IN_NAMESPACE) != "1":
+        return in_namespace(words)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    kinds = [kind for kind in given.kinds if kind not in given.without]
+    actions = from_script(given.replay.read_text()) if given.replay else plan(given.seed, given.actions, kinds)
+    began = time.perf_counter()
+    found, worst = attack(actions, given)
+    say(f"{len(found)} invariants broken in {time.perf_counter() - began:.0f} s, seed {given.seed}")
+    for invariant, value in sorted(worst.items()):
+        say(f"  {invariant:<32} {value:.6g}")
+    if found and given.shrink:
+        script = to_script(shortened(actions, found[0], given))
+        say(f"# breaks: {found[0].invariant}\n{script}")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

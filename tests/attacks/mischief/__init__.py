@@ -1,0 +1,12 @@
+"""What a hostile training can do to its supervisor with the rights that it has, one function a kind of action."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from random import Random
+
+from mischief import files, processes, words
+from mischief.ground import Ground
+
+ACTIONS: Mapping[str, Callable[[Ground, Random], str]] = {**files.ACTIONS, **words.ACTIONS, **processes.ACTIONS}
+"""Each does its work and returns what it did in words; OSError is allowed to come out."""

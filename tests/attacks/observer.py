@@ -1,0 +1,330 @@
+"""Looks at the supervisor once a second while it is attacked, and says which invariant does not hold.
+
+What is asked for is written as `Limits`; the strict ones hold on an idle machine, the suite's allow for a busy one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import psutil
+
+from supervisor.control.client import Client, ControlError
+
+HEALTHY, HOSTILE = "healthy", "hostile"
+STALL_LIMIT_S = 3.0
+RULES = {"kill": "crash", "exit": "crash", "hang": "stall", "deaf": "stall", "nan": "non_finite_loss"}
+"""By the kind of wound, the rule that has to find it."""
+LIMIT_IN_FORCE_S = {"hang": STALL_LIMIT_S, "deaf": STALL_LIMIT_S}
+MB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What is tolerated."""
+
+    status_s: float = 0.1
+    found_s: float = 0.5
+    """Beyond the limit in force, from the wound to the incident."""
+    recorded_s: float = 5.0
+    """From a step to its row in the database."""
+    ready_s: float = 10.0
+    """From the start of a daemon to its first answer."""
+    still_s: float = 15.0
+    """The healthy training may stand still for so long while it is resumed."""
+    rss_bytes: int = 250 * MB
+    threads: int = 48
+    descriptors: int = 256
+    log_bytes_per_s: int = 100_000
+    log_bytes: int = 4 * MB
+    database_bytes: int = 96 * MB
+
+
+SUITE = Limits(status_s=1.5, found_s=4.0, recorded_s=12.0, ready_s=25.0, still_s=40.0)
+"""Two shared cores on which other tests run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    """An invariant that did not hold."""
+
+    invariant: str
+    detail: str
+    actions: int
+    """How many actions had been begun."""
+
+    def __str__(self) -> str:
+        """Return it in one line."""
+        return f"{self.invariant}: {self.detail} (after {self.actions} actions)"
+
+
+class Site(Protocol):
+    """One installation under attack."""
+
+    client: Client
+    folder: Path
+    """Where the trainings keep their notes."""
+    state: Path
+
+    @property
+    def one_user(self) -> bool:
+        """Whether daemon, trainings and this observer are one user."""
+        ...
+
+    @property
+    def outside(self) -> Path:
+        """What nobody may change."""
+        ...
+
+    @property
+    def secret(self) -> str:
+        """What may turn up nowhere."""
+        ...
+
+    def daemon_process(self) -> psutil.Process | None:
+        """Return the daemon's process, None while there is none."""
+        ...
+
+    def log_size_bytes(self) -> int:
+        """Return how much the daemon has logged."""
+        ...
+
+    def database_size_bytes(self) -> int:
+        """Return the size of the database with its journal."""
+        ...
+
+    def steps_recorded(self, name: str) -> int:
+        """Return how many steps of a job the database holds."""
+        ...
+
+    def strangers(self) -> list[str]:
+        """Return processes that run as another user than they should."""
+        ...
+
+
+@dataclass(slots=True)
+class Observer:
+    """Keeps what was seen, and the worst figure of each invariant."""
+
+    site: Site
+    limits: Limits
+    worst: dict[str, float] = field(default_factory=dict)
+    _away: list[tuple[float, float]] = field(default_factory=list)
+    _began_s: float = field(default_factory=time.time)  # noqa: TID251 - see _now_s
+    _planted: dict[str, str] = field(default_factory=dict)
+    _reported: set[str] = field(default_factory=set)
+
+    def plant(self) -> None:
+        """Remember what may not change, after everything is laid out."""
+        self._planted = dict(_hashes(self.site.outside))
+
+    def away(self, since_s: float) -> None:
+        """Be told that the daemon was away on purpose from `since_s` until now."""
+        self._away.append((since_s, _now_s()))
+
+    @property
+    def actions(self) -> int:
+        """How many actions the hostile training has begun."""
+        try:
+            return (self.site.folder / "progress").read_text().count("\n")
+        except FileNotFoundError:
+            return 0
+
+    def look(self) -> list[Violation]:
+        """Return the invariants that do not hold now and have not been reported yet."""
+        found = [*self._status(), *self._resources(), *self._steps(), *self._wounds(), *self._outside()]
+        fresh = [violation for violation in found if violation.invariant not in self._reported]
+        self._reported |= {violation.invariant for violation in fresh}
+        return fresh
+
+    def _violated(self, invariant: str, detail: str) -> Violation:
+        return Violation(invariant=invariant, detail=detail, actions=self.actions)
+
+    def _measure(self, invariant: str, value: float, limit: float, detail: str = "") -> Iterator[Violation]:
+        self.worst[invariant] = max(self.worst.get(invariant, 0.0), value)
+        if not value <= limit:
+            yield self._violated(invariant, f"{value:.6g}, limit {limit:.6g} {detail}".rstrip())
+
+    # --- the daemon -----------------------------------------------------------------------------------------------
+
+    def _status(self) -> Iterator[Violation]:
+        began = time.perf_counter()
+        try:
+            status = self.site.client.get("/v1/status")
+        except ControlError as error:
+            # Where all are one user, the attack may use up the connections that this user gets.
+            if not (self.site.one_user and error.code == "busy"):
+                yield self._violated("status is answered", str(error))
+            return
+        yield from self._measure("status latency s", time.perf_counter() - began, self.limits.status_s)
+        names = {job["name"] for job in status["jobs"]}
+        if names != {HEALTHY, HOSTILE}:
+            yield self._violated("status shows every job", str(sorted(names)))
+        try:
+            told = json.dumps(self.site.client.get(f"/v1/jobs/{HOSTILE}/output", lines=200))
+        except ControlError:
+            return  # an output that cannot be read is told as that
+        if self.site.secret in told:
+            yield self._violated("no secret is shown", "output of the hostile job has the content of a file outside")
+
+    def _resources(self) -> Iterator[Violation]:
+        process = self.site.daemon_process()
+        if process is None:
+            yield self._violated("the daemon runs", "there is no process of it")
+            return
+        try:
+            with process.oneshot():
+                memory, threads, descriptors = process.memory_info().rss, process.num_threads(), process.num_fds()
+        except psutil.Error:
+            return  # it went between the question and the answer: the next look tells
+        yield from self._measure("daemon memory bytes", memory, self.limits.rss_bytes)
+        yield from self._measure("daemon threads", threads, self.limits.threads)
+        yield from self._measure("daemon descriptors", descriptors, self.limits.descriptors)
+        budget = self.limits.log_bytes + self.limits.log_bytes_per_s * (_now_s() - self._began_s)
+        yield from self._measure("log bytes", self.site.log_size_bytes(), budget)
+        yield from self._measure("database bytes", self.site.database_size_bytes(), self.limits.database_bytes)
+
+    # --- the healthy training ----------------------------------------------------------------------------------------
+
+    def steps_made(self) -> list[tuple[int, float]]:
+        """Return (step, Unix time) of each step that the healthy training made, over all its attempts."""
+        try:
+            lines = (self.site.folder / HEALTHY / "steps.log").read_text().split("\n")[:-1]
+        except FileNotFoundError:
+            return []
+        return [(int(step), float(at_s)) for step, at_s in map(str.split, lines)]
+
+    def _steps(self) -> Iterator[Violation]:
+        made, now_s = self.steps_made(), _now_s()
+        if not made:
+            return
+        due = sum(at_s <= now_s - self.limits.recorded_s for _, at_s in made)
+        recorded = self.site.steps_recorded(HEALTHY)
+        if not self._was_away(now_s - self.limits.recorded_s, now_s):
+            yield from self._measure("steps not recorded in time", due - recorded, 0)
+        still_s = now_s - made[-1][1]
+        if not self._was_away(made[-1][1], now_s):
+            yield from self._measure("healthy training stands still s", still_s, self.limits.still_s)
+
+    def _wounds(self) -> Iterator[Violation]:
+        now_s, wounds = _now_s(), self.wounds()
+        try:
+            incidents = self.site.client.get("/v1/incidents", job=HEALTHY, limit=1000)["incidents"]
+        except ControlError:
+            return
+        incidents.sort(key=lambda incident: incident["at"])
+        for wound in wounds:
+            limit_s = LIMIT_IN_FORCE_S.get(wound["kind"], 0.0) + self.limits.found_s
+            mine = [item for item in incidents if item["at"] >= wound["unix_s"] - 0.05]
+            if not mine:
+                if now_s > wound["unix_s"] + limit_s + 2 and not self._was_away(wound["unix_s"], now_s):
+                    yield self._violated(f"fault {wound['kind']} is found", f"step {wound['step']}")
+                continue
+            first = mine[0]
+            incidents.remove(first)
+            if first["rule"] != RULES[wound["kind"]]:
+                detail = f"{wound['kind']} at step {wound['step']} was found as {first['rule']}: {first['message']}"
+                yield self._violated("faults are found as what they are", detail)
+            late_s = first["at"] - wound["unix_s"] - limit_s + self.limits.found_s
+            if not self._was_away(wound["unix_s"], first["at"]):
+                yield from self._measure("fault found late s", late_s, self.limits.found_s, wound["kind"])
+        for item in incidents:
+            yield self._violated("no false kill", f"{item['rule']}: {item['message']}")
+
+    def wounds(self) -> list[dict[str, Any]]:
+        """Return the wounds that struck so far."""
+        try:
+            lines = (self.site.folder / HEALTHY / "wounds.jsonl").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in lines]
+
+    def _was_away(self, since_s: float, until_s: float) -> bool:
+        """Whether the daemon was away on purpose in that time, or had just come back."""
+        return any(begin_s <= until_s and end_s + self.limits.found_s + 5 >= since_s for begin_s, end_s in self._away)
+
+    # --- everything else ---------------------------------------------------------------------------------------------
+
+    def _outside(self) -> Iterator[Violation]:
+        now = dict(_hashes(self.site.outside))
+        for name in sorted(now.keys() | self._planted.keys()):
+            if now.get(name) != self._planted.get(name):
+                yield self._violated("files outside are unchanged", name)
+        if (self.site.folder / "unpickled").exists():
+            yield self._violated("no pickle is run", "a checkpoint's code ran")
+        for stranger in self.site.strangers():
+            yield self._violated("no process as another user", stranger)
+
+    def at_the_end(self) -> list[Violation]:
+        """Return what is only looked for once: the secret in any file that the supervisor wrote."""
+        secret, found = self.site.secret.encode(), []
+        for path in _files(self.site.state):
+            if _contains(path, secret):
+                found.append(self._violated("no secret is copied", str(path)))
+        return found
+
+
+def _now_s() -> float:
+    return time.time()  # noqa: TID251 - compared with what the trainings noted
+
+
+def _files(top: Path) -> Iterator[Path]:
+    for folder, _, names in os.walk(top):
+        for name in names:
+            path = Path(folder) / name
+            there = path.lstat() if path.exists() else None
+            if there and stat.S_ISREG(there.st_mode) and there.st_nlink == 1 and there.st_blocks * 512 < 256 * MB:
+                yield path
+
+
+def _contains(path: Path, wanted: bytes) -> bool:
+    before = b""
+    try:
+        with path.open("rb") as file:
+            # Holes are skipped: a file may say that it has 8 TB.
+            while (at := _data_after(file.fileno(), file.tell())) is not None:
+                file.seek(at)
+                chunk = file.read(MB)
+                if not chunk:
+                    return False
+                if wanted in before + chunk:
+                    return True
+                before = chunk[-len(wanted) :]
+    except OSError:
+        return False
+    return False
+
+
+def _data_after(fd: int, offset: int) -> int | None:
+    try:
+        return os.lseek(fd, offset, os.SEEK_DATA)
+    except OSError:
+        return None
+
+
+def _hashes(top: Path) -> Iterator[tuple[str, str]]:
+    for folder, folders, names in os.walk(top):
+        for name in sorted([*folders, *names]):
+            path = Path(folder) / name
+            there = path.lstat()
+            content = hashlib.sha256(path.read_bytes()).hexdigest() if stat.S_ISREG(there.st_mode) else ""
+            about = f"{there.st_mode:o} {there.st_uid} {there.st_gid} {there.st_size if content else ''}"
+            yield str(path.relative_to(top)), f"{about} {content}"
+
+
+def until(question: Callable[[], bool], limit_s: float) -> bool:
+    """Wait until `question` is answered yes; return whether it was in time."""
+    end = time.perf_counter() + limit_s
+    while not question():
+        if time.perf_counter() > end:
+            return False
+        time.sleep(0.05)
+    return True

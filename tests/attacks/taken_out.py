@@ -1,0 +1,130 @@
+"""Takes defences out of a copy of the source, one by one, and looks whether the tests that hold them fail.
+
+    python tests/attacks/taken_out.py [--only WORD]
+
+Exit status 1 where a test did not notice, or where a defence is no longer where this table says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Defence:
+    """A defence, how it is taken out, and the tests that have to fail then."""
+
+    name: str
+    file: str
+    there: str
+    taken_out: str
+    tests: str
+    """What pytest is given: a file, and -k words after it."""
+
+
+GATE = "supervisor/untrusted_files.py"
+GATE_TESTS = "tests/border/test_untrusted_files.py"
+DEFENCES = (
+    Defence("regular files alone", GATE, "if not stat.S_ISREG(found.st_mode):", "if False:", GATE_TESTS),
+    Defence("no link in the middle", GATE, "_FOLDER | os.O_NOFOLLOW, dir_fd=at", "_FOLDER, dir_fd=at", GATE_TESTS),
+    Defence("opening does not wait", GATE, "os.O_NOFOLLOW | os.O_NONBLOCK |", "os.O_NOFOLLOW |", GATE_TESTS),
+    Defence("one name alone is written", GATE, "if only_name and found.st_nlink != 1:", "if False:", GATE_TESTS),
+    Defence("the owner is checked", GATE, "if owner is not None and found.st_uid != owner:", "if False:", GATE_TESTS),
+    Defence(
+        "a shim is proven", "supervisor/runner/attempt_folder.py",
+        "return process if _is_shim_of(process, folder) else None", "return process",
+        "tests/border/test_attempt_border.py -k signal",
+    ),
+    Defence(
+        "pages are refused: Origin", "supervisor/control/origin.py", 'name == b"origin" or ', "",
+        "tests/attacks/test_forwarded_socket.py",
+    ),
+    Defence(
+        "pages are refused: Sec-*", "supervisor/control/origin.py", ' or name.startswith(b"sec-")', "",
+        "tests/attacks/test_forwarded_socket.py",
+    ),
+    Defence(
+        "pages are refused: Host", "supervisor/control/origin.py", "if hosts != [HOST.encode()]:", "if False:",
+        "tests/attacks/test_forwarded_socket.py",
+    ),
+    Defence(
+        "connections of each user", "supervisor/control/limits.py", "CONNECTIONS_PER_USER = 24",
+        "CONNECTIONS_PER_USER = 100_000", "tests/control/test_control_server.py -k half_requests",
+    ),
+    Defence(
+        "who acts is asked of the kernel", "supervisor/control/peers.py",
+        "return self.uid in (0, os.geteuid()) or socket_gid in self.groups", "return True",
+        "tests/control/test_control_server.py -k may",
+    ),
+    Defence(
+        "a mean without overflow", "supervisor/store/steps.py",
+        "math.fsum(value / len(values) for value in values)", "math.fsum(values) / len(values)",
+        "tests/store/test_store_steps.py -k largest",
+    ),
+    Defence(
+        "the log never waits", "supervisor/daemon/logging_setup.py",
+        "self._bytes + len(line) > WAITING_BYTES", "os.write(self._fd, line) < 0",
+        "tests/daemon/test_daemon_logging_setup.py",
+    ),
+    Defence(
+        "a launch is known by its shim", "supervisor/runner/direct.py",
+        "        if read_shim(folder) is None:", "        if True:",
+        "tests/runner/test_direct.py -k first_process",
+    ),
+    Defence(
+        "numbers are bounded", "supervisor/core/foreign_values.py",
+        "type(value) is int and minimum <= value <= maximum", "type(value) is int", "tests/core/test_foreign_values.py",
+    ),
+)  # fmt: skip
+
+
+def fails_without(defence: Defence, copy: Path) -> bool:
+    """Whether the tests fail on a copy of the source without the defence."""
+    file = copy / defence.file
+    text = file.read_text()
+    file.write_text(text.replace(defence.there, defence.taken_out))
+    try:
+        words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *defence.tests.split(maxsplit=2)]
+        environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+        ran = subprocess.run(words, cwd=copy, env=environment, capture_output=True, timeout=300, check=False)
+    except subprocess.TimeoutExpired:
+        return True  # it hangs without the defence
+    finally:
+        file.write_text(text)
+    return ran.returncode == 1
+
+
+def main() -> int:
+    """Take out, test, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", metavar="WORD")
+    given = parser.parse_args()
+    wrong = 0
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "source"
+        ignored = shutil.ignore_patterns(".git", ".venv", "*_cache", "__pycache__", ".hypothesis")
+        shutil.copytree(ROOT, copy, ignore=ignored)
+        for defence in DEFENCES:
+            if given.only not in defence.name:
+                continue
+            if defence.there not in (copy / defence.file).read_text():
+                said = "NOT FOUND where it was"
+            else:
+                said = "its tests fail" if fails_without(defence, copy) else "NOT NOTICED"
+            wrong += said.startswith("NOT")
+            sys.stdout.write(f"{defence.name:<36} {defence.file:<40} {said}: {defence.tests}\n")
+            sys.stdout.flush()
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

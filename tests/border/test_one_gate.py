@@ -1,0 +1,188 @@
+"""Modules that handle attempts' folders touch files through the gate alone; each exception has its reason here."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import supervisor
+
+ROOT = Path(supervisor.__file__).parent
+NOT_OURS_TO_GUARD = ("agent", "demo")
+"""They run as the training's user, or are nobody's."""
+MARKS = frozenset({
+    "supervisor.core.attempt_files",
+    "supervisor.untrusted_files",
+    "supervisor.runner.attempt_folder",
+    "supervisor.runner.evidence_folder",
+    "supervisor.runner.generation_store",
+})  # fmt: skip
+"""Who imports one of these handles what a training can write."""
+METHODS = frozenset({
+    "open", "read_text", "read_bytes", "write_text", "write_bytes", "stat", "lstat", "exists", "lexists", "is_file",
+    "is_dir", "is_symlink", "glob", "rglob", "iglob", "iterdir", "unlink", "rmdir", "rename", "touch", "mkdir", "chmod",
+    "symlink_to", "hardlink_to", "resolve", "readlink", "listdir", "scandir", "walk", "fwalk", "rmtree", "makedirs",
+    "remove", "link", "symlink", "truncate", "chown", "utime", "copy", "copyfile", "move", "cmp", "realpath", "getsize",
+})  # fmt: skip
+GATE = "untrusted_files"
+EVIDENCE = ("supervisor.runner.evidence_folder", "target")
+"""Where that is imported, `target` is an EvidenceFolder, which goes through the gate."""
+
+OWN_GROUND = "the daemon's own ground: no training can write there"
+CHECKPOINTS = "files of the training's user outside the state directory: found by name, opened by the prover alone"
+PROC = "below /proc or /sys, where no user makes files"
+PERSON = "a path that the person at the command line named"
+
+CODE = "the program's own files"
+HANDLED_BY_NAME = frozenset({
+    "cli/evidence/command.py", "cli/evidence/files.py", "cli/logs.py", "cli/replay/export.py", "cli/replay/source.py",
+    "cli/show.py",
+    "control/checkpoint_list.py", "daemon/checkpoints/candidates.py", "daemon/checkpoints/resume_search.py",
+    "daemon/checkpoints/past_losses.py",
+    "replay/folder.py", "replay/from_record.py", "runner/clone_file.py",
+    "runner/generation_store.py", "runner/tools.py", "runner/proving.py", "runner/exit_watch.py",
+})  # fmt: skip
+"""These handle such files, too, and import none of those."""
+
+ALLOWED: dict[str, dict[str, str]] = {
+    "cli/evidence/command.py": {"command": PERSON, "_bundle": PERSON},
+    "cli/offline.py": {"output": OWN_GROUND, "settings": "the administrator's configuration"},
+    "cli/replay/source.py": {"rules_in": PERSON},
+    "cli/triage.py": {"_before": CHECKPOINTS, "_as_its_user": OWN_GROUND},
+    "control/checkpoint_list.py": {"listed": CHECKPOINTS},
+    "daemon/launchers.py": {"_units": OWN_GROUND},
+    "daemon/checkpoints/candidates.py": {"describe_denied": CHECKPOINTS, "expand_globs": CHECKPOINTS},
+    "daemon/cleanup.py": {"_remove_older": OWN_GROUND, "_folders": OWN_GROUND},
+    "replay/folder.py": {"write": PERSON, "read": PERSON, "_each": PERSON, "_packed": PERSON},
+    "runner/attempt_folder.py": {
+        "lay_out": OWN_GROUND,
+        "_link": OWN_GROUND,
+        "make_folder": OWN_GROUND,
+        "_set_rights": OWN_GROUND,
+        "_move_aside": OWN_GROUND,
+        "write_whole": OWN_GROUND,
+        "agent_path": CODE,
+        "has_shim_command": PROC,
+        "_user_of": PROC,
+    },
+    "runner/clone_file.py": {"_link": OWN_GROUND, "bring": OWN_GROUND},
+    "runner/code_copy.py": {
+        "": CODE,
+        "read_sources": CODE,
+        "refuse_writable": CODE,
+        "_files_below": CODE,
+        "current": OWN_GROUND,
+        "prune": OWN_GROUND,
+        "_make": OWN_GROUND,
+        "fill": OWN_GROUND,
+        "_write": OWN_GROUND,
+        "is_intact": OWN_GROUND,
+        "_is_ours_alone": OWN_GROUND,
+        "drop": OWN_GROUND,
+        "used_by": OWN_GROUND,
+        "attempts_of": OWN_GROUND,
+    },
+    "runner/core_dumps.py": {"_dumps": PROC, "_device": PROC, "_copy": PROC},
+    "runner/direct.py": {"_shims_by_command": PROC},
+    "runner/evidence.py": {"_take_processes": PROC, "_read_proc": PROC, "_stat_row": CHECKPOINTS},
+    "runner/evidence_folder.py": {"write": "its own method, which goes through the gate"},
+    "runner/found_attempts.py": {"numbers_found": OWN_GROUND, "found_attempt": OWN_GROUND},
+    "runner/generation_store.py": {
+        "take": OWN_GROUND,
+        "_fill": OWN_GROUND,
+        "_bring": OWN_GROUND,
+        "_bring_folder": OWN_GROUND,
+        "_read": OWN_GROUND,
+        "drop": OWN_GROUND,
+        "tidy": OWN_GROUND,
+        "_folders": OWN_GROUND,
+        "_next_serial": OWN_GROUND,
+        "_write": OWN_GROUND,
+        "_note": OWN_GROUND,
+        "_sync": OWN_GROUND,
+        "same_content": OWN_GROUND,
+        "_open_source": "a checkpoint, wherever its path leads; the owner is checked on the descriptor",
+        "_beside": CHECKPOINTS,
+    },
+    "runner/proving.py": {
+        "examine": CHECKPOINTS,
+        "_named_by_script": "resolved, then read by the gate",
+    },
+    "runner/standby.py": {"stood_by_for": OWN_GROUND, "clear": OWN_GROUND},
+    "runner/units.py": {"stand_by": OWN_GROUND, "_is_current": OWN_GROUND, "populated": PROC, "available": PROC},
+}
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(ROOT.rglob("*.py")):
+        name = str(path.relative_to(ROOT))
+        if name.split("/", maxsplit=1)[0] not in NOT_OURS_TO_GUARD and name != "untrusted_files.py":
+            yield name, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(tree: ast.Module) -> set[str]:
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def touches(tree: ast.Module) -> Iterator[tuple[str, str, int]]:
+    """Yield each call that opens, lists or changes a file: the function that it stands in, its name and its line."""
+    gates = {GATE, EVIDENCE[1]} if EVIDENCE[0] in imported(tree) else {GATE}
+    stack: list[tuple[ast.AST, str]] = [(tree, "")]
+    while stack:
+        node, place = stack.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            place = node.name
+        if isinstance(node, ast.Call):
+            called = node.func
+            if isinstance(called, ast.Name) and called.id in ("open", "iglob"):
+                yield place, called.id, node.lineno
+            elif isinstance(called, ast.Attribute) and called.attr in METHODS and not asked_of(called, gates):
+                yield place, called.attr, node.lineno
+        stack.extend((child, place) for child in ast.iter_child_nodes(node))
+
+
+def asked_of(called: ast.Attribute, names: set[str]) -> bool:
+    return isinstance(called.value, ast.Name) and called.value.id in names
+
+
+HANDLING = [(name, tree) for name, tree in modules() if imported(tree) & MARKS or name in HANDLED_BY_NAME]
+
+
+def test_the_rooms_that_read_attempts_are_under_the_rule() -> None:
+    names = {name for name, _ in HANDLING}
+    assert names >= {
+        "runner/attempt_folder.py", "runner/evidence.py", "runner/stacks.py", "runner/standby.py", "runner/triage.py",
+        "sources/attempt/recorder.py", "sources/attempt/agent_log.py", "sources/attempt/output.py",
+        "sources/attempt/output_files.py",
+        "daemon/attempt_reader.py", "daemon/cleanup.py", "daemon/triage.py", "daemon/checkpoints/collector.py",
+        "control/tail.py",
+        "control/evidence.py", "cli/offline.py", "cli/triage.py", "replay/from_record.py",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "tree"), HANDLING, ids=[name for name, _ in HANDLING])
+def test_files_are_touched_through_the_gate(name: str, tree: ast.Module) -> None:
+    allowed = ALLOWED.get(name, {})
+    found = {(place, call): line for place, call, line in touches(tree)}
+    wrong = [
+        f"{name}:{line}: {call}() in {place or 'the module'}: use untrusted_files, or give a reason in ALLOWED"
+        for (place, call), line in found.items()
+        if place not in allowed
+    ]
+    assert not wrong, "\n".join(wrong)
+    assert set(allowed) <= {place for place, _ in found}, "a reason for what is not there any more"
+
+
+def test_the_rule_sees_what_it_forbids() -> None:
+    bad = "from pathlib import Path\ndef f(folder):\n    (folder / 'run/shim.json').read_text(); open(folder)\n"
+    assert {call for _, call, _ in touches(ast.parse(bad))} == {"read_text", "open"}
+    assert list(touches(ast.parse("untrusted_files.open_file(a, b)\nuntrusted_files.exists(a, b)"))) == []

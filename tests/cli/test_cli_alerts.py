@@ -1,0 +1,89 @@
+"""`supervisorctl alerts`: which receivers can be sent to, what became of each alert, and one sent to try it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+from view_by_hand import DELIVERED, FakeView, serving
+
+from supervisor.cli.app import App
+from supervisor.cli.main import cli
+from supervisor.control import types
+
+NOW = 1_763_165_520.0
+PHONE = types.AlertReceiver(name="phone", state="ok", min_severity="warning", delivered=7, last_delivered_at=NOW - 120)
+DESK = types.AlertReceiver(
+    name="desk", state="unusable", min_severity="critical", waiting=2, problem="alerts.desk.url_file: cannot be read"
+)
+REFUSED = msgspec.structs.replace(DELIVERED, state="failed", error="status 404: no such hook")
+
+
+@dataclass
+class Desk:
+    """A command line at a daemon."""
+
+    socket: Path
+    view: FakeView = field(default_factory=FakeView)
+
+    def run(self, *words: str) -> Result:
+        return CliRunner().invoke(cli, ["--socket", str(self.socket), *words], obj=App(now=lambda: NOW))
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    view = FakeView(receivers=[DESK, PHONE])
+    with serving(view) as socket:
+        yield Desk(socket, view)
+
+
+def test_each_receiver_is_shown_with_what_is_wrong_with_it(desk: Desk) -> None:
+    result = desk.run("alerts")
+    assert result.exit_code == 1
+    first, *_ = (line for line in result.output.splitlines() if line.startswith("desk"))
+    assert first.split()[1:4] == ["unusable", "critical", "2"]
+    assert first.endswith("alerts.desk.url_file: cannot be read")
+    assert "phone     ok        warning         0          7         0  2 min ago" in result.output
+
+
+def test_receivers_that_all_work_end_with_0(desk: Desk) -> None:
+    desk.view.receivers = [PHONE]
+    assert desk.run("alerts").exit_code == 0
+    assert json.loads(desk.run("--json", "alerts").output)["receivers"][0]["delivered"] == 7
+
+
+def test_no_receiver_is_said_to_be_none(desk: Desk) -> None:
+    desk.view.receivers = []
+    result = desk.run("alerts")
+    assert (result.exit_code, result.output) == (0, "no receiver is configured; add [alerts.NAME] to config.toml\n")
+
+
+def test_a_test_alert_that_arrives_is_said_to_have_arrived(desk: Desk) -> None:
+    result = desk.run("alerts", "test", "phone")
+    assert (result.exit_code, result.output) == (0, "delivered to phone\n")
+
+
+def test_a_test_alert_that_is_refused_ends_with_the_receivers_words(desk: Desk) -> None:
+    desk.view.answer_to_test = REFUSED
+    result = desk.run("alerts", "test", "phone")
+    assert result.exit_code == 1
+    assert "not delivered to phone: status 404: no such hook" in result.stderr
+
+
+def test_a_test_alert_without_an_answer_ends_in_time(desk: Desk) -> None:
+    desk.view.answer_to_test = msgspec.structs.replace(DELIVERED, state="waiting")
+    result = desk.run("alerts", "test", "phone", "--timeout", "0.3")
+    assert result.exit_code == 1
+    assert "no response from phone within 0.3 s" in result.stderr
+
+
+def test_an_unknown_receiver_is_named_with_the_known_ones(desk: Desk) -> None:
+    result = desk.run("alerts", "test", "pager")
+    assert result.exit_code == 1
+    assert "no receiver 'pager' is configured" in result.stderr
+    assert "configured: desk, phone" in result.stderr

@@ -1,0 +1,55 @@
+"""Nouns of the core become bodies of the socket without losing what they know, or inventing what they do not."""
+
+from __future__ import annotations
+
+import msgspec
+
+from supervisor.control import present
+from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, Verdict
+from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.incident import Incident
+from supervisor.core.moments import Moment
+from supervisor.core.readings import DiskReading, GpuReading, HostReading
+
+T0 = Moment(100.0, 1_763_164_800.0)
+POINT = Checkpoint(
+    path="/d/last.pt",
+    fingerprint=Fingerprint(size_bytes=6_000_000, modified_ns=1_763_160_000_500_000_000, inode=7),
+    epoch=3,
+    step=78_000,
+    verdict=Verdict.PROVEN,
+)
+STALL = RedFlag(rule="stall", severity=Severity.CRITICAL, at=T0, message="no step for 61 s", fault="gpu_hang")
+
+
+def test_an_open_incident_knows_only_what_was_seen() -> None:
+    entry = present.incident_entry(Incident(id="yolo-1", job="yolo", attempt=1, flag=STALL, decision="stop"))
+    assert (entry.at, entry.severity, entry.fault, entry.outcome) == (T0.unix_s, "critical", "gpu_hang", "open")
+    assert (entry.resumed_from, entry.resumed_at, entry.lost_steps, entry.downtime_s) == (None, None, None, None)
+
+
+def test_a_closed_incident_says_from_where_and_at_what_cost() -> None:
+    incident = Incident(
+        id="yolo-1", job="yolo", attempt=1, flag=STALL, decision="stop", last_step=80_321, last_step_at=T0
+    )
+    entry = present.incident_entry(incident.relaunched(POINT).stepping_again(T0.plus(105), went_on=True))
+    assert entry.resumed_from is not None
+    assert (entry.resumed_from.step, entry.lost_steps, entry.downtime_s) == (78_000, 2_321, 105.0)
+
+
+def test_a_checkpoint_is_told_with_its_verdict() -> None:
+    entry = present.checkpoint_entry(POINT)
+    assert (entry.verdict, entry.saved_at, entry.size_bytes) == ("proven", 1_763_160_000.5, 6_000_000)
+
+
+def test_readings_keep_their_gaps() -> None:
+    gpu = present.gpu_status(GpuReading(at=T0, gpu="0000:0a:00.0", source="sysfs", vram_used_bytes=0))
+    assert (gpu.vram_used_bytes, gpu.power_w, gpu.at) == (0, None, T0.unix_s)
+    disk = DiskReading(path="/", free_bytes=1, total_bytes=2)
+    host = present.host_status(HostReading(at=T0, load_1m=0.5, disks=(disk,)))
+    assert (host.load_1m, host.cpu_percent, host.disks[0].free_bytes) == (0.5, None, 1)
+
+
+def test_numbers_that_json_cannot_carry_are_null() -> None:
+    assert [present.finite(value) for value in (None, 0.0, float("nan"), float("-inf"))] == [None, 0.0, None, None]
+    assert msgspec.json.encode(present.finite(float("nan"))) == b"null"

@@ -1,0 +1,44 @@
+"""What the agent tells, taken in: bounded, and nonsense is left out."""
+
+from __future__ import annotations
+
+import math
+
+from supervisor.core import events as ev
+from supervisor.core.agent_reports import ALLOCATIONS_KEPT, LOADERS_KEPT
+
+from .long_stories import long_story
+from .stories import GB
+
+
+def test_words_full_of_nonsense_are_left_out() -> None:
+    told = long_story()
+    told.rank_says(ev.Word.ALLOCATOR, reserved_bytes="much", allocated_bytes=None)
+    told.rank_says(ev.Word.EPOCH_END, epoch="first", metrics=[1, 2])
+    told.rank_says(ev.Word.WORKERS, loader=None, pids="51")
+    told.rank_says(ev.Word.PRECISION, asked=16, used=None)
+    told.rank_says(ev.Word.CLAIMED, rank=10_000)
+    known = told.history.told
+    found = (known.allocations, list(known.epochs), known.loaders, known.rank_pids, known.precision)
+    assert found == ({}, [], {}, {}, None)
+
+
+def test_numbers_of_an_epoch_that_are_none_are_not_taken_for_zero() -> None:
+    told = long_story().epoch_ends(0, fitness=None, metrics={"a": 1, "b": None, "c": "x", "d": True, "e": 10**400})
+    (epoch,) = told.history.told.epochs
+    assert epoch.fitness is not None
+    assert math.isnan(epoch.fitness)
+    assert epoch.metrics == {"a": 1.0}
+    assert (epoch.val_loss, epoch.train_loss, epoch.merit) == (None, None, None)
+
+
+def test_it_is_bounded() -> None:
+    told = long_story()
+    for number in range(ALLOCATIONS_KEPT + 50):
+        told.silence(1).allocator(GB, reserved=2 * GB, rank=0)
+        told.allocator(GB, reserved=2 * GB, rank=number)
+        told.rank_says(ev.Word.WORKERS, loader=number, pids=[number + 10])
+    known = told.history.told
+    assert len(known.allocations[0]) == ALLOCATIONS_KEPT
+    assert len(known.allocations) <= 65
+    assert len(known.loaders) <= LOADERS_KEPT

@@ -1,0 +1,209 @@
+"""Which checkpoint a retry resumes from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from supervisor.core.checkpoints.checkpoint import (
+    Checkpoint,
+    Fingerprint,
+    Given,
+    Verdict,
+    before_trouble,
+    choose,
+    given_between,
+    inherit_verdict,
+    merge_proof,
+    newest_first,
+    of_this_training,
+    told_once,
+)
+
+
+def saved(
+    path: str,
+    at_s: float,
+    *,
+    step: int | None = None,
+    epoch: int | None = None,
+    verdict: Verdict | None = Verdict.PROVEN,
+    reason: str | None = None,
+    kind: str = "checkpoint",
+) -> Checkpoint:
+    fingerprint = Fingerprint(size_bytes=1, modified_ns=round(at_s * 1e9), inode=1)
+    return Checkpoint(
+        path=path, fingerprint=fingerprint, step=step, epoch=epoch, verdict=verdict, reason=reason, kind=kind
+    )
+
+
+def chosen(
+    *checkpoints: Checkpoint, within_s: float = 60.0, steps: int = 0, older_than: Checkpoint | None = None
+) -> str:
+    """Return the path that is resumed from where snapshots are taken every `within_s`, or `steps`."""
+    found = choose(checkpoints, given=Given(seconds=within_s, steps=steps), older_than=older_than).checkpoint
+    assert found is not None
+    return found.path
+
+
+def test_the_order_is_by_training_contained_then_by_time() -> None:
+    unknown = saved("unknown", 99)
+    old, new = saved("old", 20, epoch=1, step=100), saved("new", 10, epoch=2, step=200)
+    same = saved("same", 30, epoch=1, step=100)
+    assert newest_first([old, unknown, new, same]) == (new, same, old, unknown)
+
+
+def test_the_newest_proven_one_is_chosen() -> None:
+    point = choose([saved("a", 1, step=1), saved("b", 2, step=2), saved("c", 3, step=3, verdict=None)])
+    assert point.possible
+    assert point.checkpoint is not None
+    assert point.checkpoint.path == "b"
+
+
+def test_an_exact_state_is_chosen_before_an_inexact_one_that_is_at_most_an_interval_newer() -> None:
+    exact, inexact = saved("exact", 100, step=24, epoch=3, kind="snapshot"), saved("last.pt", 160, step=30, epoch=4)
+    assert chosen(exact, inexact) == "exact"
+    assert chosen(exact, inexact, within_s=59.0) == "last.pt"
+    assert chosen(exact, inexact, within_s=59.0, steps=6) == "exact", "of 6 steps' work, however long validation took"
+    assert chosen(exact, inexact, within_s=59.0, steps=5) == "last.pt"
+    assert chosen(exact, replace(inexact, verdict=Verdict.REJECTED), within_s=59.0) == "exact"
+    assert chosen(replace(exact, verdict=Verdict.REJECTED), inexact) == "last.pt"
+
+
+def test_the_exact_state_is_chosen_while_the_one_beside_the_save_is_still_being_written() -> None:
+    """A snapshot every half second, and three quick steps and a validation of two minutes between it and the save."""
+    exact, inexact = saved("exact", 100, step=21, kind="snapshot"), saved("last.pt", 220, step=24, epoch=5)
+    given = given_between(0.5, 1 / 0.45)
+    point = choose((exact, inexact), given=given)
+    assert point.checkpoint == exact
+    ahead = replace(inexact, step=21 + given.steps + 1)
+    assert choose((exact, ahead), given=given).checkpoint == ahead
+
+
+def test_what_is_made_again_for_exactness_is_an_interval_and_a_minute() -> None:
+    assert given_between(300.0, 2.0) == Given(seconds=360.0, steps=720)
+    assert given_between(300.0, None) == Given(seconds=360.0, steps=0)
+
+
+def test_of_the_same_step_the_exact_state_is_chosen_however_long_the_validation_took() -> None:
+    exact, inexact = saved("exact", 100, step=30, epoch=3, kind="snapshot"), saved("last.pt", 9000, step=30, epoch=4)
+    assert chosen(exact, inexact) == "exact"
+
+
+def test_going_back_is_not_undone_by_an_exact_state() -> None:
+    old, exact = saved("old", 100, step=10), saved("exact", 120, step=20, kind="snapshot")
+    newest = saved("newest", 130, step=30)
+    assert chosen(old, exact, newest, older_than=exact) == "old"
+
+
+def test_with_nothing_saved_it_begins_anew() -> None:
+    point = choose([])
+    assert (point.possible, point.checkpoint) == (True, None)
+
+
+def test_with_nothing_proven_it_is_nowhere_and_says_why() -> None:
+    point = choose(
+        [
+            saved("a", 1, step=1, verdict=Verdict.REJECTED, reason="zip is cut"),
+            saved("b", 2, step=2, verdict=None),
+            saved("c", 9, step=3),
+        ],
+        trouble_unix_s=5,
+    )
+    assert not point.possible
+    assert point.checkpoint is None
+    for words in ("a: zip is cut", "b: not proven", "c: saved after the fault began"):
+        assert words in point.reason
+
+
+def test_one_saved_at_the_very_moment_of_the_trouble_is_spoilt() -> None:
+    assert before_trouble([saved("a", 5)], 5.0, None) == ()
+    assert len(before_trouble([saved("a", 4.9)], 5.0, None)) == 1
+
+
+def test_one_that_holds_the_step_of_the_trouble_is_spoilt_whatever_its_date() -> None:
+    assert before_trouble([saved("a", 1, step=10)], 5.0, 10) == ()
+    assert len(before_trouble([saved("a", 1, step=9)], 5.0, 10)) == 1
+    assert len(before_trouble([saved("a", 1)], 5.0, 10)) == 1
+
+
+def test_nan_as_the_moment_of_the_trouble_spoils_all() -> None:
+    assert before_trouble([saved("a", 1)], float("nan"), None) == ()
+
+
+def test_what_an_earlier_training_left_is_not_ours() -> None:
+    old, new = saved("old", 1, step=900), saved("new", 11, step=10)
+    assert of_this_training([old, new], 10.0) == (new,)
+    assert of_this_training([old, new], None) == (old, new)
+    assert choose([old, new], began_unix_s=10.0).checkpoint == new
+    point = choose([old], began_unix_s=10.0)
+    assert (point.possible, point.checkpoint) == (True, None)
+
+
+def test_a_rewritten_file_is_another_checkpoint() -> None:
+    assert saved("a", 1).key != saved("a", 2).key
+
+
+def test_a_snapshot_in_mid_epoch_and_a_checkpoint_are_ordered_by_their_step() -> None:
+    whole, later = saved("whole", 10, epoch=1, step=200), saved("later", 40, epoch=2, step=300)
+    between = replace(saved("between", 20, epoch=1, step=230), kind="snapshot")
+    no_epoch = replace(saved("no epoch", 30, step=260), kind="snapshot")
+    assert newest_first([between, whole, later, no_epoch]) == (later, no_epoch, between, whole)
+
+
+def test_of_two_that_are_alike_the_kept_one_is_chosen_and_named_by_its_file() -> None:
+    own = saved("/w/last.pt", 10, step=100)
+    kept = replace(own, path="/s/000017/last.pt", source="/w/last.pt")
+    assert kept.is_of(own)
+    point = choose([own, kept])
+    assert point.checkpoint == kept
+    assert point.reason == "newest proven checkpoint: /w/last.pt (generation 17)"
+
+
+def test_a_save_that_was_taken_is_told_once() -> None:
+    own, other = saved("/w/last.pt", 10, step=100), saved("/w/last.pt", 20, step=200)
+    kept = replace(own, path="/s/000017/last.pt", source="/w/last.pt")
+    assert told_once([own, kept, other]) == (other, kept)
+
+
+def test_what_was_found_about_a_file_is_told_of_its_generation_until_that_is_judged_itself() -> None:
+    own = saved("/w/last.pt", 10, step=100, verdict=Verdict.REJECTED, reason="NaN")
+    kept = replace(own, path="/s/000017/last.pt", source="/w/last.pt", verdict=None, reason=None)
+    proven = replace(kept, verdict=Verdict.PROVEN)
+    assert told_once([own, kept]) == (replace(kept, verdict=Verdict.REJECTED, reason="NaN"),)
+    assert told_once([own, proven]) == (proven,)
+
+
+def test_a_snapshot_in_mid_epoch_is_further_than_the_checkpoint_of_the_epoch_before() -> None:
+    """Of a loop that tells no epoch, too: steps are compared where both are known."""
+    last = saved("last", 30, epoch=2, step=300)
+    snapshot = saved("snapshot", 40, step=350)
+    assert newest_first([last, snapshot]) == (snapshot, last)
+    assert before_trouble([last, snapshot], 50.0, 320) == (last,)
+
+
+def test_the_step_of_a_proof_is_that_of_the_training_and_its_epoch_that_of_the_file() -> None:
+    reported = saved("a", 1, step=500, epoch=5, verdict=None, kind="snapshot")
+    read = saved("a", 1, step=100, epoch=4)
+    merged = merge_proof(reported, read)
+    assert (merged.step, merged.epoch, merged.kind, merged.verdict) == (500, 4, "snapshot", Verdict.PROVEN)
+    silent = replace(reported, step=None)
+    assert merge_proof(silent, read).step == 100
+    assert merge_proof(reported, replace(read, epoch=None)).epoch == 5
+
+
+def test_a_proof_of_another_content_takes_nothing_of_what_was_known() -> None:
+    proof = saved("a", 2)
+    assert merge_proof(saved("a", 1, step=500, epoch=5, kind="snapshot"), proof) == proof
+
+
+def test_a_generation_hands_its_file_the_verdict_and_no_step_that_the_file_has() -> None:
+    file = saved("a", 1, step=500, verdict=None)
+    generation = replace(file, path="kept/000001/a", source="a", step=100, epoch=4, verdict=Verdict.REJECTED)
+    inherited = inherit_verdict(file, generation)
+    assert (inherited.path, inherited.verdict, inherited.step, inherited.epoch) == ("a", Verdict.REJECTED, 500, 4)
+    assert inherited.source is None
+    assert inherit_verdict(replace(file, step=None), generation).step == 100
+    judged = replace(file, verdict=Verdict.PROVEN)
+    assert inherit_verdict(judged, generation) == judged
+    other = replace(generation, source="b")
+    assert inherit_verdict(file, other) == file

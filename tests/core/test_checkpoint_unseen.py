@@ -1,0 +1,51 @@
+"""What may not be looked at is told as long as it stands; a beginning beside others' files is told with its copies."""
+
+from __future__ import annotations
+
+from supervisor.core import events as ev
+from supervisor.core.flags import Severity
+from supervisor.core.rules.advisory.checkpoint_unseen import CheckpointUnseen
+
+from .stories import JOB, Story, story
+
+SHUT = "/home/one/runs is closed to the daemon: `chmod g+rx /home/one/runs`"
+RULE = CheckpointUnseen()
+
+
+def closed(told: Story, *places: str) -> Story:
+    told.put(ev.CheckpointsClosed(at=told.now, job=JOB, attempt=1, closed=places))
+    return told
+
+
+def test_a_closed_folder_is_told_with_what_to_do() -> None:
+    flag = closed(story().training(), SHUT).check(RULE)
+    assert flag is not None
+    assert flag.severity is Severity.WARNING
+    assert flag.message == f"checkpoints cannot be read: {SHUT}"
+    assert flag.can_save
+
+
+def test_once_it_is_open_nothing_is_told_any_more() -> None:
+    assert closed(closed(story().training(), SHUT)).check(RULE) is None
+
+
+def test_of_an_attempt_that_is_over_nothing_is_told() -> None:
+    assert closed(story().training(), SHUT).exits(0).check(RULE) is None
+
+
+def test_a_beginning_beside_other_checkpoints_names_its_copies_and_what_has_none() -> None:
+    told = story().training()
+    found = ev.ExistingFound(
+        at=told.now, job=JOB, attempt=1, count=3, kept=2, folder="/state/existing", left_out=("/d/x.pt: no room",)
+    )
+    told.put(found)
+    flag = told.check(RULE)
+    assert flag is not None
+    assert flag.message == (
+        "started from the beginning although 3 unproven checkpoints exist; copies of 2 are kept in /state/existing; "
+        "no copy of /d/x.pt: no room"
+    )
+
+
+def test_nothing_closed_and_nothing_there_is_nothing_to_tell() -> None:
+    assert story().training().check(RULE) is None

@@ -1,0 +1,241 @@
+"""A checkpoint held against itself and against the one before: ruins are told, trainings are let go on."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from supervisor.core.checkpoints.continuity import judged
+from supervisor.core.checkpoints.tensor_stats import Profile, TensorFigures, profile_of
+
+NAMES = ("ema.0.conv.weight", "ema.1.conv.weight", "ema.2.conv.weight", "ema.3.conv.weight")
+
+
+def signs(seed: int, flipped: float = 0.0) -> str:
+    chance = random.Random(seed)
+    made = [chance.choice("+-") for _ in range(256)]
+    for at in range(round(256 * flipped)):
+        made[at] = "-" if made[at] == "+" else "+"
+    return "".join(made)
+
+
+def matrix(seed: int = 0, *, flipped: float = 0.0, **changes: Any) -> TensorFigures:
+    made = TensorFigures(shape=(8, 4, 3, 3), kind="Half", rms=0.1, zeros=0.0, signs=signs(seed, flipped))
+    return replace(made, **changes)
+
+
+def vector(rms: float | None, zeros: float = 0.0) -> TensorFigures:
+    return TensorFigures(shape=(8,), kind="Half", rms=rms, zeros=zeros)
+
+
+def state(number: int, what: str, *shape: int, rms: float = 0.01) -> tuple[str, TensorFigures]:
+    return f"optimizer.state.{number}.{what}", TensorFigures(shape=shape, kind="Float", rms=rms, zeros=0.0)
+
+
+def sound(flipped: float = 0.0, steps: float = 100, **changes: TensorFigures) -> Profile:
+    """A model of four matrices with AdamW, as it stands after `steps`."""
+    tensors: dict[str, TensorFigures] = {name: matrix(n, flipped=flipped) for n, name in enumerate(NAMES)}
+    tensors["ema.0.bn.running_var"] = vector(1.0)
+    tensors["ema.0.bn.bias"] = vector(0.0, 1.0)
+    for number in range(4):
+        tensors.update([state(number, "exp_avg", 8, 4, 3, 3), state(number, "exp_avg_sq", 8, 4, 3, 3, rms=1e-6)])
+        tensors.update([state(number, "step", rms=steps)])
+    tensors.update(changes)
+    return Profile(tensors=tensors, optimizers={"optimizer": 5}, updates=round(steps))
+
+
+def having(base: Profile, changes: Mapping[str, TensorFigures | None]) -> Profile:
+    """The profile with tensors changed, added, or (None) left out."""
+    kept = {name: item for name, item in {**base.tensors, **changes}.items() if item is not None}
+    return replace(base, tensors=kept)
+
+
+def reason(profile: Profile, *before: Profile) -> str:
+    why, _ = judged(profile, before)
+    assert why is not None
+    return why
+
+
+def test_a_training_that_went_on_is_proven() -> None:
+    assert judged(sound(), []) == (None, False)
+    assert judged(sound(0.03, 150), [sound()]) == (None, False)
+
+
+def test_a_snapshot_is_not_held_against_what_another_had_of_its_epoch() -> None:
+    """After an epoch's first batch some is one tensor that is two later; gradients are there in mid-cycle only."""
+    first = having(sound(), {"rocm_supervisor.counters.tloss.box_loss": vector(2.0)})
+    later = having(
+        sound(0.03, 150),
+        {
+            "rocm_supervisor.counters.tloss.box_loss": vector(9.0),
+            "rocm_supervisor.counters.loss_items.box_loss": vector(2.0),
+            "rocm_supervisor.gradients.0.conv.weight": matrix(7),
+        },
+    )
+    final = having(sound(0.06, 200), {"rocm_supervisor.gradients.1.conv.weight": matrix(8)})
+    assert judged(later, [first]) == (None, False)
+    assert judged(final, [later]) == (None, False)
+
+
+@pytest.mark.parametrize("flipped", [0.1, 0.22])
+def test_a_training_in_its_wild_first_steps_is_proven(flipped: float) -> None:
+    """As measured: AdamW from step 16 to 80, with one matrix grown 3.7 times and a variance 31 times."""
+    grown = {NAMES[0]: matrix(0, flipped=flipped, rms=0.37), "ema.0.bn.running_var": vector(31.0)}
+    assert judged(having(sound(flipped, 80), grown), [sound(steps=16)]) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({NAMES[1]: matrix(1, largest=1)}, "1 numbers of ema.1.conv.weight are at the limit of float16"),
+        ({"ema.0.bn.running_var": vector(0.0, 1.0)}, "running_var is all zero"),
+        ({NAMES[0]: matrix(shape=(8, 5, 3, 3))}, "optimizer belongs to another model"),
+        (dict([state(7, "exp_avg", 8, 4, 3, 3)]), "a state for parameter 7 and 5 parameters"),
+        (dict([state(2, "step", rms=900)]), "has made 900 steps and the running average 100"),
+    ],
+)
+def test_a_checkpoint_that_contradicts_itself_is_rejected_without_another(
+    changes: dict[str, TensorFigures], words: str
+) -> None:
+    assert words in reason(having(sound(), changes))
+
+
+def test_what_is_filled_by_design_is_no_ruin() -> None:
+    masked = {"ema.0.attention_mask": TensorFigures(shape=(4, 4), kind="Half", rms=6e4, zeros=0.4, largest=9)}
+    assert judged(having(sound(), masked), [])[0] is None
+    flat = dict([state(number, "exp_avg", 288) for number in range(4)])
+    sharded = having(sound(), {**flat, **dict.fromkeys([f"optimizer.state.{n}.exp_avg_sq" for n in range(4)])})
+    assert judged(sharded, [])[0] is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({NAMES[0]: None}, "wrong architecture: 1 tensors are missing and 0 are new, first 0.conv.weight"),
+        ({"ema.9.weight": matrix(9)}, "wrong architecture: 0 tensors are missing and 1 are new, first 9.weight"),
+        ({"ema.0.bn.bias": replace(vector(0.1), shape=(9,))}, "another shape, first 0.bn.bias: [9] in place of [8]"),
+        (dict([state(0, "exp_avg", 4, 8, 3, 3)]), "the state of parameter 0 is [4, 8, 3, 3] and was [8, 4, 3, 3]"),
+        (
+            dict.fromkeys([f"optimizer.state.3.{what}" for what in ("exp_avg", "exp_avg_sq", "step")]),
+            "it has 3 states and had 4",
+        ),
+    ],
+)
+def test_another_architecture_is_seen_beside_the_one_before(
+    changes: dict[str, TensorFigures | None], words: str
+) -> None:
+    assert words in reason(having(sound(), changes), sound())
+
+
+def test_what_a_module_keeps_beside_its_parameters_may_change_its_shape() -> None:
+    anchors = TensorFigures(shape=(2, 21), kind="Half", rms=1.0, zeros=0.0)
+    before, after = {"ema.22.@anchors": anchors}, {"ema.22.@anchors": replace(anchors, shape=(2, 84))}
+    assert judged(having(sound(), after), [having(sound(), before)])[0] is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({NAMES[0]: matrix(0, rms=0.0, zeros=1.0)}, "0.conv.weight is zero for 100%, was for 0%"),
+        ({NAMES[0]: matrix(0, zeros=0.0625)}, "0.conv.weight is zero for 6%"),
+        ({NAMES[0]: matrix(0, rms=3.2)}, "0.conv.weight is 32 times as large"),
+        ({NAMES[0]: matrix(0, rms=0.001)}, "0.conv.weight is 100 times as small"),
+        ({"ema.0.bn.running_var": vector(2000.0)}, "running_var is 2e+03 times as large"),
+        ({NAMES[2]: matrix(77)}, "2.conv.weight keeps 5"),
+        ({name: matrix(n, rms=0.5) for n, name in enumerate(NAMES)}, "matrices are 5 times as large"),
+        ({name: matrix(n + 50) for n, name in enumerate(NAMES)}, "these are other numbers"),
+        (dict([state(n, "exp_avg", 8, 4, 3, 3, rms=1e4) for n in range(4)]), "its exp_avg is 1e+06 times"),
+    ],
+)
+def test_finite_numbers_that_continue_nothing_are_doubted(changes: dict[str, TensorFigures], words: str) -> None:
+    why, in_doubt = judged(having(sound(), changes), [sound()])
+    assert why is not None
+    assert words in why
+    assert in_doubt
+
+
+def test_a_settled_training_is_held_to_more() -> None:
+    before, wild = sound(steps=1000), sound(0.3, 1100)
+    assert "keep 70% of their signs" in reason(wild, before)
+    assert judged(replace(wild, updates=9000, tensors=sound(0.3, 9000).tensors), [before])[0] is None
+
+
+def test_a_matrix_that_begins_at_zero_may_grow_as_it_likes() -> None:
+    before = having(sound(), {"ema.lora_B.weight": matrix(5, rms=1e-5), "ema.lora_C.weight": matrix(6, rms=0.0)})
+    after = having(sound(), {"ema.lora_B.weight": matrix(5, rms=1e-3), "ema.lora_C.weight": matrix(6, rms=1e-3)})
+    assert judged(after, [before])[0] is None
+
+
+def test_a_new_course_is_believed_beside_one_that_was_doubted() -> None:
+    other = having(sound(), {name: matrix(n + 50) for n, name in enumerate(NAMES)})
+    assert judged(other, [sound()])[0] is not None
+    assert judged(other, [sound(), other]) == (None, False)
+
+
+def test_a_layout_that_has_nothing_in_common_is_not_compared() -> None:
+    renamed = {name.replace("ema.", "state_dict."): item for name, item in sound().tensors.items() if "ema" in name}
+    assert judged(Profile(tensors=renamed), [sound()])[0] is None
+
+
+ROW = ["ema.w", "Half", [2, 2], 0.5, 0.0, 0, "+-+-"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None, [], {}, {"tensors": 3}, {"tensors": [3]}, {"tensors": [ROW[:-1]]}, {"tensors": [[7, *ROW[1:]]]},
+        {"tensors": [["w", "Half", [2, "2"], 0.5, 0.0, 0, None]]},
+        {"tensors": [["w", "Half", [2], math.nan, 0.0, 0, None]]},
+        {"tensors": [["w", "Half", [2], 0.5, 0.0, True, None]]},
+    ],
+)  # fmt: skip
+def test_an_answer_that_is_not_sound_has_no_profile(answer: object) -> None:
+    assert profile_of(answer) is None
+
+
+def test_an_answer_is_read_back() -> None:
+    found = profile_of({"tensors": [ROW], "optimizers": {"optimizer": 3, "x": "y"}, "updates": 7})
+    assert found is not None
+    assert (found.optimizers, found.updates) == ({"optimizer": 3}, 7)
+    assert found.parts()["ema"]["w"].signs == "+-+-"
+
+
+NUMBERS = st.none() | st.floats(min_value=0, allow_nan=False, allow_infinity=False)
+FIGURES = st.builds(
+    TensorFigures,
+    shape=st.lists(st.integers(0, 9), max_size=4).map(tuple),
+    kind=st.sampled_from(["Half", "Float", "Long"]),
+    rms=NUMBERS,
+    zeros=NUMBERS,
+    largest=st.integers(0, 3),
+    signs=st.none() | st.text("+-0", max_size=9),
+)
+PROFILES = st.builds(
+    Profile,
+    tensors=st.dictionaries(
+        st.sampled_from([*NAMES, "w", "model.w", "ema.w", "optimizer.state.0.exp_avg", "optimizer.state.0.step"]),
+        FIGURES,
+    ),
+    optimizers=st.dictionaries(st.just("optimizer"), st.integers(0, 3)),
+    updates=st.none() | st.integers(0, 9),
+)
+
+
+def sized(*sizes: float) -> Profile:
+    """Matrices of these sizes in one part: the median of their growth hides one of three."""
+    rows = {f"ema.{n}": TensorFigures(shape=(2, 2), kind="Float", rms=rms) for n, rms in enumerate(sizes)}
+    return Profile(tensors=rows)
+
+
+@given(PROFILES, st.lists(PROFILES, max_size=2))
+@example(sized(1.0, 1.0, 5e-324), [sized(1.0, 1.0, 10.0)])
+@example(sized(1.0, 1.0, 1e300), [sized(1.0, 1.0, 5e-324)])
+def test_no_figures_whatever_raise(profile: Profile, before: list[Profile]) -> None:
+    judged(profile, before)

@@ -1,0 +1,72 @@
+"""Memory of the dead: the next attempt waits for it, but not for ever."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from supervisor.core import decisions as de
+from supervisor.core.job import Limits, Phase
+from supervisor.core.remedies.choose import RemedyContext
+from supervisor.core.remedies.gpu_memory import CardMemory, still_held
+
+from .stories import GPU, Life, life
+
+IDLE, HELD = 400_000_000, 3_900_000_000
+OTHER = "0000:0b:00.0"
+
+
+def taken(used_bytes: int, gpu: str = GPU) -> RemedyContext:
+    return RemedyContext(memory=(CardMemory(gpu=gpu, used_bytes=used_bytes),))
+
+
+def crashed(before: RemedyContext, limits: Limits | None = None) -> Life:
+    """A life whose second attempt was launched with `before`, and crashed."""
+    told = life(limits=limits).training().exits(1)
+    told.ground = before
+    told.looks().training(200)
+    return told
+
+
+def ended(told: Life, ground: RemedyContext) -> Life:
+    told.ground = ground
+    told.exits(1).silence(5).looks().told()
+    return told
+
+
+def test_nothing_is_launched_while_the_dead_holds_memory_and_at_once_when_it_is_freed() -> None:
+    told = ended(crashed(taken(IDLE)), taken(HELD))
+    assert told.silence(30).told() == []
+    assert told.phase() is Phase.BACKOFF
+    told.ground = taken(IDLE + 200_000_000)
+    assert told.silence(1).told() == ["Launch"]
+
+
+def test_after_the_limit_it_is_launched_all_the_same_and_says_how_much_is_held() -> None:
+    told = ended(crashed(taken(IDLE)), taken(HELD))
+    told.silence(60)
+    launch = told.last
+    assert isinstance(launch, de.Launch)
+    assert "3.5 GB of 0000:0a:00.0 still held 60 s after the previous attempt ended" in launch.reason
+
+
+def test_what_nobody_read_is_not_waited_for() -> None:
+    for before, after in (
+        (taken(IDLE), RemedyContext()),
+        (RemedyContext(), taken(HELD)),
+        (taken(IDLE), taken(HELD, OTHER)),
+    ):
+        told = crashed(before)
+        told.ground = after
+        assert told.exits(1).silence(5).looks().phase() is Phase.STARTING
+
+
+def test_no_limit_is_no_wait() -> None:
+    told = crashed(taken(IDLE), Limits(gpu_memory_release_s=0.0))
+    told.ground = taken(HELD)
+    assert told.exits(1).silence(5).looks().phase() is Phase.STARTING
+
+
+def test_each_card_is_measured_against_itself() -> None:
+    before = (CardMemory(gpu=GPU, used_bytes=IDLE), CardMemory(gpu=OTHER, used_bytes=HELD))
+    now = tuple(replace(earlier, used_bytes=HELD) for earlier in before)
+    assert still_held(before, now) == (CardMemory(gpu=GPU, used_bytes=HELD - IDLE),)

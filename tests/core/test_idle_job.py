@@ -1,0 +1,53 @@
+"""Idle job: what stands still without making steps that anybody sees."""
+
+from __future__ import annotations
+
+from supervisor.core.flags import Severity
+from supervisor.core.readings import Stage
+from supervisor.core.rules.idle_job import IdleJob
+
+from .stories import story
+
+
+def test_a_program_without_steps_of_which_nothing_runs_is_warned_of_after_30_s() -> None:
+    told = story(gpus_used=()).tree(29, cpu=0.0, switches=0.0)
+    assert told.check(IdleJob()) is None
+    flag = told.tree(2, cpu=0.0, switches=0.0).check(IdleJob())
+    assert flag is not None
+    assert flag.severity is Severity.WARNING
+    assert flag.message == "all processes have been idle for 31 s: no CPU, no output, no GPU (no step was seen yet)"
+
+
+def test_it_acts_where_the_setting_says_so() -> None:
+    told = story(gpus_used=()).tree(299, cpu=0.0, switches=0.0)
+    rule = IdleJob(act=True)
+    flag = told.check(rule)
+    assert flag is not None
+    assert flag.severity is Severity.WARNING
+    flag = told.tree(1, cpu=0.0, switches=0.0).check(rule)
+    assert flag is not None
+    assert flag.severity is Severity.CRITICAL
+
+
+def test_output_processor_threads_and_cards_are_each_work() -> None:
+    told = story(gpus_used=()).tree(29, cpu=0.0, switches=0.0).prints("epoch 1")
+    assert told.tree(29, cpu=0.0, switches=0.0).check(IdleJob()) is None
+    assert story(gpus_used=()).tree(60, cpu=20.0, switches=0.0).check(IdleJob()) is None
+    assert story(gpus_used=()).tree(60, cpu=0.0, switches=50.0).check(IdleJob()) is None
+    assert story(gpus_used=()).tree(60, cpu=0.0).check(IdleJob()) is None
+    working = story(gpus_used=())
+    for _ in range(60):
+        working.tree(cpu=0.0, switches=0.0).gpu(busy=80.0).silence(1)
+    assert working.check(IdleJob()) is None
+
+
+def test_a_stopped_job_is_named_so_in_whatever_stage_it_is() -> None:
+    flag = (
+        story(gpus_used=())
+        .training(5)
+        .stage(Stage.VALIDATE)
+        .tree(31, cpu=0.0, switches=0.0, stopped=(7,))
+        .check(IdleJob())
+    )
+    assert flag is not None
+    assert "stopped (state T) for 31 s" in flag.message

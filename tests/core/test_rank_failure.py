@@ -1,0 +1,217 @@
+"""The first failure of any rank is the cause of the end, whatever its launcher and the other ranks raise after it."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.core import events as ev
+from supervisor.core.findings import FaultClass
+from supervisor.core.flags import RedFlag
+from supervisor.core.job import Phase
+from supervisor.core.remedies.causes import OOM_GPU, OOM_HOST
+from supervisor.core.rules import cause_of
+from supervisor.core.rules.crash import Crash
+
+from .stories import JOB, Story, life, story
+
+BANNER = """
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+{others}------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+{root}============================================================"""
+"""As torch.distributed.elastic.multiprocessing.errors.ChildFailedError formats it (torch 1.13 and 2.12)."""
+LOST = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:17823"
+
+
+def failed(rank: int, code: int, pid: int) -> str:
+    signal = {-9: "  (SIGKILL)", -15: "  (SIGTERM)", -11: "  (SIGSEGV)"}.get(code, "")
+    said = f"Signal {-code} ({signal.strip(' ()')}) received by PID {pid}" if code < 0 else "To enable traceback see:"
+    return (
+        f"  time      : 2026-11-22_05:53:19\n  host      : localhost\n  rank      : {rank} (local_rank: {rank})\n"
+        f"  exitcode  : {code} (pid: {pid}){signal}\n  error_file: <N/A>\n  traceback : {said}\n"
+    )
+
+
+def banner(root: tuple[int, int, int], *others: tuple[int, int, int]) -> str:
+    listed = "".join(f"[{number}]:\n{failed(*other)}" for number, other in enumerate(others, 1))
+    return BANNER.format(others=listed or "  <NO_OTHER_FAILURES>\n", root=failed(*root))
+
+
+def raises(told: Story, kind: str, message: str, *, pid: int, rank: int = 0, after_s: float = 0.1) -> Story:
+    told.silence(after_s)
+    trace = f'Traceback (most recent call last):\n  File "train.py", line 15, in <module>\n{kind}: {message}\n'
+    facts: dict[str, object] = {"type": kind, "message": message, "traceback": trace}
+    told.put(
+        ev.AgentReported(
+            at=told.now, job=JOB, attempt=told.attempt, word=ev.Word.EXCEPTION, facts=facts, pid=pid, rank=rank
+        )
+    )
+    return told
+
+
+def torchrun_fails(told: Story, root: tuple[int, int, int], *others: tuple[int, int, int]) -> RedFlag:
+    raises(told, "ChildFailedError", banner(root, *others), pid=100).exits(1)
+    flag = told.check(Crash())
+    assert flag is not None
+    return flag
+
+
+def test_want_of_memory_of_one_rank_is_the_cause_and_not_the_launchers_banner() -> None:
+    told = raises(
+        story().training(), "OutOfMemoryError", "CUDA out of memory. Tried to allocate 2 GiB", pid=201, rank=1
+    )
+    raises(told, "RuntimeError", LOST, pid=200)
+    flag = torchrun_fails(told, (1, 1, 201), (0, -15, 200))
+    assert flag.fault == FaultClass.OOM_GPU.value
+    assert cause_of(flag) == OOM_GPU
+    assert flag.message.startswith("rank 1: OutOfMemoryError: CUDA out of memory.")
+    assert 'File "train.py", line 15' in flag.message
+
+
+def test_want_of_memory_under_a_launcher_takes_the_remedies_of_memory() -> None:
+    told = life().training()
+    raises(told, "OutOfMemoryError", "HIP out of memory. Tried to allocate 2.00 GiB", pid=201, rank=1)
+    raises(told, "ChildFailedError", banner((1, 1, 201), (0, -15, 200)), pid=100)
+    told.says(ev.Word.PATCHED).exits(1)
+    assert told.job.course.trials[-1].cause == OOM_GPU
+    assert told.job.course.trials[-1].remedy == "allocator"
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_rank_that_failed_first_is_the_cause_whichever_the_launcher_saw_first(first: int) -> None:
+    told = raises(story().training(), "ValueError", "label 81 is beyond the classes", pid=201, rank=1)
+    raises(told, "RuntimeError", LOST, pid=200)
+    ends = [(1, 1, 201), (0, 1, 200)]
+    flag = torchrun_fails(told, ends[first], ends[1 - first])
+    assert flag.fault == "exception"
+    assert flag.message.startswith("rank 1: ValueError: label 81 is beyond the classes")
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "fault"), [(-9, "SIGKILL", "killed_by_signal"), (-11, "SIGSEGV", "illegal_access")]
+)
+def test_a_rank_that_a_signal_killed_is_named_by_the_launchers_report(code: int, name: str, fault: str) -> None:
+    told = raises(story().training(), "RuntimeError", LOST, pid=200)
+    flag = torchrun_fails(told, (1, code, 201), (0, -15, 200))
+    assert flag.fault == fault
+    assert f"rank 1 (pid 201) was killed by {name}, as its launcher reports" in flag.message
+
+
+def test_a_killed_rank_is_the_cause_also_where_the_launcher_saw_another_first() -> None:
+    told = raises(story().training(), "RuntimeError", LOST, pid=200)
+    flag = torchrun_fails(told, (0, 1, 200), (1, -9, 201))
+    assert "rank 1 (pid 201) was killed by SIGKILL" in flag.message
+
+
+def test_ranks_that_the_launcher_ended_are_no_cause() -> None:
+    told = raises(story().training(), "RuntimeError", LOST, pid=200)
+    flag = torchrun_fails(told, (0, 1, 200), (1, -15, 201))
+    assert flag.message.startswith("RuntimeError: [/pytorch/third_party/gloo")
+
+
+@pytest.mark.parametrize(("victim", "fault"), [(201, "oom_host"), (999, "killed_by_signal")])
+def test_the_kernels_word_of_a_rank_that_it_killed_is_want_of_memory(victim: int, fault: str) -> None:
+    told = story().training().kernel(FaultClass.OOM_KILL, f"Out of memory: Killed process {victim}", pid=victim)
+    flag = torchrun_fails(told, (1, -9, 201), (0, -15, 200))
+    assert flag.fault == fault
+    assert (cause_of(flag) == OOM_HOST) == (victim == 201)
+
+
+def test_the_exceptions_of_an_earlier_run_in_the_same_attempt_are_none_of_this_end() -> None:
+    told = raises(story().training(), "ValueError", "long ago", pid=150, rank=1).silence(300)
+    raises(told, "OutOfMemoryError", "CUDA out of memory", pid=201, rank=1)
+    assert torchrun_fails(told, (1, 1, 201)).fault == FaultClass.OOM_GPU.value
+
+
+def test_what_a_spawned_process_raised_is_quoted_by_its_parent() -> None:
+    quoted = "\n\n-- Process 1 terminated with the following error:\nTraceback (most recent call last):\n"
+    quoted += (
+        '  File "spawn.py", line 90, in _wrap\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n'
+    )
+    told = raises(story().training(), "ProcessRaisedException", quoted, pid=100).exits(1)
+    flag = told.check(Crash())
+    assert flag is not None
+    assert flag.fault == FaultClass.OOM_GPU.value
+    assert flag.message.startswith("OutOfMemoryError: CUDA out of memory.")
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("ProcessExitedException", "process 1 terminated with signal SIGKILL"),
+        ("CalledProcessError", "Command '['python', 'ddp.py']' died with <Signals.SIGKILL: 9>."),
+    ],
+)
+def test_a_signal_that_a_parent_tells_of_in_other_words(kind: str, message: str) -> None:
+    told = raises(story().training(), kind, message, pid=100).exits(1)
+    flag = told.check(Crash())
+    assert flag is not None
+    assert flag.fault == "killed_by_signal"
+    assert "killed by SIGKILL" in flag.message
+
+
+def test_a_launcher_in_a_launcher_hides_nothing() -> None:
+    """As ultralytics trains on several cards: its program runs torch.distributed.run, which runs the ranks."""
+    told = raises(story().training(), "OutOfMemoryError", "CUDA out of memory", pid=301, rank=1)
+    raises(told, "ChildFailedError", banner((1, 1, 301)), pid=200)
+    raises(told, "CalledProcessError", "Command '['python', '-m', 'torch.distributed.run']' returned 1", pid=100).exits(
+        1
+    )
+    flag = told.check(Crash())
+    assert flag is not None
+    assert flag.fault == FaultClass.OOM_GPU.value
+
+
+def test_one_process_ends_by_its_newest_exception() -> None:
+    told = raises(story().training(), "ValueError", "of a program that it ran", pid=400)
+    raises(told, "KeyError", "'x'", pid=4242).exits(1)
+    flag = told.check(Crash())
+    assert flag is not None
+    assert flag.message.startswith("KeyError: 'x'")
+
+
+def test_a_start_that_fails_in_the_same_way_on_every_rank_is_given_up() -> None:
+    told = life()
+    for pid in (200, 300):
+        told.started().silence(5)
+        raises(told, "ModuleNotFoundError", "No module named 'timmm'", pid=pid + 1, rank=1)
+        raises(told, "ModuleNotFoundError", "No module named 'timmm'", pid=pid)
+        raises(told, "ChildFailedError", banner((1, 1, pid + 1), (0, 1, pid)), pid=pid - 1).exits(1)
+        if told.job.retry is not None and pid == 200:
+            told.silence(1).looks()
+    assert told.told() == ["Launch", "Retry", "Launch", "GiveUp"]
+
+
+def test_a_rank_that_ends_with_a_status_and_raises_nothing_is_named_with_it() -> None:
+    told = story().training().prints("train.py: error: unrecognized arguments: --bach 8").prints("=" * 60)
+    flag = torchrun_fails(told, (0, 2, 200), (1, 2, 201))
+    assert flag.message == "rank 0 (pid 200) ended with status 2, as its launcher reports"
+    assert flag.fault == "exit_code"
+    assert cause_of(flag) == "crash"
+
+
+def test_a_usage_error_of_every_rank_is_given_up_after_the_second_time() -> None:
+    told = life()
+    for _ in range(2):
+        told.started().says(ev.Word.ALIVE).silence(5)
+        report = banner((0, 2, 200 + told.attempt), (1, 2, 300 + told.attempt))
+        told.says(ev.Word.EXCEPTION, type="ChildFailedError", message=report, traceback=report).exits(1)
+        if told.phase() is Phase.BACKOFF:
+            told.silence(1).looks()
+    assert told.told() == ["Launch", "Retry", "Launch", "GiveUp"], told.job.reason
+    assert "ended with status 2" in str(told.job.reason)
+
+
+def test_a_status_that_may_be_another_one_next_time_is_tried_again() -> None:
+    told = life()
+    for _ in range(2):
+        told.started().says(ev.Word.ALIVE).silence(5)
+        report = banner((0, 1, 200 + told.attempt))
+        told.says(ev.Word.EXCEPTION, type="ChildFailedError", message=report, traceback=report).exits(1)
+        if told.phase() is Phase.BACKOFF:
+            told.silence(1).looks()
+    assert "GiveUp" not in told.told()

@@ -1,0 +1,188 @@
+"""Where to resume is looked for among real files; each is proven at most once, and none is believed unseen."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from supervisor.core.checkpoints.checkpoint import Checkpoint, Given, Verdict
+from supervisor.daemon.checkpoints.candidates import (
+    PROVEN_AT_MOST,
+    Search,
+    candidates,
+    expand_globs,
+    find,
+    fingerprint,
+    with_resume_step,
+)
+
+BEGAN = 1_700_000_000
+
+
+class FakeProver:
+    """Proves what begins with "good", and counts."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __call__(self, path: Path) -> Checkpoint:
+        self.asked.append(path.name)
+        good = path.read_bytes().startswith(b"good")
+        verdict, reason = (Verdict.PROVEN, None) if good else (Verdict.REJECTED, "not whole")
+        return replace(seen(path), verdict=verdict, reason=reason)
+
+
+def save(path: Path, content: bytes, age: int) -> Path:
+    """Write a file as old as `age` seconds after the beginning."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    os.utime(path, (BEGAN + age, BEGAN + age))
+    return path
+
+
+def seen(path: Path, step: int | None = None) -> Checkpoint:
+    stat = fingerprint(path)
+    assert stat is not None
+    return Checkpoint(path=str(path), fingerprint=stat, step=step)
+
+
+def search(cwd: Path, *known: Checkpoint, **changes: object) -> Search:
+    settings: dict[str, object] = {
+        "known": known,
+        "globs": ("weights/*.pt",),
+        "cwd": str(cwd),
+        "trouble_unix_s": None,
+        "trouble_step": None,
+        "batches_per_epoch": None,
+        "began_unix_s": None,
+    }
+    return Search(**{**settings, **changes})  # type: ignore[arg-type]  # the changes are those of a test
+
+
+def test_the_newest_snapshot_is_proven_beside_a_newer_checkpoint_and_taken_within_its_interval(tmp_path: Path) -> None:
+    save(tmp_path / "snapshots/step-000000000001.pt", b"good 1", 5)
+    save(tmp_path / "snapshots/step-000000000002.pt", b"good 2", 10)
+    save(tmp_path / "weights/last.pt", b"good last", 20)
+    looked_for = search(
+        tmp_path,
+        globs=("weights/*.pt", "snapshots/*.pt"),
+        snapshots=str(tmp_path / "snapshots"),
+        given=Given(seconds=10),
+    )
+    prove = FakeProver()
+    point = find(looked_for, prove, lambda _: None)
+    assert point.checkpoint is not None
+    assert Path(point.checkpoint.path).name == "step-000000000002.pt"
+    assert point.checkpoint.kind == "snapshot"
+    assert prove.asked == ["last.pt", "step-000000000002.pt"]
+    point = find(replace(looked_for, given=Given(seconds=9)), FakeProver(), lambda _: None)
+    assert point.checkpoint is not None
+    assert Path(point.checkpoint.path).name == "last.pt"
+
+
+def test_the_newest_is_proven_first_and_the_older_is_left_in_peace(tmp_path: Path) -> None:
+    save(tmp_path / "weights/a.pt", b"good a", 10)
+    save(tmp_path / "weights/b.pt", b"good b", 20)
+    prove = FakeProver()
+    point = find(search(tmp_path), prove, lambda _: None)
+    assert point.checkpoint is not None
+    assert Path(point.checkpoint.path).name == "b.pt"
+    assert prove.asked == ["b.pt"]
+
+
+def test_a_bad_newest_one_gives_way_to_the_one_before_and_both_verdicts_are_told(tmp_path: Path) -> None:
+    save(tmp_path / "weights/a.pt", b"good a", 10)
+    save(tmp_path / "weights/b.pt", b"half", 20)
+    told: list[Checkpoint] = []
+    point = find(search(tmp_path), FakeProver(), told.append)
+    assert point.checkpoint is not None
+    assert Path(point.checkpoint.path).name == "a.pt"
+    assert [(Path(report.path).name, report.verdict) for report in told] == [
+        ("b.pt", Verdict.REJECTED),
+        ("a.pt", Verdict.PROVEN),
+    ]
+
+
+def test_what_was_saved_after_the_trouble_is_not_even_proven(tmp_path: Path) -> None:
+    save(tmp_path / "weights/a.pt", b"good a", 10)
+    save(tmp_path / "weights/b.pt", b"good b", 20)
+    prove = FakeProver()
+    point = find(search(tmp_path, trouble_unix_s=BEGAN + 15.0), prove, lambda _: None)
+    assert point.checkpoint is not None
+    assert Path(point.checkpoint.path).name == "a.pt"
+    assert prove.asked == ["a.pt"]
+
+
+def test_a_verdict_holds_for_an_unchanged_file_and_for_no_other(tmp_path: Path) -> None:
+    path = save(tmp_path / "weights/a.pt", b"good a", 10)
+    known = replace(seen(path, step=7), verdict=Verdict.PROVEN)
+    prove = FakeProver()
+    assert find(search(tmp_path, known), prove, lambda _: None).checkpoint == known
+    assert prove.asked == []
+    save(path, b"half", 30)
+    assert not find(search(tmp_path, known), prove, lambda _: None).possible
+    assert prove.asked == ["a.pt"]
+
+
+def test_a_checkpoint_that_was_deleted_is_none(tmp_path: Path) -> None:
+    path = save(tmp_path / "weights/a.pt", b"good a", 10)
+    known = replace(seen(path), verdict=Verdict.PROVEN)
+    path.unlink()
+    point = find(search(tmp_path, known), FakeProver(), lambda _: None)
+    assert point.checkpoint is None
+
+
+def test_where_nothing_can_be_proven_the_answer_is_nowhere_and_names_the_files(tmp_path: Path) -> None:
+    save(tmp_path / "weights/a.pt", b"half", 10)
+    point = find(search(tmp_path), FakeProver(), lambda _: None)
+    assert not point.possible
+    assert "a.pt: not whole" in point.reason
+
+
+def test_a_file_named_by_the_agent_and_found_by_its_name_is_one_candidate(tmp_path: Path) -> None:
+    path = save(tmp_path / "weights/a.pt", b"good a", 10)
+    assert candidates(search(tmp_path, seen(path, step=5))) == (seen(path, step=5),)
+
+
+def test_patterns_find_files_and_no_folders(tmp_path: Path) -> None:
+    save(tmp_path / "runs/1/weights/last.pt", b"good", 1)
+    (tmp_path / "runs/2/weights/last.pt").mkdir(parents=True)
+    found = list(expand_globs(["runs/*/weights/*.pt", str(tmp_path / "runs/**/last.pt")], str(tmp_path)))
+    assert set(found) == {str(tmp_path / "runs/1/weights/last.pt")}
+
+
+def test_the_verdict_of_a_pruned_generation_leaves_the_step_that_the_training_reported(tmp_path: Path) -> None:
+    file = seen(save(tmp_path / "weights/a.pt", b"good a", 10), step=500)
+    pruned = replace(
+        file, path="/state/generations/000001/a.pt", source=file.path, step=None, epoch=4, verdict=Verdict.PROVEN
+    )
+    (found,) = candidates(search(tmp_path, file, pruned))
+    assert (found.path, found.verdict, found.step, found.epoch) == (file.path, Verdict.PROVEN, 500, 4)
+    point = find(search(tmp_path, file, pruned, trouble_step=400), FakeProver(), lambda _: None)
+    assert not point.possible, "a save of step 500 holds the trouble of step 400"
+
+
+@pytest.mark.parametrize(("epoch", "batches", "step"), [(0, 10, 10), (4, 10, 50), (None, 10, None), (4, None, None)])
+def test_an_epoch_gives_the_step_where_the_plan_is_known(
+    tmp_path: Path, epoch: int | None, batches: int | None, step: int | None
+) -> None:
+    item = replace(seen(save(tmp_path / "a.pt", b"good", 1)), epoch=epoch)
+    assert with_resume_step(item, batches).step == step
+
+
+def test_a_hundred_rejected_ones_do_not_hide_the_proven_one_before_them(tmp_path: Path) -> None:
+    good = replace(seen(save(tmp_path / "weights/good.pt", b"good", 1)), verdict=Verdict.PROVEN)
+    bad = [save(tmp_path / f"weights/{n}.pt", b"bad", 10 + n) for n in range(100)]
+    rejected = [replace(seen(path), verdict=Verdict.REJECTED, reason="not whole") for path in bad]
+    assert find(search(tmp_path, good, *rejected), FakeProver(), lambda _: None).checkpoint == good
+
+
+def test_one_search_has_a_bounded_number_of_checkpoints_proven(tmp_path: Path) -> None:
+    for n in range(60):
+        save(tmp_path / f"weights/{n}.pt", b"bad", 10 + n)
+    prove = FakeProver()
+    assert not find(search(tmp_path), prove, lambda _: None).possible
+    assert len(prove.asked) == PROVEN_AT_MOST

@@ -1,0 +1,127 @@
+"""What an attempt is launched with once remedies are in force, and what the machine offers for them."""
+
+from __future__ import annotations
+
+from clocks_by_hand import START
+
+from supervisor.config.settings import JobSettings, ProfileSettings, ProfilesSettings, ResumeSettings, Settings
+from supervisor.core import events as ev
+from supervisor.core.attempt_files import ENV_CONV2D_WORKSPACE
+from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint
+from supervisor.core.job import Attempt, Job, Phase
+from supervisor.core.moments import Moment
+from supervisor.core.readings import ExitStatus, GpuReading
+from supervisor.core.remedies.trials import Course, InForce
+from supervisor.daemon.api import NewestReadings
+from supervisor.daemon.gpus import GpuAvailability, JobGpus
+from supervisor.daemon.launch_spec import VisibleGpu, build_launch
+from supervisor.daemon.loop import JobState
+from supervisor.daemon.remedy_context import RemedyContextReader
+
+SAVED = Checkpoint(path="/runs/last.pt", fingerprint=Fingerprint(size_bytes=1, modified_ns=1, inode=1))
+ONE, TWO = "0000:0a:00.0", "0000:0b:00.0"
+GREEN = "0000:01:00.0"
+CPU = ProfileSettings(enabled=True, image_size=320, batch=2, workers=2, env={"OMP_NUM_THREADS": "6"})
+
+
+def job(*remedies: str, card: str | None = None) -> Job:
+    held = tuple(InForce(remedy=remedy, cause="stall", attempt=2, step=60, card=card) for remedy in remedies)
+    return Job(name="one", since=START, course=Course(in_force=held))
+
+
+def settings(cpu: ProfileSettings = CPU, resume: list[str] | None = None) -> JobSettings:
+    return JobSettings(
+        command=["yolo", "train"],
+        env={"A": "1"},
+        resume=ResumeSettings(command=resume),
+        profiles=ProfilesSettings(cpu=cpu),
+    )
+
+
+def test_without_remedies_nothing_differs() -> None:
+    launch = build_launch(settings(), job(), SAVED, (), None)
+    assert (launch.argv, launch.env, launch.conv2d, launch.remedies) == (["yolo", "train"], {"A": "1"}, "off", {})
+
+
+def test_each_way_of_changing_a_launch_is_used() -> None:
+    launch = build_launch(settings(), job("conv2d", "conv2d_workspace", "compile_off", "half_batch"), SAVED, (), None)
+    assert launch.conv2d == "planned"
+    assert launch.env == {"A": "1", ENV_CONV2D_WORKSPACE: "256", "TORCHDYNAMO_DISABLE": "1"}
+    assert launch.remedies == {
+        "batch_factor": {"value": 0.5, "remedies": ["half_batch"]},
+        "compile": {"value": False, "remedies": ["compile_off"]},
+    }
+
+
+def test_the_cpu_profile_hides_the_cards_and_brings_its_own_settings() -> None:
+    launch = build_launch(settings(), job("cpu_profile", "no_workers"), SAVED, ("gfx1010",), None)
+    assert launch.conv2d == "off", "on the CPU there is no MIOpen to keep away from"
+    assert (launch.env["ROCR_VISIBLE_DEVICES"], launch.env["OMP_NUM_THREADS"]) == ("", "6")
+    values = {name: item["value"] for name, item in launch.remedies.items() if isinstance(item, dict)}
+    assert values == {"device": "cpu", "imgsz": 320, "batch": 2, "workers": 0}, "a remedy outranks the profile"
+
+
+def test_a_profile_with_a_command_of_its_own_never_resumes_with_the_jobs() -> None:
+    own = ProfileSettings(enabled=True, command=["cpu-train"])
+    launch = build_launch(settings(own, ["yolo", "model={checkpoint}"]), job("cpu_profile"), SAVED, (), None)
+    assert launch.argv == ["cpu-train"]
+    own = ProfileSettings(enabled=True, resume_command=["cpu-train", "{checkpoint}"])
+    assert build_launch(settings(own), job("cpu_profile"), SAVED, (), None).argv == ["cpu-train", "/runs/last.pt"]
+
+
+def test_another_card_is_shown_alone_as_its_framework_counts() -> None:
+    newest = NewestReadings()
+    readings = [GpuReading(at=START, gpu=item, source="sysfs") for item in (ONE, TWO)]
+    newest.take(ev.GpusRead(at=START, readings=(*readings, GpuReading(at=START, gpu=GREEN, source="nvml"))))
+    cards = JobGpus(newest)
+    first = {"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "0"}
+    assert cards.visible(TWO) == VisibleGpu(env={"ROCR_VISIBLE_DEVICES": "1", **first}, device="0")
+    assert cards.visible(GREEN) == VisibleGpu(
+        env={"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "0"}, device="0"
+    )
+    assert cards.visible("0000:ff:00.0") is None
+    launch = build_launch(settings(), job("other_card", card=TWO), SAVED, (), cards.visible(TWO))
+    assert launch.env["ROCR_VISIBLE_DEVICES"] == "1"
+    assert launch.remedies == {"device": {"value": "0", "remedies": ["other_card"]}}
+
+
+# --- cards that answer ----------------------------------------------------------------------------------------------
+
+
+def heard(cards: GpuAvailability, gpu: str, *at: Moment) -> None:
+    for item in at:
+        reading = GpuReading(at=item, gpu=gpu, source="sysfs", gpu_busy_percent=7.0)
+        cards.take(ev.GpusRead(at=item, readings=(reading,)))
+
+
+def test_a_gap_begins_the_answering_anew() -> None:
+    cards = GpuAvailability(lambda: 1.0)
+    heard(cards, ONE, START, START.plus(3), START.plus(6))
+    assert cards.answering_s(START.plus(8)) == ((ONE, 8.0),)
+    assert cards.answering_s(START.plus(11)) == ()
+    heard(cards, ONE, START.plus(20), START.plus(21))
+    assert cards.answering_s(START.plus(21)) == ((ONE, 1.0),)
+
+
+def test_a_card_of_which_only_the_name_is_known_does_not_answer() -> None:
+    cards = GpuAvailability(lambda: 1.0)
+    heard(cards, ONE, START)
+    dead = GpuReading(at=START.plus(5), gpu=ONE, source="sysfs", name="Radeon RX 5600 XT", vram_total_bytes=6_000_000)
+    cards.take(ev.GpusRead(at=START.plus(5), readings=(dead,)))
+    assert cards.answering_s(START.plus(5)) == ()
+
+
+def test_a_card_is_free_that_answers_and_that_no_job_has() -> None:
+    cards = GpuAvailability(lambda: 1.0)
+    for gpu in (ONE, TWO):
+        heard(cards, gpu, START)
+    status = ExitStatus(at=START, code=1)
+    ended = Job(name="one", since=START, phase=Phase.RUNNING, attempt=Attempt(number=1, launched_at=START, exit=status))
+    job_states = {"one": JobState(job=ended, rules=())}
+    both = {"one": settings(), "two": settings()}
+    grounds = RemedyContextReader(lambda: Settings(jobs=both), job_states, cards, tuple, NewestReadings())
+    found = grounds.of(job_states["one"], START)
+    assert (found.free_cards, found.cpu_profile) == ((TWO,), True), "a job that names no card has the first"
+    running = Job(name="two", since=START, phase=Phase.RUNNING, attempt=Attempt(number=1, launched_at=START))
+    job_states["two"] = JobState(job=running, rules=(), gpus_used=(TWO,))
+    assert grounds.of(job_states["one"], START).free_cards == ()

@@ -1,0 +1,70 @@
+"""A log line is written soon, in order and once; nobody waits for a reader who does not read."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from supervisor.daemon.logging_setup import LogWriter
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    ends = os.pipe()
+    yield ends
+    for end in ends:
+        os.close(end)
+
+
+def test_lines_come_in_their_order(pipe: tuple[int, int]) -> None:
+    writer = LogWriter(pipe[1])
+    for number in range(100):
+        writer.write(f"daemon.test number={number}\n")
+    writer.drain()
+    lines = os.read(pipe[0], 65536).decode().splitlines()
+    assert lines == [f"daemon.test number={number}" for number in range(100)]
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_nobody_waits_for_a_reader_who_stopped_reading_and_what_was_dropped_is_counted(
+    pipe: tuple[int, int], blocking: bool
+) -> None:
+    os.set_blocking(pipe[1], blocking)
+    writer, count = LogWriter(pipe[1], prefix="<4>"), 200
+
+    def log_much() -> None:
+        for _ in range(count):
+            writer.write("x " + "y" * 16_000 + "\n")
+
+    flood = threading.Thread(target=log_much, daemon=True)
+    flood.start()
+    flood.join(10)
+    assert not flood.is_alive(), "a log call waits for the reader"
+    written, wanted = b"", b"log.dropped"
+    while wanted not in written or not written.endswith(b"\n"):
+        written += os.read(pipe[0], 1 << 20)
+    lines = written.decode().splitlines()
+    kept = sum(line.startswith("x ") for line in lines)
+    assert 0 < kept < count
+    assert f'<4>log.dropped lines={count - kept} why="standard error was not read"' in written.decode()
+
+
+def test_the_last_words_of_a_process_are_written() -> None:
+    code = "import logging; from supervisor.daemon import logging_setup; logging_setup.begin('info', journal=True); "
+    code += "logging.getLogger().warning('daemon.last')"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    assert ran.stderr == "<4>daemon.last\n"
+
+
+def test_a_reader_who_went_ends_nobody(pipe: tuple[int, int]) -> None:
+    reader, gone = os.pipe()
+    os.close(reader)
+    writer = LogWriter(gone)
+    writer.write("x\n")
+    writer.drain()
+    os.close(gone)

@@ -1,0 +1,59 @@
+"""The configuration that was last in force: kept when it is taken up, found when the file has become wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from supervisor.config.load import load
+from supervisor.daemon import reload
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "config.toml"
+    path.write_text(f"[supervisor]\nstate_dir = '{tmp_path}'\n[jobs.yolo]\ncommand = ['true']\ngrace_s = 7\n")
+    return path
+
+
+def found(state: Path) -> float | None:
+    """Return a setting of the kept configuration, None where there is none."""
+    kept = reload.find({"STATE_DIRECTORY": str(state)})
+    return None if kept is None or kept[1].settings is None else kept[1].settings.jobs["yolo"].grace_s
+
+
+def test_what_is_in_force_is_found_again(config: Path, tmp_path: Path) -> None:
+    reload.keep(tmp_path, config, load(config))
+    config.write_text("[jobs")
+    assert found(tmp_path) == 7
+    assert (tmp_path / reload.NAME).stat().st_mode & 0o777 == 0o600
+
+
+def test_what_was_edited_meanwhile_is_not_kept_as_what_is_in_force(config: Path, tmp_path: Path) -> None:
+    in_force = load(config)
+    config.write_text(config.read_text().replace("grace_s = 7", "grace_s = 8"))
+    reload.keep(tmp_path, config, in_force)
+    assert found(tmp_path) is None
+    config.write_text("no toml at all")
+    reload.keep(tmp_path, config, in_force)
+    assert found(tmp_path) is None
+
+
+def test_a_configuration_of_another_state_directory_is_not_taken(config: Path, tmp_path: Path) -> None:
+    reload.keep(tmp_path, config, load(config))
+    other = tmp_path / "other"
+    other.mkdir()
+    (tmp_path / reload.NAME).rename(other / reload.NAME)
+    assert found(other) is None
+
+
+def test_without_a_state_directory_there_is_nothing_to_fall_back_on(config: Path, tmp_path: Path) -> None:
+    reload.keep(tmp_path, config, load(config))
+    assert reload.find({}) is None
+    assert found(tmp_path / "none") is None
+
+
+def test_a_disk_that_refuses_costs_the_copy_alone(config: Path, tmp_path: Path) -> None:
+    reload.keep(tmp_path / "none", config, load(config))
+    assert found(tmp_path / "none") is None

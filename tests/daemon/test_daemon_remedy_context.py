@@ -1,0 +1,75 @@
+"""What of the machine the core is told, from a simulated card's sysfs."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "rigs"))
+
+from amdgpu_tree import AmdgpuTree
+from clocks_by_hand import START
+
+from supervisor.config.settings import JobSettings, Settings
+from supervisor.core import events as ev
+from supervisor.core.job import Attempt, Job, Phase
+from supervisor.core.remedies.gpu_memory import CardMemory
+from supervisor.daemon.api import NewestReadings
+from supervisor.daemon.gpus import GpuAvailability
+from supervisor.daemon.loop import JobState
+from supervisor.daemon.remedy_context import RemedyContextReader, memory_awaited
+from supervisor.sources.gpu.amdgpu_sysfs import AmdgpuSysfs
+
+CARD = "0000:0a:00.0"
+
+
+class Machine:
+    """One simulated card, and jobs as the daemon holds them."""
+
+    def __init__(self, folder: Path, **phases: Phase) -> None:
+        self.tree = AmdgpuTree.build(folder)
+        self.now = START
+        self.newest = NewestReadings()
+        self.job_states = {
+            name: JobState(job=Job(name=name, since=START, phase=phase), rules=()) for name, phase in phases.items()
+        }
+        settings = Settings(jobs={name: JobSettings(command=["true"]) for name in phases})
+        self.grounds = RemedyContextReader(
+            lambda: settings, self.job_states, GpuAvailability(lambda: 1.0), tuple, self.newest
+        )
+
+    def read(self) -> None:
+        readings = AmdgpuSysfs(self.tree.sys_root).read(self.now)
+        self.newest.take(ev.GpusRead(at=self.now, readings=readings))
+
+    def memory(self, job: str) -> dict[str, int]:
+        return {item.gpu: item.used_bytes for item in self.grounds.of(self.job_states[job], self.now).memory}
+
+
+def test_what_a_dead_process_holds_is_known_as_long_as_the_card_is_read(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "tree", one=Phase.BACKOFF)
+    assert machine.memory("one") == {}
+    machine.tree.set("mem_info_vram_used", 3_900_000_000)
+    machine.read()
+    assert machine.memory("one") == {CARD: 3_900_000_000}
+    machine.now = machine.now.plus(11)
+    assert machine.memory("one") == {}
+
+
+def test_a_card_that_another_job_may_be_on_tells_nothing(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "tree", one=Phase.BACKOFF, two=Phase.RUNNING)
+    machine.read()
+    assert machine.memory("one") == {}
+    machine.job_states["two"].gpus_used = ("0000:0b:00.0",)
+    assert set(machine.memory("one")) == {CARD}
+
+
+def test_the_cards_are_read_more_often_while_a_launch_may_wait_for_their_memory() -> None:
+    before = (CardMemory(gpu=CARD, used_bytes=1),)
+    ended = Job(name="one", since=START, phase=Phase.BACKOFF, attempt=Attempt(number=1, launched_at=START))
+    held = replace(ended, attempt=Attempt(number=1, launched_at=START, memory_before=before))
+    assert memory_awaited([ended, held], START.plus(1))
+    assert not memory_awaited([ended], START.plus(1))
+    assert not memory_awaited([held], START.plus(6))
+    assert not memory_awaited([replace(held, phase=Phase.RUNNING)], START.plus(1))

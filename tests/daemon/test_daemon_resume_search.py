@@ -1,0 +1,92 @@
+"""What a training said that it saved is looked for, even where the daemon that heard it died before it kept that."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from clocks_by_hand import until
+
+from supervisor.config.settings import JobSettings
+from supervisor.core import attempt_files as fo
+from supervisor.core import events as ev
+from supervisor.core.checkpoints.checkpoint import Checkpoint, Verdict
+from supervisor.core.job import Attempt, Job, Phase, RetryPlan
+from supervisor.daemon.checkpoints.candidates import fingerprint
+from supervisor.daemon.checkpoints.resume_search import ResumeSearch
+from supervisor.daemon.checkpoints.save_steps import SaveSteps
+from supervisor.daemon.clock import SystemClock
+
+
+class Shelves:
+    """Keeps nothing, and finds every checkpoint in order."""
+
+    folder = Path("/nowhere")
+
+    def __init__(self) -> None:
+        self.proofs, self.asked = self, list[str]()
+
+    def store_of(self, _: str) -> Shelves:
+        return self
+
+    def all(self) -> tuple[Checkpoint, ...]:
+        return ()
+
+    def judge(self, job: str, checkpoint: Checkpoint) -> None:
+        pass
+
+    def prove(self, _: str, path: Path) -> Checkpoint:
+        self.asked.append(path.name)
+        stat = fingerprint(path)
+        assert stat is not None
+        return Checkpoint(path=str(path), fingerprint=stat, verdict=Verdict.PROVEN)
+
+
+def found(state: Path, saved: list[Path], known: tuple[Checkpoint, ...] = ()) -> ev.ResumePointFound:
+    """Search after an attempt that said that it saved these files, one a step."""
+    attempt = state / "jobs" / "one" / "1"
+    (attempt / fo.RUN).mkdir(parents=True)
+    with (attempt / fo.AGENT).open("w") as log:
+        log.write(("no line of an agent" * 50 + "\n") * 1200)
+        for step, path in enumerate(saved, 1):
+            at = SystemClock().now()
+            said = {"monotonic_ns": int(at.monotonic_s * 1e9), "unix_s": at.unix_s, "pid": 1, "rank": 0}
+            log.write(json.dumps({"event": "checkpoint_saved", **said, "paths": [str(path)], "step": step}))
+            log.write("\n")
+    told: list[ev.Event] = []
+    shelves: Any = Shelves()
+    seeker = ResumeSearch(
+        clock=SystemClock(),
+        put=told.append,
+        state=state,
+        settings=lambda _: JobSettings(command=["train"]),
+        known=lambda _: known,
+        collector=shelves,
+        steps=SaveSteps(SystemClock(), state, lambda _: None, "this boot"),
+    )
+    now = SystemClock().now()
+    plan = RetryPlan(not_before=now, reason="crash")
+    job = Job(name="one", since=now, phase=Phase.BACKOFF, attempt=Attempt(number=1, launched_at=now), retry=plan)
+    assert seeker.search(job, None)
+    until(lambda: any(isinstance(report, ev.ResumePointFound) for report in told), "the search to end")
+    answer = told[-1]
+    assert isinstance(answer, ev.ResumePointFound)
+    return answer
+
+
+def test_a_checkpoint_that_only_the_training_knows_of_is_resumed_from(tmp_path: Path) -> None:
+    for name in ("a.pt", "b.pt"):
+        (tmp_path / name).write_bytes(b"saved")
+    point = found(tmp_path, [tmp_path / "a.pt", tmp_path / "b.pt", tmp_path / "gone.pt"]).point
+    assert point.checkpoint is not None, point.reason
+    assert (Path(point.checkpoint.path).name, point.checkpoint.step) == ("b.pt", 2)
+
+
+def test_what_the_record_has_condemned_stays_condemned_whatever_the_training_said(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    path.write_bytes(b"saved")
+    stat = fingerprint(path)
+    assert stat is not None
+    bad = Checkpoint(path=str(path), fingerprint=stat, verdict=Verdict.REJECTED, reason="not finite")
+    assert found(tmp_path, [path], (bad,)).point.checkpoint is None

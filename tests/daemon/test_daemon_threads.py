@@ -1,0 +1,91 @@
+"""A thread that died is begun again, one that does not come round is named with its age, and nobody waits for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from clocks_by_hand import HandClock, until
+
+from supervisor.core import events as ev
+from supervisor.daemon.threads import LIMIT_S, Threads
+
+
+@pytest.fixture
+def events() -> list[ev.SupervisionDegraded]:
+    return []
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def threads(clock: HandClock, events: list[ev.SupervisionDegraded]) -> Iterator[Threads]:
+    made = Threads(clock, events.append)  # type: ignore[arg-type]  # it puts nothing else
+    yield made
+    made.end()
+
+
+def test_work_that_raises_or_returns_is_begun_again_and_counted(threads: Threads) -> None:
+    begun, go = [], threading.Event()
+
+    def work() -> None:
+        begun.append(1)
+        if len(begun) == 1:
+            raise ValueError("what nobody expects")
+        if len(begun) == 3:
+            go.wait(30)
+
+    post = threads.keep("kmsg-watch", work)
+    until(lambda: len(begun) == 3, "the third beginning")
+    assert post.restarts == 2
+    assert post.error == "its work ended unexpectedly"
+    threads.end()
+    go.set()
+    assert post.thread is not None
+    post.thread.join(10)
+    assert len(begun) == 3
+
+
+def test_a_piece_of_work_that_does_not_end_is_told_once_with_its_age_and_its_end_too(
+    threads: Threads, clock: HandClock, events: list[ev.SupervisionDegraded]
+) -> None:
+    post = threads.post("checkpoints one", job="one")
+    with threads.working(post, "stat of /mnt/far/last.pt"):
+        clock.sleep(LIMIT_S)
+        threads.check(clock.now())
+        assert events == []
+        clock.sleep(2)
+        threads.check(clock.now())
+        threads.check(clock.now())
+        assert [(event.job, event.place, event.mended, event.standing) for event in events] == [
+            ("one", "checkpoints", False, True)
+        ]
+        assert events[0].error == "stat of /mnt/far/last.pt has not answered for 12 s"
+        assert threads.problem(clock.now()) is None, "it is the job's, not the daemon's"
+    threads.check(clock.now())
+    assert [event.mended for event in events] == [False, True]
+
+
+def test_a_thread_of_no_job_that_hangs_is_a_problem_of_the_daemon(threads: Threads, clock: HandClock) -> None:
+    post = threads.post("read cards")
+    with threads.working(post, "asking rocm-smi"):
+        clock.sleep(LIMIT_S + 5)
+        assert threads.problem(clock.now()) == "read cards: asking rocm-smi has not ended for 15 s"
+    assert threads.problem(clock.now()) is None
+
+
+def test_work_begun_for_a_job_that_raises_is_told_of_that_job(
+    threads: Threads, events: list[ev.SupervisionDegraded]
+) -> None:
+    def fails() -> None:
+        raise ValueError("what nobody expects")
+
+    threads.begin("stop", "one", fails)
+    until(lambda: bool(events), "word of it")
+    assert (events[0].job, events[0].place) == ("one", "stop")
+    assert "ValueError: what nobody expects" in events[0].error
+    until(lambda: threads.posts() == (), "its post to be left")

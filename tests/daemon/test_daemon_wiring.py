@@ -1,0 +1,56 @@
+"""Whether the machine is in a state to start anything, by the newest reading and the settings in force."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from supervisor.config.settings import JobSettings, Settings, SupervisorSettings
+from supervisor.core import events as ev
+from supervisor.core.readings import DiskReading, HostReading
+from supervisor.daemon.clock import SystemClock
+from supervisor.daemon.wiring import Assembly
+from supervisor.runner.direct import DirectLauncher
+
+GB = 10**9
+
+
+def with_limit(settings: Settings, limit_bytes: int) -> Settings:
+    jobs = {"yolo": JobSettings(command=["true"], rules={"disk_low": {"limit_bytes": limit_bytes}})}
+    return msgspec.structs.replace(settings, jobs=jobs)
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Iterator[Assembly]:
+    settings = with_limit(Settings(supervisor=SupervisorSettings(state_dir=str(tmp_path))), 2 * GB)
+    made = Assembly(settings, SystemClock(), "boot", DirectLauncher(), None)
+    yield made
+    made.exits.close()
+    made.gpus.close()
+    made.store.close(made.clock.now())
+
+
+def disk(parts: Assembly, free_bytes: int) -> None:
+    now = parts.clock.now()
+    disks = (DiskReading(path="/", free_bytes=free_bytes, total_bytes=10 * GB),)
+    parts.newest.take(ev.HostRead(at=now, reading=HostReading(at=now, disks=disks)))
+
+
+def test_a_full_disk_forbids_a_launch_until_there_is_room(parts: Assembly) -> None:
+    assert parts.may_launch()
+    disk(parts, 2 * GB - 1)
+    assert not parts.may_launch()
+    disk(parts, 2 * GB)
+    assert parts.may_launch()
+
+
+def test_the_limit_is_the_one_of_the_settings_in_force(parts: Assembly) -> None:
+    disk(parts, GB)
+    assert not parts.may_launch()
+    parts.settings = with_limit(parts.settings, GB)
+    assert parts.may_launch()
+    parts.settings = with_limit(parts.settings, 3 * GB)
+    assert not parts.may_launch()

@@ -1,0 +1,101 @@
+"""A file system that hangs under one training: the daemon says so, waits for nothing, and judges the others in time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from house import House, house
+
+from tests.rigs.hanging_fs import HangingFs, hanging
+
+pytestmark = pytest.mark.kernel
+
+STALL_S = 2.0
+IN_TIME_S = 0.5
+ANSWER_S = 0.1
+HANGS_AT = 150
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> Iterator[HangingFs]:
+    with hanging(tmp_path / "far", tmp_path / "behind") as served:
+        yield served
+
+
+@pytest.fixture
+def home(tmp_path: Path, far: HangingFs) -> Iterator[House]:
+    """An installation with a training that lives on that file system, and one that does not and will hang by itself."""
+    (tmp_path / "house").mkdir()
+    with house(tmp_path / "house") as item:
+        (item.folder / "far").symlink_to(far.at)
+        lives_there = f'cwd = "{far.at}"\ncheckpoints = {{ paths = ["{far.at}/*.safetensors"] }}'
+        item.write(
+            "[telemetry]\ninterval_s = 0.5\n"
+            + item.by_hand("far", table=lives_there, stall="limit_s = 600", deadline="enabled = false")
+            + item.by_hand("well", "--wound", f"hang:{HANGS_AT}", stall=f"limit_s = {STALL_S}")
+        )
+        yield item
+        far.end()  # or the training that waits there cannot be ended
+
+
+def slowest_answer_s(home: House, times: int = 20) -> float:
+    took = []
+    for _ in range(times):
+        began = time.perf_counter()
+        assert home.status() is not None, home.said()
+        took.append(time.perf_counter() - began)
+        time.sleep(0.05)
+    return sorted(took)[int(len(took) * 0.9)]
+
+
+def judged_late_s(home: House) -> float:
+    """Return how long after its limit the training that hung by itself was judged."""
+    home.until(lambda: bool(home.incidents("well")), 30, "the training that hung to be judged")
+    stood_since = (home.folder / "well" / "steps.log").stat().st_mtime
+    (incident,) = home.incidents("well")
+    assert incident["rule"] == "stall"
+    late_s: float = incident["at"] - stood_since - STALL_S
+    return late_s
+
+
+def named(home: House) -> list[str]:
+    degraded: list[str] = home.job("far")["degraded"]
+    return [item for item in degraded if "has not answered" in item]
+
+
+def test_the_others_are_judged_in_time_while_one_trainings_disk_hangs(home: House, far: HangingFs) -> None:
+    home.start()
+    home.step("far", 30)
+    home.step("well", 20)
+    far.hang()
+    assert slowest_answer_s(home) <= ANSWER_S
+    assert judged_late_s(home) <= IN_TIME_S
+    home.resumed("well")
+    home.until(lambda: bool(named(home)), 40, "the disk that hangs to be named")
+    assert "supervision degraded" in home.ctl("status").stdout
+    assert "has not" in home.ctl("doctor").stdout
+    assert slowest_answer_s(home) <= ANSWER_S
+    far.go_on()
+    home.until(lambda: not named(home), 30, "the disk that answers again to be told")
+    # It may have been judged itself meanwhile, and resumed from what lies there.
+    home.until(lambda: home.job("far")["phase"] == "running", 60, "the training on that disk to run")
+    step = home.job("far")["step"] or 0
+    home.until(lambda: (home.job("far")["step"] or 0) > step + 20, 30, "it to go on")
+
+
+def test_a_daemon_that_starts_while_a_disk_hangs_is_ready_and_judges_the_others(home: House, far: HangingFs) -> None:
+    home.start()
+    home.step("far", 30)
+    home.step("well", 20)
+    home.kill()
+    far.hang()
+    began = time.perf_counter()
+    home.start()
+    assert time.perf_counter() - began < 15
+    assert slowest_answer_s(home) <= ANSWER_S
+    home.until(lambda: bool(home.incidents("well")), 30, "the training that hung to be judged")
+    home.resumed("well")
+    home.until(lambda: bool(named(home)), 40, "the disk that hangs to be named")

@@ -1,0 +1,53 @@
+"""Loops of people, killed again and again: what was lost is told right, and progress is seen whatever the optimizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from house import House
+from killed_loops import KINDS, differences, job, lives
+
+pytestmark = pytest.mark.train
+KILLS = 3
+"""One more than the restarts in a row that these jobs may take without progress."""
+
+
+def test_a_script_that_knows_its_own_file_finds_the_chosen_generation_there(home: House, current_python: Path) -> None:
+    """It dies with half a file in place of its checkpoint; the newest proven one is put there before the next start."""
+    options = ("--spoils", "--lives", "130", "130", "--every-s", "0.1")
+    home.write(job(home, current_python, "sgd", 1, *options) + '[jobs.sgd.resume]\nto = "sgd/ckpt.pt"\n')
+    text = home.config.read_text().replace("[jobs.sgd]\n", f'[jobs.sgd]\ncwd = "{home.folder}"\n')
+    home.config.write_text(text)
+    home.start()
+    home.phase("sgd", "finished", "failed", limit_s=150)
+    first, second = lives(home.folder / "sgd")
+    assert second.resumed_at > 0
+    assert second.resumed_at % 25 == 0
+    assert differences(home, "sgd") == [], home.said()
+    assert (home.folder / "sgd" / "ckpt.pt.aside-1").read_bytes() == b"half a file"
+    assert home.incident("sgd")["lost_steps"] == first.last_step - second.resumed_at
+
+
+def test_a_training_that_resumes_nothing_is_not_said_to_have_resumed(home: House, current_python: Path) -> None:
+    home.write(job(home, current_python, "adam", 1, "--never-resume", "--lives", "60", "60"))
+    home.start()
+    home.phase("adam", "finished", "failed", limit_s=100)
+    incident = home.incident("adam")
+    assert (incident["outcome"], incident["lost_steps"]) == ("began_anew", 60)
+    assert "but the training started from the beginning" in home.ctl("history", "adam").stdout
+    assert "nothing here resumes from one" in home.ctl("config", "check").stderr
+
+
+@pytest.mark.parametrize("by_command", [False, True], ids=["own file", "resume command"])
+def test_each_optimizer_is_killed_and_every_lost_step_is_told(
+    home: House, current_python: Path, *, by_command: bool
+) -> None:
+    kinds = ("sgd", "lbfgs", "own") if by_command else ("momentum", "adam", "adafactor")
+    home.write("\n".join(job(home, current_python, kind, KILLS, by_command=by_command) for kind in kinds))
+    home.start()
+    for kind in kinds:
+        assert kind in KINDS
+        home.phase(kind, "finished", "failed", limit_s=200)
+    told = {kind: (home.job(kind)["phase"], differences(home, kind)) for kind in kinds}
+    assert told == {kind: ("finished", []) for kind in kinds}, home.said()

@@ -1,0 +1,80 @@
+"""Two ranks under the real torchrun (gloo, CPU): the first failure of a rank is found, told and treated as such."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from house import House
+
+pytestmark = pytest.mark.train
+
+PROGRAM = """
+import os, signal, sys, time
+from pathlib import Path
+import torch, torch.distributed as dist
+
+kind, scar = sys.argv[1], Path(sys.argv[2])
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+layer = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+for step in range(1, 400):
+    optimizer.zero_grad()
+    layer(torch.randn(2, 4)).sum().backward()
+    optimizer.step()
+    dist.all_reduce(torch.zeros(1))
+    time.sleep(0.02)
+    if step == 20 and rank == 1 and not scar.exists():
+        scar.touch()
+        if kind == "memory":
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity "
+                                         "of 5.98 GiB of which 1.10 GiB is free.")
+        if kind == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise ValueError("label 81 is beyond the classes")
+"""
+
+
+@pytest.fixture
+def fails(home: House, current_python: Path) -> object:
+    """Run two ranks of which one fails; return its incident once the next attempt steps."""
+
+    def run(kind: str) -> dict[str, object]:
+        program = home.folder / "program.py"
+        program.write_text(PROGRAM)
+        torchrun = str(current_python.with_name("torchrun"))
+        words = [torchrun, "--standalone", "--nproc-per-node", "2", str(program), kind, str(home.folder / "scar")]
+        home.write(home.job_of("one", words, 'env = { OMP_NUM_THREADS = "1" }'))
+        home.start()
+        home.step("one", 5, attempt=2, limit_s=120)
+        return home.incident("one")
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "fault"),
+    [
+        ("memory", "rank 1: OutOfMemoryError: CUDA out of memory.", "oom_gpu"),
+        ("killed", "was killed by SIGKILL, as its launcher reports", "killed_by_signal"),
+        ("data", "rank 1: ValueError: label 81 is beyond the classes", "exception"),
+    ],
+)
+def test_the_first_failure_of_a_rank_is_the_cause(
+    home: House, fails: object, kind: str, words: str, fault: str
+) -> None:
+    assert callable(fails)
+    incident = fails(kind)
+    assert words in incident["message"], incident
+    assert incident["cause"] == ("oom_gpu" if fault == "oom_gpu" else "crash")
+    if kind == "memory":
+        assert incident["remedy"] == "allocator"
+        assert appliers(home.state / "jobs" / "one" / "2") == {0, 1}, "the remedy reaches every rank"
+
+
+def appliers(attempt: Path) -> set[int]:
+    """Return the ranks that told of a remedy that they made."""
+    said = map(json.loads, next(attempt.rglob("agent.jsonl")).read_text().splitlines())
+    return {report["rank"] for report in said if report["event"] == "remedy_applied"}

@@ -1,0 +1,79 @@
+"""Runs the gallery: other people's training scripts, unmodified, each hurt in every way; prints the README's table."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parents[1])]
+
+# ruff: noqa: E402 - the folders of the tests are put on the path first
+from gallery_night import Night, Play
+from gallery_rows import MissingSourceError, Row, load_rows
+from gallery_table import write_table
+
+from tests.e2e.house import house
+
+
+def run_row(row: Row, asked: argparse.Namespace) -> Night:
+    """Return what one night of a row came to."""
+    with (
+        tempfile.TemporaryDirectory(prefix="gallery-", ignore_cleanup_errors=True) as name,
+        house(Path(name)) as home,
+    ):
+        try:
+            night = Play(row, home, asked.python, asked.sources, asked.rest_s).play(asked.hurt)
+        except MissingSourceError as error:
+            night = Night(row.name, row.title, problem=str(error))
+        if asked.logs:
+            asked.logs.mkdir(parents=True, exist_ok=True)
+            (asked.logs / f"{row.name}.log").write_text(home.said())
+    return night
+
+
+def read_arguments(words: list[str] | None = None) -> argparse.Namespace:
+    """Return what was asked for."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "rocm-supervisor"
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("rows", nargs="*", help="names of rows (default: all)")
+    parser.add_argument("--python", type=Path, default=cache / "gallery" / "bin" / "python", help="of the trainings")
+    parser.add_argument(
+        "--sources", type=Path, default=cache / "gallery-sources", help="OWNER/NAME below it, or cloned"
+    )
+    parser.add_argument("--results", type=Path, default=cache / "gallery-results", help="a JSON file for each row")
+    parser.add_argument("--logs", type=Path, help="keep the daemon's log and the trainings' output here")
+    parser.add_argument(
+        "--hurt", nargs="*", choices=["kill", "stop", "rank", "oom", "nan"], help="default: all that apply"
+    )
+    parser.add_argument("--rest-s", type=float, default=0.05, help="of each process after each step")
+    parser.add_argument("--table", action="store_true", help="only write the table of the results that are there")
+    return parser.parse_args(words)
+
+
+def main() -> int:
+    """Run the rows, write their results down, print the table."""
+    asked, rows = read_arguments(), load_rows()
+    unknown = set(asked.rows) - set(rows)
+    if unknown:
+        sys.exit(f"no such row: {', '.join(sorted(unknown))}")
+    asked.results.mkdir(parents=True, exist_ok=True)
+    for name in [] if asked.table else asked.rows or rows:
+        night = run_row(rows[name], asked)
+        night.save(asked.results / f"{name}.json")
+        print(name, night.problem or f"{len(night.wounds)} wounds in {night.seconds} s", flush=True)  # noqa: T201 - a report
+    results: list[dict[str, Any]] = []
+    for name in rows:
+        path = asked.results / f"{name}.json"
+        results += [json.loads(path.read_text())] if path.exists() else []
+    print(write_table(results))  # noqa: T201 - the report
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

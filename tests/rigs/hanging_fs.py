@@ -1,0 +1,207 @@
+"""A file system that can be told to hang: FUSE spoken on /dev/fuse itself, over a real folder whose names it shows.
+
+A stand-in for NFS whose server is gone: while it hangs, whoever asks anything of it waits, and only SIGKILL or its
+answer ends that. It serves names, attributes, and reading and writing of files: as much as saving there needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import stat
+import struct
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+IN_HEADER = struct.Struct("<IIQQIIII")
+OUT_HEADER = struct.Struct("<IiQ")
+ATTR = struct.Struct("<QQQQQQIIIIIIIIII")
+ENTRY = struct.Struct("<QQQQII")
+LOOKUP, FORGET, GETATTR, SETATTR, MKDIR, UNLINK, RENAME, OPEN, READ, WRITE = 1, 2, 3, 4, 9, 10, 12, 14, 15, 16
+STATFS, RELEASE, FSYNC, FLUSH, INIT, OPENDIR, READDIR, RELEASEDIR = 17, 18, 20, 25, 26, 27, 28, 29
+INTERRUPT, CREATE, BATCH_FORGET, RENAME2 = 36, 35, 42, 45
+BUFFER_BYTES = (1 << 17) + 4096
+END_LIMIT_S = 10.0
+ROOT = 1
+
+
+class HangingFs:
+    """The server of one mount; `hang` and `go_on` are its switch."""
+
+    def __init__(self, real: Path, at: Path) -> None:
+        self.real, self.at = real, at
+        self._answering = threading.Event()
+        self._answering.set()
+        self._paths: dict[int, Path] = {ROOT: real}
+        self._numbers: dict[Path, int] = {real: ROOT}
+        self._files: dict[int, int] = {}
+        self._device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+        self._ended = False
+        options = f"fd={self._device},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()},allow_other"
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.mount(b"hanging", os.fsencode(at), b"fuse.hanging", 0, options.encode()) != 0:
+            os.close(self._device)
+            raise OSError(ctypes.get_errno(), "no FUSE here")
+        self.held = 0
+        self._thread = threading.Thread(target=self._serve, name="hanging-fs", daemon=True)
+        self._thread.start()
+
+    def hang(self) -> None:
+        """Answer nothing from here on."""
+        self._answering.clear()
+
+    def go_on(self) -> None:
+        """Answer what waits, and whatever comes."""
+        self._answering.set()
+
+    def end(self) -> None:
+        """Unmount: who still waits is told that the file system is gone. A second call does nothing."""
+        if self._ended:
+            return
+        self._ended = True
+        subprocess.run(["umount", "--lazy", "--force", str(self.at)], check=False, capture_output=True)
+        self.go_on()
+        self._thread.join(END_LIMIT_S)
+        # Not while the thread may still read from it: the number may be that of another file by then.
+        if not self._thread.is_alive():
+            os.close(self._device)
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                request = os.read(self._device, BUFFER_BYTES)
+            except OSError as error:
+                if error.errno in (errno.EINTR, errno.EAGAIN, errno.ENOENT):
+                    continue
+                return
+            _, opcode, unique, node, *_ = IN_HEADER.unpack_from(request)
+            if not self._answering.is_set():
+                self.held += 1
+                self._answering.wait()
+            if opcode in (FORGET, BATCH_FORGET, INTERRUPT):
+                continue
+            try:
+                answer, failed = self._answer(opcode, node, request[IN_HEADER.size :]), 0
+            except OSError as error:
+                answer, failed = b"", error.errno or errno.EIO
+            with contextlib.suppress(OSError):  # whoever asked is gone
+                os.write(self._device, OUT_HEADER.pack(OUT_HEADER.size + len(answer), -failed, unique) + answer)
+
+    def _answer(self, opcode: int, node: int, body: bytes) -> bytes:  # noqa: C901, PLR0912 - one arm a request
+        path = self._paths.get(node, self.real)
+        if opcode == INIT:
+            return struct.pack("<IIIIHHIIHHIIIIII", 7, 31, 1 << 16, 0, 12, 9, 1 << 16, 1, 0, 0, 0, 0, 0, 0, 0, 0)
+        if opcode == LOOKUP:
+            return self._entry(path / _name(body))
+        if opcode == GETATTR:
+            return struct.pack("<QII", 0, 0, 0) + _attributes(path)
+        if opcode == SETATTR:
+            return self._set(path, body)
+        if opcode == MKDIR:
+            (path / _name(body[8:])).mkdir()
+            return self._entry(path / _name(body[8:]))
+        if opcode == UNLINK:
+            (path / _name(body)).unlink()
+            return b""
+        if opcode in (RENAME, RENAME2):
+            self._rename(path, body[16 if opcode == RENAME2 else 8 :], struct.unpack_from("<Q", body)[0])
+            return b""
+        if opcode == OPEN:
+            return self._opened(path, struct.unpack_from("<I", body)[0] & ~os.O_CREAT)
+        if opcode == CREATE:
+            made = path / _name(body[16:])
+            opened = self._opened(made, struct.unpack_from("<I", body)[0] | os.O_CREAT)
+            return self._entry(made) + opened
+        if opcode == READ:
+            handle, offset, size = struct.unpack_from("<QQI", body)
+            return os.pread(self._files[handle], size, offset)
+        if opcode == WRITE:
+            handle, offset, size = struct.unpack_from("<QQI", body)
+            return struct.pack("<II", os.pwrite(self._files[handle], body[40 : 40 + size], offset), 0)
+        if opcode == RELEASE:
+            os.close(self._files.pop(struct.unpack_from("<Q", body)[0]))
+            return b""
+        if opcode == STATFS:
+            found = os.statvfs(path)
+            numbers = (found.f_blocks, found.f_bfree, found.f_bavail, found.f_files, found.f_ffree)
+            return struct.pack("<QQQQQIIII24x", *numbers, found.f_bsize, 255, found.f_frsize, 0)
+        if opcode == OPENDIR:
+            return struct.pack("<QII", 0, 0, 0)
+        if opcode == READDIR:
+            return _names(path, *struct.unpack_from("<QQI", body)[1:])
+        if opcode in (FLUSH, FSYNC, RELEASEDIR):
+            return b""
+        raise OSError(errno.ENOSYS, "not served")
+
+    def _entry(self, path: Path) -> bytes:
+        attributes = _attributes(path)
+        number = self._numbers.setdefault(path, len(self._numbers) + ROOT)
+        self._paths[number] = path
+        return ENTRY.pack(number, 0, 0, 0, 0, 0) + attributes
+
+    def _opened(self, path: Path, flags: int) -> bytes:
+        descriptor = os.open(path, flags & ~os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+        self._files[descriptor] = descriptor
+        return struct.pack("<QII", descriptor, 1, 0)  # direct: nothing of it is kept in the page cache
+
+    def _set(self, path: Path, body: bytes) -> bytes:
+        valid, size = struct.unpack_from("<I", body)[0], struct.unpack_from("<Q", body, 16)[0]
+        if valid & 8:
+            os.truncate(path, size)
+        return struct.pack("<QII", 0, 0, 0) + _attributes(path)
+
+    def _rename(self, folder: Path, names: bytes, to: int) -> None:
+        old, new = (os.fsdecode(name) for name in names.split(b"\0")[:2])
+        target = self._paths[to] / new
+        (folder / old).rename(target)
+        number = self._numbers.pop(folder / old, None)
+        if number is not None:
+            self._numbers[target], self._paths[number] = number, target
+
+
+def _name(body: bytes) -> str:
+    return os.fsdecode(body.partition(b"\0")[0])
+
+
+def _attributes(path: Path) -> bytes:
+    found = path.lstat()
+    seconds = (int(found.st_atime), int(found.st_mtime), int(found.st_ctime))
+    parts = tuple(ns % 1_000_000_000 for ns in (found.st_atime_ns, found.st_mtime_ns, found.st_ctime_ns))
+    owner = (found.st_mode, found.st_nlink, found.st_uid, found.st_gid, 0, 4096, 0)
+    return ATTR.pack(found.st_ino, found.st_size, found.st_blocks, *seconds, *parts, *owner)
+
+
+def _names(folder: Path, offset: int, size: int) -> bytes:
+    found = b""
+    for place, path in enumerate(sorted(folder.iterdir())[offset:], offset + 1):
+        mode, raw = path.lstat().st_mode, os.fsencode(path.name)
+        entry = struct.pack("<QQII", 1, place, len(raw), stat.S_IFMT(mode) >> 12) + raw
+        entry += b"\0" * (-len(entry) % 8)
+        if len(found) + len(entry) > size:
+            break
+        found += entry
+    return found
+
+
+@contextmanager
+def hanging(at: Path, real: Path) -> Iterator[HangingFs]:
+    """Mount one over two folders that are made for it; skips the test where it may not."""
+    if os.geteuid() != 0 or not Path("/dev/fuse").exists():
+        pytest.skip("mounts a file system of its own, for which it needs root and /dev/fuse")
+    at.mkdir()
+    real.mkdir()
+    try:
+        served = HangingFs(real, at)
+    except OSError as error:
+        pytest.skip(f"no file system can be mounted here: {error}")
+    try:
+        yield served
+    finally:
+        served.end()

@@ -1,0 +1,167 @@
+"""Copies of the code that trainings run: whole, theirs to read, checked before use, and gone once nothing runs them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor.runner.code_copy import DIGESTS, INSTALLED, PARTS, Code, CodeCopies, attempts_of, temporary_copy
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """An installation that a test may upgrade."""
+    folder = tmp_path / "installed"
+    for part in PARTS:
+        target = folder / part
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if (INSTALLED.root / part).is_dir():
+            shutil.copytree(INSTALLED.root / part, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(INSTALLED.root / part, target)
+    return folder
+
+
+def upgrade(package: Path, line: str = "NEW = True\n") -> None:
+    """Put another version of everything in its place."""
+    for path in package.rglob("*.py"):
+        path.write_text(path.read_text() + line)
+
+
+def contents(code: Code) -> dict[str, bytes]:
+    return {str(path.relative_to(code.root)): path.read_bytes() for path in code.root.rglob("*.py")}
+
+
+def places(state: Path) -> set[str]:
+    return {path.name for path in (state / "code").iterdir()}
+
+
+def test_a_copy_holds_what_is_installed_and_can_be_read_and_not_be_written(tmp_path: Path, package: Path) -> None:
+    umask = os.umask(0o077)
+    try:
+        code = CodeCopies(tmp_path / "state", installed=package).current()
+    finally:
+        os.umask(umask)
+    assert contents(code) == contents(Code(package))
+    assert (code.agent / "sitecustomize.py").is_file()
+    for path in (code.root.parent, code.root, *code.root.rglob("*")):
+        mode = path.stat().st_mode & 0o777
+        assert mode == (0o755 if path == code.root.parent else 0o555 if path.is_dir() else 0o444), path
+
+
+def test_a_second_daemon_of_the_same_version_finds_the_copy_and_makes_none(tmp_path: Path, package: Path) -> None:
+    first = CodeCopies(tmp_path, installed=package).current()
+    made = first.root.stat().st_ctime_ns
+    assert CodeCopies(tmp_path, installed=package).current() == first
+    assert (first.root.stat().st_ctime_ns, len(places(tmp_path))) == (made, 1)
+
+
+def test_a_daemon_goes_on_with_the_version_that_it_was_started_from(tmp_path: Path, package: Path) -> None:
+    before = CodeCopies(tmp_path, installed=package)
+    old = contents(Code(package))
+    upgrade(package)
+    copied = before.current()
+    assert contents(copied) == old
+    assert before.current() == copied
+    assert contents(CodeCopies(tmp_path, installed=package).current()) == contents(Code(package)) != old
+
+
+def test_a_damaged_copy_is_left_as_it_is_and_another_is_used(tmp_path: Path, package: Path) -> None:
+    copies = CodeCopies(tmp_path, installed=package)
+    damaged = copies.current()
+    shim = damaged.root / "runner" / "shim.py"
+    shim.chmod(0o644)
+    shim.write_text("")
+    other = copies.current()
+    assert other != damaged
+    assert contents(other) == contents(Code(package))
+    assert shim.read_text() == ""
+
+
+@pytest.mark.parametrize("harm", ["writable", "foreign file", "link", "byte code", "no digests"])
+def test_what_somebody_else_could_have_changed_is_not_used(tmp_path: Path, package: Path, harm: str) -> None:
+    copies = CodeCopies(tmp_path, installed=package)
+    root = copies.current().root
+    for folder in (root, root / "runner", root / "runner" / "__pycache__"):
+        folder.chmod(0o755)
+    if harm == "writable":
+        (root / "runner" / "shim.py").chmod(0o664)
+    elif harm == "foreign file":
+        (root / "runner" / "json.py").write_text("")
+    elif harm == "link":
+        (root / "runner" / "place_checkpoint.py").rename(root / "place_checkpoint")
+        (root / "runner" / "place_checkpoint.py").symlink_to(root / "place_checkpoint")
+    elif harm == "byte code":
+        compiled = next((root / "runner").rglob("shim.*.pyc"))
+        compiled.chmod(0o644)
+        compiled.write_bytes(compiled.read_bytes()[:-1])
+    else:
+        (root / DIGESTS).unlink()
+    assert copies.current().root != root
+
+
+def test_what_anybody_could_write_in_the_installation_is_refused(tmp_path: Path, package: Path) -> None:
+    (package / "agent" / "path" / "rocm_agent" / "events.py").chmod(0o666)
+    with pytest.raises(ValueError, match=r"events\.py: world-writable.*chmod o-w"):
+        CodeCopies(tmp_path, installed=package).current()
+
+
+def test_where_the_state_directory_takes_nothing_the_error_says_what_could_not_be_copied(
+    tmp_path: Path, package: Path
+) -> None:
+    (tmp_path / "code").write_text("a file in its way")
+    with pytest.raises(OSError, match=r"/code/[0-9a-f]{16}: the code that trainings run could not be copied"):
+        CodeCopies(tmp_path, installed=package).current()
+
+
+def test_a_lost_copy_of_a_version_that_is_no_longer_installed_asks_for_a_restart(tmp_path: Path, package: Path) -> None:
+    copies = CodeCopies(tmp_path, installed=package)
+    root = copies.current().root
+    copies.prune(lambda _: False)
+    upgrade(package)
+    (root / "runner").chmod(0o755)
+    (root / "runner" / "shim.py").unlink()
+    with pytest.raises(ValueError, match=r"was upgraded.*restart the daemon"):
+        copies.current()
+
+
+def test_importing_from_a_copy_leaves_nothing_in_it(tmp_path: Path, package: Path) -> None:
+    code = CodeCopies(tmp_path, installed=package).current()
+    before = sorted(code.root.rglob("*"))
+    env = {**os.environ, "PYTHONPATH": str(code.agent), "ROCM_SUPERVISOR_ATTEMPT_DIR": str(tmp_path)}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+    program = "import rocm_agent.process as it, rocm_agent.standby; print(it.__file__, it.__cached__)"
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
+    file, cached = done.stdout.split()
+    assert Path(file).is_relative_to(code.root)
+    assert Path(cached).is_file()
+    assert sorted(code.root.rglob("*")) == before
+
+
+def test_old_copies_go_once_nothing_runs_them_and_the_current_one_stays(tmp_path: Path, package: Path) -> None:
+    old = CodeCopies(tmp_path, installed=package).current().root
+    attempt = tmp_path / "jobs" / "yolo" / "3"
+    attempt.mkdir(parents=True)
+    (attempt / "code").symlink_to(old)
+    upgrade(package)
+    copies = CodeCopies(tmp_path, installed=package)
+    new = copies.current().root
+    (tmp_path / "code" / ".new-cut-short" / "agent").mkdir(parents=True)
+    assert list(attempts_of(old, tmp_path / "jobs")) == [("yolo", attempt)]
+    assert list(attempts_of(new, tmp_path / "jobs")) == []
+    assert copies.prune(lambda place: place == old) == 1
+    assert places(tmp_path) == {old.name, new.name}
+    assert copies.prune(lambda _: False) == 1
+    assert places(tmp_path) == {new.name}
+
+
+def test_a_temporary_copy_is_gone_afterwards() -> None:
+    with temporary_copy() as code:
+        assert (code.agent / "rocm_agent").is_dir()
+    assert not code.root.exists()
+    assert not code.root.parent.parent.exists()

@@ -1,0 +1,169 @@
+"""A folder as one checkpoint: kept, proven and found whole, or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from supervisor.core.checkpoints.checkpoint import Checkpoint, Verdict
+from supervisor.daemon.checkpoints.candidates import Search, expand_globs, find
+from supervisor.runner.folder_checkpoints import TreeError, files_in, fingerprint_of
+from supervisor.runner.generation_store import ChangedError, GenerationStore, Wanted
+from supervisor.runner.place_checkpoint import put
+from supervisor.runner.proving import Prover
+
+
+def safetensors(value: float = 1.0) -> bytes:
+    header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    return struct.pack("<Q", len(header)) + header + struct.pack("<f", value)
+
+
+def folder(path: Path, **files: bytes) -> Path:
+    for name, content in files.items():
+        place = path / name.replace("__", "/").replace("_dot_", ".")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content)
+    return path
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """What accelerate leaves: weights, states that cannot be looked into, a note, and a folder in the folder."""
+    return folder(
+        tmp_path / "out" / "checkpoint-100",
+        model_dot_safetensors=safetensors(),
+        random_states_0_dot_pkl=b"pickled",
+        sub__optimizer_dot_safetensors=safetensors(2.0),
+    )
+
+
+def proven(path: Path) -> Checkpoint:
+    return Prover().prove(path)
+
+
+def test_a_folder_whose_files_are_sound_is_proven(saved: Path) -> None:
+    item = proven(saved)
+    assert (item.verdict, item.reason) == (Verdict.PROVEN, None)
+    assert item.fingerprint.size_bytes == sum(path.stat().st_size for path in files_in(saved))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda path: path.write_bytes(safetensors()[:-2]), "sub/optimizer.safetensors: "),
+        (lambda path: path.write_bytes(safetensors(float("nan"))), "sub/optimizer.safetensors: "),
+        (lambda path: path.write_bytes(b""), "sub/optimizer.safetensors: empty"),
+    ],
+    ids=["cut", "NaN", "empty"],
+)
+def test_one_bad_file_rejects_the_folder_and_is_named(saved: Path, spoil: Callable[[Path], object], why: str) -> None:
+    spoil(saved / "sub" / "optimizer.safetensors")
+    item = proven(saved)
+    assert item.verdict is Verdict.REJECTED
+    assert (item.reason or "").startswith(why)
+
+
+def test_a_distributed_save_is_whole_once_its_metadata_is_there(tmp_path: Path) -> None:
+    """torch.distributed.checkpoint writes .metadata last."""
+    path = folder(tmp_path / "dcp", part0_dot_distcp=b"numbers")
+    assert (proven(path).verdict, proven(path).reason) == (Verdict.REJECTED, "incomplete: .metadata is missing")
+    (path / ".metadata").write_bytes(b"pickled")
+    assert proven(path).verdict is Verdict.PROVEN
+
+
+def test_a_save_of_orbax_is_whole_once_its_metadata_is_there(tmp_path: Path) -> None:
+    path = folder(tmp_path / "100", default___METADATA=b"{}", default__d__abc=b"numbers")
+    assert proven(path).reason == "incomplete: _CHECKPOINT_METADATA is missing"
+    (path / "_CHECKPOINT_METADATA").write_bytes(b"{}")
+    assert proven(path).verdict is Verdict.PROVEN
+
+
+def test_a_folder_of_which_nothing_can_be_proven_is_not(tmp_path: Path) -> None:
+    assert proven(folder(tmp_path / "x", notes_dot_txt=b"text")).reason == (
+        "the folder contains no file of a type that can be proven"
+    )
+
+
+def test_a_folder_with_a_link_is_no_checkpoint(saved: Path) -> None:
+    (saved / "latest").symlink_to("/etc/hostname")
+    with pytest.raises(TreeError, match="latest is a link"):
+        fingerprint_of(saved)
+
+
+# --- kept ------------------------------------------------------------------------------------------------------------
+
+
+def wanted(path: Path) -> Wanted:
+    return Wanted(seen=Checkpoint(path=str(path), fingerprint=fingerprint_of(path)), attempt=1, owner=os.geteuid())
+
+
+def test_it_is_kept_whole_proven_as_kept_and_let_go_whole(saved: Path, tmp_path: Path) -> None:
+    shelf = GenerationStore(tmp_path / "shelf", 0)
+    taken = shelf.take(wanted(saved))
+    assert shelf.all() == (taken,)
+    kept = Path(taken.path)
+    assert [item.relative_to(kept) for item in files_in(kept)] == [item.relative_to(saved) for item in files_in(saved)]
+    assert taken.is_of(Checkpoint(path=str(saved), fingerprint=fingerprint_of(saved)))
+    (saved / "model.safetensors").write_bytes(b"overwritten in place")
+    assert proven(kept).verdict is Verdict.PROVEN
+    shelf.drop(taken)
+    assert shelf.all() == ()
+    assert not kept.exists()
+
+
+def test_one_that_changed_since_it_was_seen_is_not_kept(saved: Path, tmp_path: Path) -> None:
+    shelf, seen = GenerationStore(tmp_path / "shelf", 0), wanted(saved)
+    (saved / "late.safetensors").write_bytes(safetensors())
+    with pytest.raises(ChangedError):
+        shelf.take(seen)
+    assert shelf.all() == ()
+    assert not list((tmp_path / "shelf").glob(".*"))
+
+
+def test_a_kept_folder_that_was_written_into_is_none_any_more(saved: Path, tmp_path: Path) -> None:
+    shelf = GenerationStore(tmp_path / "shelf", 0)
+    taken = shelf.take(wanted(saved))
+    (Path(taken.path) / "more").write_bytes(b"more")
+    assert shelf.all() == ()
+
+
+def test_it_is_put_back_whole(saved: Path, tmp_path: Path) -> None:
+    taken = Path(GenerationStore(tmp_path / "shelf", 0).take(wanted(saved)).path)
+    target = folder(tmp_path / "state", half=b"half")
+    aside = put(str(taken), str(target))
+    assert aside == f"{target}.aside-1"
+    assert [item.relative_to(target) for item in files_in(target)] == [
+        item.relative_to(taken) for item in files_in(taken)
+    ]
+
+
+# --- found -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_pattern_that_ends_in_a_slash_names_folders_and_any_other_files(saved: Path) -> None:
+    parent = saved.parent
+    (parent / "last.pt").write_bytes(b"")
+    (parent / "checkpoint-200.orbax-checkpoint-tmp-7").mkdir()
+    assert list(expand_globs(["out/*/"], str(parent.parent))) == [str(saved)]
+    assert list(expand_globs(["out/*"], str(parent.parent))) == [str(parent / "last.pt")]
+
+
+def test_the_newest_folder_that_is_whole_is_resumed_from(saved: Path) -> None:
+    newer = folder(saved.parent / "checkpoint-200", model_dot_safetensors=safetensors()[:-1])
+    os.utime(newer / "model.safetensors", (2_000_000_000, 2_000_000_000))
+    search = Search(
+        known=(),
+        globs=("out/checkpoint-*/",),
+        cwd=str(saved.parents[1]),
+        trouble_unix_s=None,
+        trouble_step=None,
+        batches_per_epoch=None,
+    )
+    point = find(search, proven, lambda _: None)
+    assert point.checkpoint is not None, point.reason
+    assert point.checkpoint.path == str(saved)

@@ -1,0 +1,89 @@
+"""A checkpoint is put where a training looks for it: whole, at once, and what was there is kept."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor.runner import place_checkpoint
+from supervisor.runner.place_checkpoint import COULD_NOT
+
+
+def putting(source: Path, target: Path | str, cwd: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-I", "-S", place_checkpoint.__file__, str(source), str(target), "--", *command]
+    return subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.fixture
+def chosen(tmp_path: Path) -> Path:
+    path = tmp_path / "generations" / "000001" / "ckpt.pt"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"proven")
+    os.utime(path, ns=(1_700_000_000_000_000_000, 1_700_000_000_000_000_000))
+    return path
+
+
+def test_the_chosen_one_is_there_before_the_command_and_the_newer_one_beside_it(tmp_path: Path, chosen: Path) -> None:
+    target = tmp_path / "out" / "ckpt.pt"
+    target.parent.mkdir()
+    target.write_bytes(b"newer and not proven")
+    done = putting(chosen, "out/ckpt.pt", tmp_path, "cat", "out/ckpt.pt")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("proven")
+    assert "kept as out/ckpt.pt.aside-1" in done.stdout
+    assert (tmp_path / "out" / "ckpt.pt.aside-1").read_bytes() == b"newer and not proven"
+    assert target.stat().st_mtime_ns == chosen.stat().st_mtime_ns
+    assert {path.name for path in target.parent.iterdir()} == {"ckpt.pt", "ckpt.pt.aside-1"}
+
+
+def test_each_newer_one_keeps_a_name_of_its_own(tmp_path: Path, chosen: Path) -> None:
+    target = tmp_path / "ckpt.pt"
+    for content in (b"one", b"two"):
+        target.write_bytes(content)
+        assert putting(chosen, target, tmp_path, "true").returncode == 0
+    assert [(tmp_path / f"ckpt.pt.aside-{number}").read_bytes() for number in (1, 2)] == [b"one", b"two"]
+
+
+def test_what_is_there_already_is_left_alone(tmp_path: Path, chosen: Path) -> None:
+    target = tmp_path / "ckpt.pt"
+    assert putting(chosen, target, tmp_path, "true").returncode == 0
+    inode = target.stat().st_ino
+    assert putting(chosen, target, tmp_path, "true").returncode == 0
+    assert target.stat().st_ino == inode
+    assert not list(tmp_path.glob("*.aside-*"))
+
+
+def test_a_folder_is_put_whole(tmp_path: Path, chosen: Path) -> None:
+    (chosen.parent / "deeper").mkdir()
+    (chosen.parent / "deeper" / "more.bin").write_bytes(b"more")
+    target = tmp_path / "out"
+    target.mkdir()
+    (target / "half").write_bytes(b"half")
+    assert putting(chosen.parent, target, tmp_path, "true").returncode == 0
+    assert (target / "deeper" / "more.bin").read_bytes() == b"more"
+    assert not (target / "half").exists()
+    assert (tmp_path / "out.aside-1" / "half").read_bytes() == b"half"
+
+
+def test_what_an_interrupted_put_left_is_removed(tmp_path: Path, chosen: Path) -> None:
+    (tmp_path / "ckpt.pt.rocm-supervisor-part").write_bytes(b"prov")
+    assert putting(chosen, tmp_path / "ckpt.pt", tmp_path, "true").returncode == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"ckpt.pt", "generations"}
+
+
+def test_where_it_cannot_be_put_the_training_is_not_started(tmp_path: Path, chosen: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    done = putting(chosen, tmp_path / "file" / "ckpt.pt", tmp_path, "echo", "started")
+    assert done.returncode == COULD_NOT
+    assert "the checkpoint could not be written" in done.stderr
+    assert "started" not in done.stdout
+
+
+def test_a_command_that_is_not_there_is_said(tmp_path: Path, chosen: Path) -> None:
+    done = putting(chosen, tmp_path / "ckpt.pt", tmp_path, "/not/there")
+    assert done.returncode == COULD_NOT
+    assert "command '/not/there' of the job: " in done.stderr

@@ -1,0 +1,415 @@
+"""The kernel's table, held against collected logs: every known failure, and none where there is none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.core.findings import FaultClass as F
+from supervisor.core.findings import FaultSeverity as Sev
+from supervisor.sources.faults.kernel_table import kernel_grammar
+from supervisor.sources.faults.pasted_log import findings_in
+from supervisor.sources.faults.table import unproven
+
+TABLE = kernel_grammar()
+AMD = "amdgpu 0000:0a:00.0: amdgpu: "
+
+
+def test_every_row_fits_its_examples_and_no_row_before_it_does() -> None:
+    assert unproven(TABLE) == []
+
+
+def test_every_class_of_the_kernel_log_is_known() -> None:
+    assert {row.fault for row in TABLE.rows} == {
+        F.GPU_HANG, F.GPU_RESET, F.GPU_RESET_FAILED, F.GPU_INIT_FAILED, F.PAGE_FAULT, F.ECC_UNCORRECTABLE,
+        F.ECC_CORRECTABLE, F.THERMAL, F.PCIE, F.SMU, F.QUEUE_EVICTION, F.XID, F.OOM_KILL, F.IO_ERROR, F.HUNG_TASK,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        AMD + "SMU driver if version not matched",
+        AMD + "SMU is initialized successfully!",
+        AMD + "smu driver if version = 0x0000000e, smu fw if version = 0x00000012, smu fw program = 0",
+        AMD + "RAS: optional ras ta ucode is not available",
+        AMD + "RAS INFO: ras initialized successfully, hardware ability[7fff] ras_mask[7fff]",
+        AMD + "Freeing queue vital buffer 0x7f00, queue evicted",
+        AMD + "ring gfx_0.0.0 uses VM inv eng 0 on hub 0",
+        AMD + "MODE1 reset",
+        AMD + "  in page starting at address 0x00007f6b11a00000 from client 0x1b (UTCL2)",
+        AMD + "0 uncorrectable hardware errors detected in umc block",
+        AMD + "0 correctable hardware errors detected in umc block",
+        AMD + "HBM ECC is active.",
+        AMD + "SRAM ECC is not presented.",
+        AMD + "MEM ECC is not presented.",
+        AMD + "amdgpu: ras enabled",
+        AMD + "Using BACO for runtime pm",
+        AMD + "Runtime PM not available",
+        AMD + "finishing device.",
+        "amdgpu 0000:0a:00.0: [drm] *ERROR* [CRTC:95:crtc-1] flip_done timed out",
+        "[drm] amdgpu kernel modesetting enabled.",
+        "kfd kfd: amdgpu: added device 1002:73df",
+        "amdgpu: Topology: Add dGPU node [0x73df:0x1002]",
+        "i915 0000:00:02.0: [drm] GPU HANG: ecode 9:1:85dffffb, in gnome-shell [1234]",
+        "i915 0000:00:02.0: [drm] Resetting chip for stopped heartbeat on rcs0",
+        "nouveau 0000:01:00.0: fifo: fault 00 [READ] at 0000000000000000",
+        "OOM killer disabled.",
+        "OOM killer enabled.",
+        "[drm:vmw_msg_ioctl [vmwgfx]] *ERROR* Failed to open channel.",
+        "radeon 0000:0a:00.0: failed VCE resume (-110).",
+        "radeon 0000:0a:00.0: fence driver on ring 0 use gpu addr 0x0000000080000c00",
+        "EXT4-fs (nvme0n1p2): re-mounted. Opts: errors=remount-ro",
+        "EXT4-fs (sda1): recovery complete",
+        "EXT4-fs (sda1): warning: mounting fs with errors, running e2fsck is recommended",
+        "XFS (sda1): Ending clean mount",
+        "XFS (dm-1): Mounting V5 Filesystem 3f2a",
+        "XFS (dm-1): Starting recovery (logdev: internal)",
+        "BTRFS info (device dm-0): bdev /dev/mapper/luks errs: wr 0, rd 0, flush 0, corrupt 2, gen 0",
+        "BTRFS info (device sda1): disk space caching is enabled",
+        "blk_update_request: I/O error, dev fd0, sector 0 op 0x0:(READ) flags 0x0 phys_seg 1 prio class 0",
+        "blk_update_request: operation not supported error, dev loop0, sector 2 op 0x9:(WRITE_ZEROES)",
+        "sr 1:0:0:0: [sr0] tag#0 Sense Key : Not Ready [current]",
+        "sd 2:0:0:0: [sdb] Assuming drive cache: write through",
+        "sd 2:0:0:0: [sdb] Asking for cache data failed",
+        "nvme nvme0: 16/0/0 default/read/poll queues",
+        "nvme nvme0: Shutdown timeout set to 8 seconds",
+        "nvme nvme0: missing or invalid SUBNQN field.",
+        "ata1: SATA link down (SStatus 0 SControl 300)",
+        "ata1.00: configured for UDMA/133",
+        "pcieport 0000:00:07.1: AER: enabled with IRQ 29",
+        "pcieport 0000:00:01.1: DPC: enabled with IRQ 30",
+        "pcieport 0000:00:01.1: DPC: error containment capabilities: Int Msg #0, RPExt+ PoisonedTLP+ SwTrigger+",
+        "pcieport 0000:00:01.1: pciehp: Slot #0 AttnBtn- PwrCtrl- MRL- AttnInd- PwrInd- HotPlug+ Surprise+",
+        "pcieport 0000:00:01.1: pciehp: Slot(0): Card present",
+        "pcieport 0000:00:01.1: pciehp: Slot(0): Link Up",
+        "acpi PNP0A08:00: _OSC: platform does not support [AER LTR DPC]",
+        "amdgpu 0000:03:00.0: 63.008 Gb/s available PCIe bandwidth, limited by 8.0 GT/s PCIe x8 link",
+        "MCE: In-kernel MCE decoding enabled.",
+        "mce: CPU0: Thermal monitoring enabled (TM1)",
+        "mce: [Hardware Error]: Machine check events logged",
+        "EDAC MC0: Giving out device to module skx_edac controller Skylake Socket#0 IMC#0",
+        "EDAC amd64: F19h_M21h detected (node 0).",
+        "RAS: Correctable Errors collector initialized.",
+        "thermal LNXTHERM:00: registered as thermal_zone0",
+        "ACPI: thermal: Thermal Zone [THM0] (50 C)",
+        "thermal_sys: Registered thermal governor 'step_wise'",
+        "NMI watchdog: Enabled. Permanently consumes one hw-PMU counter.",
+        "rcu: Hierarchical RCU implementation.",
+        "rcu: RCU restricting CPUs from NR_CPUS=8192 to nr_cpu_ids=16.",
+        "perf: interrupt took too long (2509 > 2500), lowering kernel.perf_event_max_sample_rate to 79500",
+        "workqueue: drm_fb_helper_damage_work hogged CPU for >10000us 4 times, consider switching to WQ_UNBOUND",
+        "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  590.48.01",
+        "NVRM: GPU at PCI:0000:9b:00: GPU-8f4c1d0e-0000-0000-0000-000000000000",
+        "nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping further processing",
+        "GPU reset begin![812]: segfault at 0 ip 00007f89edf85ad8 sp 00007ffc2f3b04e8 error 4 in libc.so.6",
+        'audit: type=1400 comm="amdgpu: GPU reset begin!"',
+        "audit: type=1100 msg='op=NVRM: Xid (PCI:0000:9b:00): 79, pid=1'",
+        "python3[12409]: segfault at 0 ip 00007f89edf85ad8 sp 00007ffc2f3b04e8 error 4 in libc.so.6[167ad8]",
+    ],
+)
+def test_harmless_lines_and_words_of_processes_are_no_finding(line: str) -> None:
+    assert list(findings_in([line], TABLE)) == []
+
+
+def test_a_line_names_the_card_and_the_process() -> None:
+    fault = TABLE.match(AMD + "[gfxhub] page fault (src_id:0 ring:24 vmid:3 pasid:32770, for process python pid 812 th")
+    assert fault is not None
+    assert (fault.pid, fault.process) == (812, "python")
+    xid = TABLE.match("NVRM: Xid (PCI:0000:9B:00): 119, pid=2024380, name=python, Timeout after 6s")
+    assert xid is not None
+    assert (xid.pci, xid.pid, xid.process) == ("0000:9b:00.0", 2024380, "python")
+    assert (xid.what, xid.severity) == ("Xid 119: GSP RPC timeout", Sev.FATAL)
+    killed = TABLE.match("Memory cgroup out of memory: Killed process 12402 (python3) total-vm:630968kB")
+    assert killed is not None
+    assert (killed.pci, killed.pid, killed.process) == (None, 12402, "python3")
+
+
+HANG = [
+    "[  100.0] [drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring gfx_0.0.0 timeout, signaled seq=1, emitted seq=3",
+    "[  100.0] [drm:amdgpu_job_timedout [amdgpu]] *ERROR* Process information: process python pid 812 thread p pid 813",
+    "[  100.1] amdgpu 0000:0b:00.0: amdgpu: GPU reset begin!",
+    "[  100.2] amdgpu 0000:0b:00.0: amdgpu: MODE1 reset",
+]
+
+
+def test_a_hang_and_its_reset_are_one_event_called_by_its_outcome() -> None:
+    (begun,) = findings_in(HANG, TABLE)
+    assert (begun.fault, begun.severity, begun.device) == (F.GPU_HANG, Sev.FATAL, "0000:0b:00.0")
+    assert (begun.pid, begun.process, begun.lines, begun.line_number) == (812, "python", 4, 1)
+    (done,) = findings_in([*HANG, "[  101.0] amdgpu 0000:0b:00.0: amdgpu: GPU reset(2) succeeded!"], TABLE)
+    assert (done.fault, done.severity) == (F.GPU_RESET, Sev.FATAL)
+    (failed,) = findings_in([*HANG, "[  101.0] amdgpu 0000:0b:00.0: amdgpu: GPU reset(2) failed"], TABLE)
+    assert (failed.fault, failed.severity) == (F.GPU_RESET_FAILED, Sev.FATAL)
+    assert "reboot the machine" in failed.remedy
+
+
+def test_a_page_fault_keeps_its_continuation_lines() -> None:
+    (fault,) = findings_in(
+        [
+            f"[ 5.1] {AMD}[gfxhub] page fault (src_id:0 ring:40 vmid:8 pasid:32770)",
+            f"[ 5.1] {AMD} Process python3 pid 4321 thread python3 pid 4321",
+            f"[ 5.1] {AMD}  in page starting at address 0x00007f6b11a00000 from client 10",
+            f"[ 5.1] {AMD}GCVM_L2_PROTECTION_FAULT_STATUS:0x00801A30",
+            f"[ 5.1] {AMD}\t Faulty UTCL2 client ID: SDMA0 (0xd)",
+        ],
+        TABLE,
+    )
+    assert (fault.fault, fault.lines, fault.pid, fault.process) == (F.PAGE_FAULT, 5, 4321, "python3")
+
+
+@pytest.mark.parametrize(
+    ("lines", "of_process"),
+    [
+        ([AMD + "[gfxhub] page fault (src_id:0 ring:24 vmid:3 pasid:32770, for process x pid 8 thread x pid 8)"], True),
+        (["NVRM: Xid (PCI:0000:38:00): 43, pid=8, name=x, Ch 00000008"], True),
+        (["NVRM: Xid (PCI:0000:38:00): 119, pid=8, name=x, Timeout after 6s"], False),
+        (["NVRM: Xid (PCI:0000:38:00): 43, pid=8, name=x, Ch 00000008", "NVRM: Xid (PCI:0000:38:00): 79, lost"], False),
+        ([AMD + "ring gfx_0.0.0 timeout, signaled seq=1", AMD + " Process x pid 8 thread x pid 8"], False),
+    ],
+)
+def test_what_takes_one_process_only_is_told_from_what_takes_all(lines: list[str], of_process: bool) -> None:
+    (finding,) = findings_in(lines, TABLE)
+    assert finding.of_process is of_process
+
+
+def test_the_third_line_of_a_fallen_nvidia_card_has_the_firsts_address() -> None:
+    (lost,) = findings_in(
+        [
+            "NVRM: The NVIDIA GPU 0000:18:00.0",
+            "NVRM: (PCI ID: 10de:2901) installed in this system has",
+            "NVRM: fallen off the bus and is not responding to commands.",
+        ],
+        TABLE,
+    )
+    assert (lost.fault, lost.device) == (F.XID, "0000:18:00.0")
+
+
+def test_the_collected_logs_are_understood_and_nothing_benign_is_flagged(corpus: Path) -> None:
+    right = severe = total = 0
+    for line in (corpus / "kernel/excerpts.jsonl").read_text().splitlines():
+        excerpt = json.loads(line)
+        findings = list(findings_in(excerpt["lines"], TABLE))
+        found = {finding.fault.value for finding in findings}
+        if excerpt["label"] == "benign":
+            assert not found, excerpt["id"]
+            continue
+        total += 1
+        label, allowed = excerpt["label"], {excerpt["label"], *excerpt["also"]}
+        right += label in found and found <= allowed
+        severity = max((finding.severity for finding in findings if finding.fault.value == label), default=Sev.INFO)
+        severe += severity.word == excerpt["severity"]
+    assert total >= 30
+    assert right / total >= 0.97, f"{right} of {total} classes"
+    assert severe / total >= 0.97, f"{severe} of {total} severities"
+
+
+@pytest.mark.parametrize("kind", ["dmesg.txt", "dmesg-x.txt", "dmesg-T.txt", "dmesg-iso.txt", "dmesg-J.json"])
+def test_one_oom_kill_is_one_event_in_every_format(outputs: Path, kind: str) -> None:
+    text = (outputs / "kernel" / f"memcg-oom.{kind}").read_text()
+    (kill,) = findings_in(text.splitlines(), TABLE)
+    assert (kill.fault, kill.pid, kill.process) == (F.OOM_KILL, 8609, "python3")
+
+
+@given(st.lists(st.text(max_size=120) | st.builds(lambda text: AMD + text, st.text(max_size=80)), max_size=6))
+def test_no_text_makes_it_raise_or_name_a_card_that_is_not_in_it(lines: list[str]) -> None:
+    for finding in findings_in(lines, TABLE):
+        assert finding.device is None or finding.device in "\n".join(lines).lower()
+
+
+# --- what others' machines print: written from the drivers' format strings ------------------------------------------
+
+
+def found(*lines: str) -> list[tuple[F, Sev, str | None]]:
+    return [(item.fault, item.severity, item.device) for item in findings_in(lines, TABLE)]
+
+
+CARD = "0000:0a:00.0"
+FAILED = AMD + "GPU reset(2) failed"
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "10.1.10.21: kern:     err: [2026-01-28T17:04:58.032559804Z]: ",
+        "worker-1: kern: warning: [2026-01-28T17:04:58.032559804Z]: ",
+        "Nov 14 10:46:51 kernelbox kernel: ",
+        "Nov 14 10:46:51 my+host~1 kernel: ",
+        "Nov 14 10:46:51 user@host kernel: [213201.718230] ",
+        "Nov 14 10:46:51 <redacted> kernel: ",
+        "2026-01-02T10:46:51.123456+01:00 büro#3 kernel: [ 12.5] ",
+        "[ 12.500000] (none) kernel: ",
+        "/var/log/syslog:Apr  9 12:59:18 konqi kernel: [213201.718230] ",
+        "2026-09-11T10:00:00.123Z node-7 kernel[-]: ",
+    ],
+)
+def test_a_prefix_of_talos_of_grep_or_of_a_host_with_an_odd_name_hides_no_fault(prefix: str) -> None:
+    assert found(prefix + FAILED) == [(F.GPU_RESET_FAILED, Sev.FATAL, CARD)]
+
+
+def test_what_a_program_of_talos_says_is_no_word_of_the_kernel() -> None:
+    assert found("node: user: warning: [2025-09-13T20:46:41.395599849Z]: " + FAILED) == []
+
+
+def ring(*after: str) -> list[tuple[F, Sev, str | None]]:
+    lines = ("ring comp_1.1.0 timeout, signaled seq=125, emitted seq=129", "Starting comp_1.1.0 ring reset", *after)
+    return found(*(f"[   34.{number:06d}] {AMD}{line}" for number, line in enumerate(lines)))
+
+
+def test_a_ring_reset_that_succeeded_is_not_fatal() -> None:
+    wedged = "[drm] device wedged, but recovered through reset"
+    assert ring("Ring comp_1.1.0 reset succeeded", wedged) == [(F.GPU_RESET, Sev.WARN, CARD)]
+
+
+def test_a_ring_that_times_out_again_after_its_reset_is_fatal() -> None:
+    again = "ring comp_1.1.0 timeout, signaled seq=130, emitted seq=131"
+    assert ring("Ring comp_1.1.0 reset succeeded", again) == [(F.GPU_HANG, Sev.FATAL, CARD)]
+
+
+def test_a_ring_that_is_reset_again_and_again_is_not_fatal() -> None:
+    again = ("ring comp_1.1.0 timeout, signaled seq=130, emitted seq=131", "Ring comp_1.1.0 reset succeeded")
+    assert ring("Ring comp_1.1.0 reset succeeded", *again, *again) == [(F.GPU_RESET, Sev.WARN, CARD)]
+    reset = ("Ring comp_1.1.0 reset failed", "GPU reset begin!. Source:  1", "GPU reset(2) failed")
+    assert ring("Ring comp_1.1.0 reset succeeded", *again[:1], *reset) == [(F.GPU_RESET_FAILED, Sev.FATAL, CARD)]
+
+
+def test_a_ring_reset_that_failed_is_followed_by_a_fatal_one() -> None:
+    after = ("Ring comp_1.1.0 reset failed", "GPU reset begin!. Source:  1", "GPU reset succeeded, trying to resume")
+    assert ring(*after) == [(F.GPU_RESET, Sev.FATAL, CARD)]
+
+
+def test_a_power_controller_that_is_not_ready_at_resume_is_no_failed_reset() -> None:
+    lines = (
+        "SMU is resuming...",
+        "SMC is not ready",
+        "SMC engine is not correctly up!",
+        "resume of IP block <smu> failed -5",
+        "amdgpu_device_ip_resume failed (-5).",
+    )
+    assert found(*(AMD + line for line in lines)) == [(F.SMU, Sev.FATAL, CARD)]
+    assert found(AMD + "amdgpu_device_ip_resume failed (-110).") == [(F.GPU_RESET_FAILED, Sev.FATAL, CARD)]
+
+
+INIT = ("PSP firmware loading failed", "hw_init of IP block <psp> failed -22", "amdgpu_device_ip_init failed")
+
+
+@pytest.mark.parametrize("phase", ["early_init", "sw_init", "hw_init", "late_init"])
+@pytest.mark.parametrize("block", ["psp", "gfx_v11_0", "vcn_v4_0_3(1)", "dm"])
+def test_a_block_that_does_not_start_is_a_card_that_the_driver_could_not_start(phase: str, block: str) -> None:
+    assert found(AMD + f"{phase} of IP block <{block}> failed -22") == [(F.GPU_INIT_FAILED, Sev.FATAL, CARD)]
+
+
+def test_a_start_that_failed_is_one_event_from_the_first_block_to_the_probe() -> None:
+    probe = "amdgpu: probe of 0000:0a:00.0 failed with error -22"
+    lines = [*(AMD + line for line in INIT), AMD + "Fatal error during GPU init", AMD + "finishing device.", probe]
+    assert found(*lines) == [(F.GPU_INIT_FAILED, Sev.FATAL, CARD)]
+    assert found(probe) == [(F.GPU_INIT_FAILED, Sev.FATAL, CARD)]
+
+
+def test_engines_that_do_not_answer_while_the_card_starts_are_called_by_the_outcome() -> None:
+    lines = ("ring kiq_2.1.0 test failed (-110)", "hw_init of IP block <gfx_v10_0> failed -110", *INIT[2:])
+    assert found(*(AMD + line for line in lines)) == [(F.GPU_INIT_FAILED, Sev.FATAL, CARD)]
+
+
+def test_a_block_that_does_not_start_within_a_reset_is_a_failed_reset() -> None:
+    lines = ("GPU reset begin!", "PSP create ring failed!", "PSP resume failed", "resume of IP block <psp> failed -62")
+    assert found(*(AMD + line for line in lines)) == [(F.GPU_RESET_FAILED, Sev.FATAL, CARD)]
+
+
+def test_a_power_controller_that_does_not_start_keeps_its_class_and_stays_one_event() -> None:
+    lines = ("hw_init of IP block <smu> failed -62", "amdgpu_device_ip_init failed", "Fatal error during GPU init")
+    assert found(*(AMD + line for line in lines)) == [(F.SMU, Sev.FATAL, CARD)]
+
+
+def test_a_block_that_does_not_obey_on_the_way_down_is_told_and_fatal_to_nobody() -> None:
+    assert found(AMD + "suspend of IP block <vcn_v3_0> failed -110") == [(F.GPU_HANG, Sev.WARN, CARD)]
+    assert found(AMD + "soft reset failed, will fallback to full reset!") == [(F.GPU_HANG, Sev.WARN, CARD)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        AMD + "detected ip block number 3 <psp_v13_0_0> (psp)",
+        "[drm] add ip block number 4 <smu>",
+        AMD + "Direct firmware load for amdgpu/isp_4_1_1.bin failed with error -2",
+        "iwlwifi 0000:0a:00.0: probe with driver iwlwifi failed with error -110",
+        "ucsi_ccg: probe of 0-0008 failed with error -110",
+        "[drm] GPU posting now...",
+        "kfd kfd: added device 1002:15dd",
+    ],
+)
+def test_what_a_driver_says_on_the_way_up_is_no_failure_of_a_card(line: str) -> None:
+    assert found(line) == []
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "[Dez26 08:58] ",
+        "[Dec 6 08:58] ",
+        "[  +0,000007] ",
+        "[  +0.000007] ",
+        "[Mo, 11. Aug 2025, 23:29:08] ",
+        "ttyS0 [  764.649502] ",
+    ],
+)
+def test_the_stamps_of_dmesg_in_any_language_hide_no_fault(prefix: str) -> None:
+    assert found(prefix + FAILED) == [(F.GPU_RESET_FAILED, Sev.FATAL, CARD)]
+
+
+def test_the_power_controller_of_a_virtual_machines_card_is_told_and_fatal_to_nobody() -> None:
+    vfio = "vfio-pci 0000:45:00.0: "
+    lines = (vfio + "SMU error 0x0", vfio + "AMD_VEGA10: failed to reset device")
+    assert found(*lines) == [(F.SMU, Sev.WARN, "0000:45:00.0")]
+
+
+@pytest.mark.parametrize(
+    ("action", "severity", "remedy"),
+    [
+        ("0x1 (GPU Reset Required)", Sev.FATAL, "nvidia-smi -r"),
+        ("0x2 (Node Reboot Required)", Sev.FATAL, "reboot the machine"),
+        ("0x3 (Drain P2P)", Sev.FATAL, "start no new work"),
+        ("0x4 (Drain and Reset)", Sev.FATAL, "start no new work"),
+        ("0x0 (None)", Sev.WARN, "no action"),
+    ],
+)
+def test_xid_154_names_its_own_remedy(action: str, severity: Sev, remedy: str) -> None:
+    line = f"NVRM: Xid (PCI:0000:1a:00): 154, GPU recovery action changed from 0x0 (None) to {action}"
+    (item,) = findings_in([line], TABLE)
+    assert item.severity is severity
+    assert remedy in item.remedy
+
+
+def test_the_remedy_that_xid_154_names_outranks_that_of_the_xid_before_it() -> None:
+    lines = (
+        "NVRM: Xid (PCI:0000:1a:00): 94, pid=12, name=python, Contained: SM (0x1). RST: No, D-RST: No",
+        "NVRM: Xid (PCI:0000:1a:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
+    )
+    (item,) = findings_in(lines, TABLE)
+    assert item.what == "Xid 94: Contained memory error"
+    assert "reboot the machine" in item.remedy
+
+
+@pytest.mark.parametrize("code", [31, 94])
+def test_an_xid_that_ends_the_program_is_fatal_to_that_program_alone(code: int) -> None:
+    (item,) = findings_in([f"NVRM: Xid (PCI:0000:1a:00): {code}, pid=12, name=python, Ch 00000008"], TABLE)
+    assert (item.severity, item.of_process, item.pid) == (Sev.FATAL, True, 12)
+
+
+def test_a_flood_of_faults_of_the_iommu_is_one_fault() -> None:
+    line = "amdgpu 0000:0a:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x000f address=0x5bbb5000 flags=0x0020]"
+    flood = ["[  262.094619] " + AMD + "[gfxhub] page fault (src_id:0 ring:158 vmid:0 pasid:0)"]
+    flood += [f"[{second}.098161] {line}" for second in range(262, 400, 15)]
+    assert found(*flood) == [(F.PAGE_FAULT, Sev.FATAL, CARD)]
+
+
+def test_an_error_of_the_bus_whose_source_is_not_known_is_that_of_the_port_that_told_of_it() -> None:
+    lines = (
+        "pcieport 0000:00:03.1: AER: Correctable error message received from 0000:00:00.0",
+        "pcieport 0000:00:03.1: PCIe Bus Error: severity=Correctable, type=Data Link Layer, (Transmitter ID)",
+    )
+    assert found(*lines) == [(F.PCIE, Sev.WARN, "0000:00:03.1")]

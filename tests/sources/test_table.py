@@ -1,0 +1,244 @@
+"""The engine of the fault tables: what it takes, what it refuses with which words, and which row wins."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.core.findings import FaultClass, FaultSeverity
+from supervisor.sources.faults.kernel_table import kernel_grammar
+from supervisor.sources.faults.pasted_log import findings_in
+from supervisor.sources.faults.prefilter import EDGE, needle_of, word_of, words_in
+from supervisor.sources.faults.table import GrammarError, parse, unproven
+from supervisor.sources.kernel.log_lines import log_line
+
+HEAD = """
+kind = "kernel"
+[remedies]
+restart = "start again"
+[speakers]
+amd = '^amdgpu: '
+[classes.gpu_hang]
+event = "card"
+rank = 1
+[classes.gpu_reset]
+event = "card"
+rank = 2
+within_s = 60
+[codes.xid]
+13 = { what = "Graphics exception", remedy = "look at the program", severity = "warn" }
+79 = { what = "Fallen off the bus", remedy = "@restart" }
+"""
+ROW = {
+    "class": '"gpu_hang"',
+    "severity": '"fatal"',
+    "speaker": '"amd"',
+    "pattern": "'ring \\S+ timeout'",
+    "device": '"card"',
+    "remedy": '"@restart"',
+    "source": '"amdgpu_job.c"',
+    "examples": "['amdgpu: ring gfx timeout']",
+}
+RESET = {
+    **ROW, "class": '"gpu_reset"', "pattern": "'GPU reset begin'", "examples": "['amdgpu: GPU reset begin!']"
+}  # fmt: skip
+XID = {
+    **ROW, "class": '"xid"', "speaker": "'amd'", "pattern": "'Xid \\(PCI:(?P<pci>[0-9a-fA-F:.]+)\\): (?P<code>\\d+)'",
+    "codes": '"xid"', "examples": "['amdgpu: Xid (PCI:0000:9b:00): 79']",
+}  # fmt: skip
+
+
+def table(*rows: dict[str, str]) -> str:
+    return HEAD + "".join("[[row]]\n" + "".join(f"{key} = {value}\n" for key, value in row.items()) for row in rows)
+
+
+def test_a_row_tells_class_severity_remedy_and_source() -> None:
+    grammar = parse(table(ROW))
+    found = grammar.match("amdgpu: ring comp_1.0.0 timeout, signaled seq=1")
+    assert found is not None
+    assert (found.fault, found.severity) == (FaultClass.GPU_HANG, FaultSeverity.FATAL)
+    assert (found.remedy, found.row.source) == ("start again", "amdgpu_job.c")
+    assert grammar.match("python: amdgpu: ring comp_1.0.0 timeout") is None
+    assert unproven(grammar) == []
+
+
+def test_the_first_row_that_fits_wins() -> None:
+    soft = {**ROW, "severity": '"warn"', "pattern": "'ring \\S+ timeout, but soft recovered'"}
+    soft["examples"] = "['amdgpu: ring gfx timeout, but soft recovered']"
+    line = "amdgpu: ring gfx timeout, but soft recovered"
+    for rows, severity in (((soft, ROW), FaultSeverity.WARN), ((ROW, soft), FaultSeverity.FATAL)):
+        found = parse(table(*rows)).match(line)
+        assert found is not None
+        assert found.severity is severity
+    (wrong,) = unproven(parse(table(ROW, soft)))
+    assert wrong.startswith("row 2 (ring \\S+ timeout, but soft recovered): the example is matched by row 1")
+
+
+def test_a_needle_without_an_example_is_told() -> None:
+    (wrong,) = unproven(parse(table({**ROW, "needles": "[' timeout', '|hang|']"})))
+    assert wrong.endswith("no example contains the needle: hang")
+
+
+def test_an_example_that_no_row_fits_is_told() -> None:
+    (wrong,) = unproven(parse(table({**ROW, "examples": "['amdgpu: fine']"})))
+    assert "is matched by no row: amdgpu: fine" in wrong
+
+
+def test_a_number_means_what_its_table_says() -> None:
+    grammar = parse(table(XID))
+    known, fatal, unknown = (grammar.match(f"amdgpu: Xid (PCI:0000:9B:00): {code}, x") for code in (13, 79, 9999))
+    assert known is not None
+    assert (known.what, known.severity, known.remedy) == (
+        "Graphics exception", FaultSeverity.WARN, "look at the program",
+    )  # fmt: skip
+    assert known.pci == "0000:9b:00.0"
+    assert fatal is not None
+    assert (fatal.severity, fatal.remedy) == (FaultSeverity.FATAL, "start again")
+    assert unknown is not None
+    assert (unknown.what, unknown.severity) == (None, FaultSeverity.FATAL)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"class": '"nonsense"'}, "row 1 (ring \\S+ timeout): 'nonsense' is not a fault class"),
+        ({"severity": '"bad"'}, "severity 'bad' must be one of info, warn, fatal"),
+        ({"remedy": '"@pray"'}, "remedy 'pray' is not defined; defined: restart"),
+        ({"speaker": '"nv"'}, "speaker 'nv' is not defined; defined: amd"),
+        ({"device": '"moon"'}, "device 'moon' must be one of card, pci"),
+        ({"source": '""'}, "source is missing"),
+        ({"patern": '"x"'}, "unknown key 'patern'"),
+        ({"pattern": "'a|b'"}, "no literal of 4 characters is in every matching line; add needles"),
+    ],
+)
+def test_a_wrong_row_is_named_with_its_fault(change: dict[str, str], words: str) -> None:
+    with pytest.raises(GrammarError, match=re.escape(words)):
+        parse(table({**ROW, **change}))
+
+
+def test_a_pattern_that_is_no_expression_is_told() -> None:
+    (wrong,) = unproven(parse(table({**ROW, "pattern": "'ring timeout(?P<x'", "needles": "['ring timeout']"})))
+    assert "row 1" in wrong
+    assert "pattern: " in wrong
+
+
+@pytest.mark.parametrize(
+    ("pattern", "needle", "word"),
+    [
+        (r"ring \S+ timeout", " timeout", None),
+        (r"ring \S+ timeout\b", " timeout", "timeout"),
+        (r"^GPU reset\(\d+\) failed", "GPU reset(", "reset"),
+        (r"(?:one|other) thing done", " thing done", "thing"),
+        (r"colou?r of it", "r of it", "of"),
+        (r"[|(] after it [)\]x]", " after it ", "after"),
+        (r"a{2,3}bcd", "bcd", None),
+        (r"one|other", None, None),
+        (r"\d+", None, None),
+        (r"fo+bar", "bar", None),
+    ],
+)
+def test_a_needle_is_in_every_line_that_the_pattern_fits(pattern: str, needle: str | None, word: str | None) -> None:
+    found = needle_of(pattern)
+    assert (found and found.strip(EDGE)) == needle
+    assert (word_of(found) if found else None) == word
+
+
+WORDED = r"^GPU reset\(\d+\) (?:end|begin)? ?with ret = -[0-9]{1,3}!*"
+
+
+@given(st.from_regex(WORDED))
+def test_no_fitting_line_lacks_the_needle_or_its_word(line: str) -> None:
+    needle = needle_of(WORDED)
+    assert needle is not None
+    assert needle.strip(EDGE) in line
+    word = word_of(needle)
+    assert word is not None
+    assert word in words_in(line)
+
+
+def test_every_needle_of_the_table_of_kernel_faults_holds_a_whole_word() -> None:
+    """So that the words of a line are all that has to be looked up."""
+    assert kernel_grammar().pieces == ()
+
+
+LINE = "amdgpu: ring gfx timeout"
+
+
+@pytest.mark.parametrize(
+    ("prefix", "at_s"),
+    [
+        ("", None),
+        ("[ 5334.652667] ", 5334.652667),
+        ("[76466.463156] [ T179892] ", 76466.463156),
+        ("[   32.298491][  T896] ", 32.298491),
+        ("[    2.304006] kernel: ", 2.304006),
+        ("[    2.304006] host kernel: ", 2.304006),
+        ("[  +0.000844] ", None),
+        ("[Sat Nov 21 03:00:15 2026] ", "some"),
+        ("2026-11-21T03:00:15,652667+00:00 ", "some"),
+        ("2025-01-06T14:37:38+0100 archdesktop kernel: ", "some"),
+        ("2025-01-06T14:37:38.123456+01:00 archdesktop kernel: [ 12.5] ", "some"),
+        ("Mon 2025-01-06 14:37:38 CET archdesktop kernel: ", "some"),
+        ("kern  :err   : [ 5334.652667] ", 5334.652667),
+        ("kern  :crit  : [  424.414068] [   T5607] ", 424.414068),
+        ("kern  :warn  : 2025-01-21T04:41:44,283302+00:00 ", "some"),
+        ("Jan 06 14:37:38 archdesktop kernel: ", 52658.0),
+        ("Jan  6 14:37:38 archdesktop kernel: [ 12.5] ", 52658.0),
+        ("Jan 15 00:53:02 kernel: ", 3182.0),
+        ("kvě 25 10:11:12 cz kernel: ", 36672.0),
+        ("Jan 02 21:35:19  kernel: ", 77719.0),
+        ("Dec 16 00:32:40 [kernel] [529658.719358][T25609] ", 1960.0),
+        ("13:35:43  ", 48943.0),
+        ("<6>[    2.608284] ", 2.608284),
+        ("4,360,5334652667,-;", 5334.652667),
+        ("4,360,5334652667,-,caller=T123;", 5334.652667),
+        ("kernel: ", None),
+        ("> [ 12.5] ", 12.5),
+    ],
+)
+def test_the_prefixes_of_every_tool_come_off(prefix: str, at_s: float | str | None) -> None:
+    line = log_line(prefix + LINE + "\n")
+    assert (line.message, line.user) == (LINE, False)
+    if at_s == "some":
+        assert line.at_s is not None
+    else:
+        assert line.at_s == at_s
+
+
+def test_lines_of_json_are_read() -> None:
+    assert log_line('   "msg": "amdgpu: ring gfx timeout"').message == LINE
+    assert log_line('{"MESSAGE":"amdgpu: ring gfx timeout","PRIORITY":"3"}').message == LINE
+
+
+def test_a_line_of_a_program_is_known_as_one() -> None:
+    line = log_line("Jan 06 14:37:39 host /usr/lib/gdm-wayland-session[4553]: amdgpu: ring gfx timeout")
+    assert (line.message, line.user) == (LINE, True)
+    assert list(findings_in(["Jan 06 14:37:39 host python[4553]: " + LINE], parse(table(ROW)))) == []
+
+
+def test_lines_of_one_event_become_one_finding_with_the_weightiest_class() -> None:
+    grammar = parse(table(ROW, RESET))
+    log = ["[ 10.0] usb 1-1: new device", "[ 12.0] amdgpu: ring gfx timeout", "[ 20.0] amdgpu: GPU reset begin!"]
+    (finding,) = findings_in(log, grammar)
+    assert (finding.fault, finding.line_number, finding.lines) == (FaultClass.GPU_RESET, 2, 2)
+    assert finding.line == LINE
+    later = [*log, "[ 500.0] amdgpu: ring gfx timeout"]
+    assert [item.line_number for item in findings_in(later, grammar)] == [2, 4]
+
+
+def test_two_cards_are_two_events() -> None:
+    either = {**ROW, "speaker": "'any'", "examples": "['amdgpu 0000:0a:00.0: ring gfx timeout']"}
+    grammar = parse(table(either).replace("amd = '^amdgpu: '", "amd = '^amdgpu: '\nany = '^amdgpu [0-9a-f:.]+: '"))
+    log = [f"[ 1.0] amdgpu 0000:0{card}:00.0: ring gfx timeout" for card in "aba"]
+    assert [(item.device, item.lines) for item in findings_in(log, grammar)] == [
+        ("0000:0a:00.0", 2),
+        ("0000:0b:00.0", 1),
+    ]
+
+
+@given(st.text(max_size=200))
+def test_no_line_makes_the_prefixes_raise(text: str) -> None:
+    assert log_line(text).message in (text.rstrip("\r\n"), log_line(text).message)
