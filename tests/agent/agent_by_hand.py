@@ -125,7 +125,7 @@ class Finished(NamedTuple):
     output: str
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 20.0) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = 120.0) -> None:
     """Return when `condition` holds; fail when it does not within `seconds`."""
     deadline = time.perf_counter() + seconds
     while not condition():

@@ -93,7 +93,8 @@ def test_a_late_rank_completes_the_snapshot_and_until_then_there_is_none(ranks: 
     ranks.step(0, 0, 0)
     assert ranks.there() == []
     ranks.step(1, 1)
-    wait_for(lambda: ranks.there() == [f"step-{step:012}.pt"])
+    wait_for(lambda: ranks.attempt.said("checkpoint_saved"))
+    assert ranks.there() == [f"step-{step:012}.pt"]
     (told,) = ranks.attempt.said("checkpoint_saved")
     assert (told["rank"], told["step"], told["kind"]) == (0, step, "snapshot")
     assert ranks.attempt.failures() == []
