@@ -25,7 +25,7 @@ class RefusedAddressError(Exception):
 
 def refusal(address: Address, *, allow_private: bool) -> str | None:
     """Return why an address must not be connected to, None where it may."""
-    inner = _inside(address)
+    inner = _unwrap_ipv4(address)
     if inner in METADATA or inner.is_link_local:
         return "a link-local or cloud metadata address, which is never sent to"
     # ::1 lies in a range that is reserved as a whole.
@@ -52,7 +52,7 @@ def permitted(host: str, port: int, *, allow_private: bool, resolve: Resolve = s
     return allowed
 
 
-def _inside(address: Address) -> Address:
+def _unwrap_ipv4(address: Address) -> Address:
     """Return the IPv4 address that an IPv6 one stands for, where it does."""
     if isinstance(address, ipaddress.IPv4Address):
         return address

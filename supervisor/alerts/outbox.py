@@ -69,7 +69,7 @@ class AlertSender:
         """Start one thread for each sink."""
         for name in self._sinks:
             # A daemon thread: a receiver that hangs must not hold up the end of the program.
-            thread = threading.Thread(target=self._work, args=(name,), name=f"alerts {name}", daemon=True)
+            thread = threading.Thread(target=self._deliver_queued, args=(name,), name=f"alerts {name}", daemon=True)
             self._threads.append(thread)
             thread.start()
 
@@ -85,7 +85,7 @@ class AlertSender:
         waiting = self._queues.get(alert.sink)
         if waiting is None:
             error = f"there is no alert sink {alert.sink!r} in the configuration any more"
-            self._tell(alert, Answer(delivered=False, error=error, final=True))
+            self._report_result(alert, Answer(delivered=False, error=error, final=True))
             return True
         waiting.put(alert)
         return True
@@ -98,14 +98,14 @@ class AlertSender:
         for thread in self._threads:
             thread.join(timeout_s / max(1, len(self._threads)))
 
-    def _work(self, name: str) -> None:
+    def _deliver_queued(self, name: str) -> None:
         while True:
             alert = self._queues[name].get()
             if alert is None or self._stopping.is_set():
                 return
-            self._tell(alert, self._attempt(alert))
+            self._report_result(alert, self._try_delivery(alert))
 
-    def _attempt(self, alert: Alert) -> Answer:
+    def _try_delivery(self, alert: Alert) -> Answer:
         try:
             return self._deliver(self._sinks[alert.sink], alert.id, alert.body, self._clock.now().unix_s)
         except Exception as error:  # noqa: BLE001 - told below, without its text
@@ -119,7 +119,7 @@ class AlertSender:
             log.error("alert.attempt_failed", extra={"fields": fields})
             return Answer(delivered=False, error=f"{type(error).__name__} while sending")
 
-    def _tell(self, alert: Alert, answer: Answer) -> None:
+    def _report_result(self, alert: Alert, answer: Answer) -> None:
         with self._lock:
             self._under_way.discard(alert.id)
         fields = {"alert": alert.id, "sink": alert.sink, "error": answer.error}

@@ -78,7 +78,7 @@ def notices(before: Job | None, after: Job, decision: de.Decision | None, at: Mo
 
     Asked again about the same change it returns the same keys, so that nothing is told twice.
     """
-    return tuple(_notices(before, after, decision, at, {"host": clean(host, NAME_LIMIT), **_standing(after)}))
+    return tuple(_list_notices(before, after, decision, at, {"host": clean(host, NAME_LIMIT), **_describe_job(after)}))
 
 
 def self_test(receiver: str, at: Moment, host: str, number: int) -> Notice:
@@ -88,30 +88,30 @@ def self_test(receiver: str, at: Moment, host: str, number: int) -> Notice:
     return Notice(type=TEST, severity=Severity.CRITICAL, key=key, job=None, at=at, data=data)
 
 
-def _notices(
+def _list_notices(
     before: Job | None, after: Job, decision: de.Decision | None, at: Moment, common: Mapping[str, object]
 ) -> Iterator[Notice]:
     earlier, incident = before.incident if before else None, after.incident
     if incident is not None and (earlier is None or earlier.id != incident.id):
         yield _of_incident("incident.opened", after, incident, at, common)
-    if incident is not None and _found(incident) and not (earlier is not None and _found(earlier)):
+    if incident is not None and _has_finding(incident) and not (earlier is not None and _has_finding(earlier)):
         yield _of_incident("incident.triaged", after, incident, at, common)
     if incident is not None and incident.resumed_at and earlier is not None and not earlier.resumed_at:
         yield _of_incident("incident.resumed", after, incident, at, common)
     match decision:
         case de.GiveUp():
-            yield _gave_up(after, decision, at, common)
+            yield _report_give_up(after, decision, at, common)
         case de.Finish(by_user=False):
-            yield _finished(after, decision, at, common)
+            yield _report_finish(after, decision, at, common)
         case de.LastResort():
-            yield _last_resort(after, decision, at, common)
+            yield _report_last_resort(after, decision, at, common)
         case de.Warn():
-            yield _warned(after, decision, at, common)
+            yield _report_warning(after, decision, at, common)
         case _:
             pass
 
 
-def _found(incident: Incident) -> bool:
+def _has_finding(incident: Incident) -> bool:
     """Whether a triage had something to say; that it had not is no news, and stands in what is told later."""
     return incident.finding is not None and incident.finding.verdict != "unknown"
 
@@ -123,15 +123,15 @@ def _of_incident(kind: str, job: Job, incident: Incident, at: Moment, common: Ma
         key=f"incident {incident.id}",
         job=job.name,
         at=at,
-        data={**common, **_incident(incident)},
+        data={**common, **_describe_incident(incident)},
         outcome=kind == "incident.resumed",
     )
 
 
-def _gave_up(job: Job, decision: de.GiveUp, at: Moment, common: Mapping[str, object]) -> Notice:
+def _report_give_up(job: Job, decision: de.GiveUp, at: Moment, common: Mapping[str, object]) -> Notice:
     incident = job.incident if job.incident and job.incident.attempt == decision.attempt else None
     key = f"incident {incident.id}" if incident else f"job {job.name} {decision.attempt} {decision.at.unix_s}"
-    reason = {"reason": clean(decision.reason), **(_incident(incident) if incident else {})}
+    reason = {"reason": clean(decision.reason), **(_describe_incident(incident) if incident else {})}
     return Notice(
         type="job.gave_up",
         severity=Severity.CRITICAL,
@@ -143,7 +143,7 @@ def _gave_up(job: Job, decision: de.GiveUp, at: Moment, common: Mapping[str, obj
     )
 
 
-def _last_resort(job: Job, decision: de.LastResort, at: Moment, common: Mapping[str, object]) -> Notice:
+def _report_last_resort(job: Job, decision: de.LastResort, at: Moment, common: Mapping[str, object]) -> Notice:
     return Notice(
         type="job.last_resort",
         severity=Severity.CRITICAL,
@@ -154,7 +154,7 @@ def _last_resort(job: Job, decision: de.LastResort, at: Moment, common: Mapping[
     )
 
 
-def _finished(job: Job, decision: de.Finish, at: Moment, common: Mapping[str, object]) -> Notice:
+def _report_finish(job: Job, decision: de.Finish, at: Moment, common: Mapping[str, object]) -> Notice:
     return Notice(
         type="job.finished",
         severity=Severity.INFO,
@@ -166,7 +166,7 @@ def _finished(job: Job, decision: de.Finish, at: Moment, common: Mapping[str, ob
     )
 
 
-def _warned(job: Job, decision: de.Warn, at: Moment, common: Mapping[str, object]) -> Notice:
+def _report_warning(job: Job, decision: de.Warn, at: Moment, common: Mapping[str, object]) -> Notice:
     flag = decision.flag
     return Notice(
         type=f"flag.{flag.severity.word}",
@@ -174,11 +174,11 @@ def _warned(job: Job, decision: de.Warn, at: Moment, common: Mapping[str, object
         key=f"flag {job.name} {decision.attempt} {flag.rule} {flag.subject}",
         job=job.name,
         at=at,
-        data={**common, **_flag(flag)},
+        data={**common, **_describe_flag(flag)},
     )
 
 
-def _standing(job: Job) -> dict[str, object]:
+def _describe_job(job: Job) -> dict[str, object]:
     """Return where the job stands, what of it is known."""
     attempt = job.attempt
     facts: dict[str, object | None] = {
@@ -189,10 +189,10 @@ def _standing(job: Job) -> dict[str, object]:
         "epoch": attempt.epoch if attempt else None,
         "loss": attempt.loss if attempt else None,
     }
-    return _known(facts)
+    return _drop_unknown(facts)
 
 
-def _incident(incident: Incident) -> dict[str, object]:
+def _describe_incident(incident: Incident) -> dict[str, object]:
     resumed = incident.resumed_from
     facts: dict[str, object | None] = {
         "incident": clean(incident.id, NAME_LIMIT),
@@ -210,14 +210,14 @@ def _incident(incident: Incident) -> dict[str, object]:
         "cause": incident.cause,
         "remedy": incident.remedy,
         "remedy_why": clean(incident.remedy_why) if incident.remedy_why else None,
-        "triage": _finding(incident.finding) if incident.finding else None,
+        "triage": _describe_finding(incident.finding) if incident.finding else None,
     }
     # What replays have shown takes the place of what the rule could only guess.
-    flag = replace(incident.flag, diagnosis=None) if _found(incident) else incident.flag
-    return {**_flag(flag), **_known(facts)}
+    flag = replace(incident.flag, diagnosis=None) if _has_finding(incident) else incident.flag
+    return {**_describe_flag(flag), **_drop_unknown(facts)}
 
 
-def _flag(flag: RedFlag) -> dict[str, object]:
+def _describe_flag(flag: RedFlag) -> dict[str, object]:
     facts: dict[str, object | None] = {
         "rule": clean(flag.rule, NAME_LIMIT),
         "message": clean(flag.message),
@@ -226,21 +226,21 @@ def _flag(flag: RedFlag) -> dict[str, object]:
         "since": rfc3339(flag.since.unix_s) if flag.since else None,
         "since_step": flag.since_step,
     }
-    return {**_known(facts), **(_diagnosis(flag.diagnosis) if flag.diagnosis else {})}
+    return {**_drop_unknown(facts), **(_describe_diagnosis(flag.diagnosis) if flag.diagnosis else {})}
 
 
-def _finding(finding: Finding) -> dict[str, object]:
+def _describe_finding(finding: Finding) -> dict[str, object]:
     """Return what a triage found with the first files: `supervisorctl show` has the rest."""
     files = [clean(file, DIAGNOSIS_LIMIT) for file in finding.files[:FILES_TOLD]]
     words = clean(finding.words, DIAGNOSIS_LIMIT)
     return {"verdict": finding.verdict, "words": words, **({"files": files} if files else {})}
 
 
-def _diagnosis(diagnosis: Diagnosis) -> dict[str, object]:
+def _describe_diagnosis(diagnosis: Diagnosis) -> dict[str, object]:
     """Return the likeliest causes and the first advice: a phone shows a few lines, `supervisorctl show` the rest."""
     said = {"causes": diagnosis.causes, "advice": diagnosis.advice}
     return {name: [clean(text, DIAGNOSIS_LIMIT) for text in texts[:2]] for name, texts in said.items() if texts}
 
 
-def _known(facts: Mapping[str, object | None]) -> dict[str, object]:
+def _drop_unknown(facts: Mapping[str, object | None]) -> dict[str, object]:
     return {name: value for name, value in facts.items() if value is not None}

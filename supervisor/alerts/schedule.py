@@ -23,10 +23,10 @@ def next_try_s(alert_id: str, tries: int, tried: AlertTried) -> float | None:
     """
     if tried.delivered or tried.final or tries >= len(WAITS_S):
         return None
-    wait_s = WAITS_S[tries] * (1.0 + JITTER * _fraction(f"{alert_id} {tries}"))
+    wait_s = WAITS_S[tries] * (1.0 + JITTER * _hash_to_fraction(f"{alert_id} {tries}"))
     return max(wait_s, min(tried.retry_after_s or 0.0, RETRY_AFTER_LIMIT_S))
 
 
-def _fraction(text: str) -> float:
+def _hash_to_fraction(text: str) -> float:
     """Return a number from 0 to 1 that is always the same for a text and even over many."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") / 2**32

@@ -95,15 +95,15 @@ class Sink:
     @classmethod
     def from_settings(cls, name: str, settings: SinkSettings) -> Sink:
         """Read address and secret from where the settings say; raise SinkError, which never holds either."""
-        text = _from(name, "url", settings.url, settings.url_file, settings.url_env)
+        text = _read_setting(name, "url", settings.url, settings.url_file, settings.url_env)
         if text is None:
             raise SinkError(f"alerts.{name}: no address; set one of url, url_file, url_env")
-        secret = _from(name, "secret", None, settings.secret_file, settings.secret_env)
+        secret = _read_setting(name, "secret", None, settings.secret_file, settings.secret_env)
         try:
             secrets = () if secret is None else read_secrets(secret)
         except ValueError as error:
             raise SinkError(f"alerts.{name}: {error}") from None
-        url = _parsed(name, text)
+        url = _parse_address(name, text)
         assert url.scheme
         assert url.host
         return cls(
@@ -121,10 +121,10 @@ class Sink:
 
     def repeated_in(self, text: str) -> bool:
         """Whether a text gives away what is secret of the address, however it is quoted, escaped or cut."""
-        told, parts = _plain(text), re.split(r"[^A-Za-z0-9]+", unquote(self.target))
+        told, parts = _reduce_to_alphanumerics(text), re.split(r"[^A-Za-z0-9]+", unquote(self.target))
         if any(part.lower() in told for part in parts if len(part) >= SECRET_CHARS_MIN and not part.isalpha()):
             return True
-        whole = _plain(self.target)
+        whole = _reduce_to_alphanumerics(self.target)
         windows = (whole[at : at + WINDOW_CHARS] for at in range(len(whole) - WINDOW_CHARS + 1))
         return any(window in told for window in windows)
 
@@ -136,14 +136,14 @@ class Sink:
         return host if self.port == usual else f"{host}:{self.port}"
 
 
-def _plain(text: str) -> str:
+def _reduce_to_alphanumerics(text: str) -> str:
     """Return the letters and digits of a text alone, without the escapes of URLs, HTML and JSON."""
     for _ in range(2):
         text = unquote(unescape(text.replace("\\/", "/")))
     return re.sub(r"[^a-z0-9]+", "", text.lower())
 
 
-def _from(name: str, what: str, plain: str | None, file: str | None, variable: str | None) -> str | None:
+def _read_setting(name: str, what: str, plain: str | None, file: str | None, variable: str | None) -> str | None:
     """Return a setting from the one place that is named, None where none is."""
     if plain is not None:
         return plain.strip()
@@ -162,7 +162,7 @@ def _from(name: str, what: str, plain: str | None, file: str | None, variable: s
     return None
 
 
-def _parsed(name: str, text: str) -> Url:
+def _parse_address(name: str, text: str) -> Url:
     try:
         url = parse_url(text)
     except LocationParseError:

@@ -55,23 +55,26 @@ def post(sink: Sink, alert_id: str, body: bytes, unix_s: float, resolve: Resolve
     except RefusedAddressError as error:
         return Answer(delivered=False, error=f"{sink.host}: {error}")
     except (OSError, UnicodeError, ValueError) as error:
-        return Answer(delivered=False, error=f"{sink.host} does not resolve: {_told(sink, _why(error))}")
+        return Answer(
+            delivered=False, error=f"{sink.host} does not resolve: {_quote_safely(sink, _shorten_error(error))}"
+        )
     answer = Answer(delivered=False, error="no address")
     for address in addresses[:ADDRESSES_TRIED]:
-        connection = _connection(sink, address)
+        connection = _make_connection(sink, address)
         try:
             connection.connect()
         except (HTTPError, OSError, ValueError) as error:  # a certificate of another name is a ValueError
             answer = Answer(
-                delivered=False, error=f"no connection to {sink.host} ({address}): {_told(sink, _why(error))}"
+                delivered=False,
+                error=f"no connection to {sink.host} ({address}): {_quote_safely(sink, _shorten_error(error))}",
             )
             connection.close()
             continue
-        return _exchange(connection, sink, alert_id, body, unix_s)
+        return _send_request(connection, sink, alert_id, body, unix_s)
     return answer
 
 
-def _connection(sink: Sink, address: str) -> HTTPConnection:
+def _make_connection(sink: Sink, address: str) -> HTTPConnection:
     """Return a connection to the address itself; the certificate has to be that of the name."""
     if sink.scheme == "http":
         return HTTPConnection(address, port=sink.port, timeout=sink.connect_timeout_s)
@@ -86,7 +89,7 @@ def _connection(sink: Sink, address: str) -> HTTPConnection:
     )
 
 
-def _exchange(connection: HTTPConnection, sink: Sink, alert_id: str, body: bytes, unix_s: float) -> Answer:
+def _send_request(connection: HTTPConnection, sink: Sink, alert_id: str, body: bytes, unix_s: float) -> Answer:
     sent = {
         "Host": sink.authority,
         "Content-Type": "application/json",
@@ -98,10 +101,14 @@ def _exchange(connection: HTTPConnection, sink: Sink, alert_id: str, body: bytes
         try:
             connection.request("POST", sink.target, body=body, headers=sent, preload_content=False)
             response = connection.getresponse()
-            return _answer(sink, response, unix_s)
+            return _read_answer(sink, response, unix_s)
         except (HTTPError, HTTPException, OSError, ValueError) as error:
             late = ended.is_set() or isinstance(error, TimeoutError)
-            why = f"no answer within {sink.read_timeout_s:g} s" if late else f"no answer: {_told(sink, _why(error))}"
+            why = (
+                f"no answer within {sink.read_timeout_s:g} s"
+                if late
+                else f"no answer: {_quote_safely(sink, _shorten_error(error))}"
+            )
             return Answer(delivered=False, error=why)
         finally:
             connection.close()
@@ -131,13 +138,13 @@ def _ended_after(connection: HTTPConnection, limit_s: float) -> Iterator[threadi
         timer.cancel()
 
 
-def _answer(sink: Sink, response: HTTPResponse, unix_s: float) -> Answer:
+def _read_answer(sink: Sink, response: HTTPResponse, unix_s: float) -> Answer:
     status = response.status
     if 200 <= status < 300:
         return Answer(delivered=True)
     if 300 <= status < 400:
         return Answer(delivered=False, error=f"status {status}: redirects are not followed; set the new address")
-    quoted = _told(sink, _quoted(response))
+    quoted = _quote_safely(sink, _read_beginning(response))
     error = f"status {status}" + (f": {quoted}" if quoted else "")
     if status == GONE:
         return Answer(delivered=False, error=f"{error} (gone for good)", final=True)
@@ -145,12 +152,12 @@ def _answer(sink: Sink, response: HTTPResponse, unix_s: float) -> Answer:
     return Answer(delivered=False, error=error, retry_after_s=asked_s)
 
 
-def _told(sink: Sink, text: str) -> str:
+def _quote_safely(sink: Sink, text: str) -> str:
     """Return words of the other side, unless they repeat the address: many a receiver names the path that it lacks."""
     return "(what it says repeats the address)" if sink.repeated_in(text) else clean(text, QUOTED_CHARACTERS)
 
 
-def _quoted(response: HTTPResponse) -> str:
+def _read_beginning(response: HTTPResponse) -> str:
     """Return the beginning of what the receiver says; it may be compressed, endless or no text."""
     try:
         told = response.read(READ_OF_ANSWER_BYTES, decode_content=False)
@@ -172,6 +179,6 @@ def _retry_after_s(value: str | None, unix_s: float) -> float | None:
         return None
 
 
-def _why(error: Exception) -> str:
+def _shorten_error(error: Exception) -> str:
     """Return an error in few words; urllib3's own begin with the repr of the connection."""
     return str(error).rpartition(">: ")[2] or type(error).__name__

@@ -49,13 +49,13 @@ def test_command(app: App, receiver: str, limit_s: float) -> None:
     while time.perf_counter() < deadline_s:
         found = [alert for alert in app.get("/v1/alerts", limit=100)["alerts"] if alert["id"] == sent]
         if found and found[0]["state"] != "waiting":
-            _report(app, receiver, found[0])
+            _print_result(app, receiver, found[0])
             return
         time.sleep(POLL_INTERVAL_S)
     raise CliError(f"no response from {receiver} within {limit_s:g} s", "supervisorctl alerts shows its state")
 
 
-def _report(app: App, receiver: str, alert: dict[str, Any]) -> None:
+def _print_result(app: App, receiver: str, alert: dict[str, Any]) -> None:
     if alert["state"] != "delivered":
         raise CliError(
             f"the test alert was not delivered to {receiver}: {alert['error']}", "see [alerts] in config.toml"
@@ -71,13 +71,13 @@ def lines(answer: dict[str, Any], now: float, pen: Pen) -> list[str]:
     if not answer["receivers"]:
         text = ["no receiver is configured; add [alerts.NAME] to config.toml"]
     else:
-        text = [pen.table(RECEIVERS, [_receiver(receiver, now) for receiver in answer["receivers"]])]
+        text = [pen.table(RECEIVERS, [_receiver_cells(receiver, now) for receiver in answer["receivers"]])]
     if answer["alerts"]:
-        text += ["", pen.table(ALERTS, [_alert(alert, now) for alert in answer["alerts"]])]
+        text += ["", pen.table(ALERTS, [_alert_cells(alert, now) for alert in answer["alerts"]])]
     return text
 
 
-def _receiver(receiver: dict[str, Any], now: float) -> list[Cell]:
+def _receiver_cells(receiver: dict[str, Any], now: float) -> list[Cell]:
     return [
         Cell(one_line(receiver["name"]), "bold"),
         Cell(one_line(receiver["state"]), STYLES.get(receiver["state"])),
@@ -90,7 +90,7 @@ def _receiver(receiver: dict[str, Any], now: float) -> list[Cell]:
     ]
 
 
-def _alert(alert: dict[str, Any], now: float) -> list[Cell]:
+def _alert_cells(alert: dict[str, Any], now: float) -> list[Cell]:
     return [
         Cell(ago(alert["queued_at"], now), right=True),
         Cell(one_line(alert["receiver"])),

@@ -20,12 +20,14 @@ def alerts_report(
     """
     counts = archive.alert_counts()
     return types.AlertsReport(
-        receivers=[_receiver(name, floors[name], problems.get(name), counts) for name in sorted(floors)],
-        alerts=[_entry(alert) for alert in archive.alerts(limit=limit)],
+        receivers=[_summarize_receiver(name, floors[name], problems.get(name), counts) for name in sorted(floors)],
+        alerts=[_build_entry(alert) for alert in archive.alerts(limit=limit)],
     )
 
 
-def _receiver(name: str, floor: str, problem: str | None, counts: tuple[AlertCount, ...]) -> types.AlertReceiver:
+def _summarize_receiver(
+    name: str, floor: str, problem: str | None, counts: tuple[AlertCount, ...]
+) -> types.AlertReceiver:
     by_state = {count.state: count for count in counts if count.sink == name}
     waiting = by_state.get(WAITING)
     error = waiting.error if waiting else None
@@ -46,7 +48,7 @@ def _receiver(name: str, floor: str, problem: str | None, counts: tuple[AlertCou
     )
 
 
-def _entry(alert: AlertRecord) -> types.AlertEntry:
+def _build_entry(alert: AlertRecord) -> types.AlertEntry:
     return types.AlertEntry(
         id=alert.id,
         receiver=alert.sink,
