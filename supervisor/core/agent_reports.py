@@ -114,9 +114,9 @@ class Saving:
                 if snapshot:
                     self.at, self.failed_at, self.error = said.at, None, ""
             case ev.Word.SAVE_FAILED if snapshot:
-                self.failed_at, self.error = self.failed_at or said.at, _text(facts.get("error"))
+                self.failed_at, self.error = self.failed_at or said.at, _read_error(facts.get("error"))
             case ev.Word.SAVE_FAILED:
-                self.asked_error = _text(facts.get("error"))
+                self.asked_error = _read_error(facts.get("error"))
             case _:
                 pass
 
@@ -143,15 +143,15 @@ class Told:
         """Add a report."""
         match said.word:
             case ev.Word.ALLOCATOR:
-                self._allocator(said)
+                self._add_allocation(said)
             case ev.Word.EPOCH_END:
-                self._epoch(said)
+                self._add_epoch(said)
             case ev.Word.WORKERS:
-                self._workers(said)
+                self._add_loader(said)
             case ev.Word.PRECISION:
                 asked, used = said.facts.get("asked"), said.facts.get("used")
                 if isinstance(asked, str) and isinstance(used, str):
-                    self.precision = _precision(said, asked, used)
+                    self.precision = _read_precision(said, asked, used)
             case ev.Word.CLAIMED:
                 if said.rank is not None and said.pid is not None and said.rank < RANKS_KEPT:
                     self.rank_pids[said.rank] = said.pid
@@ -162,24 +162,24 @@ class Told:
             case _:
                 pass
 
-    def _allocator(self, said: ev.AgentReported) -> None:
+    def _add_allocation(self, said: ev.AgentReported) -> None:
         facts, rank = said.facts, said.rank or 0
-        reserved, allocated = _bytes(facts, "reserved_bytes"), _bytes(facts, "allocated_bytes")
+        reserved, allocated = _read_bytes(facts, "reserved_bytes"), _read_bytes(facts, "allocated_bytes")
         if reserved is None or allocated is None or (rank not in self.allocations and rank >= RANKS_KEPT):
             return
         reading = Allocation(
             at=said.at,
             reserved_bytes=reserved,
             allocated_bytes=allocated,
-            inactive_split_bytes=_bytes(facts, "inactive_split_bytes"),
+            inactive_split_bytes=_read_bytes(facts, "inactive_split_bytes"),
             retries=as_int(facts.get("retries")) or 0,
             ooms=as_int(facts.get("ooms")) or 0,
-            total_bytes=_bytes(facts, "total_bytes"),
+            total_bytes=_read_bytes(facts, "total_bytes"),
         )
         self.allocations.setdefault(rank, deque(maxlen=ALLOCATIONS_KEPT)).append(reading)
         self.allocated.setdefault(rank, Trend()).add(said.at, float(allocated))
 
-    def _epoch(self, said: ev.AgentReported) -> None:
+    def _add_epoch(self, said: ev.AgentReported) -> None:
         epoch, metrics = as_int(said.facts.get("epoch"), maximum=EPOCH_MAX), as_dict(said.facts.get("metrics"))
         if epoch is None:
             return
@@ -189,14 +189,14 @@ class Told:
             EpochEnd(
                 at=said.at,
                 epoch=epoch,
-                fitness=_figure(said.facts, "fitness"),
+                fitness=_read_figure(said.facts, "fitness"),
                 metrics=dict(list(known.items())[:METRICS_KEPT]),
-                train_loss=_figure(said.facts, "train_loss"),
-                val_loss=_figure(said.facts, "val_loss"),
+                train_loss=_read_figure(said.facts, "train_loss"),
+                val_loss=_read_figure(said.facts, "val_loss"),
             )
         )
 
-    def _workers(self, said: ev.AgentReported) -> None:
+    def _add_loader(self, said: ev.AgentReported) -> None:
         loader, pids = as_int(said.facts.get("loader")), said.facts.get("pids")
         if loader is None or not isinstance(pids, list):
             return
@@ -211,7 +211,7 @@ class Told:
             self.loaders[key] = Loader(at=said.at, parent=said.pid, pids=known, finite=finite)
 
 
-def _precision(said: ev.AgentReported, asked: str, used: str) -> Precision:
+def _read_precision(said: ev.AgentReported, asked: str, used: str) -> Precision:
     why, device = said.facts.get("why"), said.facts.get("device")
     return Precision(
         at=said.at,
@@ -222,15 +222,15 @@ def _precision(said: ev.AgentReported, asked: str, used: str) -> Precision:
     )
 
 
-def _bytes(facts: dict[str, object], name: str) -> int | None:
+def _read_bytes(facts: dict[str, object], name: str) -> int | None:
     return as_int(facts.get(name), maximum=BYTES_MAX)
 
 
-def _text(value: object) -> str:
+def _read_error(value: object) -> str:
     return as_message(value, ERROR_CHARACTERS) or "no reason was reported"
 
 
-def _figure(facts: dict[str, object], name: str) -> float | None:
+def _read_figure(facts: dict[str, object], name: str) -> float | None:
     """Return a figure of an epoch: JSON has no NaN, so a NaN of the agent is written as null."""
     value = as_float(facts.get(name))
     return math.nan if value is None and name in facts else value

@@ -36,15 +36,15 @@ _BEGINNING = ResumePoint(checkpoint=None, possible=True, reason="start from the 
 def after_event(job: Job, event: ev.Event) -> Job:
     """Return the job after an event about it; events about other jobs or attempts leave it as it is."""
     if isinstance(event, ev.ClockStepped):
-        return _clock_stepped(job, event)
+        return _fold_clock_step(job, event)
     if isinstance(event, ev.DaemonAway):
-        return _away(job, event)
+        return _extend_limits(job, event)
     if isinstance(event, ev.UserRequest):
-        return _asked(job, event) if event.job == job.name else job
+        return _fold_request(job, event) if event.job == job.name else job
     if not isinstance(event, ev.AttemptEvent) or event.job != job.name:
         return job
     if isinstance(event, ev.EvidenceTaken):
-        return _evident(job, event)
+        return _keep_evidence(job, event)
     if job.attempt is None or event.attempt != job.attempt.number:
         return job
     return _attempt_event(job, job.attempt, event)
@@ -53,21 +53,21 @@ def after_event(job: Job, event: ev.Event) -> Job:
 def _attempt_event(job: Job, attempt: Attempt, event: ev.AttemptEvent) -> Job:
     match event:
         case ev.Launched() | ev.LaunchFailed() | ev.Exited() | ev.HostLost():
-            return replace(job, attempt=_lived(attempt, event))
+            return replace(job, attempt=_fold_lifecycle(attempt, event))
         case ev.StepsMade():
-            return _stepped(job, attempt, event)
+            return _fold_steps(job, attempt, event)
         case ev.AgentReported() | ev.StageEntered():
-            job = heard(job, attempt, event) if isinstance(event, ev.AgentReported) else job
+            job = fold_report(job, attempt, event) if isinstance(event, ev.AgentReported) else job
             attempt = job.attempt or attempt
-            return replace(job, attempt=replace(attempt, train_ended=_train_ended(attempt, event)))
+            return replace(job, attempt=replace(attempt, train_ended=_has_train_ended(attempt, event)))
         case ev.ResortEnded():
-            return resort_ended(job, event)
+            return end_resort(job, event)
         case ev.TriageEnded():
-            return triage_ended(job, event)
+            return end_triage(job, event)
         case ev.EvidenceTaken() | ev.Signalled() | ev.ResumePointFound():
-            return _answered(job, event)
+            return _fold_result(job, event)
         case ev.OutputSeen() | ev.ProcessesRead() | ev.CheckpointSeen():
-            return _observed(job, attempt, event)
+            return _fold_observation(job, attempt, event)
         case ev.CheckpointNotKept() | ev.CheckpointsClosed() | ev.ExistingFound():
             return job
         case ev.RecorderIdle() | ev.SupervisionDegraded():
@@ -75,20 +75,20 @@ def _attempt_event(job: Job, attempt: Attempt, event: ev.AttemptEvent) -> Job:
     assert_never(event)
 
 
-def _observed(job: Job, attempt: Attempt, event: ev.OutputSeen | ev.ProcessesRead | ev.CheckpointSeen) -> Job:
+def _fold_observation(job: Job, attempt: Attempt, event: ev.OutputSeen | ev.ProcessesRead | ev.CheckpointSeen) -> Job:
     """Return the job after output, a process reading or a checkpoint of the attempt was seen."""
     match event:
         case ev.OutputSeen():
             failed = any(finding.fault is FaultClass.MIOPEN for finding in event.findings)
             return replace(job, miopen_failed=True) if failed else job
         case ev.ProcessesRead():
-            return _waiting(job, attempt, event)
+            return _keep_kernel_waits(job, attempt, event)
         case ev.CheckpointSeen():
-            return _proven(job, attempt, event.checkpoint)
+            return _fold_verdict(job, attempt, event.checkpoint)
     assert_never(event)
 
 
-def _proven(job: Job, attempt: Attempt, checkpoint: Checkpoint) -> Job:
+def _fold_verdict(job: Job, attempt: Attempt, checkpoint: Checkpoint) -> Job:
     """Return the job after a verdict: a proven checkpoint that this attempt saved is progress."""
     if checkpoint.verdict is not Verdict.PROVEN or checkpoint.saved_unix_s < attempt.launched_at.unix_s:
         return job
@@ -97,11 +97,11 @@ def _proven(job: Job, attempt: Attempt, checkpoint: Checkpoint) -> Job:
     return replace(job, ledger=job.ledger.saved(on_training(checkpoint.step), checkpoint.saved_unix_s))
 
 
-def _answered(job: Job, event: ev.EvidenceTaken | ev.Signalled | ev.ResumePointFound) -> Job:
+def _fold_result(job: Job, event: ev.EvidenceTaken | ev.Signalled | ev.ResumePointFound) -> Job:
     """Return the job after the result of a decision was reported; a repeated or late result changes nothing."""
     match event:
         case ev.EvidenceTaken():
-            return _evident(job, event)
+            return _keep_evidence(job, event)
         case ev.Signalled():
             if job.stop is None or job.stop.signalled_at is not None:
                 return job
@@ -113,14 +113,14 @@ def _answered(job: Job, event: ev.EvidenceTaken | ev.Signalled | ev.ResumePointF
     assert_never(event)
 
 
-def _evident(job: Job, event: ev.EvidenceTaken) -> Job:
+def _keep_evidence(job: Job, event: ev.EvidenceTaken) -> Job:
     """Keep the evidence folder; that of a crash may be reported while the next attempt already runs."""
     if job.incident is None or job.incident.attempt != event.attempt:
         return job
     return replace(job, incident=replace(job.incident, evidence=event.folder))
 
 
-def _waiting(job: Job, attempt: Attempt, event: ev.ProcessesRead) -> Job:
+def _keep_kernel_waits(job: Job, attempt: Attempt, event: ev.ProcessesRead) -> Job:
     """Keep the threads that wait in the kernel, of an attempt that was sent SIGKILL; of any other they mean nothing."""
     waits = event.reading.waits
     if job.phase is not Phase.KILLING or not waits or waits == attempt.waits:
@@ -128,7 +128,7 @@ def _waiting(job: Job, attempt: Attempt, event: ev.ProcessesRead) -> Job:
     return replace(job, attempt=replace(attempt, waits=waits))
 
 
-def _lived(attempt: Attempt, event: ev.Launched | ev.LaunchFailed | ev.Exited | ev.HostLost) -> Attempt:
+def _fold_lifecycle(attempt: Attempt, event: ev.Launched | ev.LaunchFailed | ev.Exited | ev.HostLost) -> Attempt:
     match event:
         case ev.Launched():
             return replace(attempt, shim_pid=event.shim_pid, training_pid=event.training_pid)
@@ -141,21 +141,21 @@ def _lived(attempt: Attempt, event: ev.Launched | ev.LaunchFailed | ev.Exited | 
     assert_never(event)
 
 
-def _train_ended(attempt: Attempt, event: ev.AgentReported | ev.StageEntered) -> bool:
+def _has_train_ended(attempt: Attempt, event: ev.AgentReported | ev.StageEntered) -> bool:
     """Whether the training has ended; the same process may train again after that."""
     if isinstance(event, ev.StageEntered):
         return attempt.train_ended and event.stage not in (Stage.SETUP, Stage.WARMUP)
     return event.word is ev.Word.TRAIN_END or (attempt.train_ended and event.word is not ev.Word.PLAN)
 
 
-def _clock_stepped(job: Job, event: ev.ClockStepped) -> Job:
+def _fold_clock_step(job: Job, event: ev.ClockStepped) -> Job:
     """Return the job after the wall clock jumped: back in time, what is saved now must not look older than it is."""
     if job.began_unix_s is None or not event.by_s < 0:
         return job
     return replace(job, began_unix_s=job.began_unix_s + event.by_s)
 
 
-def _away(job: Job, event: ev.DaemonAway) -> Job:
+def _extend_limits(job: Job, event: ev.DaemonAway) -> Job:
     """Return the job after the daemon did not run: time limits are extended by its absence."""
     order, examined = job.stop, job.examination
     if order is not None:
@@ -170,14 +170,14 @@ def _away(job: Job, event: ev.DaemonAway) -> Job:
     return replace(job, stop=order, examination=examined, resorts=resorts)
 
 
-def _asked(job: Job, event: ev.UserRequest) -> Job:
+def _fold_request(job: Job, event: ev.UserRequest) -> Job:
     match event.ask:
         case ev.Ask.START:
-            return _started(replace(job, wish=Wish.RUN, shutting_down=False), event)
+            return _fold_start_request(replace(job, wish=Wish.RUN, shutting_down=False), event)
         case ev.Ask.STOP:
             return replace(job, wish=Wish.STOP, restart_asked=False, fresh_asked=False)
         case ev.Ask.RESTART:
-            started = _asked(job, replace(event, ask=ev.Ask.START))
+            started = _fold_request(job, replace(event, ask=ev.Ask.START))
             alive = job.phase in ALIVE
             fresh = (alive and event.fresh) or (started.examining and started.fresh_asked)
             return replace(started, restart_asked=alive, fresh_asked=fresh)
@@ -186,7 +186,7 @@ def _asked(job: Job, event: ev.UserRequest) -> Job:
     assert_never(event.ask)
 
 
-def _started(job: Job, event: ev.UserRequest) -> Job:
+def _fold_start_request(job: Job, event: ev.UserRequest) -> Job:
     reason = f"started by {event.by}"
     if job.examining and job.examination is not None:
         unwanted = replace(job.examination, unwanted=True)
@@ -207,14 +207,14 @@ def _started(job: Job, event: ev.UserRequest) -> Job:
     )
 
 
-def _stepped(job: Job, attempt: Attempt, event: ev.StepsMade) -> Job:
+def _fold_steps(job: Job, attempt: Attempt, event: ev.StepsMade) -> Job:
     if event.rank != 0 or not event.records:
         return job
     first, last = event.records[0], event.records[-1]
-    attempt = _with_steps(_begun(attempt, event), first, last)
+    attempt = _keep_newest_step(_locate_first_step(attempt, event), first, last)
     furthest = max(record.step for record in event.records)
     job = replace(job, attempt=attempt, ledger=job.ledger.stepped(attempt.place_of(furthest)))
-    job = past_the_trouble(job, attempt, furthest, event.at)
+    job = settle_trial(job, attempt, furthest, event.at)
     if job.resorts and job.ledger.in_a_row == 0:
         job = replace(job, resorts=())
     if job.incident and not job.incident.closed and job.incident.attempt < attempt.number:
@@ -249,7 +249,7 @@ def after_first_losses(job: Job, losses: Iterable[float | None]) -> Job:
     return replace(job, attempt=attempt, incident=incident)
 
 
-def _begun(attempt: Attempt, event: ev.StepsMade) -> Attempt:
+def _locate_first_step(attempt: Attempt, event: ev.StepsMade) -> Attempt:
     """Return the attempt with the position that its first step implies, unless the agent has reported it."""
     if attempt.last_step is not None:
         return attempt
@@ -262,7 +262,7 @@ def _begun(attempt: Attempt, event: ev.StepsMade) -> Attempt:
     return replace(attempt, first_step=first)
 
 
-def _with_steps(attempt: Attempt, first: StepRecord, last: StepRecord) -> Attempt:
+def _keep_newest_step(attempt: Attempt, first: StepRecord, last: StepRecord) -> Attempt:
     return replace(
         attempt,
         first_step_at=attempt.first_step_at or first.at,
@@ -285,31 +285,31 @@ def after_decision(job: Job, decision: de.Decision) -> Job:
     """Return the job after a decision about it took effect."""
     match decision:
         case de.Launch():
-            return _launched(job, decision)
+            return _fold_launch(job, decision)
         case de.Warn() | de.Note():
-            return _told(job, decision)
+            return _fold_warning(job, decision)
         case de.Stop():
             moved = job.moved(Move.STOP, decision.at, decision.reason)
             order = StopOrder(at=decision.at, reason=decision.reason, save=decision.save, flag=decision.flag)
-            return _with_incident(replace(taken_back(moved, decision), stop=order), decision.flag, "stop")
+            return _open_incident(replace(end_remedy(moved, decision), stop=order), decision.flag, "stop")
         case de.Kill():
             moved = job.moved(Move.KILL, decision.at, decision.reason)
             order = job.stop or StopOrder(at=decision.at, reason=decision.reason, save=False)
             return replace(moved, stop=replace(order, killed_at=decision.at))
         case de.LastResort() | de.Triage():
-            return resort_taken(job, decision) if isinstance(decision, de.LastResort) else triage_begun(job, decision)
+            return begin_resort(job, decision) if isinstance(decision, de.LastResort) else begin_triage(job, decision)
         case de.StartTriage():
-            return _to_examine(job, decision)
+            return _postpone_retry(job, decision)
         case de.Retry():
-            return _retried(job, decision)
+            return _fold_retry(job, decision)
         case de.GiveUp():
-            return _given_up(job, decision)
+            return _fold_give_up(job, decision)
         case de.Finish():
-            return _finished(job, decision)
+            return _fold_finish(job, decision)
     assert_never(decision)
 
 
-def _told(job: Job, decision: de.Warn | de.Note) -> Job:
+def _fold_warning(job: Job, decision: de.Warn | de.Note) -> Job:
     flag = decision.flag
     if isinstance(decision, de.Note):
         return replace(job, shadows=job.shadows | {flag.key}, shadows_noted=job.shadows_noted + 1)
@@ -317,7 +317,7 @@ def _told(job: Job, decision: de.Warn | de.Note) -> Job:
     return replace(told, unkillable=True, reason=flag.message) if flag.rule == UNKILLABLE else told
 
 
-def _launched(job: Job, decision: de.Launch) -> Job:
+def _fold_launch(job: Job, decision: de.Launch) -> Job:
     moved = job.moved(Move.LAUNCH, decision.at, decision.reason)
     point = job.retry.resume_point if job.retry else None
     attempt = Attempt(
@@ -333,7 +333,7 @@ def _launched(job: Job, decision: de.Launch) -> Job:
         attempt=attempt,
         stop=None,
         retry=None,
-        incident=_relaunched(job, decision),
+        incident=_relaunch_incident(job, decision),
         open_flags=frozenset(),
         shadows=frozenset(),
         course=job.course.launched(),
@@ -344,7 +344,7 @@ def _launched(job: Job, decision: de.Launch) -> Job:
     )
 
 
-def _relaunched(job: Job, decision: de.Launch) -> Incident | None:
+def _relaunch_incident(job: Job, decision: de.Launch) -> Incident | None:
     incident, last = job.incident, job.attempt
     if incident is None or incident.closed:
         return incident
@@ -355,9 +355,9 @@ def _relaunched(job: Job, decision: de.Launch) -> Incident | None:
     return incident.relaunched(decision.resume_from)
 
 
-def _given_up(job: Job, decision: de.GiveUp) -> Job:
-    plan = job.retry or _plan(job, decision.flag, decision.at, decision.reason)
-    moved = _with_incident(job.moved(Move.GIVE_UP, decision.at, decision.reason), decision.flag, "give_up")
+def _fold_give_up(job: Job, decision: de.GiveUp) -> Job:
+    plan = job.retry or _plan_retry(job, decision.flag, decision.at, decision.reason)
+    moved = _open_incident(job.moved(Move.GIVE_UP, decision.at, decision.reason), decision.flag, "give_up")
     incident = moved.incident
     if incident and not incident.closed:
         incident = replace(incident, outcome="gave_up", reason=decision.reason)
@@ -374,7 +374,7 @@ def _given_up(job: Job, decision: de.GiveUp) -> Job:
     )
 
 
-def _plan(job: Job, flag: RedFlag | None, not_before: Moment, reason: str) -> RetryPlan:
+def _plan_retry(job: Job, flag: RedFlag | None, not_before: Moment, reason: str) -> RetryPlan:
     """Return what to wait for, with the beginning of the fault after which checkpoints are not used."""
     flag = flag or (job.stop.flag if job.stop else None)
     if flag is None or flag.since is None:
@@ -383,23 +383,23 @@ def _plan(job: Job, flag: RedFlag | None, not_before: Moment, reason: str) -> Re
     return RetryPlan(not_before=not_before, reason=reason, trouble_unix_s=flag.since.unix_s, trouble_step=step)
 
 
-def _retried(job: Job, decision: de.Retry) -> Job:
-    moved = _with_incident(job.moved(Move.RETRY, decision.at, decision.reason), decision.flag, "retry")
-    plan = _plan(job, decision.flag, decision.not_before, decision.reason)
+def _fold_retry(job: Job, decision: de.Retry) -> Job:
+    moved = _open_incident(job.moved(Move.RETRY, decision.at, decision.reason), decision.flag, "retry")
+    plan = _plan_retry(job, decision.flag, decision.not_before, decision.reason)
     if job.fresh_asked:
         plan = replace(plan, resume_point=_BEGINNING)
     elif decision.remedy == "older_generation" and job.attempt is not None:
         plan = replace(plan, older_than=job.attempt.resume_from)
     if decision.remedy in RESORTS:
         plan = replace(plan, resort=decision.remedy)
-    moved = treated(moved, decision)
-    return replace(moved, stop=None, retry=plan, ledger=spent(job, decision), unkillable=False)
+    moved = begin_trial(moved, decision)
+    return replace(moved, stop=None, retry=plan, ledger=count_restart(job, decision), unkillable=False)
 
 
-def _to_examine(job: Job, decision: de.StartTriage) -> Job:
+def _postpone_retry(job: Job, decision: de.StartTriage) -> Job:
     """Return the job in backoff with its retry not yet decided: how the attempt was stopped is still to be judged."""
-    moved = _with_incident(job.moved(Move.EXAMINE, decision.at, decision.reason), decision.flag, "retry")
-    plan = replace(_plan(job, decision.flag, decision.at, decision.reason), examining=True)
+    moved = _open_incident(job.moved(Move.EXAMINE, decision.at, decision.reason), decision.flag, "retry")
+    plan = replace(_plan_retry(job, decision.flag, decision.at, decision.reason), examining=True)
     triage_state = TriageState(
         attempt=decision.attempt,
         at=decision.at,
@@ -411,12 +411,12 @@ def _to_examine(job: Job, decision: de.StartTriage) -> Job:
     return replace(moved, retry=plan, examination=triage_state, unkillable=False)
 
 
-def _finished(job: Job, decision: de.Finish) -> Job:
+def _fold_finish(job: Job, decision: de.Finish) -> Job:
     moved = job.moved(Move.REST if decision.by_user else Move.FINISH, decision.at, decision.reason)
     incident = moved.incident
     if incident and not incident.closed:
         incident = replace(incident, outcome="stopped")
-    plan = _plan(job, decision.flag, decision.at, decision.reason) if decision.by_user else None
+    plan = _plan_retry(job, decision.flag, decision.at, decision.reason) if decision.by_user else None
     course = job.course.unclear(decision.at) if decision.by_user else job.course.helped(decision.at)
     return replace(
         moved,
@@ -430,7 +430,7 @@ def _finished(job: Job, decision: de.Finish) -> Job:
     )
 
 
-def _with_incident(job: Job, flag: RedFlag | None, decision: str) -> Job:
+def _open_incident(job: Job, flag: RedFlag | None, decision: str) -> Job:
     if flag is None or flag.severity is not Severity.CRITICAL or job.attempt is None:
         return job
     attempt = job.attempt
@@ -453,7 +453,7 @@ SAID_CHARACTERS = 100
 SETTINGS_KEPT = 20
 
 
-def heard(job: Job, attempt: Attempt, event: ev.AgentReported) -> Job:
+def fold_report(job: Job, attempt: Attempt, event: ev.AgentReported) -> Job:
     """Return the job after the agent reported what trains in it, or what it has set there."""
     facts = event.facts
     match event.word:
@@ -464,9 +464,9 @@ def heard(job: Job, attempt: Attempt, event: ev.AgentReported) -> Job:
         case ev.Word.PLAN:
             framework = facts.get("framework")
             job = replace(job, framework=framework if isinstance(framework, str) else job.framework)
-            return _renumbered(job, facts.get("batches_per_epoch"))
+            return _rescale_steps(job, facts.get("batches_per_epoch"))
         case ev.Word.COUNTING if event.rank in (None, 0):
-            return replace(job, attempt=_counting(attempt, facts))
+            return replace(job, attempt=_set_scale(attempt, facts))
         case ev.Word.RESUMED:
             return replace(job, attempt=replace(attempt, went_on=True))
         case ev.Word.SETTING_ASKED:
@@ -480,7 +480,7 @@ def heard(job: Job, attempt: Attempt, event: ev.AgentReported) -> Job:
             return job
 
 
-def _counting(attempt: Attempt, facts: Mapping[str, object]) -> Attempt:
+def _set_scale(attempt: Attempt, facts: Mapping[str, object]) -> Attempt:
     """Return the attempt with the scale of its steps that the agent reported; what it does not know stays unchanged."""
     scale, resumed = facts.get("scale"), facts.get("resumed")
     if attempt.went_on is False or scale not in (Scale.TRAINING.value, Scale.ATTEMPT.value):
@@ -489,7 +489,7 @@ def _counting(attempt: Attempt, facts: Mapping[str, object]) -> Attempt:
     return replace(attempt, scale=Scale(scale), went_on=went_on)
 
 
-def _renumbered(job: Job, batches: object) -> Job:
+def _rescale_steps(job: Job, batches: object) -> Job:
     """Return the job after a plan: where an epoch has another number of batches now, steps are rescaled."""
     if isinstance(batches, bool) or not isinstance(batches, int) or batches <= 0 or batches == job.batches_per_epoch:
         return job
@@ -500,7 +500,7 @@ def _renumbered(job: Job, batches: object) -> Job:
     return replace(job, renumbered=True, ledger=job.ledger.rescaled(factor), course=job.course.rescaled(factor))
 
 
-def past_the_trouble(job: Job, attempt: Attempt, step: int, at: Moment) -> Job:
+def settle_trial(job: Job, attempt: Attempt, step: int, at: Moment) -> Job:
     """Return the job after a step: one far enough beyond the fault shows that the remedy helped.
 
     Where the step of the fault is not known, the steps count that this attempt made itself.
@@ -517,7 +517,7 @@ def past_the_trouble(job: Job, attempt: Attempt, step: int, at: Moment) -> Job:
     return replace(job, course=job.course.helped(at))
 
 
-def taken_back(job: Job, decision: de.Stop) -> Job:
+def end_remedy(job: Job, decision: de.Stop) -> Job:
     """Return the job without the remedy that a planned restart ends."""
     if decision.takes_back is None:
         return job
@@ -525,15 +525,15 @@ def taken_back(job: Job, decision: de.Stop) -> Job:
     return replace(job, course=replace(course, returns=course.returns + 1))
 
 
-def spent(job: Job, decision: de.Retry) -> Ledger:
+def count_restart(job: Job, decision: de.Retry) -> Ledger:
     """Return the restart account after a retry."""
     if decision.counts:
-        known = _progress_known(job, decision.at)
+        known = _is_progress_known(job, decision.at)
         return job.ledger.restarted(decision.at, job.limits.budget, progress_known=known, cause=decision.cause or "")
     return job.ledger if decision.cause is None else job.ledger.restarted_free()
 
 
-def treated(job: Job, decision: de.Retry) -> Job:
+def begin_trial(job: Job, decision: de.Retry) -> Job:
     """Return the job with the remedy of a retry, and with the outcome of the remedy before it."""
     if decision.cause is None or decision.remedy is None or decision.flag is None or job.attempt is None:
         return job
@@ -554,13 +554,13 @@ def treated(job: Job, decision: de.Retry) -> Job:
     return replace(job, course=course, incident=incident)
 
 
-def resort_taken(job: Job, decision: de.LastResort) -> Job:
+def begin_resort(job: Job, decision: de.LastResort) -> Job:
     """Return the job with a last resort under way."""
     item = ResortTaken(kind=decision.kind, command=decision.command, at=decision.at, attempt=decision.attempt)
     return replace(job, resorts=(*job.resorts, item), reason=decision.reason)
 
 
-def resort_ended(job: Job, event: ev.ResortEnded) -> Job:
+def end_resort(job: Job, event: ev.ResortEnded) -> Job:
     """Return the job after the result of a last resort was reported."""
     last = job.resorts[-1] if job.resorts else None
     if last is None or last.kind != event.kind or last.ended_at is not None:
@@ -572,7 +572,7 @@ def resort_ended(job: Job, event: ev.ResortEnded) -> Job:
     return replace(job, resorts=(*job.resorts[:-1], ended), reason=said)
 
 
-def triage_begun(job: Job, decision: de.Triage) -> Job:
+def begin_triage(job: Job, decision: de.Triage) -> Job:
     """Return the job with the replays of its bad step under way."""
     if job.examination is None:
         return job
@@ -580,7 +580,7 @@ def triage_begun(job: Job, decision: de.Triage) -> Job:
     return replace(job, examination=triage_state, reason=decision.reason)
 
 
-def triage_ended(job: Job, event: ev.TriageEnded) -> Job:
+def end_triage(job: Job, event: ev.TriageEnded) -> Job:
     """Return the job after the finding of a triage was reported; the incident keeps it, conclusive or not."""
     triage_state, incident = job.examination, job.incident
     if triage_state is None or triage_state.attempt != event.attempt or not triage_state.replaying:
@@ -591,7 +591,7 @@ def triage_ended(job: Job, event: ev.TriageEnded) -> Job:
     return replace(job, examination=ended, incident=incident, unkillable=False)
 
 
-def _progress_known(job: Job, at: Moment) -> bool:
+def _is_progress_known(job: Job, at: Moment) -> bool:
     """Whether it is known that the attempt made progress or made none.
 
     An attempt that was never seen to step may have worked for hours without a hook; one that died young has not. Steps

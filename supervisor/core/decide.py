@@ -45,14 +45,14 @@ def unkillable(job: Job, now: Moment, ground: RemedyContext) -> de.Decision | No
     """Warn that SIGKILL does not end a process, then try the last resorts that are allowed."""
     killed_at = job.stop.killed_at if job.stop else None
     if job.unkillable:
-        return _resort(job, now, ground) if job.wish is Wish.RUN else None
+        return _take_due_resort(job, now, ground) if job.wish is Wish.RUN else None
     if killed_at is None or now.seconds_since(killed_at) < job.limits.kill_wait_s:
         return None
     flag = RedFlag(
         rule=UNKILLABLE,
         severity=Severity.CRITICAL,
         at=now,
-        message=f"process still exists {job.limits.kill_wait_s:.0f} s after SIGKILL: {_where(job)}; "
+        message=f"process still exists {job.limits.kill_wait_s:.0f} s after SIGKILL: {_describe_waits(job)}; "
         f"{would_help(ground.resorts) or 'a reboot ends it'}; no other job starts on its GPU",
     )
     return de.Warn(at=now, job=job.name, attempt=job.number, flag=flag)
@@ -72,10 +72,10 @@ def unkillable_replay(job: Job, triage_state: TriageState, now: Moment) -> de.Wa
     return de.Warn(at=now, job=job.name, attempt=job.number, flag=flag)
 
 
-def _resort(job: Job, now: Moment, ground: RemedyContext) -> de.LastResort | None:
+def _take_due_resort(job: Job, now: Moment, ground: RemedyContext) -> de.LastResort | None:
     """Return the last resort that is due against a process that SIGKILL does not end."""
     resort = due(ground.resorts, job.resorts, now, job.limits.resort_s)
-    return None if resort is None else _taking(job, resort, now, "SIGKILL does not end its process")
+    return None if resort is None else _take_resort(job, resort, now, "SIGKILL does not end its process")
 
 
 def resort_first(job: Job, kind: str, now: Moment, ground: RemedyContext) -> de.LastResort | None:
@@ -84,17 +84,17 @@ def resort_first(job: Job, kind: str, now: Moment, ground: RemedyContext) -> de.
         return None
     offered = (item for item in ground.resorts if item.kind == kind and item.on and item.refused is None)
     resort = next(offered, None)
-    return None if resort is None else _taking(job, resort, now, job.reason or "no other remedy is left")
+    return None if resort is None else _take_resort(job, resort, now, job.reason or "no other remedy is left")
 
 
-def _taking(job: Job, resort: Resort, now: Moment, why: str) -> de.LastResort:
+def _take_resort(job: Job, resort: Resort, now: Moment, why: str) -> de.LastResort:
     reason = f"`{shlex.join(resort.command)}`: {why}"
     return de.LastResort(
         at=now, job=job.name, attempt=job.number, reason=reason, kind=resort.kind, command=resort.command
     )
 
 
-def _where(job: Job) -> str:
+def _describe_waits(job: Job) -> str:
     """Return which threads wait where in the kernel, or the likely reasons where none are known to."""
     waits = job.attempt.waits if job.attempt is not None else ()
     if waits:
@@ -124,13 +124,13 @@ def settle(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment, gr
         return de.Retry(
             at=now, job=job.name, attempt=number, reason=stop.reason, not_before=now, flag=spoilt, counts=False
         )
-    cause = worst((stop.flag if stop else None, _not_launched(attempt, now), *flags))
+    cause = worst((stop.flag if stop else None, _flag_failed_launch(attempt, now), *flags))
     if cause is not None:
         return retry(job, attempt, cause, now, ground)
-    return untold(job, flags, now) or _ended(job, attempt, now)
+    return untold(job, flags, now) or _settle_unflagged(job, attempt, now)
 
 
-def _not_launched(attempt: Attempt, now: Moment) -> RedFlag | None:
+def _flag_failed_launch(attempt: Attempt, now: Moment) -> RedFlag | None:
     if attempt.launch_error is None:
         return None
     message = f"could not be launched: {attempt.launch_error}"
@@ -146,21 +146,21 @@ def _not_launched(attempt: Attempt, now: Moment) -> RedFlag | None:
 
 def retry(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, ground: RemedyContext) -> de.Decision:
     """Retry with the next remedy for the cause, unless budget, exit status or remedies forbid it."""
-    number, budget, finding = attempt.number, job.limits.budget, _finding(job, attempt, flag)
+    number, budget, finding = attempt.number, job.limits.budget, _find_finding(job, attempt, flag)
     cause = cause_found(cause_of(flag), finding)
     code = attempt.exit.code if attempt.exit is not None and job.stop is None else None
-    not_before = _not_before(job, now)
+    not_before = _earliest_retry(job, now)
     again = de.Retry(
         at=now, job=job.name, attempt=number, reason=flag.message, not_before=not_before, flag=flag, cause=cause
     )
     if flag.fault == MACHINE_SHORTAGE or (code is not None and code in budget.always_retry_exit_codes):
         return replace(again, counts=False)
-    step = _place_of(attempt, flag, cause)
+    step = _find_fault_step(attempt, flag, cause)
     choice = choose(job.course.failed(cause, now), job.limits.remedies, job.ended(cause, step, finding), ground)
     in_vain = job.course.again_at_start(number, flag.start_failure)
     if in_vain is not None:
-        choice = _after_same_start(job, attempt, flag, in_vain, ground)
-        again = replace(again, not_before=_soon(now, not_before))
+        choice = _choose_after_same_start(job, attempt, flag, in_vain, ground)
+        again = replace(again, not_before=_shorten_wait(now, not_before))
     spent = job.ledger.spent(now, budget, cause) or (choice.reason if choice.remedy is None else None)
     if code is not None and code in budget.never_retry_exit_codes:
         spent = f"status {code} is never retried (budget.never_retry_exit_codes)"
@@ -168,13 +168,13 @@ def retry(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, ground: Remedy
         taken = [resort_taken.kind for resort_taken in job.resorts]
         said = (spent, help_against(cause, job.limits.remedies, ground, taken), f"last: {flag.message}")
         return de.GiveUp(at=now, job=job.name, attempt=number, reason="; ".join(filter(None, said)), flag=flag)
-    if finding is None and (examine := _examine(job, attempt, flag, cause, now)) is not None:
+    if finding is None and (examine := _plan_triage(job, attempt, flag, cause, now)) is not None:
         return examine
     card = choice.card or (flag.subject.split(" ")[0] or None if cause == CARD_LOST else None)
     return replace(again, remedy=choice.remedy, why=choice.reason, step=step, card=card, finding=finding)
 
 
-def _after_same_start(job: Job, attempt: Attempt, flag: RedFlag, last: Trial, ground: RemedyContext) -> Choice:
+def _choose_after_same_start(job: Job, attempt: Attempt, flag: RedFlag, last: Trial, ground: RemedyContext) -> Choice:
     """Return the choice after two ends in a row before the first step: an older checkpoint, or nothing.
 
     A start from the beginning fails by the program, which another try does not change. One from a checkpoint may fail
@@ -191,12 +191,12 @@ def _after_same_start(job: Job, attempt: Attempt, flag: RedFlag, last: Trial, gr
     return Choice(remedy=None, reason=f"{same} from every checkpoint tried, last {resumed.title}: {blamed}{known}")
 
 
-def _soon(now: Moment, not_before: Moment) -> Moment:
+def _shorten_wait(now: Moment, not_before: Moment) -> Moment:
     """Return when a start that failed in the same way is tried again: soon, since that comes at most once more."""
     return min(not_before, now.plus(SAME_START_WAIT_S), key=lambda at: at.monotonic_s)
 
 
-def _finding(job: Job, attempt: Attempt, flag: RedFlag) -> Finding | None:
+def _find_finding(job: Job, attempt: Attempt, flag: RedFlag) -> Finding | None:
     """Return the finding of a triage about this fault, or about an earlier one at the same step."""
     last = job.examination
     if last is not None and last.attempt == attempt.number:
@@ -207,7 +207,7 @@ def _finding(job: Job, attempt: Attempt, flag: RedFlag) -> Finding | None:
     return told_before(last, step, job.limits.remedies.same_place_steps)
 
 
-def _examine(job: Job, attempt: Attempt, flag: RedFlag, cause: str, now: Moment) -> de.StartTriage | None:
+def _plan_triage(job: Job, attempt: Attempt, flag: RedFlag, cause: str, now: Moment) -> de.StartTriage | None:
     """Postpone the retry until a triage has found the cause; None where none is due, or it was made."""
     what, last = looked_for(flag, cause), job.examination
     step = attempt.training_step(flag.since_step)  # a replay finds the step by the training's count alone
@@ -227,7 +227,7 @@ def _examine(job: Job, attempt: Attempt, flag: RedFlag, cause: str, now: Moment)
     )
 
 
-def _not_before(job: Job, now: Moment) -> Moment:
+def _earliest_retry(job: Job, now: Moment) -> Moment:
     """Return when the next attempt may start at the earliest; the time of a triage is part of the wait."""
     triage_state = job.examination if job.examining else None
     if triage_state is not None and triage_state.unwanted:
@@ -237,7 +237,7 @@ def _not_before(job: Job, now: Moment) -> Moment:
     return until if until.seconds_since(now) > 0 else now
 
 
-def _place_of(attempt: Attempt, flag: RedFlag, cause: str) -> int | None:
+def _find_fault_step(attempt: Attempt, flag: RedFlag, cause: str) -> int | None:
     """Return the step of the training at which a fault occurred, None where none is known.
 
     A start without any step counts as the step that it was resumed from: the same start hangs at the same place.
@@ -249,7 +249,7 @@ def _place_of(attempt: Attempt, flag: RedFlag, cause: str) -> int | None:
     return attempt.training_step(attempt.last_step)
 
 
-def _ended(job: Job, attempt: Attempt, now: Moment) -> de.Decision:
+def _settle_unflagged(job: Job, attempt: Attempt, now: Moment) -> de.Decision:
     """Decide about an end that no acting rule has flagged: only a known good one is a finish."""
     if attempt.exit is not None and attempt.exit.clean:
         reason = "the training exited with status 0"
@@ -279,7 +279,7 @@ def decide(
     machine decides which remedies there are.
     """
     if job.phase in ALIVE and job.attempt is not None:
-        return _alive(job, job.attempt, flags, now, ground)
+        return _decide_on_alive(job, job.attempt, flags, now, ground)
     if job.replaying and job.examination is not None:
         return unkillable_replay(job, job.examination, now)  # nothing else starts, and nothing is over, before it ends
     if job.wish is Wish.STOP and job.phase in (Phase.PENDING, Phase.BACKOFF):
@@ -305,7 +305,7 @@ def _launch_pending(job: Job, now: Moment, ground: RemedyContext) -> de.Decision
 def _after_backoff(job: Job, now: Moment, ground: RemedyContext) -> de.Decision | None:
     plan = job.retry
     if job.examining and job.examination is not None and job.attempt is not None:
-        return _examined(job, job.attempt, job.examination, now, ground)
+        return _decide_on_triage(job, job.attempt, job.examination, now, ground)
     if plan is not None and plan.resort is not None:
         resort = resort_first(job, plan.resort, now, ground)
         if resort is not None:
@@ -317,7 +317,7 @@ def _after_backoff(job: Job, now: Moment, ground: RemedyContext) -> de.Decision 
     point = plan.resume_point
     if not point.possible:
         return de.GiveUp(at=now, job=job.name, attempt=job.number, reason=point.reason)
-    held = _held(job, ground)
+    held = _find_held_memory(job, ground)
     if held and now.seconds_since(job.since) < job.limits.gpu_memory_release_s:
         return None
     reason = point.reason
@@ -335,14 +335,14 @@ def _after_backoff(job: Job, now: Moment, ground: RemedyContext) -> de.Decision 
     )
 
 
-def _held(job: Job, ground: RemedyContext) -> tuple[CardMemory, ...]:
+def _find_held_memory(job: Job, ground: RemedyContext) -> tuple[CardMemory, ...]:
     """Return the GPU memory that the ended attempt still holds."""
     if job.attempt is None or job.limits.gpu_memory_release_s <= 0:
         return ()
     return still_held(job.attempt.memory_before, ground.memory)
 
 
-def _examined(
+def _decide_on_triage(
     job: Job, attempt: Attempt, triage_state: TriageState, now: Moment, ground: RemedyContext
 ) -> de.Decision | None:
     """Start the triage once there is a state to replay from; decide the retry once it is over or impossible."""
@@ -350,7 +350,9 @@ def _examined(
     needless = triage_state.unwanted or job.limits.triage_s is None or (point is not None and not point.possible)
     if triage_state.ended_at is not None or needless:
         return retry(job, attempt, triage_state.flag, now, ground)
-    if point is None or (_held(job, ground) and now.seconds_since(job.since) < job.limits.gpu_memory_release_s):
+    if point is None or (
+        _find_held_memory(job, ground) and now.seconds_since(job.since) < job.limits.gpu_memory_release_s
+    ):
         return None
     return de.Triage(
         at=now,
@@ -363,7 +365,7 @@ def _examined(
     )
 
 
-def _alive(
+def _decide_on_alive(
     job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment, ground: RemedyContext
 ) -> de.Decision | None:
     if attempt.over:
@@ -372,15 +374,15 @@ def _alive(
         return deadline(job, job.stop, now)
     if job.phase is Phase.KILLING:
         return unkillable(job, now, ground)
-    asked = _asked_to_end(job)
+    asked = _why_asked_to_end(job)
     if asked is not None:
         flag = worst(flags)
         save = flag is None or flag.can_save
         return de.Stop(at=now, job=job.name, attempt=attempt.number, reason=asked, save=save, flag=flag)
-    return _on_flags(job, attempt, flags, now) or _back_to_card(job, attempt, now, ground)
+    return _decide_on_flags(job, attempt, flags, now) or _return_to_gpu(job, attempt, now, ground)
 
 
-def _back_to_card(job: Job, attempt: Attempt, now: Moment, ground: RemedyContext) -> de.Stop | None:
+def _return_to_gpu(job: Job, attempt: Attempt, now: Moment, ground: RemedyContext) -> de.Stop | None:
     """Plan a restart, at a step's end and saved, where a training on the CPU has its GPU again."""
     card = back_to(job.course, job.limits.remedies, ground, now.seconds_since(attempt.launched_at))
     if card is None or job.phase is not Phase.RUNNING:
@@ -389,7 +391,7 @@ def _back_to_card(job: Job, attempt: Attempt, now: Moment, ground: RemedyContext
     return de.Stop(at=now, job=job.name, attempt=attempt.number, reason=reason, save=True, takes_back="cpu_profile")
 
 
-def _asked_to_end(job: Job) -> str | None:
+def _why_asked_to_end(job: Job) -> str | None:
     if job.wish is Wish.STOP:
         return "stopped by its user"
     if job.restart_asked:
@@ -397,7 +399,7 @@ def _asked_to_end(job: Job) -> str | None:
     return "the daemon is stopping" if job.shutting_down else None
 
 
-def _on_flags(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment) -> de.Decision | None:
+def _decide_on_flags(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment) -> de.Decision | None:
     flag = worst(flags)
     if flag is None:
         return untold(job, flags, now)

@@ -53,7 +53,7 @@ def as_float(value: object, minimum: float = -math.inf, maximum: float = math.in
 
 def as_text(value: object, max_chars: int = NAME_CHARS_MAX) -> str | None:
     """Return a text that is not empty; None for a longer one: a name or a path that is cut names something else."""
-    return _storable(value) if isinstance(value, str) and 0 < len(value) <= max_chars else None
+    return _replace_surrogates(value) if isinstance(value, str) and 0 < len(value) <= max_chars else None
 
 
 def as_path(value: object, max_chars: int = PATH_CHARS_MAX) -> str | None:
@@ -69,7 +69,7 @@ def as_path(value: object, max_chars: int = PATH_CHARS_MAX) -> str | None:
 
 def as_message(value: object, max_chars: int = TEXT_CHARS_MAX) -> str | None:
     """Return a text for people that is not empty, cut where it is longer."""
-    return _storable(cut(value, max_chars)) if isinstance(value, str) and value else None
+    return _replace_surrogates(cut(value, max_chars)) if isinstance(value, str) and value else None
 
 
 def as_list(value: object, max_items: int = ITEMS_MAX) -> list[object]:
@@ -82,7 +82,11 @@ def as_dict(value: object, max_items: int = ITEMS_MAX) -> dict[str, object]:
     if not isinstance(value, dict):
         return {}
     entries = list(value.items())[:max_items]
-    return {_storable(name): entry for name, entry in entries if isinstance(name, str) and len(name) <= NAME_CHARS_MAX}
+    return {
+        _replace_surrogates(name): entry
+        for name, entry in entries
+        if isinstance(name, str) and len(name) <= NAME_CHARS_MAX
+    }
 
 
 def as_bounded(value: object, depth: int = 6) -> object:
@@ -95,7 +99,7 @@ def as_bounded(value: object, depth: int = 6) -> object:
         case float():
             return as_float(value)
         case str():
-            return _storable(cut(value, TEXT_CHARS_MAX))
+            return _replace_surrogates(cut(value, TEXT_CHARS_MAX))
         case list() if depth:
             return [as_bounded(item, depth - 1) for item in as_list(value)]
         case dict() if depth:
@@ -133,21 +137,21 @@ def read_json_object(data: bytes | str) -> dict[str, object] | None:
     return found if isinstance(found, dict) else None
 
 
-def _storable(text: str) -> str:
+def _replace_surrogates(text: str) -> str:
     """Return a text without half surrogate pairs: such a one can be neither stored nor sent."""
     return text if text.isascii() else _LONE_SURROGATE.sub("?", text)
 
 
-def _whole(digits: str) -> int | None:
+def _read_int(digits: str) -> int | None:
     return int(digits) if len(digits) <= NUMBER_CHARS_MAX else None
 
 
-def _number(digits: str) -> float | None:
+def _read_float(digits: str) -> float | None:
     number = float(digits) if len(digits) <= NUMBER_CHARS_MAX else math.inf
     return number if math.isfinite(number) else None
 
 
-def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def _read_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("an object has a duplicate key")
@@ -169,8 +173,8 @@ def _check_depth(found: object) -> None:
 
 
 _DECODER = json.JSONDecoder(
-    parse_int=_whole,
-    parse_float=_number,
+    parse_int=_read_int,
+    parse_float=_read_float,
     parse_constant=lambda _: None,
-    object_pairs_hook=_object,
+    object_pairs_hook=_read_object,
 )

@@ -38,9 +38,9 @@ class CardFacts:
             self.highest_cap_w = max(self.highest_cap_w or 0.0, reading.power_cap_w)
         if reading.memory_used_bytes is not None:
             self.memory.add(reading.at, float(reading.memory_used_bytes))
-        self._ecc(reading)
+        self._add_ecc(reading)
 
-    def _ecc(self, reading: GpuReading) -> None:
+    def _add_ecc(self, reading: GpuReading) -> None:
         if reading.ecc_correctable is not None and self.ecc_correctable is None:
             self.ecc_correctable = reading.ecc_correctable
         count = reading.ecc_uncorrectable

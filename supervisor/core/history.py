@@ -282,7 +282,7 @@ class History(Window):
             self.claimed, self.paused = True, False
             self.first_step_at = self.first_step_at or event.records[0].at
             self.last_step_at = event.records[-1].at
-            self._look(event.at, only_where_told=True)
+            self._mark_read(event.at, only_where_told=True)
         elif isinstance(event, ev.StageEntered):
             self.stage, self.stage_since, self.whole = event.stage, event.at, event.whole
         elif isinstance(event, ev.Exited):
@@ -293,21 +293,21 @@ class History(Window):
             case ev.StepsMade():
                 self._add_steps(event)
             case ev.RecorderIdle():
-                self._look(event.at)
+                self._mark_read(event.at)
             case ev.StageEntered():
-                self._enter(event)
+                self._add_stage(event)
             case ev.AgentReported():
-                self._add_word(event)
+                self._add_report(event)
             case ev.OutputSeen():
                 self._add_output(event)
             case ev.ProcessesRead():
                 self._add_processes(event.reading)
             case ev.CheckpointSeen():
-                self._prove(event.checkpoint)
+                self._add_proof(event.checkpoint)
             case ev.Launched() | ev.LaunchFailed() | ev.Exited() | ev.HostLost():
-                self._add_life(event)
+                self._add_lifecycle(event)
             case ev.CheckpointNotKept() | ev.CheckpointsClosed() | ev.ExistingFound():
-                self._add_unseen(event)
+                self._add_checkpoint_gap(event)
             case _:
                 pass
 
@@ -317,7 +317,7 @@ class History(Window):
         if event.progress_step is not None and event.progress_step != self.output_step:
             self.output_step, self.output_step_at = event.progress_step, event.at
 
-    def _add_life(self, event: ev.Launched | ev.LaunchFailed | ev.Exited | ev.HostLost) -> None:
+    def _add_lifecycle(self, event: ev.Launched | ev.LaunchFailed | ev.Exited | ev.HostLost) -> None:
         match event:
             case ev.Launched():
                 self.training_pid = event.training_pid
@@ -368,12 +368,12 @@ class History(Window):
         ended = {item.key for item in self.kernel if not item.fatal and item.key in since}
         self.kernel_mended = {item.key for item in self.kernel if item.key in self.kernel_mended | ended}
 
-    def _look(self, at: Moment, *, only_where_told: bool = False) -> None:
+    def _mark_read(self, at: Moment, *, only_where_told: bool = False) -> None:
         known = self.looked_at
         if (known is None and not only_where_told) or (known is not None and at.monotonic_s > known.monotonic_s):
             self.looked_at = at
 
-    def _enter(self, event: ev.StageEntered) -> None:
+    def _add_stage(self, event: ev.StageEntered) -> None:
         if event.stage is not self.stage:
             self._learn_stage(event.at)
         self.whole = event.whole
@@ -399,7 +399,7 @@ class History(Window):
 
     def _add_steps(self, event: ev.StepsMade) -> None:
         if event.rank == 0:
-            self._look(event.at, only_where_told=True)
+            self._mark_read(event.at, only_where_told=True)
             for record in event.records:
                 self._add_step(record)
         elif event.rank in self.ranks or len(self.ranks) < RANKS_KEPT:
@@ -412,7 +412,7 @@ class History(Window):
         if reading.rss_bytes is not None:
             self.rss.add(reading.at, float(reading.rss_bytes))
 
-    def _prove(self, checkpoint: Checkpoint) -> None:
+    def _add_proof(self, checkpoint: Checkpoint) -> None:
         if checkpoint.fingerprint.size_bytes:
             self.saved_unix_s = max(self.saved_unix_s or 0.0, checkpoint.saved_unix_s)
         if checkpoint.verdict is None:
@@ -421,7 +421,7 @@ class History(Window):
         if not any(proof.key == checkpoint.key and proof.verdict is checkpoint.verdict for proof in proofs):
             proofs.append(checkpoint)
 
-    def _add_unseen(self, event: ev.CheckpointNotKept | ev.CheckpointsClosed | ev.ExistingFound) -> None:
+    def _add_checkpoint_gap(self, event: ev.CheckpointNotKept | ev.CheckpointsClosed | ev.ExistingFound) -> None:
         match event:
             case ev.CheckpointNotKept():
                 self.not_kept = event
@@ -432,24 +432,24 @@ class History(Window):
 
     def _learn_stage(self, ended_at: Moment) -> None:
         since = self.stage_since
-        if self.stage in (Stage.VALIDATE, Stage.CHECKPOINT) and since is not None and not self._disturbed(since):
+        if self.stage in (Stage.VALIDATE, Stage.CHECKPOINT) and since is not None and not self._was_disturbed(since):
             self.learned.add(self.stage, ended_at.seconds_since(since))
 
     def _learn_step(self, record: StepRecord) -> None:
         """Learn how long a step took, and its wait for data, from the step before it, if nothing came in between."""
         last, wait_s = self.last_step_at, record.data_wait_s
-        if last is None or self.starting or self._disturbed(last):
+        if last is None or self.starting or self._was_disturbed(last):
             return
         if wait_s is not None:
             self.learned.add(Stage.DATA_WAIT, wait_s)
         if self.stage_since is None or self.stage_since.seconds_since(last) <= 0:
             self.learned.add(Stage.STEP, record.at.seconds_since(last) - (wait_s or 0.0))
 
-    def _disturbed(self, since: Moment) -> bool:
+    def _was_disturbed(self, since: Moment) -> bool:
         breaks = (self.clock_stepped_at, self.away_until)
         return self.troubled or any(at is not None and at.seconds_since(since) >= 0 for at in breaks)
 
-    def _add_word(self, event: ev.AgentReported) -> None:
+    def _add_report(self, event: ev.AgentReported) -> None:
         self.told.add(event)
         match event.word:
             case ev.Word.ALIVE:
@@ -459,9 +459,9 @@ class History(Window):
             case ev.Word.PATCHED:
                 self.patched = True
             case ev.Word.PLAN:
-                self._plan(event.facts)
+                self._add_plan(event.facts)
             case ev.Word.CHECKPOINT_SAVED:
-                self._saved(event)
+                self._add_save(event)
             case ev.Word.HOOK_FAILED:
                 self.hook_failed_at = event.at
             case ev.Word.EXCEPTION:
@@ -471,7 +471,7 @@ class History(Window):
             case _:
                 pass
 
-    def _saved(self, event: ev.AgentReported) -> None:
+    def _add_save(self, event: ev.AgentReported) -> None:
         self.save_requested = event.facts.get("requested") is True
         step = as_int(event.facts.get("step"), maximum=STEP_MAX)
         if self.save_requested:
@@ -482,7 +482,7 @@ class History(Window):
             made = self.steps[-1].step if self.steps else None
             self.saved.append((event.at, made if step is None else step))
 
-    def _plan(self, facts: dict[str, object]) -> None:
+    def _add_plan(self, facts: dict[str, object]) -> None:
         self.planned, self.train_ended = True, False
         self.saves_each_epoch = facts.get("framework") in SAVING_EACH_EPOCH
         self.batches_per_epoch = as_int(facts.get("batches_per_epoch"), maximum=STEP_MAX)

@@ -53,15 +53,15 @@ class Incident:
         """Return it once the next attempt was started from `checkpoint`, or from the beginning."""
         outcome = "restarted" if checkpoint is None else "resumed"
         done = Place(0) if checkpoint is None else on_training(checkpoint.step)
-        return replace(self, outcome=outcome, resumed_from=checkpoint, lost_steps=lost_steps(self._last, done))
+        return replace(self, outcome=outcome, resumed_from=checkpoint, lost_steps=lost_steps(self._last_place, done))
 
     @property
     def last_training_step(self) -> int | None:
         """The last step before the fault, as the training counts it; None where that is not known."""
-        return None if self._last is None else self._last.on_training
+        return None if self._last_place is None else self._last_place.on_training
 
     @property
-    def _last(self) -> Place | None:
+    def _last_place(self) -> Place | None:
         if self.last_step is None:
             return None
         return Place(self.last_step, self.attempt if self.scale is Scale.ATTEMPT else None)
@@ -80,7 +80,7 @@ class Incident:
         outcome, lost = self.outcome, self.lost_steps
         # An attempt that resumed from its checkpoint lost what was computed at its launch.
         if went_on_from is not None or went_on is not True:
-            lost = lost_steps(self._last, went_on_from)
+            lost = lost_steps(self._last_place, went_on_from)
         if outcome in RELAUNCHED and self.resumed_from is not None:
             outcome = {True: "resumed", False: "began_anew", None: outcome}[went_on]
         return replace(self, outcome=outcome, lost_steps=lost, confirmed=went_on is True)

@@ -78,7 +78,7 @@ def first_failure(raised: Sequence[Raised]) -> Raised | RankKilled | RankExited 
     reports = [item for item in raised if item.kind in LAUNCHERS]
     if not reports and not any(item.rank for item in own):
         return own[-1] if own else None  # one process: the exception that ended it is its newest
-    root, killed = _killed_in(reports)
+    root, killed = _find_killed(reports)
     by_rank = {item.pid: item for item in own if item.pid is not None}
     if root is not None and root.pid not in by_rank:
         return root
@@ -86,16 +86,16 @@ def first_failure(raised: Sequence[Raised]) -> Raised | RankKilled | RankExited 
     if first is not None:
         return first
     unreported = next((rank for rank in killed if rank.pid not in by_rank), None)
-    return unreported or (own[0] if own else _reported(reports))
+    return unreported or (own[0] if own else _find_reported(reports))
 
 
-def _reported(reports: Sequence[Raised]) -> Raised | RankExited:
+def _find_reported(reports: Sequence[Raised]) -> Raised | RankExited:
     """Return what the launchers report where no rank reported anything: the exception that they quote, or a status."""
-    quoted = _inner(reports[0])
-    return quoted if quoted is not reports[0] else _exited_in(reports) or quoted
+    quoted = _unwrap_quoted(reports[0])
+    return quoted if quoted is not reports[0] else _find_exited(reports) or quoted
 
 
-def _exited_in(reports: Sequence[Raised]) -> RankExited | None:
+def _find_exited(reports: Sequence[Raised]) -> RankExited | None:
     """Return the root cause of the first report of torch's launcher where that is a status."""
     for report in reports:
         found = _FAILURE.search(report.text.partition(_ROOT)[2]) if report.kind == ELASTIC else None
@@ -104,34 +104,34 @@ def _exited_in(reports: Sequence[Raised]) -> RankExited | None:
     return None
 
 
-def _killed_in(reports: Sequence[Raised]) -> tuple[RankKilled | None, list[RankKilled]]:
+def _find_killed(reports: Sequence[Raised]) -> tuple[RankKilled | None, list[RankKilled]]:
     """Return the root cause of the launchers' reports where that is a signal, and every rank that one killed."""
     root, killed = None, []
     for report in reports:
         text = report.text
         if report.kind != ELASTIC:
-            killed += [RankKilled(signal=number) for number in _named_signals(text)]
+            killed += [RankKilled(signal=number) for number in _list_named_signals(text)]
             continue
-        ranks = list(_killed_ranks(text))
-        at_root = list(_killed_ranks(text.partition(_ROOT)[2]))
+        ranks = list(_list_killed_ranks(text))
+        at_root = list(_list_killed_ranks(text.partition(_ROOT)[2]))
         root = root or (at_root[0] if at_root else None)
         killed += ranks
     return root or (killed[0] if killed and killed[0].rank is None else None), killed
 
 
-def _killed_ranks(text: str) -> list[RankKilled]:
+def _list_killed_ranks(text: str) -> list[RankKilled]:
     found = [(int(rank), int(code), int(pid)) for rank, code, pid in _FAILURE.findall(text)]
     return [
         RankKilled(signal=-code, rank=rank, pid=pid) for rank, code, pid in found if code < 0 and -code not in _ENDING
     ]
 
 
-def _named_signals(text: str) -> list[int]:
+def _list_named_signals(text: str) -> list[int]:
     names = [item or other for item, other in _BY_SIGNAL.findall(text)]
     return [Signals[name].value for name in names if name in Signals.__members__ and Signals[name] not in _ENDING]
 
 
-def _inner(report: Raised) -> Raised:
+def _unwrap_quoted(report: Raised) -> Raised:
     """Return a launcher's exception as the one that it quotes, where it quotes one."""
     quoted = _INNER.findall(str(report.facts.get("message") or ""))
     if not quoted:

@@ -109,14 +109,14 @@ class GpuReading:
     @property
     def memory_used_bytes(self) -> int | None:
         """What is taken of the memory that a training can have: VRAM, on an APU with GTT."""
-        return self._memory(self.vram_used_bytes, self.gtt_used_bytes)
+        return self._add_gtt(self.vram_used_bytes, self.gtt_used_bytes)
 
     @property
     def memory_total_bytes(self) -> int | None:
         """The memory that a training can have: VRAM, on an APU with GTT."""
-        return self._memory(self.vram_total_bytes, self.gtt_total_bytes)
+        return self._add_gtt(self.vram_total_bytes, self.gtt_total_bytes)
 
-    def _memory(self, vram: int | None, gtt: int | None) -> int | None:
+    def _add_gtt(self, vram: int | None, gtt: int | None) -> int | None:
         return vram + gtt if self.unified_memory and vram is not None and gtt is not None else vram
 
 

@@ -52,9 +52,9 @@ def start_failure(history: History, status: ExitStatus, fault: str, raised: Rais
         # What the rank printed stands before its launcher's report, which is the last output; its status is the same.
         text = f"rank ended with status {raised.code}" if raised.code in USAGE_STATUSES else None
     elif fault == RAISED_IN_PROGRAM:
-        text = None if raised is None else _raised(raised)
+        text = None if raised is None else _identify_exception(raised)
     elif fault == STATUS and status.code is not None:
-        text = _printed(status.code, history.last_line)
+        text = _identify_output(status.code, history.last_line)
     return None if text is None else " ".join(_VARYING.sub("*", text).split())[:TEXT_CHARACTERS]
 
 
@@ -66,7 +66,7 @@ def _may_have_stepped(history: History, status: ExitStatus) -> bool:
     return history.output_step is not None or status.at.seconds_since(history.launched_at) > YOUNG_S
 
 
-def _raised(raised: Raised) -> str | None:
+def _identify_exception(raised: Raised) -> str | None:
     kind, message, trace = (str(raised.facts.get(field) or "") for field in ("type", "message", "traceback"))
     lines = trace.splitlines()
     # An exception that was raised from another says less than that: the unindented lines name them all.
@@ -78,7 +78,7 @@ def _raised(raised: Raised) -> str | None:
     return f"{kind}: {message} ({frames[-1]})" if frames else f"{kind}: {message}"
 
 
-def _printed(code: int, line: str) -> str | None:
+def _identify_output(code: int, line: str) -> str | None:
     if _PASSING.search(line) and not _WRONG_ARGUMENT.match(line) and not ABOUT_NO_CHECKPOINT.match(line):
         return None
     if code in USAGE_STATUSES:

@@ -75,7 +75,7 @@ class Finding:
     """Remedies that cannot help if it is right."""
 
 
-def unsaid(why: str) -> Finding:
+def inconclusive(why: str) -> Finding:
     """Return the finding of an inconclusive triage."""
     return Finding(verdict="unknown", words=why)
 
@@ -85,11 +85,11 @@ def same_course(replayed: Mapping[int, float], recorded: Mapping[int, float]) ->
 
     On a card a loss may be recorded a step late, since nothing waits for it, and on a CPU it is not.
     """
-    said = [_alike({step + late: value for step, value in replayed.items()}, recorded) for late in (0, 1, -1)]
+    said = [_compare_losses({step + late: value for step, value in replayed.items()}, recorded) for late in (0, 1, -1)]
     return True if True in said else said[0]
 
 
-def _alike(replayed: Mapping[int, float], recorded: Mapping[int, float]) -> bool | None:
+def _compare_losses(replayed: Mapping[int, float], recorded: Mapping[int, float]) -> bool | None:
     pairs = [(value, recorded[step]) for step, value in sorted(replayed.items()) if step in recorded]
     finite = [(pair, other) for pair, other in pairs if math.isfinite(pair) and math.isfinite(other)]
     if len(finite) < LEAST_COMPARED:
@@ -110,14 +110,16 @@ def conclude(replays: tuple[Replay, ...]) -> Finding:
         (replay for replay in known.values() if replay.seen and (replay.not_finite or replay.out_of_range)), None
     )
     if wrong is not None:
-        return _of_batch(wrong)
+        return _conclude_on_batch(wrong)
     if first is None:
-        return unsaid(_not_replayed(next((replay for replay in replays if replay.name == "device"), None)))
+        return inconclusive(
+            _explain_not_replayed(next((replay for replay in replays if replay.name == "device"), None))
+        )
     if not first.seen:
         where = f" ({first.device})" if first.device else ""
         words = f"the same step on the same device{where} is finite on replay: the hardware, or a race condition"
         return Finding(verdict="hardware", words=words)
-    return _comes_back(first, known, {replay.name: replay for replay in replays})
+    return _conclude_reproduced(first, known, {replay.name: replay for replay in replays})
 
 
 def needed(replays: tuple[Replay, ...]) -> str | None:
@@ -138,7 +140,7 @@ def needed(replays: tuple[Replay, ...]) -> str | None:
     return "cpu" if not first.on_cpu and "cpu" not in done else None
 
 
-def _not_replayed(replay: Replay | None) -> str:
+def _explain_not_replayed(replay: Replay | None) -> str:
     if replay is None or replay.seen is None:
         return (
             f"the step could not be replayed: {replay.problem if replay and replay.problem else 'it was not replayed'}"
@@ -147,30 +149,30 @@ def _not_replayed(replay: Replay | None) -> str:
     return f"not reproduced, but the replay may differ from the training: {why}"
 
 
-def _of_batch(replay: Replay) -> Finding:
+def _conclude_on_batch(replay: Replay) -> Finding:
     said = [f"{name} is not finite" for name in replay.not_finite] + [
         f"{name} is out of range" for name in replay.out_of_range
     ]
     files = replay.bad_files or replay.files
     words = f"the batch of step {replay.step} is invalid: {', '.join(said)}"
-    return _of_data(words, files)
+    return _conclude_on_data(words, files)
 
 
-def _of_data(words: str, files: tuple[str, ...]) -> Finding:
+def _conclude_on_data(words: str, files: tuple[str, ...]) -> Finding:
     return Finding(
         verdict="data", words=words, files=files, speaks_for=("skip_data",), in_vain=("restart", "older_generation")
     )
 
 
-def _comes_back(first: Replay, known: Mapping[str, Replay], made: Mapping[str, Replay]) -> Finding:
+def _conclude_reproduced(first: Replay, known: Mapping[str, Replay], made: Mapping[str, Replay]) -> Finding:
     where = f", first in {first.module}" if first.module else ", in the loss itself"
     single, cpu, other = known.get("float32"), known.get("cpu"), known.get("other_batch")
     if single is not None and not single.seen:
         words = f"reproduced in half precision and not in float32{where}"
         return Finding(verdict="numerics", words=words, speaks_for=("amp_off", "lower_lr"), in_vain=("restart",))
-    missing = _missing(first, known, made)
+    missing = _find_missing(first, known, made)
     if missing is not None and (other is None or other.seen or (first.half and single is None)):
-        return unsaid(f"reproduced on {first.device or 'the same device'}{where}; {missing}")
+        return inconclusive(f"reproduced on {first.device or 'the same device'}{where}; {missing}")
     if cpu is not None and not cpu.seen:
         compared = f"reproduced on {first.device} and not on the CPU with the same state and batch"
         words = f"{compared}{where}: a GPU kernel or the GPU itself"
@@ -182,7 +184,7 @@ def _comes_back(first: Replay, known: Mapping[str, Replay], made: Mapping[str, R
         )
     if other is not None and not other.seen:
         words = f"reproduced with this batch and not with another{where}, though the batch is finite"
-        return _of_data("; ".join(filter(None, (words, missing))), first.files)
+        return _conclude_on_data("; ".join(filter(None, (words, missing))), first.files)
     if other is not None:
         words = f"reproduced with another batch as well{where}: the model or its state"
         return Finding(verdict="numerics", words=words, speaks_for=("lower_lr", "clip_gradients"), in_vain=("restart",))
@@ -190,7 +192,7 @@ def _comes_back(first: Replay, known: Mapping[str, Replay], made: Mapping[str, R
     return Finding(verdict="data_or_numerics", words=words, files=first.files, in_vain=("restart",))
 
 
-def _missing(first: Replay, known: Mapping[str, Replay], made: Mapping[str, Replay]) -> str | None:
+def _find_missing(first: Replay, known: Mapping[str, Replay], made: Mapping[str, Replay]) -> str | None:
     """Return what has to be known before precision and device are ruled out, None where all of it is."""
     asked = (("float32", "in float32", first.half), ("cpu", "on the CPU", not first.on_cpu))
     for name, where, due in asked:

@@ -11,7 +11,7 @@ def can_wait(event: ev.Event) -> bool:
     """Whether the next tick is soon enough to judge by: readings and steps that are as they should be."""
     match event:
         case ev.StepsMade():
-            return all(_finite(record.loss) and _finite(record.grad_norm) for record in event.records)
+            return all(_is_finite(record.loss) and _is_finite(record.grad_norm) for record in event.records)
         case ev.GpusRead() | ev.HostRead() | ev.ProcessesRead() | ev.AlertTried():
             return True
         case ev.CheckpointSeen() | ev.CheckpointNotKept():
@@ -22,5 +22,5 @@ def can_wait(event: ev.Event) -> bool:
             return False
 
 
-def _finite(value: float | None) -> bool:
+def _is_finite(value: float | None) -> bool:
     return value is None or math.isfinite(value)

@@ -23,7 +23,7 @@ from supervisor.core.examination import UNWANTED, TriageState
 from supervisor.core.job import Job, Wish
 from supervisor.core.moments import Moment
 from supervisor.core.sanitize import without_secrets
-from supervisor.core.triage import FINDING_FILES, Finding, Replay, conclude, needed, unsaid
+from supervisor.core.triage import FINDING_FILES, Finding, Replay, conclude, inconclusive, needed
 from supervisor.daemon.checkpoints.past_losses import past_losses
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.launch_spec import command_of
@@ -71,7 +71,7 @@ class TriageRunner:
             finding = self._found(decision, job, began_at)
         except Exception as error:  # a fence: a job whose triage never answers is never retried
             log.exception("triage.failed", extra={"fields": {"job": job.name}})
-            finding = unsaid(f"the triage failed: {type(error).__name__}: {error}")
+            finding = inconclusive(f"the triage failed: {type(error).__name__}: {error}")
         for folder in _replays(attempt):
             kill_until_gone(self.launcher, job.name, folder, KILL_AGAIN_S)
         with contextlib.suppress(OSError):
@@ -90,7 +90,7 @@ class TriageRunner:
             log.info("triage.replays", extra={"fields": {"job": job.name, "replay": name}})
             done = (*done, self._replayed(case, job, name, deadline))
         if not self._wanted(job.name, decision.attempt):
-            return unsaid(UNWANTED)
+            return inconclusive(UNWANTED)
         finding = conclude(done)
         self._keep(case, finding, done, job)
         return finding

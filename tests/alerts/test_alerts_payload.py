@@ -19,7 +19,7 @@ from supervisor.core.incident import Incident
 from supervisor.core.job import Attempt, Job, Phase, RetryPlan
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus, StepRecord
-from supervisor.core.triage import Finding, unsaid
+from supervisor.core.triage import Finding, inconclusive
 
 START = Moment(1000.0, 1_763_600_000.0)
 POINT = Checkpoint(
@@ -101,7 +101,7 @@ def test_what_a_triage_found_is_told_once_and_that_it_found_nothing_is_not() -> 
         "verdict": "data", "words": "img is not finite", "files": ["/data/3.png"]
     }  # fmt: skip
     assert told(found, found) == ()
-    nothing = replace(job, incident=replace(job.incident, finding=unsaid("it ran out of time")))
+    nothing = replace(job, incident=replace(job.incident, finding=inconclusive("it ran out of time")))
     assert told(job, nothing) == ()
 
 
@@ -238,7 +238,7 @@ def test_the_largest_body_there_can_be_is_small_enough() -> None:
     job = replace(RUNNING, name=wide, incident=incident)
     found = notices(None, job, de.GiveUp(at=START, job=wide, attempt=1, reason=wide), START, wide)
     assert [match.type for match in found] == ["incident.opened", "incident.triaged", "job.gave_up"]
-    guessed = replace(job, incident=replace(incident, finding=unsaid(wide)))
+    guessed = replace(job, incident=replace(incident, finding=inconclusive(wide)))
     found += notices(None, guessed, None, START, wide)
     assert max(len(match.body()) for match in found) < LARGEST_BODY_BYTES
 

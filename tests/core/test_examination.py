@@ -13,7 +13,7 @@ from supervisor.core.remedies.budget import Budget
 from supervisor.core.remedies.choose import RemedyContext
 from supervisor.core.remedies.gpu_memory import CardMemory
 from supervisor.core.remedies.remedy import Remedies
-from supervisor.core.triage import Finding, unsaid
+from supervisor.core.triage import Finding, inconclusive
 
 from .stories import GB, GPU, JOB, NAN, OTHER_GPU, Life, life
 
@@ -129,7 +129,7 @@ def test_it_waits_until_the_memory_of_the_attempt_is_freed() -> None:
         (DATA, "skip_data", "non_finite"),
         (NUMERICS, "amp_off", "non_finite"),
         (ONCE, "restart", "hardware"),
-        (unsaid("it ran out of time"), "skip_step", "non_finite"),
+        (inconclusive("it ran out of time"), "skip_step", "non_finite"),
         (Finding(verdict="data_or_numerics", words="everywhere"), "skip_step", "non_finite"),
     ],
 )
@@ -141,7 +141,7 @@ def test_the_finding_chooses_the_remedy(finding: Finding, remedy: str, cause: st
 
 
 def test_a_triage_that_says_nothing_leaves_the_retry_as_it_would_have_been() -> None:
-    told = examined(unsaid("it did not get to the step within the 600 s of the triage"))
+    told = examined(inconclusive("it did not get to the step within the 600 s of the triage"))
     without = poisoned(trainee(replace(LIMITS, triage_s=None)))
     mine, usual = retry(told), retry(without)
     assert (mine.remedy, mine.why, mine.cause, mine.step) == (usual.remedy, usual.why, usual.cause, usual.step)
@@ -201,7 +201,7 @@ def test_a_stop_waits_for_the_replay_to_be_gone_and_nothing_starts_after_it() ->
     told = poisoned(trainee()).looks()
     told.told()
     assert told.asks(ev.Ask.STOP).told() == [], "stopped means that nothing runs"
-    ended(told, unsaid("it was cancelled by a start of the job"))
+    ended(told, inconclusive("it was cancelled by a start of the job"))
     assert told.told() == ["Finish"]
     assert told.phase() is Phase.STOPPED
     assert told.asks(ev.Ask.START).looks().told() == ["Launch"]
@@ -215,7 +215,7 @@ def test_a_start_in_the_midst_of_it_ends_it_and_retries_at_once() -> None:
     assert told.job.examination is not None
     assert told.job.examination.unwanted
     assert told.told() == [], "the replay is on the card as yet"
-    ended(told, unsaid("it was cancelled by a start of the job"))
+    ended(told, inconclusive("it was cancelled by a start of the job"))
     assert told.told() == ["Retry"]
     assert told.looks().told() == ["Launch"]
 
@@ -224,7 +224,7 @@ def test_a_fresh_restart_in_the_midst_of_it_begins_anew() -> None:
     told = poisoned(trainee()).looks()
     told.told()
     told.asks(ev.Ask.RESTART, fresh=True)
-    ended(told, unsaid("it was cancelled by a start of the job"))
+    ended(told, inconclusive("it was cancelled by a start of the job"))
     launch = told.decisions[-1]
     assert isinstance(launch, de.Launch)
     assert launch.resume_from is None
@@ -254,7 +254,7 @@ def test_a_replay_that_cannot_be_killed_is_told_once_and_nothing_starts() -> Non
     assert told.silence(629).told() == []
     assert told.silence(2).told() == ["Warn"]
     assert told.silence(1000).told() == []
-    ended(told, unsaid("late"))
+    ended(told, inconclusive("late"))
     assert told.told() == ["Retry"]
 
 
@@ -272,6 +272,6 @@ def test_a_daemon_that_is_ending_decides_nothing_of_it() -> None:
     told = poisoned(trainee()).looks()
     told.told()
     told.asks(ev.Ask.SHUT_DOWN)
-    ended(told, unsaid("it was cancelled by a start of the job"))
+    ended(told, inconclusive("it was cancelled by a start of the job"))
     assert told.told() == []
     assert told.job.examining, "the next daemon decides the retry"

@@ -130,26 +130,28 @@ def told_once(checkpoints: Iterable[Checkpoint]) -> tuple[Checkpoint, ...]:
     """
     everything = tuple(checkpoints)
     files = {
-        _content(checkpoint.path, checkpoint): checkpoint for checkpoint in everything if checkpoint.source is None
+        _identify_content(checkpoint.path, checkpoint): checkpoint
+        for checkpoint in everything
+        if checkpoint.source is None
     }
     generations = [checkpoint for checkpoint in everything if checkpoint.source is not None]
-    taken = {_content(checkpoint.source or "", checkpoint) for checkpoint in generations}
+    taken = {_identify_content(checkpoint.source or "", checkpoint) for checkpoint in generations}
     return newest_first(
         [
             *(checkpoint for content, checkpoint in files.items() if content not in taken),
             *(
-                _with_verdict(checkpoint, files.get(_content(checkpoint.source or "", checkpoint)))
+                _copy_verdict(checkpoint, files.get(_identify_content(checkpoint.source or "", checkpoint)))
                 for checkpoint in generations
             ),
         ]
     )
 
 
-def _content(path: str, checkpoint: Checkpoint) -> tuple[str, int, int]:
+def _identify_content(path: str, checkpoint: Checkpoint) -> tuple[str, int, int]:
     return (path, checkpoint.fingerprint.size_bytes, checkpoint.fingerprint.modified_ns)
 
 
-def _with_verdict(generation: Checkpoint, file: Checkpoint | None) -> Checkpoint:
+def _copy_verdict(generation: Checkpoint, file: Checkpoint | None) -> Checkpoint:
     if file is None or generation.verdict is not None:
         return generation
     return replace(generation, verdict=file.verdict, reason=file.reason)
@@ -162,7 +164,7 @@ def merge_proof(known: Checkpoint, proof: Checkpoint) -> Checkpoint:
     training's count, and a file may count otherwise (from its last resume). The file's epoch counts: it is the last
     one that the file contains in full, while a report may name the epoch under way.
     """
-    return _merge(known, proof) if proof.fingerprint == known.fingerprint else proof
+    return _merge_facts(known, proof) if proof.fingerprint == known.fingerprint else proof
 
 
 def inherit_verdict(file: Checkpoint, generation: Checkpoint) -> Checkpoint:
@@ -170,10 +172,10 @@ def inherit_verdict(file: Checkpoint, generation: Checkpoint) -> Checkpoint:
     if file.verdict is not None or generation.verdict is None or not generation.is_of(file):
         return file
     proof = replace(file, verdict=generation.verdict, reason=generation.reason)
-    return _merge(file, replace(proof, epoch=generation.epoch, step=generation.step))
+    return _merge_facts(file, replace(proof, epoch=generation.epoch, step=generation.step))
 
 
-def _merge(known: Checkpoint, proof: Checkpoint) -> Checkpoint:
+def _merge_facts(known: Checkpoint, proof: Checkpoint) -> Checkpoint:
     return replace(
         proof,
         epoch=known.epoch if proof.epoch is None else proof.epoch,
@@ -251,17 +253,17 @@ def choose(  # noqa: PLR0913 - each is a bound of its own
     for checkpoint in sorted(sound, key=lambda item: not older(item, older_than)):
         if checkpoint.verdict is Verdict.PROVEN:
             alike = tuple(other for other in sound if older(other, older_than) or not older(checkpoint, older_than))
-            exact = _exact_instead(checkpoint, alike, given or Given())
+            exact = _find_exact(checkpoint, alike, given or Given())
             if exact is not None:
                 reason = f"newest exact state: {exact.title}; {checkpoint.title} is newer and not exact"
                 return ResumePoint(checkpoint=exact, possible=True, reason=reason)
             return ResumePoint(
                 checkpoint=checkpoint, possible=True, reason=f"newest proven checkpoint: {checkpoint.title}"
             )
-    return ResumePoint(checkpoint=None, possible=False, reason=_why_none(everything, trouble_unix_s, trouble_step))
+    return ResumePoint(checkpoint=None, possible=False, reason=_explain_none(everything, trouble_unix_s, trouble_step))
 
 
-def _exact_instead(chosen: Checkpoint, sound: tuple[Checkpoint, ...], given: Given) -> Checkpoint | None:
+def _find_exact(chosen: Checkpoint, sound: tuple[Checkpoint, ...], given: Given) -> Checkpoint | None:
     """Return the newest proven snapshot that is taken in place of an inexact checkpoint, None where there is none."""
     if chosen.kind == "snapshot":
         return None
@@ -275,7 +277,7 @@ def _exact_instead(chosen: Checkpoint, sound: tuple[Checkpoint, ...], given: Giv
     return None
 
 
-def _why_none(everything: tuple[Checkpoint, ...], trouble_unix_s: float | None, trouble_step: int | None) -> str:
+def _explain_none(everything: tuple[Checkpoint, ...], trouble_unix_s: float | None, trouble_step: int | None) -> str:
     older = {checkpoint.key for checkpoint in before_trouble(everything, trouble_unix_s, trouble_step)}
     parts = []
     for checkpoint in newest_first(everything):

@@ -45,33 +45,30 @@ STEPS_SLACK = 100
 
 def contradiction(profile: Profile) -> str | None:
     """Return what in a checkpoint contradicts itself, None where nothing does."""
-    return (
-        _ruin(profile) or _average_of_another(profile) or _optimizer_of_another(profile) or _steps_of_another(profile)
-    )
+    return _find_overflow(profile) or _check_average(profile) or _check_optimizer(profile) or _check_steps(profile)
 
 
-def _ruin(profile: Profile) -> str | None:
-    """Numbers that stand where no training puts them, but where NaN and infinity are written as finite numbers."""
+def _find_overflow(profile: Profile) -> str | None:
+    """Find float16 limits and zero variances: so finite-only formats write what was NaN or infinity."""
     for part, tensors in profile.parts().items():
         for name, figures in tensors.items():
             if figures.largest and figures.kind == "Half" and "mask" not in name.lower():
-                return (
-                    f"{figures.largest} numbers of {_joined(part, name)} are at the limit of float16: they overflowed"
-                )
+                where = _join_name(part, name)
+                return f"{figures.largest} numbers of {where} are at the limit of float16: they overflowed"
             if name.endswith("running_var") and figures.rms == 0:
-                return f"{_joined(part, name)} is all zero: it was not finite"
+                return f"{_join_name(part, name)} is all zero: it was not finite"
     return None
 
 
-def _average_of_another(profile: Profile) -> str | None:
+def _check_average(profile: Profile) -> str | None:
     parts = profile.parts()
     for model, average in AVERAGES:
-        if model in parts and average in parts and (why := _other_shapes(parts[average], parts[model])) is not None:
+        if model in parts and average in parts and (why := _compare_shapes(parts[average], parts[model])) is not None:
             return f"its running average does not belong to its model: {why}"
     return None
 
 
-def _optimizer_of_another(profile: Profile) -> str | None:
+def _check_optimizer(profile: Profile) -> str | None:
     shapes = [Counter(figures.shape for figures in part.values()) for part in profile.parts().values()]
     for name, states in profile.states().items():
         count = profile.optimizers.get(name)
@@ -92,7 +89,7 @@ def _parameter_shape(state: Mapping[str, TensorFigures]) -> tuple[int, ...] | No
     return next((figures.shape for what, figures in state.items() if what in LIKE_A_PARAMETER), None)
 
 
-def _steps_of_another(profile: Profile) -> str | None:
+def _check_steps(profile: Profile) -> str | None:
     """Average and optimizer count the same steps; the optimizer leaves out those whose gradients were not finite."""
     if profile.updates is None:
         return None
@@ -118,16 +115,16 @@ def other_architecture(profile: Profile, before: Profile) -> str | None:
     """Return why the two hold different models, by the names and shapes in the parts that both have."""
     mine, its = profile.parts(), before.parts()
     for part in mine.keys() & its.keys():
-        if (why := _other_shapes(mine[part], its[part])) is not None:
+        if (why := _compare_shapes(mine[part], its[part])) is not None:
             return f"wrong architecture: {why} (compared with the previous generation)"
     states = before.states()
     for name, own in profile.states().items():
-        if (why := _other_states(own, states.get(name, {}))) is not None:
+        if (why := _compare_states(own, states.get(name, {}))) is not None:
             return f"{name} belongs to another model: {why}"
     return None
 
 
-def _other_shapes(mine: Mapping[str, TensorFigures], its: Mapping[str, TensorFigures]) -> str | None:
+def _compare_shapes(mine: Mapping[str, TensorFigures], its: Mapping[str, TensorFigures]) -> str | None:
     missing, new = its.keys() - mine.keys(), mine.keys() - its.keys()
     if missing or new:
         return f"{len(missing)} tensors are missing and {len(new)} are new, first {min(missing or new)}"
@@ -139,7 +136,7 @@ def _other_shapes(mine: Mapping[str, TensorFigures], its: Mapping[str, TensorFig
     return None
 
 
-def _other_states(
+def _compare_states(
     mine: Mapping[int, Mapping[str, TensorFigures]], its: Mapping[int, Mapping[str, TensorFigures]]
 ) -> str | None:
     for number in sorted(mine.keys() & its.keys()):
@@ -159,14 +156,14 @@ def drift(profile: Profile, before: Profile) -> str | None:
     mine, its = profile.parts(), before.parts()
     for part in mine.keys() & its.keys():
         pairs = {name: (figures, its[part][name]) for name, figures in mine[part].items() if name in its[part]}
-        settled = _settled(profile, before)
-        why = _emptied(pairs) or _resized(pairs, settled=settled) or _replaced(pairs, settled=settled)
+        settled = _has_settled(profile, before)
+        why = _find_zeroed(pairs) or _find_resized(pairs, settled=settled) or _find_replaced(pairs, settled=settled)
         if why is not None:
             return f"does not continue the previous generation: in {part or 'the model'}, {why}"
-    return _optimizer_resized(profile, before)
+    return _find_resized_optimizer(profile, before)
 
 
-def _settled(profile: Profile, before: Profile) -> bool:
+def _has_settled(profile: Profile, before: Profile) -> bool:
     """Whether this is a training that has settled, not far from where it stood before."""
     mine, its = profile.updates, before.updates
     if mine is None or its is None:
@@ -177,7 +174,7 @@ def _settled(profile: Profile, before: Profile) -> bool:
 Pairs = Mapping[str, tuple[TensorFigures, TensorFigures]]
 
 
-def _emptied(pairs: Pairs) -> str | None:
+def _find_zeroed(pairs: Pairs) -> str | None:
     for name, (figures, old) in pairs.items():
         if (
             figures.zeros is None
@@ -190,7 +187,7 @@ def _emptied(pairs: Pairs) -> str | None:
     return None
 
 
-def _resized(pairs: Pairs, *, settled: bool) -> str | None:
+def _find_resized(pairs: Pairs, *, settled: bool) -> str | None:
     sizes = [(figures.rms, old.rms) for figures, old in pairs.values() if old.matrix and old.rms and figures.rms]
     tiny = TINY_SHARE * median(old for _, old in sizes) if sizes else 0.0
     usual, usual_limit = median(size / old for size, old in sizes) if sizes else 1.0, _usual_factor(settled=settled)
@@ -215,9 +212,11 @@ def _usual_factor(*, settled: bool) -> float:
     return SETTLED_FACTOR if settled else USUAL_FACTOR
 
 
-def _replaced(pairs: Pairs, *, settled: bool) -> str | None:
+def _find_replaced(pairs: Pairs, *, settled: bool) -> str | None:
     shares = {
-        name: _kept(figures.signs, old.signs) for name, (figures, old) in pairs.items() if figures.signs and old.signs
+        name: _share_of_kept_signs(figures.signs, old.signs)
+        for name, (figures, old) in pairs.items()
+        if figures.signs and old.signs
     }
     if not shares:
         return None
@@ -230,23 +229,23 @@ def _replaced(pairs: Pairs, *, settled: bool) -> str | None:
     return None
 
 
-def _kept(mine: str | None, its: str | None) -> float:
+def _share_of_kept_signs(mine: str | None, its: str | None) -> float:
     pairs = [(text, old) for text, old in zip(mine or "", its or "", strict=False) if old != "0"]
     return sum(pair == old for pair, old in pairs) / len(pairs) if pairs else 1.0
 
 
-def _optimizer_resized(profile: Profile, before: Profile) -> str | None:
+def _find_resized_optimizer(profile: Profile, before: Profile) -> str | None:
     theirs = before.states()
     for name, states in profile.states().items():
         for what in LIKE_A_PARAMETER:
-            grown = list(_growth(states, theirs.get(name, {}), what))
+            grown = list(_list_growth(states, theirs.get(name, {}), what))
             middle = median(grown) if grown else 1.0
             if not 1 / OPTIMIZER_FACTOR < middle < OPTIMIZER_FACTOR:
                 return f"{name}: its {what} is {middle:.3g} times what it was"
     return None
 
 
-def _growth(
+def _list_growth(
     mine: Mapping[int, Mapping[str, TensorFigures]], its: Mapping[int, Mapping[str, TensorFigures]], what: str
 ) -> Iterable[float]:
     for number in mine.keys() & its.keys():
@@ -255,7 +254,7 @@ def _growth(
             yield figures.rms / old.rms
 
 
-def _joined(*parts: str) -> str:
+def _join_name(*parts: str) -> str:
     return ".".join(filter(None, parts))
 
 

@@ -72,9 +72,9 @@ def curve_of(losses: Iterable[float | None], least: int = LEAST) -> Curve | None
     rank = _rank_of_bound(len(known))
     return Curve(
         losses=len(known),
-        low=_at(known, 0.25),
-        median=_at(known, 0.5),
-        high=_at(known, 0.75),
+        low=_pick_quantile(known, 0.25),
+        median=_pick_quantile(known, 0.5),
+        high=_pick_quantile(known, 0.75),
         median_least=-math.inf if rank is None else known[rank],
         median_most=math.inf if rank is None else known[-1 - rank],
     )
@@ -94,7 +94,7 @@ def around(records: Iterable[StepRecord], step: int, trouble_step: int | None = 
     return None if curve is None else replace(curve, latest=curve_of(record.loss for record in newest))
 
 
-def _at(ordered: Sequence[float], share: float) -> float:
+def _pick_quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[round((len(ordered) - 1) * share)]
 
 

@@ -36,15 +36,15 @@ def kept(generations: Iterable[Checkpoint], policy: Policy, *, room: bool = True
     proven = [checkpoint for checkpoint in ordered if checkpoint.verdict is Verdict.PROVEN]
     waiting = [checkpoint for checkpoint in ordered if checkpoint.verdict is None]
     reasons: dict[Key, list[str]] = {}
-    chosen = _chosen(proven, policy) if room else [("newest", proven[:1])]
+    chosen = _choose_by_limit(proven, policy) if room else [("newest", proven[:1])]
     for word, ones in (*chosen, ("not yet proven", waiting[: policy.keep_newest if room else 1])):
         for item in ones:
             reasons.setdefault(item.key, []).append(word)
     words = {key: ", ".join(found) for key, found in reasons.items()}
-    return _within(policy.limit_bytes, ordered, proven, words)
+    return _prune_to_size(policy.limit_bytes, ordered, proven, words)
 
 
-def _chosen(proven: Sequence[Checkpoint], policy: Policy) -> list[tuple[str, Sequence[Checkpoint]]]:
+def _choose_by_limit(proven: Sequence[Checkpoint], policy: Policy) -> list[tuple[str, Sequence[Checkpoint]]]:
     hours: dict[int, Checkpoint] = {}
     for checkpoint in proven:
         hours.setdefault(int(checkpoint.saved_unix_s // HOUR_S), checkpoint)
@@ -52,11 +52,11 @@ def _chosen(proven: Sequence[Checkpoint], policy: Policy) -> list[tuple[str, Seq
     return [
         ("newest", proven[: max(1, policy.keep_newest)]),
         ("hourly", [hours[hour] for hour in recent]),
-        ("best", _best(proven)[: policy.keep_best]),
+        ("best", _sort_by_fitness(proven)[: policy.keep_best]),
     ]
 
 
-def _best(proven: Sequence[Checkpoint]) -> list[Checkpoint]:
+def _sort_by_fitness(proven: Sequence[Checkpoint]) -> list[Checkpoint]:
     """Return generations by fitness; where none is known, those named best by their framework, newest first."""
     measured = [checkpoint for checkpoint in proven if checkpoint.fitness is not None]
     if measured:
@@ -64,7 +64,7 @@ def _best(proven: Sequence[Checkpoint]) -> list[Checkpoint]:
     return [checkpoint for checkpoint in proven if (checkpoint.source or "").rpartition("/")[2].startswith(BEST)]
 
 
-def _within(
+def _prune_to_size(
     limit_bytes: int, ordered: Sequence[Checkpoint], proven: Sequence[Checkpoint], words: dict[Key, str]
 ) -> dict[Key, str]:
     """Remove the least important until the others fit into the limit."""

@@ -58,7 +58,7 @@ class Profile:
         found: dict[str, dict[str, TensorFigures]] = {}
         for name, tensor_figures in self.tensors.items():
             if NO_MODEL.search(name) is None:
-                part, _, rest = _split(name)
+                part, _, rest = _split_name(name)
                 found.setdefault(part, {})[rest] = tensor_figures
         return found
 
@@ -72,7 +72,7 @@ class Profile:
         return found
 
 
-def _split(name: str) -> tuple[str, str, str]:
+def _split_name(name: str) -> tuple[str, str, str]:
     """Return (part, dot, name within): what our agent adds lies one level deeper, a bare state dict at the top."""
     first, dot, rest = name.partition(".")
     if first == "rocm_supervisor":
@@ -89,7 +89,7 @@ def profile_of(answer: object) -> Profile | None:
         return None
     tensors = {}
     for row in answer["tensors"][:ROWS_LIMIT]:
-        read = _row(row)
+        read = _read_row(row)
         if read is None:
             return None
         tensors[read[0]] = read[1]
@@ -98,7 +98,7 @@ def profile_of(answer: object) -> Profile | None:
     return Profile(tensors=tensors, optimizers=optimizers, updates=as_int(answer.get("updates")))
 
 
-def _row(row: object) -> tuple[str, TensorFigures] | None:
+def _read_row(row: object) -> tuple[str, TensorFigures] | None:
     if not isinstance(row, list) or len(row) != 7:
         return None
     name, kind, largest = as_text(row[0]) if row[0] != "" else "", as_text(row[1]), as_int(row[5])

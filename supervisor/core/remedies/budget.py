@@ -73,7 +73,7 @@ class Ledger:
         """
         if place.on_training is None or is_beyond(place, on_training(self.furthest_step)) is False:
             return self
-        return replace(self._progressed(), furthest_step=place.on_training)
+        return replace(self._clear_restarts(), furthest_step=place.on_training)
 
     def saved(self, place: Place | None, saved_unix_s: float) -> Ledger:
         """Return the account after a new checkpoint of this training was proven; `place` None: where is not known.
@@ -82,20 +82,20 @@ class Ledger:
         a restart that came after the save was made is not cleared by it.
         """
         if place is None or place.on_training is None:
-            return self._progressed_until(saved_unix_s)
+            return self._clear_restarts_before(saved_unix_s)
         if is_beyond(place, on_training(self.proven_step)) is False:
             return self
-        return replace(self._progressed_until(saved_unix_s), proven_step=place.on_training)
+        return replace(self._clear_restarts_before(saved_unix_s), proven_step=place.on_training)
 
-    def _progressed_until(self, unix_s: float) -> Ledger:
+    def _clear_restarts_before(self, unix_s: float) -> Ledger:
         """Return the account after progress was made at a time in the past: the restarts since then stay in it."""
         since = sum(1 for restarted_unix_s in self.recent_unix_s if restarted_unix_s >= unix_s)
         if since == 0:
-            return self._progressed()
+            return self._clear_restarts()
         causes = tuple((cause, min(count, since)) for cause, count in self.causes)
         return replace(self, in_a_row=min(self.in_a_row, since), causes=causes)
 
-    def _progressed(self) -> Ledger:
+    def _clear_restarts(self) -> Ledger:
         return replace(self, in_a_row=0, causes=(), free_in_a_row=0)
 
     def rescaled(self, factor: float) -> Ledger:

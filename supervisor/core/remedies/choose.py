@@ -96,19 +96,19 @@ def choose(course: Course, remedies: Remedies, ended: Ended, ground: RemedyConte
     if not remedies.enabled:
         return Choice(remedy="restart", reason="remedies are disabled")
     past = course.episode(cause)
-    again = next((trial for trial in reversed(past) if _same(trial.step, step, remedies)), None)
+    again = next((trial for trial in reversed(past) if _is_same_place(trial.step, step, remedies)), None)
     told = []
     if again is not None:
         told.append(f"the same {cause} at the same place (step {step}, before it step {again.step})")
         told.append(f"{again.remedy} did not help: the data or the code is at fault")
-    order, said = _order(remedies, cause, ground)
+    order, said = _order_by_experience(remedies, cause, ground)
     if ended.finding is not None:
-        order, of_finding = _by_finding(order, ended.finding)
+        order, of_finding = _order_by_finding(order, ended.finding)
         said = [of_finding, *said]
     told += said
     for remedy in order:
-        possible = remedies.allows(remedy) and _possible(remedy, course, ended, ground)
-        if possible and not _used_up(remedy, course, remedies, ended):
+        possible = remedies.allows(remedy) and _is_possible(remedy, course, ended, ground)
+        if possible and not _is_used_up(remedy, course, remedies, ended):
             card = ground.free_cards[0] if remedy == "other_card" else None
             return Choice(remedy=remedy, reason="; ".join([*told, WORDS[remedy]]), card=card)
     in_vain = ended.finding.in_vain if ended.finding is not None else ()
@@ -124,7 +124,7 @@ def help_against(cause: str, remedies: Remedies, ground: RemedyContext, taken: I
     return would_help([resort for resort in ground.resorts if resort.kind in remedies.ladder(cause)], taken)
 
 
-def _order(remedies: Remedies, cause: str, ground: RemedyContext) -> tuple[tuple[str, ...], list[str]]:
+def _order_by_experience(remedies: Remedies, cause: str, ground: RemedyContext) -> tuple[tuple[str, ...], list[str]]:
     """Return the ladder in the order that experience gives it, and what is to be said about that."""
     ladder: tuple[str, ...] = remedies.ladder(cause)
     if not remedies.learn:
@@ -149,7 +149,7 @@ def _order(remedies: Remedies, cause: str, ground: RemedyContext) -> tuple[tuple
     return tuple(entry for entry in ordered if entry not in hopeless), said
 
 
-def _by_finding(order: tuple[str, ...], finding: Finding) -> tuple[tuple[str, ...], str]:
+def _order_by_finding(order: tuple[str, ...], finding: Finding) -> tuple[tuple[str, ...], str]:
     """Return the order as a triage's finding changes it: what it speaks for first, what would be in vain not at all."""
     first = [text for text in finding.speaks_for if text in order]
     rest = [text for text in _without_first(order, first) if text not in finding.in_vain]
@@ -166,7 +166,7 @@ def _without_first(ladder: Iterable[str], taken: list[str]) -> Iterable[str]:
             yield text
 
 
-def _possible(remedy: str, course: Course, ended: Ended, ground: RemedyContext) -> bool:
+def _is_possible(remedy: str, course: Course, ended: Ended, ground: RemedyContext) -> bool:
     if remedy in ON_A_CARD and course.has("cpu_profile"):
         return False
     if remedy in BY_THE_FRAMEWORK:
@@ -184,7 +184,7 @@ def _possible(remedy: str, course: Course, ended: Ended, ground: RemedyContext) 
             return ground.cpu_profile and not course.has("cpu_profile")
         case "older_generation":
             # What it was resumed from took it beyond every trouble before: that was sound, unless it is the numbers.
-            return ended.resumed and (ended.cause in ADDING_UP or not _came_further(course, ended))
+            return ended.resumed and (ended.cause in ADDING_UP or not _has_come_further(course, ended))
         case "reset_card" | "reboot":
             free = any(resort.kind == remedy and resort.on and resort.refused is None for resort in ground.resorts)
             return free and remedy not in ended.resorts_taken
@@ -192,22 +192,22 @@ def _possible(remedy: str, course: Course, ended: Ended, ground: RemedyContext) 
             return True
 
 
-def _came_further(course: Course, ended: Ended) -> bool:
+def _has_come_further(course: Course, ended: Ended) -> bool:
     """Whether the trouble is known to be beyond every one of its cause before it."""
     places = [on_training(trial.step) for trial in course.episode(ended.cause)]
     return bool(places) and all(is_beyond(on_training(ended.step), place) is True for place in places)
 
 
-def _same(step: int | None, other: int | None, remedies: Remedies) -> bool:
+def _is_same_place(step: int | None, other: int | None, remedies: Remedies) -> bool:
     return same_place(on_training(step), on_training(other), remedies.same_place_steps)
 
 
-def _used_up(remedy: str, course: Course, remedies: Remedies, ended: Ended) -> bool:
+def _is_used_up(remedy: str, course: Course, remedies: Remedies, ended: Ended) -> bool:
     tried = [trial for trial in course.episode(ended.cause) if trial.remedy == remedy]
     if remedy in RESORTS:
         return bool(tried)
     if remedy in PASSING:
-        here = any(_same(trial.step, ended.step, remedies) for trial in tried)
+        here = any(_is_same_place(trial.step, ended.step, remedies) for trial in tried)
         return here or len(tried) >= PLAIN_TRIES
     in_force = sum(item.remedy == remedy for item in course.in_force)
     listed = sum(text == remedy for text in remedies.ladder(ended.cause))

@@ -63,7 +63,7 @@ class ResortTaken:
 def due(offered: Iterable[Resort], taken: Iterable[ResortTaken], now: Moment, limit_s: float) -> Resort | None:
     """Return the next one to take against a process that cannot be ended; None: wait, or there is none."""
     before = tuple(taken)
-    if any(resort_taken.busy(now, limit_s) or _settling(resort_taken, now) for resort_taken in before):
+    if any(resort_taken.busy(now, limit_s) or _is_settling(resort_taken, now) for resort_taken in before):
         return None
     had = {resort_taken.kind for resort_taken in before}
     return next((resort for resort in offered if resort.on and resort.refused is None and resort.kind not in had), None)
@@ -76,7 +76,7 @@ def would_help(offered: Iterable[Resort], taken: Iterable[str] = ()) -> str:
     return f"what would help: {', else '.join(named)}" if named else ""
 
 
-def _settling(resort_taken: ResortTaken, now: Moment) -> bool:
+def _is_settling(resort_taken: ResortTaken, now: Moment) -> bool:
     return (
         resort_taken.ended_at is not None
         and resort_taken.done is True

@@ -103,7 +103,7 @@ class Course:
         if trial is None:
             return self
         again = trial.cause == cause
-        course = self._settled(Outcome.FAILED if again and self._was_made(trial) else Outcome.UNCLEAR, at)
+        course = self._settle_trial(Outcome.FAILED if again and self._was_made(trial) else Outcome.UNCLEAR, at)
         wrong = again and cause not in ADDING_UP
         return course.without(trial.remedy, attempt=trial.attempt) if wrong else course
 
@@ -122,13 +122,13 @@ class Course:
 
     def helped(self, at: Moment) -> Course:
         """Return it once the training is past the trouble."""
-        return self._settled(Outcome.HELPED, at)
+        return self._settle_trial(Outcome.HELPED, at)
 
     def unclear(self, at: Moment) -> Course:
         """Return it once nobody will know any more."""
-        return self._settled(Outcome.UNCLEAR, at)
+        return self._settle_trial(Outcome.UNCLEAR, at)
 
-    def _settled(self, outcome: Outcome, at: Moment) -> Course:
+    def _settle_trial(self, outcome: Outcome, at: Moment) -> Course:
         trial = self.open_trial
         if trial is None:
             return self

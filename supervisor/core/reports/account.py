@@ -62,11 +62,11 @@ def account(lives: Sequence[Life], until_unix_s: float, window_s: float | None =
         ended_unix_s=ended,
         seconds=dict(seconds),
         cost_s=dict(cost_s),
-        troubles=_troubles(lives, began, ended),
+        troubles=_count_faults(lives, began, ended),
     )
 
 
-def _troubles(lives: Iterable[Life], began: float, ended: float) -> dict[str, int]:
+def _count_faults(lives: Iterable[Life], began: float, ended: float) -> dict[str, int]:
     counted: dict[str, int] = defaultdict(int)
     for life in lives:
         if life.cause is not None and life.ended_unix_s is not None and began <= life.ended_unix_s <= ended:

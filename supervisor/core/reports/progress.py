@@ -66,9 +66,9 @@ def progress_of(history: History, wanted_per_s: float | None = None) -> Progress
     """Return where the training of one attempt stands; `wanted_per_s` is the owner's pace, in steps a second."""
     last = history.steps[-1] if history.steps else None
     total = steps_total(history)
-    step = _step_s(history)
-    pause = _pause_s(history, step)
-    left = _left(history, step, pause, total)
+    step = _measure_step_s(history)
+    pause = _measure_pause_s(history, step)
+    left = _estimate_left(history, step, pause, total)
     batches = history.batches_per_epoch or history.steps_per_epoch
     return Progress(
         steps=last.step if last and history.scale is not Scale.ATTEMPT else None,
@@ -83,7 +83,7 @@ def progress_of(history: History, wanted_per_s: float | None = None) -> Progress
         left_s=left.usual if left else None,
         left_early_s=left.early if left else None,
         left_late_s=left.late if left else None,
-        steps_expected=_expected(history, wanted_per_s),
+        steps_expected=_count_expected(history, wanted_per_s),
     )
 
 
@@ -97,7 +97,7 @@ def steps_total(history: History) -> int | None:
     return None if history.epochs is None or batches is None else history.epochs * batches
 
 
-def _step_s(history: History) -> _Seconds | None:
+def _measure_step_s(history: History) -> _Seconds | None:
     usual = history.pace.usual()
     if usual is not None:
         return _Seconds(early=usual.fast_step_s, usual=usual.step_s, late=usual.slow_step_s)
@@ -110,7 +110,7 @@ def _step_s(history: History) -> _Seconds | None:
     return _Seconds(early=each_s / 2, usual=each_s, late=each_s * 2) if each_s > 0 else None
 
 
-def _pause_s(history: History, step: _Seconds | None) -> _Seconds | None:
+def _measure_pause_s(history: History, step: _Seconds | None) -> _Seconds | None:
     """Return what lies between two epochs, without the step that ends it."""
     step_s = step.usual if step is not None else 0.0
     pauses = sorted(max(0.0, pause - step_s) for pause in history.pace.pauses)
@@ -119,7 +119,9 @@ def _pause_s(history: History, step: _Seconds | None) -> _Seconds | None:
     return _Seconds(early=quantile(pauses, 0.1), usual=quantile(pauses, 0.5), late=quantile(pauses, 0.9))
 
 
-def _left(history: History, step: _Seconds | None, pause: _Seconds | None, total: int | None) -> _Seconds | None:
+def _estimate_left(
+    history: History, step: _Seconds | None, pause: _Seconds | None, total: int | None
+) -> _Seconds | None:
     if step is None or total is None or not history.steps:
         return None
     last, batches = history.steps[-1], history.batches_per_epoch or history.steps_per_epoch
@@ -129,7 +131,7 @@ def _left(history: History, step: _Seconds | None, pause: _Seconds | None, total
     return left
 
 
-def _expected(history: History, wanted_per_s: float | None) -> int | None:
+def _count_expected(history: History, wanted_per_s: float | None) -> int | None:
     """Return the step that the owner's pace would have reached: from this attempt's first step on, pauses left out."""
     first, last = history.pace.first, history.pace.last
     if wanted_per_s is None or first is None or last is None or history.scale is Scale.ATTEMPT:

@@ -122,9 +122,9 @@ def timeline(lives: Sequence[Life], until_unix_s: float) -> Iterator[Segment]:
     ordered = _without_overlap(lives, until_unix_s)
     for index, (life, ended) in enumerate(ordered):
         came_of = ordered[index - 1][0].cause if index else None
-        cut, cut_by = _cut(ordered, index)
-        for segment in _lived(life, ended):
-            yield from _split(_owed(segment, came_of), cut, cut_by)
+        cut, cut_by = _find_cut(ordered, index)
+        for segment in _list_segments(life, ended):
+            yield from _split_lost(_charge_setup(segment, came_of), cut, cut_by)
         last = index + 1 == len(ordered)
         after = until_unix_s if last else ordered[index + 1][0].launched_unix_s
         if life.ended_unix_s is not None and after > ended and not (last and life.wished):
@@ -160,20 +160,20 @@ def _without_overlap(lives: Sequence[Life], until_unix_s: float) -> list[tuple[L
     return bounded
 
 
-def _cut(ordered: Sequence[tuple[Life, float]], index: int) -> tuple[float | None, str | None]:
+def _find_cut(ordered: Sequence[tuple[Life, float]], index: int) -> tuple[float | None, str | None]:
     """Return from when on the work of a life was made again, and the cause of that; None: all of it was kept."""
     cut: float | None = None
     by: str | None = None
     for (before, _), (later, _) in pairwise(ordered[index:]):
         if later.anew:
             break
-        at = _made_again_from(*ordered[index], later)
+        at = _find_redone_from(*ordered[index], later)
         if at is not None and (cut is None or at < cut):
             cut, by = at, before.cause
     return cut, by
 
 
-def _made_again_from(life: Life, ended: float, later: Life) -> float | None:
+def _find_redone_from(life: Life, ended: float, later: Life) -> float | None:
     """Return from when on the work of a life was made again because of where a later one began; None: none was.
 
     Steps are compared where both are the training's; otherwise what was done after the save is what was lost.
@@ -190,12 +190,12 @@ def _made_again_from(life: Life, ended: float, later: Life) -> float | None:
     return max(saved, life.strides[0].first_unix_s)
 
 
-def _owed(segment: Segment, came_of: str | None) -> Segment:
+def _charge_setup(segment: Segment, came_of: str | None) -> Segment:
     """Charge the set-up after a trouble to it."""
     return replace(segment, cause=came_of) if segment.use in (Use.SETUP, Use.COMPILE) else segment
 
 
-def _split(segment: Segment, cut: float | None, cut_by: str | None) -> Iterator[Segment]:
+def _split_lost(segment: Segment, cut: float | None, cut_by: str | None) -> Iterator[Segment]:
     """Return the segment with what was lost of it as such."""
     if cut is None or segment.use not in _WORK or segment.ended_unix_s <= cut:
         yield segment
@@ -207,9 +207,9 @@ def _split(segment: Segment, cut: float | None, cut_by: str | None) -> Iterator[
     yield Segment(use=Use.LOST, began_unix_s=began, ended_unix_s=segment.ended_unix_s, cause=cut_by)
 
 
-def _lived(life: Life, ended: float) -> Iterator[Segment]:
+def _list_segments(life: Life, ended: float) -> Iterator[Segment]:
     """Return what one attempt did from its launch to its end."""
-    alive_until = max(life.launched_unix_s, _last_sign(life, ended))
+    alive_until = max(life.launched_unix_s, _find_last_sign(life, ended))
     marks = [(life.launched_unix_s, Use.SETUP if life.entered else Use.UNSEEN)]
     for at, stage in life.entered:
         marks.append((min(max(at, marks[-1][0]), alive_until), _OF_STAGE.get(stage, Use.UNSEEN)))
@@ -222,7 +222,7 @@ def _lived(life: Life, ended: float) -> Iterator[Segment]:
         yield Segment(use=Use.DOWN, began_unix_s=alive_until, ended_unix_s=ended, cause=life.cause)
 
 
-def _last_sign(life: Life, ended: float) -> float:
+def _find_last_sign(life: Life, ended: float) -> float:
     """Return the last sign of progress of an attempt that ended in trouble; any other progressed to its end."""
     if life.cause is None:
         return ended

@@ -116,12 +116,12 @@ class Learned:
         for word, counts in plain.items() if isinstance(plain, dict) else ():
             stage = next((bound for bound in BOUNDS if bound.value == word), None)
             if stage is not None and isinstance(counts, dict):
-                known = dict(_counts(counts.items()))
+                known = dict(_read_counts(counts.items()))
                 learned.stages[stage] = Durations(counts=known, total=sum(known.values()))
         return learned
 
 
-def _counts(pairs: Iterable[tuple[object, object]]) -> Iterable[tuple[int, int]]:
+def _read_counts(pairs: Iterable[tuple[object, object]]) -> Iterable[tuple[int, int]]:
     for bucket, count in pairs:
         known = isinstance(bucket, str) and bucket.removeprefix("-").isdecimal() and len(bucket) < 6
         if known and isinstance(count, int) and 0 < count < FORGET_AFTER and abs(int(str(bucket))) <= LARGEST_BUCKET:

@@ -104,16 +104,16 @@ class Losses:
         loss = record.loss
         if loss is None:
             return
-        self._of_epoch(record, loss)
+        self._add_to_epoch(record, loss)
         if self.episode is not None:
-            self._go_on(self.episode, record, loss)
+            self._continue_episode(self.episode, record, loss)
         elif self.level is not None and not self.level.distance(loss) < FAR:
             self.episode = Episode(level=self.level, first=record, highest=record, last=record)
             self.episode.recent.append(loss)
         elif math.isfinite(loss):
-            self._usual(loss)
+            self._add_usual(loss)
 
-    def _usual(self, loss: float) -> None:
+    def _add_usual(self, loss: float) -> None:
         self._window.append(loss)
         self._since_level += 1
         if self._since_level >= LEVEL_EVERY_STEPS and len(self._window) >= USUAL_STEPS // 2:
@@ -121,7 +121,7 @@ class Losses:
             width = max(spread(self._window, middle), LEAST_SPREAD * abs(middle), 1e-9)
             self.level, self._since_level = Level(middle=middle, spread=width), 0
 
-    def _go_on(self, episode: Episode, record: StepRecord, loss: float) -> None:
+    def _continue_episode(self, episode: Episode, record: StepRecord, loss: float) -> None:
         episode.add(record, loss)
         over = len(episode.recent) == RECENT_STEPS and episode.recent_distance() < FAR / 2
         if over or episode.steps >= EPISODE_STEPS:
@@ -130,7 +130,7 @@ class Losses:
                 self.level, self._since_level = None, 0
                 self._window.clear()
 
-    def _of_epoch(self, record: StepRecord, loss: float) -> None:
+    def _add_to_epoch(self, record: StepRecord, loss: float) -> None:
         if record.epoch is None:
             return
         if record.epoch != self._epoch:

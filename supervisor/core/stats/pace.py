@@ -87,9 +87,9 @@ class Pace:
         if record.data_wait_s is not None:
             self._waited_s = (self._waited_s or 0.0) + record.data_wait_s
         if self._took_s >= STRETCH_S:
-            self._close(record.at)
+            self._close_stretch(record.at)
 
-    def _close(self, at: Moment) -> None:
+    def _close_stretch(self, at: Moment) -> None:
         waited_s = None if self._waited_s is None else min(self._waited_s, self._took_s)
         self.stretches.append(Stretch(at=at, steps=self._steps, took_s=self._took_s, waited_s=waited_s))
         self._steps, self._took_s, self._waited_s = 0, 0.0, None
@@ -117,7 +117,7 @@ class Pace:
         made, usual = self._usual.get(without, (-1, None))
         if made != self._made:
             kept = list(self.stretches)[WARM_STRETCHES if self._made <= STRETCHES_KEPT else 0 :]
-            usual = _usual(sorted(stretch.step_s for stretch in kept[: max(0, len(kept) - without)]))
+            usual = _summarize(sorted(stretch.step_s for stretch in kept[: max(0, len(kept) - without)]))
             self._usual[without] = (self._made, usual)
         return usual
 
@@ -138,7 +138,7 @@ def covered_s(stretches: Sequence[Stretch]) -> float:
     return sum(stretch.took_s for stretch in stretches)
 
 
-def _usual(ordered: list[float]) -> Usual | None:
+def _summarize(ordered: list[float]) -> Usual | None:
     if not ordered:
         return None
     return Usual(

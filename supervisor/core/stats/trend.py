@@ -75,18 +75,18 @@ class Trend:
         """Return the slope of the newest `window_s`; None before the points cover it, or where they are too few."""
         known = self._fitted.get(window_s)
         if known is None or known[0] != self._closed:
-            known = self._fitted[window_s] = (self._closed, self._fit(window_s))
+            known = self._fitted[window_s] = (self._closed, self._fit_slope(window_s))
         return known[1]
 
-    def _fit(self, window_s: float) -> Slope | None:
+    def _fit_slope(self, window_s: float) -> Slope | None:
         if not self.points or self.points[-1][0] - self.points[0][0] < window_s - BUCKET_S:
             return None
         recent = [pair for pair in self.points if self.points[-1][0] - pair[0] <= window_s]
         every = -(-len(recent) // POINTS_FITTED)
-        return _sen(recent[::-1][::every][::-1]) if len(recent) >= MIN_POINTS else None
+        return _estimate_slope(recent[::-1][::every][::-1]) if len(recent) >= MIN_POINTS else None
 
 
-def _sen(points: list[tuple[float, float]]) -> Slope | None:
+def _estimate_slope(points: list[tuple[float, float]]) -> Slope | None:
     slopes = sorted(
         (later[1] - earlier[1]) / (later[0] - earlier[0])
         for place, earlier in enumerate(points)
