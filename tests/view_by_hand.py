@@ -7,14 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 from supervisor.control import types
 from supervisor.control.evidence import evidence_files, evidence_part
 from supervisor.control.listen import bind
 from supervisor.control.present import job_account
+from supervisor.control.record_view import RecordView
+from supervisor.control.refusals import NoSuchEvidence, NoSuchIncident, NoSuchJob, NoSuchReceiver, Refused
 from supervisor.control.server import ControlServer
 from supervisor.control.tail import tail
-from supervisor.control.view import NoSuchEvidence, NoSuchJob, NoSuchReceiver, Refused
 from supervisor.core.events import Ask
 from supervisor.core.reports.timeline import Life
 
@@ -77,6 +79,11 @@ class FakeView:
             raise Refused(self.refusal)
         self.asked.append((job, ask, by, fresh))
 
+    @property
+    def record(self) -> RecordView:
+        """It answers for the record itself."""
+        return cast("RecordView", self)
+
     def incidents(self, job: str | None, limit: int) -> list[types.IncidentEntry]:
         if job is not None:
             self._known(job)
@@ -85,10 +92,12 @@ class FakeView:
     def shadows(self, job: str | None, limit: int) -> list[types.ShadowEntry]:
         return [item for item in self.shadowed if job in (None, item.job)][:limit]
 
-    def incident(self, incident_id: str) -> types.IncidentDetail | None:
+    def incident(self, incident_id: str) -> types.IncidentDetail:
         story = [types.StoryLine(at=1_763_164_801.0, what="decision", detail="stop")]
-        found = (types.IncidentDetail(incident=item, story=story) for item in self.history if item.id == incident_id)
-        return next(found, None)
+        for item in self.history:
+            if item.id == incident_id:
+                return types.IncidentDetail(incident=item, story=story)
+        raise NoSuchIncident(f"no incident {incident_id!r} is recorded", "supervisorctl history lists them")
 
     def evidence(self, incident_id: str) -> types.EvidenceFiles:
         return evidence_files(self._evidence(incident_id))

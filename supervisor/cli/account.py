@@ -35,7 +35,7 @@ STYLES = {"train": "green", "lost": "red", "down": "red", "triage": "red"}
 @pass_app
 def command(app: App, job: str) -> None:
     """Show how JOB spent its time, in total and over the last hour, and what each cause cost."""
-    answer = app.get_or(f"/v1/jobs/{quoted(job)}/account", lambda: _read_offline(app, job))
+    answer = app.get_recorded(f"/v1/jobs/{quoted(job)}/account")
     if app.json:
         app.print_json(answer)
         return
@@ -77,9 +77,3 @@ def _causes(life: dict[str, Any]) -> list[list[Cell]]:
 
 def _ratio(value: float | None) -> str:
     return "not available" if value is None else f"{value:.1%}"
-
-
-def _read_offline(app: App, job: str) -> dict[str, Any]:
-    from supervisor.cli import offline  # noqa: PLC0415  # only while the daemon is not running
-
-    return offline.account(app, job)

@@ -28,7 +28,7 @@ def command(context: click.Context, app: App, limit: int) -> None:
     """Show the receivers of alerts and the newest alerts; exits with 1 if a receiver is unusable."""
     if context.invoked_subcommand is not None:
         return
-    answer = app.get_or("/v1/alerts", lambda: _read_offline(app, limit), limit=limit)
+    answer = app.get_recorded("/v1/alerts", limit=limit)
     if app.json:
         app.print_json(answer)
     else:
@@ -100,9 +100,3 @@ def _alert_cells(alert: dict[str, Any], now: float) -> list[Cell]:
         Cell(one_line(alert["job"] or "-")),
         Cell(one_line(alert["error"] or "")),
     ]
-
-
-def _read_offline(app: App, limit: int) -> dict[str, Any]:
-    from supervisor.cli import offline  # noqa: PLC0415  # only while the daemon is not running
-
-    return offline.alerts(app, limit)

@@ -90,6 +90,8 @@ class App:
     color: str = "auto"
     now: Callable[[], float] = wall_clock
     sys_root: Path = Path("/sys")
+    reads_offline: bool = False
+    """Whether an answer came from the record because no daemon was reached; this is printed once."""
 
     @cached_property
     def config(self) -> Path:
@@ -123,15 +125,20 @@ class App:
         except ControlError as error:
             raise explained(error) from error
 
-    def get_or(
-        self, route: str, read_offline: Callable[[], dict[str, Any]], **query: str | int | None
-    ) -> dict[str, Any]:
-        """Send a GET request; if the daemon cannot be reached, read its record instead and print a note to stderr."""
+    def get_recorded(self, route: str, **query: str | int | None) -> dict[str, Any]:
+        """Send a GET request about the record; if the daemon cannot be reached, read it here, with a note to stderr.
+
+        `route` is one of `control.record_view.READS`.
+        """
         try:
             return Client(self.socket).get(route, **query)
         except UnreachableError as error:
-            answer = read_offline()
-            click.echo(f"note: {one_line(str(error))}; reading its record instead", err=True)
+            from supervisor.cli import offline  # noqa: PLC0415  # only while the daemon is not running
+
+            answer = offline.answer(self, route, query)
+            if not self.reads_offline:
+                click.echo(f"note: {one_line(str(error))}; reading its record instead", err=True)
+                self.reads_offline = True
             return answer
         except ControlError as error:
             raise explained(error) from error

@@ -27,7 +27,7 @@ STYLES = {"proven": "green", "rejected": "red"}
 @pass_app
 def command(app: App, job: str, limit: int, *, every: bool) -> None:
     """List the kept checkpoints of JOB, the most trained first; with --json every checkpoint."""
-    answer = app.get_or(f"/v1/jobs/{quoted(job)}/checkpoints", lambda: _read_offline(app, job))
+    answer = app.get_recorded(f"/v1/jobs/{quoted(job)}/checkpoints")
     if app.json:
         app.print_json(answer)
     elif answer["checkpoints"]:
@@ -77,9 +77,3 @@ def _kept_by(entry: dict[str, Any]) -> str:
     if entry["source"] is None:
         return "training"
     return PRUNED if entry["kept_by"] == "" else one_line(entry["kept_by"] or "")
-
-
-def _read_offline(app: App, job: str) -> dict[str, Any]:
-    from supervisor.cli import offline  # noqa: PLC0415  # only while the daemon is not running
-
-    return offline.checkpoints(app, job)

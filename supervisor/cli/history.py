@@ -39,7 +39,7 @@ def command(app: App, job: str | None, limit: int, since: Given | None, *, shado
     if shadow:
         _shadows(app, job, limit, from_unix_s)
         return
-    answer = app.get_or("/v1/incidents", lambda: _read_offline(app, job, limit), job=job, limit=limit)
+    answer = app.get_recorded("/v1/incidents", job=job, limit=limit)
     # The newest come first, so this filter keeps the newest since then.
     answer["incidents"] = [entry for entry in answer["incidents"] if _is_since(entry, from_unix_s)]
     if app.json:
@@ -145,7 +145,7 @@ def lost(incident: dict[str, Any]) -> str:
 
 
 def _shadows(app: App, job: str | None, limit: int, from_unix_s: float | None) -> None:
-    answer = app.get_or("/v1/shadows", lambda: _read_shadows_offline(app, job, limit), job=job, limit=limit)
+    answer = app.get_recorded("/v1/shadows", job=job, limit=limit)
     answer["flags"] = [entry for entry in answer["flags"] if _is_since(entry, from_unix_s)]
     if app.json:
         app.print_json(answer)
@@ -156,15 +156,3 @@ def _shadows(app: App, job: str | None, limit: int, from_unix_s: float | None) -
         when = f"{ago(flag['at'], app.now())} ({clock_time(flag['at'])})"
         app.print(app.pen.paint(f"{when}  {one_line(flag['job'])}, attempt {flag['attempt']}", "bold"))
         app.print(f"{'would act':>{LABEL - 2}}  {one_line(flag['rule'])}: {one_line(flag['message'])}")
-
-
-def _read_shadows_offline(app: App, job: str | None, limit: int) -> dict[str, Any]:
-    from supervisor.cli import offline  # noqa: PLC0415  # only while the daemon is not running
-
-    return offline.shadows(app, job, limit)
-
-
-def _read_offline(app: App, job: str | None, limit: int) -> dict[str, Any]:
-    from supervisor.cli import offline  # noqa: PLC0415  # only while the daemon is not running
-
-    return offline.incidents(app, job, limit)

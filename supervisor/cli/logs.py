@@ -25,11 +25,7 @@ POLL_INTERVAL_S = 0.5
 def command(app: App, job: str, lines: int, *, follow: bool) -> None:
     """Print the last lines of JOB's output; with --json as one object per line."""
     route = f"/v1/jobs/{quoted(job)}/output"
-    part = (
-        app.get(route, lines=lines)
-        if follow
-        else app.get_or(route, lambda: _read_offline(app, job, lines), lines=lines)
-    )
+    part = app.get(route, lines=lines) if follow else app.get_recorded(route, lines=lines)
     _print(app, part)
     while follow:
         attempt = part["attempt"]
@@ -48,9 +44,3 @@ def _print(app: App, part: dict[str, Any]) -> None:
         click.echo(json.dumps({**part, "text": text}, ensure_ascii=False))
     else:
         click.echo(text, nl=False)
-
-
-def _read_offline(app: App, job: str, lines: int) -> dict[str, Any]:
-    from supervisor.cli import offline  # noqa: PLC0415  # only while the daemon is not running
-
-    return offline.output(app, job, lines)

@@ -1,108 +1,76 @@
-"""Reads the daemon's record while it is not running: its database, read-only, and its attempts' output."""
+"""Answers from the daemon's record while it is not running: the same questions (READS), the same bodies."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar
 
 import msgspec
 
 from supervisor.cli.app import App, CliError, NoDaemonError
 from supervisor.config import Settings, check
 from supervisor.config.derive import database_url
-from supervisor.config.read import NAME
-from supervisor.control import types
-from supervisor.control.alerts import alerts_report
-from supervisor.control.checkpoint_list import listed
-from supervisor.control.present import incident_entry, job_account, shadow_entry, story_lines
-from supervisor.control.present_remedies import remedy_report
-from supervisor.control.tail import tail
-from supervisor.core import attempt_files as fo
+from supervisor.control.record_view import Parameters, ReceiverState, RecordView, find_read
+from supervisor.control.refusals import Refusal, Unreadable
+from supervisor.core.job import Job
 from supervisor.store.archive import Archive
 from supervisor.store.errors import ArchiveError
-from supervisor.store.timelines import lives
-
-T = TypeVar("T")
 
 
-def incidents(app: App, job: str | None, limit: int) -> dict[str, Any]:
-    """Return what GET /v1/incidents would."""
-    found = _query(lambda archive: archive.incidents(job, limit), app)
-    if not found:
-        _check_known(app, job)
-    return _to_plain(types.History(incidents=[incident_entry(match) for match in found]))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfiguredFacts:
+    """Implements `control.record_view.Facts` from the configuration, and the jobs' state from the record."""
 
-
-def shadows(app: App, job: str | None, limit: int) -> dict[str, Any]:
-    """Return what GET /v1/shadows would."""
-    found = _query(lambda archive: archive.notes(job, limit), app)
-    if not found:
-        _check_known(app, job)
-    return _to_plain(types.Shadows(flags=[shadow_entry(note) for note in found]))
-
-
-def incident(app: App, incident_id: str) -> dict[str, Any]:
-    """Return what GET /v1/incidents/ID would."""
-    story = _query(lambda archive: archive.incident(incident_id), app)
-    if story is None:
-        raise CliError(
-            f"no incident {incident_id!r} is recorded", "supervisorctl history lists them", "no_such_incident"
-        )
-    return _to_plain(types.IncidentDetail(incident=incident_entry(story.incident), story=story_lines(story)))
-
-
-def checkpoints(app: App, job: str) -> dict[str, Any]:
-    """Return what GET /v1/jobs/JOB/checkpoints would."""
-    found = _query(lambda archive: archive.checkpoints(job), app)
-    return _to_plain(
-        types.Checkpoints(job=job, checkpoints=listed(known_checkpoint.checkpoint for known_checkpoint in found))
+    unreadable_hint: ClassVar[str] = (
+        "start the daemon, which serves it, or read it as the daemon's user: sudo -u rocm-supervisor"
     )
 
+    settings: Settings
+    archive: Archive
+    now: Callable[[], float]
 
-def account(app: App, job: str) -> dict[str, Any]:
-    """Return what GET /v1/jobs/JOB/account would."""
-    return _to_plain(job_account(job, _query(lambda archive: lives(archive, job), app), app.now()))
+    def now_unix_s(self) -> float:
+        """Return the time, in Unix seconds."""
+        return self.now()
+
+    def job_names(self) -> Collection[str]:
+        """Return the names of the configured jobs."""
+        return self.settings.jobs.keys()
+
+    def jobs(self) -> Sequence[Job]:
+        """Return the configured jobs as last recorded."""
+        return [job for job in self.archive.jobs() if job.name in self.settings.jobs]
+
+    def receivers(self) -> Mapping[str, ReceiverState]:
+        """Return the configured receivers; whether their address can be read, only the daemon can check."""
+        return {
+            name: ReceiverState(min_severity=receiver.min_severity) for name, receiver in self.settings.alerts.items()
+        }
 
 
-def remedies(app: App, job: str | None, limit: int) -> dict[str, Any]:
-    """Return what GET /v1/remedies would."""
-
-    def read(archive: Archive) -> types.RemedyReport:
-        jobs = [known for known in archive.jobs() if job in (None, known.name)]
-        return remedy_report(jobs, archive.remedies(job, limit), archive.experience())
-
-    return _to_plain(_query(read, app))
-
-
-def alerts(app: App, limit: int) -> dict[str, Any]:
-    """Return what GET /v1/alerts would, except whether an address can be read, which only the daemon can check."""
-    floors = {name: receiver.min_severity for name, receiver in settings(app).alerts.items()}
-    return _to_plain(_query(lambda archive: alerts_report(archive, floors, {}, limit), app))
-
-
-def output(app: App, job: str, lines: int) -> dict[str, Any]:
-    """Return what GET /v1/jobs/JOB/output would, from the newest attempt's folder."""
-    jobs = Path(settings(app).supervisor.state_dir) / "jobs"
-    if NAME.fullmatch(job) is None or not (jobs / job).is_dir():
-        raise CliError(f"{jobs} has no folder of a job {job!r}", "see supervisorctl config check", "no_such_job")
-    newest = (jobs / job / fo.CURRENT).resolve()
+def answer(app: App, route: str, query: Mapping[str, str | int | None]) -> dict[str, Any]:
+    """Return what GET `route` would; parameters that are None are left out. Raises CliError."""
+    found = find_read(route)
+    if found is None:
+        raise CliError(f"{route} is not available while the daemon is away", "systemctl start rocm-supervisor")
+    read, path = found
+    given = Parameters(path, {name: str(value) for name, value in query.items() if value is not None})
+    known = settings(app)
     try:
-        part = tail(newest, fo.FOLDED, None, lines)
-    except OSError as error:
-        raise NoDaemonError(f"{newest / fo.FOLDED}: {error.strerror}", "", "unreadable") from error
-    attempt = int(newest.name) if newest.name.isdecimal() else 0
-    return _to_plain(types.Output(job=job, attempt=attempt, text=part.text, next_offset=part.next_offset))
-
-
-def _check_known(app: App, job: str | None) -> None:
-    """Raise CliError for a job that is neither configured nor recorded."""
-    recorded = [] if job is None else [known.name for known in _query(lambda archive: archive.jobs(), app)]
-    known = sorted({*recorded, *settings(app).jobs})
-    if job is not None and job not in known:
-        raise CliError(
-            f"no job {job!r} is configured or recorded", f"known: {', '.join(known) or 'none'}", "no_such_job"
-        )
+        archive = Archive.at(database_url(known.supervisor))
+        archive.check()
+        facts = ConfiguredFacts(settings=known, archive=archive, now=app.now)
+        body = read.answer(RecordView(archive, Path(known.supervisor.state_dir), facts), given)
+    except Refusal as refusal:
+        kind = NoDaemonError if isinstance(refusal, Unreadable) else CliError
+        raise kind(str(refusal), refusal.remedy, refusal.code) from refusal
+    except ArchiveError as error:
+        message = f"the daemon cannot be reached, and {error}"
+        raise NoDaemonError(message, "systemctl start rocm-supervisor", "not_running") from error
+    plain: dict[str, Any] = msgspec.to_builtins(body)
+    return plain
 
 
 def settings(app: App) -> Settings:
@@ -113,18 +81,3 @@ def settings(app: App) -> Settings:
     if checked.settings is None:
         raise CliError(str(checked.problems[0]), f"supervisorctl config check {app.config}", "bad_config")
     return checked.settings
-
-
-def _query(question: Callable[[Archive], T], app: App) -> T:
-    try:
-        archive = Archive.at(database_url(settings(app).supervisor))
-        archive.check()
-        return question(archive)
-    except ArchiveError as error:
-        message = f"the daemon cannot be reached, and {error}"
-        raise NoDaemonError(message, "systemctl start rocm-supervisor", "not_running") from error
-
-
-def _to_plain(answer: types.Answer) -> dict[str, Any]:
-    plain: dict[str, Any] = msgspec.to_builtins(answer)
-    return plain

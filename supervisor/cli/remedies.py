@@ -25,7 +25,7 @@ STYLES = {"helped": "green", "failed": "red", "open": "yellow"}
 @pass_app
 def command(app: App, job: str | None, limit: int) -> None:
     """Show the remedies in force, their trials with the outcome, and what helped on this machine."""
-    answer = app.get_or("/v1/remedies", lambda: _read_offline(app, job, limit), job=job, limit=limit)
+    answer = app.get_recorded("/v1/remedies", job=job, limit=limit)
     if app.json:
         app.print_json(answer)
     else:
@@ -79,9 +79,3 @@ def _learned(entry: dict[str, Any]) -> list[Cell]:
         Cell(str(entry["helped"]), right=True),
         Cell(str(entry["failed"]), right=True),
     ]
-
-
-def _read_offline(app: App, job: str | None, limit: int) -> dict[str, Any]:
-    from supervisor.cli import offline  # noqa: PLC0415  # only while the daemon is not running
-
-    return offline.remedies(app, job, limit)

@@ -26,7 +26,7 @@ REPORT_LIMIT_BYTES = 65536
 @pass_app
 def command(app: App, incident: str) -> None:
     """Show one INCIDENT (its name is in `history`): its timeline, and the files of its evidence."""
-    answer = app.get_or(f"/v1/incidents/{quoted(incident)}", lambda: _read_offline(app, incident))
+    answer = app.get_recorded(f"/v1/incidents/{quoted(incident)}")
     if app.json:
         app.print_json(answer)
     else:
@@ -84,9 +84,3 @@ def _triage(evidence: Evidence, names: list[str]) -> list[str]:
         return []
     report = evidence.read(REPORT, REPORT_LIMIT_BYTES).decode("utf-8", "replace")
     return ["", "triage:", *(f"  {one_line(line)}" for line in report.splitlines()[:TRIAGE_LINES]), ""]
-
-
-def _read_offline(app: App, incident: str) -> dict[str, Any]:
-    from supervisor.cli import offline  # noqa: PLC0415  # only while the daemon is not running
-
-    return offline.incident(app, incident)

@@ -93,9 +93,7 @@ def command(  # noqa: PLR0913, PLR0917 - one an option
 
 
 def _incident(app: App, incident: str) -> dict[str, Any]:
-    from supervisor.cli import offline  # noqa: PLC0415  # only while the daemon is not running
-
-    answer = app.get_or(f"/v1/incidents/{quoted(incident)}", lambda: offline.incident(app, incident))
+    answer = app.get_recorded(f"/v1/incidents/{quoted(incident)}")
     found: dict[str, Any] = answer["incident"]
     return found
 
@@ -164,9 +162,7 @@ def _bad_step(evidence: Path, what: str) -> int:
 
 def _before(app: App, job: str, step: int) -> tuple[Path | None, int | None]:
     """Return the newest proven state before a step, and its step; (None, None): replay from the beginning."""
-    from supervisor.cli import offline  # noqa: PLC0415  # as above
-
-    answer = app.get_or(f"/v1/jobs/{quoted(job)}/checkpoints", lambda: offline.checkpoints(app, job))
+    answer = app.get_recorded(f"/v1/jobs/{quoted(job)}/checkpoints")
     good = [
         checkpoint
         for checkpoint in answer["checkpoints"]

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
 from supervisor.control.client import HOST
-from supervisor.control.view import NotAllowed, Refusal
+from supervisor.control.refusals import NotAllowed, Refusal
 
 log = logging.getLogger(__name__)
 

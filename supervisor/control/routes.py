@@ -1,11 +1,10 @@
-"""Every route of the control socket, and the call of the View that each request makes."""
+"""The routes of the control socket: the live state, the record (READS), and the actions of those who may act."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import anyio
 import anyio.to_thread
@@ -18,10 +17,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from supervisor.control import types
-from supervisor.control.evidence import FILE_LIMIT_BYTES
 from supervisor.control.origin import OriginGuard
 from supervisor.control.peers import Peer
-from supervisor.control.view import BadRequest, NoSuchIncident, NotAllowed, Refusal, TooLarge, TooSlow, View
+from supervisor.control.record_view import READS, Parameters, Read
+from supervisor.control.refusals import BadRequest, NotAllowed, Refusal, TooLarge, TooSlow
+from supervisor.control.view import View
 from supervisor.core.events import Ask
 
 log = logging.getLogger(__name__)
@@ -29,13 +29,9 @@ log = logging.getLogger(__name__)
 BODY_LIMIT_BYTES = 16 * 1024
 BODY_LIMIT_S = 5.0
 VIEW_LIMIT_S = 10.0
-INCIDENTS_AT_ONCE = 1000
-CHECKPOINTS_AT_ONCE = 1000
 ANSWER_LIMIT_BYTES = 32 << 20
 """Half of what supervisorctl reads."""
-LINES_AT_ONCE = 10_000
 
-LOOKING = frozenset({"checkpoints", "output", "doctor"})
 LOOKING_AT_ONCE = 16
 _looking: RunVar[anyio.CapacityLimiter] = RunVar("looking")
 
@@ -46,7 +42,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 def application(view: View, socket_gid: int) -> OriginGuard:
     """Return the ASGI application that serves `view`; `socket_gid` is the group whose members may act."""
-    reading = {**_reading(view), **_reading_of_a_job(view), **_reading_of_alerts(view)}
+    reading = {**_live(view), **{read.route: _recorded(view, read) for read in READS}}
     routes = [Route(path, answer, methods=["GET"]) for path, answer in reading.items()]
     routes += [Route(path, answer, methods=["POST"]) for path, answer in _acting(view, socket_gid).items()]
     served = Starlette(
@@ -57,77 +53,22 @@ def application(view: View, socket_gid: int) -> OriginGuard:
     return OriginGuard(served, _as_failure)
 
 
-def _reading(view: View) -> dict[str, Endpoint]:
+def _live(view: View) -> dict[str, Endpoint]:
     async def status(request: Request) -> Response:
         return answer(await asked(view.status))
 
-    async def incidents(request: Request) -> Response:
-        job, limit = request.query_params.get("job"), read_integer(request, "limit", 50, INCIDENTS_AT_ONCE)
-        return answer(types.History(incidents=list(await asked(view.incidents, job, limit))))
-
-    async def shadows(request: Request) -> Response:
-        job, limit = request.query_params.get("job"), read_integer(request, "limit", 50, INCIDENTS_AT_ONCE)
-        return answer(types.Shadows(flags=list(await asked(view.shadows, job, limit))))
-
-    async def incident(request: Request) -> Response:
-        wanted = request.path_params["id"]
-        found = await asked(view.incident, wanted)
-        if found is None:
-            raise NoSuchIncident(f"no incident {wanted!r} is recorded", "supervisorctl history lists them")
-        return answer(found)
-
-    async def evidence(request: Request) -> Response:
-        return answer(await asked(view.evidence, request.path_params["id"]))
-
-    async def evidence_file(request: Request) -> Response:
-        name, limit = request.query_params.get("name", ""), read_integer(request, "limit", FILE_LIMIT_BYTES, 1 << 62)
-        return answer(await asked(view.evidence_part, request.path_params["id"], name, limit))
-
-    async def remedies(request: Request) -> Response:
-        job, limit = request.query_params.get("job"), read_integer(request, "limit", 20, INCIDENTS_AT_ONCE)
-        return answer(await asked(view.remedies, job, limit))
-
     async def doctor(request: Request) -> Response:
-        return answer(types.Doctor(lines=list(await asked(view.doctor))))
+        return answer(types.Doctor(lines=list(await asked(view.doctor, looking=True))))
 
-    return {
-        "/v1/status": status,
-        "/v1/incidents": incidents,
-        "/v1/incidents/{id}": incident,
-        "/v1/incidents/{id}/evidence": evidence,
-        "/v1/incidents/{id}/evidence/file": evidence_file,
-        "/v1/shadows": shadows,
-        "/v1/remedies": remedies,
-        "/v1/doctor": doctor,
-    }
+    return {"/v1/status": status, "/v1/doctor": doctor}
 
 
-def _reading_of_alerts(view: View) -> dict[str, Endpoint]:
-    async def alerts(request: Request) -> Response:
-        return answer(await asked(view.alerts, read_integer(request, "limit", 10, INCIDENTS_AT_ONCE)))
+def _recorded(view: View, read: Read) -> Endpoint:
+    async def endpoint(request: Request) -> Response:
+        given = Parameters(request.path_params, request.query_params)
+        return answer(await asked(lambda: read.answer(view.record, given), looking=read.looks_at_files))
 
-    return {"/v1/alerts": alerts}
-
-
-def _reading_of_a_job(view: View) -> dict[str, Endpoint]:
-    async def checkpoints(request: Request) -> Response:
-        job = request.path_params["job"]
-        known = await asked(view.checkpoints, job)
-        return answer(types.Checkpoints(job=job, checkpoints=list(known[:CHECKPOINTS_AT_ONCE])))
-
-    async def account(request: Request) -> Response:
-        return answer(await asked(view.account, request.path_params["job"]))
-
-    async def output(request: Request) -> Response:
-        after, attempt = read_integer(request, "after", None, 1 << 62), read_integer(request, "attempt", None, 1 << 31)
-        lines = read_integer(request, "lines", 100, LINES_AT_ONCE)
-        return answer(await asked(view.output, request.path_params["job"], after, attempt, lines))
-
-    return {
-        "/v1/jobs/{job}/checkpoints": checkpoints,
-        "/v1/jobs/{job}/account": account,
-        "/v1/jobs/{job}/output": output,
-    }
+    return endpoint
 
 
 def _acting(view: View, socket_gid: int) -> dict[str, Endpoint]:
@@ -137,7 +78,7 @@ def _acting(view: View, socket_gid: int) -> dict[str, Endpoint]:
             fresh = (await body(request, types.StartBody)).fresh if ask is Ask.START else False
             if ask is not Ask.START:
                 await body(request, types.EmptyBody)
-            await asked(view.ask, job, ask, peer.name, fresh=fresh)
+            await asked(lambda: view.ask(job, ask, peer.name, fresh=fresh))
             _log_action("control.asked", peer, job=job, ask=ask.value, fresh=fresh)
             return answer(types.Accepted(job=job, ask=ask.value, by=peer.name), status=202)
 
@@ -153,7 +94,7 @@ def _acting(view: View, socket_gid: int) -> dict[str, Endpoint]:
     async def test_alert(request: Request) -> Response:
         peer, receiver = actor(request, socket_gid), request.path_params["receiver"]
         await body(request, types.EmptyBody)
-        queued = await asked(view.send_test_alert, receiver)
+        queued = await asked(lambda: view.send_test_alert(receiver))
         _log_action("control.alert_tested", peer, receiver=receiver)
         return answer(types.AlertQueued(id=queued, receiver=receiver), status=202)
 
@@ -195,26 +136,14 @@ async def body(request: Request, kind: type[Body]) -> Body:
         raise BadRequest(f"the request body is not valid: {error}") from None
 
 
-def read_integer(request: Request, name: str, default: T, largest: int) -> int | T:
-    """Return an integer of the query, or `default` where it is not given."""
-    text = request.query_params.get(name)
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= largest):
-        raise BadRequest(f"{name} must be an integer from 0 to {largest}")
-    return int(text)
-
-
-async def asked(call: Callable[..., T], *arguments: Any, **named: Any) -> T:
+async def asked(call: Callable[[], T], *, looking: bool = False) -> T:
     """Return the View's answer, called in a thread so that a slow call delays no other request.
 
-    Calls that may hang, because they read files, have LOOKING_AT_ONCE threads of their own.
+    Calls that may hang, because they read files, are `looking`: these have LOOKING_AT_ONCE threads of their own.
     """
-    limiter = _limiter(looking=call.__name__ in LOOKING)
     try:
         with anyio.fail_after(VIEW_LIMIT_S):
-            work = partial(call, *arguments, **named)
-            return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
+            return await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=_limiter(looking=looking))
     except TimeoutError:
         raise TooSlow(f"the daemon did not answer within {VIEW_LIMIT_S:.0f} s", "see the daemon's log") from None
 

@@ -1,28 +1,18 @@
-"""The daemon as the control socket sees it: queries go to the loop or the record, requests into the inbox."""
+"""The daemon as the control socket sees it: the live state from the loop, the record, and requests to the inbox."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from supervisor import __version__
 from supervisor.control import types
-from supervisor.control.alerts import alerts_report
-from supervisor.control.checkpoint_list import listed
-from supervisor.control.evidence import evidence_files, evidence_part
-from supervisor.control.present import (
-    gpu_status,
-    host_status,
-    incident_entry,
-    job_account,
-    shadow_entry,
-    story_lines,
-)
-from supervisor.control.present_remedies import remedy_report
-from supervisor.control.tail import tail
-from supervisor.control.view import NoSuchEvidence, NoSuchIncident, NoSuchJob, NoSuchReceiver, Refused
-from supervisor.core import attempt_files as fo
+from supervisor.control.present import gpu_status, host_status
+from supervisor.control.record_view import ReceiverState, RecordView
+from supervisor.control.refusals import NoSuchJob, NoSuchReceiver, Refused
 from supervisor.core import events as ev
 from supervisor.core.job import ALIVE, Job, Phase
 from supervisor.core.readings import GpuReading, HostReading
@@ -32,9 +22,6 @@ from supervisor.daemon.inbox import Inbox
 from supervisor.daemon.loop import Loop
 from supervisor.daemon.status import job_status
 from supervisor.store.archive import Archive
-from supervisor.store.timelines import lives
-
-CLEARED = "evidence is cleared away after retention.incidents_days"
 
 
 class NewestReadings:
@@ -50,6 +37,41 @@ class NewestReadings:
             self.gpus = {**self.gpus, **{reading.gpu: reading for reading in event.readings}}
         elif isinstance(event, ev.HostRead):
             self.host = event.reading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopFacts:
+    """Implements `control.record_view.Facts`: asked in threads of the server, answered by the deciding thread."""
+
+    unreadable_hint: ClassVar[str] = "the daemon's user must be able to read it; see the daemon's log"
+
+    clock: Clock
+    inbox: Inbox
+    loop: Loop
+    announcer: Announcer
+
+    def now_unix_s(self) -> float:
+        """Return the time, in Unix seconds."""
+        return self.clock.now().unix_s
+
+    def job_names(self) -> Collection[str]:
+        """Return the names of the jobs that are supervised."""
+        return self.inbox.ask(lambda: frozenset(self.loop.job_states))
+
+    def jobs(self) -> Sequence[Job]:
+        """Return the jobs as the deciding thread knows them."""
+        return self.inbox.ask(lambda: [job_state.job for job_state in self.loop.job_states.values()])
+
+    def receivers(self) -> Mapping[str, ReceiverState]:
+        """Return the receivers of alerts with their problems."""
+        return self.inbox.ask(self._receivers)
+
+    def _receivers(self) -> dict[str, ReceiverState]:
+        problems = self.announcer.problems()
+        return {
+            name: ReceiverState(min_severity=floor.word, problem=problems.get(name))
+            for name, floor in self.announcer.floors().items()
+        }
 
 
 class DaemonView:
@@ -74,7 +96,6 @@ class DaemonView:
         self._inbox = inbox
         self._loop = loop
         self._newest = newest
-        self._archive = archive
         self._state = state
         self._database = database
         self._problem = problem
@@ -82,6 +103,8 @@ class DaemonView:
         self._reload = reload
         self._doctor = doctor
         self._began = clock.now()
+        facts = LoopFacts(clock=clock, inbox=inbox, loop=loop, announcer=announcer)
+        self.record = RecordView(archive, state, facts)
 
     def status(self) -> types.Status:
         """Return everything at a glance, as the deciding thread knows it."""
@@ -116,84 +139,6 @@ class DaemonView:
             raise NoSuchJob(name, sorted(self._loop.job_states))
         return job_state.job
 
-    def incidents(self, job: str | None, limit: int) -> Sequence[types.IncidentEntry]:
-        """Return incidents from the record, newest first."""
-        found = self._archive.incidents(job, limit)
-        if not found:
-            self._check_known(job)
-        return [incident_entry(incident) for incident in found]
-
-    def _check_known(self, job: str | None) -> None:
-        """Raise NoSuchJob for a job that is neither configured nor in the record."""
-        if job is None or job in [recorded.name for recorded in self._archive.jobs()]:
-            return
-        self._inbox.ask(lambda: self._job(job))
-
-    def shadows(self, job: str | None, limit: int) -> Sequence[types.ShadowEntry]:
-        """Return what rules in shadow would have acted on, newest first."""
-        found = self._archive.notes(job, limit)
-        if not found:
-            self._check_known(job)
-        return [shadow_entry(note) for note in found]
-
-    def incident(self, incident_id: str) -> types.IncidentDetail | None:
-        """Return one incident with its flags and decisions."""
-        story = self._archive.incident(incident_id)
-        if story is None:
-            return None
-        return types.IncidentDetail(incident=incident_entry(story.incident), story=story_lines(story))
-
-    def evidence(self, incident_id: str) -> types.EvidenceFiles:
-        """Return the files of an incident's evidence, which lie where only the daemon gets in."""
-        folder = self._evidence_folder(incident_id)
-        try:
-            return evidence_files(folder)
-        except OSError as error:
-            raise NoSuchEvidence(f"{folder}: {error.strerror}", CLEARED) from error
-
-    def evidence_part(self, incident_id: str, name: str, limit_bytes: int) -> types.EvidencePart:
-        """Return the end of one file of the evidence."""
-        folder = self._evidence_folder(incident_id)
-        try:
-            return evidence_part(folder, name, limit_bytes)
-        except OSError as error:
-            raise NoSuchEvidence(f"{folder}/{name}: {error.strerror}", CLEARED) from error
-
-    def _evidence_folder(self, incident_id: str) -> str:
-        story = self._archive.incident(incident_id)
-        if story is None:
-            raise NoSuchIncident(f"no incident {incident_id!r} is recorded", "supervisorctl history lists them")
-        folder = story.incident.evidence
-        if folder is None:
-            raise NoSuchEvidence(f"no evidence was collected for {incident_id}", "see supervisorctl show")
-        return folder
-
-    def checkpoints(self, job: str) -> Sequence[types.CheckpointEntry]:
-        """Return the recorded checkpoints of a job."""
-        self._inbox.ask(lambda: self._job(job))
-        return listed(known_checkpoint.checkpoint for known_checkpoint in self._archive.checkpoints(job))
-
-    def account(self, job: str) -> types.JobAccount:
-        """Return where every second of a job's life went, from the record."""
-        self._inbox.ask(lambda: self._job(job))
-        return job_account(job, lives(self._archive, job), self._clock.now().unix_s)
-
-    def remedies(self, job: str | None, limit: int) -> types.RemedyReport:
-        """Return the remedies in force, as the deciding thread knows them, and those tried, from the record."""
-
-        def held() -> list[Job]:
-            return (
-                [self._job(job)] if job is not None else [job_state.job for job_state in self._loop.job_states.values()]
-            )
-
-        jobs = self._inbox.ask(held)
-        return remedy_report(jobs, self._archive.remedies(job, limit), self._archive.experience())
-
-    def alerts(self, limit: int) -> types.AlertsReport:
-        """Return the receivers of alerts and the newest alerts, from the record."""
-        floors, problems = self._inbox.ask(lambda: (dict(self._announcer.floors()), dict(self._announcer.problems())))
-        return alerts_report(self._archive, {name: floors[name].word for name in floors}, problems, limit)
-
     def send_test_alert(self, receiver: str) -> str:
         """Queue a test alert."""
         return self._inbox.ask(lambda: self._queue_test_alert(receiver))
@@ -205,13 +150,6 @@ class DaemonView:
         if receiver in problems:
             raise Refused(problems[receiver], "the daemon's user must be able to read it; supervisorctl config check")
         return self._announcer.queue_test(receiver, self._clock.now())
-
-    def output(self, job: str, after: int | None, attempt: int | None, lines: int) -> types.Output:
-        """Return a part of the newest attempt's folded output."""
-        number = self._inbox.ask(lambda: self._job(job).number)
-        folder = self._state / "jobs" / job / str(number)
-        part = tail(folder, fo.FOLDED, after if attempt == number else None, lines)
-        return types.Output(job=job, attempt=number, text=part.text, next_offset=part.next_offset)
 
     def doctor(self) -> Sequence[types.DoctorLine]:
         """Return what the daemon finds of its surroundings."""

@@ -48,7 +48,7 @@ def lives(archive: Archive, job: str) -> tuple[Life, ...]:
     entered = _entered(archive, job)
     triages = _triages(archive, job)
     found = []
-    for before, attempt in zip((None, *attempts[:-1]), attempts, strict=True):
+    for before, attempt in zip((None, *attempts), attempts, strict=False):  # the last has no successor
         if attempt.launched_unix_s is None:
             continue
         began_anew = before is not None and before.number in anew

@@ -20,7 +20,7 @@ import pytest
 from msgspec import structs
 from view_by_hand import FREEZE, YOLO, FakeView, serving
 
-from supervisor.control import connection, routes, types
+from supervisor.control import connection, record_view, routes, types
 from supervisor.control.client import Client, ControlError, UnreachableError
 from supervisor.control.limits import CONNECTIONS_PER_USER
 from supervisor.control.listen import ListenError, bind, from_systemd
@@ -367,10 +367,10 @@ class TestLength:
         assert caught.value.code == "too_long"
 
     def test_of_very_many_checkpoints_the_first_are_told(self, client: Client, view: FakeView) -> None:
-        many = 3 * routes.CHECKPOINTS_AT_ONCE
+        many = 3 * record_view.CHECKPOINTS_AT_ONCE
         view.saved = [types.CheckpointEntry(path=f"/{index}", saved_at=1.0, size_bytes=1) for index in range(many)]
         told = client.get("/v1/jobs/yolo/checkpoints")["checkpoints"]
-        assert [report["path"] for report in told] == [f"/{index}" for index in range(routes.CHECKPOINTS_AT_ONCE)]
+        assert [report["path"] for report in told] == [f"/{index}" for index in range(record_view.CHECKPOINTS_AT_ONCE)]
 
 
 FLOOD = """

@@ -24,7 +24,7 @@ import supervisor
 from supervisor.cli import exit_codes
 from supervisor.config.schema import is_table, keys_of
 from supervisor.config.settings import Settings
-from supervisor.control import origin, routes, types, view
+from supervisor.control import origin, refusals, routes, types
 from supervisor.core import attempt_files, decisions, events
 from supervisor.core.incident import Incident
 from supervisor.core.job import Job
@@ -144,16 +144,16 @@ def _keys_of_class(kind: type, path: str, met: set[object]) -> Iterator[str]:
 
 
 def _routes() -> Iterator[str]:
-    guard = routes.application(cast("view.View", None), 0)
+    guard = routes.application(cast("Any", None), 0)
     for route in cast("Any", guard)._served.routes:
         for method in sorted(route.methods - {"HEAD"}):
             yield f"{method} {route.path}"
 
 
 def _error_codes() -> Iterator[str]:
-    for module in (view, origin):
+    for module in (refusals, origin):
         for kind in vars(module).values():
-            if isclass(kind) and issubclass(kind, view.Refusal):
+            if isclass(kind) and issubclass(kind, refusals.Refusal):
                 yield f"{kind.code} {kind.status}"
     for path in sorted((CODE / "control").glob("*.py")):
         for call in _calls(path):

@@ -36,7 +36,7 @@ def command(app: App, incident: str, target: Path | None) -> None:
     Recognized secrets were removed when it was collected; review it before you share it.
     """
     refuse_root(app, f"evidence {incident}")
-    answer = app.get_or(f"/v1/incidents/{quoted(incident)}", lambda: _read_offline(app, incident))
+    answer = app.get_recorded(f"/v1/incidents/{quoted(incident)}")
     folder = answer["incident"]["evidence"]
     if folder is None:
         raise CliError(f"no evidence of {one_line(incident)} was collected", "see supervisorctl show", "no_evidence")
@@ -79,9 +79,3 @@ def _add(bundle: tarfile.TarFile, name: str, content: bytes) -> None:
     entry = tarfile.TarInfo(name.lstrip("/"))
     entry.size, entry.mode = len(content), 0o600
     bundle.addfile(entry, io.BytesIO(content))
-
-
-def _read_offline(app: App, incident: str) -> dict[str, Any]:
-    from supervisor.cli import offline  # noqa: PLC0415  # only while the daemon is not running
-
-    return offline.incident(app, incident)

@@ -1,0 +1,286 @@
+"""What can be asked of the record, answered in the bodies of the API: by the daemon, or while it is away by the CLI.
+
+`READS` names every such question by its route. The server answers these routes, and `supervisorctl` the same ones from
+the same functions where no daemon runs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
+from urllib.parse import unquote
+
+from supervisor.control import types
+from supervisor.control.alerts import alerts_report
+from supervisor.control.checkpoint_list import listed
+from supervisor.control.evidence import FILE_LIMIT_BYTES, evidence_files, evidence_part
+from supervisor.control.present import incident_entry, job_account, shadow_entry, story_lines
+from supervisor.control.present_remedies import remedy_report
+from supervisor.control.refusals import BadRequest, NoSuchEvidence, NoSuchIncident, NoSuchJob, Unreadable
+from supervisor.control.tail import tail
+from supervisor.core import attempt_files as names
+from supervisor.core.job import Job
+from supervisor.store.archive import Archive
+from supervisor.store.timelines import lives
+
+INCIDENTS_AT_ONCE = 1000
+CHECKPOINTS_AT_ONCE = 1000
+LINES_AT_ONCE = 10_000
+CLEARED = "evidence is removed after retention.incidents_days"
+
+FOLDER = re.compile(rf"(?:{names.TRIAGE}-)?([0-9]+)(?:-.*)?")
+"""The name of an attempt's folder, or of the replay that `current` points to during a triage of it."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiverState:
+    """A configured receiver of alerts."""
+
+    min_severity: str
+    """The lowest severity that it wants, in words."""
+    problem: str | None = None
+    """Why it cannot be sent to; None too where that was not tried."""
+
+
+class Facts(Protocol):
+    """What the record does not hold: the daemon has it in memory, the command line reads the configuration."""
+
+    @property
+    def unreadable_hint(self) -> str:
+        """What to do about a file that may not be read."""
+        ...
+
+    def now_unix_s(self) -> float:
+        """Return the time, in Unix seconds."""
+        ...
+
+    def job_names(self) -> Collection[str]:
+        """Return the names of the configured jobs."""
+        ...
+
+    def jobs(self) -> Sequence[Job]:
+        """Return the configured jobs with their newest known state."""
+        ...
+
+    def receivers(self) -> Mapping[str, ReceiverState]:
+        """Return the configured receivers of alerts by name."""
+        ...
+
+
+class RecordView:
+    """The record of one state directory. Methods raise ArchiveError, and a Refusal for what is not there."""
+
+    def __init__(self, archive: Archive, state: Path, facts: Facts) -> None:
+        self._archive = archive
+        self._jobs = state / "jobs"
+        self._facts = facts
+
+    def incidents(self, job: str | None, limit: int) -> Sequence[types.IncidentEntry]:
+        """Return incidents of one job, or of all, newest first."""
+        found = self._archive.incidents(job, limit)
+        if not found:
+            self._check_known(job)
+        return [incident_entry(incident) for incident in found]
+
+    def shadows(self, job: str | None, limit: int) -> Sequence[types.ShadowEntry]:
+        """Return what rules in shadow would have acted on, of one job or of all, newest first."""
+        found = self._archive.notes(job, limit)
+        if not found:
+            self._check_known(job)
+        return [shadow_entry(note) for note in found]
+
+    def incident(self, incident_id: str) -> types.IncidentDetail:
+        """Return one incident with its flags and decisions; raise NoSuchIncident."""
+        story = self._archive.incident(incident_id)
+        if story is None:
+            raise NoSuchIncident(f"no incident {incident_id!r} is recorded", "supervisorctl history lists them")
+        return types.IncidentDetail(incident=incident_entry(story.incident), story=story_lines(story))
+
+    def evidence(self, incident_id: str) -> types.EvidenceFiles:
+        """Return the files of an incident's evidence; raise NoSuchIncident, NoSuchEvidence or Unreadable."""
+        folder = self._evidence_folder(incident_id)
+        try:
+            return evidence_files(folder)
+        except OSError as error:
+            raise self._explain_unreadable(folder, error) from error
+
+    def evidence_part(self, incident_id: str, name: str, limit_bytes: int) -> types.EvidencePart:
+        """Return the end of one file of the evidence; raise as `evidence` does."""
+        folder = self._evidence_folder(incident_id)
+        try:
+            return evidence_part(folder, name, limit_bytes)
+        except OSError as error:
+            raise self._explain_unreadable(f"{folder}/{name}", error) from error
+
+    def checkpoints(self, job: str) -> Sequence[types.CheckpointEntry]:
+        """Return the checkpoints of a job, the one with the most training first."""
+        found = self._archive.checkpoints(job)
+        if not found:
+            self._check_known(job)
+        return listed(known_checkpoint.checkpoint for known_checkpoint in found)
+
+    def account(self, job: str) -> types.JobAccount:
+        """Return how the time of a job was spent."""
+        found = lives(self._archive, job)
+        if not found:
+            self._check_known(job)
+        return job_account(job, found, self._facts.now_unix_s())
+
+    def remedies(self, job: str | None, limit: int) -> types.RemedyReport:
+        """Return the remedies in force and at most `limit` of those tried, of one job or of all."""
+        jobs = [known for known in self._facts.jobs() if job in (None, known.name)]
+        if not jobs:
+            self._check_known(job)
+        return remedy_report(jobs, self._archive.remedies(job, limit), self._archive.experience())
+
+    def alerts(self, limit: int) -> types.AlertsReport:
+        """Return the receivers of alerts and at most `limit` of the newest alerts."""
+        receivers = self._facts.receivers()
+        floors = {name: receiver.min_severity for name, receiver in receivers.items()}
+        problems = {name: receiver.problem for name, receiver in receivers.items() if receiver.problem is not None}
+        return alerts_report(self._archive, floors, problems, limit)
+
+    def output(self, job: str, after: int | None, attempt: int | None, lines: int) -> types.Output:
+        """Return folded output after offset `after` of `attempt`.
+
+        With `after` None, or where a newer attempt has begun, its last `lines` lines (`tail.py` does both).
+        """
+        self._check_known(job)
+        number = self._newest_attempt(job)
+        folder = self._jobs / job / str(number)
+        try:
+            part = tail(folder, names.FOLDED, after if attempt == number else None, lines)
+        except OSError as error:
+            raise Unreadable(f"{folder / names.FOLDED}: {error.strerror}", self._facts.unreadable_hint) from error
+        return types.Output(job=job, attempt=number, text=part.text, next_offset=part.next_offset)
+
+    def _newest_attempt(self, job: str) -> int:
+        """Return the number of the newest attempt that has a folder, 0 where there is none."""
+        try:
+            target = os.readlink(self._jobs / job / names.CURRENT)  # noqa: PTH115 - a str is checked, not a path followed
+        except FileNotFoundError:
+            return 0
+        except OSError as error:
+            raise Unreadable(f"{self._jobs / job}: {error.strerror}", self._facts.unreadable_hint) from error
+        found = FOLDER.fullmatch(target)
+        return int(found[1]) if found else 0
+
+    def _check_known(self, job: str | None) -> None:
+        """Raise NoSuchJob for a job that is neither configured nor recorded."""
+        if job is None or job in (configured := self._facts.job_names()):
+            return
+        recorded = [recorded.name for recorded in self._archive.jobs()]
+        if job not in recorded:
+            raise NoSuchJob(job, sorted({*recorded, *configured}), or_recorded=True)
+
+    def _evidence_folder(self, incident_id: str) -> str:
+        folder = self.incident(incident_id).incident.evidence
+        if folder is None:
+            raise NoSuchEvidence(f"no evidence was collected for {incident_id}", "see supervisorctl show")
+        return folder
+
+    def _explain_unreadable(self, path: str, error: OSError) -> NoSuchEvidence | Unreadable:
+        if isinstance(error, FileNotFoundError):
+            return NoSuchEvidence(f"{path}: {error.strerror}", CLEARED)
+        return Unreadable(f"{path}: {error.strerror}", self._facts.unreadable_hint)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """The parameters of one question: those in its path, and those of its query, as text."""
+
+    path: Mapping[str, str]
+    query: Mapping[str, str]
+
+    def integer(self, name: str, default: T, largest: int) -> int | T:
+        """Return an integer of the query, or `default` where it is not given; raise BadRequest."""
+        text = self.query.get(name)
+        if text is None:
+            return default
+        if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= largest):
+            raise BadRequest(f"{name} must be an integer from 0 to {largest}")
+        return int(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One question of the record."""
+
+    route: str
+    answer: Callable[[RecordView, Parameters], types.Answer]
+    looks_at_files: bool = False
+    """Whether it looks at files of a training, which may lie on a file system that does not answer."""
+
+
+def _list_incidents(record: RecordView, given: Parameters) -> types.History:
+    limit = given.integer("limit", 50, INCIDENTS_AT_ONCE)
+    return types.History(incidents=list(record.incidents(given.query.get("job"), limit)))
+
+
+def _list_shadows(record: RecordView, given: Parameters) -> types.Shadows:
+    limit = given.integer("limit", 50, INCIDENTS_AT_ONCE)
+    return types.Shadows(flags=list(record.shadows(given.query.get("job"), limit)))
+
+
+def _read_incident(record: RecordView, given: Parameters) -> types.IncidentDetail:
+    return record.incident(given.path["id"])
+
+
+def _list_evidence(record: RecordView, given: Parameters) -> types.EvidenceFiles:
+    return record.evidence(given.path["id"])
+
+
+def _read_evidence(record: RecordView, given: Parameters) -> types.EvidencePart:
+    limit_bytes = given.integer("limit", FILE_LIMIT_BYTES, 1 << 62)
+    return record.evidence_part(given.path["id"], given.query.get("name", ""), limit_bytes)
+
+
+def _list_remedies(record: RecordView, given: Parameters) -> types.RemedyReport:
+    return record.remedies(given.query.get("job"), given.integer("limit", 20, INCIDENTS_AT_ONCE))
+
+
+def _list_alerts(record: RecordView, given: Parameters) -> types.AlertsReport:
+    return record.alerts(given.integer("limit", 10, INCIDENTS_AT_ONCE))
+
+
+def _list_checkpoints(record: RecordView, given: Parameters) -> types.Checkpoints:
+    job = given.path["job"]
+    return types.Checkpoints(job=job, checkpoints=list(record.checkpoints(job)[:CHECKPOINTS_AT_ONCE]))
+
+
+def _read_account(record: RecordView, given: Parameters) -> types.JobAccount:
+    return record.account(given.path["job"])
+
+
+def _read_output(record: RecordView, given: Parameters) -> types.Output:
+    after, attempt = given.integer("after", None, 1 << 62), given.integer("attempt", None, 1 << 31)
+    return record.output(given.path["job"], after, attempt, given.integer("lines", 100, LINES_AT_ONCE))
+
+
+READS = (
+    Read("/v1/incidents", _list_incidents),
+    Read("/v1/incidents/{id}", _read_incident),
+    Read("/v1/incidents/{id}/evidence", _list_evidence),
+    Read("/v1/incidents/{id}/evidence/file", _read_evidence),
+    Read("/v1/shadows", _list_shadows),
+    Read("/v1/remedies", _list_remedies),
+    Read("/v1/alerts", _list_alerts),
+    Read("/v1/jobs/{job}/checkpoints", _list_checkpoints, looks_at_files=True),
+    Read("/v1/jobs/{job}/account", _read_account),
+    Read("/v1/jobs/{job}/output", _read_output, looks_at_files=True),
+)
+
+
+def find_read(path: str) -> tuple[Read, Mapping[str, str]] | None:
+    """Return the question that a path (percent-encoded, without a query) asks, and the parameters in it."""
+    for read in READS:
+        pattern = re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", read.route)
+        if found := re.fullmatch(pattern, path):
+            return read, {name: unquote(text) for name, text in found.groupdict().items()}
+    return None

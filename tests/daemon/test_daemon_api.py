@@ -1,0 +1,255 @@
+"""The record answers the same, asked through the daemon or read by the command line while the daemon is away."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clocks_by_hand import START, HandClock
+
+from supervisor.cli.app import App, CliError
+from supervisor.config.settings import AlertSettings
+from supervisor.control import types
+from supervisor.control.listen import bind
+from supervisor.control.record_view import CLEARED, READS
+from supervisor.control.server import ControlServer
+from supervisor.core import decisions as de
+from supervisor.core import events as ev
+from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, Verdict
+from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.history import History
+from supervisor.core.incident import Incident
+from supervisor.core.job import Attempt, Job, Phase
+from supervisor.core.moments import Moment
+from supervisor.core.remedies.trials import Course, InForce, Trial
+from supervisor.core.stats.learned_limits import Learned
+from supervisor.daemon.alerting import Announcer, Receivers
+from supervisor.daemon.api import DaemonView, NewestReadings
+from supervisor.daemon.inbox import Inbox
+from supervisor.daemon.loop import JobState, Loop
+from supervisor.store.archive import Archive
+from supervisor.store.store import NewAlert, Store
+
+STALL = RedFlag(rule="stall", severity=Severity.CRITICAL, at=START, message="no step for 61 s")
+POINT = Checkpoint(
+    path="/d/weights/last.pt",
+    fingerprint=Fingerprint(size_bytes=6, modified_ns=1_700_000_000_000_000_000, inode=7),
+    step=78,
+    verdict=Verdict.PROVEN,
+)
+
+
+class Untouched:
+    """A loop's record and hands: a job that is stopped needs neither."""
+
+    def event(self, event: ev.Event, job_state: JobState | None) -> None: ...
+    def decision(self, before: Job, after: Job, decision: de.Decision) -> None: ...
+    def job(self, before: Job, after: Job, event: ev.Event) -> None: ...
+    def keep_learned(self, job: str, setting: str, learned: Learned) -> None: ...
+    def act(self, decision: de.Decision, job: Job, history: History | None) -> None: ...
+    def noticed(self, event: ev.Event, job: Job) -> None: ...
+
+    @contextmanager
+    def turn(self, now: Moment) -> Iterator[None]:
+        yield
+
+    def learned(self, job: str, setting: str) -> Learned:
+        return Learned.of_plain(None)
+
+    def search(self, job: Job, history: History | None) -> bool:
+        return True
+
+
+class House:
+    """A state directory with a record of everything that can be asked for, and a daemon that can be away."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = HandClock()
+        self.clock.sleep(720.0)
+        self.state = folder / "state"
+        self.evidence = self.state / "jobs/night/1/evidence/night-1"
+        self.evidence.mkdir(parents=True)
+        (self.evidence / "stacks.txt").write_text("File train.py, line 3\n")
+        (self.state / "jobs/night/2").mkdir()
+        (self.state / "jobs/night/2/output.txt").write_text("epoch 1\nepoch 2\n")
+        (self.state / "jobs/night/current").symlink_to("2")
+        self.config = folder / "config.toml"
+        self.config.write_text(
+            f"[supervisor]\nstate_dir = '{self.state}'\n[jobs.night]\ncommand = ['true']\n"
+            "[alerts.phone]\nurl = 'https://hooks.example/T0'\n"
+        )
+        self.job = Job(
+            name="night",
+            since=START,
+            phase=Phase.STOPPED,
+            attempt=Attempt(number=2, launched_at=START, last_step=90),
+            course=Course(in_force=(InForce(remedy="half_batch", cause="oom", attempt=2),)),
+        )
+        self.socket = folder / "control.sock"
+        self.database = self.state / "supervisor.db"
+        self._record()
+
+    def _record(self) -> None:
+        store = Store.open(f"sqlite:///{self.database}", START, "boot")
+        incident = Incident(
+            id="night-1", job="night", attempt=1, flag=STALL, decision="stop", last_step=90, evidence=str(self.evidence)
+        )
+        later = replace(STALL, at=START.plus(10))
+        shadow = de.Note(at=START, job="night", attempt=1, flag=STALL)
+        launch = de.Launch(at=START, job="night", attempt=1, resume_from=None, reason="started")
+        with store.turn(START):
+            store.save_job(self.job)
+            store.save_job(Job(name="older", since=START, phase=Phase.STOPPED))
+            store.open_attempt(launch, str(self.evidence.parent.parent))
+            store.record_flag("night", 1, STALL)
+            for decision in (launch, shadow):
+                store.record_decision(decision)
+            store.save_incident(incident.relaunched(POINT))
+            store.save_incident(Incident(id="night-2", job="night", attempt=2, flag=later, decision="kill"))
+            store.save_checkpoint("night", 1, POINT, START)
+            store.save_trial("night", Trial(attempt=2, at=START, cause="oom", remedy="half_batch", step=90))
+            store.queue_alert(NewAlert(id="msg_1", sink="phone", type="test", job="night", body=b"{}"), START)
+        store.close(START)
+
+    @contextmanager
+    def daemon(self) -> Iterator[None]:
+        """A daemon with its deciding thread, at the socket."""
+        inbox, hands = Inbox(), Untouched()
+        loop = Loop(self.clock, inbox, hands, hands)
+        loop.job_states["night"] = JobState(job=self.job, rules=())
+        receivers = Receivers(
+            {"phone": AlertSettings(url="https://hooks.example/T0")}, inbox.put, self.clock, lambda _: None
+        )
+        announcer = Announcer(
+            store=Store.open(f"sqlite:///{self.database}", START, "boot"),
+            host="here",
+            floors=lambda: receivers.floors,
+            problems=lambda: receivers.problems,
+        )
+        view = DaemonView(
+            clock=self.clock,
+            inbox=inbox,
+            loop=loop,
+            newest=NewestReadings(),
+            archive=Archive(self.database),
+            state=self.state,
+            database=str(self.database),
+            problem=lambda: None,
+            announcer=announcer,
+            reload=types.ReloadReport,
+            doctor=lambda: (),
+        )
+        end = threading.Event()
+        thread = threading.Thread(target=lambda: loop.run(end.is_set))
+        thread.start()
+        server = ControlServer(view, bind(self.socket), unlink=True)
+        server.start()
+        try:
+            yield
+        finally:
+            server.stop()
+            end.set()
+            thread.join(10)
+            announcer.store.close(START)
+            assert not thread.is_alive()
+
+    def ask(self, route: str, **query: str | int) -> object:
+        """Return the body, or what the refusal says; and leave it to the command line where it is from."""
+        app = App(config_given=self.config, socket_given=self.socket, now=lambda: self.clock.now().unix_s)
+        try:
+            answer = app.get_recorded(route, **query)
+        except CliError as error:
+            return (error.code, str(error), error.remedy)
+        assert app.reads_offline is not self.socket.exists()
+        return answer
+
+
+QUESTIONS: tuple[tuple[str, dict[str, str | int]], ...] = (
+    ("/v1/incidents", {}),
+    ("/v1/incidents", {"job": "night", "limit": 1}),
+    ("/v1/incidents", {"job": "older"}),
+    ("/v1/incidents", {"job": "nothing"}),
+    ("/v1/incidents", {"limit": "many"}),
+    ("/v1/incidents/night-1", {}),
+    ("/v1/incidents/night-9", {}),
+    ("/v1/incidents/night-1/evidence", {}),
+    ("/v1/incidents/night-2/evidence", {}),
+    ("/v1/incidents/night-1/evidence/file", {"name": "stacks.txt", "limit": 8}),
+    ("/v1/incidents/night-1/evidence/file", {"name": "absent.txt"}),
+    ("/v1/shadows", {"job": "night"}),
+    ("/v1/shadows", {"job": "nothing"}),
+    ("/v1/remedies", {}),
+    ("/v1/remedies", {"job": "night"}),
+    ("/v1/remedies", {"job": "nothing"}),
+    ("/v1/alerts", {"limit": 5}),
+    ("/v1/jobs/night/checkpoints", {}),
+    ("/v1/jobs/older/checkpoints", {}),
+    ("/v1/jobs/%6Eothing/checkpoints", {}),
+    ("/v1/jobs/night/account", {}),
+    ("/v1/jobs/nothing/account", {}),
+    ("/v1/jobs/night/output", {"lines": 1}),
+    ("/v1/jobs/night/output", {"after": 8, "attempt": 2}),
+    ("/v1/jobs/night/output", {"after": 8, "attempt": 1}),
+    ("/v1/jobs/older/output", {}),
+    ("/v1/jobs/../output", {}),
+)
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    return House(tmp_path)
+
+
+def test_the_record_answers_the_same_with_and_without_a_daemon(house: House) -> None:
+    with house.daemon():
+        asked = [house.ask(route, **query) for route, query in QUESTIONS]
+    for (route, query), body in zip(QUESTIONS, asked, strict=True):
+        assert house.ask(route, **query) == body, route
+
+
+def test_every_question_about_the_record_is_compared(house: House) -> None:
+    answered = {read.route for read in READS if any(_asks(read.route, route) for route, _ in QUESTIONS)}
+    assert answered == {read.route for read in READS}
+
+
+def _asks(pattern: str, route: str) -> bool:
+    parts = list(zip(pattern.split("/"), route.split("/"), strict=False))
+    return pattern.count("/") == route.count("/") and all(p == r or p.startswith("{") for p, r in parts)
+
+
+def test_the_answers_are_those_of_the_record(house: House) -> None:
+    def of(route: str, **query: str | int) -> Any:
+        return house.ask(route, **query)
+
+    assert [entry["id"] for entry in of("/v1/incidents")["incidents"]] == ["night-2", "night-1"]
+    assert of("/v1/incidents/night-1/evidence")["files"] == [{"name": "stacks.txt", "size_bytes": 22}]
+    assert of("/v1/remedies")["in_force"][0]["remedy"] == "half_batch"
+    assert of("/v1/alerts")["receivers"][0]["waiting"] == 1
+    assert of("/v1/jobs/night/output", lines=1)["text"] == "epoch 2\n"
+    assert of("/v1/jobs/night/account")["whole"]["began"] == START.unix_s
+    nothing = "no job 'nothing' is configured or recorded"
+    assert of("/v1/jobs/nothing/account") == ("no_such_job", nothing, "known: night, older")
+
+
+def test_evidence_that_was_removed_is_told_from_evidence_that_may_not_be_read(house: House) -> None:
+    (house.evidence / "stacks.txt").unlink()
+    house.evidence.rmdir()
+    gone = ("no_evidence", f"{house.evidence}: No such file or directory", CLEARED)
+    assert house.ask("/v1/incidents/night-1/evidence") == gone
+    house.evidence.symlink_to("/etc")
+    refused: Any = house.ask("/v1/incidents/night-1/evidence")
+    assert refused[0] == "unreadable"
+    assert "start the daemon" in refused[2]
+
+
+def test_during_a_triage_the_output_is_the_attempts(house: House) -> None:
+    current = house.state / "jobs/night/current"
+    current.unlink()
+    current.symlink_to("triage-2-1")
+    answer: Any = house.ask("/v1/jobs/night/output", lines=1)
+    assert (answer["attempt"], answer["text"]) == (2, "epoch 2\n")
