@@ -1,4 +1,4 @@
-"""The threads that deliver, one a sink: a receiver that hangs delays nobody else's alerts; they keep no record."""
+"""The threads that deliver, one for each receiver: a receiver that hangs delays no other; they keep no record."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from supervisor.alerts.sink import Sink
-from supervisor.alerts.webhook import Answer, post
+from supervisor.alerts.channel import Answer, Channel, read_notice
 from supervisor.core.events import AlertTried
 from supervisor.core.moments import Moment
 
@@ -31,17 +30,17 @@ class Alert(Protocol):
 
     @property
     def id(self) -> str:
-        """Its `webhook-id`."""
+        """Unique for each notice and receiver."""
         ...
 
     @property
     def sink(self) -> str:
-        """Name of the sink that it goes to."""
+        """Name of the receiver that it goes to."""
         ...
 
     @property
     def body(self) -> bytes:
-        """The request's body."""
+        """The notice as the record keeps it, JSON."""
         ...
 
 
@@ -50,24 +49,22 @@ class AlertSender:
 
     def __init__(
         self,
-        sinks: Mapping[str, Sink],
+        channels: Mapping[str, Channel],
         put: Callable[[AlertTried], None],
         clock: Clock,
-        deliver: Callable[[Sink, str, bytes, float], Answer] = post,
     ) -> None:
-        self._sinks = dict(sinks)
+        self._channels = dict(channels)
         self._put = put
         self._clock = clock
-        self._deliver = deliver
-        self._queues: dict[str, queue.SimpleQueue[Alert | None]] = {name: queue.SimpleQueue() for name in sinks}
+        self._queues: dict[str, queue.SimpleQueue[Alert | None]] = {name: queue.SimpleQueue() for name in channels}
         self._threads: list[threading.Thread] = []
         self._under_way: set[str] = set()
         self._lock = threading.Lock()
         self._stopping = threading.Event()
 
     def start(self) -> None:
-        """Start one thread for each sink."""
-        for name in self._sinks:
+        """Start one thread for each receiver."""
+        for name in self._channels:
             # A daemon thread: a receiver that hangs must not hold up the end of the program.
             thread = threading.Thread(target=self._deliver_queued, args=(name,), name=f"alerts {name}", daemon=True)
             self._threads.append(thread)
@@ -76,7 +73,7 @@ class AlertSender:
     def offer(self, alert: Alert) -> bool:
         """Take an alert to be delivered; return False where it is under way already.
 
-        One whose sink is no longer configured is answered for at once.
+        One whose receiver is no longer configured is answered for at once.
         """
         with self._lock:
             if alert.id in self._under_way:
@@ -84,7 +81,7 @@ class AlertSender:
             self._under_way.add(alert.id)
         waiting = self._queues.get(alert.sink)
         if waiting is None:
-            error = f"there is no alert sink {alert.sink!r} in the configuration any more"
+            error = f"receiver {alert.sink!r} is no longer in the configuration"
             self._report_result(alert, Answer(delivered=False, error=error, final=True))
             return True
         waiting.put(alert)
@@ -107,10 +104,11 @@ class AlertSender:
 
     def _try_delivery(self, alert: Alert) -> Answer:
         try:
-            return self._deliver(self._sinks[alert.sink], alert.id, alert.body, self._clock.now().unix_s)
-        except Exception as error:  # noqa: BLE001 - told below, without its text
-            # The fence: an alert that cannot be sent must end neither its thread nor the daemon. Where it happened is
-            # told and not the error's text, which may name the address.
+            channel, notice = self._channels[alert.sink], read_notice(alert.id, alert.body)
+            return channel.send(notice, channel.render(notice), self._clock.now().unix_s)
+        except Exception as error:  # noqa: BLE001 - reported below, without its text
+            # The fence: an alert that cannot be sent must end neither its thread nor the daemon. The place of the error
+            # is reported and not its text, which may name the address.
             frames = [
                 f"{Path(frame_summary.filename).name}:{frame_summary.lineno}"
                 for frame_summary in traceback.extract_tb(error.__traceback__)

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from supervisor.alerts.settings import AlertSettings
 from supervisor.config.problems import Level, Problem
 from supervisor.config.read import join, show
-from supervisor.config.settings import AlertSettings, JobSettings, Settings
+from supervisor.config.settings import JobSettings, Settings
 
 OURS = "ROCM_SUPERVISOR_"
 DAEMON_USER = "rocm-supervisor"
@@ -59,8 +60,9 @@ def cross_check(settings: Settings, file: str) -> Iterator[Problem]:
             )
     for name, alert in settings.alerts.items():
         key = join("alerts", name)
-        yield from _address(alert, key, file)
-        yield from _secrets(alert, key, file)
+        yield from _check_texts(alert, key, file)
+        yield from _check_url(alert, key, file)
+        yield from _check_places(alert, key, file)
 
 
 def _environment(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
@@ -153,21 +155,32 @@ def _absent(file: str, key: str, problem: str, value: str) -> Problem:
     return Problem(file=file, key=key, problem=problem, allowed=allowed, value=show(value), level=Level.WARNING)
 
 
-def _address(alert: AlertSettings, key: str, file: str) -> Iterator[Problem]:
-    given = [name for name in ("url", "url_file", "url_env") if getattr(alert, name) is not None]
-    if len(given) != 1:
-        problem = f"has {' and '.join(given)}" if given else "has no address"
-        yield Problem(
-            file=file, key=f"{key}.url", problem=problem, allowed="needed: exactly one of url, url_file, url_env"
-        )
-    if alert.url is not None and not _is_web_address(alert.url):
+def _check_texts(alert: AlertSettings, key: str, file: str) -> Iterator[Problem]:
+    """Yield what is wrong with the places of a receiver's address and secrets: NAME, NAME_file, NAME_env."""
+    stems = [name.removesuffix("_file") for name in alert.__struct_fields__ if name.endswith("_file")]
+    for stem in stems:
+        places = [name for name in (stem, f"{stem}_file", f"{stem}_env") if hasattr(alert, name)]
+        given = [name for name in places if getattr(alert, name) is not None]
+        if len(given) > 1 or (stem in alert.REQUIRED and not given):
+            problem = f"is set together with {' and '.join(given[1:])}" if given else "is missing"
+            yield Problem(
+                file=file,
+                key=f"{key}.{given[0] if given else stem}",
+                problem=problem,
+                allowed=f"needed: {'exactly' if stem in alert.REQUIRED else 'at most'} one of {', '.join(places)}",
+            )
+
+
+def _check_url(alert: AlertSettings, key: str, file: str) -> Iterator[Problem]:
+    url = getattr(alert, "url", None)
+    if url is not None and not _is_web_address(url):
         yield Problem(
             file=file,
             key=f"{key}.url",
-            problem="is no address of a webhook",
+            problem="is not an HTTP address",
             allowed='allowed: "https://HOST/..." or "http://HOST/..." (not shown: it may hold a token)',
         )
-    if alert.url is not None and _mode(Path(file)) & stat.S_IROTH:
+    if url is not None and _mode(Path(file)) & stat.S_IROTH:
         yield Problem(
             file=file,
             key=f"{key}.url",
@@ -185,26 +198,18 @@ def _is_web_address(url: str) -> bool:
         return False
 
 
-def _secrets(alert: AlertSettings, key: str, file: str) -> Iterator[Problem]:
-    if alert.secret_file is not None and alert.secret_env is not None:
-        yield Problem(
-            file=file,
-            key=f"{key}.secret_file",
-            problem="is set together with secret_env",
-            allowed="leave out one of the two",
-        )
-    for name in ("url_env", "secret_env"):
+def _check_places(alert: AlertSettings, key: str, file: str) -> Iterator[Problem]:
+    """Yield what is wrong with the variables and files that hold a receiver's address and secrets."""
+    for name in alert.__struct_fields__:
         value = getattr(alert, name)
-        if value is not None and VARIABLE.fullmatch(value) is None:
+        if name.endswith("_env") and value is not None and VARIABLE.fullmatch(value) is None:
             yield Problem(
                 file=file,
                 key=f"{key}.{name}",
                 problem="is no name of a variable",
                 allowed="write the variable's name, not its value",
             )
-    for name in ("url_file", "secret_file"):
-        value = getattr(alert, name)
-        if value is not None:
+        if name.endswith("_file") and value is not None:
             yield from _secret_file(Path(value), f"{key}.{name}", file)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from supervisor.alerts.settings import AlertSettings
 from supervisor.config import schema
 from supervisor.config.problems import Problem
 from supervisor.config.settings import JobSettings
@@ -83,10 +84,23 @@ class Reader:
         for name, values in value.items():
             if NAME.fullmatch(name) is None:
                 self.note(join(path, name), "is no good name", "1 to 41 of a-z, 0-9, - and _, the first no sign")
-            item = self.table(kind, values, join(path, name))
+            variant = self._find_channel(values, join(path, name)) if kind is AlertSettings else kind
+            item = variant and self.table(variant, values, join(path, name))
             if item is not None:
                 read[name] = item
         return read
+
+    def _find_channel(self, values: object, path: str) -> type | None:
+        """Return the settings class of a receiver's channel; a channel that is not known is noted."""
+        from supervisor.alerts.channels import CHANNELS  # noqa: PLC0415  # a file without receivers needs no channels
+
+        kind = values.get("kind", "webhook") if isinstance(values, dict) else "webhook"
+        channel = CHANNELS.get(kind) if isinstance(kind, str) else None
+        if channel is None:
+            allowed = f"allowed: one of {', '.join(show(name) for name in CHANNELS)}"
+            self.note(join(path, "kind"), "is not a known alert channel", allowed, kind)
+            return None
+        return channel.settings_type
 
     def rules(self, value: object, path: str = "") -> dict[str, dict[str, Any]]:
         """Return the settings of rules, a table a rule; what does not fit is noted and left out."""

@@ -28,7 +28,7 @@ def redacted(settings: Settings) -> dict[str, Any]:
             if table[key] is not None:
                 table[key] = hide_words(table[key])
     for alert in plain["alerts"].values():
-        if alert["url"] is not None:
+        if alert.get("url") is not None:
             alert["url"] = _host_alone(alert["url"])
     return plain
 

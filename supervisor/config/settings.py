@@ -1,6 +1,7 @@
 """Every setting, its type, unit and default; what may stand in config.toml is decided here and nowhere else.
 
-Rules bring their own settings: the fields of the classes in `supervisor.core.rules.RULES`. `config.toml` at the top of
+Rules bring their own settings: the fields of the classes in `supervisor.core.rules.RULES`. So do alert channels: the
+class `settings_type` of each in `supervisor.alerts.channels.CHANNELS`. `config.toml` at the top of
 the project shows every key of both; a test holds them together.
 """
 
@@ -11,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
+from supervisor.alerts.settings import AlertSettings
 from supervisor.core.remedies.budget import Budget
 from supervisor.core.remedies.remedy import Remedies
 
@@ -191,21 +193,6 @@ class JobSettings(Struct, frozen=True, kw_only=True):
     remedies: Remedies = field(default_factory=Remedies)
     profiles: ProfilesSettings = field(default_factory=ProfilesSettings)
     last_resorts: LastResortSettings = field(default_factory=LastResortSettings)
-
-
-class AlertSettings(Struct, frozen=True, kw_only=True):
-    """One receiver of alerts; exactly one of `url`, `url_file`, `url_env`."""
-
-    url: Text | None = None
-    url_file: PathText | None = None
-    url_env: Text | None = None
-    secret_file: PathText | None = None
-    secret_env: Text | None = None
-    min_severity: Literal["info", "warning", "critical"] = "warning"
-    connect_timeout_s: Annotated[float, Meta(gt=0, le=300)] = 4.0
-    read_timeout_s: Annotated[float, Meta(gt=0, le=300)] = 15.0
-    allow_private: bool = False
-    """Whether the address may lie in a private network."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):

@@ -11,11 +11,12 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from supervisor.alerts.channel import Channel
+from supervisor.alerts.channels import CHANNELS
 from supervisor.alerts.outbox import AlertSender
 from supervisor.alerts.payload import alert_id, notices, self_test
 from supervisor.alerts.schedule import next_try_s
-from supervisor.alerts.sink import Sink, SinkError
-from supervisor.config.settings import AlertSettings
+from supervisor.alerts.settings import AlertSettings, ReceiverError
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.events import AlertTried
@@ -31,21 +32,21 @@ READ_AGAIN_EVERY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SinksRead:
+class ReadReceivers:
     """The receivers of one configuration as they could be read."""
 
-    usable: dict[str, Sink] = field(default_factory=dict)
+    usable: dict[str, Channel] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
     """Why a receiver cannot be sent to, by its name."""
 
 
-def read_sinks(configured: Mapping[str, AlertSettings]) -> SinksRead:
+def read_receivers(configured: Mapping[str, AlertSettings]) -> ReadReceivers:
     """Read address and secret of each receiver from where the configuration says."""
-    read = SinksRead()
+    read = ReadReceivers()
     for name, settings in configured.items():
         try:
-            read.usable[name] = Sink.from_settings(name, settings)
-        except SinkError as error:
+            read.usable[name] = CHANNELS[settings.kind].from_settings(name, settings)
+        except ReceiverError as error:
             read.problems[name] = str(error)
     return read
 
@@ -66,7 +67,7 @@ class Receivers:
         self._hasten = hasten
         self._started = False
         self._configured = dict(configured)
-        self._read = read_sinks(configured)
+        self._read = read_receivers(configured)
         self.sender = AlertSender(self._read.usable, put, clock)
         self._log_problems({})
 
@@ -84,8 +85,8 @@ class Receivers:
 
     @property
     def hosts(self) -> Mapping[str, str]:
-        """The host that each usable receiver is reached at; its path may be a password and is not shown."""
-        return {name: sink.authority for name, sink in self._read.usable.items()}
+        """The host or program that each usable receiver is reached by; what may be a password is not shown."""
+        return {name: channel.destination for name, channel in self._read.usable.items()}
 
     def start(self) -> None:
         """Begin to send."""
@@ -96,7 +97,7 @@ class Receivers:
         """Finish what is being sent; the rest waits in the record."""
         self.sender.stop(timeout_s)
 
-    def replace(self, configured: Mapping[str, AlertSettings], read: SinksRead) -> None:
+    def replace(self, configured: Mapping[str, AlertSettings], read: ReadReceivers) -> None:
         """Send to these receivers from now on; what is under way to the old ones is finished."""
         before, self._configured, self._read = self._read, dict(configured), read
         if read.usable != before.usable:
@@ -117,7 +118,7 @@ class Receivers:
         if not self._read.problems:
             return
         configured = self._configured
-        read = read_sinks(configured)
+        read = read_receivers(configured)
 
         def replace() -> None:
             if self._configured is configured:  # no reload came in between

@@ -24,7 +24,7 @@ from supervisor.core.job import ALIVE
 from supervisor.core.moments import Moment
 from supervisor.core.rules import ActingRule, Rule
 from supervisor.daemon import logging_setup
-from supervisor.daemon.alerting import SinksRead, read_sinks
+from supervisor.daemon.alerting import ReadReceivers, read_receivers
 from supervisor.daemon.systemd import Notifier
 from supervisor.daemon.wiring import Assembly
 
@@ -106,7 +106,7 @@ class Reloading:
         if checked.settings is None:
             return types.ReloadReport(problems=[str(problem) for problem in checked.problems])
         # Somebody is there to mend it: at a reload a receiver that cannot be read is refused, at a start lived with.
-        receivers = read_sinks(checked.settings.alerts)
+        receivers = read_receivers(checked.settings.alerts)
         if receivers.problems:
             return types.ReloadReport(problems=list(receivers.problems.values()))
         changed = difference(self._parts.settings, checked.settings)
@@ -123,7 +123,7 @@ class Reloading:
         job_state = self._parts.loop.job_states.get(name)
         return job_state is not None and (job_state.job.phase in ALIVE or job_state.job.replaying)
 
-    def _apply(self, new: Settings, receivers: SinksRead) -> None:
+    def _apply(self, new: Settings, receivers: ReadReceivers) -> None:
         parts, old = self._parts, self._parts.settings
         now = parts.clock.now()
         # A job that runs keeps its settings until it has ended: ending it needs them.

@@ -8,8 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from supervisor.alerts.channel import Answer, Channel, KeptNotice, read_notice
+from supervisor.alerts.channels.webhook import Webhook
+from supervisor.alerts.endpoint import Endpoint
 from supervisor.alerts.signing import Secret
-from supervisor.alerts.sink import Sink
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
@@ -131,17 +133,29 @@ def receiver() -> Iterator[Receiver]:
         server.server_close()
 
 
-def sink(port: int, **changes: object) -> Sink:
-    """A sink for a receiver on the loopback."""
+def endpoint(port: int, **changes: object) -> Endpoint:
+    """The address of a receiver on the loopback."""
     settings: dict[str, object] = {
-        "name": "owner",
         "scheme": "http",
         "host": "127.0.0.1",
         "port": port,
         "target": "/hook?token=s3cret",
-        "secrets": (Secret(SECRET),),
         "connect_timeout_s": 2.0,
         "read_timeout_s": 2.0,
         "allow_private": True,
     }
-    return Sink(**{**settings, **changes})  # type: ignore[arg-type]  # the changes are those of a test
+    return Endpoint(**{**settings, **changes})  # type: ignore[arg-type]  # the changes are those of a test
+
+
+SECRETS = (Secret(SECRET),)
+
+
+def webhook(port: int, secrets: tuple[Secret, ...] = SECRETS, **changes: object) -> Webhook:
+    """A webhook to a receiver on the loopback."""
+    return Webhook(endpoint=endpoint(port, **changes), secrets=secrets)
+
+
+def post(channel: Channel, content: bytes, unix_s: float, notice_id: str = "msg_1") -> Answer:
+    """Render a notice and send it, as the sender does."""
+    notice: KeptNotice = read_notice(notice_id, content)
+    return channel.send(notice, channel.render(notice), unix_s)

@@ -5,21 +5,22 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from receiver_by_hand import SECRET, Receiver, hang, receiver, sink, status
+from receiver_by_hand import SECRET, Receiver, hang, receiver, status, webhook
 from standardwebhooks import Webhook
 
+from supervisor.alerts.channel import Answer, Channel, KeptNotice
 from supervisor.alerts.outbox import AlertSender
 from supervisor.alerts.schedule import WAITS_S, next_try_s
-from supervisor.alerts.sink import Sink
-from supervisor.alerts.webhook import Answer
+from supervisor.alerts.settings import AlertSettings
 from supervisor.core.events import AlertTried
 from supervisor.core.moments import Moment
 from supervisor.store.archive import Archive
@@ -50,11 +51,29 @@ class One:
     body: bytes = b'{"type":"test"}'
 
 
+@dataclass(frozen=True)
+class Calling:
+    """A channel that does what a test says."""
+
+    answer: Callable[[KeptNotice], Answer]
+    settings_type: ClassVar[type[AlertSettings]] = AlertSettings
+    destination: str = "a test"
+
+    @classmethod
+    def from_settings(cls, name: str, settings: AlertSettings) -> Calling:
+        raise NotImplementedError
+
+    def render(self, notice: KeptNotice) -> bytes:
+        return notice.content
+
+    def send(self, notice: KeptNotice, content: bytes, unix_s: float) -> Answer:
+        return self.answer(notice)
+
+
 @contextmanager
-def sender(sinks: dict[str, Sink], deliver: object = None) -> Iterator[tuple[AlertSender, queue.Queue[AlertTried]]]:
+def sender(channels: Mapping[str, Channel]) -> Iterator[tuple[AlertSender, queue.Queue[AlertTried]]]:
     inbox: queue.Queue[AlertTried] = queue.Queue()
-    extra = {} if deliver is None else {"deliver": deliver}
-    running = AlertSender(sinks, inbox.put, Running(), **extra)  # type: ignore[arg-type]  # a fake of the right shape
+    running = AlertSender(channels, inbox.put, Running())
     running.start()
     try:
         yield running, inbox
@@ -69,7 +88,7 @@ def server() -> Iterator[Receiver]:
 
 
 def test_what_is_offered_is_delivered_and_told(server: Receiver) -> None:
-    with sender({"owner": sink(server.port)}) as (running, inbox):
+    with sender({"owner": webhook(server.port)}) as (running, inbox):
         assert running.offer(One("msg_1"))
         told = inbox.get(timeout=DEADLINE_S)
     assert (told.alert, told.delivered, told.error) == ("msg_1", True, None)
@@ -80,13 +99,13 @@ def test_an_alert_under_way_is_not_sent_a_second_time() -> None:
     entered, go_on = threading.Event(), threading.Event()
     sent: list[str] = []
 
-    def slow(_sink: Sink, alert_id: str, _body: bytes, _unix_s: float) -> Answer:
-        sent.append(alert_id)
+    def slow(notice: KeptNotice) -> Answer:
+        sent.append(notice.id)
         entered.set()
         go_on.wait(DEADLINE_S)
         return Answer(delivered=True)
 
-    with sender({"owner": sink(1)}, slow) as (running, inbox):
+    with sender({"owner": Calling(slow)}) as (running, inbox):
         assert running.offer(One("msg_1"))
         assert entered.wait(DEADLINE_S)
         assert not running.offer(One("msg_1"))
@@ -98,8 +117,8 @@ def test_an_alert_under_way_is_not_sent_a_second_time() -> None:
 def test_a_receiver_that_hangs_delays_no_other_sink(server: Receiver) -> None:
     server.answers = [hang]
     with receiver() as other:
-        sinks = {"owner": sink(server.port, read_timeout_s=2.0), "team": sink(other.port, name="team")}
-        with sender(sinks) as (running, inbox):
+        channels = {"owner": webhook(server.port, read_timeout_s=2.0), "team": webhook(other.port)}
+        with sender(channels) as (running, inbox):
             running.offer(One("msg_slow"))
             running.offer(One("msg_quick", sink="team"))
             assert [inbox.get(timeout=DEADLINE_S).alert for _ in range(2)] == ["msg_quick", "msg_slow"]
@@ -114,10 +133,10 @@ def test_a_sink_that_is_gone_from_the_configuration_is_a_final_answer() -> None:
 
 
 def test_a_defect_in_sending_ends_neither_thread_nor_program(caplog: pytest.LogCaptureFixture) -> None:
-    def broken(*_: object) -> Answer:
+    def broken(_: KeptNotice) -> Answer:
         raise ZeroDivisionError("s3cret")
 
-    with sender({"owner": sink(1)}, broken) as (running, inbox):
+    with sender({"owner": Calling(broken)}) as (running, inbox):
         for name in ("msg_1", "msg_2"):
             running.offer(One(name))
             told = inbox.get(timeout=DEADLINE_S)
@@ -129,7 +148,7 @@ def test_a_defect_in_sending_ends_neither_thread_nor_program(caplog: pytest.LogC
 def test_stopping_waits_for_nobody_longer_than_it_may(server: Receiver) -> None:
     server.answers = [hang]
     inbox: queue.Queue[AlertTried] = queue.Queue()
-    running = AlertSender({"owner": sink(server.port, read_timeout_s=20.0)}, inbox.put, Standing())
+    running = AlertSender({"owner": webhook(server.port, read_timeout_s=20.0)}, inbox.put, Standing())
     running.start()
     running.offer(One("msg_1"))
     running.offer(One("msg_2"))
@@ -145,7 +164,7 @@ def test_the_whole_way_from_record_to_receiver(server: Receiver, tmp_path: Path)
     with store.turn(now):
         assert store.queue_alert(alert("msg_1"), now)
     waits = []
-    with sender({"owner": sink(server.port)}) as (running, inbox):
+    with sender({"owner": webhook(server.port)}) as (running, inbox):
         for restart in (False, True, False):
             if restart:
                 store.close(now)

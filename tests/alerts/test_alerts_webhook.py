@@ -23,15 +23,16 @@ from receiver_by_hand import (
     garbage,
     hang,
     hang_up,
+    post,
     raw,
     receiver,
-    sink,
     status,
+    webhook,
 )
 from standardwebhooks import Webhook, WebhookVerificationError
 
+from supervisor.alerts.channel import Answer
 from supervisor.alerts.signing import Secret, read_secrets
-from supervisor.alerts.webhook import Answer, post
 
 BODY = json.dumps({"type": "incident.opened", "data": {"message": "steht \u2014 \u505c"}}).encode()
 NOW = time.time_ns() / 1e9
@@ -43,10 +44,10 @@ def server() -> Iterator[Receiver]:
         yield running
 
 
-def send(server: Receiver, *answers: Answering, **changes: object) -> Answer:
+def send(server: Receiver, *answers: Answering, **changes: Any) -> Answer:
     server.answers = list(answers)
     # The standard's library takes nothing older than five minutes, and the suite may have run that long already.
-    return post(sink(server.port, **changes), "msg_1", BODY, time.time_ns() / 1e9)
+    return post(webhook(server.port, **changes), BODY, time.time_ns() / 1e9)
 
 
 def test_a_delivery_is_verified_by_the_library_of_the_standard(server: Receiver) -> None:
@@ -183,7 +184,7 @@ def test_a_compressed_bomb_is_not_unpacked(server: Receiver) -> None:
 def test_nobody_listening_is_a_failed_attempt() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        answer = post(sink(taken.getsockname()[1]), "msg_1", BODY, NOW)
+        answer = post(webhook(taken.getsockname()[1]), BODY, NOW)
     assert "no connection to 127.0.0.1" in (answer.error or "")
     assert "refused" in (answer.error or "")
 
@@ -194,7 +195,7 @@ def test_a_listener_that_never_accepts_is_a_failed_attempt_in_bounded_time() -> 
         deaf.bind(("127.0.0.1", 0))
         deaf.listen(0)
         began = time.perf_counter()
-        answer = post(sink(deaf.getsockname()[1], read_timeout_s=0.3, connect_timeout_s=0.3), "msg_1", BODY, NOW)
+        answer = post(webhook(deaf.getsockname()[1], read_timeout_s=0.3, connect_timeout_s=0.3), BODY, NOW)
     assert not answer.delivered
     assert time.perf_counter() - began < 3.0
 
@@ -214,7 +215,7 @@ def test_the_address_that_was_checked_is_the_one_connected_to(server: Receiver) 
         address = "127.0.0.1" if len(asked) == 1 else "169.254.169.254"
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
 
-    answer = post(sink(server.port, host="hooks.example"), "msg_1", BODY, NOW, resolve=turning)
+    answer = post(webhook(server.port, host="hooks.example", resolve=turning), BODY, NOW)
     assert answer.delivered
     assert asked == ["hooks.example"]
     assert server.heard[0].headers["host"] == f"hooks.example:{server.port}"
@@ -225,7 +226,7 @@ def test_of_several_addresses_the_next_is_tried_and_forbidden_ones_are_not(serve
         addresses = ("169.254.169.254", "127.0.0.9", "127.0.0.1")
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
 
-    answer = post(sink(server.port, host="hooks.example"), "msg_1", BODY, NOW, resolve=several)
+    answer = post(webhook(server.port, host="hooks.example", resolve=several), BODY, NOW)
     assert answer.delivered
 
 
@@ -233,7 +234,7 @@ def test_a_name_that_does_not_resolve_is_a_failed_attempt() -> None:
     def unknown(_host: str, _port: int, **_: Any) -> list[tuple[Any, ...]]:
         raise socket.gaierror(-2, "Name or service not known")
 
-    answer = post(sink(1, host="hooks.example"), "msg_1", BODY, NOW, resolve=unknown)
+    answer = post(webhook(1, host="hooks.example", resolve=unknown), BODY, NOW)
     assert "does not resolve" in (answer.error or "")
 
 
@@ -270,7 +271,7 @@ def over_tls(server: Receiver, host: str) -> Answer:
     def here(_host: str, port: int, **_: Any) -> list[tuple[Any, ...]]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
 
-    return post(sink(server.port, scheme="https", host=host, read_timeout_s=1.0), "msg_1", BODY, NOW, resolve=here)
+    return post(webhook(server.port, scheme="https", host=host, read_timeout_s=1.0, resolve=here), BODY, NOW)
 
 
 def test_over_tls_the_certificate_must_be_trusted_and_of_the_name(
@@ -304,6 +305,6 @@ def test_a_secret_that_is_none_is_refused_without_being_repeated(text: str) -> N
 
 def test_a_secret_does_not_show() -> None:
     secret = Secret(SECRET)
-    shown = f"{secret!r} {secret} {sink(1)!r}"
+    shown = f"{secret!r} {secret} {webhook(1)!r}"
     assert SECRET[6:] not in shown
     assert "s3cret" not in shown

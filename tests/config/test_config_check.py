@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.alerts.channels.webhook import WebhookSettings
 from supervisor.config import Checked, ConfigError, Level, Problem, check, check_text, load
 from supervisor.config.cross import may_read
 from supervisor.config.settings import Settings
@@ -272,7 +273,8 @@ class TestAlerts:
             'url = "https://a.example/\\n"',
             "url = 'https://[::1/'",
             "url_env = 'https://a.example'",
-            "url_env = 'U'\nkind = 'slack'",
+            "url_env = 'U'\nkind = 'pigeon'",
+            "url_env = 'U'\nkind = 1",
             "url_env = 'U'\nread_timeout_s = 1e9",
             "url_env = 'U'\nsecret_env = 'a-b'",
         ],
@@ -296,7 +298,8 @@ class TestAlerts:
         assert "mode 0644" in problem.problem
         assert problem.allowed == f"chmod 600 {secret}"
         secret.chmod(0o640)
-        assert good(f"[alerts.a]\nurl_env = 'U'\nsecret_file = '{secret}'").alerts["a"].secret_file == str(secret)
+        webhook = good(f"[alerts.a]\nurl_env = 'U'\nsecret_file = '{secret}'").alerts["a"]
+        assert webhook == WebhookSettings(url_env="U", secret_file=str(secret))
 
     def test_a_file_is_read_as_the_daemons_user_would(self, tmp_path: Path) -> None:
         secret = tmp_path / "secret"

@@ -8,9 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from supervisor.alerts.channels import CHANNELS
+from supervisor.alerts.channels.webhook import WebhookSettings
+from supervisor.alerts.settings import AlertSettings
 from supervisor.config import check_text, load, schema
 from supervisor.config.derive import rules_of
-from supervisor.config.settings import AlertSettings, JobSettings, Settings
+from supervisor.config.settings import JobSettings, Settings
 from supervisor.core.rules import RULES
 from supervisor.core.rules.vram_high import VramHigh
 
@@ -33,10 +36,12 @@ SHOWN_OTHERWISE = {
 """Keys whose line is an example, as their default is to be unset or empty."""
 
 
+CHILD = {"jobs": "jobs.yolo"}
+
+
 def uncommented() -> str:
     text = DEFAULT.sub("", EXAMPLE.read_text())
-    secrets = [line for line in text.splitlines() if not re.match(r"(url_file|url_env|secret_file|secret_env) ", line)]
-    return "\n".join(secrets)
+    return "\n".join(line for line in text.splitlines() if "# in its place" not in line)
 
 
 @pytest.fixture(scope="module")
@@ -51,13 +56,22 @@ def keys(kind: type, path: str) -> set[str]:
     for name, key_kind in schema.keys_of(kind).items():
         inner = schema.table_within(key_kind) or (key_kind if schema.is_table(key_kind) else None)
         if inner is not None:
-            child = {"jobs": "jobs.yolo", "alerts": "alerts.phone"}.get(name, f"{path}{name}")
-            found |= keys(inner, f"{child}.")
+            found |= keys_of_receivers() if inner is AlertSettings else keys(inner, f"{path}{CHILD.get(name, name)}.")
         elif (kind, name) == (JobSettings, "rules"):
             for rule in RULES:
                 found |= keys(rule, f"{path}rules.{rule.name}.")
         else:
             found.add(path + name)
+    return found
+
+
+def keys_of_receivers() -> set[str]:
+    """Every key of a webhook, and of each other channel those that a webhook has not."""
+    common = keys(WebhookSettings, "")
+    found = {f"alerts.phone.{key}" for key in common}
+    for kind, channel in CHANNELS.items():
+        if kind != "webhook":
+            found |= {f"alerts.{kind}.{key}" for key in {*(keys(channel.settings_type, "") - common), "kind"}}
     return found
 
 
@@ -101,8 +115,7 @@ def test_what_is_shown_as_a_default_is_the_default(example: Settings) -> None:
         for key, value in job.rules[rule.name].items():
             if f"jobs.yolo.rules.{rule.name}.{key}" not in SHOWN_OTHERWISE:
                 assert value == getattr(rule(), key), f"{rule.name}.{key}"
-    alert = msgspec.structs.replace(example.alerts["phone"], url=None)
-    assert alert == AlertSettings()
+    assert msgspec.structs.replace(example.alerts["phone"], url_file=None, secret_file=None) == WebhookSettings()
 
 
 def test_the_example_job_fits_the_owners_card(example: Settings) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from clocks_by_hand import START, HandClock
 
+from supervisor.alerts.channels.webhook import WebhookSettings
 from supervisor.alerts.outbox import AlertSender
-from supervisor.config.settings import AlertSettings
 from supervisor.core import events as ev
-from supervisor.daemon.alerting import Announcer, Receivers, read_sinks
+from supervisor.daemon.alerting import Announcer, Receivers, read_receivers
 from supervisor.store.outbox import QueuedAlert
 from supervisor.store.store import NewAlert, Store
 
@@ -27,7 +27,7 @@ class House:
         self.store = Store.open(f"sqlite:///{folder / 'record.db'}", START, "boot")
         self.came: list[ev.AlertTried] = []
         self.receivers = Receivers(
-            {"phone": AlertSettings(url_file=str(self.file), min_severity="critical")},
+            {"phone": WebhookSettings(url_file=str(self.file), min_severity="critical")},
             self.came.append,
             self.clock,
             lambda name: self.store.hasten_alerts(name, self.clock.now()),
@@ -103,8 +103,8 @@ def test_a_reload_in_between_is_not_undone(house: House) -> None:
     asked: list[Callable[[], None]] = []
     house.mend()
     house.receivers.read_again(asked.append)
-    others = {"desk": AlertSettings(url="https://desk.example/")}
-    house.receivers.replace(others, read_sinks(others))
+    others = {"desk": WebhookSettings(url="https://desk.example/")}
+    house.receivers.replace(others, read_receivers(others))
     asked[0]()
     assert house.receivers.hosts == {"desk": "desk.example"}
 

@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal, cast, get_args, get_origin
 import msgspec
 
 import supervisor
+from supervisor.alerts.channels import CHANNELS
 from supervisor.cli import exit_codes
 from supervisor.config.schema import is_table, keys_of
 from supervisor.config.settings import Settings
@@ -99,6 +100,9 @@ def kind_of_class(member: type) -> str:
 
 def _settings() -> Iterator[str]:
     yield from _keys(Settings, "config", set())
+    for kind, channel in CHANNELS.items():
+        yield f"config.alerts.kind={kind}"
+        yield from _keys(channel.settings_type, "config.alerts", set())
     for rule in RULES:
         yield from _keys(rule, f"rules.{rule.name}", set())
 

@@ -1,0 +1,85 @@
+"""What an alert channel is: it renders a notice for its service and sends it, and reports how that went."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import msgspec
+
+from supervisor.alerts.settings import AlertSettings
+from supervisor.core.flags import Severity
+
+SEVERITIES = {severity.word: severity for severity in Severity}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came of one delivery attempt."""
+
+    delivered: bool
+    error: str | None = None
+    retry_after_s: float | None = None
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptNotice:
+    """A notice as the record keeps it until it is delivered."""
+
+    id: str
+    """Unique for each notice and receiver: the same for every attempt to deliver it."""
+    content: bytes
+    """The notice as JSON; a webhook sends it as it is."""
+    type: str
+    severity: Severity
+    timestamp: str
+    """When it happened, RFC 3339 in UTC."""
+    data: Mapping[str, Any]
+
+
+def read_notice(notice_id: str, content: bytes) -> KeptNotice:
+    """Return the notice that the record keeps as JSON.
+
+    Where the severity cannot be read it is taken for critical, so that no limit of a receiver holds the notice back.
+    """
+    try:
+        decoded = msgspec.json.decode(content)
+    except msgspec.DecodeError:
+        decoded = None
+    fields = decoded if isinstance(decoded, dict) else {}
+    data = fields["data"] if isinstance(fields.get("data"), dict) else {}
+    return KeptNotice(
+        id=notice_id,
+        content=content,
+        type=str(fields.get("type", "")),
+        severity=SEVERITIES.get(str(data.get("severity")), Severity.CRITICAL),
+        timestamp=str(fields.get("timestamp", "")),
+        data=data,
+    )
+
+
+class Channel(Protocol):
+    """One receiver, made from its settings; used by one thread at a time."""
+
+    settings_type: ClassVar[type[AlertSettings]]
+    """The keys of `[alerts.NAME]` with this kind."""
+
+    @classmethod
+    def from_settings(cls, name: str, settings: Any) -> Channel:
+        """Read addresses and secrets from where the settings say; raise ReceiverError, which never holds either."""
+        ...
+
+    @property
+    def destination(self) -> str:
+        """Host or program that it sends to, without anything secret."""
+        ...
+
+    def render(self, notice: KeptNotice) -> bytes:
+        """Return what is sent for a notice: pure, within the limits of the service, its markup escaped."""
+        ...
+
+    def send(self, notice: KeptNotice, content: bytes, unix_s: float) -> Answer:
+        """Send what was rendered for a notice, once, in bounded time; what goes wrong is in the answer."""
+        ...

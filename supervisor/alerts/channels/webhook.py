@@ -1,0 +1,52 @@
+"""Standard Webhooks: the notice as the record keeps it, JSON by POST, signed where there is a secret."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from supervisor.alerts.channel import Answer, KeptNotice
+from supervisor.alerts.endpoint import Endpoint
+from supervisor.alerts.http import Request, exchange
+from supervisor.alerts.settings import AlertSettings, HttpSettings, PathText, ReceiverError, Text, read_text
+from supervisor.alerts.signing import Secret, headers, read_secrets
+
+
+class WebhookSettings(HttpSettings, frozen=True, kw_only=True):
+    """Keys of `[alerts.NAME]` with kind = "webhook"."""
+
+    secret_file: PathText | None = None
+    secret_env: Text | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Webhook:
+    """Sends notices to programs."""
+
+    settings_type: ClassVar[type[AlertSettings]] = WebhookSettings
+    endpoint: Endpoint
+    secrets: tuple[Secret, ...] = ()
+
+    @classmethod
+    def from_settings(cls, name: str, settings: WebhookSettings) -> Webhook:
+        """Read address and secrets; raise ReceiverError, which never holds either."""
+        endpoint = Endpoint.from_settings(name, settings)
+        secret = read_text(name, "secret", settings)
+        try:
+            return cls(endpoint=endpoint, secrets=() if secret is None else read_secrets(secret))
+        except ValueError as error:
+            raise ReceiverError(f"alerts.{name}: {error}") from None
+
+    @property
+    def destination(self) -> str:
+        """Host and port."""
+        return self.endpoint.authority
+
+    def render(self, notice: KeptNotice) -> bytes:
+        """Return the notice as the record keeps it."""
+        return notice.content
+
+    def send(self, notice: KeptNotice, content: bytes, unix_s: float) -> Answer:
+        """Post it, signed over id, time and body."""
+        signed = headers(self.secrets, notice.id, int(unix_s), content)
+        return exchange(self.endpoint, Request(body=content, headers=signed), unix_s)

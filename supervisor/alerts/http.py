@@ -1,0 +1,194 @@
+"""One HTTP request to the checked address of a receiver: no redirect, no proxy, nothing without a limit, no retry."""
+
+from __future__ import annotations
+
+import logging
+import re
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from http.client import HTTPException
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import HTTPError
+
+from supervisor.alerts.addresses import RefusedAddressError, permitted
+from supervisor.alerts.channel import Answer
+from supervisor.alerts.endpoint import Endpoint
+from supervisor.core.sanitize import sanitize
+
+if TYPE_CHECKING:
+    from urllib3.response import HTTPResponse
+
+ADDRESSES_TRIED = 3
+READ_OF_ANSWER_BYTES = 2048
+QUOTED_CHARACTERS = 200
+SLOW_DOWN = (429, 502, 503, 504)
+GONE = 410
+
+# Of a header that cannot be parsed it logs the URL, and with that the path, which may be the password.
+logging.getLogger("urllib3.connection").addFilter(lambda _: False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is sent; `target` is that of the endpoint where it is None."""
+
+    body: bytes
+    method: str = "POST"
+    target: str | None = None
+    headers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    content_type: str = "application/json"
+    retry_after: Callable[[bytes], float | None] = lambda _: None
+    """Reads the seconds to wait from the body of a refusal, for services that have no `Retry-After` header."""
+
+
+def exchange(endpoint: Endpoint, request: Request, unix_s: float) -> Answer:
+    """Send a request once; what goes wrong is in the answer, nothing is raised for it.
+
+    Takes at most the connect time-out for each of three addresses, the read time-out, and however long the system's
+    resolver takes.
+    """
+    host = endpoint.host
+    try:
+        addresses = permitted(host, endpoint.port, allow_private=endpoint.allow_private, resolve=endpoint.resolve)
+    except RefusedAddressError as error:
+        return Answer(delivered=False, error=f"{host}: {error}")
+    except (OSError, UnicodeError, ValueError) as error:
+        return Answer(
+            delivered=False, error=f"{host} does not resolve: {quote_safely(endpoint, _shorten_error(error))}"
+        )
+    answer = Answer(delivered=False, error="no address")
+    for address in addresses[:ADDRESSES_TRIED]:
+        connection = _make_connection(endpoint, address)
+        try:
+            connection.connect()
+        except (HTTPError, OSError, ValueError) as error:  # a certificate of another name is a ValueError
+            why = quote_safely(endpoint, _shorten_error(error))
+            answer = Answer(delivered=False, error=f"no connection to {host} ({address}): {why}")
+            connection.close()
+            continue
+        return _send_request(connection, endpoint, request, unix_s)
+    return answer
+
+
+def _make_connection(endpoint: Endpoint, address: str) -> HTTPConnection:
+    """Return a connection to the address itself; the certificate has to be that of the name."""
+    if endpoint.scheme == "http":
+        return HTTPConnection(address, port=endpoint.port, timeout=endpoint.connect_timeout_s)
+    return HTTPSConnection(
+        address,
+        port=endpoint.port,
+        timeout=endpoint.connect_timeout_s,
+        cert_reqs="CERT_REQUIRED",
+        server_hostname=endpoint.host,
+        assert_hostname=endpoint.host,
+        ssl_minimum_version=ssl.TLSVersion.TLSv1_2,
+    )
+
+
+def _send_request(connection: HTTPConnection, endpoint: Endpoint, request: Request, unix_s: float) -> Answer:
+    sent = {
+        "Host": endpoint.authority,
+        "Content-Type": request.content_type,
+        "User-Agent": "rocm-supervisor",
+        "Connection": "close",
+        **request.headers,
+    }
+    target = endpoint.target if request.target is None else request.target
+    with _ended_after(connection, endpoint.read_timeout_s) as ended:
+        try:
+            connection.request(request.method, target, body=request.body, headers=sent, preload_content=False)
+            return _read_answer(endpoint, request, connection.getresponse(), unix_s)
+        except (HTTPError, HTTPException, OSError, ValueError) as error:
+            late = ended.is_set() or isinstance(error, TimeoutError)
+            if late:
+                return Answer(delivered=False, error=f"no answer within {endpoint.read_timeout_s:g} s")
+            return Answer(delivered=False, error=f"no answer: {quote_safely(endpoint, _shorten_error(error))}")
+        finally:
+            connection.close()
+
+
+@contextmanager
+def _ended_after(connection: HTTPConnection, limit_s: float) -> Iterator[threading.Event]:
+    """Cut the connection after a time, however busily the other side drips: a socket's limit begins anew each read."""
+    ended = threading.Event()
+    raw = connection.sock
+
+    def end() -> None:
+        ended.set()
+        if raw is not None:
+            with suppress(OSError):
+                # The plain shutdown: that of a TLS socket takes its state away under the thread that reads.
+                socket.socket.shutdown(raw, socket.SHUT_RDWR)
+
+    if raw is not None:
+        raw.settimeout(limit_s)
+    timer = threading.Timer(limit_s, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield ended
+    finally:
+        timer.cancel()
+
+
+def _read_answer(endpoint: Endpoint, request: Request, response: HTTPResponse, unix_s: float) -> Answer:
+    status = response.status
+    if 200 <= status < 300:
+        return Answer(delivered=True)
+    if 300 <= status < 400:
+        return Answer(delivered=False, error=f"status {status}: redirects are not followed; set the new address")
+    beginning = _read_beginning(response)
+    quoted = quote_safely(endpoint, " ".join(beginning.decode("utf-8", "replace").split()))
+    error = f"status {status}" + (f": {quoted}" if quoted else "")
+    if status == GONE:
+        return Answer(delivered=False, error=f"{error} (gone for good)", final=True)
+    if status not in SLOW_DOWN:
+        return Answer(delivered=False, error=error)
+    asked_s = _retry_after_s(response.headers.get("Retry-After"), unix_s)
+    return Answer(
+        delivered=False, error=error, retry_after_s=request.retry_after(beginning) if asked_s is None else asked_s
+    )
+
+
+def quote_safely(endpoint: Endpoint, text: str) -> str:
+    """Return a text of the receiver, unless it repeats the address: many a receiver names the path that it lacks."""
+    if endpoint.repeated_in(text):
+        return "(what it says repeats the address)"
+    return sanitize(text[: 4 * QUOTED_CHARACTERS], QUOTED_CHARACTERS)
+
+
+def _read_beginning(response: HTTPResponse) -> bytes:
+    """Return the beginning of the response's body; it may be compressed, endless or no text."""
+    try:
+        return response.read(READ_OF_ANSWER_BYTES, decode_content=False)
+    except (HTTPError, HTTPException, OSError, ValueError):
+        return b""
+
+
+def _retry_after_s(value: str | None, unix_s: float) -> float | None:
+    """Return the seconds of a Retry-After header, None where it has none.
+
+    RFC 9110 (10.2.3) has whole seconds or a date; Discord sends fractions of a second.
+    """
+    if value is None:
+        return None
+    text = value.strip()
+    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text):
+        return float(text)
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - unix_s)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _shorten_error(error: Exception) -> str:
+    """Return an error in few words; urllib3's own begin with the repr of the connection."""
+    return str(error).rpartition(">: ")[2] or type(error).__name__

@@ -1,0 +1,81 @@
+"""Settings that all alert channels share (`[alerts.NAME]`), and how the texts that they refer to are read.
+
+What is secret is named by `..._file` or `..._env` and never written into the configuration itself; a channel declares
+its own keys in a class derived from `AlertSettings` in its own file.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta, Struct
+
+Text = Annotated[str, Meta(min_length=1)]
+PathText = Annotated[str, Meta(min_length=1, extra={"path": True})]
+TimeoutS = Annotated[float, Meta(gt=0, le=300)]
+LARGEST_FILE_BYTES = 16_384
+
+
+class ReceiverError(ValueError):
+    """A receiver whose settings cannot be used, and what to do about it."""
+
+
+class AlertSettings(Struct, frozen=True, kw_only=True):
+    """One receiver of alerts, whatever its channel."""
+
+    REQUIRED: ClassVar[tuple[str, ...]] = ()
+    """Texts that have to be given, each by exactly one of NAME, NAME_file and NAME_env where the class has them."""
+
+    kind: Text = "webhook"
+    min_severity: Literal["info", "warning", "critical"] = "warning"
+
+
+class HttpSettings(AlertSettings, frozen=True, kw_only=True):
+    """A receiver that is reached over HTTP; exactly one of `url`, `url_file`, `url_env`."""
+
+    REQUIRED: ClassVar[tuple[str, ...]] = ("url",)
+
+    url: Text | None = None
+    url_file: PathText | None = None
+    url_env: Text | None = None
+    connect_timeout_s: TimeoutS = 4.0
+    """How long a connection may take to come up."""
+    read_timeout_s: TimeoutS = 15.0
+    """How long sending and the answer may take together."""
+    allow_private: bool = False
+    """Whether the address may lie in a private network."""
+
+
+def read_text(name: str, what: str, settings: AlertSettings) -> str | None:
+    """Return a text of receiver `name` from the one place that its settings name, None where none does.
+
+    `what` is `url`, `secret` ...: the keys are `url`, `url_file` and `url_env`. Raises ReceiverError, which never holds
+    the text.
+    """
+    plain, file, variable = (getattr(settings, f"{what}{suffix}", None) for suffix in ("", "_file", "_env"))
+    if plain is not None:
+        return str(plain).strip()
+    if file is not None:
+        try:
+            with Path(file).open(encoding="utf-8") as opened:
+                return opened.read(LARGEST_FILE_BYTES).strip()
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "no text"
+            raise ReceiverError(f"alerts.{name}.{what}_file: {file} cannot be read: {why}") from None
+    if variable is not None:
+        value = os.environ.get(variable)
+        if not value:
+            raise ReceiverError(f"alerts.{name}.{what}_env: the variable {variable} is not set")
+        return value.strip()
+    return None
+
+
+def require_text(name: str, what: str, settings: AlertSettings) -> str:
+    """Return a text that a receiver cannot do without; raise ReceiverError where it is missing or empty."""
+    text = read_text(name, what, settings)
+    if not text:
+        keys = [key for key in (what, f"{what}_file", f"{what}_env") if hasattr(settings, key)]
+        raise ReceiverError(f"alerts.{name}: {what} is missing; set one of {', '.join(keys)}")
+    return text
