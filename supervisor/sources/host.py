@@ -13,6 +13,7 @@ import psutil
 from supervisor.core.moments import Moment
 from supervisor.core.readings import DiskReading, HostReading
 from supervisor.sources.gpu.sensor_values import celsius, number, percent
+from supervisor.sources.kernel_files import read_text
 
 _SOME = re.compile(r"^some avg10=(\d+(?:\.\d+)?)", re.MULTILINE | re.ASCII)
 _PROCESSORS = ("k10temp", "coretemp", "zenpower", "cpu_thermal")
@@ -24,7 +25,7 @@ def stall_percent(what: str, proc_root: Path = Path("/proc")) -> float | None:
 
     None where the kernel counts no pressure (CONFIG_PSI, or psi=0 on its command line).
     """
-    found = _SOME.search(_text(proc_root / "pressure" / what))
+    found = _SOME.search(read_text(proc_root / "pressure" / what))
     return percent(number(found[1])) if found else None
 
 
@@ -35,33 +36,26 @@ class ProcessorHeat:
         self._sensors = tuple(
             sensor
             for folder in sorted((sys_root / "class/hwmon").glob("hwmon*"))
-            if _text(folder / "name").strip() in _PROCESSORS
+            if read_text(folder / "name").strip() in _PROCESSORS
             for sensor in sorted(folder.glob("temp*_input"))
         )
 
     def read_c(self) -> float | None:
         """Return the hottest of them, None where there are none (most virtual machines)."""
-        values = (number(_text(sensor).strip()) for sensor in self._sensors)
+        values = (number(read_text(sensor).strip()) for sensor in self._sensors)
         known = [heat for value in values if value is not None and (heat := celsius(value / 1000)) is not None]
         return max(known, default=None)
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return ""
-
-
 def read_host(now: Moment, paths: Iterable[Path], cpu_percent: float | None = None) -> HostReading:
     """Read the machine and the file systems that hold `paths`; a path that is not there yields no disk."""
-    total_bytes, available_bytes = _memory()
+    total_bytes, available_bytes = _read_memory()
     return HostReading(
         at=now,
         memory_total_bytes=total_bytes,
         memory_available_bytes=available_bytes,
-        swap_used_bytes=_swap_used_bytes(),
-        load_1m=_load_1m(),
+        swap_used_bytes=_read_swap_used_bytes(),
+        load_1m=_read_load_1m(),
         cpu_percent=cpu_percent,
         memory_stall_percent=stall_percent("memory"),
         io_stall_percent=stall_percent("io"),
@@ -79,7 +73,7 @@ class HostWatch:
 
     def read(self, now: Moment) -> HostReading:
         """Read the machine; `cpu_percent` is the share of all processors that was busy since the last reading."""
-        before, self._busy_s = self._busy_s, _busy_and_total_s()
+        before, self._busy_s = self._busy_s, _read_busy_and_total_s()
         percent = None
         if before and self._busy_s and self._busy_s[1] > before[1]:
             percent = 100 * (self._busy_s[0] - before[0]) / (self._busy_s[1] - before[1])
@@ -98,7 +92,7 @@ def read_disk(path: Path) -> DiskReading | None:
     )
 
 
-def _memory() -> tuple[int | None, int | None]:
+def _read_memory() -> tuple[int | None, int | None]:
     try:
         memory = psutil.virtual_memory()
     except (OSError, RuntimeError):
@@ -106,21 +100,21 @@ def _memory() -> tuple[int | None, int | None]:
     return int(memory.total), int(memory.available)
 
 
-def _swap_used_bytes() -> int | None:
+def _read_swap_used_bytes() -> int | None:
     try:
         return int(psutil.swap_memory().used)
     except (OSError, RuntimeError):
         return None
 
 
-def _load_1m() -> float | None:
+def _read_load_1m() -> float | None:
     try:
         return os.getloadavg()[0]
     except OSError:
         return None
 
 
-def _busy_and_total_s() -> tuple[float, float] | None:
+def _read_busy_and_total_s() -> tuple[float, float] | None:
     try:
         times = psutil.cpu_times()
     except (OSError, RuntimeError):

@@ -11,6 +11,7 @@ import psutil
 
 from supervisor.core.moments import Moment
 from supervisor.core.readings import KernelWait, ProcessReading, ProcessUse
+from supervisor.sources.kernel_files import read_text
 
 THREADS_LIMIT = 256
 WAITS_LIMIT = 8
@@ -29,16 +30,16 @@ def waits_of(pid: int, name: str, proc: Path = Path("/proc")) -> tuple[KernelWai
     except OSError:
         return ()
     for thread in threads:
-        if len(found) < WAITS_LIMIT and _state(thread) == "D":
-            channel = _text(thread / "wchan").strip()
+        if len(found) < WAITS_LIMIT and _read_state(thread) == "D":
+            channel = read_text(thread / "wchan").strip()
             found.append(
                 KernelWait(
                     pid=pid,
                     name=name,
                     thread=int(thread.name),
                     channel=channel if channel not in ("", "0") else None,
-                    stack=_frames(_text(thread / "stack")),
-                    switches=_switches(_text(thread / "status")),
+                    stack=_parse_frames(read_text(thread / "stack")),
+                    switches=_count_switches(read_text(thread / "status")),
                 )
             )
     return tuple(found)
@@ -50,32 +51,25 @@ def switches_of(pid: int, proc: Path = Path("/proc")) -> dict[tuple[int, int], i
         threads = [path for path, _ in zip((proc / str(pid) / "task").iterdir(), range(THREADS_LIMIT), strict=False)]
     except OSError:
         return {}
-    found = {(pid, int(path.name)): _switches(_text(path / "status")) for path in threads}
+    found = {(pid, int(path.name)): _count_switches(read_text(path / "status")) for path in threads}
     return {key: number for key, number in found.items() if number is not None}
 
 
-def _state(thread: Path) -> str:
+def _read_state(thread: Path) -> str:
     """Return the state's letter: the word after the name in brackets, which may hold brackets itself (proc(5))."""
-    return _text(thread / "stat").rpartition(")")[2].strip()[:1]
+    return read_text(thread / "stat").rpartition(")")[2].strip()[:1]
 
 
-def _switches(status: str) -> int | None:
+def _count_switches(status: str) -> int | None:
     """Return the context switches of a thread, of its own will and against it; None where the kernel counts none."""
     found = [line.split()[1] for line in status.splitlines() if "voluntary_ctxt_switches:" in line]
     return sum(map(int, found)) if len(found) == 2 and all(map(str.isdecimal, found)) else None
 
 
-def _frames(text: str) -> tuple[str, ...]:
+def _parse_frames(text: str) -> tuple[str, ...]:
     """Return the functions of a kernel stack, innermost first: each line is `[<0>] function+0x1/0x2`."""
     names = (line.split("] ", 1)[-1].split("+", 1)[0].strip() for line in text.splitlines())
     return tuple(name for name in names if name)[:FRAMES_KEPT]
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 LARGEST_KEPT = 8
@@ -110,7 +104,7 @@ class TreeWatch:
         used_s: dict[tuple[int, float], float] = {}
         uses: list[ProcessUse] = []
         parents: list[tuple[int, int]] = []
-        for process in _tree(self._pid, tuple(self._used_s)):
+        for process in _list_tree(self._pid, tuple(self._used_s)):
             try:
                 with process.oneshot():
                     times = process.cpu_times()
@@ -173,27 +167,27 @@ def read_tree(pid: int, now: Moment) -> ProcessReading:
     return TreeWatch(pid).read(now)
 
 
-def _tree(pid: int, known: Iterable[tuple[int, float]]) -> list[psutil.Process]:
+def _list_tree(pid: int, known: Iterable[tuple[int, float]]) -> list[psutil.Process]:
     """Return the processes from `pid` down; `known` are those of the reading before, by number and time of creation."""
     try:
         root = psutil.Process(pid)
         if (below := pids_below(pid)) is None:
             return [root, *root.children(recursive=True)]
         # A process that is older than the root has the number of one that is gone since.
-        found = {item.pid: item for item in _processes(below) if item.create_time() >= root.create_time()}
+        found = {item.pid: item for item in _open_processes(below) if item.create_time() >= root.create_time()}
     except (psutil.Error, ValueError):
         return []
     found[pid] = root
     kept = dict(known)
     # One that the kernel left out, because a sibling or its parent ended in that moment, has not ended itself.
-    for process in _processes(entry for entry in kept if entry not in found):
+    for process in _open_processes(entry for entry in kept if entry not in found):
         with suppress(psutil.Error):
             if process.create_time() == kept[process.pid] and process.ppid() in found:
                 found[process.pid] = process
     return [root, *(process for number, process in found.items() if number != pid)]
 
 
-def _processes(pids: Iterable[int]) -> Iterator[psutil.Process]:
+def _open_processes(pids: Iterable[int]) -> Iterator[psutil.Process]:
     for pid in pids:
         with suppress(psutil.Error, ValueError):
             yield psutil.Process(pid)
@@ -209,7 +203,7 @@ def pids_below(pid: int, proc: Path = Path("/proc")) -> list[int] | None:
         return None
     found, at, seen = [pid], 0, {pid}
     while at < len(found):
-        for child in _children_of(found[at], proc):
+        for child in _list_children(found[at], proc):
             if child not in seen:
                 seen.add(child)
                 found.append(child)
@@ -217,18 +211,18 @@ def pids_below(pid: int, proc: Path = Path("/proc")) -> list[int] | None:
     return found[1:]
 
 
-def _children_of(pid: int, proc: Path) -> list[int]:
+def _list_children(pid: int, proc: Path) -> list[int]:
     """Return the children of all threads of a process; [] for one that is gone."""
     found: list[int] = []
     try:
         for thread in os.listdir(f"{proc}/{pid}/task"):  # noqa: PTH208 - a path for each thread costs more than reading it
-            found += _listed(f"{proc}/{pid}/task/{thread}/children")
+            found += _read_children(f"{proc}/{pid}/task/{thread}/children")
     except OSError:
         pass
     return found
 
 
-def _listed(path: str) -> list[int]:
+def _read_children(path: str) -> list[int]:
     try:
         with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - the same
             return [int(part) for part in file.read().split()]

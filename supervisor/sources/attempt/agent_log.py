@@ -104,17 +104,17 @@ class AgentLogReader:
         """Return the events of the next lines, at most `limit` of those that were completed."""
         if self._is_unchanged():
             return ()
-        with self._opened() as (fd, size):
+        with self._open_log() as (fd, size):
             if self._past_bytes is None:
                 self._past_bytes = size
             if self._allowance is None or self._offset < self._past_bytes:
-                return self._facts(self._lines(fd, limit), now)
+                return self._parse_lines(self._read_lines(fd, limit), now)
             limit = min(limit, self._allowance.left(now.monotonic_s))
             if size - self._offset > BEHIND_LIMIT_BYTES:
                 self._skip_to(size - KEPT_BYTES)
-            lines = self._lines(fd, limit)
+            lines = self._read_lines(fd, limit)
             self._allowance.spend(now.monotonic_s, len(lines))
-            return self._without_a_flood_of_saves(self._facts(lines, now), now)
+            return self._limit_saves(self._parse_lines(lines, now), now)
 
     def _is_unchanged(self) -> bool:
         """Whether nothing was added since the last read."""
@@ -125,7 +125,7 @@ class AgentLogReader:
         except OSError:
             return False
 
-    def _without_a_flood_of_saves(self, facts: tuple[AgentFact, ...], now: Moment) -> tuple[AgentFact, ...]:
+    def _limit_saves(self, facts: tuple[AgentFact, ...], now: Moment) -> tuple[AgentFact, ...]:
         """Return the facts with so many saves as are looked at; of the others the newest waits for its turn."""
         kept, facts = [], (*self._put_off, *facts)
         self._put_off = ()
@@ -138,17 +138,17 @@ class AgentLogReader:
 
     def finish(self, now: Moment) -> tuple[AgentFact, ...]:
         """Return what is left once nobody writes any more: how it began, and of a long rest its end."""
-        with self._opened() as (fd, size):
-            lines = self._lines(fd, LINES_AT_END) if self._offset < KEPT_BYTES else []
+        with self._open_log() as (fd, size):
+            lines = self._read_lines(fd, LINES_AT_END) if self._offset < KEPT_BYTES else []
             if size - self._offset > REST_LIMIT_BYTES:
                 self._skip_to(size - REST_LIMIT_BYTES)
             before = -1
             while self._offset != before:
                 before = self._offset
-                lines += self._lines(fd, LINES_AT_END)
-            return (*self._put_off, *self._facts(lines, now))
+                lines += self._read_lines(fd, LINES_AT_END)
+            return (*self._put_off, *self._parse_lines(lines, now))
 
-    def _facts(self, lines: list[tuple[bytes, int]], now: Moment) -> tuple[AgentFact, ...]:
+    def _parse_lines(self, lines: list[tuple[bytes, int]], now: Moment) -> tuple[AgentFact, ...]:
         kept = []
         for line, end in lines:
             fact = parse(line, now)
@@ -164,7 +164,7 @@ class AgentLogReader:
         self._offset, self._in_long_line = offset, True
 
     @contextmanager
-    def _opened(self) -> Iterator[tuple[int, int]]:
+    def _open_log(self) -> Iterator[tuple[int, int]]:
         """Open the file and tell how much of it is read at all; one that is not there, or is refused, is empty."""
         self._read_state = None
         try:
@@ -183,17 +183,17 @@ class AgentLogReader:
         finally:
             os.close(fd)
 
-    def _lines(self, fd: int, limit: int) -> list[tuple[bytes, int]]:
+    def _read_lines(self, fd: int, limit: int) -> list[tuple[bytes, int]]:
         """Return lines that were completed, at most `limit`, each with the offset behind it."""
         wanted = min(BYTES_PER_READ, FILE_LIMIT_BYTES - self._offset)
         if fd < 0 or limit <= 0 or wanted <= 0:
             return []
         try:
-            return self._take(os.pread(fd, wanted, self._offset), limit)
+            return self._split_lines(os.pread(fd, wanted, self._offset), limit)
         except OSError:
             return []
 
-    def _take(self, chunk: bytes, limit: int) -> list[tuple[bytes, int]]:
+    def _split_lines(self, chunk: bytes, limit: int) -> list[tuple[bytes, int]]:
         end = chunk.rfind(b"\n") + 1
         if end == 0 and len(chunk) == BYTES_PER_READ:
             # A line without end is not the agent's: let it pass piece by piece, and count it once, when it ends.
@@ -227,34 +227,34 @@ def parse(line: bytes, now: Moment) -> AgentFact | None:
         word=word,
         pid=as_int(fields.get("pid"), 1, PID_MAX),
         rank=as_int(fields.get("rank"), maximum=RANK_MAX),
-        facts={name: _bounded(name, value) for name, value in as_dict(fields).items() if name not in _COMMON},
+        facts={name: _bound_field(name, value) for name, value in as_dict(fields).items() if name not in _COMMON},
     )
 
 
-def _bounded(name: str, value: object) -> object:
+def _bound_field(name: str, value: object) -> object:
     """Return a field within the bounds of what it means, or, where that is not known, of its kind."""
     read = FIELDS.get(name)
     return as_bounded(value) if value is None or read is None else read(value)
 
 
-def _paths(value: object) -> object:
+def _read_paths(value: object) -> object:
     """Return the paths of a list; one that no file system has is left out."""
     return [path for item in as_list(value, PATHS_MAX) if (path := as_text(item, PATH_CHARS_MAX)) is not None]
 
 
-def _between(minimum: int, maximum: int) -> Callable[[object], object]:
+def _int_between(minimum: int, maximum: int) -> Callable[[object], object]:
     return lambda value: as_int(value, minimum, maximum)
 
 
-def _seconds(value: object) -> object:
+def _read_seconds(value: object) -> object:
     return as_float(value, 0.0, SECONDS_MAX)
 
 
 _EPOCH, _STEP, _BYTES, _COUNT = (
-    _between(-1, EPOCH_MAX),
-    _between(0, STEP_MAX),
-    _between(0, BYTES_MAX),
-    _between(0, COUNT_MAX),
+    _int_between(-1, EPOCH_MAX),
+    _int_between(0, STEP_MAX),
+    _int_between(0, BYTES_MAX),
+    _int_between(0, COUNT_MAX),
 )
 
 FIELDS: Mapping[str, Callable[[object], object]] = {
@@ -263,10 +263,10 @@ FIELDS: Mapping[str, Callable[[object], object]] = {
     "start_epoch": _EPOCH,
     "step": _STEP,
     "batches_per_epoch": _STEP,
-    "world_size": _between(1, RANK_MAX),
+    "world_size": _int_between(1, RANK_MAX),
     "loader": _COUNT,
     "pids": lambda value: [pid for item in as_list(value) if (pid := as_int(item, 1, PID_MAX)) is not None],
-    "paths": _paths,
+    "paths": _read_paths,
     "path": lambda value: as_text(value, PATH_CHARS_MAX),
     "save_dir": lambda value: as_text(value, PATH_CHARS_MAX),
     "size_bytes": _BYTES,
@@ -276,8 +276,8 @@ FIELDS: Mapping[str, Callable[[object], object]] = {
     "total_bytes": _BYTES,
     "retries": _COUNT,
     "ooms": _COUNT,
-    "stall_s": _seconds,
-    "write_s": _seconds,
-    "every_s": _seconds,
+    "stall_s": _read_seconds,
+    "write_s": _read_seconds,
+    "every_s": _read_seconds,
 }
 """The possible values of fields by name, see `core/attempt_files.py`; any other value is not known."""

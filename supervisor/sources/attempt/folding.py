@@ -49,38 +49,38 @@ class Folder:
     @property
     def current(self) -> str:
         """The line that is not complete yet, as it stands on the screen."""
-        return _shown(self._pending) or self._frame
+        return _visible_text(self._pending) or self._frame
 
     def feed(self, data: bytes) -> Folded:
         """Take more bytes; invalid UTF-8 shows as backslash escapes."""
         data = self._pending + data
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
-        folded = self._fold(data[:end])
+        folded = self._fold_lines(data[:end])
         self._pending = data[end:]
         if len(self._pending) > PENDING_LIMIT_BYTES:
-            self._end_the_line(folded)
+            self._end_line(folded)
         return folded
 
     def finish(self) -> Folded:
         """Close the last line although nothing ended it."""
         folded = Folded()
         if self._pending or self._frame:
-            self._end_the_line(folded)
+            self._end_line(folded)
         return folded
 
-    def _end_the_line(self, folded: Folded) -> None:
+    def _end_line(self, folded: Folded) -> None:
         rest, self._pending = self._pending, b""
-        self._segment(rest, folded, self._folded_bytes)
+        self._add_segment(rest, folded, self._folded_bytes)
         self._folded_bytes += len(rest)
         if self._frame:
             folded.lines.append(self._frame)
             self._frame = ""
 
-    def _fold(self, data: bytes) -> Folded:
+    def _fold_lines(self, data: bytes) -> Folded:
         folded, at = Folded(), 0
         for found in _BREAK.finditer(data):
             if at < found.start():
-                self._segment(data[at : found.start()], folded, self._folded_bytes + at)
+                self._add_segment(data[at : found.start()], folded, self._folded_bytes + at)
             at = found.end()
             if found[0] == b"\n":
                 folded.lines.append(self._frame)
@@ -88,11 +88,11 @@ class Folder:
         self._folded_bytes += len(data)
         return folded
 
-    def _segment(self, raw: bytes, folded: Folded, at: int) -> None:
+    def _add_segment(self, raw: bytes, folded: Folded, at: int) -> None:
         if b"\x1b" in raw:
             for up in _CURSOR_UP.finditer(raw):
                 del folded.lines[max(0, len(folded.lines) - int(up[1] or 1)) :]
-        shown = _shown(raw)
+        shown = _visible_text(raw)
         if shown:
             self._frame, self._frame_at = shown, at
             folded.segments.append(shown)
@@ -105,5 +105,5 @@ def clean(text: str) -> str:
     return _CONTROL.sub("", text).rstrip()
 
 
-def _shown(raw: bytes) -> str:
+def _visible_text(raw: bytes) -> str:
     return clean(raw.decode("utf-8", "backslashreplace"))

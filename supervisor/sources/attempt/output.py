@@ -81,13 +81,13 @@ class OutputReader:
 
     def finish(self, now: Moment) -> OutputPage:
         """Take the last line as complete, although nothing ended it: the training is gone. Read everything first."""
-        return self._page(self._folder.finish(), now, new_bytes=0)
+        return self._build_page(self._folder.finish(), now, new_bytes=0)
 
     def _read(self, now: Moment) -> OutputPage:
         if self._read_state is not None and untrusted_files.is_unchanged(self._raw_path, self._read_state):
             return OutputPage(new_bytes=0, last_line=self._last_line)
         self._read_state = None
-        fd = self._open()
+        fd = self._open_raw()
         try:
             status = os.fstat(fd)
             size = status.st_size
@@ -98,11 +98,11 @@ class OutputReader:
             folded, skipped = self._catch_up(size)
             data = os.pread(fd, BYTES_PER_READ, self._read_to)
             self._read_to += len(data)
-            more = self._folder.feed(_from_a_character(data) if skipped else data)
+            more = self._folder.feed(_skip_partial_character(data) if skipped else data)
             folded.lines += more.lines
             folded.segments += more.segments
-            page = self._page(folded, now, self._read_to - before, skipped, max(0, size - self._read_to))
-            page = page if page.problem else self._give_back(fd, page)
+            page = self._build_page(folded, now, self._read_to - before, skipped, max(0, size - self._read_to))
+            page = page if page.problem else self._free_read_part(fd, page)
             # Once more after something new: what is given back depends on how much stands there for good.
             if page.new_bytes == 0 and page.problem is None and self._read_to == size:
                 self._read_state = untrusted_files.state_of(status)
@@ -110,7 +110,7 @@ class OutputReader:
         finally:
             os.close(fd)
 
-    def _open(self) -> int:
+    def _open_raw(self) -> int:
         try:
             # Not with a second name: what is read is given back to the disk, and it may be another's file.
             return untrusted_files.open_file(self._attempt, attempt_files.OUTPUT, os.O_RDWR, only_name=True)
@@ -127,7 +127,7 @@ class OutputReader:
         folded.lines.append(f"[{skipped} bytes of output skipped]")
         return folded, skipped
 
-    def _page(self, folded: Folded, now: Moment, new_bytes: int, skipped: int = 0, behind: int = 0) -> OutputPage:
+    def _build_page(self, folded: Folded, now: Moment, new_bytes: int, skipped: int = 0, behind: int = 0) -> OutputPage:
         last = self._folder.current or next((line for line in reversed(folded.lines) if line), "")
         self._last_line = last[:LINE_LIMIT] or self._last_line
         return OutputPage(
@@ -138,10 +138,10 @@ class OutputReader:
             progress=progress(folded.segments),
             skipped_bytes=skipped,
             behind_bytes=behind,
-            problem=self._keep(folded.lines),
+            problem=self._append_folded(folded.lines),
         )
 
-    def _keep(self, lines: list[str]) -> str | None:
+    def _append_folded(self, lines: list[str]) -> str | None:
         if not lines:
             return None
         try:
@@ -150,7 +150,7 @@ class OutputReader:
             return f"{attempt_files.FOLDED}: {_describe_error(error)}"
         return None
 
-    def _give_back(self, fd: int, page: OutputPage) -> OutputPage:
+    def _free_read_part(self, fd: int, page: OutputPage) -> OutputPage:
         try:
             self._raw.give_back(fd, self._read_to)
         except OSError as error:
@@ -161,7 +161,7 @@ class OutputReader:
         return page
 
 
-def _from_a_character(data: bytes) -> bytes:
+def _skip_partial_character(data: bytes) -> bytes:
     """Drop what is left of a UTF-8 character that was cut when the reader jumped."""
     cut = 0
     while cut < min(3, len(data)) and data[cut] & 0xC0 == 0x80:

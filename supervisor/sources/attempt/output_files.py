@@ -35,20 +35,23 @@ class FoldedText:
 
     def append(self, text: str) -> None:
         """Write the text at the end. Raises OSError (a full disk, a folder that is gone, something else there)."""
-        with self._open(attempt_files.FOLDED, "ab", os.O_WRONLY | os.O_CREAT | os.O_APPEND) as file:
+        with self._open_file(attempt_files.FOLDED, "ab", os.O_WRONLY | os.O_CREAT | os.O_APPEND) as file:
             file.write(text.encode("utf-8", "backslashreplace"))
             size = file.tell()
         if size > self._limit_bytes:
-            self._leave_out_the_middle(size)
+            self._drop_middle(size)
 
-    def _open(self, name: str, mode: str, flags: int) -> IO[bytes]:
+    def _open_file(self, name: str, mode: str, flags: int) -> IO[bytes]:
         return os.fdopen(untrusted_files.open_file(self._attempt, name, flags, only_name=True, mode=0o640), mode)
 
-    def _leave_out_the_middle(self, size: int) -> None:
+    def _drop_middle(self, size: int) -> None:
         fresh = f"{attempt_files.FOLDED}.new"
         untrusted_files.remove(self._attempt, fresh)
         written = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        with self._open(attempt_files.FOLDED, "rb", os.O_RDONLY) as old, self._open(fresh, "wb", written) as new:
+        with (
+            self._open_file(attempt_files.FOLDED, "rb", os.O_RDONLY) as old,
+            self._open_file(fresh, "wb", written) as new,
+        ):
             start = old.read(self._head_bytes + _LONGEST_MARK_BYTES)
             head, left_out = start[: self._head_bytes], 0
             if earlier := _LEFT_OUT.search(start):

@@ -89,8 +89,8 @@ def progress_in(line: str) -> Progress | None:
     """Return what one line says, escape sequences gone; None for the many lines that are no progress."""
     line = line[:LINE_LIMIT].strip("\r\n")
     # The cheap question first: most lines of an output say nothing of it.
-    for asked, readers in _READERS:
-        if any(word in line for word in asked):
+    for needles, readers in _READERS:
+        if any(needle in line for needle in needles):
             for reader in readers:
                 found = reader(line)
                 if found is not None:
@@ -98,106 +98,80 @@ def progress_in(line: str) -> Progress | None:
     return None
 
 
-def _ultralytics(line: str) -> Progress | None:
+def _reader(shape: str, pattern: re.Pattern[str], *, epoch_from: int = 0, overlap_chars: int = 0) -> Reader:
+    """Return a reader for lines that begin with a pattern; it searches the rest, and `overlap_chars` before it."""
+
+    def read(line: str) -> Progress | None:
+        found = pattern.match(line)
+        rest = "" if found is None else line[found.end() - overlap_chars :]
+        return None if found is None else _build_progress(shape, found, epoch_from=epoch_from, rest=rest)
+
+    return read
+
+
+def _parse_ultralytics(line: str) -> Progress | None:
     found = _ULTRALYTICS.match(line)
     if found is None:
         return None
     # The names stand in the head of the table, and only there: box, cls, dfl for detection.
-    losses = {f"loss_{place}": _number(word) for place, word in enumerate(found["losses"].split(), start=1)}
-    seen = _made("ultralytics", found, epoch_from=1, rest=line[found.end() :])
-    return replace(seen, losses=losses, not_finite=_not_finite(losses))
+    losses = {f"loss_{place}": _parse_number(word) for place, word in enumerate(found["losses"].split(), start=1)}
+    seen = _build_progress("ultralytics", found, epoch_from=1, rest=line[found.end() :])
+    return replace(seen, losses=losses, not_finite=_list_not_finite(losses))
 
 
-def _lightning(line: str) -> Progress | None:
-    found = _LIGHTNING.match(line)
-    return None if found is None else _made("lightning", found, epoch_from=0, rest=line[found.end() :])
-
-
-def _lightning_rich(line: str) -> Progress | None:
+def _parse_lightning_rich(line: str) -> Progress | None:
     found = _LIGHTNING_RICH.match(line)
     if found is None:
         return None
     last = int(found["last"])
-    seen = _made("lightning", found, epoch_from=0, rest=line[found.end() :])
+    seen = _build_progress("lightning", found, epoch_from=0, rest=line[found.end() :])
     return replace(seen, epochs=last + 1 if last >= 0 else None)
 
 
-def _epoch_bar(line: str) -> Progress | None:
+def _parse_epoch_bar(line: str) -> Progress | None:
     found = _EPOCH_BAR.match(line)
     if found is None:
         return None
     # "Epoch 1/10" counts from 1; where no total stands, nobody knows.
-    return _made("epoch_bar", found, epoch_from=1 if found["epochs"] else 0, rest=line[found.end() :])
+    return _build_progress("epoch_bar", found, epoch_from=1 if found["epochs"] else 0, rest=line[found.end() :])
 
 
-def _plain_bar(line: str) -> Progress | None:
-    found = _PLAIN_BAR.match(line)
-    return None if found is None else _made("bar", found, epoch_from=0, rest=line[found.end() :])
-
-
-def _samples(line: str) -> Progress | None:
+def _parse_samples(line: str) -> Progress | None:
     found = _SAMPLES.match(line)
     if found is None:
         return None
     epoch, done, total = max(0, int(found["epoch"]) - 1), int(found["done"]), int(found["all"])
-    losses, _ = _named(line)
+    losses, _ = _find_named_numbers(line)
     part = epoch + done / total if total else None
     return Progress(
-        shape="samples", epoch=epoch, samples=done, part=part, losses=losses, not_finite=_not_finite(losses)
+        shape="samples", epoch=epoch, samples=done, part=part, losses=losses, not_finite=_list_not_finite(losses)
     )
 
 
-def _batches(line: str) -> Progress | None:
+def _parse_batches(line: str) -> Progress | None:
     found = _IMAGENET.match(line)
     if found is not None:
-        return _made("batches", found, epoch_from=0, rest=line[found.end() :])
+        return _build_progress("batches", found, epoch_from=0, rest=line[found.end() :])
     found = _MMENGINE.search(line)
-    return None if found is None else _made("batches", found, epoch_from=1, rest=line[found.end() :])
+    return None if found is None else _build_progress("batches", found, epoch_from=1, rest=line[found.end() :])
 
 
-def _iteration(line: str) -> Progress | None:
-    found = _ITERATION.match(line)
-    if found is None:
-        return None
-    return _made("iterations", found, epoch_from=0, rest=line[found.end() - 1 :])
-
-
-def _word_model(line: str) -> Progress | None:
-    found = _WORD_MODEL.match(line)
-    return None if found is None else _made("batches", found, epoch_from=1, rest=line[found.end() :])
-
-
-def _keras(line: str) -> Progress | None:
-    found = _KERAS.match(line)
-    return None if found is None else _made("bar", found, epoch_from=0, rest=line[found.end() :])
-
-
-def _endless_bar(line: str) -> Progress | None:
-    found = _ENDLESS_BAR.match(line)
-    return None if found is None else _made("bar", found, epoch_from=0, rest=line[found.end() :])
-
-
-def _megatron(line: str) -> Progress | None:
-    found = _MEGATRON.match(line)
-    return None if found is None else _made("iterations", found, epoch_from=0, rest=line[found.end() - 1 :])
-
-
-def _deepspeed(line: str) -> Progress | None:
+def _parse_deepspeed(line: str) -> Progress | None:
     found = _DEEPSPEED.search(line)
     if found is None:
         return None
     batch = int(found["batch"] or found["other"])
-    losses, others = _named(line)
-    not_finite = _not_finite({**losses, **others})
+    losses, others = _find_named_numbers(line)
+    not_finite = _list_not_finite({**losses, **others})
     return Progress(shape="iterations", batch=batch, losses=losses, lr=others.get("lr"), not_finite=not_finite)
 
 
-def _huggingface(line: str) -> Progress | None:
+def _parse_huggingface(line: str) -> Progress | None:
     """The Trainer's log dictionaries, 4.x with numbers, 5.x with numbers in quotes."""
     found = _DICT.match(line)
     if found is None:
         return None
-    values = {item["name"]: _number(item["value"]) for item in _DICT_PAIR.finditer(found["body"])}
+    values = {item["name"]: _parse_number(item["value"]) for item in _DICT_PAIR.finditer(found["body"])}
     if not _HF_KEYS & values.keys():
         return None
     part = values.get("epoch")
@@ -215,45 +189,48 @@ def _huggingface(line: str) -> Progress | None:
 
 
 _READERS: tuple[tuple[Sequence[str], tuple[Reader, ...]], ...] = (
-    (("G ",), (_ultralytics,)),
-    (("Train Epoch: ",), (_samples,)),
-    (("Epoch: [", "Epoch:[", "Epoch(train)"), (_batches,)),
-    ((" batches",), (_word_model,)),
-    (("[Rank ", "steps: "), (_deepspeed,)),
-    (("iteration",), (_megatron,)),
-    (("━", "[=", "[>"), (_keras,)),
-    (("%", "━"), (_lightning, _lightning_rich, _epoch_bar, _plain_bar)),
-    (("{'",), (_huggingface,)),
-    ((" [",), (_endless_bar,)),
-    (("iter", "Iter", "ITER", "step", "Step", "STEP"), (_iteration,)),
+    (("G ",), (_parse_ultralytics,)),
+    (("Train Epoch: ",), (_parse_samples,)),
+    (("Epoch: [", "Epoch:[", "Epoch(train)"), (_parse_batches,)),
+    ((" batches",), (_reader("batches", _WORD_MODEL, epoch_from=1),)),
+    (("[Rank ", "steps: "), (_parse_deepspeed,)),
+    (("iteration",), (_reader("iterations", _MEGATRON, overlap_chars=1),)),
+    (("━", "[=", "[>"), (_reader("bar", _KERAS),)),
+    (
+        ("%", "━"),
+        (_reader("lightning", _LIGHTNING), _parse_lightning_rich, _parse_epoch_bar, _reader("bar", _PLAIN_BAR)),
+    ),
+    (("{'",), (_parse_huggingface,)),
+    ((" [",), (_reader("bar", _ENDLESS_BAR),)),
+    (("iter", "Iter", "ITER", "step", "Step", "STEP"), (_reader("iterations", _ITERATION, overlap_chars=1),)),
 )
 
 
-def _made(shape: str, found: re.Match[str], *, epoch_from: int, rest: str) -> Progress:
+def _build_progress(shape: str, found: re.Match[str], *, epoch_from: int, rest: str) -> Progress:
     groups = found.groupdict()
-    losses, others = _named(rest)
-    epoch, epochs = _whole(groups.get("epoch")), _whole(groups.get("epochs"))
+    losses, others = _find_named_numbers(rest)
+    epoch, epochs = _parse_int(groups.get("epoch")), _parse_int(groups.get("epochs"))
     return Progress(
         shape=shape,
         epoch=None if epoch is None else max(0, epoch - epoch_from),
         epochs=epochs,
-        batch=_whole(groups.get("batch")),
-        batches=_whole(groups.get("batches")),
-        rate_per_s=_rate(rest),
+        batch=_parse_int(groups.get("batch")),
+        batches=_parse_int(groups.get("batches")),
+        rate_per_s=_find_rate(rest),
         losses=losses,
         grad_norm=others.get("grad_norm"),
         lr=others.get("lr"),
-        not_finite=_not_finite({**losses, **others}),
+        not_finite=_list_not_finite({**losses, **others}),
     )
 
 
-def _named(text: str) -> tuple[dict[str, float | None], dict[str, float | None]]:
+def _find_named_numbers(text: str) -> tuple[dict[str, float | None], dict[str, float | None]]:
     """Return the losses that a line names, and the other numbers that are known by name."""
     losses: dict[str, float | None] = {}
     others: dict[str, float | None] = {}
     for pattern in (_PAIR, _WORDED):
         for found in pattern.finditer(text):
-            name, value = found["name"], _number(found["value"])
+            name, value = found["name"], _parse_number(found["value"])
             if "loss" in name.lower():
                 losses.setdefault(name, value)
             elif name.lower() in ("lr", "learning_rate"):
@@ -263,11 +240,11 @@ def _named(text: str) -> tuple[dict[str, float | None], dict[str, float | None]]
     return losses, others
 
 
-def _not_finite(values: Mapping[str, float | None]) -> tuple[str, ...]:
+def _list_not_finite(values: Mapping[str, float | None]) -> tuple[str, ...]:
     return tuple(name for name, value in values.items() if value is None)
 
 
-def _number(word: str) -> float | None:
+def _parse_number(word: str) -> float | None:
     """Return a printed number, None where it is none; Lightning's bar prints NaN as `nan.0`."""
     try:
         value = float(word.lower().removesuffix(".0") if word[:1] in "nNiI+-" else word)
@@ -276,7 +253,7 @@ def _number(word: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _rate(text: str) -> float | None:
+def _find_rate(text: str) -> float | None:
     found = _RATE.search(text)
     if found is None:
         return None
@@ -286,5 +263,5 @@ def _rate(text: str) -> float | None:
     return 1 / slow if slow else None
 
 
-def _whole(word: str | None) -> int | None:
+def _parse_int(word: str | None) -> int | None:
     return None if word is None else int(word)

@@ -106,7 +106,7 @@ class RecorderReader:
             return page
         except (OSError, struct.error, ValueError) as error:
             self.close()
-            return RecorderPage(cursor=cursor, problem=f"{self._path.name}: {_told(error)}")
+            return RecorderPage(cursor=cursor, problem=f"{self._path.name}: {_describe_error(error)}")
 
     def step_by(self, monotonic_s: float) -> int | None:
         """Return the number of the last step that was made by a time of this boot; None where the ring tells of none.
@@ -114,7 +114,7 @@ class RecorderReader:
         A few records are read, however long the ring is: they lie in the order of their times.
         """
         try:
-            return self._step_by(int(monotonic_s * 1e9))
+            return self._find_step_by(int(monotonic_s * 1e9))
         except (OSError, struct.error, ValueError):
             return None
 
@@ -125,7 +125,7 @@ class RecorderReader:
             self._fd = -1
 
     def _read(self, cursor: int, now: Moment, limit: int) -> RecorderPage:
-        header, ring, head = self._opened()
+        header, ring, head = self._read_header()
         page = _header_page(header, cursor, now)
         if head == cursor:
             return page
@@ -133,23 +133,23 @@ class RecorderReader:
             raise ValueError(f"holds {head} records, {cursor} were read earlier")
         if head > COUNT_MAX:
             raise ValueError(f"claims {head} records, more than a training can write")
-        return self._records(page, ring, head, now, limit)
+        return self._read_records(page, ring, head, now, limit)
 
-    def _opened(self) -> tuple[bytes, _Ring, int]:
+    def _read_header(self) -> tuple[bytes, _Ring, int]:
         """Return the header, the ring's shape and the number of records ever written; open the file where need be."""
         if self._fd < 0:
             self._fd = untrusted_files.open_file(self._attempt, self._name)
         header = os.pread(self._fd, _HEADER_BYTES, 0)
-        ring = _identify(header)
+        ring = _parse_identity(header)
         (head,) = attempt_files.HEAD.unpack_from(header, attempt_files.HEAD_OFFSET)
         return header, ring, int(head)
 
-    def _step_by(self, at_ns: int) -> int | None:
-        _, ring, head = self._opened()
+    def _find_step_by(self, at_ns: int) -> int | None:
+        _, ring, head = self._read_header()
         found, low, high = None, max(0, head - ring.capacity), head
         while low < high:
             middle = (low + high) // 2
-            fields = attempt_files.RECORD.unpack(self._slots(ring, middle, 1))
+            fields = attempt_files.RECORD.unpack(self._read_slots(ring, middle, 1))
             if fields[0] != middle + 1 or fields[10] != (fields[0] & 0xFFFFFFFF) ^ attempt_files.CHECK_XOR:
                 return None
             if fields[2] <= at_ns:
@@ -158,21 +158,21 @@ class RecorderReader:
                 high = middle
         return found
 
-    def _records(self, page: RecorderPage, ring: _Ring, head: int, now: Moment, limit: int) -> RecorderPage:
+    def _read_records(self, page: RecorderPage, ring: _Ring, head: int, now: Moment, limit: int) -> RecorderPage:
         if (page.cursor, head) == self._barren:
             return replace(page, problem=f"{self._path.name}: none of the new records is valid")
         at = max(page.cursor, head - ring.capacity)
         if self._scanned[0] == page.cursor:
             at = max(at, self._scanned[1])
         count = min(limit, head - at)
-        raw, problem = self._slots(ring, at, count), None
+        raw, problem = self._read_slots(ring, at, count), None
         if len(raw) < count * attempt_files.RECORD.size:
             problem = f"{self._path.name}: truncated, records are missing"
         records: list[StepRecord] = []
         sound_end = page.cursor
         for number, fields in enumerate(attempt_files.RECORD.iter_unpack(raw), start=at):
             if _is_sound(fields, number + 1):
-                records.append(_record(fields, now))
+                records.append(_parse_record(fields, now))
                 sound_end = number + 1
         at += count
         self._scanned = (-1, -1) if records or at >= head else (page.cursor, at)
@@ -189,7 +189,7 @@ class RecorderReader:
             problem=problem,
         )
 
-    def _slots(self, ring: _Ring, first: int, count: int) -> bytes:
+    def _read_slots(self, ring: _Ring, first: int, count: int) -> bytes:
         """Return the bytes of `count` slots, whole ones only; fewer where the file ends early."""
         raw = b""
         for offset, run in ring.runs(first, count):
@@ -209,7 +209,7 @@ def request_save(attempt: Path, *, stop: bool, name: str = attempt_files.RECORDE
     fd = untrusted_files.open_file(attempt, name, os.O_RDWR, only_name=True)
     try:
         header = os.pread(fd, _HEADER_BYTES, 0)
-        _identify(header)
+        _parse_identity(header)
         _, last_id = attempt_files.COMMAND.unpack_from(header, attempt_files.COMMAND_OFFSET)
         command_id: int = last_id % 0xFFFFFFFF + 1
         command = attempt_files.COMMAND_SAVE_AND_STOP if stop else attempt_files.COMMAND_SAVE
@@ -220,7 +220,7 @@ def request_save(attempt: Path, *, stop: bool, name: str = attempt_files.RECORDE
         os.close(fd)
 
 
-def _identify(header: bytes) -> _Ring:
+def _parse_identity(header: bytes) -> _Ring:
     if len(header) < _HEADER_BYTES:
         raise ValueError(f"truncated, {len(header)} bytes of header")
     magic, header_bytes, record_bytes, capacity, _rank = attempt_files.IDENTITY.unpack_from(header)
@@ -262,7 +262,7 @@ def _is_sound(fields: tuple[int | float, ...], sequence: int) -> bool:
     )
 
 
-def _record(fields: tuple[int | float, ...], now: Moment) -> StepRecord:
+def _parse_record(fields: tuple[int | float, ...], now: Moment) -> StepRecord:
     _, step, at_ns, epoch, known, loss, lr, grad_norm, data_wait_s, gpu_memory, _ = fields
     bits = int(known)
     return StepRecord(
@@ -278,5 +278,5 @@ def _record(fields: tuple[int | float, ...], now: Moment) -> StepRecord:
     )
 
 
-def _told(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)

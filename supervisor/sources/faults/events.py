@@ -98,17 +98,17 @@ class Events:
         `at_s` may count from anywhere; `card` is the address of the card whose driver spoke, where that is known.
         """
         device = match.pci or (card if match.row.device in ("card", "pci") else None) or match.device
-        event = self._joined(match, device, at_s)
+        event = self._find_open_event(match, device, at_s)
         if event is not None:
-            self._join(event, match, device, at_s)
+            self._merge_match(event, match, device, at_s)
             return event
         if match.row.detail:
             return None
-        event = self._begun(match, device, number=number, line=line, at_s=at_s)
+        event = self._begin_event(match, device, number=number, line=line, at_s=at_s)
         self._open.append(event)
         return event
 
-    def _begun(self, match: Match, device: str | None, *, number: int, line: str, at_s: float) -> Event:
+    def _begin_event(self, match: Match, device: str | None, *, number: int, line: str, at_s: float) -> Event:
         row = match.row
         finding = Finding(
             kind=self._kind,
@@ -134,7 +134,7 @@ class Events:
             of_card=row.device == "card",
         )
 
-    def _joined(self, match: Match, device: str | None, at_s: float) -> Event | None:
+    def _find_open_event(self, match: Match, device: str | None, at_s: float) -> Event | None:
         row = match.row
         for event in reversed(self._open):
             if abs(at_s - event.last_s) > max(event.within_s, row.grouping.within_s):
@@ -150,7 +150,7 @@ class Events:
         return None
 
     @staticmethod
-    def _join(event: Event, match: Match, device: str | None, at_s: float) -> None:
+    def _merge_match(event: Event, match: Match, device: str | None, at_s: float) -> None:
         before = event.finding
         mended = match.row.mends and event.group == match.row.event and event.rank < match.row.rank
         after = replace(

@@ -39,28 +39,30 @@ def explained(text: str) -> list[Finding]:
         replace(finding, line_number=frames[finding.line_number - 1].number)
         for finding in findings_in([frame.text for frame in frames], kernel_grammar())
     ]
-    training = _training(frames)
+    training = _find_training_faults(frames)
     return sorted([*kernel, *training], key=lambda finding: finding.line_number)
 
 
-def _training(frames: Sequence[_Frame]) -> Iterable[Finding]:
+def _find_training_faults(frames: Sequence[_Frame]) -> Iterable[Finding]:
     grammar = training_grammar()
-    asked = [frame.text if grammar.candidates(frame.text) and _of_training(frame.text) else "" for frame in frames]
+    asked = [
+        frame.text if grammar.candidates(frame.text) and _may_be_training_output(frame.text) else "" for frame in frames
+    ]
     for finding in findings_in(asked, grammar):
         yield replace(finding, line_number=frames[finding.line_number - 1].number)
-    nan = _first_nan(frames)
+    nan = _find_first_nan(frames)
     if nan is not None:
         yield nan
 
 
-def _of_training(text: str) -> bool:
+def _may_be_training_output(text: str) -> bool:
     """Whether a training may have said a line, as far as its prefix and its words tell."""
     line = log_line(text)
     by_kernel = line.message != text.strip() and not line.user
     return not (by_kernel or QUOTED.match(text) or kernel_grammar().match(line.message, user=line.user))
 
 
-def _first_nan(frames: Sequence[_Frame]) -> Finding | None:
+def _find_first_nan(frames: Sequence[_Frame]) -> Finding | None:
     """Return the first progress that shows a NaN; a running mean shows it to the end of the epoch."""
     spoilt = [(frame, seen) for frame in frames if (seen := progress_in(frame.text)) is not None and seen.is_nan]
     if not spoilt:

@@ -71,9 +71,9 @@ class _Neighbours:
             if abs(at - place) > NEIGHBOURS:
                 return None
             if (card := card_of(self._text[at])) is not None:
-                return card if _soon(line, log_line(self._text[at])) else None
+                return card if _are_close_in_time(line, log_line(self._text[at])) else None
         return None
 
 
-def _soon(line: LogLine, other: LogLine) -> bool:
+def _are_close_in_time(line: LogLine, other: LogLine) -> bool:
     return line.at_s is None or other.at_s is None or abs(line.at_s - other.at_s) <= NEIGHBOUR_S

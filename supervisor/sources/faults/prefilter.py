@@ -48,9 +48,9 @@ def needle_of(pattern: str) -> str | None:
         if char == "|":
             return None
         if char == "\\":
-            literal, at, edge = *_escaped(pattern, at), pattern[at + 1 : at + 2] in _BOUNDARIES
+            literal, at, edge = *_read_escape(pattern, at), pattern[at + 1 : at + 2] in _BOUNDARIES
         elif char in "([":
-            literal, at, edge = None, _after(pattern, at), False
+            literal, at, edge = None, _skip_group(pattern, at), False
         else:
             literal, at, edge = (None if char in ".^$?*+{}" else char), at + 1, char in "^$"
         follower = pattern[at] if at < len(pattern) else ""
@@ -58,38 +58,38 @@ def needle_of(pattern: str) -> str | None:
             edge = edge and follower not in ("?", "*", "{")
             runs.append(run + EDGE * edge)
             run = EDGE * edge
-            at = _past_braces(pattern, at)
+            at = _skip_braces(pattern, at)
             continue
         run += literal
         if follower == "+":
             runs.append(run)
             run = ""
     runs.append(run)
-    best = max(runs, key=lambda text: (_worth(text), len(text.strip(EDGE))))
+    best = max(runs, key=lambda text: (_score_literal(text), len(text.strip(EDGE))))
     return best if best.strip(EDGE) else None
 
 
-def _worth(literal: str) -> int:
+def _score_literal(literal: str) -> int:
     word = word_of(literal)
     return 0 if word is None else 1 + (word.lower() not in EVERYDAY)
 
 
-def _escaped(pattern: str, at: int) -> tuple[str | None, int]:
+def _read_escape(pattern: str, at: int) -> tuple[str | None, int]:
     char = pattern[at + 1 : at + 2]
     return (None if char in _CLASSES or char.isdigit() else char), at + 2
 
 
-def _after(pattern: str, at: int) -> int:
+def _skip_group(pattern: str, at: int) -> int:
     """Return where the group or the set that opens at `at` has ended."""
     if pattern[at] == "[":
-        return _after_set(pattern, at)
+        return _skip_set(pattern, at)
     depth = 0
     while at < len(pattern):
         char = pattern[at]
         if char == "\\":
             at += 1
         elif char == "[":
-            at = _after_set(pattern, at) - 1
+            at = _skip_set(pattern, at) - 1
         elif char in "()":
             depth += 1 if char == "(" else -1
             if depth == 0:
@@ -98,14 +98,14 @@ def _after(pattern: str, at: int) -> int:
     return at
 
 
-def _after_set(pattern: str, at: int) -> int:
+def _skip_set(pattern: str, at: int) -> int:
     at += 2 if pattern[at + 1 : at + 2] != "^" else 3
     while at < len(pattern) and pattern[at] != "]":
         at += 2 if pattern[at] == "\\" else 1
     return at + 1
 
 
-def _past_braces(pattern: str, at: int) -> int:
+def _skip_braces(pattern: str, at: int) -> int:
     if pattern[at : at + 1] != "{":
         return at
     end = pattern.find("}", at)

@@ -130,7 +130,7 @@ class Grammar:
         message = message[:LINE_LIMIT]
         for row in self.candidates(message):
             if (row.user or not user) and (found := compiled(row.expression).search(message)):
-                return _match(row, found)
+                return _build_match(row, found)
         return None
 
 
@@ -140,7 +140,7 @@ def compiled(expression: str) -> re.Pattern[str]:
     return re.compile(expression, re.ASCII)
 
 
-def _match(row: Row, found: re.Match[str]) -> Match:
+def _build_match(row: Row, found: re.Match[str]) -> Match:
     groups = found.groupdict()
     code = row.codes.get(groups.get("code") or "")
     pid = groups.get("pid")

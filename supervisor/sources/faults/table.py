@@ -95,16 +95,18 @@ def unproven(grammar: Grammar) -> list[str]:
         try:
             compiled(row.expression)
         except re.error as error:
-            wrong.append(f"{_place(row.number, row.pattern)}: pattern: {error}")
+            wrong.append(f"{_describe_row(row.number, row.pattern)}: pattern: {error}")
             continue
         several = [needle.strip(EDGE) for needle in row.needles] if len(row.needles) > 1 else []
         unused = [text for text in several if not any(text in example for example in row.examples)]
-        wrong += [f"{_place(row.number, row.pattern)}: no example contains the needle: {text}" for text in unused]
+        wrong += [
+            f"{_describe_row(row.number, row.pattern)}: no example contains the needle: {text}" for text in unused
+        ]
         for example in row.examples:
             found = grammar.match(example, user=row.user)
             if found is None or found.row is not row:
                 by = "no row" if found is None else f"row {found.row.number}"
-                wrong.append(f"{_place(row.number, row.pattern)}: the example is matched by {by}: {example}")
+                wrong.append(f"{_describe_row(row.number, row.pattern)}: the example is matched by {by}: {example}")
     return wrong
 
 
@@ -112,40 +114,40 @@ class _Reader:
     """Turns the parts of one table into rows; every complaint names the row."""
 
     def __init__(self, table: Mapping[str, Any]) -> None:
-        self._remedies = _texts(table, "remedies")
-        self._speakers = _texts(table, "speakers")
-        self._classes = {name: _grouping(name, item) for name, item in table.get("classes", {}).items()}
+        self._remedies = _read_texts(table, "remedies")
+        self._speakers = _read_texts(table, "speakers")
+        self._classes = {name: _parse_grouping(name, item) for name, item in table.get("classes", {}).items()}
         self._codes = {
-            name: {str(code): self._code(name, str(code), item) for code, item in codes.items()}
+            name: {str(code): self._parse_code(name, str(code), item) for code, item in codes.items()}
             for name, codes in table.get("codes", {}).items()
         }
 
     def row(self, number: int, raw: Mapping[str, Any]) -> Row:
-        place = _place(number, str(raw.get("pattern")))
+        place = _describe_row(number, str(raw.get("pattern")))
         for key in raw.keys() - _ROW_KEYS:
             raise GrammarError(f"{place}: unknown key {key!r}; known keys: {', '.join(sorted(_ROW_KEYS))}")
         for key in _REQUIRED:
             if not raw.get(key):
                 raise GrammarError(f"{place}: {key} is missing")
-        fault = _fault(place, raw["class"])
+        fault = _parse_fault(place, raw["class"])
         grouping = self._classes.get(fault.value, Grouping(event=fault.value))
-        speaker = self._named(place, "speaker", self._speakers, raw["speaker"]) if "speaker" in raw else ""
+        speaker = self._look_up(place, "speaker", self._speakers, raw["speaker"]) if "speaker" in raw else ""
         return Row(
             number=number,
             fault=fault,
-            severity=_severity(place, raw["severity"]),
+            severity=_parse_severity(place, raw["severity"]),
             pattern=raw["pattern"],
             expression=speaker + raw["pattern"],
-            needles=_needles(place, raw),
-            device=_one_of(place, "device", raw["device"], DEVICES),
-            remedy=self._remedy(place, raw["remedy"]),
+            needles=_choose_needles(place, raw),
+            device=_parse_choice(place, "device", raw["device"], DEVICES),
+            remedy=self._expand_remedy(place, raw["remedy"]),
             source=str(raw["source"]),
             examples=tuple(raw["examples"]),
             grouping=grouping,
             event=str(raw.get("event", grouping.event)),
             rank=int(raw.get("rank", grouping.rank)),
             what=raw.get("what"),
-            codes=self._named(place, "codes", self._codes, raw["codes"]) if "codes" in raw else {},
+            codes=self._look_up(place, "codes", self._codes, raw["codes"]) if "codes" in raw else {},
             detail=bool(raw.get("detail", False)),
             aftermath=raw.get("aftermath"),
             of_process=bool(raw.get("of_process", False)),
@@ -153,29 +155,29 @@ class _Reader:
             mends=bool(raw.get("mends", False)),
         )
 
-    def _code(self, table: str, code: str, raw: Mapping[str, Any]) -> Code:
+    def _parse_code(self, table: str, code: str, raw: Mapping[str, Any]) -> Code:
         place = f"codes.{table}.{code}"
         if not raw.get("what") or not raw.get("remedy"):
             raise GrammarError(f"{place}: what and remedy are required")
-        severity = _severity(place, raw["severity"]) if "severity" in raw else None
+        severity = _parse_severity(place, raw["severity"]) if "severity" in raw else None
         return Code(
             what=str(raw["what"]),
-            remedy=self._remedy(place, raw["remedy"]),
+            remedy=self._expand_remedy(place, raw["remedy"]),
             severity=severity,
             of_process=bool(raw.get("of_process", False)),
         )
 
-    def _remedy(self, place: str, text: str) -> str:
-        return self._named(place, "remedy", self._remedies, text[1:]) if text.startswith("@") else text
+    def _expand_remedy(self, place: str, text: str) -> str:
+        return self._look_up(place, "remedy", self._remedies, text[1:]) if text.startswith("@") else text
 
     @staticmethod
-    def _named(place: str, key: str, known: Mapping[str, Any], name: str) -> Any:
+    def _look_up(place: str, key: str, known: Mapping[str, Any], name: str) -> Any:
         if name not in known:
             raise GrammarError(f"{place}: {key} {name!r} is not defined; defined: {', '.join(sorted(known))}")
         return known[name]
 
 
-def _needles(place: str, raw: Mapping[str, Any]) -> tuple[str, ...]:
+def _choose_needles(place: str, raw: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the row's needles: its own, where a bar stands for an edge, or the literal of its pattern.
 
     What follows a speaker begins with a word.
@@ -188,16 +190,16 @@ def _needles(place: str, raw: Mapping[str, Any]) -> tuple[str, ...]:
     return (needle,)
 
 
-def _place(number: int, pattern: str) -> str:
+def _describe_row(number: int, pattern: str) -> str:
     return f"row {number} ({pattern[:60]})"
 
 
-def _texts(table: Mapping[str, Any], key: str) -> dict[str, str]:
+def _read_texts(table: Mapping[str, Any], key: str) -> dict[str, str]:
     return {name: str(text) for name, text in table.get(key, {}).items()}
 
 
-def _grouping(name: str, raw: Mapping[str, Any]) -> Grouping:
-    _fault(f"classes.{name}", name)
+def _parse_grouping(name: str, raw: Mapping[str, Any]) -> Grouping:
+    _parse_fault(f"classes.{name}", name)
     return Grouping(
         event=str(raw.get("event", name)),
         rank=int(raw.get("rank", 0)),
@@ -205,20 +207,20 @@ def _grouping(name: str, raw: Mapping[str, Any]) -> Grouping:
     )
 
 
-def _fault(place: str, name: str) -> FaultClass:
+def _parse_fault(place: str, name: str) -> FaultClass:
     try:
         return FaultClass(name)
     except ValueError:
         raise GrammarError(f"{place}: {name!r} is not a fault class") from None
 
 
-def _severity(place: str, word: str) -> FaultSeverity:
+def _parse_severity(place: str, word: str) -> FaultSeverity:
     return FaultSeverity[
-        _one_of(place, "severity", word, tuple(fault_severity.word for fault_severity in FaultSeverity)).upper()
+        _parse_choice(place, "severity", word, tuple(fault_severity.word for fault_severity in FaultSeverity)).upper()
     ]
 
 
-def _one_of(place: str, key: str, word: str, words: tuple[_Word, ...]) -> _Word:
+def _parse_choice(place: str, key: str, word: str, words: tuple[_Word, ...]) -> _Word:
     for item in words:
         if item == word:
             return item

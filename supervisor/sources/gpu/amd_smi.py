@@ -64,7 +64,7 @@ class AmdSmi:
 
 def addresses(stdout: str) -> dict[int, str]:
     """Return the PCI address of each card by the tool's number, out of `amd-smi list --json`."""
-    found = ((_index(card), pci_address(card.get("bdf"))) for card in cards_of(stdout))
+    found = ((_gpu_index(card), pci_address(card.get("bdf"))) for card in cards_of(stdout))
     return {index: address for index, address in found if index is not None and address is not None}
 
 
@@ -80,15 +80,15 @@ def parse(stdout: str, at: Moment, known: Mapping[int, str]) -> tuple[GpuReading
 def parse_saved(stdout: str, at: Moment, known: Mapping[int, str] | None = None) -> tuple[GpuReading, ...]:
     """Return one reading for each card of any saved `amd-smi ... --json`, named `gpu0` where no address is told."""
     return tuple(
-        _reading(card, index, (known or {}).get(index), at)
+        _build_reading(card, index, (known or {}).get(index), at)
         for card in cards_of(stdout)
-        if (index := _index(card)) is not None
+        if (index := _gpu_index(card)) is not None
     )
 
 
 def cards_of(stdout: str) -> tuple[Branch, ...]:
     """Return the cards in the JSON of either form, whatever lines stand before it; () where there is none."""
-    for start in _starts(stdout):
+    for start in _find_json_starts(stdout):
         try:
             document, _ = json.JSONDecoder().raw_decode(stdout, start)
         except (ValueError, RecursionError):
@@ -100,7 +100,7 @@ def cards_of(stdout: str) -> tuple[Branch, ...]:
     return ()
 
 
-def _starts(stdout: str) -> Iterator[int]:
+def _find_json_starts(stdout: str) -> Iterator[int]:
     position = 0
     for _ in range(8):
         found = [where for mark in "[{" if (where := stdout.find(mark, position)) >= 0]
@@ -110,42 +110,42 @@ def _starts(stdout: str) -> Iterator[int]:
         position = min(found) + 1
 
 
-def _index(card: Branch) -> int | None:
+def _gpu_index(card: Branch) -> int | None:
     value = card.get("gpu")
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 4096 else None
 
 
-def _reading(card: Branch, index: int, known: str | None, at: Moment) -> GpuReading:
-    usage, power, heat = (_branch(card, name) for name in ("usage", "power", "temperature"))
-    memory, link, errors = (_branch(card, name) for name in ("mem_usage", "pcie", "ecc"))
-    address = pci_address(_branch(card, "bus").get("bdf")) or pci_address(card.get("bdf")) or known
+def _build_reading(card: Branch, index: int, known: str | None, at: Moment) -> GpuReading:
+    usage, power, heat = (_get_branch(card, name) for name in ("usage", "power", "temperature"))
+    memory, link, errors = (_get_branch(card, name) for name in ("mem_usage", "pcie", "ecc"))
+    address = pci_address(_get_branch(card, "bus").get("bdf")) or pci_address(card.get("bdf")) or known
     return GpuReading(
         at=at,
         gpu=address or f"gpu{index}",
         source=AmdSmi.name,
         index=index,
-        name=_text(_branch(card, "asic").get("market_name")),
-        gpu_busy_percent=percent(_value(usage, "gfx_activity")),
-        memory_busy_percent=percent(_value(usage, "umc_activity")),
-        vram_used_bytes=_size(memory, "used_vram"),
-        vram_total_bytes=_size(memory, "total_vram"),
-        gtt_used_bytes=_size(memory, "used_gtt"),
-        gtt_total_bytes=_size(memory, "total_gtt"),
-        edge_c=celsius(_value(heat, "edge")),
-        junction_c=celsius(_value(heat, "hotspot", "junction")),
-        memory_c=celsius(_value(heat, "mem")),
-        power_w=watts(_value(power, "socket_power", "current_socket_power", "average_socket_power")),
-        fan_rpm=count(_value(_branch(card, "fan"), "rpm")),
-        sclk_hz=_clock(card, "gfx_0", "gfx"),
-        mclk_hz=_clock(card, "mem_0", "mem"),
-        performance_level=_text(card.get("perf_level")),
+        name=_read_text(_get_branch(card, "asic").get("market_name")),
+        gpu_busy_percent=percent(_read_value(usage, "gfx_activity")),
+        memory_busy_percent=percent(_read_value(usage, "umc_activity")),
+        vram_used_bytes=_read_bytes(memory, "used_vram"),
+        vram_total_bytes=_read_bytes(memory, "total_vram"),
+        gtt_used_bytes=_read_bytes(memory, "used_gtt"),
+        gtt_total_bytes=_read_bytes(memory, "total_gtt"),
+        edge_c=celsius(_read_value(heat, "edge")),
+        junction_c=celsius(_read_value(heat, "hotspot", "junction")),
+        memory_c=celsius(_read_value(heat, "mem")),
+        power_w=watts(_read_value(power, "socket_power", "current_socket_power", "average_socket_power")),
+        fan_rpm=count(_read_value(_get_branch(card, "fan"), "rpm")),
+        sclk_hz=_read_clock_hz(card, "gfx_0", "gfx"),
+        mclk_hz=_read_clock_hz(card, "mem_0", "mem"),
+        performance_level=_read_text(card.get("perf_level")),
         throttled_by=throttled(card),
-        pcie_lanes=count(_value(link, "width", "current_lanes")),
-        pcie_gts=_link_speed(link),
-        pcie_replays=count(_value(link, "replay_count")),
-        ecc_correctable=count(_value(errors, "total_correctable_count", "total_correctable")),
-        ecc_uncorrectable=count(_value(errors, "total_uncorrectable_count", "total_uncorrectable")),
-        processes=_processes(card),
+        pcie_lanes=count(_read_value(link, "width", "current_lanes")),
+        pcie_gts=_read_link_speed(link),
+        pcie_replays=count(_read_value(link, "replay_count")),
+        ecc_correctable=count(_read_value(errors, "total_correctable_count", "total_correctable")),
+        ecc_uncorrectable=count(_read_value(errors, "total_uncorrectable_count", "total_uncorrectable")),
+        processes=_list_processes(card),
     )
 
 
@@ -157,54 +157,54 @@ def throttled(card: Branch) -> tuple[str, ...] | None:
     """
     states = {
         key.removesuffix("_violation_status"): value
-        for key, value in _branch(card, "throttle").items()
+        for key, value in _get_branch(card, "throttle").items()
         if key.endswith("_violation_status") and isinstance(value, str) and value != "N/A"
     }
     if states:
         return tuple(name for name, value in states.items() if value == "ACTIVE")
-    return () if _branch(card, "power").get("throttle_status") == "UNTHROTTLED" else None
+    return () if _get_branch(card, "power").get("throttle_status") == "UNTHROTTLED" else None
 
 
-def _processes(card: Branch) -> tuple[GpuProcess, ...] | None:
+def _list_processes(card: Branch) -> tuple[GpuProcess, ...] | None:
     listed = card.get("process_list")
     if not isinstance(listed, list):
         return None
-    infos = [_branch(entry, "process_info") for entry in listed if isinstance(entry, dict)]
-    return tuple(process for info in infos if (process := _process(info)) is not None)
+    infos = [_get_branch(entry, "process_info") for entry in listed if isinstance(entry, dict)]
+    return tuple(process for info in infos if (process := _parse_process(info)) is not None)
 
 
-def _process(info: Branch) -> GpuProcess | None:
+def _parse_process(info: Branch) -> GpuProcess | None:
     pid = count(number(info.get("pid")))
     if not pid:
         return None
-    memory, usage = _branch(info, "memory_usage"), _branch(info, "usage")
-    vram = _size(memory, "vram_mem")
-    times = [time for key in usage if (time := _value(usage, key)) is not None]
+    memory, usage = _get_branch(info, "memory_usage"), _get_branch(info, "usage")
+    vram = _read_bytes(memory, "vram_mem")
+    times = [time for key in usage if (time := _read_value(usage, key)) is not None]
     return GpuProcess(
         pid=pid,
-        name=_text(info.get("name")),
-        vram_bytes=vram if vram is not None else _size(info, "mem_usage", "mem"),
-        gtt_bytes=_size(memory, "gtt_mem"),
+        name=_read_text(info.get("name")),
+        vram_bytes=vram if vram is not None else _read_bytes(info, "mem_usage", "mem"),
+        gtt_bytes=_read_bytes(memory, "gtt_mem"),
         engine_s=sum(times) if times else None,
     )
 
 
-def _branch(card: Branch, name: str) -> Branch:
+def _get_branch(card: Branch, name: str) -> Branch:
     branch = card.get(name)
     return branch if isinstance(branch, dict) else {}
 
 
-def _value(branch: Branch, *names: str) -> float | None:
+def _read_value(branch: Branch, *names: str) -> float | None:
     """Return the first of the leaves that holds a number, in the unit that the reading wants (W, C, %, Hz, s)."""
     for name in names:
-        leaf = _branch(branch, name) or {"value": branch.get(name)}
+        leaf = _get_branch(branch, name) or {"value": branch.get(name)}
         value, factor = number(leaf.get("value")), _FACTORS.get(str(leaf.get("unit") or "").strip().lower())
         if value is not None and factor is not None:
             return number(value * factor)
     return None
 
 
-def _size(branch: Branch, *names: str) -> int | None:
+def _read_bytes(branch: Branch, *names: str) -> int | None:
     for name in names:
         leaf = branch.get(name)
         if isinstance(leaf, dict):
@@ -214,19 +214,19 @@ def _size(branch: Branch, *names: str) -> int | None:
     return None
 
 
-def _clock(card: Branch, *names: str) -> int | None:
+def _read_clock_hz(card: Branch, *names: str) -> int | None:
     for name in names:
-        clock = _branch(_branch(card, "clock"), name)
-        value = _value(clock, "clk", "cur_clk")
+        clock = _get_branch(_get_branch(card, "clock"), name)
+        value = _read_value(clock, "clk", "cur_clk")
         if value is not None:
             return count(value)
     return None
 
 
-def _link_speed(link: Branch) -> float | None:
+def _read_link_speed(link: Branch) -> float | None:
     speed = link.get("speed")
-    return transfers(speed) if isinstance(speed, str) else _value(link, "speed", "current_speed")
+    return transfers(speed) if isinstance(speed, str) else _read_value(link, "speed", "current_speed")
 
 
-def _text(value: object) -> str | None:
+def _read_text(value: object) -> str | None:
     return value[:200] if isinstance(value, str) and value and value != "N/A" else None

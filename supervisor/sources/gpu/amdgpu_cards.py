@@ -9,6 +9,7 @@ from pathlib import Path
 
 from supervisor.core.remedies.miopen import gfx_name
 from supervisor.sources.gpu.sensor_values import number, pci_address, unique_id
+from supervisor.sources.kernel_files import read_text
 
 _CARD = re.compile(r"card\d+")
 
@@ -47,50 +48,52 @@ class _Node:
 
 def discover(root: Path) -> Iterator[Card]:
     """Look through the cards under `root` (`/sys`) in the order of their names."""
-    entries = [entry for entry in _names(root / "class/drm") if _CARD.fullmatch(entry)]
-    nodes = _kfd_nodes(root) if entries else {}
+    entries = [entry for entry in _list_names(root / "class/drm") if _CARD.fullmatch(entry)]
+    nodes = _read_kfd_nodes(root) if entries else {}
     for entry in entries:
         device = f"{root}/class/drm/{entry}/device"
-        uevent = dict(line.partition("=")[::2] for line in (_text(f"{device}/uevent") or "").splitlines())
+        uevent = dict(line.partition("=")[::2] for line in read_text(f"{device}/uevent").splitlines())
         gpu = pci_address(uevent.get("PCI_SLOT_NAME"))
         if uevent.get("DRIVER") == "amdgpu" and gpu is not None:
-            yield _card(device, gpu, nodes.get(gpu, _Node(None, None, [])))
+            yield _build_card(device, gpu, nodes.get(gpu, _Node(None, None, [])))
 
 
-def _card(device: str, gpu: str, node: _Node) -> Card:
-    hwmon = next((f"{device}/hwmon/{name}" for name in _names(Path(device, "hwmon")) if name.startswith("hwmon")), None)
-    counts = [name for name in _names(Path(device, "ras")) if name.endswith("_err_count")]
+def _build_card(device: str, gpu: str, node: _Node) -> Card:
+    hwmon = next(
+        (f"{device}/hwmon/{name}" for name in _list_names(Path(device, "hwmon")) if name.startswith("hwmon")), None
+    )
+    counts = [name for name in _list_names(Path(device, "ras")) if name.endswith("_err_count")]
     return Card(
         gpu=gpu,
         device=device,
-        name=_text(f"{device}/product_name") or node.name,
-        unique_id=unique_id(_text(f"{device}/unique_id")),
+        name=read_text(f"{device}/product_name") or node.name,
+        unique_id=unique_id(read_text(f"{device}/unique_id")),
         gfx_version=node.gfx_version,
         kfd_ids=tuple(node.ids),
-        temperatures=_by_label(hwmon, "temp"),
-        clocks=_by_label(hwmon, "freq"),
+        temperatures=_map_labels(hwmon, "temp"),
+        clocks=_map_labels(hwmon, "freq"),
         powers=tuple(f"{hwmon}/{file}" for file in ("power1_average", "power1_input")) if hwmon else (),
         power_cap=f"{hwmon}/power1_cap" if hwmon else "",
         fan=f"{hwmon}/fan1_input" if hwmon else "",
         error_counts=tuple(f"{device}/ras/{count}" for count in counts),
-        has_processor_rail="vddnb" in _by_label(hwmon, "in", first=0),
+        has_processor_rail="vddnb" in _map_labels(hwmon, "in", first=0),
     )
 
 
-def _by_label(hwmon: str | None, kind: str, first: int = 1) -> dict[str, str]:
+def _map_labels(hwmon: str | None, kind: str, first: int = 1) -> dict[str, str]:
     """Map label to input file: which of temp1, temp2, temp3 is the junction differs from card to card."""
     if hwmon is None:
         return {}
-    labels = ((_text(f"{hwmon}/{kind}{index}_label"), f"{hwmon}/{kind}{index}_input") for index in range(first, 9))
+    labels = ((read_text(f"{hwmon}/{kind}{index}_label"), f"{hwmon}/{kind}{index}_input") for index in range(first, 9))
     return {label: path for label, path in labels if label}
 
 
-def _kfd_nodes(root: Path) -> dict[str, _Node]:
+def _read_kfd_nodes(root: Path) -> dict[str, _Node]:
     """Map PCI address to what the compute driver says of the card; partitions of one card share its address."""
     found: dict[str, _Node] = {}
     nodes = root / "class/kfd/kfd/topology/nodes"
-    for entry in sorted(_names(nodes), key=lambda name: (len(name), name)):
-        text = _text(f"{nodes}/{entry}/properties") or ""
+    for entry in sorted(_list_names(nodes), key=lambda name: (len(name), name)):
+        text = read_text(f"{nodes}/{entry}/properties")
         properties = dict(line.split()[:2] for line in text.splitlines() if len(line.split()) >= 2)
         location, domain = number(properties.get("location_id")), number(properties.get("domain", "0"))
         version = number(properties.get("gfx_target_version"))
@@ -98,21 +101,14 @@ def _kfd_nodes(root: Path) -> dict[str, _Node]:
             continue
         where = int(location)
         gpu = f"{int(domain):04x}:{where >> 8:02x}:{where >> 3 & 0x1F:02x}.{where & 7}"
-        node = found.setdefault(gpu, _Node(_text(f"{nodes}/{entry}/name"), gfx_name(int(version)), []))
-        if kfd_id := _text(f"{nodes}/{entry}/gpu_id"):
+        node = found.setdefault(gpu, _Node(read_text(f"{nodes}/{entry}/name"), gfx_name(int(version)), []))
+        if kfd_id := read_text(f"{nodes}/{entry}/gpu_id"):
             node.ids.append(kfd_id)
     return found
 
 
-def _names(folder: Path) -> list[str]:
+def _list_names(folder: Path) -> list[str]:
     try:
         return sorted(entry.name for entry in folder.iterdir())
     except OSError:
         return []
-
-
-def _text(path: str) -> str | None:
-    try:
-        return Path(path).read_bytes()[:65536].decode("ascii", "replace").strip("\n\t \x00") or None
-    except OSError:
-        return None

@@ -18,6 +18,7 @@ from supervisor.sources.gpu.kfd_processes import read_kfd_processes
 from supervisor.sources.gpu.sensor_values import celsius, count, current_level_hz, number, percent, transfers, watts
 from supervisor.sources.gpu.source import SourceSilentError
 from supervisor.sources.gpu.sysfs_files import SysfsFiles
+from supervisor.sources.kernel_files import read_text
 
 REDISCOVER_S = 60.0
 """Cards and their hwmon folders get new numbers when the driver is loaded again."""
@@ -53,7 +54,7 @@ class AmdgpuSysfs:
             self._cards, self._discovered = tuple(discover(self._root)), now
         if not self._cards:
             raise SourceSilentError(f"no GPU of the amdgpu driver under {self._root}/class/drm")
-        readings = tuple(reading for card in self._cards if (reading := self._card(card, now)) is not None)
+        readings = tuple(reading for card in self._cards if (reading := self._read_gpu(card, now)) is not None)
         if len(readings) < len(self._cards) or self._files.device_gone:
             self._discovered = None
         return read_kfd_processes(self._root, {card.gpu: card.kfd_ids for card in self._cards}, readings)
@@ -62,50 +63,50 @@ class AmdgpuSysfs:
         """Close the files."""
         self._files.forget()
 
-    def _card(self, card: Card, now: Moment) -> GpuReading | None:
-        status = _fresh(f"{card.device}/power/runtime_status")
+    def _read_gpu(self, card: Card, now: Moment) -> GpuReading | None:
+        status = read_text(f"{card.device}/power/runtime_status") or None
         if status is None and not os.path.exists(card.device):  # noqa: PTH110 (a Path would cost more than the question)
             return None
         if status in _ASLEEP:
-            return _named(card, now, status)
+            return _build_reading(card, now, status)
         metrics = parse(self._files.raw(f"{card.device}/gpu_metrics") or b"")
-        return self._measured(card, self._seldom(card, now, metrics), metrics, status)
+        return self._read_sensors(card, self._read_slow_values(card, now, metrics), metrics, status)
 
-    def _measured(self, card: Card, seldom: GpuReading, metrics: Metrics | None, status: str | None) -> GpuReading:
+    def _read_sensors(self, card: Card, seldom: GpuReading, metrics: Metrics | None, status: str | None) -> GpuReading:
         device, temperatures, clocks = card.device, card.temperatures, card.clocks
-        power_w = next((value for path in card.powers if (value := self._microwatts(path)) is not None), None)
+        power_w = next((value for path in card.powers if (value := self._read_watts(path)) is not None), None)
         return replace(
             seldom,
-            gpu_busy_percent=percent(self._number(f"{device}/gpu_busy_percent")),
-            memory_busy_percent=percent(self._number(f"{device}/mem_busy_percent")),
-            vram_used_bytes=count(self._number(f"{device}/mem_info_vram_used")),
-            gtt_used_bytes=count(self._number(f"{device}/mem_info_gtt_used")),
-            edge_c=self._millidegrees(temperatures.get("edge")),
-            junction_c=self._millidegrees(temperatures.get("junction")),
-            memory_c=self._millidegrees(temperatures.get("mem")),
+            gpu_busy_percent=percent(self._read_number(f"{device}/gpu_busy_percent")),
+            memory_busy_percent=percent(self._read_number(f"{device}/mem_busy_percent")),
+            vram_used_bytes=count(self._read_number(f"{device}/mem_info_vram_used")),
+            gtt_used_bytes=count(self._read_number(f"{device}/mem_info_gtt_used")),
+            edge_c=self._read_celsius(temperatures.get("edge")),
+            junction_c=self._read_celsius(temperatures.get("junction")),
+            memory_c=self._read_celsius(temperatures.get("mem")),
             power_w=power_w if power_w is not None or metrics is None else metrics.power_w,
-            fan_rpm=count(self._number(card.fan)),
-            sclk_hz=self._clock(clocks.get("sclk"), f"{device}/pp_dpm_sclk"),
-            mclk_hz=self._clock(clocks.get("mclk"), f"{device}/pp_dpm_mclk"),
+            fan_rpm=count(self._read_number(card.fan)),
+            sclk_hz=self._read_clock_hz(clocks.get("sclk"), f"{device}/pp_dpm_sclk"),
+            mclk_hz=self._read_clock_hz(clocks.get("mclk"), f"{device}/pp_dpm_mclk"),
             throttled_by=None if metrics is None else throttled_by(metrics),
             runtime_status=status,
         )
 
-    def _seldom(self, card: Card, now: Moment, metrics: Metrics | None) -> GpuReading:
+    def _read_slow_values(self, card: Card, now: Moment, metrics: Metrics | None) -> GpuReading:
         """Return what changes seldom, read anew when it is old."""
         kept = self._slow.get(card.gpu)
         if kept is not None and now.seconds_since(kept[0]) < SLOW_S:
             return replace(kept[1], at=now)
         device = card.device
-        replays = count(self._number(f"{device}/pcie_replay_count"))
-        correctable, uncorrectable = self._errors(card)
-        lanes = count(self._number(f"{device}/current_link_width"))
+        replays = count(self._read_number(f"{device}/pcie_replay_count"))
+        correctable, uncorrectable = self._count_errors(card)
+        lanes = count(self._read_number(f"{device}/current_link_width"))
         gts = transfers(self._files.text(f"{device}/current_link_speed"))
         reading = replace(
-            _named(card, now, None),
-            vram_total_bytes=count(self._number(f"{device}/mem_info_vram_total")),
-            gtt_total_bytes=count(self._number(f"{device}/mem_info_gtt_total")),
-            power_cap_w=self._microwatts(card.power_cap),
+            _build_reading(card, now, None),
+            vram_total_bytes=count(self._read_number(f"{device}/mem_info_vram_total")),
+            gtt_total_bytes=count(self._read_number(f"{device}/mem_info_gtt_total")),
+            power_cap_w=self._read_watts(card.power_cap),
             unified_memory=card.has_processor_rail or bool(metrics and metrics.is_apu),
             compute_partition=self._files.text(f"{device}/current_compute_partition"),
             memory_partition=self._files.text(f"{device}/current_memory_partition"),
@@ -119,7 +120,7 @@ class AmdgpuSysfs:
         self._slow[card.gpu] = now, reading
         return reading
 
-    def _errors(self, card: Card) -> tuple[int | None, int | None]:
+    def _count_errors(self, card: Card) -> tuple[int | None, int | None]:
         """Return corrected and uncorrected errors of all blocks together, None where no block counts any."""
         found: dict[str, list[int]] = {"ce": [], "ue": []}
         for path in card.error_counts:
@@ -130,23 +131,23 @@ class AmdgpuSysfs:
         corrected, uncorrected = (sum(found[name]) if found[name] else None for name in ("ce", "ue"))
         return corrected, uncorrected
 
-    def _number(self, path: str | None) -> float | None:
+    def _read_number(self, path: str | None) -> float | None:
         return number(self._files.text(path)) if path else None
 
-    def _millidegrees(self, path: str | None) -> float | None:
-        value = self._number(path)
+    def _read_celsius(self, path: str | None) -> float | None:
+        value = self._read_number(path)
         return None if value is None else celsius(value / 1000)
 
-    def _microwatts(self, path: str) -> float | None:
-        value = self._number(path)
+    def _read_watts(self, path: str) -> float | None:
+        value = self._read_number(path)
         return None if value is None else watts(value / 1e6)
 
-    def _clock(self, path: str | None, levels: str) -> int | None:
+    def _read_clock_hz(self, path: str | None, levels: str) -> int | None:
         """Return the sensor's clock; a card without the sensor has its present level at least."""
-        return count(self._number(path)) if path else current_level_hz(self._files.text(levels))
+        return count(self._read_number(path)) if path else current_level_hz(self._files.text(levels))
 
 
-def _named(card: Card, now: Moment, status: str | None) -> GpuReading:
+def _build_reading(card: Card, now: Moment, status: str | None) -> GpuReading:
     return GpuReading(
         at=now,
         gpu=card.gpu,
@@ -156,17 +157,3 @@ def _named(card: Card, now: Moment, status: str | None) -> GpuReading:
         gfx_version=card.gfx_version,
         runtime_status=status,
     )
-
-
-def _fresh(path: str) -> str | None:
-    """Read a file by its name: one that is gone must not answer through a descriptor."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        return os.read(fd, 64).decode("ascii", "replace").strip() or None
-    except OSError:
-        return None
-    finally:
-        os.close(fd)

@@ -34,7 +34,7 @@ class Child:
             assert self._process is not None
             assert self._process.stdin is not None
             self._process.stdin.write(b"\n")
-            return self._answer()
+            return self._read_answer()
         except SourceSilentError:
             self.close()
             raise
@@ -65,17 +65,17 @@ class Child:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        self._answer()
+        self._read_answer()
 
-    def _answer(self) -> Mapping[str, object]:
-        answer = read_json_object(self._line())
+    def _read_answer(self) -> Mapping[str, object]:
+        answer = read_json_object(self._read_line())
         if answer is None:
             raise SourceSilentError("the child's answer is not a JSON object")
         if "error" in answer:
             raise SourceSilentError(str(answer["error"])[:200])
         return answer
 
-    def _line(self) -> bytes:
+    def _read_line(self) -> bytes:
         assert self._process is not None
         assert self._process.stdout is not None
         end = time.perf_counter() + self._deadline_s

@@ -42,7 +42,7 @@ class Metrics:
         return self.version[0] in (2, 3)
 
 
-def _discrete(temperature: int, busy: int, power: int, clock: int, lanes: str) -> dict[str, Field]:
+def _discrete_layout(temperature: int, busy: int, power: int, clock: int, lanes: str) -> dict[str, Field]:
     return {
         "edge_c": (temperature, "H", 1),
         "junction_c": (temperature + 2, "H", 1),
@@ -58,7 +58,7 @@ def _discrete(temperature: int, busy: int, power: int, clock: int, lanes: str) -
     }
 
 
-def _instinct(lanes: int, replays: int, sclk: int, mclk: int) -> dict[str, Field]:
+def _instinct_layout(lanes: int, replays: int, sclk: int, mclk: int) -> dict[str, Field]:
     return {
         "junction_c": (4, "H", 1),
         "memory_c": (6, "H", 1),
@@ -73,19 +73,19 @@ def _instinct(lanes: int, replays: int, sclk: int, mclk: int) -> dict[str, Field
     }
 
 
-_V1_1 = _discrete(4, 16, 22, 54, "H")
+_V1_1 = _discrete_layout(4, 16, 22, 54, "H")
 _V2_1: dict[str, Field] = {"edge_c": (4, "H", 0.01), "sclk_hz": (76, "H", 1e6), "mclk_hz": (80, "H", 1e6)}
 """Busy share and power of v2.0 to v2.3 stand in units that differ from chip to chip, so they are not taken."""
 LAYOUTS: Mapping[tuple[int, int], Mapping[str, Field]] = {
-    (1, 0): _discrete(16, 28, 34, 54, "B"),
+    (1, 0): _discrete_layout(16, 28, 34, 54, "B"),
     (1, 1): _V1_1,
     (1, 2): _V1_1,
     (1, 3): {**_V1_1, "limits": (112, "Q", 1)},
-    (1, 4): _instinct(lanes=48, replays=88, sclk=240, mclk=280),
-    (1, 5): _instinct(lanes=112, replays=152, sclk=312, mclk=352),
-    (1, 6): _instinct(lanes=60, replays=104, sclk=264, mclk=304),
-    (1, 7): _instinct(lanes=68, replays=112, sclk=296, mclk=336),
-    (1, 8): _instinct(lanes=68, replays=112, sclk=296, mclk=336),
+    (1, 4): _instinct_layout(lanes=48, replays=88, sclk=240, mclk=280),
+    (1, 5): _instinct_layout(lanes=112, replays=152, sclk=312, mclk=352),
+    (1, 6): _instinct_layout(lanes=60, replays=104, sclk=264, mclk=304),
+    (1, 7): _instinct_layout(lanes=68, replays=112, sclk=296, mclk=336),
+    (1, 8): _instinct_layout(lanes=68, replays=112, sclk=296, mclk=336),
     (2, 0): {"edge_c": (16, "H", 0.01), "sclk_hz": (80, "H", 1e6), "mclk_hz": (84, "H", 1e6)},
     (2, 1): _V2_1,
     (2, 2): {**_V2_1, "limits": (120, "Q", 1)},
@@ -135,7 +135,7 @@ def parse(table: bytes) -> Metrics | None:
     layout = LAYOUTS.get(version)
     if layout is None or size > len(table):
         return None
-    found = {name: _field(table, size, field) for name, field in layout.items()}
+    found = {name: _read_field(table, size, field) for name, field in layout.items()}
     sclk_hz = count(found.get("sclk_hz"))
     return Metrics(
         version=version,
@@ -150,7 +150,7 @@ def parse(table: bytes) -> Metrics | None:
         pcie_lanes=count(found.get("pcie_lanes")),
         pcie_gts=found.get("pcie_gts"),
         pcie_replays=count(found.get("pcie_replays")),
-        limits=None if found.get("limits") is None else _limits(table, layout),
+        limits=None if found.get("limits") is None else _read_limits(table, layout),
     )
 
 
@@ -162,10 +162,10 @@ def throttled_by(metrics: Metrics) -> tuple[str, ...] | None:
     """
     if metrics.limits is None:
         return None
-    return tuple(limit for limit in metrics.limits if _believable(limit, metrics))
+    return tuple(limit for limit in metrics.limits if _is_believable(limit, metrics))
 
 
-def _believable(limit: str, metrics: Metrics) -> bool:
+def _is_believable(limit: str, metrics: Metrics) -> bool:
     needs = _HOT_ENOUGH_C.get(limit)
     if needs is None:
         return True
@@ -173,7 +173,7 @@ def _believable(limit: str, metrics: Metrics) -> bool:
     return value is not None and value >= needs[1]
 
 
-def _field(table: bytes, size: int, field: Field) -> float | None:
+def _read_field(table: bytes, size: int, field: Field) -> float | None:
     offset, letter, unit = field
     width = _WIDTHS[letter]
     if offset + width > size:
@@ -184,6 +184,6 @@ def _field(table: bytes, size: int, field: Field) -> float | None:
     return value if unit == 1 else round(value * unit, 3)
 
 
-def _limits(table: bytes, layout: Mapping[str, Field]) -> tuple[str, ...]:
+def _read_limits(table: bytes, layout: Mapping[str, Field]) -> tuple[str, ...]:
     word = int(struct.unpack_from("<Q", table, layout["limits"][0])[0])
     return tuple(dict.fromkeys(name for bit, name in LIMITS.items() if word >> bit & 1))

@@ -65,7 +65,7 @@ class GpuWatch:
 
     def __init__(self, sources: Iterable[str | GpuSource] = tuple(SOURCES), sys_root: Path = Path("/sys")) -> None:
         """Take sources by name or ready made, in order of preference. Raises ValueError for a name that is none."""
-        self._desks = tuple(_Desk(_source(source, sys_root)) for source in sources)
+        self._desks = tuple(_Desk(_make_source(source, sys_root)) for source in sources)
 
     def read(self, now: Moment) -> tuple[GpuReading, ...]:
         """Return one reading a card, the best that is there now; sources that are slow answer in a later round."""
@@ -100,7 +100,7 @@ def answers(reading: GpuReading) -> bool:
     )
 
 
-def _source(source: str | GpuSource, sys_root: Path) -> GpuSource:
+def _make_source(source: str | GpuSource, sys_root: Path) -> GpuSource:
     if not isinstance(source, str):
         return source
     if source not in SOURCES:
@@ -133,7 +133,7 @@ class _Desk:
     def ask(self, now: Moment) -> None:
         """Have the source read, unless it is still reading, resting, or was asked too short a time ago."""
         with self._lock:
-            if self._busy or self._closing or self._resting(now) or self._too_soon(now):
+            if self._busy or self._closing or self._is_resting(now) or self._was_asked_recently(now):
                 return
             self._busy, self._late, self._asked, self._wanted = True, False, now, now
             self._done.clear()
@@ -171,10 +171,10 @@ class _Desk:
         if self._thread is not None:
             self._thread.join(timeout=0.5)
 
-    def _resting(self, now: Moment) -> bool:
+    def _is_resting(self, now: Moment) -> bool:
         return self._rest_until is not None and now.seconds_since(self._rest_until) < 0
 
-    def _too_soon(self, now: Moment) -> bool:
+    def _was_asked_recently(self, now: Moment) -> bool:
         return self._asked is not None and now.seconds_since(self._asked) < self._source.interval_s
 
     def _serve(self) -> None:
@@ -192,14 +192,14 @@ class _Desk:
             except Exception as failure:
                 log.exception("source.failed", extra={"fields": {"source": self._source.name}})
                 readings, error = (), f"{type(failure).__name__}: {failure}"
-            self._settle(readings, error, time.perf_counter() - started)
+            self._record_answer(readings, error, time.perf_counter() - started)
 
-    def _settle(self, readings: tuple[GpuReading, ...], error: str, cost_s: float) -> None:
+    def _record_answer(self, readings: tuple[GpuReading, ...], error: str, cost_s: float) -> None:
         with self._lock:
             said = any(map(answers, readings))
             self._readings, self._cost_s = readings, cost_s
             self._answering = said
-            self._detail = error or (_told(readings) if said else "lists GPUs, but reports no sensor values")
+            self._detail = error or (_describe_gpus(readings) if said else "lists GPUs, but reports no sensor values")
             self._failures = 0 if said else self._failures + 1
             # A card whose sensors are silent is being reset or is gone: its source is asked on, the card may be back.
             if error and self._failures >= FAILURES_BEFORE_REST:
@@ -210,5 +210,5 @@ class _Desk:
         self._done.set()
 
 
-def _told(readings: tuple[GpuReading, ...]) -> str:
+def _describe_gpus(readings: tuple[GpuReading, ...]) -> str:
     return ", ".join(f"{reading.gpu}{f' {reading.name}' if reading.name else ''}" for reading in readings)

@@ -13,10 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from supervisor.core.readings import GpuProcess, GpuReading
-from supervisor.sources.gpu.sensor_values import count, number, pci_address
-
-_UNITS = {"": 1, "b": 1, "kib": 1024, "kb": 1024, "mib": 1024**2, "gib": 1024**3}
-_LONGEST = 16384
+from supervisor.sources.gpu.sensor_values import bytes_of, count, number, pci_address
+from supervisor.sources.kernel_files import read_text
 
 
 def read_kfd_processes(
@@ -29,14 +27,14 @@ def read_kfd_processes(
     except OSError:
         return readings
     return tuple(
-        replace(reading, processes=tuple(_holders(folder, pids, tuple(ids_by_gpu.get(reading.gpu, ())))))
+        replace(reading, processes=tuple(_list_holders(folder, pids, tuple(ids_by_gpu.get(reading.gpu, ())))))
         for reading in readings
     )
 
 
-def _holders(folder: str, pids: Iterable[int], ids: tuple[str, ...]) -> Iterable[GpuProcess]:
+def _list_holders(folder: str, pids: Iterable[int], ids: tuple[str, ...]) -> Iterable[GpuProcess]:
     for pid in pids:
-        parts = [count(number(_text(f"{folder}/{pid}/vram_{text}"))) for text in ids]
+        parts = [count(number(read_text(f"{folder}/{pid}/vram_{text}"))) for text in ids]
         known = [part for part in parts if part is not None]
         if known:
             yield GpuProcess(pid=pid, name=process_name(pid), vram_bytes=sum(known))
@@ -55,7 +53,7 @@ def parse_fdinfo(text: str) -> tuple[str, str, GpuProcess] | None:
     times = [number(text.removesuffix("ns").strip()) for text in engines]
     known = [time for time in times if time is not None and time >= 0]
     process = GpuProcess(
-        pid=0, vram_bytes=_bytes(vram), gtt_bytes=_bytes(gtt), engine_s=sum(known) / 1e9 if known else None
+        pid=0, vram_bytes=_parse_bytes(vram), gtt_bytes=_parse_bytes(gtt), engine_s=sum(known) / 1e9 if known else None
     )
     return gpu, fields.get("drm-client-id") or fields.get("pasid") or "", process
 
@@ -65,13 +63,13 @@ def read_fdinfo(pids: Iterable[int], proc_root: Path = Path("/proc")) -> dict[st
     found: dict[str, list[GpuProcess]] = {}
     for pid in pids:
         seen: dict[tuple[str, str], GpuProcess] = {}
-        for text in _fdinfos(f"{proc_root}/{pid}"):
+        for text in _read_fdinfos(f"{proc_root}/{pid}"):
             told = parse_fdinfo(text)
             if told is not None:
                 seen[told[0], told[1]] = told[2]
         for gpu in {gpu for gpu, _ in seen}:
             clients = [gpu_process for (card, _), gpu_process in seen.items() if card == gpu]
-            found.setdefault(gpu, []).append(_together(pid, process_name(pid, proc_root), clients))
+            found.setdefault(gpu, []).append(_sum_clients(pid, process_name(pid, proc_root), clients))
     return {gpu: tuple(processes) for gpu, processes in found.items()}
 
 
@@ -94,28 +92,28 @@ def merged(known: tuple[GpuProcess, ...] | None, more: tuple[GpuProcess, ...]) -
 
 def process_name(pid: int, proc_root: Path = Path("/proc")) -> str | None:
     """Return the name that the kernel has for a process."""
-    return _text(f"{proc_root}/{pid}/comm")
+    return read_text(f"{proc_root}/{pid}/comm")
 
 
-def _together(pid: int, name: str | None, clients: Iterable[GpuProcess]) -> GpuProcess:
+def _sum_clients(pid: int, name: str | None, clients: Iterable[GpuProcess]) -> GpuProcess:
     ones = tuple(clients)
     return GpuProcess(
         pid=pid,
         name=name,
-        vram_bytes=_sum(gpu_process.vram_bytes for gpu_process in ones),
-        gtt_bytes=_sum(gpu_process.gtt_bytes for gpu_process in ones),
+        vram_bytes=_sum_known(gpu_process.vram_bytes for gpu_process in ones),
+        gtt_bytes=_sum_known(gpu_process.gtt_bytes for gpu_process in ones),
         engine_s=None
         if all(gpu_process.engine_s is None for gpu_process in ones)
         else sum(gpu_process.engine_s or 0.0 for gpu_process in ones),
     )
 
 
-def _sum(values: Iterable[int | None]) -> int | None:
+def _sum_known(values: Iterable[int | None]) -> int | None:
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 
 
-def _fdinfos(process: str) -> Iterable[str]:
+def _read_fdinfos(process: str) -> Iterable[str]:
     try:
         descriptors = os.listdir(f"{process}/fd")  # noqa: PTH208 (every process is gone through)
     except OSError:
@@ -125,27 +123,10 @@ def _fdinfos(process: str) -> Iterable[str]:
             target = os.readlink(f"{process}/fd/{descriptor}")  # noqa: PTH115 (the same)
         except OSError:
             continue
-        if target.startswith("/dev/dri/") and (text := _text(f"{process}/fdinfo/{descriptor}")):
+        if target.startswith("/dev/dri/") and (text := read_text(f"{process}/fdinfo/{descriptor}")):
             yield text
 
 
-def _bytes(text: str | None) -> int | None:
-    if not text:
-        return None
-    value, _, unit = text.partition(" ")
-    factor = _UNITS.get(unit.strip().lower())
-    size = number(value)
-    return None if factor is None or size is None else count(number(size * factor))
-
-
-def _text(path: str) -> str | None:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        return os.read(fd, _LONGEST).decode("utf-8", "backslashreplace").strip() or None
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
+def _parse_bytes(text: str | None) -> int | None:
+    value, _, unit = (text or "").partition(" ")
+    return bytes_of(value, unit.strip() or "b")

@@ -9,6 +9,7 @@ from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading
 from supervisor.sources.gpu.sensor_values import pci_address
 from supervisor.sources.gpu.source import SourceSilentError
+from supervisor.sources.kernel_files import read_text
 
 _VENDOR = "0x10de"
 _DISPLAY = ("0x0300", "0x0302")
@@ -23,25 +24,18 @@ def require_driver(sys_root: Path, control: Path) -> None:
 
 def asleep(sys_root: Path, now: Moment, source: str) -> tuple[GpuReading, ...]:
     """Return a reading for each card if all of them sleep, else (): NVML wakes every card that it looks at."""
-    states = dict(_states(sys_root))
+    states = dict(_read_states(sys_root))
     if not states or any(state not in ("suspended", "suspending") for state in states.values()):
         return ()
     return tuple(GpuReading(at=now, gpu=gpu, source=source, runtime_status=state) for gpu, state in states.items())
 
 
-def _states(sys_root: Path) -> Iterator[tuple[str, str]]:
+def _read_states(sys_root: Path) -> Iterator[tuple[str, str]]:
     try:
         devices = sorted((sys_root / "bus/pci/devices").iterdir())
     except OSError:
         return
     for device in devices:
         gpu = pci_address(device.name)
-        if gpu and _text(device / "vendor") == _VENDOR and _text(device / "class").startswith(_DISPLAY):
-            yield gpu, _text(device / "power/runtime_status")
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
-    except OSError:
-        return ""
+        if gpu and read_text(device / "vendor") == _VENDOR and read_text(device / "class").startswith(_DISPLAY):
+            yield gpu, read_text(device / "power/runtime_status")

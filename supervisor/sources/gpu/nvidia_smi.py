@@ -17,7 +17,7 @@ from typing import ClassVar
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuProcess, GpuReading
 from supervisor.sources.gpu.nvidia_presence import asleep, require_driver
-from supervisor.sources.gpu.sensor_values import bytes_of, celsius, count, number, pci_address, percent, watts
+from supervisor.sources.gpu.sensor_values import bytes_of, celsius, count, hertz, number, pci_address, percent, watts
 from supervisor.sources.gpu.source import SourceSilentError
 from supervisor.sources.gpu.tool import Tool
 
@@ -80,9 +80,9 @@ def rows(text: str) -> Iterator[Row]:
         lines = list(csv.reader(io.StringIO(text), skipinitialspace=True, strict=True))
     except csv.Error:
         return
-    if not lines or not any(name in ("name", "gpu_name", "pid", "index") for name in map(_column, lines[0])):
+    if not lines or not any(name in ("name", "gpu_name", "pid", "index") for name in map(_column_name, lines[0])):
         return
-    names = [_column(name) for name in lines[0]]
+    names = [_column_name(name) for name in lines[0]]
     for line in lines[1:]:
         if len(line) == len(names):
             yield dict(zip(names, (cell.strip() for cell in line), strict=True))
@@ -90,15 +90,15 @@ def rows(text: str) -> Iterator[Row]:
 
 def parse(text: str, at: Moment) -> tuple[GpuReading, ...]:
     """Return one reading for each card that a `--query-gpu` table names with its address."""
-    return tuple(reading for row in rows(text) if (reading := _reading(row, at)) is not None and reading.gpu)
+    return tuple(reading for row in rows(text) if (reading := _build_reading(row, at)) is not None and reading.gpu)
 
 
 def parse_saved(text: str, at: Moment) -> tuple[GpuReading, ...]:
     """Return the readings of a saved `--query-gpu`, or of `--query-compute-apps` with processes alone."""
     listed = tuple(rows(text))
     if any("pid" in row for row in listed):
-        return _by_card(_apps(listed), at)
-    readings = (_reading(row, at) for row in listed)
+        return _group_by_gpu(_list_apps(listed), at)
+    readings = (_build_reading(row, at) for row in listed)
     return tuple(
         item if item.gpu else replace(item, gpu=f"gpu{item.index if item.index is not None else place}")
         for place, item in enumerate(reading for reading in readings if reading is not None)
@@ -107,7 +107,7 @@ def parse_saved(text: str, at: Moment) -> tuple[GpuReading, ...]:
 
 def with_processes(readings: tuple[GpuReading, ...], text: str) -> tuple[GpuReading, ...]:
     """Return the readings with the processes of a `--query-compute-apps` table."""
-    found = list(_apps(rows(text)))
+    found = list(_list_apps(rows(text)))
     return tuple(
         replace(reading, processes=tuple(process for gpu, process in found if gpu == reading.gpu))
         for reading in readings
@@ -129,11 +129,11 @@ def limits(word: str | None) -> tuple[str, ...] | None:
     return None if value is None or value < 0 else tuple(name for bit, name in _REASONS.items() if value & bit)
 
 
-def _column(name: str) -> str:
+def _column_name(name: str) -> str:
     return name.partition(" [")[0].strip()
 
 
-def _apps(table: Iterator[Row] | Sequence[Row]) -> Iterator[tuple[str, GpuProcess]]:
+def _list_apps(table: Iterator[Row] | Sequence[Row]) -> Iterator[tuple[str, GpuProcess]]:
     for row in table:
         pid = count(number(row.get("pid")))
         gpu = address(row.get("gpu_bus_id"))
@@ -142,7 +142,7 @@ def _apps(table: Iterator[Row] | Sequence[Row]) -> Iterator[tuple[str, GpuProces
             yield gpu, GpuProcess(pid=pid, name=name[:200] if name else None, vram_bytes=size(row, "used_gpu_memory"))
 
 
-def _by_card(apps: Iterator[tuple[str, GpuProcess]], at: Moment) -> tuple[GpuReading, ...]:
+def _group_by_gpu(apps: Iterator[tuple[str, GpuProcess]], at: Moment) -> tuple[GpuReading, ...]:
     found: dict[str, list[GpuProcess]] = {}
     for gpu, process in apps:
         found.setdefault(gpu, []).append(process)
@@ -152,13 +152,13 @@ def _by_card(apps: Iterator[tuple[str, GpuProcess]], at: Moment) -> tuple[GpuRea
     )
 
 
-def _reading(row: Row, at: Moment) -> GpuReading | None:
+def _build_reading(row: Row, at: Moment) -> GpuReading | None:
     gpu = address(row.get("pci.bus_id"))
     index = count(number(row.get("index")))
     name = row.get("name") or row.get("gpu_name")
     if gpu is None and index is None and not name:
         return None
-    generation = count(_value(row, "pcie.link.gen.current", "pcie.link.gen.gpucurrent"))
+    generation = count(_read_value(row, "pcie.link.gen.current", "pcie.link.gen.gpucurrent"))
     word = row.get("clocks_event_reasons.active") or row.get("clocks_throttle_reasons.active")
     return GpuReading(
         at=at,
@@ -167,22 +167,22 @@ def _reading(row: Row, at: Moment) -> GpuReading | None:
         index=index,
         name=name[:200] if name and not name.startswith("[") else None,
         unique_id=uuid(row.get("uuid")),
-        gpu_busy_percent=percent(_value(row, "utilization.gpu")),
-        memory_busy_percent=percent(_value(row, "utilization.memory")),
+        gpu_busy_percent=percent(_read_value(row, "utilization.gpu")),
+        memory_busy_percent=percent(_read_value(row, "utilization.memory")),
         vram_used_bytes=size(row, "memory.used"),
         vram_total_bytes=size(row, "memory.total"),
-        edge_c=celsius(_value(row, "temperature.gpu")),
-        memory_c=celsius(_value(row, "temperature.memory")),
-        power_w=watts(_value(row, "power.draw")),
-        power_cap_w=watts(_value(row, "power.limit", "enforced.power.limit")),
-        sclk_hz=_hertz(row, "clocks.current.sm", "clocks.current.graphics", "clocks.sm", "clocks.gr"),
-        mclk_hz=_hertz(row, "clocks.current.memory", "clocks.mem"),
+        edge_c=celsius(_read_value(row, "temperature.gpu")),
+        memory_c=celsius(_read_value(row, "temperature.memory")),
+        power_w=watts(_read_value(row, "power.draw")),
+        power_cap_w=watts(_read_value(row, "power.limit", "enforced.power.limit")),
+        sclk_hz=_read_clock_hz(row, "clocks.current.sm", "clocks.current.graphics", "clocks.sm", "clocks.gr"),
+        mclk_hz=_read_clock_hz(row, "clocks.current.memory", "clocks.mem"),
         performance_level=row["pstate"] if row.get("pstate", "").startswith("P") else None,
         throttled_by=limits(word),
-        pcie_lanes=count(_value(row, "pcie.link.width.current")),
+        pcie_lanes=count(_read_value(row, "pcie.link.width.current")),
         pcie_gts=pcie_gts(generation),
-        ecc_correctable=count(_value(row, "ecc.errors.corrected.volatile.total")),
-        ecc_uncorrectable=count(_value(row, "ecc.errors.uncorrected.volatile.total")),
+        ecc_correctable=count(_read_value(row, "ecc.errors.corrected.volatile.total")),
+        ecc_uncorrectable=count(_read_value(row, "ecc.errors.uncorrected.volatile.total")),
     )
 
 
@@ -204,11 +204,10 @@ def size(row: Row, column: str) -> int | None:
     return bytes_of(value, unit or "MiB")
 
 
-def _value(row: Row, *columns: str) -> float | None:
+def _read_value(row: Row, *columns: str) -> float | None:
     values = (number(row[column].partition(" ")[0]) for column in columns if column in row)
     return next((value for value in values if value is not None), None)
 
 
-def _hertz(row: Row, *columns: str) -> int | None:
-    mega = _value(row, *columns)
-    return None if mega is None else count(number(mega * 1e6))
+def _read_clock_hz(row: Row, *columns: str) -> int | None:
+    return hertz(_read_value(row, *columns))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuProcess, GpuReading
 from supervisor.sources.gpu.nvidia_smi import NvidiaSmi, address, uuid
-from supervisor.sources.gpu.sensor_values import bytes_of, celsius, count, number, percent, watts
+from supervisor.sources.gpu.sensor_values import bytes_of, celsius, count, hertz, number, percent, watts
 
 _NAME = re.compile(
     r"^\|\s+(\d{1,3})\s+(\S.*?)\s+\|\s+([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\s", re.ASCII
@@ -48,12 +48,12 @@ def parse_table(text: str, at: Moment) -> tuple[GpuReading, ...]:
         elif "No running processes found" in line:
             readings = {index: replace(card, processes=()) for index, card in readings.items()}
         elif current is not None and line.count("|") == 4:
-            readings[current] = _measured(readings[current], line.split("|")[1:4])
+            readings[current] = _add_sensors(readings[current], line.split("|")[1:4])
             current = None
     return tuple(readings.values())
 
 
-def _measured(card: GpuReading, cells: Sequence[str]) -> GpuReading:
+def _add_sensors(card: GpuReading, cells: Sequence[str]) -> GpuReading:
     board, memory, use = cells
     power, sizes, share = _POWER.search(board), _MEMORY.search(memory), _SHARE.search(use)
     heat, level = _HEAT.search(board), _LEVEL.search(board)
@@ -83,11 +83,11 @@ def parse_columns(text: str, at: Moment) -> tuple[GpuReading, ...]:
             if index is None:
                 continue
             known = readings.get(index) or GpuReading(at=at, gpu=f"gpu{index}", source=NvidiaSmi.name, index=index)
-            readings[index] = _with_process(known, row, words, names) if "pid" in row else _columns(known, row)
+            readings[index] = _add_process(known, row, words, names) if "pid" in row else _add_columns(known, row)
     return tuple(readings.values())
 
 
-def _columns(known: GpuReading, row: dict[str, str]) -> GpuReading:
+def _add_columns(known: GpuReading, row: dict[str, str]) -> GpuReading:
     return replace(
         known,
         power_w=watts(number(row.get("pwr"))),
@@ -95,12 +95,12 @@ def _columns(known: GpuReading, row: dict[str, str]) -> GpuReading:
         memory_c=celsius(number(row.get("mtemp"))),
         gpu_busy_percent=percent(number(row.get("sm"))),
         memory_busy_percent=percent(number(row.get("mem"))),
-        mclk_hz=_hertz(row.get("mclk")),
-        sclk_hz=_hertz(row.get("pclk")),
+        mclk_hz=hertz(row.get("mclk")),
+        sclk_hz=hertz(row.get("pclk")),
     )
 
 
-def _with_process(known: GpuReading, row: dict[str, str], words: Sequence[str], names: Sequence[str]) -> GpuReading:
+def _add_process(known: GpuReading, row: dict[str, str], words: Sequence[str], names: Sequence[str]) -> GpuReading:
     """Keep one line a process; a process that comes again began a new round, and its line replaces the old one."""
     pid = count(number(row["pid"]))
     if not pid:
@@ -126,8 +126,3 @@ def parse_list(text: str, at: Moment) -> tuple[GpuReading, ...]:
         for match in found
         if match is not None
     )
-
-
-def _hertz(mega: str | None) -> int | None:
-    value = number(mega)
-    return None if value is None else count(number(value * 1e6))

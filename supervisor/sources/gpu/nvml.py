@@ -12,7 +12,7 @@ from supervisor.core.readings import GpuProcess, GpuReading
 from supervisor.sources.gpu.child import Child
 from supervisor.sources.gpu.nvidia_presence import asleep, require_driver
 from supervisor.sources.gpu.nvidia_smi import address, limits, pcie_gts, uuid
-from supervisor.sources.gpu.sensor_values import celsius, count, number, percent, watts
+from supervisor.sources.gpu.sensor_values import celsius, count, hertz, number, percent, watts
 from supervisor.sources.gpu.source import SourceSilentError
 
 CHILD = Path(__file__).with_name("nvml_child.py")
@@ -61,11 +61,13 @@ def parse(answer: Mapping[str, object], at: Moment) -> tuple[GpuReading, ...]:
     if not isinstance(cards, list):
         return ()
     return tuple(
-        _reading(card, gpu, at) for card in cards if isinstance(card, dict) and (gpu := address(card.get("bus_id")))
+        _build_reading(card, gpu, at)
+        for card in cards
+        if isinstance(card, dict) and (gpu := address(card.get("bus_id")))
     )
 
 
-def _reading(card: Mapping[str, object], gpu: str, at: Moment) -> GpuReading:
+def _build_reading(card: Mapping[str, object], gpu: str, at: Moment) -> GpuReading:
     name, level = card.get("name"), count(number(card.get("level")))
     reasons = count(number(card.get("reasons")))
     return GpuReading(
@@ -81,10 +83,10 @@ def _reading(card: Mapping[str, object], gpu: str, at: Moment) -> GpuReading:
         vram_total_bytes=count(number(card.get("memory_total"))),
         edge_c=celsius(number(card.get("temperature"))),
         memory_c=celsius(number(card.get("memory_temperature"))),
-        power_w=_scaled(watts, card.get("power_mw"), 1e-3),
-        power_cap_w=_scaled(watts, card.get("power_cap_mw"), 1e-3),
-        sclk_hz=_hertz(card.get("sm_mhz")),
-        mclk_hz=_hertz(card.get("memory_mhz")),
+        power_w=_scale_value(watts, card.get("power_mw"), 1e-3),
+        power_cap_w=_scale_value(watts, card.get("power_cap_mw"), 1e-3),
+        sclk_hz=hertz(card.get("sm_mhz")),
+        mclk_hz=hertz(card.get("memory_mhz")),
         # 32 is NVML's word for unknown.
         performance_level=f"P{level}" if level is not None and level < 16 else None,
         throttled_by=None if reasons is None else limits(hex(reasons)),
@@ -93,11 +95,11 @@ def _reading(card: Mapping[str, object], gpu: str, at: Moment) -> GpuReading:
         pcie_replays=count(number(card.get("replays"))),
         ecc_correctable=count(number(card.get("ecc_corrected"))),
         ecc_uncorrectable=count(number(card.get("ecc_uncorrected"))),
-        processes=_processes(card.get("processes")),
+        processes=_list_processes(card.get("processes")),
     )
 
 
-def _processes(listed: object) -> tuple[GpuProcess, ...] | None:
+def _list_processes(listed: object) -> tuple[GpuProcess, ...] | None:
     if not isinstance(listed, list):
         return None
     ones = [entry for entry in listed if isinstance(entry, dict)]
@@ -112,11 +114,6 @@ def _processes(listed: object) -> tuple[GpuProcess, ...] | None:
     )
 
 
-def _scaled(check: Callable[[float | None], float | None], value: object, factor: float) -> float | None:
+def _scale_value(check: Callable[[float | None], float | None], value: object, factor: float) -> float | None:
     known = number(value)
     return None if known is None else check(round(known * factor, 3))
-
-
-def _hertz(mega: object) -> int | None:
-    known = number(mega)
-    return None if known is None else count(number(known * 1e6))

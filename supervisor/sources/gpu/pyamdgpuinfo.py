@@ -44,13 +44,13 @@ def parse(answer: Mapping[str, object], at: Moment) -> tuple[GpuReading, ...]:
     if not isinstance(cards, list):
         return ()
     return tuple(
-        _reading(card, gpu, at)
+        _build_reading(card, gpu, at)
         for card in cards
         if isinstance(card, dict) and (gpu := pci_address(card.get("pci_slot")))
     )
 
 
-def _reading(card: Mapping[str, object], gpu: str, at: Moment) -> GpuReading:
+def _build_reading(card: Mapping[str, object], gpu: str, at: Moment) -> GpuReading:
     load = number(card.get("load"))
     name = card.get("name")
     return GpuReading(

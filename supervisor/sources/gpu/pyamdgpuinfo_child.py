@@ -18,47 +18,47 @@ def main() -> int:
     try:
         library = importlib.import_module("pyamdgpuinfo")
     except ImportError as error:
-        _say({"error": f"not installed ({error})"})
+        _write_answer({"error": f"not installed ({error})"})
         return 1
-    _say({"ready": True})
+    _write_answer({"ready": True})
     for _ in sys.stdin:
         try:
-            _say({"cards": cards(library)})
+            _write_answer({"cards": cards(library)})
         except Exception as error:  # noqa: BLE001 (this line is the fence: the library raises anything)
-            _say({"error": f"{type(error).__name__}: {error}"})
+            _write_answer({"error": f"{type(error).__name__}: {error}"})
     return 0
 
 
 def cards(library: Any) -> list[dict[str, object]]:
     """Return what each card says; a sensor that the card lacks is None."""
-    return [_card(library.get_gpu(index)) for index in range(library.detect_gpus())]
+    return [_read_gpu(library.get_gpu(index)) for index in range(library.detect_gpus())]
 
 
-def _card(gpu: Any) -> dict[str, object]:
+def _read_gpu(gpu: Any) -> dict[str, object]:
     memory = gpu.memory_info
     return {
         "pci_slot": gpu.pci_slot,
         "name": gpu.name,
-        "load": _asked(gpu.query_load),
-        "vram_used": _asked(gpu.query_vram_usage),
+        "load": _query_or_none(gpu.query_load),
+        "vram_used": _query_or_none(gpu.query_vram_usage),
         "vram_total": memory.get("vram_size"),
-        "gtt_used": _asked(gpu.query_gtt_usage),
+        "gtt_used": _query_or_none(gpu.query_gtt_usage),
         "gtt_total": memory.get("gtt_size"),
-        "temperature": _asked(gpu.query_temperature),
-        "power": _asked(gpu.query_power),
-        "sclk": _asked(gpu.query_sclk),
-        "mclk": _asked(gpu.query_mclk),
+        "temperature": _query_or_none(gpu.query_temperature),
+        "power": _query_or_none(gpu.query_power),
+        "sclk": _query_or_none(gpu.query_sclk),
+        "mclk": _query_or_none(gpu.query_mclk),
     }
 
 
-def _asked(query: Callable[[], object]) -> object:
+def _query_or_none(query: Callable[[], object]) -> object:
     try:
         return query()
     except (RuntimeError, OSError):
         return None
 
 
-def _say(answer: dict[str, object]) -> None:
+def _write_answer(answer: dict[str, object]) -> None:
     sys.stdout.write(json.dumps(answer, default=str) + "\n")
     sys.stdout.flush()
 

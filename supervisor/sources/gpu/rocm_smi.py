@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading
-from supervisor.sources.gpu.sensor_values import celsius, count, number, pci_address, percent, unique_id, watts
+from supervisor.sources.gpu.sensor_values import celsius, count, hertz, number, pci_address, percent, unique_id, watts
 from supervisor.sources.gpu.source import SourceSilentError
 from supervisor.sources.gpu.tool import Tool
 
@@ -56,7 +56,7 @@ class RocmSmi:
 def parse(stdout: str, at: Moment) -> tuple[GpuReading, ...]:
     """Return one reading for each card that the JSON names with its PCI address; () for anything else."""
     return tuple(
-        replace(_reading(card, at), gpu=gpu)
+        replace(_build_reading(card, at), gpu=gpu)
         for card in cards_of(stdout).values()
         if (gpu := pci_address(card.get("PCI Bus"))) is not None
     )
@@ -69,17 +69,19 @@ def parse_saved(stdout: str, at: Moment) -> tuple[GpuReading, ...]:
 
 def reading_of(index: int, card: Mapping[str, object], at: Moment) -> GpuReading:
     """Return the reading of one card by the names that the tool gives its values."""
-    return replace(_reading(card, at), gpu=pci_address(card.get("PCI Bus")) or f"gpu{index}", index=index)
+    return replace(_build_reading(card, at), gpu=pci_address(card.get("PCI Bus")) or f"gpu{index}", index=index)
 
 
 def cards_of(stdout: str) -> dict[str, Mapping[str, object]]:
     """Return the cards of the JSON by the tool's names for them (`card0`), {} where the text holds none."""
     return {
-        key: card for key, card in _document(stdout).items() if _CARD.fullmatch(key) and isinstance(card, dict) and card
+        key: card
+        for key, card in _find_document(stdout).items()
+        if _CARD.fullmatch(key) and isinstance(card, dict) and card
     }
 
 
-def _document(stdout: str) -> Mapping[str, object]:
+def _find_document(stdout: str) -> Mapping[str, object]:
     """Return the JSON object in the text, whatever lines stand before it; {} where there is none or it is cut."""
     start, decoder = stdout.find("{"), json.JSONDecoder()
     for _ in range(8):
@@ -96,43 +98,45 @@ def _document(stdout: str) -> Mapping[str, object]:
     return {}
 
 
-def _reading(card: Mapping[str, object], at: Moment) -> GpuReading:
+def _build_reading(card: Mapping[str, object], at: Moment) -> GpuReading:
     # "GPU memory use (%)" is the memory controller's activity up to ROCm 6.1.0, as the later name says.
     return GpuReading(
         at=at,
         gpu="",
         source=RocmSmi.name,
-        name=_name(card),
+        name=_find_name(card),
         unique_id=unique_id(card.get("Unique ID")),
-        gfx_version=_gfx(card.get("GFX Version")),
-        gpu_busy_percent=percent(_first(card, "GPU use (%)")),
-        memory_busy_percent=percent(_first(card, "GPU Memory Read/Write Activity (%)", "GPU memory use (%)")),
-        vram_used_bytes=count(_first(card, "VRAM Total Used Memory (B)")),
-        vram_total_bytes=count(_first(card, "VRAM Total Memory (B)")),
-        gtt_used_bytes=count(_first(card, "GTT Total Used Memory (B)")),
-        gtt_total_bytes=count(_first(card, "GTT Total Memory (B)")),
-        edge_c=celsius(_first(card, "Temperature (Sensor edge) (C)")),
-        junction_c=celsius(_first(card, "Temperature (Sensor junction) (C)")),
-        memory_c=celsius(_first(card, "Temperature (Sensor memory) (C)")),
-        power_w=watts(_first(card, "Average Graphics Package Power (W)", "Current Socket Graphics Package Power (W)")),
-        power_cap_w=watts(_first(card, "Max Graphics Package Power (W)")),
-        vram_used_percent=percent(_first(card, "GPU Memory Allocated (VRAM%)")),
-        fan_rpm=count(_first(card, "Fan RPM")),
-        sclk_hz=_clock(card.get("sclk clock speed:")),
-        mclk_hz=_clock(card.get("mclk clock speed:")),
+        gfx_version=_parse_gfx_version(card.get("GFX Version")),
+        gpu_busy_percent=percent(_first_number(card, "GPU use (%)")),
+        memory_busy_percent=percent(_first_number(card, "GPU Memory Read/Write Activity (%)", "GPU memory use (%)")),
+        vram_used_bytes=count(_first_number(card, "VRAM Total Used Memory (B)")),
+        vram_total_bytes=count(_first_number(card, "VRAM Total Memory (B)")),
+        gtt_used_bytes=count(_first_number(card, "GTT Total Used Memory (B)")),
+        gtt_total_bytes=count(_first_number(card, "GTT Total Memory (B)")),
+        edge_c=celsius(_first_number(card, "Temperature (Sensor edge) (C)")),
+        junction_c=celsius(_first_number(card, "Temperature (Sensor junction) (C)")),
+        memory_c=celsius(_first_number(card, "Temperature (Sensor memory) (C)")),
+        power_w=watts(
+            _first_number(card, "Average Graphics Package Power (W)", "Current Socket Graphics Package Power (W)")
+        ),
+        power_cap_w=watts(_first_number(card, "Max Graphics Package Power (W)")),
+        vram_used_percent=percent(_first_number(card, "GPU Memory Allocated (VRAM%)")),
+        fan_rpm=count(_first_number(card, "Fan RPM")),
+        sclk_hz=_parse_clock_hz(card.get("sclk clock speed:")),
+        mclk_hz=_parse_clock_hz(card.get("mclk clock speed:")),
     )
 
 
-def _first(card: Mapping[str, object], *keys: str) -> float | None:
+def _first_number(card: Mapping[str, object], *keys: str) -> float | None:
     return next((value for key in keys if (value := number(card.get(key))) is not None), None)
 
 
-def _clock(text: object) -> int | None:
+def _parse_clock_hz(text: object) -> int | None:
     found = _CLOCK.fullmatch(text.strip()) if isinstance(text, str) else None
-    return count(number(float(found[1]) * 1e6)) if found else None
+    return hertz(found[1]) if found else None
 
 
-def _name(card: Mapping[str, object]) -> str | None:
+def _find_name(card: Mapping[str, object]) -> str | None:
     for key in ("Card series", "Card Series", "Device Name"):
         text = card.get(key)
         # Without the PCI ID database the tool prints the vendor's number instead of a name.
@@ -141,7 +145,7 @@ def _name(card: Mapping[str, object]) -> str | None:
     return None
 
 
-def _gfx(text: object) -> str | None:
+def _parse_gfx_version(text: object) -> str | None:
     if not isinstance(text, str) or not _GFX.fullmatch(text):
         return None
     return _MISSPELT_GFX.get(text, text)

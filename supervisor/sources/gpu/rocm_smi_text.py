@@ -10,7 +10,7 @@ import re
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading
 from supervisor.sources.gpu.rocm_smi import RocmSmi, reading_of
-from supervisor.sources.gpu.sensor_values import celsius, count, number, pci_address, percent, watts
+from supervisor.sources.gpu.sensor_values import celsius, count, hertz, number, pci_address, percent, watts
 
 _HARDWARE = re.compile(
     r"^(\d{1,4}) +(?:\d+ +)?0x[0-9a-f]+ +(?:\S+ +)?(?:(gfx[0-9a-f]{3,6}) +)?.*? "
@@ -66,18 +66,18 @@ def parse_concise(text: str, at: Moment) -> tuple[GpuReading, ...]:
         elif head and line.startswith(" ") and len(head) == 1 and "(" in line:
             head.append(line)
         elif head and (row := _DEVICE.match(line)):
-            readings.append(_concise(int(row[1]), line, " ".join(head), at))
+            readings.append(_parse_concise_row(int(row[1]), line, " ".join(head), at))
     return tuple(readings)
 
 
-def _concise(index: int, row: str, head: str, at: Moment) -> GpuReading:
+def _parse_concise_row(index: int, row: str, head: str, at: Moment) -> GpuReading:
     heat = _HEAT.search(row)
     clocks = list(_CLOCK.finditer(row))
     # The draw stands before the clocks and the cap behind them; either may be missing from the row.
     border = clocks[0].start() if clocks else len(row)
     power, cap = _WATTS.search(row, 0, border), _WATTS.search(row, border)
     celsius_read = celsius(number(heat[1])) if heat else None
-    is_junction, shares = "unction" in head, _shares(row, head)
+    is_junction, shares = "unction" in head, _read_shares(row, head)
     partitions = _PARTITIONS.search(row)
     return GpuReading(
         at=at,
@@ -88,8 +88,8 @@ def _concise(index: int, row: str, head: str, at: Moment) -> GpuReading:
         edge_c=None if is_junction else celsius_read,
         power_w=watts(number(power[1])) if power else None,
         power_cap_w=watts(number(cap[1])) if cap and "PwrCap" in head else None,
-        sclk_hz=_hertz(clocks[0][1]) if clocks else None,
-        mclk_hz=_hertz(clocks[1][1]) if len(clocks) > 1 else None,
+        sclk_hz=hertz(clocks[0][1]) if clocks else None,
+        mclk_hz=hertz(clocks[1][1]) if len(clocks) > 1 else None,
         vram_used_percent=percent(shares.get("VRAM%")),
         gpu_busy_percent=percent(shares.get("GPU%")),
         memory_partition=partitions[1] if partitions else None,
@@ -98,14 +98,9 @@ def _concise(index: int, row: str, head: str, at: Moment) -> GpuReading:
     )
 
 
-def _shares(row: str, head: str) -> dict[str, float | None]:
+def _read_shares(row: str, head: str) -> dict[str, float | None]:
     """Return the last columns by name; they end the row in every form, whatever text a missing value has."""
     names = sorted((name for name in ("VRAM%", "GPU%") if name in head), key=head.index)
     cells = row.split()[-len(names) :] if names else []
     values = (number(cell[:-1]) if cell.endswith("%") else None for cell in cells)
     return dict(zip(names, values, strict=False))
-
-
-def _hertz(text: str | None) -> int | None:
-    mega = number(text)
-    return None if mega is None else count(number(mega * 1e6))

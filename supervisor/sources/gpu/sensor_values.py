@@ -38,6 +38,12 @@ def count(value: float | None) -> int | None:
     return int(value) if value is not None and value >= 0 else None
 
 
+def hertz(megahertz: object) -> int | None:
+    """Return the frequency in Hz of a number of megahertz."""
+    value = number(megahertz)
+    return None if value is None else count(number(value * 1e6))
+
+
 def watts(value: float | None) -> float | None:
     """Return a power that a card can draw."""
     return value if value is not None and 0 <= value <= 5000 else None
@@ -63,7 +69,7 @@ def unique_id(text: object) -> str | None:
 def current_level_hz(levels: str | None) -> int | None:
     """Return the starred clock of a `pp_dpm_*` table (`1: 500Mhz *`); some drivers star a level of 0 that is none."""
     found = _LEVEL.search(levels) if levels else None
-    return (count(number(float(found[1]) * 1e6)) or None) if found else None
+    return (hertz(found[1]) or None) if found else None
 
 
 def transfers(text: str | None) -> float | None:

@@ -60,34 +60,34 @@ class Understanding:
 
     def names_no_card(self, records: Sequence[Record]) -> bool:
         """Whether a line is among them that is about a card and leaves open which."""
-        named = self._named(records)
+        named = self._list_named_gpus(records)
         return any(
-            match.row.device == "card" and self._card_near(record, match, named) is None
-            for record, match in self._matches(records)
+            match.row.device == "card" and self._find_gpu(record, match, named) is None
+            for record, match in self._match_records(records)
         )
 
     def findings(self, records: Sequence[Record], now: Moment) -> tuple[KernelFinding, ...]:
         """Return the events that these records began, and those on which they told something new."""
-        named = self._named(records)
+        named = self._list_named_gpus(records)
         touched: list[_Told] = []
-        for record, match in self._matches(records):
-            card = self._card_near(record, match, named)
+        for record, match in self._match_records(records):
+            card = self._find_gpu(record, match, named)
             event = self._events.add(
                 match, number=record.sequence, line=record.message, at_s=record.at_us / 1e6, card=card
             )
             if event is None:
                 continue
-            told = self._of(event, record, match)
+            told = self._find_or_add(event, record, match)
             if told not in touched:
                 touched.append(told)
         self._card = named[-1] if named else None
-        return tuple(finding for told in touched if (finding := self._news(told, now)) is not None)
+        return tuple(finding for told in touched if (finding := self._build_if_changed(told, now)) is not None)
 
-    def _matches(self, records: Sequence[Record]) -> list[tuple[Record, Match]]:
+    def _match_records(self, records: Sequence[Record]) -> list[tuple[Record, Match]]:
         believed = (record for record in records if record.facility == _KERN or self._accept_user_records)
         return [(record, match) for record in believed if (match := self._grammar.match(record.message)) is not None]
 
-    def _named(self, records: Sequence[Record]) -> list[tuple[int, str]]:
+    def _list_named_gpus(self, records: Sequence[Record]) -> list[tuple[int, str]]:
         named = [self._card] if self._card else []
         for record in records:
             gpu = record.device or card_of(record.message)
@@ -96,7 +96,7 @@ class Understanding:
         return named
 
     @staticmethod
-    def _card_near(record: Record, match: Match, named: list[tuple[int, str]]) -> str | None:
+    def _find_gpu(record: Record, match: Match, named: list[tuple[int, str]]) -> str | None:
         """Return the card that a line is about; of another device only what the kernel attached."""
         own = match.pci or record.device or card_of(record.message)
         if own is not None or match.row.device != "card":
@@ -104,7 +104,7 @@ class Understanding:
         near = [(abs(at_us - record.at_us), gpu) for at_us, gpu in named if abs(at_us - record.at_us) <= NEIGHBOUR_US]
         return min(near)[1] if near else None
 
-    def _of(self, event: Event, record: Record, match: Match) -> _Told:
+    def _find_or_add(self, event: Event, record: Record, match: Match) -> _Told:
         for told in self._told:
             if told.event is event:
                 return told
@@ -112,11 +112,11 @@ class Understanding:
         self._told = [*self._told[-KNOWN_EVENTS:], told]
         return told
 
-    def _news(self, told: _Told, now: Moment) -> KernelFinding | None:
+    def _build_if_changed(self, told: _Told, now: Moment) -> KernelFinding | None:
         """Return the finding if it says anything that the one before it did not."""
         event, before = told.event.finding, told.finding
-        at, fatal_s = _moment(now, told.at_us / 1e6), told.event.fatal_s
-        fatal_at = None if fatal_s is None else _moment(now, fatal_s)
+        at, fatal_s = _clamp_to_now(now, told.at_us / 1e6), told.event.fatal_s
+        fatal_at = None if fatal_s is None else _clamp_to_now(now, fatal_s)
         if before is not None:
             news = fatal_at is not None and fatal_at.seconds_since(before.told_at) >= AGAIN_S
             told_before = (before.fault, before.severity, before.gpu or before.device, before.pid, before.of_process)
@@ -128,6 +128,6 @@ class Understanding:
         return told.finding
 
 
-def _moment(now: Moment, monotonic_s: float) -> Moment:
+def _clamp_to_now(now: Moment, monotonic_s: float) -> Moment:
     """Return the moment of a record: none lies in the future."""
     return min(now, now.at_monotonic(monotonic_s), key=lambda moment: moment.monotonic_s)

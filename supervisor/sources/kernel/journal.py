@@ -53,7 +53,7 @@ class JournalLog:
             self._tried = now
             self._start()
         before = self._cursor
-        records = self._new_records()
+        records = self._read_new_records()
         if self._cursor == before:
             return None
         return KernelReported(at=now, findings=self._understanding.findings(records, now), cursor=self._cursor)
@@ -87,7 +87,7 @@ class JournalLog:
         os.set_blocking(self._child.stdout.fileno(), False)
         self.problem = None
 
-    def _new_records(self) -> list[Record]:
+    def _read_new_records(self) -> list[Record]:
         records: list[Record] = []
         for _ in range(READS_AT_ONCE):
             if self._child is None or self._child.stdout is None:
@@ -97,12 +97,12 @@ class JournalLog:
             except BlockingIOError:
                 break
             if not chunk:
-                self._ended(self._child)
+                self._handle_exit(self._child)
                 break
-            records += self._records_in(chunk)
+            records += self._parse_chunk(chunk)
         return records
 
-    def _records_in(self, chunk: bytes) -> list[Record]:
+    def _parse_chunk(self, chunk: bytes) -> list[Record]:
         *lines, self._unread = (self._unread + chunk).split(b"\n")
         if len(self._unread) > LINE_LIMIT_BYTES:
             self._unread = b""
@@ -114,7 +114,7 @@ class JournalLog:
                 records.append(entry.record)
         return records
 
-    def _ended(self, child: subprocess.Popen[bytes]) -> None:
+    def _handle_exit(self, child: subprocess.Popen[bytes]) -> None:
         assert child.stderr is not None
         os.set_blocking(child.stderr.fileno(), False)
         said = (child.stderr.read(_ERROR_LIMIT_BYTES) or b"").decode("utf-8", "replace").strip()

@@ -33,11 +33,11 @@ def parse_entry(line: bytes, number: int) -> Entry | None:
     fields = read_json_object(line)
     if fields is None or fields.get("_TRANSPORT", "kernel") != "kernel":
         return None
-    message, cursor = _text(fields.get("MESSAGE")), fields.get("__CURSOR")
-    at_us = _count(fields.get("_SOURCE_MONOTONIC_TIMESTAMP")) or _count(fields.get("__MONOTONIC_TIMESTAMP"))
+    message, cursor = _decode_field(fields.get("MESSAGE")), fields.get("__CURSOR")
+    at_us = _parse_count(fields.get("_SOURCE_MONOTONIC_TIMESTAMP")) or _parse_count(fields.get("__MONOTONIC_TIMESTAMP"))
     if message is None or not isinstance(cursor, str) or at_us is None:
         return None
-    device = _PCI.match(_text(fields.get("_KERNEL_DEVICE")) or "")
+    device = _PCI.match(_decode_field(fields.get("_KERNEL_DEVICE")) or "")
     facility = fields.get("SYSLOG_FACILITY", "0")
     record = Record(
         facility=_KERN if facility == "0" else _USER,
@@ -46,14 +46,14 @@ def parse_entry(line: bytes, number: int) -> Entry | None:
         message=message,
         device=device[1] if device else None,
     )
-    return Entry(cursor=cursor, boot_id=_text(fields.get("_BOOT_ID")), record=record)
+    return Entry(cursor=cursor, boot_id=_decode_field(fields.get("_BOOT_ID")), record=record)
 
 
-def _text(value: object) -> str | None:
+def _decode_field(value: object) -> str | None:
     if isinstance(value, list) and all(isinstance(number, int) and 0 <= number < 256 for number in value):
         return bytes(value).decode("utf-8", "backslashreplace")
     return value if isinstance(value, str) else None
 
 
-def _count(value: object) -> int | None:
+def _parse_count(value: object) -> int | None:
     return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 18 else None

@@ -93,7 +93,7 @@ class KernelLog:
         self._tried: Moment | None = None
         self.problem: str | None = None
         """Why the log cannot be read, with the remedy; None while it can."""
-        self._open()
+        self._open_log()
 
     @property
     def sequence(self) -> int | None:
@@ -108,18 +108,18 @@ class KernelLog:
         """Return what was logged since the last read, at most 2000 records of it; None where nothing was."""
         if self._feed is None and (self._tried is None or now.seconds_since(self._tried) >= REOPEN_S):
             self._tried = now
-            self._open()
+            self._open_log()
         before = self._sequence
-        records, lost = self._new_records()
+        records, lost = self._read_new_records()
         if self._sequence is None or self._sequence == before:
             return None
-        if self._understanding.names_no_card(records) and self._waited():
-            more, more_lost = self._new_records()
+        if self._understanding.names_no_card(records) and self._wait_for_record():
+            more, more_lost = self._read_new_records()
             records, lost = records + more, lost + more_lost
         findings = self._understanding.findings(records, now)
         return KernelReported(at=now, findings=findings, sequence=self._sequence, lost_lines=lost)
 
-    def _waited(self) -> bool:
+    def _wait_for_record(self) -> bool:
         """Wait a moment for the next record; say whether it came."""
         if self._feed is None:
             return False
@@ -133,19 +133,19 @@ class KernelLog:
             self._feed.close()
             self._feed = None
 
-    def _open(self) -> None:
+    def _open_log(self) -> None:
         try:
             from_oldest = self._from_oldest or self._sequence is not None
             self._feed, self.problem = self._open_feed(self._path, from_oldest), None
         except OSError as error:
-            self.problem = f"{self._path}: {error.strerror}{_remedy(error)}"
+            self.problem = f"{self._path}: {error.strerror}{_suggest_remedy(error)}"
 
-    def _new_records(self) -> tuple[list[Record], int]:
+    def _read_new_records(self) -> tuple[list[Record], int]:
         records: list[Record] = []
         lost = 0
         for _ in range(RECORDS_PER_READ):
             try:
-                record = self._next()
+                record = self._read_record()
             except BlockingIOError:
                 break
             except OSError as error:
@@ -161,7 +161,7 @@ class KernelLog:
             records.append(record)
         return records, lost
 
-    def _next(self) -> Record | None:
+    def _read_record(self) -> Record | None:
         if self._feed is None:
             raise BlockingIOError
         raw = self._feed.read()
@@ -211,7 +211,7 @@ def _unescape(message: str) -> str:
         return message
 
 
-def _remedy(error: OSError) -> str:
+def _suggest_remedy(error: OSError) -> str:
     if error.errno in (errno.EPERM, errno.EACCES):
         return ": the daemon needs CAP_SYSLOG (AmbientCapabilities=CAP_SYSLOG), or sysctl kernel.dmesg_restrict=0"
     if error.errno == errno.ENOENT:

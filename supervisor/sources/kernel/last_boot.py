@@ -43,7 +43,10 @@ def last_boot(
     `boot_id` is the present one: a journal that is not kept over boots has no other to offer. Files of pstore older
     than `since_unix_s` tell of an earlier boot.
     """
-    found = [*_findings(_of_pstore(pstore, since_unix_s)), *_findings(_at_its_end(_of_journal(journal, boot_id)))]
+    found = [
+        *_find_faults(_read_pstore(pstore, since_unix_s)),
+        *_find_faults(_keep_last_lines(_read_journal(journal, boot_id))),
+    ]
     known: dict[tuple[FaultClass, str | None], KernelFinding] = {}
     for number, (finding, about_card) in enumerate(found, start=1):
         about: About = "card" if about_card else "host"
@@ -52,13 +55,13 @@ def last_boot(
     return tuple(known.values())[:FINDINGS_LIMIT]
 
 
-def _findings(lines: Iterable[str]) -> Iterator[tuple[Finding, bool]]:
+def _find_faults(lines: Iterable[str]) -> Iterator[tuple[Finding, bool]]:
     """Yield what lines tell, and whether that is about a card; a panic comes first."""
     text = list(lines)
     for number, line in enumerate(text, start=1):
         message = log_line(line).message
         if _PANIC.match(message):
-            yield _panic(number, message), False
+            yield _build_panic_finding(number, message), False
             break
     grammar = kernel_grammar()
     for finding in findings_in(text, grammar):
@@ -66,7 +69,7 @@ def _findings(lines: Iterable[str]) -> Iterator[tuple[Finding, bool]]:
         yield finding, match is not None and match.row.device == "card"
 
 
-def _panic(number: int, message: str) -> Finding:
+def _build_panic_finding(number: int, message: str) -> Finding:
     return Finding(
         kind="kernel",
         line_number=number,
@@ -79,7 +82,7 @@ def _panic(number: int, message: str) -> Finding:
     )
 
 
-def _of_journal(command: Sequence[str], boot_id: str) -> list[tuple[float, str]]:
+def _read_journal(command: Sequence[str], boot_id: str) -> list[tuple[float, str]]:
     """Return seconds and message of the kernel's last lines; [] where there is no journal of that boot."""
     try:
         done = subprocess.run(
@@ -97,17 +100,17 @@ def _of_journal(command: Sequence[str], boot_id: str) -> list[tuple[float, str]]
     return [(entry.record.at_us / 1e6, entry.record.message) for entry in earlier if entry.record.facility == 0]
 
 
-def _at_its_end(lines: list[tuple[float, str]]) -> list[str]:
+def _keep_last_lines(lines: list[tuple[float, str]]) -> list[str]:
     """Return the lines of the last minutes, each with its time before it."""
     end_s = lines[-1][0] if lines else 0.0
     return [f"[{at_s:.6f}] {message}" for at_s, message in lines if end_s - at_s <= END_S]
 
 
-def _of_pstore(folders: Sequence[Path], since_unix_s: float) -> list[str]:
+def _read_pstore(folders: Sequence[Path], since_unix_s: float) -> list[str]:
     """Return the kernel's last words; a dump in several parts has its last part first."""
     lines: list[str] = []
     for folder in folders:
-        for path in _dumps(folder, since_unix_s):
+        for path in _list_dumps(folder, since_unix_s):
             try:
                 with path.open("rb") as file:
                     text = file.read(_FILE_LIMIT_BYTES).decode("utf-8", "replace")
@@ -117,7 +120,7 @@ def _of_pstore(folders: Sequence[Path], since_unix_s: float) -> list[str]:
     return lines
 
 
-def _dumps(folder: Path, since_unix_s: float) -> list[Path]:
+def _list_dumps(folder: Path, since_unix_s: float) -> list[Path]:
     try:
         files = [path for path in folder.rglob("dmesg*") if path.is_file() and path.stat().st_mtime >= since_unix_s]
     except OSError:

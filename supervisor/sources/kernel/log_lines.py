@@ -65,7 +65,7 @@ def log_line(text: str) -> LogLine:
     """Return the line without what tools put before the kernel's message."""
     text = text.rstrip("\r\n")
     if text.lstrip().startswith(("{", '"')):
-        text = _of_json(text)
+        text = _extract_json_message(text)
     at_s: float | None = None
     user = False
     moved = True
@@ -78,13 +78,13 @@ def log_line(text: str) -> LogLine:
             text = text[found.end() :]
             said = found.groupdict()
             user = user or said.get("who") not in (None, "kernel")
-            at_s = _time(said) if at_s is None else at_s
+            at_s = _parse_time(said) if at_s is None else at_s
             moved = True
             break
     return LogLine(message=text, at_s=at_s, user=user)
 
 
-def _of_json(text: str) -> str:
+def _extract_json_message(text: str) -> str:
     """Return the message of a line of `dmesg -J` or `journalctl -o json`, any other line as it is."""
     found = _MSG.match(text)
     try:
@@ -96,7 +96,7 @@ def _of_json(text: str) -> str:
     return value if isinstance(value, str) else text
 
 
-def _time(said: dict[str, str | None]) -> float | None:
+def _parse_time(said: dict[str, str | None]) -> float | None:
     if us := said.get("us"):
         return int(us[:18]) / 1e6
     if seconds := said.get("s"):

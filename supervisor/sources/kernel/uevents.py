@@ -64,7 +64,7 @@ class Uevents:
         """Return what was said about cards since the last read; None where nothing was."""
         if self._messages is None and (self._tried is None or now.seconds_since(self._tried) >= REOPEN_S):
             self._tried = now
-            self._open()
+            self._open_socket()
         findings: list[KernelFinding] = []
         lost = 0
         for _ in range(MESSAGES_PER_READ):
@@ -82,7 +82,7 @@ class Uevents:
             if self._messages is None:
                 break
             if raw is not None and (event := parse_uevent(raw)) is not None and not event.synthetic:
-                findings += self._findings(event, now)
+                findings += self._build_findings(event, now)
         return KernelReported(at=now, findings=tuple(findings), lost_lines=lost) if findings or lost else None
 
     def close(self) -> None:
@@ -91,29 +91,29 @@ class Uevents:
             self._messages.close()
             self._messages = None
 
-    def _open(self) -> None:
+    def _open_socket(self) -> None:
         try:
             self._messages, self.problem = KernelSocket(), None
         except OSError as error:
             self.problem = f"uevents: {error.strerror}; the unit needs RestrictAddressFamilies=AF_NETLINK"
 
-    def _findings(self, event: Uevent, now: Moment) -> list[KernelFinding]:
+    def _build_findings(self, event: Uevent, now: Moment) -> list[KernelFinding]:
         subsystem = event.facts.get("SUBSYSTEM")
         if subsystem == "devcoredump" and event.action == "add":
-            return [self._core_dump(event, now)]
+            return [self._build_core_dump(event, now)]
         if subsystem != "drm" or not _CARD.search(event.devpath) or event.pci is None:
             return []
         if "WEDGED" in event.facts:
-            return [self._wedged(event, now)]
+            return [self._build_wedged(event, now)]
         if event.action in ("add", "remove"):
-            return [self._came_or_went(event, now)]
+            return [self._build_presence_change(event, now)]
         return []
 
-    def _wedged(self, event: Uevent, now: Moment) -> KernelFinding:
+    def _build_wedged(self, event: Uevent, now: Moment) -> KernelFinding:
         methods = [part for part in event.facts["WEDGED"].split(",") if part]
         over = methods == ["none"]
         pid = event.facts.get("PID", "")
-        return self._finding(
+        return self._build_finding(
             event,
             now,
             fault=FaultClass.GPU_RESET if over else FaultClass.GPU_HANG,
@@ -125,9 +125,9 @@ class Uevents:
             process=event.facts.get("TASK") or None,
         )
 
-    def _came_or_went(self, event: Uevent, now: Moment) -> KernelFinding:
+    def _build_presence_change(self, event: Uevent, now: Moment) -> KernelFinding:
         gone = event.action == "remove"
-        return self._finding(
+        return self._build_finding(
             event,
             now,
             fault=FaultClass.GPU_LOST,
@@ -139,13 +139,13 @@ class Uevents:
             what="GPU removed" if gone else "GPU added",
         )
 
-    def _core_dump(self, event: Uevent, now: Moment) -> KernelFinding:
+    def _build_core_dump(self, event: Uevent, now: Moment) -> KernelFinding:
         link = self._sys_root / "class/devcoredump" / event.devpath.rpartition("/")[2] / "failing_device"
         try:
             device = link.readlink().name
         except OSError:
             device = ""
-        return self._finding(
+        return self._build_finding(
             event,
             now,
             fault=FaultClass.GPU_HANG,
@@ -156,7 +156,7 @@ class Uevents:
             gpu=device if PCI.fullmatch(device) else None,
         )
 
-    def _finding(  # noqa: PLR0913 - a finding's own fields, by name
+    def _build_finding(  # noqa: PLR0913 - a finding's own fields, by name
         self,
         event: Uevent,
         now: Moment,
