@@ -327,13 +327,13 @@ class AttemptReader:
 
     def _tell_stage(self, followed: FollowedAttempt, page: RecorderPage, now: Moment) -> None:
         stage, since = _stage_of(page, now)
-        if stage is None or (stage, page.whole) == (followed.stage, followed.stage_complete):
+        if stage is None or (stage, page.stages_complete) == (followed.stage, followed.stage_complete):
             return
         if followed.stage in (Stage.DATA_WAIT, Stage.COMPILE):
             since = now  # the header tells when the stage around it began
-        followed.stage, followed.stage_complete = stage, page.whole
+        followed.stage, followed.stage_complete = stage, page.stages_complete
         entered = ev.StageEntered(
-            at=since or now, job=followed.job, attempt=followed.attempt, stage=stage, whole=page.whole
+            at=since or now, job=followed.job, attempt=followed.attempt, stage=stage, whole=page.stages_complete
         )
         self._put(entered)
 

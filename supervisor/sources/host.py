@@ -1,4 +1,4 @@
-"""Reads the machine: memory, load, processor, pressure (PSI), disks; what cannot be read is None."""
+"""Reads the machine's memory, load, processor, pressure (PSI) and disks; None for what cannot be read."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from supervisor.sources.kernel_files import read_text
 
 _SOME = re.compile(r"^some avg10=(\d+(?:\.\d+)?)", re.MULTILINE | re.ASCII)
 _PROCESSORS = ("k10temp", "coretemp", "zenpower", "cpu_thermal")
-"""Drivers of processor sensors: AMD's, Intel's, an older one of AMD's, and those of boards with Arm."""
+"""Drivers of processor sensors: AMD, Intel, older AMD, Arm boards."""
 
 
 def stall_percent(what: str, proc_root: Path = Path("/proc")) -> float | None:
-    """Return the share of the last ten seconds in which some process waited for `memory`, `io` or `cpu`.
+    """Return the percentage of the last ten seconds in which some process waited for `memory`, `io` or `cpu`.
 
-    None where the kernel counts no pressure (CONFIG_PSI, or psi=0 on its command line).
+    None if the kernel does not measure pressure (no CONFIG_PSI, or psi=0 on its command line).
     """
     found = _SOME.search(read_text(proc_root / "pressure" / what))
     return percent(number(found[1])) if found else None
 
 
 class ProcessorHeat:
-    """The processor's sensors, found once."""
+    """The processor's temperature sensors, searched for once."""
 
     def __init__(self, sys_root: Path = Path("/sys")) -> None:
         self._sensors = tuple(
@@ -41,14 +41,14 @@ class ProcessorHeat:
         )
 
     def read_c(self) -> float | None:
-        """Return the hottest of them, None where there are none (most virtual machines)."""
+        """Return the highest temperature in C, None without sensors (most virtual machines)."""
         values = (number(read_text(sensor).strip()) for sensor in self._sensors)
         known = [heat for value in values if value is not None and (heat := celsius(value / 1000)) is not None]
         return max(known, default=None)
 
 
 def read_host(now: Moment, paths: Iterable[Path], cpu_percent: float | None = None) -> HostReading:
-    """Read the machine and the file systems that hold `paths`; a path that is not there yields no disk."""
+    """Read the machine and the file systems of `paths`; a missing path has no entry in `disks`."""
     total_bytes, available_bytes = _read_memory()
     return HostReading(
         at=now,
@@ -64,7 +64,7 @@ def read_host(now: Moment, paths: Iterable[Path], cpu_percent: float | None = No
 
 
 class HostWatch:
-    """The machine, read again and again: processor use is known from the second reading on."""
+    """The machine, read repeatedly; processor use is known from the second reading on."""
 
     def __init__(self, paths: Iterable[Path], sys_root: Path = Path("/sys")) -> None:
         self._paths = tuple(paths)
@@ -72,7 +72,7 @@ class HostWatch:
         self._busy_s: tuple[float, float] | None = None
 
     def read(self, now: Moment) -> HostReading:
-        """Read the machine; `cpu_percent` is the share of all processors that was busy since the last reading."""
+        """Read the machine; `cpu_percent` is the busy share of all processors since the last reading."""
         before, self._busy_s = self._busy_s, _read_busy_and_total_s()
         percent = None
         if before and self._busy_s and self._busy_s[1] > before[1]:
@@ -82,7 +82,7 @@ class HostWatch:
 
 
 def read_disk(path: Path) -> DiskReading | None:
-    """Return what an ordinary user can still write to the file system of `path`, None where it cannot be asked."""
+    """Return the bytes that an unprivileged user can write to the file system of `path`, None if unknown."""
     try:
         stat = os.statvfs(path)
     except OSError:
@@ -119,6 +119,6 @@ def _read_busy_and_total_s() -> tuple[float, float] | None:
         times = psutil.cpu_times()
     except (OSError, RuntimeError):
         return None
-    # Guest time is counted in user time already.
+    # User time includes guest time.
     total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
     return total - times.idle - getattr(times, "iowait", 0.0), total

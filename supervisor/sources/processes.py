@@ -19,10 +19,10 @@ FRAMES_KEPT = 6
 
 
 def waits_of(pid: int, name: str, proc: Path = Path("/proc")) -> tuple[KernelWait, ...]:
-    """Return the threads in state D, at most `WAITS_LIMIT`; () for a process that is gone.
+    """Return the threads in state D, at most `WAITS_LIMIT`; () if the process has ended.
 
-    Of a process whose main thread was killed already (a zombie) another thread may still be there: it is that which
-    keeps the card. The channel is the kernel's function; the stack is for root only.
+    A zombie, whose main thread has ended, may still have other threads: such a thread keeps the GPU in use. The channel
+    is the kernel function that the thread waits in; only root can read the stack.
     """
     found: list[KernelWait] = []
     try:
@@ -46,7 +46,7 @@ def waits_of(pid: int, name: str, proc: Path = Path("/proc")) -> tuple[KernelWai
 
 
 def switches_of(pid: int, proc: Path = Path("/proc")) -> dict[tuple[int, int], int]:
-    """Return the context switches of each thread, by (process, thread); {} for a process that is gone."""
+    """Return the context switches of each thread by (process, thread); {} if the process has ended."""
     try:
         threads = [path for path, _ in zip((proc / str(pid) / "task").iterdir(), range(THREADS_LIMIT), strict=False)]
     except OSError:
@@ -56,12 +56,12 @@ def switches_of(pid: int, proc: Path = Path("/proc")) -> dict[tuple[int, int], i
 
 
 def _read_state(thread: Path) -> str:
-    """Return the state's letter: the word after the name in brackets, which may hold brackets itself (proc(5))."""
+    """Return the state's letter: the field after the name, which is in brackets and may contain brackets (proc(5))."""
     return read_text(thread / "stat").rpartition(")")[2].strip()[:1]
 
 
 def _count_switches(status: str) -> int | None:
-    """Return the context switches of a thread, of its own will and against it; None where the kernel counts none."""
+    """Return a thread's voluntary and involuntary context switches together; None if the kernel does not count them."""
     found = [line.split()[1] for line in status.splitlines() if "voluntary_ctxt_switches:" in line]
     return sum(map(int, found)) if len(found) == 2 and all(map(str.isdecimal, found)) else None
 
@@ -74,14 +74,14 @@ def _parse_frames(text: str) -> tuple[str, ...]:
 
 LARGEST_KEPT = 8
 QUIET_PERCENT = 5.0
-"""Of one processor: only of a tree that takes no more are the context switches counted."""
+"""Percent of one processor: context switches are counted only for a tree that uses no more."""
 COUNTED_PROCESSES = 64
 
 
 class TreeWatch:
-    """One tree, read again and again: processor use is known from the second reading on.
+    """One process tree, read repeatedly; processor use is known from the second reading on.
 
-    The shim is a child subreaper: what the training orphans stays in the tree.
+    The shim is a child subreaper, so orphans of the training stay in the tree.
     """
 
     def __init__(self, pid: int) -> None:
@@ -91,11 +91,11 @@ class TreeWatch:
         self._switches: dict[tuple[int, int], int] = {}
 
     def read(self, now: Moment) -> ProcessReading:
-        """Read the tree; `processes` is 0 once the root is gone.
+        """Read the tree; `processes` is 0 if the root has ended.
 
-        `rss_bytes` counts pages that processes share once for each of them, so data-loader workers weigh more than
-        they take. `cpu_percent` is that of one processor: a tree that keeps four busy has 400. State D is that of a
-        process's main thread, and so is being stopped.
+        `rss_bytes` counts shared pages once per process, so it is larger than the memory that data-loader workers
+        take. `cpu_percent` is relative to one processor: a tree that keeps four busy has 400. State D and the stopped
+        state are those of a process's main thread.
         """
         rss_bytes, count, waiting = 0, 0, []
         alive: list[int] = []
@@ -143,9 +143,9 @@ class TreeWatch:
         )
 
     def _switches_per_s(self, pids: list[int], now: Moment) -> float | None:
-        """Return how often a second any thread was given a processor or gave it up, since the last reading.
+        """Return the context switches per second of all threads since the last reading.
 
-        It tells a tree at rest from one that waits for a network or a disk and takes hardly any processor for it.
+        They distinguish an idle tree from one that waits for network or disk and uses hardly any processor time.
         """
         counts = {key: number for pid in pids[:COUNTED_PROCESSES] for key, number in switches_of(pid).items()}
         before, self._switches = self._switches, counts
@@ -157,29 +157,24 @@ class TreeWatch:
     def _cpu_percent(self, used_s: dict[tuple[int, float], float], now: Moment) -> float | None:
         if self._at is None or now.seconds_since(self._at) <= 0:
             return None
-        # A process that was not there before began since: all its time falls into the interval.
+        # A process that was not in the previous reading was started since: all its time belongs to the interval.
         spent_s = sum(max(0.0, used - self._used_s.get(process, 0.0)) for process, used in used_s.items())
         return 100 * spent_s / now.seconds_since(self._at)
 
 
-def read_tree(pid: int, now: Moment) -> ProcessReading:
-    """Read the tree once; its processor use stays unknown."""
-    return TreeWatch(pid).read(now)
-
-
 def _list_tree(pid: int, known: Iterable[tuple[int, float]]) -> list[psutil.Process]:
-    """Return the processes from `pid` down; `known` are those of the reading before, by number and time of creation."""
+    """Return the processes of the tree below `pid`, itself first; `known` is the previous reading's (pid, created)."""
     try:
         root = psutil.Process(pid)
         if (below := pids_below(pid)) is None:
             return [root, *root.children(recursive=True)]
-        # A process that is older than the root has the number of one that is gone since.
+        # A process older than the root has reused the number of a process that has ended.
         found = {item.pid: item for item in _open_processes(below) if item.create_time() >= root.create_time()}
     except (psutil.Error, ValueError):
         return []
     found[pid] = root
     kept = dict(known)
-    # One that the kernel left out, because a sibling or its parent ended in that moment, has not ended itself.
+    # The kernel may omit a living process from the list while its sibling or parent ends.
     for process in _open_processes(entry for entry in kept if entry not in found):
         with suppress(psutil.Error):
             if process.create_time() == kept[process.pid] and process.ppid() in found:
@@ -194,10 +189,10 @@ def _open_processes(pids: Iterable[int]) -> Iterator[psutil.Process]:
 
 
 def pids_below(pid: int, proc: Path = Path("/proc")) -> list[int] | None:
-    """Return the processes below one, parents first; None where the kernel does not list children.
+    """Return all descendants of a process, parents first; None if the kernel does not list children.
 
-    The list of children (CONFIG_PROC_CHILDREN) costs by the size of the tree; without it, each process of the machine
-    has to be asked for its parent. While children come and go the kernel may leave some out.
+    Reading children (CONFIG_PROC_CHILDREN) costs in proportion to the tree; without it, every process of the machine
+    must be asked for its parent. The kernel may omit some children while others start or end.
     """
     if not (proc / f"{pid}/task/{pid}/children").exists():
         return None
@@ -212,7 +207,7 @@ def pids_below(pid: int, proc: Path = Path("/proc")) -> list[int] | None:
 
 
 def _list_children(pid: int, proc: Path) -> list[int]:
-    """Return the children of all threads of a process; [] for one that is gone."""
+    """Return the children of all threads of a process; [] if it has ended."""
     found: list[int] = []
     try:
         for thread in os.listdir(f"{proc}/{pid}/task"):  # noqa: PTH208 - a path for each thread costs more than reading it

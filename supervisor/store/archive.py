@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Executable, Select
 
 _Record = TypeVar("_Record")
-LATEST_WITHIN_S = 60.0
 
 
 class Archive:
@@ -203,16 +202,6 @@ class Archive:
         query = self._newest(tables.gpu_samples, since_unix_s, until_unix_s, limit)
         query = query if gpu is None else query.where(tables.gpu_samples.c.gpu == gpu)
         return _records(GpuSample, self._read(query))[::-1]
-
-    def latest_gpu_samples(self) -> tuple[GpuSample, ...]:
-        """Return the newest reading of each card by each source, from the last minute that has any."""
-        table = tables.gpu_samples
-        newest = select(func.max(table.c.at_unix_s)).scalar_subquery()
-        recent = self._read(
-            select(table).where(table.c.at_unix_s >= newest - LATEST_WITHIN_S).order_by(table.c.at_unix_s)
-        )
-        latest = {(row["gpu"], row["source"]): row for row in recent}
-        return _records(GpuSample, [latest[key] for key in sorted(latest)])
 
     def host_samples(
         self, since_unix_s: float | None = None, until_unix_s: float | None = None, limit: int = 10_000

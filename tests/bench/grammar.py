@@ -26,7 +26,7 @@ sys.path[:0] = [str(ROOT)]
 from supervisor.core.moments import Moment  # noqa: E402 (after the path is set)
 from supervisor.sources.faults.kernel_table import kernel_grammar  # noqa: E402
 from supervisor.sources.faults.pasted_log import findings_in  # noqa: E402
-from supervisor.sources.kernel.findings import Understanding  # noqa: E402
+from supervisor.sources.kernel.findings import RecordInterpreter  # noqa: E402
 from supervisor.sources.kernel.journal_entries import parse_entry  # noqa: E402
 from supervisor.sources.kernel.kmsg import KernelLog, parse_record  # noqa: E402
 from supervisor.sources.kernel.uevent_socket import parse_uevent  # noqa: E402
@@ -190,7 +190,7 @@ def fuzz(inputs: int) -> None:
     lines = [example for row in TABLE.rows for example in row.examples]
     lines += [line for excerpt in excerpts() for line in excerpt["lines"]]  # type: ignore[attr-defined] # JSON
     now = Moment(1e9, 2e9)
-    live = Understanding("kmsg", accept_user_records=True)
+    live = RecordInterpreter("kmsg", accept_user_records=True)
     told = 0
     for count in range(inputs):
         line = damaged(chosen.choice(lines), chosen, chosen.choice(lines))

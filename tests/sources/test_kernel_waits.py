@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from supervisor.core.moments import Moment
-from supervisor.sources.processes import read_tree, waits_of
+from supervisor.sources.processes import TreeWatch, waits_of
 
 VFORK = """
 import ctypes, os
@@ -39,10 +39,10 @@ def test_a_process_in_state_d_is_named_with_its_wait_channel() -> None:
         ):
             assert time.perf_counter() < end
             assert parent.poll() is None
-        reading = read_tree(parent.pid, Moment(0.0, 0.0))
+        reading = TreeWatch(parent.pid).read(Moment(0.0, 0.0))
         assert parent.pid in reading.uninterruptible_pids
         assert [wait.pid for wait in reading.waits][:1] == [parent.pid]
-        counts = {read_tree(parent.pid, Moment(0.0, 0.0)).waits[0].switches for _ in range(10)}
+        counts = {TreeWatch(parent.pid).read(Moment(0.0, 0.0)).waits[0].switches for _ in range(10)}
         assert counts == {reading.waits[0].switches} != {None}, "it has not run in between"
         assert (waits[0].pid, waits[0].thread) == (parent.pid, parent.pid)
         assert waits[0].channel == channel_of(parent.pid)

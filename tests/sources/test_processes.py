@@ -18,7 +18,7 @@ import pytest
 from supervisor.core.moments import Moment
 from supervisor.core.rules.rest import RESTS_SWITCHES_PER_S
 from supervisor.sources import processes
-from supervisor.sources.processes import TreeWatch, pids_below, read_tree
+from supervisor.sources.processes import TreeWatch, pids_below
 
 TREE = """
 import subprocess, sys
@@ -55,7 +55,7 @@ def now() -> Moment:
 
 def test_the_whole_tree_is_counted_and_weighed() -> None:
     with running(TREE) as root:
-        reading = read_tree(root.pid, now())
+        reading = TreeWatch(root.pid).read(now())
         assert reading.processes == 3
         assert reading.rss_bytes is not None
         assert reading.rss_bytes > 2 * (32 << 20)
@@ -67,13 +67,13 @@ def test_a_process_that_is_stopped_is_named_until_it_goes_on() -> None:
         os.kill(root.pid, signal.SIGSTOP)
         try:
             end = time.perf_counter() + 20
-            while not (reading := read_tree(root.pid, now())).stopped_pids:
+            while not (reading := TreeWatch(root.pid).read(now())).stopped_pids:
                 assert time.perf_counter() < end
             assert (reading.stopped_pids, reading.uninterruptible_pids) == ((root.pid,), ())
         finally:
             os.kill(root.pid, signal.SIGCONT)
         end = time.perf_counter() + 20
-        while read_tree(root.pid, now()).stopped_pids:
+        while TreeWatch(root.pid).read(now()).stopped_pids:
             assert time.perf_counter() < end
 
 
@@ -105,24 +105,24 @@ def test_a_tree_that_is_gone_has_no_processes_and_no_numbers() -> None:
         assert watch.read(now()).processes == 3
     reading = watch.read(now())
     assert (reading.processes, reading.rss_bytes, reading.cpu_percent) == (0, None, None)
-    assert read_tree(-1, now()).processes == 0
-    assert read_tree(2**40, now()).processes == 0
+    assert TreeWatch(-1).read(now()).processes == 0
+    assert TreeWatch(2**40).read(now()).processes == 0
 
 
 def test_it_lists_what_is_alive_and_no_zombies() -> None:
     with running(TREE) as process:
-        reading = read_tree(process.pid, Moment(0.0, 0.0))
+        reading = TreeWatch(process.pid).read(Moment(0.0, 0.0))
         assert reading.pids is not None
         assert len(reading.pids) == 3
         assert reading.pids[0] == process.pid
-    assert read_tree(process.pid, Moment(0.0, 0.0)).pids is None
+    assert TreeWatch(process.pid).read(Moment(0.0, 0.0)).pids is None
 
 
 def test_a_child_that_has_ended_and_was_not_waited_for_is_not_alive() -> None:
     program = "import os, sys\nif os.fork() == 0: os._exit(0)\nprint('up', flush=True)\nsys.stdin.read()"
     with running(program) as process:
         deadline = time.perf_counter() + 10
-        while (pids := read_tree(process.pid, Moment(0.0, 0.0)).pids) != (process.pid,):
+        while (pids := TreeWatch(process.pid).read(Moment(0.0, 0.0)).pids) != (process.pid,):
             assert time.perf_counter() < deadline, pids
 
 
@@ -166,7 +166,7 @@ def test_a_process_that_waits_for_a_lock_is_not_scheduled_and_one_that_polls_is(
 
 def test_each_process_is_read_with_its_parent() -> None:
     with running(TREE) as root:
-        parents = dict(read_tree(root.pid, now()).parents)
+        parents = dict(TreeWatch(root.pid).read(now()).parents)
         assert list(parents.values()).count(root.pid) == 2
         assert parents[root.pid] == os.getpid()
 
@@ -206,7 +206,7 @@ def test_where_the_kernel_lists_no_children_every_process_is_asked_for_its_paren
     assert pids_below(os.getpid(), tmp_path) is None
     monkeypatch.setattr(processes, "pids_below", lambda _pid: None)
     with running(DEEP) as root:
-        assert read_tree(root.pid, now()).processes == 3
+        assert TreeWatch(root.pid).read(now()).processes == 3
 
 
 def test_a_process_that_the_kernel_leaves_out_of_a_list_is_still_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from supervisor.core import attempt_files
 from supervisor.core.foreign_values import STEP_MAX
 from supervisor.core.moments import Moment
 from supervisor.core.readings import Stage
-from supervisor.sources.attempt.recorder import CAPACITY_MAX, RECORDS_PER_READ, RecorderReader, request_save
+from supervisor.sources.attempt.recorder import CAPACITY_MAX, RECORDS_PER_READ, RecorderReader
 from tests.examples import at_least
 
 NOW = Moment(10_000.0, 1_700_000_000.0)
@@ -150,13 +150,13 @@ def test_the_header_tells_stage_claim_and_answer(path: Path) -> None:
 def test_the_header_tells_what_keeps_a_step_from_computing(path: Path) -> None:
     writer, reader = Writer(path), RecorderReader(path.parent, path.name)
     page = reader.read(0, NOW)
-    assert (page.aside, page.aside_since, page.whole) == (None, None, False)
+    assert (page.aside, page.aside_since, page.stages_complete) == (None, None, False)
     os.pwrite(writer.fd, attempt_files.ASIDE.pack(1, 1, 9_000 * 10**9), attempt_files.ASIDE_OFFSET)
     page = reader.read(0, NOW)
-    assert (page.aside, page.aside_since, page.whole) == (Stage.DATA_WAIT, NOW.plus(-1000.0), True)
+    assert (page.aside, page.aside_since, page.stages_complete) == (Stage.DATA_WAIT, NOW.plus(-1000.0), True)
     os.pwrite(writer.fd, attempt_files.ASIDE.pack(99, 7, 1), attempt_files.ASIDE_OFFSET)
     page = reader.read(0, NOW)
-    assert (page.aside, page.whole) == (None, False)
+    assert (page.aside, page.stages_complete) == (None, False)
 
 
 def test_a_skipped_step_is_known_as_one(path: Path) -> None:
@@ -164,30 +164,6 @@ def test_a_skipped_step_is_known_as_one(path: Path) -> None:
     writer.write(1)
     writer.write(2, known=63 | attempt_files.KNOWN_SKIPPED)
     assert [record.skipped for record in reader.read(0, NOW).records] == [False, True]
-
-
-def test_each_request_to_save_has_an_id_of_its_own(path: Path) -> None:
-    writer = Writer(path)
-    first, second = (
-        request_save(path.parent, stop=False, name=path.name),
-        request_save(path.parent, stop=True, name=path.name),
-    )
-    assert first != second
-    command = attempt_files.COMMAND.unpack(
-        os.pread(writer.fd, attempt_files.COMMAND.size, attempt_files.COMMAND_OFFSET)
-    )
-    assert command == (attempt_files.COMMAND_SAVE_AND_STOP, second)
-    os.pwrite(writer.fd, attempt_files.COMMAND.pack(0, 0xFFFFFFFF), attempt_files.COMMAND_OFFSET)
-    assert request_save(path.parent, stop=False, name=path.name) == 1
-
-
-def test_a_request_to_save_creates_no_file(path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        request_save(path.parent, stop=True, name=path.name)
-    path.write_bytes(b"something else of the user's" * 200)
-    with pytest.raises(ValueError, match="wrong magic"):
-        request_save(path.parent, stop=True, name=path.name)
-    assert b"ROCM" not in path.read_bytes()
 
 
 def test_a_reader_beside_a_running_writer_misses_nothing_it_does_not_own_up_to(path: Path) -> None:

@@ -54,7 +54,7 @@ def test_every_table_can_be_asked(archive: Archive) -> None:
     assert (attempt.number, attempt.exit_signal, attempt.resume_step, attempt.last_step) == (1, 9, 300, 19)
     (known,) = archive.checkpoints("night")
     assert (known.checkpoint, known.attempt) == (checkpoint(3, Verdict.PROVEN), 1)
-    assert [sample.source for sample in archive.latest_gpu_samples()] == ["rocm-smi", "sysfs"]
+    assert sorted(sample.source for sample in archive.gpu_samples()) == ["rocm-smi", "sysfs"]
     assert [(item.name, item.vram_total_bytes) for item in archive.gpus()] == [("Radeon RX 5600 XT", 6_425_673_728)]
     assert archive.host_samples()[0].disks == [{"path": "/runs", "free_bytes": 10**11, "total_bytes": 10**12}]
     assert [sample.uninterruptible for sample in archive.process_samples("night")] == [1]
@@ -76,7 +76,6 @@ def test_samples_come_in_the_order_of_time_and_the_newest_where_there_are_many(t
     ]
     assert len(archive.gpu_samples(since_unix_s=at(2).unix_s, until_unix_s=at(4).unix_s)) == 4
     assert len(archive.host_samples(since_unix_s=at(8).unix_s)) == 2
-    assert [sample.at_unix_s for sample in archive.latest_gpu_samples()] == [at(9).unix_s] * 2
 
 
 def test_new_events_can_be_followed(archive: Archive) -> None:

@@ -32,18 +32,18 @@ from supervisor.core.moments import Moment
 from supervisor.core.stats.rate_limit import Allowance
 
 BYTES_PER_READ = 1 << 18
-"""More than the longest line of an agent: two texts of 16 thousand characters, escaped."""
+"""More than the longest line of the agent: two texts of 16,000 characters each, escaped."""
 LINES_PER_READ = 500
 LINES_AT_END = 2000
 FILE_LIMIT_BYTES = 17 << 20
-"""An agent that finds 16 MiB in the file writes nothing more; a few processes may have found less at once."""
+"""The agent stops writing at 16 MiB; the extra MiB covers several processes that pass that limit together."""
 BEHIND_LIMIT_BYTES, KEPT_BYTES, REST_LIMIT_BYTES = 1 << 20, 1 << 16, 1 << 18
-"""Further behind than the first, only the newest of the second are read on; of what is left at the end the third."""
+"""Further behind than the first, reading continues at the newest bytes of the second; `finish` reads the third."""
 _COMMON = frozenset({"event", "pid", "rank", "monotonic_ns", "unix_s"})
 SECONDS_MAX = 1e9
 PATHS_MAX = 64
 SAVES_PER_S, SAVES_AT_ONCE = 1.0, 200
-"""Checkpoints that are looked at of an attempt: each costs a look at the disk and one into the record."""
+"""Reported checkpoints that are processed per attempt: each costs disk access and a database query."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,21 +55,21 @@ class AgentFact:
     pid: int | None
     rank: int | None
     facts: dict[str, object]
-    """The fields of this word, without the common ones; described in `core/attempt_files.py`."""
+    """The fields of this kind of event without the common ones; described in `core/attempt_files.py`."""
     offset: int = 0
     """Bytes of the file up to and with this line."""
 
 
 class AgentLogReader:
-    """Follows one agent.jsonl from `offset` (bytes); a file that became shorter is read from its start."""
+    """Follows one agent.jsonl from `offset` (bytes); a truncated file is read again from its start."""
 
     def __init__(
         self, attempt: Path, offset: int = 0, name: str = attempt_files.AGENT, allowance: Allowance | None = None
     ) -> None:
-        """`name` is that of the file below the attempt's folder.
+        """`name` is the file's path below the attempt's folder.
 
-        `allowance` bounds the words that are read of those which come after the first read; the ones of before are
-        the past, that a new daemon has to know.
+        `allowance` limits the rate of events written after the first read. Events written before it are all read,
+        because a restarted daemon needs them.
         """
         self._attempt = attempt
         self._name = name
@@ -87,21 +87,21 @@ class AgentLogReader:
 
     @property
     def offset(self) -> int:
-        """Bytes read so far, at the start of a line; kept, so that a new daemon reads on."""
+        """Bytes read so far, always the start of a line; stored, so that a restarted daemon continues here."""
         return self._offset
 
     @property
     def garbage(self) -> int:
-        """Lines so far that were no event of ours."""
+        """Lines so far that could not be parsed as an event."""
         return self._garbage
 
     @property
     def skipped_bytes(self) -> int:
-        """Bytes that were left unread, since more was said than is listened to."""
+        """Bytes skipped because the file grew faster than it may be read."""
         return self._skipped
 
     def read(self, now: Moment, limit: int = LINES_PER_READ) -> tuple[AgentFact, ...]:
-        """Return the events of the next lines, at most `limit` of those that were completed."""
+        """Return the events of the next complete lines, at most `limit`."""
         if self._is_unchanged():
             return ()
         with self._open_log() as (fd, size):
@@ -126,7 +126,7 @@ class AgentLogReader:
             return False
 
     def _limit_saves(self, facts: tuple[AgentFact, ...], now: Moment) -> tuple[AgentFact, ...]:
-        """Return the facts with so many saves as are looked at; of the others the newest waits for its turn."""
+        """Return the facts with at most `SAVES_PER_S` saves; the newest of the surplus is kept for the next read."""
         kept, facts = [], (*self._put_off, *facts)
         self._put_off = ()
         for fact in facts:
@@ -137,7 +137,10 @@ class AgentLogReader:
         return tuple(kept)
 
     def finish(self, now: Moment) -> tuple[AgentFact, ...]:
-        """Return what is left once nobody writes any more: how it began, and of a long rest its end."""
+        """Return the remaining events of a file that is no longer written.
+
+        Of a file larger than `REST_LIMIT_BYTES`, only its first lines and its end are read.
+        """
         with self._open_log() as (fd, size):
             lines = self._read_lines(fd, LINES_AT_END) if self._offset < KEPT_BYTES else []
             if size - self._offset > REST_LIMIT_BYTES:
@@ -159,13 +162,13 @@ class AgentLogReader:
         return tuple(kept)
 
     def _skip_to(self, offset: int) -> None:
-        """Leave out what lies before `offset`, and what is left there of a line."""
+        """Skip to `offset` and past the line that it lies in."""
         self._skipped += offset - self._offset
         self._offset, self._in_long_line = offset, True
 
     @contextmanager
     def _open_log(self) -> Iterator[tuple[int, int]]:
-        """Open the file and tell how much of it is read at all; one that is not there, or is refused, is empty."""
+        """Open the file and yield (descriptor, bytes to read); a missing or refused file is (-1, the offset)."""
         self._read_state = None
         try:
             fd = untrusted_files.open_file(self._attempt, self._name)
@@ -176,7 +179,7 @@ class AgentLogReader:
             status = os.fstat(fd)
             size = status.st_size
             if size < self._offset:
-                # Emptied: what is in it now is none of the past.
+                # Truncated: its present content was written after the first read.
                 self._offset, self._in_long_line, self._past_bytes = 0, False, 0
             yield fd, min(size, FILE_LIMIT_BYTES)
             self._read_state = untrusted_files.state_of(status) if self._offset == size else None
@@ -184,7 +187,7 @@ class AgentLogReader:
             os.close(fd)
 
     def _read_lines(self, fd: int, limit: int) -> list[tuple[bytes, int]]:
-        """Return lines that were completed, at most `limit`, each with the offset behind it."""
+        """Return complete lines, at most `limit`, each with the offset of its end."""
         wanted = min(BYTES_PER_READ, FILE_LIMIT_BYTES - self._offset)
         if fd < 0 or limit <= 0 or wanted <= 0:
             return []
@@ -196,7 +199,7 @@ class AgentLogReader:
     def _split_lines(self, chunk: bytes, limit: int) -> list[tuple[bytes, int]]:
         end = chunk.rfind(b"\n") + 1
         if end == 0 and len(chunk) == BYTES_PER_READ:
-            # A line without end is not the agent's: let it pass piece by piece, and count it once, when it ends.
+            # The agent writes no line this long: skip it piece by piece, and count it once at its end.
             self._in_long_line, end = True, len(chunk)
             self._offset += end
             return []
@@ -212,7 +215,7 @@ class AgentLogReader:
 
 
 def parse(line: bytes, now: Moment) -> AgentFact | None:
-    """Return the event in one line, or None where it holds none; `now` ties monotonic times to the wall clock."""
+    """Return the event of one line, None if it has none; `now` relates monotonic times to the wall clock."""
     fields = read_json_object(line)
     at_ns = as_float(fields.get("monotonic_ns"), 0.0, MONOTONIC_NS_MAX) if fields else None
     if fields is None or at_ns is None:
@@ -222,7 +225,7 @@ def parse(line: bytes, now: Moment) -> AgentFact | None:
     except ValueError:
         return None
     return AgentFact(
-        # What is read was written before: a later time, which every limit of the job would be reckoned from, is false.
+        # An event cannot be later than its reading: a false time would shift every limit that is measured from it.
         at=now.at_monotonic(min(at_ns / 1e9, now.monotonic_s)),
         word=word,
         pid=as_int(fields.get("pid"), 1, PID_MAX),
@@ -232,13 +235,13 @@ def parse(line: bytes, now: Moment) -> AgentFact | None:
 
 
 def _bound_field(name: str, value: object) -> object:
-    """Return a field within the bounds of what it means, or, where that is not known, of its kind."""
+    """Return a field's value if it is within the limits of `FIELDS`, for unknown fields within general limits."""
     read = FIELDS.get(name)
     return as_bounded(value) if value is None or read is None else read(value)
 
 
 def _read_paths(value: object) -> object:
-    """Return the paths of a list; one that no file system has is left out."""
+    """Return the paths of a list, without those that are too long for any file system."""
     return [path for item in as_list(value, PATHS_MAX) if (path := as_text(item, PATH_CHARS_MAX)) is not None]
 
 
@@ -280,4 +283,4 @@ FIELDS: Mapping[str, Callable[[object], object]] = {
     "write_s": _read_seconds,
     "every_s": _read_seconds,
 }
-"""The possible values of fields by name, see `core/attempt_files.py`; any other value is not known."""
+"""Reader of each field by name, see `core/attempt_files.py`; a value outside its limits becomes None."""

@@ -1,7 +1,7 @@
-"""Folds terminal output into lines as a person would read them.
+"""Folds terminal output into the lines that a terminal would finally show.
 
-A carriage return starts the line over, so of a progress bar's frames only the last one stays; escape sequences are
-removed; a cursor-up takes back the lines that it goes on to overwrite.
+A carriage return restarts the line, so only the last frame of a progress bar is kept. Escape sequences are removed.
+A cursor-up removes the lines that are overwritten after it.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ _ESCAPE = re.compile(
 _CURSOR_UP = re.compile(rb"\x1b\[([0-9]{0,3})[AF]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 PENDING_LIMIT_BYTES = 64 * 1024
-"""A line without end is broken here: a program that never ends its lines must not fill the daemon's memory."""
+"""A longer line is split here, so that a program that never ends its lines cannot fill the daemon's memory."""
 
 
 @dataclass(slots=True)
 class Folded:
-    """What one feed gave."""
+    """The result of one feed."""
 
     lines: list[str] = field(default_factory=list)
-    """Complete lines, as they stay on the screen."""
+    """Complete lines, as they remain on the screen."""
     segments: list[str] = field(default_factory=list)
-    """Everything that was shown, frames that were drawn over included, oldest first."""
+    """Everything that was shown, including overwritten frames, oldest first."""
 
 
 class Folder:
-    """Turns bytes into lines; fed in whatever pieces, lines below the limit come out the same."""
+    """Turns bytes into lines; the result does not depend on how the bytes are split into feeds."""
 
     def __init__(self) -> None:
         self._pending = b""
@@ -43,16 +43,16 @@ class Folder:
 
     @property
     def unsettled_bytes(self) -> int:
-        """Bytes at the end of what was fed that another folder must be fed again to go on from here."""
+        """Bytes at the end of the input that a new folder must be fed again to continue here."""
         return len(self._pending) + (self._folded_bytes - self._frame_at if self._frame else 0)
 
     @property
     def current(self) -> str:
-        """The line that is not complete yet, as it stands on the screen."""
+        """The incomplete last line, as the screen shows it."""
         return _visible_text(self._pending) or self._frame
 
     def feed(self, data: bytes) -> Folded:
-        """Take more bytes; invalid UTF-8 shows as backslash escapes."""
+        """Fold more bytes; invalid UTF-8 is shown as backslash escapes."""
         data = self._pending + data
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         folded = self._fold_lines(data[:end])
@@ -62,7 +62,7 @@ class Folder:
         return folded
 
     def finish(self) -> Folded:
-        """Close the last line although nothing ended it."""
+        """Complete the last line although no line break followed it."""
         folded = Folded()
         if self._pending or self._frame:
             self._end_line(folded)

@@ -1,8 +1,7 @@
-"""Follows a training's raw output at a bounded cost per read and keeps a folded copy; it never blocks the training.
+"""Follows a training's raw output at a bounded cost per read and keeps a folded copy; never blocks the training.
 
-A training that prints faster than one read takes is not caught up with: the reader jumps to the newest part and says
-in the folded copy how much it left unread. What was read is given back to the file system (holes), so the raw file
-may look huge and use little.
+If a training prints faster than it can be read, the reader skips to the newest part and notes the skipped bytes in
+the folded copy. The disk space of what was read is freed by punching holes, so the raw file may be large and sparse.
 """
 
 from __future__ import annotations
@@ -24,32 +23,32 @@ from supervisor.sources.faults.training_table import findings
 
 BYTES_PER_READ = 1 << 20
 BEHIND_LIMIT_BYTES = 4 << 20
-"""Further behind than this, the reader jumps: about a second of the fastest printing that makes any sense."""
+"""Further behind than this, the reader skips: about one second of the fastest plausible output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputPage:
-    """What one read of the output gave."""
+    """The result of one read of the output."""
 
     new_bytes: int
-    """How much longer the raw file is than at the last read, read or skipped."""
+    """Bytes read or skipped since the last read."""
     lines: tuple[str, ...] = ()
-    """Lines that were completed, folded."""
+    """Lines completed since the last read, folded."""
     last_line: str = ""
-    """What stands at the end of the output now, complete or not; empty before the first print."""
+    """The last line of the output, complete or not; empty before the first print."""
     findings: tuple[OutputFinding, ...] = ()
     progress: Progress | None = None
     skipped_bytes: int = 0
     behind_bytes: int = 0
-    """Still unread; when not 0, reading again gives more."""
+    """Bytes still unread; if not 0, read again."""
     problem: str | None = None
 
 
 class OutputReader:
-    """Follows `output.log` of one attempt from `offset` (bytes) and writes `output.txt` beside it.
+    """Follows `output.log` of one attempt from `offset` (bytes) and writes `output.txt` in the same folder.
 
-    Both stay within `limit_bytes` on disk. A new daemon goes on at the `offset` of the old one: a line that was
-    folded just before that one died may then stand twice in `output.txt`, none is missing.
+    Both stay within `limit_bytes` on disk. A restarted daemon continues at the stored `offset`: a line that was folded
+    just before the restart may appear twice in `output.txt`, but no line is missing.
     """
 
     def __init__(self, attempt: Path, limit_bytes: int, offset: int = 0) -> None:
@@ -65,11 +64,11 @@ class OutputReader:
 
     @property
     def offset(self) -> int:
-        """Bytes of the raw file that a new reader need not read again."""
+        """Bytes of the raw file that a new reader does not need to read again."""
         return self._read_to - self._folder.unsettled_bytes
 
     def read(self, now: Moment) -> OutputPage:
-        """Read at most 1 MiB of what is new. Never raises; a file that is not there yet has nothing new."""
+        """Read at most 1 MiB of new output. Never raises; a missing file has no new output."""
         try:
             return self._read(now)
         except FileNotFoundError:
@@ -80,7 +79,7 @@ class OutputReader:
             )
 
     def finish(self, now: Moment) -> OutputPage:
-        """Take the last line as complete, although nothing ended it: the training is gone. Read everything first."""
+        """Complete the last line after the training ended; call it when `read` has returned everything."""
         return self._build_page(self._folder.finish(), now, new_bytes=0)
 
     def _read(self, now: Moment) -> OutputPage:
@@ -92,7 +91,7 @@ class OutputReader:
             status = os.fstat(fd)
             size = status.st_size
             if size < self._read_to:
-                # Somebody emptied the file; what is in it now was not read.
+                # The file was truncated; its present content has not been read.
                 self._read_to, self._folder = 0, Folder()
             before = self._read_to
             folded, skipped = self._catch_up(size)
@@ -103,7 +102,7 @@ class OutputReader:
             folded.segments += more.segments
             page = self._build_page(folded, now, self._read_to - before, skipped, max(0, size - self._read_to))
             page = page if page.problem else self._free_read_part(fd, page)
-            # Once more after something new: what is given back depends on how much stands there for good.
+            # Only after a read without new bytes: how much can be freed depends on the final size.
             if page.new_bytes == 0 and page.problem is None and self._read_to == size:
                 self._read_state = untrusted_files.state_of(status)
             return page
@@ -112,10 +111,10 @@ class OutputReader:
 
     def _open_raw(self) -> int:
         try:
-            # Not with a second name: what is read is given back to the disk, and it may be another's file.
+            # Refuse a file with a second name: punching holes would destroy data of another file's owner.
             return untrusted_files.open_file(self._attempt, attempt_files.OUTPUT, os.O_RDWR, only_name=True)
         except PermissionError:
-            # Another user's training: readable is enough, its holes are then not ours to punch.
+            # A training of another user: the file can be read, but no holes can be punched.
             return untrusted_files.open_file(self._attempt, attempt_files.OUTPUT)
 
     def _catch_up(self, size: int) -> tuple[Folded, int]:
@@ -162,7 +161,7 @@ class OutputReader:
 
 
 def _skip_partial_character(data: bytes) -> bytes:
-    """Drop what is left of a UTF-8 character that was cut when the reader jumped."""
+    """Drop the rest of a UTF-8 character that was cut by skipping."""
     cut = 0
     while cut < min(3, len(data)) and data[cut] & 0xC0 == 0x80:
         cut += 1

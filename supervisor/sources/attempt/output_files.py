@@ -22,10 +22,10 @@ _libc.fallocate64.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes
 
 
 class FoldedText:
-    """`output.txt`: grows to `limit_bytes`, then loses its middle.
+    """`output.txt`: grows to `limit_bytes`, then its middle is removed.
 
-    The head (versions, settings, data set) and the tail (what happened last) are what people look for, so half of
-    the limit stays for the head, a quarter for the newest tail, and a line between them says how much was left out.
+    The head shows versions, settings and data set, the tail the latest output. Half of the limit is kept for the head
+    and a quarter for the tail; a line between them gives the number of bytes removed.
     """
 
     def __init__(self, attempt: Path, limit_bytes: int) -> None:
@@ -34,7 +34,7 @@ class FoldedText:
         self._head_bytes = self._limit_bytes // 2
 
     def append(self, text: str) -> None:
-        """Write the text at the end. Raises OSError (a full disk, a folder that is gone, something else there)."""
+        """Append the text. Raises OSError (disk full, folder removed, not a regular file)."""
         with self._open_file(attempt_files.FOLDED, "ab", os.O_WRONLY | os.O_CREAT | os.O_APPEND) as file:
             file.write(text.encode("utf-8", "backslashreplace"))
             size = file.tell()
@@ -66,7 +66,7 @@ class FoldedText:
 
 
 class RawFile:
-    """`output.log`, to which the training appends: it only shrinks by holes, so its size as `ls` shows it stays."""
+    """`output.log`, to which the training appends: holes free disk space, the size that `ls` shows is unchanged."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -74,13 +74,13 @@ class RawFile:
         self._knows_holes = True
 
     def give_up(self) -> None:
-        """Punch no more: this file system, or this file's owner, does not let us."""
+        """Stop punching holes: the file system or the file's owner does not allow it."""
         self._knows_holes = False
 
     def give_back(self, fd: int, read_to: int) -> None:
-        """Free the disk space before `read_to`, but for the newest half of the limit, once more than that lies there.
+        """Free the disk space before `read_to` except the newest half of the limit, once the limit is exceeded.
 
-        `fd` must be writable. Raises OSError where the file system knows no holes.
+        `fd` must be writable. Raises OSError if the file system does not support holes.
         """
         end = (read_to - self._limit_bytes // 2) // _BLOCK_BYTES * _BLOCK_BYTES
         if not self._knows_holes or read_to - self._punched_to <= self._limit_bytes or end <= self._punched_to:

@@ -1,4 +1,4 @@
-"""The progress that a training without hooks prints."""
+"""Progress parsed from the output of a training."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Where a line says the training stands; what it does not say is None."""
+    """The progress that one line reports; None for what it does not contain."""
 
     shape: str
-    """Whose way of printing it is: ultralytics, lightning, huggingface, epoch_bar, bar, batches, ..."""
+    """The format of the line: ultralytics, lightning, huggingface, epoch_bar, bar, batches, ..."""
     epoch: int | None = None
-    """Counted from 0, whatever is printed."""
+    """Counted from 0, also where the line counts from 1."""
     epochs: int | None = None
     batch: int | None = None
-    """Batches done in this epoch, or of the whole where no epoch is named; a bar's first frames lag behind."""
+    """Batches done in this epoch, or in the training if no epoch is printed."""
     batches: int | None = None
     samples: int | None = None
     part: float | None = None
-    """Epochs done, with their fraction."""
+    """Epochs done, with the fraction of the present one."""
     rate_per_s: float | None = None
     """Batches a second, as printed."""
     losses: Mapping[str, float | None] = field(default_factory=dict)
-    """None for one that is printed as no number."""
+    """By printed name; None for a value that is NaN or infinite."""
     grad_norm: float | None = None
     lr: float | None = None
     not_finite: tuple[str, ...] = ()
@@ -32,19 +32,19 @@ class Progress:
 
     @property
     def is_nan(self) -> bool:
-        """Whether anything that was printed is NaN or infinite."""
+        """Whether any printed value is NaN or infinite."""
         return bool(self.not_finite)
 
     @property
     def loss(self) -> float | None:
-        """Sum of the losses of training; None where one of them is no number, or none is printed."""
+        """Sum of the training losses; None if one of them is not finite or none is printed."""
         known = [value for name, value in self.losses.items() if not name.startswith(("val", "eval"))]
         numbers = [value for value in known if value is not None]
         return sum(numbers) if numbers and len(numbers) == len(known) else None
 
     @property
     def step(self) -> int | None:
-        """Batches done over the whole training, where that can be told."""
+        """Batches done since the start of the training, None if the line does not determine it."""
         if self.batch is None:
             return None
         if self.epoch is None:
@@ -53,11 +53,11 @@ class Progress:
 
     @property
     def place(self) -> int | None:
-        """What changes as the training goes on: its step, or else whatever it counts."""
+        """A count that grows as the training advances: its step, or else samples, batches or epochs (in millionths)."""
         known = (self.step, self.samples, self.batch, None if self.part is None else round(self.part * 1e6))
         return next((entry for entry in known if entry is not None), None)
 
     @property
     def steps(self) -> int | None:
-        """Batches of the whole training."""
+        """Batches of the complete training."""
         return self.epochs * self.batches if self.epochs is not None and self.batches is not None else None

@@ -1,7 +1,7 @@
-"""Parses progress from the bars and lines that trainings print, each line for itself.
+"""Parses progress from the bars and lines that trainings print; each line is parsed independently.
 
-Every framework counts in its own way; here epochs count from 0 and batches are those done. A bar that names no epoch
-may be a download or a validation as well as a training: it is told as a bar, and nothing more is made of it.
+Frameworks count differently; here epochs count from 0 and batches are those done. A bar without an epoch may be a
+download or a validation as well as a training, so it is reported with the shape `bar`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Reader = Callable[[str], Progress | None]
 
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|inf|nan)(?:\.0)?"
 _BAR = r"\d{1,3}%\s*(?:\|[^|]*\||[━─╸╺╴ ]*)\s*(?P<batch>\d{1,9})/(?P<batches>\d{1,9})(?=[\s,\]]|$)"
-# A search holds every other thread up, and the line is a training's: what is repeated is bounded, so that a line of
-# digits or of letters takes a time in proportion to its length.
+# A regular expression search blocks all other threads, and the line is untrusted: repetitions are bounded, so that
+# the time is linear in the length of a line of digits or letters.
 _DECIMAL = r"\d{1,15}(?:\.\d{1,20})?"
 _RATE = re.compile(rf"(?<!\d)(?:(?P<per_s>{_DECIMAL})(?P<kilo>k?)it/s|(?P<s_per>{_DECIMAL})s/it)")
 _PAIR = re.compile(rf"(?P<name>[A-Za-z_][\w/.-]{{0,100}})\s{{0,100}}[=:]\s*(?P<value>{_NUMBER})(?=[\s,\]|)]|$)", re.I)
@@ -29,13 +29,13 @@ _ULTRALYTICS = re.compile(
     rf"(?P<losses>(?:{_NUMBER}\s+){{1,8}}?)\d+\s+\d+:\s+{_BAR}",
     re.I,
 )
-"""Ultralytics 8.0.100 to 8.4.190: before the last colon all versions print alike, after it tqdm's bar or their own."""
+"""Ultralytics 8.0.100 to 8.4.190: the same up to the last colon, then tqdm's bar or its own."""
 _LIGHTNING = re.compile(rf"^Epoch (?P<epoch>\d{{1,7}}):\s+{_BAR}")
 """Lightning's bar with tqdm, 1.x to 2.6: epochs from 0."""
 _LIGHTNING_RICH = re.compile(
     r"^Epoch (?P<epoch>\d{1,7})/(?P<last>\d{1,7}|-\d)\s+[━╸╺\s]+(?P<batch>\d{1,9})/(?P<batches>\d{1,9})\s"
 )
-"""Its bar with rich: the last epoch's number stands after the slash."""
+"""Lightning's bar with rich: the number of the last epoch follows the slash."""
 _EPOCH_BAR = re.compile(
     r"^(?:train\w*[ :]+)?\[?epoch:?\s*\[?(?P<epoch>\d{1,7})(?:\s*(?:/|of)\s*(?P<epochs>\d{1,7}))?\]?[^|%]{0,60}?"
     + _BAR,
@@ -52,19 +52,19 @@ _ITERATION = re.compile(
     r"(?:\s*/\s*(?P<batches>\d{1,12}))?[\s:,|]",
     re.I,
 )
-"""nanoGPT `iter 10: loss 3.2`, and what many own loops print."""
+"""nanoGPT `iter 10: loss 3.2`, and the lines of many custom loops."""
 _WORD_MODEL = re.compile(
     r"^\|\s*epoch\s+(?P<epoch>\d{1,7})\s*\|\s*(?P<batch>\d{1,9})/\s*(?P<batches>\d{1,9}) batches\b", re.I
 )
 """pytorch/examples word_language_model: epochs from 1."""
 _KERAS = re.compile(r"^\s*(?P<batch>\d{1,9})/(?:(?P<batches>\d{1,9})|Unknown)\s+(?:\[[=>.]+\]|[━╸╺]+)\s")
-"""Keras 2 and 3; the epoch stands in a line of its own before it."""
+"""Keras 2 and 3; the epoch is printed on a separate line before it."""
 _ENDLESS_BAR = re.compile(
     r"^(?:[^|%\[]{0,60}?:\s*)?(?P<batch>\d{1,12})\s?(?:it|steps?|batch(?:es)?|iters?)\s\[\d+:\d\d(?::\d\d)?,\s", re.I
 )
-"""tqdm where no total is known."""
+"""tqdm without a total."""
 _DEEPSPEED = re.compile(r"\[Rank \d+\] step=(?P<batch>\d{1,12}), skipped=\d+,|^steps: (?P<other>\d{1,12}) loss: ")
-"""DeepSpeed's steps_per_print, and its pipeline engine's."""
+"""DeepSpeed's steps_per_print lines, and those of its pipeline engine."""
 _MEGATRON = re.compile(
     r"^\s*(?:\[[\d:. -]{8,30}\]\s*)?iteration\s+(?P<batch>\d{1,12})\s*/\s*(?P<batches>\d{1,12})\s*\|", re.I
 )
@@ -77,7 +77,7 @@ _HF_KEYS = frozenset({"loss", "eval_loss", "train_loss", "grad_norm", "learning_
 
 
 def progress(segments: Iterable[str]) -> Progress | None:
-    """Return what the last line among the segments that tells of a training's progress says; None where none does."""
+    """Return the progress of the last segment that has any; None if none has."""
     for segment in reversed(list(segments)):
         found = progress_in(segment)
         if found is not None:
@@ -86,9 +86,9 @@ def progress(segments: Iterable[str]) -> Progress | None:
 
 
 def progress_in(line: str) -> Progress | None:
-    """Return what one line says, escape sequences gone; None for the many lines that are no progress."""
+    """Return the progress in one line without escape sequences; None for a line without progress."""
     line = line[:LINE_LIMIT].strip("\r\n")
-    # The cheap question first: most lines of an output say nothing of it.
+    # A substring test first: most lines of an output contain no progress.
     for needles, readers in _READERS:
         if any(needle in line for needle in needles):
             for reader in readers:
@@ -113,8 +113,8 @@ def _parse_ultralytics(line: str) -> Progress | None:
     found = _ULTRALYTICS.match(line)
     if found is None:
         return None
-    # The names stand in the head of the table, and only there: box, cls, dfl for detection.
-    losses = {f"loss_{place}": _parse_number(word) for place, word in enumerate(found["losses"].split(), start=1)}
+    # The names are printed in the table's header only: box, cls, dfl for detection.
+    losses = {f"loss_{place}": _parse_number(text) for place, text in enumerate(found["losses"].split(), start=1)}
     seen = _build_progress("ultralytics", found, epoch_from=1, rest=line[found.end() :])
     return replace(seen, losses=losses, not_finite=_list_not_finite(losses))
 
@@ -132,7 +132,7 @@ def _parse_epoch_bar(line: str) -> Progress | None:
     found = _EPOCH_BAR.match(line)
     if found is None:
         return None
-    # "Epoch 1/10" counts from 1; where no total stands, nobody knows.
+    # "Epoch 1/10" counts from 1; without a total 0 is assumed.
     return _build_progress("epoch_bar", found, epoch_from=1 if found["epochs"] else 0, rest=line[found.end() :])
 
 
@@ -167,7 +167,7 @@ def _parse_deepspeed(line: str) -> Progress | None:
 
 
 def _parse_huggingface(line: str) -> Progress | None:
-    """The Trainer's log dictionaries, 4.x with numbers, 5.x with numbers in quotes."""
+    """Parse the Trainer's log dictionaries: numbers in 4.x, quoted numbers in 5.x."""
     found = _DICT.match(line)
     if found is None:
         return None
@@ -225,7 +225,7 @@ def _build_progress(shape: str, found: re.Match[str], *, epoch_from: int, rest: 
 
 
 def _find_named_numbers(text: str) -> tuple[dict[str, float | None], dict[str, float | None]]:
-    """Return the losses that a line names, and the other numbers that are known by name."""
+    """Return the losses in a line by name, and its learning rate and gradient norm as `lr` and `grad_norm`."""
     losses: dict[str, float | None] = {}
     others: dict[str, float | None] = {}
     for pattern in (_PAIR, _WORDED):
@@ -244,10 +244,10 @@ def _list_not_finite(values: Mapping[str, float | None]) -> tuple[str, ...]:
     return tuple(name for name, value in values.items() if value is None)
 
 
-def _parse_number(word: str) -> float | None:
-    """Return a printed number, None where it is none; Lightning's bar prints NaN as `nan.0`."""
+def _parse_number(text: str) -> float | None:
+    """Return a printed number, None if it is not finite; Lightning's bar prints NaN as `nan.0`."""
     try:
-        value = float(word.lower().removesuffix(".0") if word[:1] in "nNiI+-" else word)
+        value = float(text.lower().removesuffix(".0") if text[:1] in "nNiI+-" else text)
     except ValueError:
         return None
     return value if math.isfinite(value) else None
@@ -263,5 +263,5 @@ def _find_rate(text: str) -> float | None:
     return 1 / slow if slow else None
 
 
-def _parse_int(word: str | None) -> int | None:
-    return None if word is None else int(word)
+def _parse_int(text: str | None) -> int | None:
+    return None if text is None else int(text)

@@ -1,7 +1,7 @@
 """Groups matched lines into events: one fault of one device, however many lines report it.
 
-A ring that timed out, the process that was on it, the reset and how that came out are one event. Its class is that of
-its weightiest line, its severity the worst, its place the first line's.
+A ring timeout, the process that used the ring, the reset and its result are one event. Its class is that of the line
+with the highest rank, its severity the worst, its position that of the first line.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ from supervisor.core.moments import Moment
 from supervisor.sources.faults.table import LINE_LIMIT, Match
 
 OPEN_EVENTS = 64
-"""Events that a further line can still join; more at once are a flood, in which the oldest is closed."""
+"""Limit of events that a further line can still join; beyond it, the oldest is closed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One event: what happened, to what, and what cures it."""
+    """One event: the fault, its device, and the remedy."""
 
     kind: str
-    """`kernel` or `training`: which table knew it."""
+    """The table that matched it: `kernel` or `training`."""
     line_number: int
-    """Of its first line, counted from 1; for records of the kernel log their sequence."""
+    """Number of its first line, from 1; for kernel log records their sequence."""
     line: str
     """Its first line, without time stamps."""
     fault: FaultClass
     severity: FaultSeverity
     device: str | None
-    """PCI address of a card, or the name of a disk; None where no line names any."""
+    """PCI address of a GPU, or the name of a disk; None if no line names one."""
     remedy: str
     source: str
-    """Where the wording comes from: a file of a driver, a page of documentation."""
+    """Origin of the message: a source file of a driver, a page of documentation."""
     what: str | None = None
     pid: int | None = None
     process: str | None = None
     of_process: bool = False
-    """Whether it takes only the process that it names: no fatal line of it said otherwise."""
+    """Whether it ends only the process that it names: no fatal line of the event affects more."""
     lines: int = 1
-    """How many lines told of it."""
+    """Number of lines that reported it."""
 
 
 def kernel_finding(finding: Finding, *, at: Moment, sequence: int, origin: str, about: About = "card") -> KernelFinding:
-    """Return a finding of the kernel's table as the rules know it; its device is an address for what is on a bus.
+    """Return a finding of the kernel's table in the form that rules use; a device on a bus is given as its address.
 
-    `of_process` is left out: what a log of another boot or machine says of a process is said of none that runs here.
+    `of_process` is omitted, since a log of another boot or machine concerns no process that runs here.
     """
     on_bus = about in ("card", "pci")
     return KernelFinding(
@@ -70,32 +70,32 @@ def kernel_finding(finding: Finding, *, at: Moment, sequence: int, origin: str, 
 
 @dataclass(slots=True, kw_only=True)
 class Event:
-    """A finding in the making."""
+    """An open event, which further lines can join."""
 
     finding: Finding
     group: str
-    """Only lines of this group join it, and those of the aftermath."""
+    """Lines of this group join it, and rows whose `aftermath` names it."""
     rank: int
     within_s: float
     last_s: float
     fatal_s: float | None
-    """When its last fatal line came."""
+    """Time of its last fatal line."""
     of_card: bool
     mended: bool = False
-    """Whether its last weighty line said that it is over; a fatal one after that begins it again."""
+    """Whether its last ranked line reported recovery; a later fatal line makes it fatal again."""
 
 
 class Events:
-    """The events that are open; hand it the matches in the order of the log."""
+    """The open events; matches must be added in the order of the log."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
         self._open: deque[Event] = deque(maxlen=OPEN_EVENTS)
 
     def add(self, match: Match, *, number: int, line: str, at_s: float, card: str | None = None) -> Event | None:
-        """Return the event that a line began or joined; None where it only adds and there is nothing to add to.
+        """Return the event that a line began or joined; None for a detail without an event to join.
 
-        `at_s` may count from anywhere; `card` is the address of the card whose driver spoke, where that is known.
+        `at_s` may have any origin; `card` is the address of the GPU whose driver wrote the line, if known.
         """
         device = match.pci or (card if match.row.device in ("card", "pci") else None) or match.device
         event = self._find_open_event(match, device, at_s)
@@ -143,7 +143,7 @@ class Events:
             same = known == device or known is None or device is None
             if same and event.group == row.event:
                 return event
-            # The bridges above a card have addresses of their own.
+            # The bridges above a GPU have other addresses.
             near = event.of_card and (same or row.device == "pci")
             if near and row.aftermath in (event.group, "card"):
                 return event
@@ -163,8 +163,8 @@ class Events:
             of_process=before.of_process and (match.of_process or match.severity is not FaultSeverity.FATAL),
         )
         relapsed = event.mended and match.severity is FaultSeverity.FATAL
-        weightier = relapsed or (match.row.rank, match.severity) > (event.rank, before.severity)
-        if weightier and event.group == match.row.event and not match.row.detail:
+        has_priority = relapsed or (match.row.rank, match.severity) > (event.rank, before.severity)
+        if has_priority and event.group == match.row.event and not match.row.detail:
             after = replace(
                 after, fault=match.fault, remedy=match.remedy, source=match.row.source, what=match.what or before.what
             )

@@ -1,7 +1,7 @@
 """Finds the faults in a pasted text: a kernel log, a training's output or both.
 
-A line that bears a kernel log's prefix is never asked by the training's table, nor one that the kernel's table knew;
-what a traceback quotes of a program is asked by neither.
+The training's table is not applied to a line that has a kernel log's prefix or matches the kernel's table, nor to
+source lines quoted by a traceback.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from supervisor.sources.kernel.log_lines import log_line
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """One thing that was shown on a line; a progress bar shows many."""
+    """One text shown on a line; a progress bar shows several."""
 
     number: int
     text: str
@@ -56,14 +56,14 @@ def _find_training_faults(frames: Sequence[_Frame]) -> Iterable[Finding]:
 
 
 def _may_be_training_output(text: str) -> bool:
-    """Whether a training may have said a line, as far as its prefix and its words tell."""
+    """Whether a line may be from a training, by its prefix and text."""
     line = log_line(text)
     by_kernel = line.message != text.strip() and not line.user
     return not (by_kernel or QUOTED.match(text) or kernel_grammar().match(line.message, user=line.user))
 
 
 def _find_first_nan(frames: Sequence[_Frame]) -> Finding | None:
-    """Return the first progress that shows a NaN; a running mean shows it to the end of the epoch."""
+    """Return a finding for the first progress line with a NaN; a running mean repeats it to the end of the epoch."""
     spoilt = [(frame, seen) for frame in frames if (seen := progress_in(frame.text)) is not None and seen.is_nan]
     if not spoilt:
         return None

@@ -12,5 +12,5 @@ TABLE = Path(__file__).parent / "tables" / "kernel.toml"
 
 @cache
 def kernel_grammar() -> Grammar:
-    """Return the table of what the kernel log says; GrammarError where the installation's file is broken."""
+    """Return the table of kernel log faults. Raises GrammarError if the installed file is invalid."""
     return load(TABLE)

@@ -1,7 +1,7 @@
 """Finds the faults in the lines of a pasted log, one finding per event.
 
-Its lines may bear the prefixes of dmesg, journalctl, syslog or /dev/kmsg, or none. Lines without a time follow each
-other at once.
+Lines may have the prefixes of dmesg, journalctl, syslog or /dev/kmsg, or none. A line without a time is taken to follow
+the previous one immediately.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from supervisor.sources.faults.table import Grammar
 from supervisor.sources.kernel.log_lines import LogLine, log_line
 
 NEIGHBOURS = 40
-"""A line that names no card belongs to the one that the driver names within so many lines before or after ..."""
+"""A line without a PCI address is assigned to the GPU that the driver names within this many lines, before or after,"""
 NEIGHBOUR_S = 1.5
-"""... and so many seconds; whole seconds are all that some prefixes tell."""
+"""and within this many seconds; some prefixes have a resolution of one second."""
 _DRIVERS = ("amdgpu ", "radeon ", "NVRM: ", "nvidia ")
 _DRIVER_CARD = re.compile(
     r"(?:^|[\s:;\]])(?:amdgpu|radeon|nvidia|NVRM: GPU|NVRM: The NVIDIA GPU) "
@@ -26,7 +26,7 @@ _DRIVER_CARD = re.compile(
 
 
 def findings_in(lines: Iterable[str], grammar: Grammar) -> Iterator[Finding]:
-    """Yield what the lines of a log mean by one table, in the order of the events' first lines."""
+    """Yield the findings of one table in the lines of a log, in the order of the events' first lines."""
     text = list(lines)
     events = Events(grammar.kind)
     found: list[Event] = []
@@ -49,20 +49,20 @@ def findings_in(lines: Iterable[str], grammar: Grammar) -> Iterator[Finding]:
 
 
 def card_of(message: str) -> str | None:
-    """Return the PCI address of the card whose driver speaks, lower case, where the line has it."""
+    """Return the PCI address of the GPU whose driver wrote the line, in lower case; None if the line has none."""
     found = _DRIVER_CARD.search(message)
     return found["pci"].lower() if found else None
 
 
 class _Neighbours:
-    """The lines in which a driver names its card; they are looked for once, and only where a line names none."""
+    """The lines in which a driver names its GPU; searched for at the first line that needs them."""
 
     def __init__(self, text: Sequence[str]) -> None:
         self._text = text
         self._places: list[int] | None = None
 
     def card(self, place: int, line: LogLine) -> str | None:
-        """Return the card named nearest to a line, before or after; None where none is near enough."""
+        """Return the GPU named nearest to a line, before or after; None if none is near enough."""
         if self._places is None:
             self._places = [at for at, text in enumerate(self._text) if any(map(text.__contains__, _DRIVERS))]
         middle = bisect_left(self._places, place)

@@ -1,13 +1,13 @@
-"""Finds a literal, and a complete word of it, that every text must contain that a regular expression matches."""
+"""Finds a literal, and a complete word in it, that every match of a regular expression must contain."""
 
 from __future__ import annotations
 
 import re
 
 EDGE = "\0"
-"""Stands in a literal where the expression asks for a word boundary; no text has it."""
+"""Marks a word boundary in a literal; does not occur in any text."""
 _CLASSES = frozenset("dDwWsSbBAZ")
-"""What a backslash makes more than a letter."""
+"""Letters that are not literal after a backslash."""
 _BOUNDARIES = frozenset("bsW")
 _WORD = re.compile(r"(?<=[^A-Za-z0-9_])[A-Za-z0-9_]{2,}(?=[^A-Za-z0-9_])")
 _SPACES = {code: " " for code in range(128) if not (chr(code).isalnum() or chr(code) == "_")}
@@ -23,7 +23,7 @@ _ORDINARY = """
     write writing
 """
 EVERYDAY = frozenset(_ORDINARY.split())
-"""Words of ordinary lines: a literal's other words tell more."""
+"""Words of ordinary lines; a literal's other words are more specific."""
 
 
 def words_in(text: str) -> list[str]:
@@ -32,15 +32,15 @@ def words_in(text: str) -> list[str]:
 
 
 def word_of(literal: str) -> str | None:
-    """Return the most telling word that is a word in every text with this literal, None where none surely is one."""
+    """Return the most specific word that is a complete word in every text with this literal; None if there is none."""
     words = _WORD.findall(literal)
     return max(words, key=lambda word: (word.lower() not in EVERYDAY, len(word)), default=None)
 
 
 def needle_of(pattern: str) -> str | None:
-    """Return the best literal outside every group and choice, with EDGE where a word must end; None if there is none.
+    """Return the best literal outside groups and alternatives, with EDGE at word boundaries; None if there is none.
 
-    The best is the one with the most telling word in it, or else the longest.
+    The best literal is that with the most specific word, or else the longest.
     """
     runs, run, at = [""], "", 0
     while at < len(pattern):
@@ -80,7 +80,7 @@ def _read_escape(pattern: str, at: int) -> tuple[str | None, int]:
 
 
 def _skip_group(pattern: str, at: int) -> int:
-    """Return where the group or the set that opens at `at` has ended."""
+    """Return the position after the group or set that begins at `at`."""
     if pattern[at] == "[":
         return _skip_set(pattern, at)
     depth = 0

@@ -11,37 +11,37 @@ from supervisor.core.findings import About, FaultClass, FaultSeverity
 from supervisor.sources.faults.prefilter import words_in
 
 LINE_LIMIT = 2000
-"""Characters of a line that are looked at and kept."""
+"""Characters of a line that are matched and kept."""
 WITHIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grouping:
-    """How findings of one class become events."""
+    """How findings of one class are grouped into events."""
 
     event: str
-    """Findings of the same word, on one device and near in time, are one event."""
+    """Findings with the same name, on one device and near in time, are one event."""
     rank: int = 0
-    """The class of the highest rank names the event."""
+    """The finding of the highest rank determines the event's class."""
     within_s: float = WITHIN_S
-    """So long after its last line a further line still belongs to the event."""
+    """A further line belongs to the event for this long after its last line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code:
-    """What one number in a message means."""
+    """The meaning of one number in a message."""
 
     what: str
     remedy: str
     severity: FaultSeverity | None = None
-    """None: the row's."""
+    """None: that of the row."""
     of_process: bool = False
-    """As a row's."""
+    """See `Row.of_process`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One wording of one fault."""
+    """One message of one fault."""
 
     number: int
     """Its place in the table, from 1."""
@@ -49,42 +49,42 @@ class Row:
     severity: FaultSeverity
     pattern: str
     expression: str
-    """The pattern, after its speaker."""
+    """The pattern, preceded by that of its speaker."""
     needles: tuple[str, ...]
-    """One of them is in every line that the expression fits; with EDGE where a word must end."""
+    """Every line that the expression matches contains one of them; EDGE marks the end of a word."""
     device: About
     remedy: str
     source: str
     examples: tuple[str, ...]
     grouping: Grouping
     event: str
-    """The row's own, or that of its class."""
+    """Name of the row's event group, by default that of its class."""
     rank: int
     what: str | None = None
     codes: Mapping[str, Code] = field(default_factory=dict)
     detail: bool = False
-    """Whether it only adds to an event that another line began."""
+    """Whether it only adds to an event that another line has begun."""
     aftermath: str | None = None
-    """The group of an event that it belongs to, if such a one is open on the card; `card`: an event of any group."""
+    """Group of the open event on the same GPU that it joins; `card`: an event of any group."""
     of_process: bool = False
-    """Whether it takes only the process that it names, and leaves the card well."""
+    """Whether it ends only the process that it names, and the GPU remains usable."""
     user: bool = False
-    """Whether programs say it too, beside the kernel."""
+    """Whether programs as well as the kernel write it."""
     mends: bool = False
-    """Whether an event that was less than this before is over with it, and so is not fatal."""
+    """Whether it reports that an event of lower rank has been recovered from, so that the event is not fatal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """What one line means."""
+    """The meaning of one line."""
 
     row: Row
     severity: FaultSeverity
     remedy: str
     what: str | None
-    """The fault in words, where the table or a code has any."""
+    """Description of the fault, if the table or a code has one."""
     pci: str | None
-    """PCI address in the line itself, lower case with its function."""
+    """PCI address in the line, in lower case and with its function."""
     device: str | None
     """Name of any other device in the line."""
     pid: int | None
@@ -99,21 +99,21 @@ class Match:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grammar:
-    """A table, checked and ready."""
+    """A parsed and checked table."""
 
     kind: str
     rows: tuple[Row, ...]
     words: Mapping[str, tuple[tuple[str, Row], ...]]
-    """Needles with their rows, by a word that is in every text with the needle."""
+    """Needles with their rows, by a word that every text with the needle contains."""
     vocabulary: frozenset[str]
-    """The words alone."""
+    """The keys of `words`."""
     pieces: tuple[tuple[str, Row], ...]
-    """Needles that surely hold no whole word: each is looked for in every line, so there should be few."""
+    """Needles without a complete word: each is searched for in every line, so there should be few."""
 
     def candidates(self, text: str) -> list[Row]:
-        """Return the rows that could fit, in their order; prefixes do no harm.
+        """Return the rows that could match, in their order; the text may have a prefix.
 
-        This is what nearly all lines of a log cost: the words of a line against the words of the table.
+        For nearly all lines of a log this is the only cost: an intersection of the line's words with the table's.
         """
         words = words_in(text)
         if self.vocabulary.isdisjoint(words) and not self.pieces:
@@ -123,9 +123,9 @@ class Grammar:
         return [rows[number] for number in sorted(rows)]
 
     def match(self, message: str, *, user: bool = False) -> Match | None:
-        """Return what a line means, None for the thousands that mean nothing.
+        """Return the first row that matches a line; None if no row does.
 
-        `message` bears no time stamp or other prefix; `user` says that a program wrote it and not the kernel.
+        `message` has no time stamp or other prefix; `user` is true if a program wrote it and not the kernel.
         """
         message = message[:LINE_LIMIT]
         for row in self.candidates(message):
@@ -136,7 +136,7 @@ class Grammar:
 
 @cache
 def compiled(expression: str) -> re.Pattern[str]:
-    """Return the expression compiled, at its first use: most rows are never needed."""
+    """Return the compiled expression; compiled at its first use, since most rows are not needed."""
     return re.compile(expression, re.ASCII)
 
 
@@ -158,5 +158,5 @@ def _build_match(row: Row, found: re.Match[str]) -> Match:
 
 
 def address(text: str) -> str:
-    """Return a PCI address in lower case and whole: NVIDIA leaves the function out, 0000:9b:00 is 0000:9b:00.0."""
+    """Return a complete PCI address in lower case: NVIDIA omits the function, 0000:9b:00 is 0000:9b:00.0."""
     return text.lower() if "." in text else f"{text.lower()}.0"

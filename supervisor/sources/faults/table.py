@@ -1,14 +1,14 @@
 """Reads a table of fault patterns and verifies it by its examples.
 
 A table is TOML: `kind`, then in any order
-- `[remedies]`: name = text; a row's `remedy = "@name"` stands for that text,
-- `[speakers]`: name = regular expression of what stands before the message of one driver; a pattern follows it,
+- `[remedies]`: name = text; a row's `remedy = "@name"` refers to that text,
+- `[speakers]`: name = regular expression of the prefix of one driver's messages; a row's pattern follows it,
 - `[classes.NAME]`: into which `event` findings of the class are grouped, with which `rank`, `within_s` of each other,
-- `[codes.NAME]`: what numbers in a message mean, for patterns with a group `code`,
-- `[[row]]`: the wordings; the first row that fits a line wins, so the particular stands before the general.
+- `[codes.NAME]`: the meaning of numbers in a message, for patterns with a group `code`,
+- `[[row]]`: the messages; the first row that matches a line is used, so specific rows precede general ones.
 
-A pattern's named groups tell more: `pci` (a PCI address), `device` (any other device), `pid`, `process`, `code`.
-Every row shows by `examples` what it is about, and `unproven` finds the rows that do not fit theirs.
+A pattern's named groups: `pci` (a PCI address), `device` (any other device), `pid`, `process`, `code`.
+Every row has `examples`, and `unproven` finds the rows that do not match theirs.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ __all__ = [
     "unproven",
 ]
 
-_Word = TypeVar("_Word", bound=str)
+_Choice = TypeVar("_Choice", bound=str)
 NEEDLE_LEAST = 4
-"""A shorter literal would let too many lines through to the patterns."""
+"""A shorter literal would pass too many lines on to the patterns."""
 DEVICES: tuple[About, ...] = ("card", "pci", "disk", "host", "none")
-"""What a row can be about: a card by its driver, any PCI device, a disk, the machine, or nothing that has a name."""
+"""The subject of a row: a GPU by its driver (`card`), any PCI device, a disk, the machine, or nothing with a name."""
 _ROW_KEYS = frozenset(
     {"class", "severity", "speaker", "pattern", "needles", "device", "remedy", "source", "examples"}
     | {"codes", "rank", "detail", "aftermath", "event", "of_process", "user", "what", "mends"}
@@ -55,11 +55,11 @@ _REQUIRED = ("class", "severity", "pattern", "device", "remedy", "source", "exam
 
 
 class GrammarError(ValueError):
-    """A table cannot be used; says which row and what is wrong with it."""
+    """A table is invalid; the message names the row and the error."""
 
 
 def load(path: Path) -> Grammar:
-    """Return the grammar in a table file; GrammarError names the row and the fault, OSError the missing file."""
+    """Return the grammar in a table file. Raises GrammarError with row and error, or OSError."""
     try:
         return parse(path.read_text(encoding="utf-8"))
     except (GrammarError, tomllib.TOMLDecodeError) as error:
@@ -67,7 +67,7 @@ def load(path: Path) -> Grammar:
 
 
 def parse(text: str) -> Grammar:
-    """Return the grammar of a table's text. Raises GrammarError, or TOMLDecodeError where it is no TOML."""
+    """Return the grammar in a table's text. Raises GrammarError, or TOMLDecodeError if it is not TOML."""
     table = tomllib.loads(text)
     kind = table.get("kind")
     if not isinstance(kind, str):
@@ -89,7 +89,7 @@ def parse(text: str) -> Grammar:
 
 
 def unproven(grammar: Grammar) -> list[str]:
-    """Return what is wrong with the rows' examples: each must be fitted by its row and by none before it."""
+    """Return the errors in the rows' examples: each must be matched by its row and by no earlier one."""
     wrong = []
     for row in grammar.rows:
         try:
@@ -111,7 +111,7 @@ def unproven(grammar: Grammar) -> list[str]:
 
 
 class _Reader:
-    """Turns the parts of one table into rows; every complaint names the row."""
+    """Converts the parts of one table into rows; every error names the row."""
 
     def __init__(self, table: Mapping[str, Any]) -> None:
         self._remedies = _read_texts(table, "remedies")
@@ -178,9 +178,9 @@ class _Reader:
 
 
 def _choose_needles(place: str, raw: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the row's needles: its own, where a bar stands for an edge, or the literal of its pattern.
+    """Return the row's needles: its own, in which `|` marks an edge, or the literal of its pattern.
 
-    What follows a speaker begins with a word.
+    A pattern that follows a speaker begins at a word.
     """
     if "needles" in raw:
         return tuple(str(item).replace("|", EDGE) for item in raw["needles"])
@@ -214,14 +214,14 @@ def _parse_fault(place: str, name: str) -> FaultClass:
         raise GrammarError(f"{place}: {name!r} is not a fault class") from None
 
 
-def _parse_severity(place: str, word: str) -> FaultSeverity:
+def _parse_severity(place: str, name: str) -> FaultSeverity:
     return FaultSeverity[
-        _parse_choice(place, "severity", word, tuple(fault_severity.word for fault_severity in FaultSeverity)).upper()
+        _parse_choice(place, "severity", name, tuple(fault_severity.word for fault_severity in FaultSeverity)).upper()
     ]
 
 
-def _parse_choice(place: str, key: str, word: str, words: tuple[_Word, ...]) -> _Word:
-    for item in words:
-        if item == word:
-            return item
-    raise GrammarError(f"{place}: {key} {word!r} must be one of {', '.join(words)}")
+def _parse_choice(place: str, key: str, name: str, choices: tuple[_Choice, ...]) -> _Choice:
+    for choice in choices:
+        if choice == name:
+            return choice
+    raise GrammarError(f"{place}: {key} {name!r} must be one of {', '.join(choices)}")

@@ -13,10 +13,10 @@ from supervisor.sources.faults.table import LINE_LIMIT, Grammar, load
 
 TABLE = Path(__file__).with_name("tables") / "training.toml"
 FINDINGS_LIMIT = 20
-"""A read of the output gives no more: what a flood of errors says, its first lines say."""
+"""Findings per read of the output; further lines of a flood of errors add nothing."""
 
 QUOTED = re.compile(r"\s+(?:raise|except|assert|return|if|elif|with)\b")
-"""A line of a program that a traceback quotes: it says what could be said, not what was."""
+"""A source line quoted by a traceback: it contains a message that was not necessarily printed."""
 
 
 @cache
@@ -26,7 +26,7 @@ def training_grammar() -> Grammar:
 
 
 def findings(segments: Iterable[str], now: Moment, limit: int = FINDINGS_LIMIT) -> Iterator[OutputFinding]:
-    """Yield what each line says that means something, one wording once, at most `limit`."""
+    """Yield the findings in the lines, each distinct line once, at most `limit`."""
     grammar = training_grammar()
     text = "\n".join(segments)
     if not grammar.candidates(text):

@@ -1,7 +1,7 @@
 """Reads GPUs through `amd-smi`, a fallback that costs two processes per reading, and parses its saved JSON.
 
-ROCm 6 prints a list of cards, ROCm 7 an object `gpu_data` around it. A leaf is `{"value": 5, "unit": "W"}`, a bare
-number, or the text `N/A`; with partitions a whole branch may be `N/A`. Names of the keys: amdsmi_commands.py of
+ROCm 6 prints a list of GPUs, ROCm 7 an object with that list as `gpu_data`. A leaf is `{"value": 5, "unit": "W"}`, a
+number, or the text `N/A`; with partitions a complete branch may be `N/A`. Names of the keys: amdsmi_commands.py of
 ROCm/amdsmi, 6.0 to 7.x.
 """
 
@@ -34,7 +34,7 @@ _FACTORS = {
 
 
 class AmdSmi:
-    """The tool of the name: addresses are asked once, measurements at each reading."""
+    """The tool `amd-smi`: it is run once for the addresses, and at each reading for the measurements."""
 
     name: ClassVar[str] = "amd-smi"
     vendor: ClassVar[str] = "amd"
@@ -49,7 +49,7 @@ class AmdSmi:
         self.deadline_s = deadline_s
 
     def read(self, now: Moment) -> tuple[GpuReading, ...]:
-        """Run the tool. Raises SourceSilentError where it is missing, too slow, or sees no card."""
+        """Run the tool. Raises SourceSilentError if it is missing, too slow, or lists no GPU."""
         if not self._addresses:
             self._addresses = addresses(self._tool.run("list", "--json"))
         found = parse(self._tool.run("metric", "--json"), now, self._addresses)
@@ -59,17 +59,17 @@ class AmdSmi:
         return found
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no resource is kept open."""
 
 
 def addresses(stdout: str) -> dict[int, str]:
-    """Return the PCI address of each card by the tool's number, out of `amd-smi list --json`."""
+    """Return the PCI address of each GPU by the tool's index, from `amd-smi list --json`."""
     found = ((_gpu_index(card), pci_address(card.get("bdf"))) for card in cards_of(stdout))
     return {index: address for index, address in found if index is not None and address is not None}
 
 
 def parse(stdout: str, at: Moment, known: Mapping[int, str]) -> tuple[GpuReading, ...]:
-    """Return one reading for each card whose address is known; a partition that repeats one is left out."""
+    """Return one reading for each GPU whose address is known; further partitions of a GPU are omitted."""
     readings: dict[str, GpuReading] = {}
     for reading in parse_saved(stdout, at, known):
         if pci_address(reading.gpu) is not None:
@@ -78,7 +78,7 @@ def parse(stdout: str, at: Moment, known: Mapping[int, str]) -> tuple[GpuReading
 
 
 def parse_saved(stdout: str, at: Moment, known: Mapping[int, str] | None = None) -> tuple[GpuReading, ...]:
-    """Return one reading for each card of any saved `amd-smi ... --json`, named `gpu0` where no address is told."""
+    """Return one reading for each GPU of any saved `amd-smi ... --json`, named `gpu0` if it has no address."""
     return tuple(
         _build_reading(card, index, (known or {}).get(index), at)
         for card in cards_of(stdout)
@@ -87,7 +87,7 @@ def parse_saved(stdout: str, at: Moment, known: Mapping[int, str] | None = None)
 
 
 def cards_of(stdout: str) -> tuple[Branch, ...]:
-    """Return the cards in the JSON of either form, whatever lines stand before it; () where there is none."""
+    """Return the GPUs in the JSON of either form, which other lines may precede; () if there is none."""
     for start in _find_json_starts(stdout):
         try:
             document, _ = json.JSONDecoder().raw_decode(stdout, start)
@@ -150,10 +150,10 @@ def _build_reading(card: Branch, index: int, known: str | None, at: Moment) -> G
 
 
 def throttled(card: Branch) -> tuple[str, ...] | None:
-    """Return the violations that are told to be active.
+    """Return the violations reported as active.
 
-    The one word `throttle_status` is no measurement: RDNA3 and RDNA4 print THROTTLED on a cold card
-    (ROCm/rocm-systems#11781). It counts only where it says that nothing throttles.
+    `throttle_status` is used only if it is UNTHROTTLED: RDNA3 and RDNA4 print THROTTLED on a cold GPU
+    (ROCm/rocm-systems#11781).
     """
     states = {
         key.removesuffix("_violation_status"): value
@@ -195,7 +195,7 @@ def _get_branch(card: Branch, name: str) -> Branch:
 
 
 def _read_value(branch: Branch, *names: str) -> float | None:
-    """Return the first of the leaves that holds a number, in the unit that the reading wants (W, C, %, Hz, s)."""
+    """Return the first leaf that has a number, in the reading's unit (W, C, %, Hz, s)."""
     for name in names:
         leaf = _get_branch(branch, name) or {"value": branch.get(name)}
         value, factor = number(leaf.get("value")), _FACTORS.get(str(leaf.get("unit") or "").strip().lower())

@@ -1,6 +1,6 @@
 """Parses the text output of `amd-smi`: the indented lists of `metric` and `process`, and the tables of `monitor`.
 
-For saved text only: the source asks for JSON. Columns: amdsmi_commands.py of ROCm/amdsmi, 6.1 to 7.x.
+Used only for saved text, since the source itself reads JSON. Columns: amdsmi_commands.py of ROCm/amdsmi, 6.1 to 7.x.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def parse_lists(text: str, at: Moment) -> tuple[GpuReading, ...]:
 
 
 def _build_tree(lines: Sequence[str]) -> dict[str, object]:
-    """Turn the indented lines into the objects that the JSON has; a branch that comes again makes a list."""
+    """Convert the indented lines into the objects that the JSON has; a repeated branch becomes a list."""
     root: dict[str, object] = {}
     stack: list[tuple[int, dict[str, object]]] = [(-1, root)]
     for line in lines:
@@ -76,7 +76,7 @@ def _parse_leaf(text: str) -> object:
 
 
 def parse_monitor(text: str, at: Moment) -> tuple[GpuReading, ...]:
-    """Return one reading for each row of `amd-smi monitor`; rows that repeat a card later replace it (`-w`)."""
+    """Return one reading for each row of `amd-smi monitor`; a later row of the same GPU replaces it (`-w`)."""
     head: list[str] = []
     readings: dict[int, GpuReading] = {}
     for line in text.splitlines():
@@ -119,7 +119,7 @@ def _parse_row(row: Row, at: Moment) -> GpuReading | None:
 
 
 def _read_memory(row: Row) -> tuple[int | None, int | None]:
-    """Return used and total of `VRAM_USED`, `VRAM_TOTAL`, or of ROCm 7's one column `2.9/ 15.9 GB`."""
+    """Return used and total bytes from `VRAM_USED` and `VRAM_TOTAL`, or from ROCm 7's column `2.9/ 15.9 GB`."""
     both = row.get("VRAM_USAGE")
     if both is None or "/" not in both or both.startswith("N/A"):
         return _parse_bytes(row.get("VRAM_USED")), _parse_bytes(row.get("VRAM_TOTAL"))
@@ -129,7 +129,7 @@ def _read_memory(row: Row) -> tuple[int | None, int | None]:
 
 
 def _list_violations(row: Row) -> tuple[str, ...] | None:
-    """Return the limits that were in force for a part of the last interval, None where the table has no such column."""
+    """Return the limits that were active during the last interval; None if the table has no such column."""
     columns = {"PVIOL": "ppt", "TVIOL": "socket_thermal", "PHOT_TVIOL": "prochot", "VR_TVIOL": "vr_thermal",
                "HBM_TVIOL": "hbm_thermal"}  # fmt: skip
     known = {name: value for key, name in columns.items() if (value := _read_value(row, key)) is not None}

@@ -16,7 +16,7 @@ _CARD = re.compile(r"card\d+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """One card: what never changes, and where to read what does."""
+    """One GPU: its constant properties, and the paths of its sensors."""
 
     gpu: str
     device: str
@@ -24,7 +24,7 @@ class Card:
     unique_id: str | None
     gfx_version: str | None
     kfd_ids: tuple[str, ...] = ()
-    """The compute driver's ids of the card, one a partition."""
+    """The compute driver's ids of the GPU, one per partition."""
     temperatures: dict[str, str] = field(default_factory=dict)
     """Path by label: `edge`, `junction`, `mem`."""
     clocks: dict[str, str] = field(default_factory=dict)
@@ -34,12 +34,12 @@ class Card:
     fan: str = ""
     error_counts: tuple[str, ...] = ()
     has_processor_rail: bool = False
-    """Only processors with graphics have a voltage `vddnb`."""
+    """Whether it has a voltage `vddnb`, which only APUs have."""
 
 
 @dataclass(slots=True)
 class _Node:
-    """What the compute driver says of one card, all its partitions together."""
+    """The compute driver's properties of one GPU, all partitions together."""
 
     name: str | None
     gfx_version: str | None
@@ -47,7 +47,7 @@ class _Node:
 
 
 def discover(root: Path) -> Iterator[Card]:
-    """Look through the cards under `root` (`/sys`) in the order of their names."""
+    """Yield the amdgpu GPUs under `root` (`/sys`) in the order of their names."""
     entries = [entry for entry in _list_names(root / "class/drm") if _CARD.fullmatch(entry)]
     nodes = _read_kfd_nodes(root) if entries else {}
     for entry in entries:
@@ -81,7 +81,7 @@ def _build_card(device: str, gpu: str, node: _Node) -> Card:
 
 
 def _map_labels(hwmon: str | None, kind: str, first: int = 1) -> dict[str, str]:
-    """Map label to input file: which of temp1, temp2, temp3 is the junction differs from card to card."""
+    """Map label to input file: which of temp1, temp2, temp3 is the junction differs between GPUs."""
     if hwmon is None:
         return {}
     labels = ((read_text(f"{hwmon}/{kind}{index}_label"), f"{hwmon}/{kind}{index}_input") for index in range(first, 9))
@@ -89,7 +89,7 @@ def _map_labels(hwmon: str | None, kind: str, first: int = 1) -> dict[str, str]:
 
 
 def _read_kfd_nodes(root: Path) -> dict[str, _Node]:
-    """Map PCI address to what the compute driver says of the card; partitions of one card share its address."""
+    """Map PCI address to the compute driver's properties; partitions of one GPU share its address."""
     found: dict[str, _Node] = {}
     nodes = root / "class/kfd/kfd/topology/nodes"
     for entry in sorted(_list_names(nodes), key=lambda name: (len(name), name)):

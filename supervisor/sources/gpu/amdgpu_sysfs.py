@@ -1,4 +1,4 @@
-"""Reads AMD GPUs from sysfs, the cheapest source; it never wakes a suspended GPU.
+"""Reads AMD GPUs from sysfs, the cheapest source; does not wake a suspended GPU.
 
 Meanings and units: the kernel's Documentation/gpu/amdgpu/thermal.rst and driver-misc.rst.
 """
@@ -21,14 +21,14 @@ from supervisor.sources.gpu.sysfs_files import SysfsFiles
 from supervisor.sources.kernel_files import read_text
 
 REDISCOVER_S = 60.0
-"""Cards and their hwmon folders get new numbers when the driver is loaded again."""
+"""GPUs and their hwmon folders get new numbers when the driver is reloaded."""
 SLOW_S = 10.0
-"""Link, error counters and partitions change seldom."""
+"""Link, error counters and partitions rarely change, so they are read at this interval."""
 _ASLEEP = frozenset({"suspended", "suspending"})
 
 
 class AmdgpuSysfs:
-    """Every card that the amdgpu driver holds, under `sys_root` (`/sys`)."""
+    """All GPUs of the amdgpu driver, under `sys_root` (`/sys`)."""
 
     name: ClassVar[str] = "sysfs"
     vendor: ClassVar[str] = "amd"
@@ -44,9 +44,9 @@ class AmdgpuSysfs:
         self._slow: dict[str, tuple[Moment, GpuReading]] = {}
 
     def read(self, now: Moment) -> tuple[GpuReading, ...]:
-        """Return one reading a card. Raises SourceSilentError where the driver holds none.
+        """Return one reading per GPU. Raises SourceSilentError if the driver has none.
 
-        A file that answers EPERM or EBUSY (the card is being reset) leaves None behind.
+        A value is None if its file fails with EPERM or EBUSY (the GPU is being reset).
         """
         if self._discovered is None or now.seconds_since(self._discovered) >= REDISCOVER_S:
             self._files.forget()
@@ -72,11 +72,11 @@ class AmdgpuSysfs:
         metrics = parse(self._files.raw(f"{card.device}/gpu_metrics") or b"")
         return self._read_sensors(card, self._read_slow_values(card, now, metrics), metrics, status)
 
-    def _read_sensors(self, card: Card, seldom: GpuReading, metrics: Metrics | None, status: str | None) -> GpuReading:
+    def _read_sensors(self, card: Card, slow: GpuReading, metrics: Metrics | None, status: str | None) -> GpuReading:
         device, temperatures, clocks = card.device, card.temperatures, card.clocks
         power_w = next((value for path in card.powers if (value := self._read_watts(path)) is not None), None)
         return replace(
-            seldom,
+            slow,
             gpu_busy_percent=percent(self._read_number(f"{device}/gpu_busy_percent")),
             memory_busy_percent=percent(self._read_number(f"{device}/mem_busy_percent")),
             vram_used_bytes=count(self._read_number(f"{device}/mem_info_vram_used")),
@@ -93,7 +93,7 @@ class AmdgpuSysfs:
         )
 
     def _read_slow_values(self, card: Card, now: Moment, metrics: Metrics | None) -> GpuReading:
-        """Return what changes seldom, read anew when it is old."""
+        """Return the values that rarely change, read again every `SLOW_S`."""
         kept = self._slow.get(card.gpu)
         if kept is not None and now.seconds_since(kept[0]) < SLOW_S:
             return replace(kept[1], at=now)
@@ -121,7 +121,7 @@ class AmdgpuSysfs:
         return reading
 
     def _count_errors(self, card: Card) -> tuple[int | None, int | None]:
-        """Return corrected and uncorrected errors of all blocks together, None where no block counts any."""
+        """Return the sums of correctable and uncorrectable errors of all blocks; None if no block counts them."""
         found: dict[str, list[int]] = {"ce": [], "ue": []}
         for path in card.error_counts:
             for line in (self._files.text(path) or "").splitlines():
@@ -143,7 +143,7 @@ class AmdgpuSysfs:
         return None if value is None else watts(value / 1e6)
 
     def _read_clock_hz(self, path: str | None, levels: str) -> int | None:
-        """Return the sensor's clock; a card without the sensor has its present level at least."""
+        """Return the sensor's clock in Hz; without a sensor, that of the present performance level."""
         return count(self._read_number(path)) if path else current_level_hz(self._files.text(levels))
 
 

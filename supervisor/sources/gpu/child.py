@@ -1,4 +1,4 @@
-"""Asks a child process for JSON, line by line, so that a library that hangs or crashes does not harm the daemon."""
+"""Requests JSON from a child process, line by line, so that a library that hangs or crashes cannot harm the daemon."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _LONGEST_ANSWER_BYTES = 1 << 20
 
 
 class Child:
-    """A script that says once that it is ready and then answers each line; it is started at the first question."""
+    """A script that reports once that it is ready and then answers each line; started at the first request."""
 
     def __init__(self, script: Path, deadline_s: float, interpreter: str = sys.executable) -> None:
-        # -I: neither the user's directory nor PYTHONPATH may put another package in front.
+        # -I: no package from the user's directory or PYTHONPATH may replace an installed one.
         self._command = (interpreter, "-I", str(script))
         self._deadline_s = deadline_s
         self._process: subprocess.Popen[bytes] | None = None
         self._unread = b""
 
     def ask(self) -> Mapping[str, object]:
-        """Return the answer. Raises SourceSilentError with what the child says against it, or when it is late."""
+        """Return the answer. Raises SourceSilentError with the child's error, or if it exceeds the deadline."""
         try:
             if self._process is None:
                 self._start()
@@ -43,7 +43,7 @@ class Child:
             raise SourceSilentError(f"child: {error.strerror or error}") from error
 
     def close(self) -> None:
-        """Kill the child. One that waits in the kernel is left behind, with its pipes closed."""
+        """Kill the child and close its pipes; a child in an uninterruptible wait is not waited for."""
         child, self._process, self._unread = self._process, None, b""
         if child is None:
             return

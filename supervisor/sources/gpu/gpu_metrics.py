@@ -1,7 +1,7 @@
 """Reads amdgpu's binary `gpu_metrics` tables, v1.0 to v3.0; other versions are not reported.
 
-Layouts: the kernel's drivers/gpu/drm/amd/include/kgd_pp_interface.h. A field whose bits are all ones does not exist on
-the chip.
+Layouts: the kernel's drivers/gpu/drm/amd/include/kgd_pp_interface.h. A field with all bits set is not supported by the
+chip.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from supervisor.sources.gpu.sensor_values import celsius, count, percent, watts
 
 _WIDTHS = {"B": 1, "H": 2, "I": 4, "Q": 8}
 Field = tuple[int, str, float]
-"""Offset in bytes, struct's letter for the width, and what one unit is worth."""
+"""Offset in bytes, struct's letter for the width, and the factor to the reading's unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """What one table says, in the units of the names; None where chip or version does not say."""
+    """The values of one table, in the units of their names; None if the chip or version does not report them."""
 
     version: tuple[int, int]
     edge_c: float | None = None
@@ -34,11 +34,11 @@ class Metrics:
     pcie_gts: float | None = None
     pcie_replays: int | None = None
     limits: tuple[str, ...] | None = None
-    """Every limit whose bit is set, whether it holds the clocks down or not."""
+    """Every limit whose bit is set, whether it reduces the clocks or not."""
 
     @property
     def is_apu(self) -> bool:
-        """Whether the table is one of those for processors with graphics."""
+        """Whether the table has a version used for APUs."""
         return self.version[0] in (2, 3)
 
 
@@ -75,7 +75,7 @@ def _instinct_layout(lanes: int, replays: int, sclk: int, mclk: int) -> dict[str
 
 _V1_1 = _discrete_layout(4, 16, 22, 54, "H")
 _V2_1: dict[str, Field] = {"edge_c": (4, "H", 0.01), "sclk_hz": (76, "H", 1e6), "mclk_hz": (80, "H", 1e6)}
-"""Busy share and power of v2.0 to v2.3 stand in units that differ from chip to chip, so they are not taken."""
+"""Busy share and power of v2.0 to v2.3 are not read, since their units differ between chips."""
 LAYOUTS: Mapping[tuple[int, int], Mapping[str, Field]] = {
     (1, 0): _discrete_layout(16, 28, 34, 54, "B"),
     (1, 1): _V1_1,
@@ -128,7 +128,7 @@ _HOT_ENOUGH_C: Mapping[str, tuple[str, float]] = {
 
 
 def parse(table: bytes) -> Metrics | None:
-    """Return what the table says; None for one that is cut, scribbled over, or of a version that has no layout here."""
+    """Return the values of a table; None if it is truncated, corrupt, or of an unknown version."""
     if len(table) < 4:
         return None
     size, version = int.from_bytes(table[:2], "little"), (table[2], table[3])
@@ -155,10 +155,10 @@ def parse(table: bytes) -> Metrics | None:
 
 
 def throttled_by(metrics: Metrics) -> tuple[str, ...] | None:
-    """Return the limits that can be believed to hold the clocks down.
+    """Return the limits that plausibly reduce the clocks.
 
-    RDNA3 and RDNA4 firmware sets the hotspot's bit on a cold card (ROCm/rocm-systems#11781), so a thermal bit counts
-    only where its own sensor is near its limit. A power limit at full load is how cards work, and is told as `power`.
+    RDNA3 and RDNA4 firmware sets the hotspot bit on a cold GPU (ROCm/rocm-systems#11781), so a thermal bit counts only
+    if its own sensor is near its limit. A power limit at full load is normal, and is reported as `power`.
     """
     if metrics.limits is None:
         return None
@@ -185,5 +185,5 @@ def _read_field(table: bytes, size: int, field: Field) -> float | None:
 
 
 def _read_limits(table: bytes, layout: Mapping[str, Field]) -> tuple[str, ...]:
-    word = int(struct.unpack_from("<Q", table, layout["limits"][0])[0])
-    return tuple(dict.fromkeys(name for bit, name in LIMITS.items() if word >> bit & 1))
+    bits = int(struct.unpack_from("<Q", table, layout["limits"][0])[0])
+    return tuple(dict.fromkeys(name for bit, name in LIMITS.items() if bits >> bit & 1))

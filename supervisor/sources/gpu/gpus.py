@@ -1,9 +1,9 @@
 """Queries all sources of GPU readings, isolated from each other, and takes the best reading of each GPU.
 
-A source lives in a thread of its own: one that hangs (a tool that waits for a card in reset) delays one round by its
-`wait_s` and no later one. Sources stand in order of preference; the next is asked only for as long as no earlier one
-answers with measurements for every card of its vendor, because the tools behind cost a process a reading and wake
-sleeping cards.
+Each source runs in its own thread: a source that hangs (a tool that waits for a GPU in reset) delays one round by its
+`wait_s` and no later round. Sources are in order of preference. A source is queried only while no earlier source
+returns measurements for every GPU of the vendor, because the later ones start a process per reading and wake
+suspended GPUs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _IDENTITY = frozenset(
 )
 _IDENTITY |= {"partition", "compute_partition", "memory_partition", "unified_memory", "performance_level"}
 _IDENTITY |= {"pcie_lanes", "pcie_gts"}
-"""What may be known of a card whose sensors say nothing."""
+"""Fields that may be known of a GPU whose sensors report nothing."""
 _MEASURED = tuple(field.name for field in fields(GpuReading) if field.name not in _IDENTITY)
 SOURCES: dict[str, Callable[[Path], GpuSource]] = {
     AmdgpuSysfs.name: AmdgpuSysfs,
@@ -45,56 +45,56 @@ SOURCES: dict[str, Callable[[Path], GpuSource]] = {
     Nvml.name: lambda sys_root: Nvml(sys_root=sys_root),
     NvidiaSmi.name: lambda sys_root: NvidiaSmi(sys_root=sys_root),
 }
-"""By the name that settings use, best first."""
+"""By the name used in settings, preferred first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceStatus:
-    """How one source fares."""
+    """The status of one source."""
 
     name: str
     answering: bool
     detail: str
-    """What it last said, or why it says nothing."""
+    """The GPUs of its last answer, or why it does not answer."""
     cost_s: float | None
-    """How long its last answer took; None before the first."""
+    """Duration of its last query; None before the first."""
 
 
 class GpuWatch:
-    """All cards of the machine, through the best source that answers for each."""
+    """All GPUs of the machine, each read through the best source that answers."""
 
     def __init__(self, sources: Iterable[str | GpuSource] = tuple(SOURCES), sys_root: Path = Path("/sys")) -> None:
-        """Take sources by name or ready made, in order of preference. Raises ValueError for a name that is none."""
-        self._desks = tuple(_Desk(_make_source(source, sys_root)) for source in sources)
+        """Use sources, given by name or as objects, in order of preference. Raises ValueError for an unknown name."""
+        self._runners = tuple(_SourceRunner(_make_source(source, sys_root)) for source in sources)
 
     def read(self, now: Moment) -> tuple[GpuReading, ...]:
-        """Return one reading a card, the best that is there now; sources that are slow answer in a later round."""
+        """Return the best available reading of each GPU; a slow source's readings are returned in a later round."""
         best: dict[str, tuple[str, GpuReading]] = {}
         satisfied: set[str] = set()
-        for desk in self._desks:
-            if desk.vendor not in satisfied:
-                desk.ask(now)
-            for reading in desk.collect(now):
+        for runner in self._runners:
+            if runner.vendor not in satisfied:
+                runner.ask(now)
+            for reading in runner.collect(now):
                 kept = best.get(reading.gpu)
                 if kept is None or (not answers(kept[1]) and answers(reading)):
-                    best[reading.gpu] = desk.vendor, reading
-            known = [reading for vendor, reading in best.values() if vendor == desk.vendor]
-            if desk.answers_slowly or (known and all(map(answers, known))):
-                satisfied.add(desk.vendor)
+                    best[reading.gpu] = runner.vendor, reading
+            known = [reading for vendor, reading in best.values() if vendor == runner.vendor]
+            if runner.answers_slowly or (known and all(map(answers, known))):
+                satisfied.add(runner.vendor)
         return tuple(best[gpu][1] for gpu in sorted(best))
 
     def status(self) -> tuple[SourceStatus, ...]:
-        """Return how each source fares, in order of preference."""
-        return tuple(desk.status() for desk in self._desks)
+        """Return the status of each source, in order of preference."""
+        return tuple(runner.status() for runner in self._runners)
 
     def close(self) -> None:
-        """End the sources' threads; one that hangs is left behind, it keeps nothing from ending."""
-        for desk in self._desks:
-            desk.close()
+        """End the sources' threads; a thread that hangs is left running and does not block the exit."""
+        for runner in self._runners:
+            runner.close()
 
 
 def answers(reading: GpuReading) -> bool:
-    """Whether the reading says anything; a sleeping card is an answer too, and none to wake it for."""
+    """Whether the reading has any measurement; a suspended GPU also counts, since it must not be woken."""
     return reading.runtime_status in ("suspended", "suspending") or any(
         getattr(reading, name) is not None for name in _MEASURED
     )
@@ -108,8 +108,8 @@ def _make_source(source: str | GpuSource, sys_root: Path) -> GpuSource:
     return SOURCES[source](sys_root)
 
 
-class _Desk:
-    """One source behind its fence: a thread that asks it, a deadline, and a rest after repeated failure."""
+class _SourceRunner:
+    """Runs one source: a thread that queries it, a deadline, and a pause after repeated failures."""
 
     def __init__(self, source: GpuSource) -> None:
         self._source = source
@@ -131,7 +131,7 @@ class _Desk:
         self._cost_s: float | None = None
 
     def ask(self, now: Moment) -> None:
-        """Have the source read, unless it is still reading, resting, or was asked too short a time ago."""
+        """Start a query, unless one is running, the source is paused, or its interval has not passed."""
         with self._lock:
             if self._busy or self._closing or self._is_resting(now) or self._was_asked_recently(now):
                 return
@@ -143,7 +143,7 @@ class _Desk:
         self._wake.release()
 
     def collect(self, now: Moment) -> tuple[GpuReading, ...]:
-        """Return what came since the last call, after waiting for an answer as long as this source deserves."""
+        """Return the readings since the last call, after waiting at most `wait_s` for a running query."""
         if self._busy and not self._late and self._source.wait_s > 0:
             self._done.wait(self._source.wait_s)
         with self._lock:
@@ -156,7 +156,7 @@ class _Desk:
 
     @property
     def answers_slowly(self) -> bool:
-        """Whether the last answer was good and the next is not due in this round: no reason to ask others between."""
+        """Whether the last query succeeded and the source is not waited for, so that no other is needed meanwhile."""
         return self._answering and self._source.wait_s == 0
 
     def status(self) -> SourceStatus:
@@ -196,12 +196,14 @@ class _Desk:
 
     def _record_answer(self, readings: tuple[GpuReading, ...], error: str, cost_s: float) -> None:
         with self._lock:
-            said = any(map(answers, readings))
+            answered = any(map(answers, readings))
             self._readings, self._cost_s = readings, cost_s
-            self._answering = said
-            self._detail = error or (_describe_gpus(readings) if said else "lists GPUs, but reports no sensor values")
-            self._failures = 0 if said else self._failures + 1
-            # A card whose sensors are silent is being reset or is gone: its source is asked on, the card may be back.
+            self._answering = answered
+            self._detail = error or (
+                _describe_gpus(readings) if answered else "lists GPUs, but reports no sensor values"
+            )
+            self._failures = 0 if answered else self._failures + 1
+            # Sensors without values mean a GPU in reset or removed: the source is not paused, the GPU may return.
             if error and self._failures >= FAILURES_BEFORE_REST:
                 rest_s = min(REST_S * 2.0 ** (self._failures - FAILURES_BEFORE_REST), LONGEST_REST_S)
                 assert self._asked is not None

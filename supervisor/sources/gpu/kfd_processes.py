@@ -1,7 +1,7 @@
 """Reads which processes hold GPU memory, from the compute driver and from /proc/PID/fdinfo.
 
-The compute driver lists processes that use ROCm, with their VRAM; fdinfo knows every client of the graphics driver,
-with GTT and engine times too, but only of processes that this user may look into. Keys and units: the kernel's
+The compute driver lists processes that use ROCm, with their VRAM. fdinfo lists every client of the graphics driver,
+also with GTT and engine times, but only for processes that this user may inspect. Keys and units: the kernel's
 Documentation/gpu/drm-usage-stats.rst and amdgpu's; kernels before 5.19 print other keys.
 """
 
@@ -20,7 +20,7 @@ from supervisor.sources.kernel_files import read_text
 def read_kfd_processes(
     sys_root: Path, ids_by_gpu: Mapping[str, Iterable[str]], readings: tuple[GpuReading, ...]
 ) -> tuple[GpuReading, ...]:
-    """Return the readings with the processes that the compute driver knows; None stays where it is not loaded."""
+    """Return the readings with the compute driver's processes; unchanged if that driver is not loaded."""
     folder = f"{sys_root}/class/kfd/kfd/proc"
     try:
         pids = sorted(int(name) for name in os.listdir(folder) if name.isdecimal())  # noqa: PTH208 (a third of the cost)
@@ -41,7 +41,7 @@ def _list_holders(folder: str, pids: Iterable[int], ids: tuple[str, ...]) -> Ite
 
 
 def parse_fdinfo(text: str) -> tuple[str, str, GpuProcess] | None:
-    """Return card, client and numbers of one fdinfo text of the amdgpu driver; pid is 0 there. None for any other."""
+    """Return GPU, client and usage (with pid 0) of one fdinfo text of the amdgpu driver; None for other drivers."""
     lines = (line.partition(":")[::2] for line in text.splitlines())
     fields = {key.strip(): value.strip() for key, value in lines}
     gpu = pci_address(fields.get("drm-pdev") or fields.get("pdev"))
@@ -59,22 +59,21 @@ def parse_fdinfo(text: str) -> tuple[str, str, GpuProcess] | None:
 
 
 def read_fdinfo(pids: Iterable[int], proc_root: Path = Path("/proc")) -> dict[str, tuple[GpuProcess, ...]]:
-    """Return the clients of amdgpu among `pids` by card; a process that may not be looked into is left out."""
+    """Return the clients of amdgpu among `pids` by GPU; processes that this user may not inspect are omitted."""
     found: dict[str, list[GpuProcess]] = {}
     for pid in pids:
         seen: dict[tuple[str, str], GpuProcess] = {}
         for text in _read_fdinfos(f"{proc_root}/{pid}"):
-            told = parse_fdinfo(text)
-            if told is not None:
-                seen[told[0], told[1]] = told[2]
+            if (parsed := parse_fdinfo(text)) is not None:
+                seen[parsed[0], parsed[1]] = parsed[2]
         for gpu in {gpu for gpu, _ in seen}:
-            clients = [gpu_process for (card, _), gpu_process in seen.items() if card == gpu]
+            clients = [gpu_process for (address, _), gpu_process in seen.items() if address == gpu]
             found.setdefault(gpu, []).append(_sum_clients(pid, process_name(pid, proc_root), clients))
     return {gpu: tuple(processes) for gpu, processes in found.items()}
 
 
 def merged(known: tuple[GpuProcess, ...] | None, more: tuple[GpuProcess, ...]) -> tuple[GpuProcess, ...] | None:
-    """Return processes of both accounts, each once: the larger VRAM counts, for either account may miss a part."""
+    """Return the processes of both lists, each once, with the larger VRAM, since either list may be incomplete."""
     if known is None and not more:
         return None
     by_pid = {gpu_process.pid: gpu_process for gpu_process in known or ()}
@@ -91,20 +90,20 @@ def merged(known: tuple[GpuProcess, ...] | None, more: tuple[GpuProcess, ...]) -
 
 
 def process_name(pid: int, proc_root: Path = Path("/proc")) -> str | None:
-    """Return the name that the kernel has for a process."""
+    """Return the kernel's name of a process, None if it has ended."""
     return read_text(f"{proc_root}/{pid}/comm")
 
 
 def _sum_clients(pid: int, name: str | None, clients: Iterable[GpuProcess]) -> GpuProcess:
-    ones = tuple(clients)
+    known = tuple(clients)
     return GpuProcess(
         pid=pid,
         name=name,
-        vram_bytes=_sum_known(gpu_process.vram_bytes for gpu_process in ones),
-        gtt_bytes=_sum_known(gpu_process.gtt_bytes for gpu_process in ones),
+        vram_bytes=_sum_known(gpu_process.vram_bytes for gpu_process in known),
+        gtt_bytes=_sum_known(gpu_process.gtt_bytes for gpu_process in known),
         engine_s=None
-        if all(gpu_process.engine_s is None for gpu_process in ones)
-        else sum(gpu_process.engine_s or 0.0 for gpu_process in ones),
+        if all(gpu_process.engine_s is None for gpu_process in known)
+        else sum(gpu_process.engine_s or 0.0 for gpu_process in known),
     )
 
 

@@ -17,13 +17,13 @@ _DISPLAY = ("0x0300", "0x0302")
 
 
 def require_driver(sys_root: Path, control: Path) -> None:
-    """Raise SourceSilentError where no NVIDIA driver is loaded, so that no process is spent on the question."""
+    """Raise SourceSilentError if no NVIDIA driver is loaded, so that no process is started for a query."""
     if not control.exists() and not (sys_root / "module/nvidia").exists():
         raise SourceSilentError(f"no NVIDIA driver ({control} does not exist)")
 
 
 def asleep(sys_root: Path, now: Moment, source: str) -> tuple[GpuReading, ...]:
-    """Return a reading for each card if all of them sleep, else (): NVML wakes every card that it looks at."""
+    """Return a reading for each GPU if all are suspended, else (), because NVML wakes every GPU that it queries."""
     states = dict(_read_states(sys_root))
     if not states or any(state not in ("suspended", "suspending") for state in states.values()):
         return ()

@@ -1,8 +1,8 @@
-"""Reads GPUs through `nvidia-smi --query-gpu`, the fallback for NVML, and reads its CSV when saved.
+"""Reads GPUs through `nvidia-smi --query-gpu`, the fallback for NVML, and parses its saved CSV.
 
-Columns are taken by name. `N/A`, `[N/A]`, `[Not Supported]`, `[Unknown Error]` and the like are None; a driver calls
-one field of throttling `clocks_throttle_reasons` before 535 and `clocks_event_reasons` since; it takes the old name
-in a query still.
+Columns are found by name. `N/A`, `[N/A]`, `[Not Supported]`, `[Unknown Error]` and similar texts are None. The field
+`clocks_throttle_reasons` is called `clocks_event_reasons` since driver 535, which still accepts the old name in a
+query.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _REASONS = {
     2: "applications_clocks", 4: "power", 8: "slowdown", 16: "sync_boost", 32: "thermal", 64: "thermal_hardware",
     128: "power_brake",
 }  # fmt: skip
-"""Bits of the clock event reasons (NVML); 1 means idle, which is no limit."""
+"""Bits of the clock event reasons (NVML); 1 means idle, which is not a limit."""
 Row = Mapping[str, str]
 
 
 class NvidiaSmi:
-    """The tool of the name, run once a reading for the cards and once for their processes."""
+    """The tool `nvidia-smi`, run twice per reading: for the GPUs and for their processes."""
 
     name: ClassVar[str] = "nvidia-smi"
     vendor: ClassVar[str] = "nvidia"
@@ -60,7 +60,7 @@ class NvidiaSmi:
         self.deadline_s = deadline_s
 
     def read(self, now: Moment) -> tuple[GpuReading, ...]:
-        """Run the tool, unless every card sleeps. Raises SourceSilentError where there is no driver, tool or card."""
+        """Run the tool, unless all GPUs are suspended. Raises SourceSilentError without driver, tool or GPU."""
         require_driver(self._sys_root, self._control)
         sleeping = asleep(self._sys_root, now, self.name)
         if sleeping:
@@ -71,11 +71,11 @@ class NvidiaSmi:
         return with_processes(readings, self._tool.run(APPS, FORMAT))
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no resource is kept open."""
 
 
 def rows(text: str) -> Iterator[Row]:
-    """Return the rows of nvidia-smi's CSV by column name, units cut off; nothing where it has no header."""
+    """Yield the rows of nvidia-smi's CSV by column name without its unit; nothing if the text has no header."""
     try:
         lines = list(csv.reader(io.StringIO(text), skipinitialspace=True, strict=True))
     except csv.Error:
@@ -89,12 +89,12 @@ def rows(text: str) -> Iterator[Row]:
 
 
 def parse(text: str, at: Moment) -> tuple[GpuReading, ...]:
-    """Return one reading for each card that a `--query-gpu` table names with its address."""
+    """Return one reading for each GPU of a `--query-gpu` table that has an address."""
     return tuple(reading for row in rows(text) if (reading := _build_reading(row, at)) is not None and reading.gpu)
 
 
 def parse_saved(text: str, at: Moment) -> tuple[GpuReading, ...]:
-    """Return the readings of a saved `--query-gpu`, or of `--query-compute-apps` with processes alone."""
+    """Return the readings of a saved `--query-gpu` table, or of `--query-compute-apps` with processes only."""
     listed = tuple(rows(text))
     if any("pid" in row for row in listed):
         return _group_by_gpu(_list_apps(listed), at)
@@ -120,10 +120,10 @@ def address(text: object) -> str | None:
     return found[4:] if found and len(found) == 16 and found.startswith("0000") else found
 
 
-def limits(word: str | None) -> tuple[str, ...] | None:
-    """Return what holds the clocks down, out of the hexadecimal word of clock event reasons."""
+def limits(mask: str | None) -> tuple[str, ...] | None:
+    """Return the active limits from the hexadecimal bit mask of clock event reasons."""
     try:
-        value = int(word, 16) if word else None
+        value = int(mask, 16) if mask else None
     except ValueError:
         return None
     return None if value is None or value < 0 else tuple(name for bit, name in _REASONS.items() if value & bit)
@@ -159,7 +159,7 @@ def _build_reading(row: Row, at: Moment) -> GpuReading | None:
     if gpu is None and index is None and not name:
         return None
     generation = count(_read_value(row, "pcie.link.gen.current", "pcie.link.gen.gpucurrent"))
-    word = row.get("clocks_event_reasons.active") or row.get("clocks_throttle_reasons.active")
+    mask = row.get("clocks_event_reasons.active") or row.get("clocks_throttle_reasons.active")
     return GpuReading(
         at=at,
         gpu=gpu or "",
@@ -178,7 +178,7 @@ def _build_reading(row: Row, at: Moment) -> GpuReading | None:
         sclk_hz=_read_clock_hz(row, "clocks.current.sm", "clocks.current.graphics", "clocks.sm", "clocks.gr"),
         mclk_hz=_read_clock_hz(row, "clocks.current.memory", "clocks.mem"),
         performance_level=row["pstate"] if row.get("pstate", "").startswith("P") else None,
-        throttled_by=limits(word),
+        throttled_by=limits(mask),
         pcie_lanes=count(_read_value(row, "pcie.link.width.current")),
         pcie_gts=pcie_gts(generation),
         ecc_correctable=count(_read_value(row, "ecc.errors.corrected.volatile.total")),
@@ -192,7 +192,7 @@ def pcie_gts(generation: int | None) -> float | None:
 
 
 def uuid(text: object) -> str | None:
-    """Return NVIDIA's name of one card, None for the zeros of one that was blanked."""
+    """Return NVIDIA's unique id of a GPU; None if it consists of zeros, as in redacted logs."""
     if not isinstance(text, str) or not text.startswith(("GPU-", "MIG-")) or not text[4:].strip("-0"):
         return None
     return text[:64]

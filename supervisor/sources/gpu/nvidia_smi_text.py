@@ -27,7 +27,7 @@ _LISTED = re.compile(r"^GPU (\d{1,3}): (\S.*?) \(UUID: (\S+)\)$", re.ASCII)
 
 
 def parse_table(text: str, at: Moment) -> tuple[GpuReading, ...]:
-    """Return one reading for each card of the table that `nvidia-smi` prints without arguments, with its processes."""
+    """Return one reading, with processes, for each GPU of the table that `nvidia-smi` prints without arguments."""
     readings: dict[int, GpuReading] = {}
     current: int | None = None
     for line in text.splitlines():
@@ -70,7 +70,7 @@ def _add_sensors(card: GpuReading, cells: Sequence[str]) -> GpuReading:
 
 
 def parse_columns(text: str, at: Moment) -> tuple[GpuReading, ...]:
-    """Return the last row of each card in `nvidia-smi dmon`, or the last round of processes in `pmon`."""
+    """Return the last row of each GPU in `nvidia-smi dmon`, or its processes in the last round of `pmon`."""
     names: list[str] = []
     readings: dict[int, GpuReading] = {}
     for line in text.splitlines():
@@ -101,7 +101,7 @@ def _add_columns(known: GpuReading, row: dict[str, str]) -> GpuReading:
 
 
 def _add_process(known: GpuReading, row: dict[str, str], words: Sequence[str], names: Sequence[str]) -> GpuReading:
-    """Keep one line a process; a process that comes again began a new round, and its line replaces the old one."""
+    """Add a process; a later line of the same process replaces the earlier one."""
     pid = count(number(row["pid"]))
     if not pid:
         return known
@@ -112,7 +112,7 @@ def _add_process(known: GpuReading, row: dict[str, str], words: Sequence[str], n
 
 
 def parse_list(text: str, at: Moment) -> tuple[GpuReading, ...]:
-    """Return the cards of `nvidia-smi -L`, by number and name; it measures nothing."""
+    """Return index, name and unique id of each GPU in the output of `nvidia-smi -L`."""
     found = (_LISTED.match(line.strip()) for line in text.splitlines())
     return tuple(
         GpuReading(

@@ -19,7 +19,7 @@ CHILD = Path(__file__).with_name("nvml_child.py")
 
 
 class Nvml:
-    """The library of the name, asked through a child that is started at the first reading and kept."""
+    """The library NVML, queried through a child process that is started at the first reading and kept."""
 
     name: ClassVar[str] = "nvml"
     vendor: ClassVar[str] = "nvidia"
@@ -39,11 +39,11 @@ class Nvml:
         self.deadline_s = deadline_s
 
     def read(self, now: Moment) -> tuple[GpuReading, ...]:
-        """Ask the child, unless every card sleeps. Raises SourceSilentError where there is no driver or package."""
+        """Query the child, unless all GPUs are suspended. Raises SourceSilentError without driver or package."""
         require_driver(self._sys_root, self._control)
         sleeping = asleep(self._sys_root, now, self.name)
         if sleeping:
-            self.close()  # an open NVML keeps the driver from letting the cards sleep
+            self.close()  # while NVML is open, the driver does not suspend the GPUs
             return sleeping
         readings = parse(self._child.ask(), now)
         if not readings:
@@ -56,7 +56,7 @@ class Nvml:
 
 
 def parse(answer: Mapping[str, object], at: Moment) -> tuple[GpuReading, ...]:
-    """Return one reading for each card with a PCI address in the child's answer."""
+    """Return one reading for each GPU in the child's answer that has a PCI address."""
     cards = answer.get("cards")
     if not isinstance(cards, list):
         return ()
@@ -87,7 +87,7 @@ def _build_reading(card: Mapping[str, object], gpu: str, at: Moment) -> GpuReadi
         power_cap_w=_scale_value(watts, card.get("power_cap_mw"), 1e-3),
         sclk_hz=hertz(card.get("sm_mhz")),
         mclk_hz=hertz(card.get("memory_mhz")),
-        # 32 is NVML's word for unknown.
+        # NVML reports an unknown level as 32.
         performance_level=f"P{level}" if level is not None and level < 16 else None,
         throttled_by=None if reasons is None else limits(hex(reasons)),
         pcie_lanes=count(number(card.get("lanes"))) or None,
@@ -102,14 +102,14 @@ def _build_reading(card: Mapping[str, object], gpu: str, at: Moment) -> GpuReadi
 def _list_processes(listed: object) -> tuple[GpuProcess, ...] | None:
     if not isinstance(listed, list):
         return None
-    ones = [entry for entry in listed if isinstance(entry, dict)]
+    entries = [entry for entry in listed if isinstance(entry, dict)]
     return tuple(
         GpuProcess(
             pid=pid,
             name=name[:200] if isinstance(name := entry.get("name"), str) else None,
             vram_bytes=count(number(entry.get("memory"))),
         )
-        for entry in ones
+        for entry in entries
         if (pid := count(number(entry.get("pid"))))
     )
 

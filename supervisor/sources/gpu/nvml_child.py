@@ -1,7 +1,7 @@
 """Answers each line on standard input with one line of JSON about NVIDIA GPUs; runs as a separate process.
 
-NVML may block in the driver while a card is being reset, and a crash in it is a crash of whoever loaded it: so nothing
-of ours loads it into the daemon. This file needs the standard library and the package nvidia-ml-py only.
+NVML may block in the driver while a GPU is being reset, and a crash in it ends the process that loaded it, so the
+daemon does not load it. This file needs only the standard library and the package nvidia-ml-py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def main() -> int:
-    """Say `{"ready": true}` or `{"error": ...}` first, then answer until standard input ends."""
+    """Write `{"ready": true}` or `{"error": ...}`, then answer each line until standard input ends."""
     try:
         nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
@@ -36,7 +36,7 @@ def main() -> int:
 
 
 def _read_gpu(nvml: Any, card: Any) -> dict[str, object]:
-    """Return what NVML says of a card, in NVML's own units; what it does not support is None."""
+    """Return NVML's values of a GPU in NVML's units; None for values that it does not support."""
     use, memory = _query_or_none(nvml.nvmlDeviceGetUtilizationRates, card), _read_memory(nvml, card)
     corrected, uncorrected = nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
     return {
@@ -66,7 +66,7 @@ def _read_gpu(nvml: Any, card: Any) -> dict[str, object]:
 
 
 def _read_memory(nvml: Any, card: Any) -> Any:
-    """Return the memory as nvidia-smi counts it: the older call adds what the driver keeps for itself to `used`."""
+    """Return the memory as nvidia-smi reports it: the older call includes the driver's reserved memory in `used`."""
     version = getattr(nvml, "nvmlMemory_v2", None)
     newer = None if version is None else _query_or_none(nvml.nvmlDeviceGetMemoryInfo, card, version)
     return _query_or_none(nvml.nvmlDeviceGetMemoryInfo, card) if newer is None else newer

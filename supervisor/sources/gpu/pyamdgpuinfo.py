@@ -16,7 +16,7 @@ CHILD = Path(__file__).with_name("pyamdgpuinfo_child.py")
 
 
 class Pyamdgpuinfo:
-    """The package of the name, asked through a child that is started at the first reading and kept."""
+    """The package pyamdgpuinfo, queried through a child process that is started at the first reading and kept."""
 
     name: ClassVar[str] = "pyamdgpuinfo"
     vendor: ClassVar[str] = "amd"
@@ -30,7 +30,7 @@ class Pyamdgpuinfo:
         self.deadline_s = deadline_s
 
     def read(self, now: Moment) -> tuple[GpuReading, ...]:
-        """Ask the child. Raises SourceSilentError with what it says against it: not installed, no permission, late."""
+        """Query the child. Raises SourceSilentError if the package is missing, lacks permission, or is too slow."""
         return parse(self._child.ask(), now)
 
     def close(self) -> None:
@@ -39,7 +39,7 @@ class Pyamdgpuinfo:
 
 
 def parse(answer: Mapping[str, object], at: Moment) -> tuple[GpuReading, ...]:
-    """Return one reading for each card with a PCI address in the child's answer."""
+    """Return one reading for each GPU in the child's answer that has a PCI address."""
     cards = answer.get("cards")
     if not isinstance(cards, list):
         return ()

@@ -1,7 +1,7 @@
 """Answers each line on standard input with one line of JSON about the GPUs; runs as a separate process.
 
-pyamdgpuinfo is GPL-3.0-only, holds the interpreter's lock in every ioctl and may block in the kernel: so nothing of
-ours imports it into the daemon. This file needs the standard library and that package only.
+pyamdgpuinfo is GPL-3.0-only, holds the interpreter's lock in every ioctl and may block in the kernel, so the daemon
+does not import it. This file needs only the standard library and that package.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def main() -> int:
-    """Say `{"ready": true}` or `{"error": ...}` first, then answer until standard input ends."""
+    """Write `{"ready": true}` or `{"error": ...}`, then answer each line until standard input ends."""
     try:
         library = importlib.import_module("pyamdgpuinfo")
     except ImportError as error:
@@ -30,7 +30,7 @@ def main() -> int:
 
 
 def cards(library: Any) -> list[dict[str, object]]:
-    """Return what each card says; a sensor that the card lacks is None."""
+    """Return the values of each GPU; None for a sensor that it lacks."""
     return [_read_gpu(library.get_gpu(index)) for index in range(library.detect_gpus())]
 
 

@@ -1,6 +1,6 @@
 """Reads GPUs through `rocm-smi --json`, a fallback that costs one process per reading.
 
-Values are taken by name, and what is absent or `N/A` is None. Key names: rocm_smi.py of ROCm 2.x to 7.x.
+Values are read by name; a value that is absent or `N/A` is None. Key names: rocm_smi.py of ROCm 2.x to 7.x.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ FLAGS = (
 _CARD = re.compile(r"card\d{1,4}", re.ASCII)
 _CLOCK = re.compile(r"\(\s*(\d+(?:\.\d+)?)\s*Mhz\s*\)", re.IGNORECASE)
 _GFX = re.compile(r"gfx[0-9a-f]{3,6}")
-_MISSPELT_GFX = {"gfx9010": "gfx90a", "gfx9012": "gfx90c"}
-"""ROCm 6 prints the stepping in decimal."""
+_CORRECT_GFX = {"gfx9010": "gfx90a", "gfx9012": "gfx90c"}
+"""Names that ROCm 6 prints with the stepping in decimal, and the correct ones."""
 
 
 class RocmSmi:
-    """The tool of the name, run once a reading."""
+    """The tool `rocm-smi`, run once per reading."""
 
     name: ClassVar[str] = "rocm-smi"
     vendor: ClassVar[str] = "amd"
@@ -43,18 +43,18 @@ class RocmSmi:
         self.deadline_s = deadline_s
 
     def read(self, now: Moment) -> tuple[GpuReading, ...]:
-        """Run the tool. Raises SourceSilentError where it is missing, too slow, or sees no card."""
+        """Run the tool. Raises SourceSilentError if it is missing, too slow, or lists no GPU."""
         readings = parse(self._tool.run(), now)
         if not readings:
             raise SourceSilentError("rocm-smi lists no GPU")
         return readings
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no resource is kept open."""
 
 
 def parse(stdout: str, at: Moment) -> tuple[GpuReading, ...]:
-    """Return one reading for each card that the JSON names with its PCI address; () for anything else."""
+    """Return one reading for each GPU in the JSON that has a PCI address; () for any other text."""
     return tuple(
         replace(_build_reading(card, at), gpu=gpu)
         for card in cards_of(stdout).values()
@@ -63,17 +63,17 @@ def parse(stdout: str, at: Moment) -> tuple[GpuReading, ...]:
 
 
 def parse_saved(stdout: str, at: Moment) -> tuple[GpuReading, ...]:
-    """Return one reading for each card of a saved output, which may have been asked for less than the address."""
+    """Return one reading for each GPU of a saved output, which may lack addresses."""
     return tuple(reading_of(int(key[4:]), card, at) for key, card in cards_of(stdout).items())
 
 
 def reading_of(index: int, card: Mapping[str, object], at: Moment) -> GpuReading:
-    """Return the reading of one card by the names that the tool gives its values."""
+    """Return the reading of one GPU from its values by the tool's names."""
     return replace(_build_reading(card, at), gpu=pci_address(card.get("PCI Bus")) or f"gpu{index}", index=index)
 
 
 def cards_of(stdout: str) -> dict[str, Mapping[str, object]]:
-    """Return the cards of the JSON by the tool's names for them (`card0`), {} where the text holds none."""
+    """Return the GPUs in the JSON by the tool's names (`card0`); {} if the text has none."""
     return {
         key: card
         for key, card in _find_document(stdout).items()
@@ -82,7 +82,7 @@ def cards_of(stdout: str) -> dict[str, Mapping[str, object]]:
 
 
 def _find_document(stdout: str) -> Mapping[str, object]:
-    """Return the JSON object in the text, whatever lines stand before it; {} where there is none or it is cut."""
+    """Return the JSON object in the text, which other lines may precede; {} if there is none or it is incomplete."""
     start, decoder = stdout.find("{"), json.JSONDecoder()
     for _ in range(8):
         if start < 0:
@@ -99,7 +99,7 @@ def _find_document(stdout: str) -> Mapping[str, object]:
 
 
 def _build_reading(card: Mapping[str, object], at: Moment) -> GpuReading:
-    # "GPU memory use (%)" is the memory controller's activity up to ROCm 6.1.0, as the later name says.
+    # Up to ROCm 6.1.0, the memory controller's activity is called "GPU memory use (%)".
     return GpuReading(
         at=at,
         gpu="",
@@ -148,4 +148,4 @@ def _find_name(card: Mapping[str, object]) -> str | None:
 def _parse_gfx_version(text: object) -> str | None:
     if not isinstance(text, str) or not _GFX.fullmatch(text):
         return None
-    return _MISSPELT_GFX.get(text, text)
+    return _CORRECT_GFX.get(text, text)

@@ -1,6 +1,6 @@
-"""Parses the tables that `rocm-smi` prints; used only for saved text, as the source itself reads JSON.
+"""Parses the tables that `rocm-smi` prints; used only for saved text, since the source itself reads JSON.
 
-Columns by name from the header of ROCm 2 to 7, whose words have stayed while their places have moved.
+Columns are found by name in the header: from ROCm 2 to 7 the names are the same but the order differs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PARTITIONS = re.compile(r"(?<!\S)(NPS\d), (SPX|DPX|TPX|QPX|CPX)(?:, (\d+))?(?!\
 
 
 def parse_hardware(text: str, at: Moment) -> tuple[GpuReading, ...]:
-    """Return one reading for each row of `rocm-smi --showhw`: what the card is, and which part of it."""
+    """Return one reading for each row of `rocm-smi --showhw`: address, architecture and partition."""
     rows = (_HARDWARE.match(line) for line in text.splitlines())
     return tuple(
         GpuReading(
@@ -44,13 +44,13 @@ def parse_hardware(text: str, at: Moment) -> tuple[GpuReading, ...]:
 
 
 def parse_list(text: str, at: Moment) -> tuple[GpuReading, ...]:
-    """Return one reading for each card of which `rocm-smi -i`, `--showtemp` and the like list one value a line."""
+    """Return one reading per GPU from the output of `rocm-smi -i`, `--showtemp` etc., which has one value per line."""
     cards: dict[int, dict[str, object]] = {}
     for line in text.splitlines():
         if row := _LISTED.match(line):
             name, value = row[2].strip(), row[3].strip()
             level = _LEVEL.fullmatch(value)
-            # Clocks are called otherwise here than in the tool's JSON, whose names the reader knows.
+            # Clocks have other names here than in the tool's JSON.
             key = f"{name.removesuffix(' level')} speed:" if level else name
             cards.setdefault(int(row[1]), {})[key] = level[1] if level else value
     return tuple(reading_of(index, card, at) for index, card in cards.items())
@@ -73,7 +73,7 @@ def parse_concise(text: str, at: Moment) -> tuple[GpuReading, ...]:
 def _parse_concise_row(index: int, row: str, head: str, at: Moment) -> GpuReading:
     heat = _HEAT.search(row)
     clocks = list(_CLOCK.finditer(row))
-    # The draw stands before the clocks and the cap behind them; either may be missing from the row.
+    # The power draw is printed before the clocks and the cap after them; either may be missing from the row.
     border = clocks[0].start() if clocks else len(row)
     power, cap = _WATTS.search(row, 0, border), _WATTS.search(row, border)
     celsius_read = celsius(number(heat[1])) if heat else None
@@ -99,7 +99,7 @@ def _parse_concise_row(index: int, row: str, head: str, at: Moment) -> GpuReadin
 
 
 def _read_shares(row: str, head: str) -> dict[str, float | None]:
-    """Return the last columns by name; they end the row in every form, whatever text a missing value has."""
+    """Return the percentages of the last columns by name; in every version they are at the end of the row."""
     names = sorted((name for name in ("VRAM%", "GPU%") if name in head), key=head.index)
     cells = row.split()[-len(names) :] if names else []
     values = (number(cell[:-1]) if cell.endswith("%") else None for cell in cells)

@@ -1,4 +1,4 @@
-"""Converts the text of a sensor into a number, or None where it cannot be a measurement."""
+"""Converts the text of a sensor into a number, or None if it cannot be a measurement."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _LEVEL = re.compile(r"^\s*(?:\d+|S):\s*(\d+(?:\.\d+)?)\s*[Mm][Hh]z\s*\*", re.MULTILINE)
 _TRANSFERS = re.compile(r"(\d+(?:\.\d+)?)\s*GT/s")
 _LARGEST = 2.0**63
-"""Larger than any reading, and the largest that a database column takes."""
+"""Upper limit of a reading: the largest integer of a database column."""
 
 
 def number(text: object) -> float | None:
-    """Return a finite number of ordinary size; text of sensors that do not exist (`N/A`, empty) is None."""
+    """Return a finite number below `_LARGEST`; None for other text (`N/A`, empty)."""
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         return None
     try:
@@ -24,17 +24,17 @@ def number(text: object) -> float | None:
 
 
 def percent(value: float | None) -> float | None:
-    """Return a share of time in 0..100; drivers return 65535 for `unknown`."""
+    """Return a percentage in 0..100, else None; drivers report an unknown value as 65535."""
     return value if value is not None and 0 <= value <= 100 else None
 
 
 def celsius(value: float | None) -> float | None:
-    """Return a temperature that silicon can have: exactly 0 and 511 are what sensors that are not there return."""
+    """Return a plausible chip temperature, else None; missing sensors report exactly 0 or 511."""
     return value if value is not None and -40 <= value <= 200 and value != 0 else None
 
 
 def count(value: float | None) -> int | None:
-    """Return a whole number that cannot be negative (bytes, Hz, revolutions)."""
+    """Return a non-negative integer (bytes, Hz, revolutions), else None."""
     return int(value) if value is not None and value >= 0 else None
 
 
@@ -45,18 +45,18 @@ def hertz(megahertz: object) -> int | None:
 
 
 def watts(value: float | None) -> float | None:
-    """Return a power that a card can draw."""
+    """Return a power that a GPU can draw, else None."""
     return value if value is not None and 0 <= value <= 5000 else None
 
 
 def pci_address(text: object) -> str | None:
-    """Return a full PCI address in lower case, such as `0000:0a:00.0`."""
+    """Return a complete PCI address in lower case, such as `0000:0a:00.0`, else None."""
     address = text.strip().lower() if isinstance(text, str) else ""
     return address if _PCI_ADDRESS.fullmatch(address) else None
 
 
 def unique_id(text: object) -> str | None:
-    """Return a card's serial as 16 hexadecimal digits, however the source pads it."""
+    """Return a GPU's serial number as 16 hexadecimal digits; sources pad it differently."""
     if not isinstance(text, str):
         return None
     try:
@@ -67,13 +67,13 @@ def unique_id(text: object) -> str | None:
 
 
 def current_level_hz(levels: str | None) -> int | None:
-    """Return the starred clock of a `pp_dpm_*` table (`1: 500Mhz *`); some drivers star a level of 0 that is none."""
+    """Return the active clock of a `pp_dpm_*` table (`1: 500Mhz *`) in Hz; None for 0, which some drivers print."""
     found = _LEVEL.search(levels) if levels else None
     return (hertz(found[1]) or None) if found else None
 
 
 def transfers(text: str | None) -> float | None:
-    """Return the gigatransfers a second of `16.0 GT/s PCIe`."""
+    """Return the number of gigatransfers per second of a text such as `16.0 GT/s PCIe`."""
     found = _TRANSFERS.match(text) if text else None
     return number(found[1]) if found else None
 
@@ -82,9 +82,9 @@ _SIZES = {"b": 1, "kb": 1024, "mb": 1024**2, "gb": 1024**3, "kib": 1024, "mib": 
 
 
 def bytes_of(value: object, unit: str) -> int | None:
-    """Return bytes of a number and its unit.
+    """Return the bytes of a number with a unit; None if either is unknown.
 
-    The vendors' tools write MB and GB and mean powers of 1024: 192 GiB of HBM are 196300 MB there.
+    The vendors' tools print MB and GB for powers of 1024: 192 GiB of HBM is 196300 MB there.
     """
     size, factor = number(value), _SIZES.get(unit.strip().lower())
     return None if size is None or factor is None else count(number(round(size * factor)))

@@ -23,11 +23,11 @@ READERS: tuple[tuple[str, re.Pattern[str], Reader], ...] = (
     ("amd-smi monitor", re.compile(r"^(?:TIMESTAMP +)?GPU +[A-Z0-9_%]+", re.MULTILINE), amd_smi_text.parse_monitor),
     ("amd-smi metric", re.compile(r"^GPU: \d+\s*$", re.MULTILINE), amd_smi_text.parse_lists),
 )
-"""What a form is called, how it is recognized, and who reads it; the first that fits and reads a card counts."""
+"""Name of a format, the pattern that recognizes it, and its parser; the first that returns a GPU is used."""
 
 
 def read_saved(text: str, at: Moment) -> tuple[GpuReading, ...]:
-    """Return what a saved output says of each card, () for text that is none or names no card."""
+    """Return the readings of each GPU in a saved output; () if the format is unknown or it names no GPU."""
     clean = text.replace("\r\n", "\n").removeprefix("\N{ZERO WIDTH NO-BREAK SPACE}")
     for _, form, reader in READERS:
         if form.search(clean) and (found := reader(clean, at)):

@@ -9,34 +9,34 @@ from supervisor.core.readings import GpuReading
 
 
 class SourceSilentError(Exception):
-    """A source has nothing to say, and why: not installed, no card, no permission."""
+    """A source has no reading; the message says why: not installed, no GPU, no permission."""
 
 
 class GpuSource(Protocol):
-    """One way to read the cards. It is asked by one thread of its own, so it may block, and it may raise anything."""
+    """One way to read GPUs. It is called in its own thread, so it may block, and it may raise any exception."""
 
     @property
     def name(self) -> str:
-        """The name that settings and readings carry."""
+        """The name used in settings and readings."""
 
     @property
     def vendor(self) -> str:
-        """Whose cards it reads (`amd`, `nvidia`): sources stand in for each other only where it is the same."""
+        """Vendor of its GPUs (`amd`, `nvidia`); only sources of the same vendor replace each other."""
 
     @property
     def interval_s(self) -> float:
-        """Least time between two readings, 0 for every round."""
+        """Minimum time between two readings; 0 to read in every round."""
 
     @property
     def deadline_s(self) -> float:
-        """After this long a reading counts as failed."""
+        """Time after which a reading counts as failed."""
 
     @property
     def wait_s(self) -> float:
-        """How long a round waits for this source; what comes later is taken in a later round."""
+        """How long a round waits for this source; a later answer is used in a later round."""
 
     def read(self, now: Moment) -> tuple[GpuReading, ...]:
-        """Return one reading for each card that it sees, stamped `now`."""
+        """Return one reading for each GPU, with the time `now`."""
 
     def close(self) -> None:
-        """Let go of whatever it holds."""
+        """Release all resources."""

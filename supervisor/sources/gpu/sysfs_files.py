@@ -1,7 +1,7 @@
 """Reads small sysfs files repeatedly through descriptors that stay open.
 
-A kept descriptor costs one system call a reading instead of three, and the kernel renders the file anew at each one.
-It holds no reference on the driver: once the device is gone the read fails with ENODEV.
+An open descriptor costs one system call per reading instead of three; the kernel renders the content at each read. It
+holds no reference on the driver: after the device is removed, a read fails with ENODEV.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ _LONGEST = 8192
 
 
 class SysfsFiles:
-    """Files by path; one that cannot be read is tried again at the next reading."""
+    """Open files by path; a file that cannot be read is tried again at the next reading."""
 
     def __init__(self) -> None:
         self._open: dict[str, int] = {}
         self._absent: set[str] = set()
         self.device_gone = False
-        """Whether a file said that its device is gone since `forget` was called last."""
+        """Whether a read failed with ENODEV since the last `forget`."""
 
     def __del__(self) -> None:
         self.forget()
 
     def raw(self, path: str) -> bytes | None:
-        """Return a file's bytes, None where it cannot be read or is not there.
+        """Return a file's bytes, None if it is missing or cannot be read.
 
-        EPERM and EBUSY mean a card that sleeps or is being reset, EINVAL a sensor that the firmware lacks.
+        EPERM and EBUSY mean a GPU that is suspended or being reset, EINVAL a sensor that the firmware lacks.
         """
         fd = self._open.get(path)
         if fd is None:
@@ -48,12 +48,12 @@ class SysfsFiles:
             return None
 
     def text(self, path: str) -> str | None:
-        """Return a file's text without blanks around it, None where it is empty too."""
+        """Return a file's text without surrounding white space, None if it is empty or cannot be read."""
         content = self.raw(path)
         return None if content is None else content.decode("ascii", "replace").strip("\n\t \x00") or None
 
     def forget(self) -> None:
-        """Close everything, and look anew for what was not there."""
+        """Close all files and try missing ones again."""
         for fd in self._open.values():
             os.close(fd)
         self._open.clear()

@@ -1,7 +1,7 @@
-"""Runs a vendor's tool once and returns what it printed.
+"""Runs a vendor's tool once and returns its standard output.
 
-Only standard output is returned, since warnings go to standard error. A tool that a signal cannot reach (it waits in
-the kernel for a card in reset) is remembered: a second one would only join it there.
+While a tool that cannot be killed is still running (it waits in the kernel for a GPU in reset), it is not started
+again.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ class Tool:
         self._undead: subprocess.Popen[bytes] | None = None
 
     def run(self, *more: str) -> str:
-        """Return its standard output, whatever its exit status: tools exit with errors after good answers.
+        """Return its standard output, also for a non-zero exit status, which tools have after valid answers.
 
-        Raises SourceSilentError where it is missing, too slow, or silent, with the last line of its complaint.
+        Raises SourceSilentError if it is missing or too slow, or with its last line of standard error if it prints
+        nothing.
         """
         if self._undead is not None and self._undead.poll() is None:
             raise SourceSilentError(f"an earlier {self._command[0]} (pid {self._undead.pid}) could not be killed")
@@ -37,7 +38,7 @@ class Tool:
         if ran.status is None:
             raise SourceSilentError(f"no answer within {self._deadline_s:.0f} s")
         if not ran.printed.strip():
-            said = ran.complained.decode("utf-8", "backslashreplace").strip().splitlines()
+            errors = ran.complained.decode("utf-8", "backslashreplace").strip().splitlines()
             name = os.path.basename(self._command[0])  # noqa: PTH119 (a command need not be a path)
-            raise SourceSilentError(said[-1][:200] if said else f"{name} printed nothing, status {ran.status}")
+            raise SourceSilentError(errors[-1][:200] if errors else f"{name} printed nothing, status {ran.status}")
         return ran.printed.decode("utf-8", "backslashreplace")

@@ -1,7 +1,7 @@
-"""Turns records of the kernel log into findings, one per event; records from user space are not trusted.
+"""Turns records of the kernel log into findings, one per event; records from user space are ignored.
 
-A fatal line is a finding at once. What later lines of the same event add (its process, how a reset came out) comes as
-the same finding told anew, and only where it changes something that counts.
+A fatal line becomes a finding immediately. Later lines of the same event (its process, the result of a reset) report
+the finding again, if they change its class, severity, device or process.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from supervisor.sources.faults.pasted_log import card_of
 from supervisor.sources.faults.table import Grammar, Match
 
 NEIGHBOUR_US = 1_000_000
-"""A line without an address belongs to the card that the driver named within this time, before or after."""
+"""A line without an address is assigned to the GPU that the driver named within this time, before or after."""
 AGAIN_S = 1.0
-"""A fatal line that comes so long after the last one told of is told: whoever was launched between is concerned."""
+"""A fatal line this long after the reported one is reported again: it may concern an attempt launched in between."""
 KNOWN_EVENTS = 64
 _KERN = 0
 
@@ -31,15 +31,15 @@ class Record:
     facility: int
     sequence: int
     at_us: int
-    """On the monotonic clock of its boot."""
+    """Time on the monotonic clock of its boot."""
     message: str
     device: str | None
     """PCI address that the kernel attached, lower case."""
 
 
 @dataclass(slots=True, kw_only=True)
-class _Told:
-    """An event with what was told of it last."""
+class _Reported:
+    """An event with the finding last reported for it."""
 
     event: Event
     at_us: int
@@ -47,19 +47,19 @@ class _Told:
     finding: KernelFinding | None = None
 
 
-class Understanding:
-    """What the records of one log mean; it remembers the events that are open."""
+class RecordInterpreter:
+    """Interprets the records of one log; keeps the events that later records can still join."""
 
     def __init__(self, origin: str, *, accept_user_records: bool = False, grammar: Grammar | None = None) -> None:
         self._origin = origin
         self._accept_user_records = accept_user_records
         self._grammar = grammar if grammar is not None else kernel_grammar()
         self._events = Events(self._grammar.kind)
-        self._told: list[_Told] = []
+        self._reported: list[_Reported] = []
         self._card: tuple[int, str] | None = None
 
     def names_no_card(self, records: Sequence[Record]) -> bool:
-        """Whether a line is among them that is about a card and leaves open which."""
+        """Whether one of the records is about a GPU that cannot be determined yet."""
         named = self._list_named_gpus(records)
         return any(
             match.row.device == "card" and self._find_gpu(record, match, named) is None
@@ -67,9 +67,9 @@ class Understanding:
         )
 
     def findings(self, records: Sequence[Record], now: Moment) -> tuple[KernelFinding, ...]:
-        """Return the events that these records began, and those on which they told something new."""
+        """Return the findings that these records began or changed."""
         named = self._list_named_gpus(records)
-        touched: list[_Told] = []
+        touched: list[_Reported] = []
         for record, match in self._match_records(records):
             card = self._find_gpu(record, match, named)
             event = self._events.add(
@@ -77,11 +77,11 @@ class Understanding:
             )
             if event is None:
                 continue
-            told = self._find_or_add(event, record, match)
-            if told not in touched:
-                touched.append(told)
+            reported = self._find_or_add(event, record, match)
+            if reported not in touched:
+                touched.append(reported)
         self._card = named[-1] if named else None
-        return tuple(finding for told in touched if (finding := self._build_if_changed(told, now)) is not None)
+        return tuple(finding for reported in touched if (finding := self._build_if_changed(reported, now)) is not None)
 
     def _match_records(self, records: Sequence[Record]) -> list[tuple[Record, Match]]:
         believed = (record for record in records if record.facility == _KERN or self._accept_user_records)
@@ -97,37 +97,37 @@ class Understanding:
 
     @staticmethod
     def _find_gpu(record: Record, match: Match, named: list[tuple[int, str]]) -> str | None:
-        """Return the card that a line is about; of another device only what the kernel attached."""
+        """Return the address of the record's device; the GPU named nearest in time if the line is about a GPU."""
         own = match.pci or record.device or card_of(record.message)
         if own is not None or match.row.device != "card":
             return own
         near = [(abs(at_us - record.at_us), gpu) for at_us, gpu in named if abs(at_us - record.at_us) <= NEIGHBOUR_US]
         return min(near)[1] if near else None
 
-    def _find_or_add(self, event: Event, record: Record, match: Match) -> _Told:
-        for told in self._told:
-            if told.event is event:
-                return told
-        told = _Told(event=event, at_us=record.at_us, about=match.row.device)
-        self._told = [*self._told[-KNOWN_EVENTS:], told]
-        return told
+    def _find_or_add(self, event: Event, record: Record, match: Match) -> _Reported:
+        for reported in self._reported:
+            if reported.event is event:
+                return reported
+        reported = _Reported(event=event, at_us=record.at_us, about=match.row.device)
+        self._reported = [*self._reported[-KNOWN_EVENTS:], reported]
+        return reported
 
-    def _build_if_changed(self, told: _Told, now: Moment) -> KernelFinding | None:
-        """Return the finding if it says anything that the one before it did not."""
-        event, before = told.event.finding, told.finding
-        at, fatal_s = _clamp_to_now(now, told.at_us / 1e6), told.event.fatal_s
+    def _build_if_changed(self, reported: _Reported, now: Moment) -> KernelFinding | None:
+        """Return the event's finding if it differs from the one reported last."""
+        event, before = reported.event.finding, reported.finding
+        at, fatal_s = _clamp_to_now(now, reported.at_us / 1e6), reported.event.fatal_s
         fatal_at = None if fatal_s is None else _clamp_to_now(now, fatal_s)
         if before is not None:
-            news = fatal_at is not None and fatal_at.seconds_since(before.told_at) >= AGAIN_S
-            told_before = (before.fault, before.severity, before.gpu or before.device, before.pid, before.of_process)
-            tells = (event.fault, event.severity, event.device, event.pid, event.of_process)
-            if not news and told_before == tells:
+            is_repeated = fatal_at is not None and fatal_at.seconds_since(before.told_at) >= AGAIN_S
+            old_facts = (before.fault, before.severity, before.gpu or before.device, before.pid, before.of_process)
+            new_facts = (event.fault, event.severity, event.device, event.pid, event.of_process)
+            if not is_repeated and old_facts == new_facts:
                 return None
-        said = kernel_finding(event, at=at, sequence=event.line_number, origin=self._origin, about=told.about)
-        told.finding = replace(said, fatal_at=fatal_at, of_process=event.of_process)
-        return told.finding
+        finding = kernel_finding(event, at=at, sequence=event.line_number, origin=self._origin, about=reported.about)
+        reported.finding = replace(finding, fatal_at=fatal_at, of_process=event.of_process)
+        return reported.finding
 
 
 def _clamp_to_now(now: Moment, monotonic_s: float) -> Moment:
-    """Return the moment of a record: none lies in the future."""
+    """Return the moment of a record, at the latest `now`."""
     return min(now, now.at_monotonic(monotonic_s), key=lambda moment: moment.monotonic_s)

@@ -1,4 +1,4 @@
-"""Follows the kernel messages of the journal where /dev/kmsg is not readable; its position is the journal's cursor."""
+"""Follows the kernel messages of the journal if /dev/kmsg is not readable; its position is the journal's cursor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from supervisor.core.events import KernelReported
 from supervisor.core.moments import Moment
-from supervisor.sources.kernel.findings import Record, Understanding
+from supervisor.sources.kernel.findings import Record, RecordInterpreter
 from supervisor.sources.kernel.journal_entries import FIELDS, parse_entry
 
 COMMAND = ("journalctl", "--dmesg", "--follow", "--quiet", "--output=json", f"--output-fields={FIELDS}")
@@ -20,9 +20,9 @@ _ERROR_LIMIT_BYTES = 2000
 
 
 class JournalLog:
-    """The kernel's journal from where the last daemon stopped reading; without a cursor only what comes from now on.
+    """The kernel's journal from the stored cursor on; without a cursor, only entries that are written from now on.
 
-    A child process reads it: `journalctl` knows formats, rotation and namespaces, and follows them.
+    A `journalctl` child process reads it, because it handles formats, rotation and namespaces.
     """
 
     def __init__(
@@ -30,13 +30,13 @@ class JournalLog:
     ) -> None:
         self._command = tuple(command)
         self._cursor = cursor
-        self._understanding = Understanding("journal", accept_user_records=accept_user_records)
+        self._interpreter = RecordInterpreter("journal", accept_user_records=accept_user_records)
         self._number = 0
         self._unread = b""
         self._child: subprocess.Popen[bytes] | None = None
         self._tried: Moment | None = None
         self.problem: str | None = None
-        """Why the journal cannot be read, with the remedy; None while it can."""
+        """Why the journal cannot be read, and what to do; None while it can be read."""
 
     @property
     def cursor(self) -> str | None:
@@ -44,11 +44,11 @@ class JournalLog:
         return self._cursor
 
     def fileno(self) -> int:
-        """Return the descriptor to poll, -1 while there is none."""
+        """Return the descriptor to poll, -1 if the journal is not open."""
         return self._child.stdout.fileno() if self._child is not None and self._child.stdout is not None else -1
 
     def read(self, now: Moment) -> KernelReported | None:
-        """Return what was logged since the last read; None where nothing was."""
+        """Return the findings since the last read; None if nothing was logged."""
         if self._child is None and (self._tried is None or now.seconds_since(self._tried) >= REOPEN_S):
             self._tried = now
             self._start()
@@ -56,10 +56,10 @@ class JournalLog:
         records = self._read_new_records()
         if self._cursor == before:
             return None
-        return KernelReported(at=now, findings=self._understanding.findings(records, now), cursor=self._cursor)
+        return KernelReported(at=now, findings=self._interpreter.findings(records, now), cursor=self._cursor)
 
     def close(self) -> None:
-        """End the child."""
+        """Kill the child process."""
         child, self._child, self._unread = self._child, None, b""
         if child is None:
             return
@@ -117,7 +117,7 @@ class JournalLog:
     def _handle_exit(self, child: subprocess.Popen[bytes]) -> None:
         assert child.stderr is not None
         os.set_blocking(child.stderr.fileno(), False)
-        said = (child.stderr.read(_ERROR_LIMIT_BYTES) or b"").decode("utf-8", "replace").strip()
+        message = (child.stderr.read(_ERROR_LIMIT_BYTES) or b"").decode("utf-8", "replace").strip()
         self.close()
-        why = said.splitlines()[0] if said else f"ended with status {child.returncode}"
-        self.problem = f"journalctl: {why}; the daemon's user must be in group systemd-journal"
+        reason = message.splitlines()[0] if message else f"ended with status {child.returncode}"
+        self.problem = f"journalctl: {reason}; the daemon's user must be in group systemd-journal"

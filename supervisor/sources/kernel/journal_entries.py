@@ -13,7 +13,7 @@ from supervisor.core.foreign_values import read_json_object
 from supervisor.sources.kernel.findings import Record
 
 FIELDS = "MESSAGE,SYSLOG_FACILITY,_TRANSPORT,_KERNEL_DEVICE,_SOURCE_MONOTONIC_TIMESTAMP"
-"""What is asked for; the cursor and the times come with every entry."""
+"""The requested fields; cursor and times are part of every entry."""
 _PCI = re.compile(r"^\+pci:([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])$")
 _KERN, _USER = 0, 1
 
@@ -29,7 +29,7 @@ class Entry:
 
 
 def parse_entry(line: bytes, number: int) -> Entry | None:
-    """Return the entry of one line of JSON, its record numbered `number`; None where it is none of the kernel's."""
+    """Return the entry in one line of JSON, its record numbered `number`; None if it is not from the kernel."""
     fields = read_json_object(line)
     if fields is None or fields.get("_TRANSPORT", "kernel") != "kernel":
         return None

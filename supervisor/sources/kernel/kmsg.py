@@ -16,14 +16,14 @@ from typing import Protocol
 
 from supervisor.core.events import KernelReported
 from supervisor.core.moments import Moment
-from supervisor.sources.kernel.findings import Record, Understanding
+from supervisor.sources.kernel.findings import Record, RecordInterpreter
 
 RECORD_BYTES = 16384
-"""A record has at most 8192 bytes; a smaller buffer would be refused with EINVAL."""
+"""A record has at most 8192 bytes; a read with a smaller buffer fails with EINVAL."""
 RECORDS_PER_READ = 2000
 REOPEN_S = 60.0
 UNNAMED_WAIT_MS = 10
-"""So long a line that names no card waits for its neighbours, which mostly do."""
+"""How long to wait for the next lines after a line without a PCI address: they usually have it."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _CONTROLS = frozenset((*range(0x20), 0x7F))
 _ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
@@ -31,20 +31,20 @@ _DEVICE = re.compile(r"^ DEVICE=\+pci:(?P<gpu>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]
 
 
 class Feed(Protocol):
-    """Where records come from: the device, or a test's list."""
+    """A source of records: the device, or a test's list."""
 
     def fileno(self) -> int:
-        """A descriptor that polls readable when a record is there."""
+        """Return a descriptor that polls readable when a record is available."""
 
     def read(self) -> bytes:
-        """Return one record. Raises BlockingIOError when there is none, OSError(EPIPE) when some were overwritten."""
+        """Return one record. Raises BlockingIOError if there is none, OSError(EPIPE) if records were overwritten."""
 
     def close(self) -> None:
-        """Let go of the device."""
+        """Close the device."""
 
 
 class KmsgDevice:
-    """The device, opened non-blocking; from its oldest record on, or only for what is new."""
+    """The device, opened non-blocking, read from its oldest record or only for new ones."""
 
     def __init__(self, path: Path, *, from_oldest: bool) -> None:
         self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -59,7 +59,7 @@ class KmsgDevice:
         return self._fd
 
     def read(self) -> bytes:
-        """Take one record; BlockingIOError when there is none."""
+        """Return one record. Raises BlockingIOError if there is none."""
         return os.read(self._fd, RECORD_BYTES)
 
     def close(self) -> None:
@@ -68,11 +68,11 @@ class KmsgDevice:
 
 
 class KernelLog:
-    """The kernel log from where the last daemon stopped reading.
+    """The kernel log from the stored position on.
 
-    `after_sequence` is the last sequence that was read and `boot_id` the boot it was read in. In that boot reading
-    goes on after it; in a later one everything is new; without it (a first start) only what comes from now on counts,
-    because the records that are there tell of trainings that were never ours.
+    `after_sequence` is the sequence of the last record that was read and `boot_id` the boot it was read in. In the same
+    boot, reading continues after it; in a later one, all records are new. Without it (a first start), only records
+    logged from now on are read, because earlier ones concern unsupervised trainings.
     """
 
     def __init__(
@@ -85,27 +85,27 @@ class KernelLog:
         open_feed: Callable[[Path, bool], Feed] = lambda path, from_oldest: KmsgDevice(path, from_oldest=from_oldest),
     ) -> None:
         self._path = path
-        self._understanding = Understanding("kmsg", accept_user_records=accept_user_records)
+        self._interpreter = RecordInterpreter("kmsg", accept_user_records=accept_user_records)
         self._open_feed = open_feed
         self._from_oldest = after_sequence is not None
         self._sequence = after_sequence if after_sequence is not None and boot_id == current_boot_id() else None
         self._feed: Feed | None = None
         self._tried: Moment | None = None
         self.problem: str | None = None
-        """Why the log cannot be read, with the remedy; None while it can."""
+        """Why the log cannot be read, and what to do; None while it can be read."""
         self._open_log()
 
     @property
     def sequence(self) -> int | None:
-        """Sequence of the last record read in this boot, None before the first."""
+        """Sequence of the last record read in this boot; None before the first."""
         return self._sequence
 
     def fileno(self) -> int:
-        """Return the descriptor to poll, -1 while the log cannot be read."""
+        """Return the descriptor to poll, -1 if the log is not open."""
         return self._feed.fileno() if self._feed else -1
 
     def read(self, now: Moment) -> KernelReported | None:
-        """Return what was logged since the last read, at most 2000 records of it; None where nothing was."""
+        """Return the findings since the last read, from at most 2000 records; None if nothing was logged."""
         if self._feed is None and (self._tried is None or now.seconds_since(self._tried) >= REOPEN_S):
             self._tried = now
             self._open_log()
@@ -113,14 +113,14 @@ class KernelLog:
         records, lost = self._read_new_records()
         if self._sequence is None or self._sequence == before:
             return None
-        if self._understanding.names_no_card(records) and self._wait_for_record():
+        if self._interpreter.names_no_card(records) and self._wait_for_record():
             more, more_lost = self._read_new_records()
             records, lost = records + more, lost + more_lost
-        findings = self._understanding.findings(records, now)
+        findings = self._interpreter.findings(records, now)
         return KernelReported(at=now, findings=findings, sequence=self._sequence, lost_lines=lost)
 
     def _wait_for_record(self) -> bool:
-        """Wait a moment for the next record; say whether it came."""
+        """Wait up to `UNNAMED_WAIT_MS` for the next record; return whether one is available."""
         if self._feed is None:
             return False
         poller = select.poll()
@@ -150,7 +150,7 @@ class KernelLog:
                 break
             except OSError as error:
                 if error.errno == errno.EPIPE:
-                    continue  # overrun: the gap in the sequence tells how much
+                    continue  # overrun: the gap in the sequence is the number of lost records
                 self.problem = f"{self._path}: {error.strerror}"
                 self.close()
                 break
@@ -171,7 +171,7 @@ class KernelLog:
 
 
 def parse_record(raw: bytes) -> Record | None:
-    """Return one record as read from the device, None where it is none."""
+    """Return one record as read from the device, None if it is malformed."""
     head, separator, rest = raw.decode("utf-8", "backslashreplace").partition(";")
     fields = head.split(",")
     if not separator or len(fields) < 4 or not all(_is_count(field) for field in fields[:3]):
@@ -189,7 +189,7 @@ def parse_record(raw: bytes) -> Record | None:
 
 
 def current_boot_id() -> str | None:
-    """Return the id of this boot, None where the kernel does not tell."""
+    """Return the id of this boot, None if the kernel does not provide it."""
     try:
         return BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:
@@ -201,7 +201,7 @@ def _is_count(field: str) -> bool:
 
 
 def _unescape(message: str) -> str:
-    r"""Undo the kernel's escapes (`\xe2\x82\xac`) of what is not ASCII; control characters stay escaped."""
+    r"""Decode the kernel's escapes of non-ASCII characters (`\xe2\x82\xac`); control characters stay escaped."""
     if "\\x" not in message:
         return message
     raw = _ESCAPED.sub(lambda found: found[0] if int(found[1], 16) in _CONTROLS else chr(int(found[1], 16)), message)

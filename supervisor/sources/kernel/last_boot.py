@@ -17,10 +17,10 @@ from supervisor.sources.kernel.log_lines import log_line
 
 JOURNAL = ("journalctl", "--dmesg", "--boot=-1", "--lines=5000", "--quiet", "--no-pager", "--output=json")
 PSTORE = (Path("/sys/fs/pstore"), Path("/var/lib/systemd/pstore"))
-"""Where the kernel leaves its last words, and where systemd-pstore moves them at the next boot."""
+"""Where the kernel stores its last messages, and where systemd-pstore moves them at the next boot."""
 DEADLINE_S = 10.0
 END_S = 300.0
-"""What the log told longer before its end than this, the boot did not end with."""
+"""Only messages this close to the end of the log are taken as the end of the boot."""
 FINDINGS_LIMIT = 20
 _FILE_LIMIT_BYTES = 1 << 20
 _FILES_LIMIT = 64
@@ -38,10 +38,10 @@ def last_boot(
     journal: Sequence[str] = JOURNAL,
     pstore: Sequence[Path] = PSTORE,
 ) -> tuple[KernelFinding, ...]:
-    """Return what the last boot ended with, stamped `now`; () where nothing tells or it ended well.
+    """Return the faults at the end of the previous boot, stamped `now`; () if none are recorded.
 
-    `boot_id` is the present one: a journal that is not kept over boots has no other to offer. Files of pstore older
-    than `since_unix_s` tell of an earlier boot.
+    `boot_id` is the present one: a volatile journal has entries of no other. Files of pstore older than `since_unix_s`
+    belong to an earlier boot.
     """
     found = [
         *_find_faults(_read_pstore(pstore, since_unix_s)),
@@ -50,13 +50,13 @@ def last_boot(
     known: dict[tuple[FaultClass, str | None], KernelFinding] = {}
     for number, (finding, about_card) in enumerate(found, start=1):
         about: About = "card" if about_card else "host"
-        said = kernel_finding(finding, at=now, sequence=number, origin=LAST_BOOT, about=about)
-        known.setdefault((finding.fault, finding.device), said)
+        kernel = kernel_finding(finding, at=now, sequence=number, origin=LAST_BOOT, about=about)
+        known.setdefault((finding.fault, finding.device), kernel)
     return tuple(known.values())[:FINDINGS_LIMIT]
 
 
 def _find_faults(lines: Iterable[str]) -> Iterator[tuple[Finding, bool]]:
-    """Yield what lines tell, and whether that is about a card; a panic comes first."""
+    """Yield the findings in the lines, each with whether it is about a GPU; a panic comes first."""
     text = list(lines)
     for number, line in enumerate(text, start=1):
         message = log_line(line).message
@@ -83,7 +83,7 @@ def _build_panic_finding(number: int, message: str) -> Finding:
 
 
 def _read_journal(command: Sequence[str], boot_id: str) -> list[tuple[float, str]]:
-    """Return seconds and message of the kernel's last lines; [] where there is no journal of that boot."""
+    """Return the kernel's last messages, each with its time in seconds; [] if there is no journal of that boot."""
     try:
         done = subprocess.run(
             (*command, f"--output-fields={FIELDS}"),
@@ -101,13 +101,13 @@ def _read_journal(command: Sequence[str], boot_id: str) -> list[tuple[float, str
 
 
 def _keep_last_lines(lines: list[tuple[float, str]]) -> list[str]:
-    """Return the lines of the last minutes, each with its time before it."""
+    """Return the lines of the last minutes, each prefixed with its time."""
     end_s = lines[-1][0] if lines else 0.0
     return [f"[{at_s:.6f}] {message}" for at_s, message in lines if end_s - at_s <= END_S]
 
 
 def _read_pstore(folders: Sequence[Path], since_unix_s: float) -> list[str]:
-    """Return the kernel's last words; a dump in several parts has its last part first."""
+    """Return the lines that the kernel stored in pstore; a dump in several parts has its last part first."""
     lines: list[str] = []
     for folder in folders:
         for path in _list_dumps(folder, since_unix_s):
@@ -125,7 +125,7 @@ def _list_dumps(folder: Path, since_unix_s: float) -> list[Path]:
         files = [path for path in folder.rglob("dmesg*") if path.is_file() and path.stat().st_mtime >= since_unix_s]
     except OSError:
         return []
-    # systemd-pstore joins the parts of one dump in a dmesg.txt: then the parts would say everything twice.
+    # systemd-pstore joins the parts of one dump in a dmesg.txt: reading the parts too would duplicate every line.
     joined = {path.parent for path in files if path.name == "dmesg.txt"}
     files = [path for path in files if path.name == "dmesg.txt" or path.parent not in joined]
     return sorted(files, reverse=True)[:_FILES_LIMIT]

@@ -9,7 +9,7 @@ from datetime import datetime
 from supervisor.core.foreign_values import read_json
 
 _CALLER = r"(?: ?\[ *[TC]\d+\])?"
-# Hosts bear names that no standard allows: umlauts, signs, (none), and some begin with `kernel`.
+# Host names may be non-standard: umlauts, punctuation, (none), and some begin with `kernel`.
 _HOST = r"(?:(?!kernel:)[^\s\[\]]+ )?"
 _WHO = rf" *{_HOST}(?P<who>[^\s:\[\]]+)(?:\[\d+\])?: ?"
 # A bare `amdgpu 0000:0a:00.0: ` follows the ISO stamps of dmesg: only a host with its program is a sender there.
@@ -56,13 +56,13 @@ class LogLine:
 
     message: str
     at_s: float | None
-    """Its time, counted from anywhere; comparable within one log only."""
+    """Its time in seconds from an arbitrary origin; comparable within one log only."""
     user: bool
     """Whether the prefix names a program other than the kernel."""
 
 
 def log_line(text: str) -> LogLine:
-    """Return the line without what tools put before the kernel's message."""
+    """Return the line without the prefixes that tools print before the kernel's message."""
     text = text.rstrip("\r\n")
     if text.lstrip().startswith(("{", '"')):
         text = _extract_json_message(text)
@@ -76,16 +76,16 @@ def log_line(text: str) -> LogLine:
             if found is None or not found.end():
                 continue
             text = text[found.end() :]
-            said = found.groupdict()
-            user = user or said.get("who") not in (None, "kernel")
-            at_s = _parse_time(said) if at_s is None else at_s
+            groups = found.groupdict()
+            user = user or groups.get("who") not in (None, "kernel")
+            at_s = _parse_time(groups) if at_s is None else at_s
             moved = True
             break
     return LogLine(message=text, at_s=at_s, user=user)
 
 
 def _extract_json_message(text: str) -> str:
-    """Return the message of a line of `dmesg -J` or `journalctl -o json`, any other line as it is."""
+    """Return the message of a line of `dmesg -J` or `journalctl -o json`; any other line is returned unchanged."""
     found = _MSG.match(text)
     try:
         value = read_json(found[1] if found else text)
@@ -96,18 +96,18 @@ def _extract_json_message(text: str) -> str:
     return value if isinstance(value, str) else text
 
 
-def _parse_time(said: dict[str, str | None]) -> float | None:
-    if us := said.get("us"):
+def _parse_time(groups: dict[str, str | None]) -> float | None:
+    if us := groups.get("us"):
         return int(us[:18]) / 1e6
-    if seconds := said.get("s"):
+    if seconds := groups.get("s"):
         return float(seconds[:30])
-    if clock := said.get("clock") or said.get("bare"):
+    if clock := groups.get("clock") or groups.get("bare"):
         hours, minutes, rest = clock.split(":")
         return int(hours) * 3600 + int(minutes) * 60 + float(rest.replace(",", "."))
     try:
-        if ctime := said.get("ctime"):
+        if ctime := groups.get("ctime"):
             return datetime.strptime(ctime, "%a %b %d %H:%M:%S %Y").timestamp()  # noqa: DTZ007 - only differences count
-        if iso := said.get("iso") or said.get("isot") or said.get("talos"):
+        if iso := groups.get("iso") or groups.get("isot") or groups.get("talos"):
             return datetime.strptime(iso[:19].replace("T", " "), "%Y-%m-%d %H:%M:%S").timestamp()  # noqa: DTZ007 - same
     except (ValueError, OverflowError):
         return None

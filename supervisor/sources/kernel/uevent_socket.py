@@ -1,7 +1,7 @@
 """Receives and parses the kernel's uevents; messages from other senders are dropped.
 
-Form: the kernel's lib/kobject_uevent.c, `ACTION@DEVPATH` and then KEY=VALUE, each ended by a NUL. What udev passes on
-in a form of its own (`libudev`) is no message of the kernel's.
+Format: the kernel's lib/kobject_uevent.c, `ACTION@DEVPATH` and then KEY=VALUE, each terminated by NUL. Messages that
+udev forwards in its own format (`libudev`) are not from the kernel.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class Uevent:
 
     @property
     def synthetic(self) -> bool:
-        """Whether a program asked for it, through a `uevent` file."""
+        """Whether a program triggered it by writing to a `uevent` file."""
         return "SYNTH_UUID" in self.facts
 
     @property
     def pci(self) -> str | None:
-        """Address of the PCI device that it is about, or that it hangs on."""
+        """Address of the PCI device, or of the PCI parent of the device, that it is about."""
         found = PCI.findall(self.devpath)
         return found[-1] if found else None
 
 
 class KernelSocket:
-    """The kernel's multicast group; what another process sent there is recognised and dropped."""
+    """The kernel's multicast group; messages that another process sent to it are dropped."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(
@@ -61,7 +61,10 @@ class KernelSocket:
         return self._socket.fileno()
 
     def read(self) -> bytes | None:
-        """Take one message; BlockingIOError when there is none, OSError(ENOBUFS) when some were lost."""
+        """Return one message, None if another process sent it.
+
+        Raises BlockingIOError if there is none, OSError(ENOBUFS) if messages were lost.
+        """
         space = socket.CMSG_SPACE(_CREDENTIALS.size)
         message, ancillary, _, sender = self._socket.recvmsg(MESSAGE_BYTES, space)
         return message if _is_kernels(sender, ancillary) else None
@@ -72,7 +75,7 @@ class KernelSocket:
 
 
 def parse_uevent(raw: bytes) -> Uevent | None:
-    """Return one message of the kernel, None for udev's form and for what is neither."""
+    """Parse one message of the kernel; None for udev's format and for anything else."""
     head, *rest = raw.decode("utf-8", "backslashreplace").rstrip("\0").split("\0")
     action, separator, devpath = head.partition("@")
     if not separator or not action.isalpha() or not devpath.startswith("/"):
@@ -84,7 +87,7 @@ def parse_uevent(raw: bytes) -> Uevent | None:
 
 
 def _is_kernels(sender: object, ancillary: list[tuple[int, int, bytes]]) -> bool:
-    """Whether a message is from port 0 and the kernel vouches for no process as its sender."""
+    """Whether a message is from port 0 and its credentials name no process as the sender."""
     if not isinstance(sender, tuple) or sender[0] != 0:
         return False
     for level, kind, data in ancillary:

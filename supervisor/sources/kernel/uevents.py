@@ -1,7 +1,7 @@
 """Turns the kernel's uevents about GPUs into findings: wedged, removed, added, core dump available.
 
-Wedged cards: Documentation/gpu/drm-uapi.rst, "Device Wedging", Linux 6.15 and later. What a program asked the kernel to
-say (`SYNTH_UUID`, as `udevadm trigger` does) is no news.
+Wedged GPUs: Documentation/gpu/drm-uapi.rst, "Device Wedging", Linux 6.15 and later. Events that a program triggered
+(`SYNTH_UUID`, for example by `udevadm trigger`) are ignored.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _WEDGED_SOURCE = "Documentation/gpu/drm-uapi.rst: Device Wedging"
 
 
 class Messages(Protocol):
-    """Where messages come from: the kernel's socket, or a test's list."""
+    """A source of messages: the kernel's socket, or a test's list."""
 
     def fileno(self) -> int:
-        """A descriptor that polls readable when a message is there."""
+        """Return a descriptor that polls readable when a message is available."""
 
     def read(self) -> bytes | None:
-        """Return one message, None for one that is not the kernel's. Raises BlockingIOError when there is none."""
+        """Return one message, None if it is not from the kernel. Raises BlockingIOError if there is none."""
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Close the socket."""
 
 
 class Uevents:
-    """The cards' uevents from now on; what was said while nobody listened is said nowhere."""
+    """The GPUs' uevents from now on; the kernel does not keep earlier ones."""
 
     def __init__(self, sys_root: Path = Path("/sys"), messages: Messages | None = None) -> None:
         self._sys_root = sys_root
@@ -54,14 +54,14 @@ class Uevents:
         self._tried: Moment | None = None
         self._count = 0
         self.problem: str | None = None
-        """Why nothing can be heard, None while it can."""
+        """Why uevents cannot be received; None while they can."""
 
     def fileno(self) -> int:
-        """Return the descriptor to poll, -1 while there is none."""
+        """Return the descriptor to poll, -1 if the socket is not open."""
         return self._messages.fileno() if self._messages is not None else -1
 
     def read(self, now: Moment) -> KernelReported | None:
-        """Return what was said about cards since the last read; None where nothing was."""
+        """Return the findings about GPUs since the last read; None if there are none."""
         if self._messages is None and (self._tried is None or now.seconds_since(self._tried) >= REOPEN_S):
             self._tried = now
             self._open_socket()
@@ -171,8 +171,8 @@ class Uevents:
         gpu: str | None = None,
     ) -> KernelFinding:
         self._count += 1
-        words = [f"{event.action}@{event.devpath}"]
-        words += [f"{name}={event.facts[name]}" for name in ("WEDGED", "PID", "TASK") if name in event.facts]
+        parts = [f"{event.action}@{event.devpath}"]
+        parts += [f"{name}={event.facts[name]}" for name in ("WEDGED", "PID", "TASK") if name in event.facts]
         return KernelFinding(
             at=now,
             sequence=self._count,
@@ -180,7 +180,7 @@ class Uevents:
             fault=fault,
             severity=severity,
             gpu=gpu or event.pci,
-            line=" ".join(words)[:_LINE_LIMIT],
+            line=" ".join(parts)[:_LINE_LIMIT],
             remedy=remedy,
             source=source,
             what=what,
