@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rigs.run_tests import QUICK, Outcome, Stage, report, run_stage, stages
+from tests.rigs.run_tests import QUICK, UNSTEADY_AT_MOST, Outcome, Stage, report, run_again, run_stage, stages
 
 TESTS = """
 import os
@@ -41,6 +41,7 @@ def broken(): raise OSError("no disk")
 
 def test_not_set_up(broken): pass
 """
+EVERYTHING = Stage("all", "", 0)
 PASSED = {"units": 2, "waits": 1, "alone": 3}
 
 
@@ -100,12 +101,117 @@ def test_a_suite_that_passes_and_a_stage_without_tests_are_status_0(
 def test_a_file_that_cannot_be_imported_and_a_pytest_that_died_are_failures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    everything = Stage("all", "", 0)
-    broken = run_stage(everything, suite(tmp_path, "import nothing_of_this_name\n"))
+    broken = run_stage(EVERYTHING, suite(tmp_path, "import nothing_of_this_name\n"))
     assert ["nothing_of_this_name" in reason for reason in broken.failed.values()] == [True]
-    died = run_stage(everything, suite(tmp_path, "import os\ndef test_dies(): os._exit(3)\n"))
+    died = run_stage(EVERYTHING, suite(tmp_path, "import os\ndef test_dies(): os._exit(3)\n"))
     assert [report([broken]), report([died])] == [1, 1]
     assert "pytest ended with status 3" in capsys.readouterr().out
+
+
+UNSTEADY = """
+from pathlib import Path
+import pytest
+
+def passes_from_the_second_time_on(name):
+    been = Path(__file__).with_name(name)
+    if not been.exists():
+        been.touch()
+        raise AssertionError(f"not yet {name}")
+
+def test_plain(): pass
+
+@pytest.mark.parametrize("name", NAMES)
+def test_late(name): passes_from_the_second_time_on(name)
+
+@pytest.mark.alone(reason="a limit")
+def test_late_alone(): passes_from_the_second_time_on("alone")
+"""
+
+
+def run_twice(folder: Path, text: str, *ran: Stage) -> tuple[int, list[Outcome], Outcome | None]:
+    """Run tests in stages and what failed again; return the exit status, and what became of them."""
+    options = [*suite(folder, text), f"--basetemp={folder}/tmp"]
+    outcomes = [run_stage(stage, options) for stage in ran]
+    again = run_again(outcomes, options)
+    return report(outcomes, again), outcomes, again
+
+
+def test_a_few_tests_that_pass_when_run_again_by_themselves_are_named_and_do_not_fail_the_suite(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, outcomes, again = run_twice(tmp_path, UNSTEADY.replace("NAMES", '["one", "two [b]"]'), *stages(2))
+    said = capsys.readouterr().out.splitlines()
+    assert status == 0, said
+    assert again is not None
+    assert [name.rpartition("::")[2] for name, _ in sorted(again.seconds)] == [
+        "test_late[one]",
+        "test_late[two [b]]",
+        "test_late_alone",
+    ], "nothing else ran twice"
+    unsteady = [line for line in said if line.startswith("UNSTEADY ")]
+    assert len(unsteady) == 3 == UNSTEADY_AT_MOST
+    assert any(
+        "test_late[one] - AssertionError: not yet one (failed in units, passed when run again by itself)" in line
+        for line in unsteady
+    )
+    assert any("not yet alone (failed in alone, passed" in line for line in unsteady)
+    assert not [line for line in said if line.startswith("FAILED (")]
+    assert outcomes[0].line() in said, "with what failed in the stage"
+    assert "2 failed" in outcomes[0].line()
+    assert "3 UNSTEADY (at most 3 may be)" in said[-1]
+
+
+def test_one_unsteady_test_too_many_fails_the_suite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, _ = run_twice(tmp_path, UNSTEADY.replace("NAMES", '["one", "two", "three"]'), EVERYTHING)
+    said = capsys.readouterr().out.splitlines()
+    assert status == 1
+    assert len([line for line in said if line.startswith("UNSTEADY ")]) == UNSTEADY_AT_MOST + 1
+    assert said[-1].startswith("FAILED in ")
+
+
+def test_a_test_that_fails_both_times_fails_the_suite_and_both_reasons_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = "def test_wrong(tmp_path): assert not tmp_path, f\"wrong, {Path(__file__).with_name('one').exists()}\"\n"
+    status, _, again = run_twice(tmp_path, UNSTEADY.replace("NAMES", '["one"]') + wrong, EVERYTHING)
+    said = capsys.readouterr().out.splitlines()
+    assert status == 1
+    assert again is not None
+    assert len(again.failed) == 1
+    assert len([line for line in said if line.startswith("UNSTEADY ")]) == 2
+    (failed,) = [line for line in said if line.startswith("FAILED (")]
+    assert "test_wrong - AssertionError: wrong, " in failed
+    assert "(again: AssertionError: wrong, True" in failed
+
+
+def test_where_pytest_did_not_come_to_its_end_or_very_much_failed_nothing_is_run_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder, text in (
+        ("uncollected", "import nothing_of_this_name\n"),
+        ("died", UNSTEADY.replace("NAMES", '["one"]') + "def test_dies():\n    pytest.exit('no more', 3)\n"),
+        ("many", "import pytest\n@pytest.mark.parametrize('at', range(21))\ndef test_wrong(at): assert at < 0\n"),
+    ):
+        (tmp_path / folder).mkdir()
+        status, _, again = run_twice(tmp_path / folder, text, EVERYTHING)
+        assert (status, again) == (1, None), folder
+    assert "UNSTEADY" not in capsys.readouterr().out
+
+
+def test_a_test_that_does_not_run_the_second_time_has_not_passed(tmp_path: Path) -> None:
+    vanishing = """
+from pathlib import Path
+import pytest
+def test_plain(): pass
+if not Path(__file__).with_name("been").exists():
+    def test_there_once():
+        Path(__file__).with_name("been").touch()
+        raise AssertionError
+"""
+    status, (ran,), again = run_twice(tmp_path, vanishing, EVERYTHING)
+    assert (status, len(ran.failed)) == (1, 1)
+    assert again is not None
+    assert not again.seconds
 
 
 def test_the_quick_run_leaves_out_what_is_slow(tmp_path: Path) -> None:
@@ -119,4 +225,4 @@ def test_the_quick_run_leaves_out_what_is_slow(tmp_path: Path) -> None:
 
 def test_alone_needs_its_reason(tmp_path: Path) -> None:
     text = "import pytest\n@pytest.mark.alone\ndef test_some(): pass\n"
-    assert not run_stage(Stage("all", "", 0), suite(tmp_path, text)).ok
+    assert not run_stage(EVERYTHING, suite(tmp_path, text)).ok
