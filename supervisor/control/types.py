@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from msgspec import Struct, field
+from msgspec import Struct, defstruct, field
+
+from supervisor.core.measured import measures_of
+from supervisor.core.readings import GpuReading, HostReading
 
 SCHEMA = 1
 """Raised when a field changes its meaning; new fields alone do not raise it."""
@@ -141,31 +144,30 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     """The parts of its supervision that failed or do not answer; everything else goes on."""
 
 
-class GpuStatus(Struct, frozen=True, kw_only=True):
-    """The newest reading of one card, all sources together."""
+def measured_body(reading: type) -> type[Struct]:
+    """Return a body with a field for each that a reading declares as part of the API."""
+    fields = [(measure.name, measure.type | None, None) for measure in measures_of(reading).values() if measure.api]
+    return defstruct(f"_{reading.__name__}", fields, frozen=True, kw_only=True, module=__name__)
+
+
+if TYPE_CHECKING:  # which fields there are is known at run time only
+    _GpuMeasures: TypeAlias = Struct
+    _HostMeasures: TypeAlias = Struct
+else:
+    _GpuMeasures, _HostMeasures = measured_body(GpuReading), measured_body(HostReading)
+
+
+class GpuStatus(_GpuMeasures, frozen=True, kw_only=True):
+    """The newest reading of one GPU, all sources together, with every field that `GpuReading` declares for the API."""
 
     gpu: str
     name: str | None = None
     source: str | None = None
     at: float | None = None
-    gpu_busy_percent: float | None = None
-    vram_used_bytes: int | None = None
-    vram_total_bytes: int | None = None
-    edge_c: float | None = None
-    junction_c: float | None = None
-    memory_c: float | None = None
-    power_w: float | None = None
-    power_cap_w: float | None = None
-    fan_rpm: int | None = None
-    runtime_status: str | None = None
     gfx_version: str | None = None
     memory_used_bytes: int | None = None
     """VRAM, on an APU with GTT."""
     memory_total_bytes: int | None = None
-    throttled_by: tuple[str, ...] | None = None
-    pcie_replays: int | None = None
-    ecc_correctable: int | None = None
-    ecc_uncorrectable: int | None = None
 
 
 class DiskStatus(Struct, frozen=True, kw_only=True):
@@ -176,18 +178,10 @@ class DiskStatus(Struct, frozen=True, kw_only=True):
     total_bytes: int
 
 
-class HostStatus(Struct, frozen=True, kw_only=True):
-    """The newest reading of the machine."""
+class HostStatus(_HostMeasures, frozen=True, kw_only=True):
+    """The newest reading of the machine, with every field that `HostReading` declares for the API."""
 
     at: float | None = None
-    memory_total_bytes: int | None = None
-    memory_available_bytes: int | None = None
-    swap_used_bytes: int | None = None
-    load_1m: float | None = None
-    cpu_percent: float | None = None
-    cpu_c: float | None = None
-    memory_stall_percent: float | None = None
-    io_stall_percent: float | None = None
     disks: list[DiskStatus] = field(default_factory=list)
 
 

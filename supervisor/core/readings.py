@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from enum import Enum
 from signal import Signals
 
+from supervisor.core.measured import Column, measured
 from supervisor.core.moments import Moment
+
+HOT_C = 95.0
+"""From here on a temperature of a GPU is shown as too high; what acts on it are the rules' limits."""
 
 
 class Stage(Enum):
@@ -69,21 +73,21 @@ class GpuReading:
     name: str | None = None
     unique_id: str | None = None
     gfx_version: str | None = None
-    gpu_busy_percent: float | None = None
-    memory_busy_percent: float | None = None
-    vram_used_bytes: int | None = None
-    vram_total_bytes: int | None = None
-    gtt_used_bytes: int | None = None
+    gpu_busy_percent: float | None = measured(record=True, api=True)
+    memory_busy_percent: float | None = measured(record=True)
+    vram_used_bytes: int | None = measured(record=True, api=True)
+    vram_total_bytes: int | None = measured(api=True)
+    gtt_used_bytes: int | None = measured(record=True)
     gtt_total_bytes: int | None = None
-    edge_c: float | None = None
-    junction_c: float | None = None
-    memory_c: float | None = None
-    power_w: float | None = None
-    power_cap_w: float | None = None
-    fan_rpm: int | None = None
-    sclk_hz: int | None = None
-    mclk_hz: int | None = None
-    runtime_status: str | None = None
+    edge_c: float | None = measured(record=True, api=True, column=Column("EDGE", "{:.0f} C", hot_at=HOT_C))
+    junction_c: float | None = measured(record=True, api=True, column=Column("JUNC", "{:.0f} C", hot_at=HOT_C))
+    memory_c: float | None = measured(record=True, api=True, column=Column("MEM", "{:.0f} C", hot_at=HOT_C))
+    power_w: float | None = measured(record=True, api=True, column=Column("POWER", "{:.0f} W"))
+    power_cap_w: float | None = measured(record=True, api=True, column=Column("CAP", "{:.0f} W"))
+    fan_rpm: int | None = measured(record=True, api=True, column=Column("FAN", "{} rpm"))
+    sclk_hz: int | None = measured(record=True, column=Column("CLOCK", "{:.0f} MHz", scale=1e-6))
+    mclk_hz: int | None = measured(record=True)
+    runtime_status: str | None = measured(record=True, api=True)
     """Linux runtime power management: `active`, `suspended`, ..."""
     index: int | None = None
     """The tool's own number of the card, which another boot may change."""
@@ -96,14 +100,14 @@ class GpuReading:
     vram_used_percent: float | None = None
     """Only where the tool tells a share and no bytes."""
     performance_level: str | None = None
-    throttled_by: tuple[str, ...] | None = None
+    throttled_by: tuple[str, ...] | None = measured(api=True)
     """What holds the clocks down, of the limits that the firmware names: `power`, `thermal_hotspot`, ..."""
     pcie_lanes: int | None = None
     pcie_gts: float | None = None
     """Gigatransfers a second and lane; idle cards lower it."""
-    pcie_replays: int | None = None
-    ecc_correctable: int | None = None
-    ecc_uncorrectable: int | None = None
+    pcie_replays: int | None = measured(api=True)
+    ecc_correctable: int | None = measured(api=True)
+    ecc_uncorrectable: int | None = measured(api=True)
     processes: tuple[GpuProcess, ...] | None = None
 
     @property
@@ -134,16 +138,16 @@ class HostReading:
     """One reading of the machine."""
 
     at: Moment
-    memory_total_bytes: int | None = None
-    memory_available_bytes: int | None = None
-    swap_used_bytes: int | None = None
-    load_1m: float | None = None
-    cpu_percent: float | None = None
-    cpu_c: float | None = None
+    memory_total_bytes: int | None = measured(record=True, api=True)
+    memory_available_bytes: int | None = measured(record=True, api=True)
+    swap_used_bytes: int | None = measured(record=True, api=True)
+    load_1m: float | None = measured(record=True, api=True)
+    cpu_percent: float | None = measured(record=True, api=True)
+    cpu_c: float | None = measured(api=True)
     """The processor's hottest sensor."""
-    memory_stall_percent: float | None = None
+    memory_stall_percent: float | None = measured(api=True)
     """Share of the last ten seconds in which some process waited for memory (PSI)."""
-    io_stall_percent: float | None = None
+    io_stall_percent: float | None = measured(api=True)
     """The same for storage."""
     disks: tuple[DiskReading, ...] = ()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import msgspec
@@ -95,17 +95,15 @@ def _event(row: EventRecord) -> ev.Event | None:
 
 
 def _gpu(sample: GpuSample, card: GpuRecord | None, clock: Recording) -> GpuReading:
-    known = {field.name for field in fields(GpuReading)} - {"at"}
-    parts: list[GpuRecord | GpuSample] = [sample] if card is None else [card, sample]
-    values = {field.name: getattr(part, field.name) for part in parts for field in fields(part) if field.name in known}
+    known = {field.name for field in fields(GpuReading)}
+    fixed = {} if card is None else {name: value for name, value in asdict(card).items() if name in known}
+    values = {**fixed, "gpu": sample.gpu, "source": sample.source, **sample.values}
     return GpuReading(at=clock.moment(sample.at_unix_s), **values)
 
 
 def _host(sample: HostSample, clock: Recording) -> HostReading:
     disks = tuple(msgspec.convert(entry, type=DiskReading) for entry in sample.disks or ())
-    known = {field.name for field in fields(HostReading)} - {"at", "disks"}
-    values = {field.name: getattr(sample, field.name) for field in fields(sample) if field.name in known}
-    return HostReading(at=clock.moment(sample.at_unix_s), disks=disks, **values)
+    return HostReading(at=clock.moment(sample.at_unix_s), disks=disks, **sample.values)
 
 
 def _tree(sample: ProcessSample, clock: Recording) -> ProcessReading:

@@ -15,6 +15,8 @@ from sqlalchemy.pool import NullPool
 from supervisor.core.decisions import Note
 from supervisor.core.incident import Incident
 from supervisor.core.job import Job
+from supervisor.core.measured import measures_of
+from supervisor.core.readings import GpuReading, HostReading
 from supervisor.core.remedies.choose import Experience
 from supervisor.store import files, schema, steps, tables
 from supervisor.store.errors import ArchiveError, StoreError
@@ -201,14 +203,17 @@ class Archive:
         """Return readings in order of time; where there are more than `limit`, the newest of them."""
         query = self._newest(tables.gpu_samples, since_unix_s, until_unix_s, limit)
         query = query if gpu is None else query.where(tables.gpu_samples.c.gpu == gpu)
-        return _records(GpuSample, self._read(query))[::-1]
+        return tuple(_gpu_sample(row) for row in reversed(self._read(query)))
 
     def host_samples(
         self, since_unix_s: float | None = None, until_unix_s: float | None = None, limit: int = 10_000
     ) -> tuple[HostSample, ...]:
         """Return readings of the machine in order of time; where there are more than `limit`, the newest of them."""
         query = self._newest(tables.host_samples, since_unix_s, until_unix_s, limit)
-        return _records(HostSample, self._read(query))[::-1]
+        return tuple(
+            HostSample(at_unix_s=row["at_unix_s"], values=_recorded(HostReading, row), disks=row["disks"])
+            for row in reversed(self._read(query))
+        )
 
     def process_samples(
         self,
@@ -307,6 +312,16 @@ def _coarser(found: list[Row], bucket_s: int) -> list[Row]:
 def _records(kind: type[_Record], found: list[Row]) -> tuple[_Record, ...]:
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # every kind of records.py is a dataclass
     return tuple(kind(**{name: row[name] for name in names}) for row in found)
+
+
+def _gpu_sample(row: Row) -> GpuSample:
+    values = _recorded(GpuReading, row)
+    return GpuSample(at_unix_s=row["at_unix_s"], gpu=row["gpu"], source=row["source"], values=values)
+
+
+def _recorded(reading: type, row: Row) -> dict[str, Any]:
+    """Return the values of the fields that a reading declares as recorded."""
+    return {name: row[name] for name, measure in measures_of(reading).items() if measure.record}
 
 
 def _readable_job(row: Row) -> Job | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.incident import Incident
@@ -139,19 +140,8 @@ class GpuSample:
     at_unix_s: float
     gpu: str
     source: str
-    gpu_busy_percent: float | None
-    memory_busy_percent: float | None
-    vram_used_bytes: int | None
-    gtt_used_bytes: int | None
-    edge_c: float | None
-    junction_c: float | None
-    memory_c: float | None
-    power_w: float | None
-    power_cap_w: float | None
-    fan_rpm: int | None
-    sclk_hz: int | None
-    mclk_hz: int | None
-    runtime_status: str | None
+    values: Mapping[str, Any]
+    """What `GpuReading` declares as recorded, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,11 +149,8 @@ class HostSample:
     """One reading of the host."""
 
     at_unix_s: float
-    memory_total_bytes: int | None
-    memory_available_bytes: int | None
-    swap_used_bytes: int | None
-    load_1m: float | None
-    cpu_percent: float | None
+    values: Mapping[str, Any]
+    """What `HostReading` declares as recorded, by name."""
     disks: Sequence[Mapping[str, object]] | None
 
 

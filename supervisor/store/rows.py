@@ -12,6 +12,7 @@ from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, Verd
 from supervisor.core.flags import RedFlag
 from supervisor.core.incident import Incident
 from supervisor.core.job import Attempt, Job
+from supervisor.core.measured import measures_of
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading, HostReading, ProcessReading
 from supervisor.core.remedies.trials import Trial
@@ -19,23 +20,6 @@ from supervisor.store.encode import kind_of, text, to_json
 from supervisor.store.jobs import encode
 from supervisor.store.steps import INTEGER_MAX, Row
 
-_GPU_SAMPLE = (
-    "gpu",
-    "source",
-    "gpu_busy_percent",
-    "memory_busy_percent",
-    "vram_used_bytes",
-    "gtt_used_bytes",
-    "edge_c",
-    "junction_c",
-    "memory_c",
-    "power_w",
-    "power_cap_w",
-    "fan_rpm",
-    "sclk_hz",
-    "mclk_hz",
-    "runtime_status",
-)
 _GPU = ("gpu", "name", "unique_id", "gfx_version", "vram_total_bytes", "gtt_total_bytes")
 
 
@@ -46,20 +30,23 @@ def gpu_row(reading: GpuReading) -> Row:
 
 def gpu_sample_row(reading: GpuReading) -> Row:
     """Return the row of one reading of a GPU."""
-    return {"at_unix_s": reading.at.unix_s, **{name: getattr(reading, name) for name in _GPU_SAMPLE}}
+    return {
+        "at_unix_s": reading.at.unix_s,
+        "gpu": reading.gpu,
+        "source": reading.source,
+        **_measured(GpuReading, reading),
+    }
+
+
+def _measured(kind: type, reading: object) -> Row:
+    """Return the values of the fields that a reading declares as recorded."""
+    return {name: getattr(reading, name) for name, measure in measures_of(kind).items() if measure.record}
 
 
 def host_sample_row(reading: HostReading) -> Row:
     """Return the row of one reading of the host."""
-    return {
-        "at_unix_s": reading.at.unix_s,
-        "memory_total_bytes": reading.memory_total_bytes,
-        "memory_available_bytes": reading.memory_available_bytes,
-        "swap_used_bytes": reading.swap_used_bytes,
-        "load_1m": reading.load_1m,
-        "cpu_percent": reading.cpu_percent,
-        "disks": [asdict(disk) for disk in reading.disks],
-    }
+    disks = [asdict(disk) for disk in reading.disks]
+    return {"at_unix_s": reading.at.unix_s, **_measured(HostReading, reading), "disks": disks}
 
 
 def process_sample_row(job: str, attempt: int, reading: ProcessReading) -> Row:

@@ -7,6 +7,8 @@ written, read and deleted in that order.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     JSON,
     Boolean,
@@ -19,6 +21,12 @@ from sqlalchemy import (
     Table,
     Text,
 )
+
+from supervisor.core.measured import measures_of
+from supervisor.core.readings import GpuReading, HostReading
+
+SQL_TYPES = {int: Integer, float: Float, str: Text}
+"""The types that a measured field may have where it is recorded."""
 
 metadata = MetaData(
     naming_convention={"pk": "pk_%(table_name)s", "ix": "ix_%(table_name)s_%(column_0_N_name)s"},
@@ -35,6 +43,12 @@ def _integer(name: str, *, required: bool = False) -> Column[int]:
 
 def _real(name: str, *, required: bool = False) -> Column[float]:
     return Column(name, Float, nullable=not required)
+
+
+def _measured(reading: type) -> tuple[Column[Any], ...]:
+    """Return a column for each field that a reading declares as recorded, in that order."""
+    recorded = (measure for measure in measures_of(reading).values() if measure.record)
+    return tuple(Column(measure.name, SQL_TYPES[measure.type]) for measure in recorded)
 
 
 jobs = Table(
@@ -242,19 +256,7 @@ gpu_samples = Table(
     _real("at_unix_s", required=True),
     _text("gpu", required=True),
     _text("source", required=True),
-    _real("gpu_busy_percent"),
-    _real("memory_busy_percent"),
-    _integer("vram_used_bytes"),
-    _integer("gtt_used_bytes"),
-    _real("edge_c"),
-    _real("junction_c"),
-    _real("memory_c"),
-    _real("power_w"),
-    _real("power_cap_w"),
-    _integer("fan_rpm"),
-    _integer("sclk_hz"),
-    _integer("mclk_hz"),
-    _text("runtime_status"),
+    *_measured(GpuReading),
     PrimaryKeyConstraint("at_unix_s", "gpu", "source"),
     sqlite_with_rowid=False,
 )
@@ -263,11 +265,7 @@ host_samples = Table(
     "host_samples",
     metadata,
     _real("at_unix_s", required=True),
-    _integer("memory_total_bytes"),
-    _integer("memory_available_bytes"),
-    _integer("swap_used_bytes"),
-    _real("load_1m"),
-    _real("cpu_percent"),
+    *_measured(HostReading),
     Column("disks", JSON),  # [{"path", "free_bytes", "total_bytes"}]
     PrimaryKeyConstraint("at_unix_s"),
     sqlite_with_rowid=False,

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,10 +20,21 @@ from supervisor.cli.app import App
 from supervisor.cli.main import cli
 from supervisor.control import types
 from supervisor.control.client import Client, ControlError
+from supervisor.control.present import gpu_status, host_status
 from supervisor.core.events import Ask
+from supervisor.core.moments import Moment
+from supervisor.core.readings import DiskReading, GpuReading, HostReading
 from supervisor.core.reports.timeline import Life, Stride
 
 NOW = 1_763_165_520.0
+
+
+def silent_gpu(gpu: str, **known: Any) -> types.GpuStatus:
+    """What is answered of a GPU of which little is known."""
+    status = gpu_status(GpuReading(at=Moment(0.0, NOW), gpu=gpu, source="", **known))
+    return msgspec.structs.replace(status, at=None, source=None)
+
+
 """12 minutes after the freeze."""
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202eevil\nnext\rline"
 
@@ -45,17 +57,19 @@ FULL = types.JobStatus(
     hooked=True,
     flags=["vram_high: 5.05 of 6.00 GB used"],
 )
-CARD = types.GpuStatus(
-    gpu="0000:0a:00.0",
-    name="Radeon RX 5600 XT",
-    source="sysfs",
-    at=NOW - 1,
-    gpu_busy_percent=99.0,
-    vram_used_bytes=5_050_000_000,
-    vram_total_bytes=6_000_000_000,
-    edge_c=77.0,
-    junction_c=88.0,
-    power_w=100.0,
+CARD = gpu_status(
+    GpuReading(
+        gpu="0000:0a:00.0",
+        name="Radeon RX 5600 XT",
+        source="sysfs",
+        at=Moment(0.0, NOW - 1),
+        gpu_busy_percent=99.0,
+        vram_used_bytes=5_050_000_000,
+        vram_total_bytes=6_000_000_000,
+        edge_c=77.0,
+        junction_c=88.0,
+        power_w=100.0,
+    )
 )
 WATCHED = [
     types.WatchedStatus(
@@ -128,12 +142,14 @@ WATCHED = [
     ),
 ]  # fmt: skip
 """In the daemon's order: the nearest first."""
-HOST = types.HostStatus(
-    at=NOW,
-    memory_total_bytes=31_000_000_000,
-    memory_available_bytes=12_000_000_000,
-    load_1m=4.2,
-    disks=[types.DiskStatus(path="/data", free_bytes=200_000_000_000, total_bytes=1_000_000_000_000)],
+HOST = host_status(
+    HostReading(
+        at=Moment(0.0, NOW),
+        memory_total_bytes=31_000_000_000,
+        memory_available_bytes=12_000_000_000,
+        load_1m=4.2,
+        disks=(DiskReading(path="/data", free_bytes=200_000_000_000, total_bytes=1_000_000_000_000),),
+    )
 )
 
 
@@ -264,8 +280,8 @@ class TestStatus:
         assert (result.exit_code, "try: supervisorctl status JOB --all" in result.stderr) == (2, True)
 
     def test_a_card_that_sleeps_or_is_silent_is_not_at_zero(self, path: Path, view: FakeView) -> None:
-        asleep = types.GpuStatus(gpu="a", runtime_status="suspended")
-        view.gpus = [asleep, types.GpuStatus(gpu="b", gpu_busy_percent=0.0)]
+        asleep = silent_gpu("a", runtime_status="suspended")
+        view.gpus = [asleep, silent_gpu("b", gpu_busy_percent=0.0)]
         text = lines(call(path, "status"))[-2:]
         assert text[0].split() == ["a", "asleep", "-", "-", "-", "-", "-", "-"]
         assert text[1].split()[:3] == ["b", "0", "%"]
@@ -285,7 +301,7 @@ class TestStatus:
 
     def test_hostile_strings_do_not_reach_the_terminal(self, path: Path, view: FakeView) -> None:
         view.jobs = [types.JobStatus(name="yolo", phase="backoff", reason=HOSTILE, stage=HOSTILE, flags=[HOSTILE])]
-        view.gpus = [types.GpuStatus(gpu="a", name=HOSTILE)]
+        view.gpus = [silent_gpu("a", name=HOSTILE)]
         for words in (("status",), ("--json", "status")):
             out = call(path, *words).stdout
             assert not set(out) & {"\x1b", "\x07", "\u202e", "\r"}

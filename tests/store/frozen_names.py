@@ -109,6 +109,8 @@ def _settings() -> Iterator[str]:
 
 def _api_fields() -> Iterator[str]:
     for name, kind in vars(types).items():
+        if name.startswith("_"):
+            continue  # a base of a body; its fields are that body's
         if isclass(kind) and issubclass(kind, msgspec.Struct) and kind is not msgspec.Struct:
             # The others have entries of their own.
             others: set[object] = {other for other in vars(types).values() if isclass(other) and other is not kind}

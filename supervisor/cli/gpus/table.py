@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from supervisor.cli.formatting import number, size
 from supervisor.cli.gpus.sparkline import sparkline
 from supervisor.cli.table import Cell, Pen
+from supervisor.core.measured import Column, measures_of
 from supervisor.core.readings import GpuProcess, GpuReading
 from supervisor.core.sanitize import one_line
 
-HEAD = ("GPU", "USE", "MEMORY", "OF", "EDGE", "JUNC", "MEM", "POWER", "CAP", "CLOCK", "FAN", "BY", "NAME")
-_HOT_C = 95.0
+COLUMNS = tuple((name, shown.column) for name, shown in measures_of(GpuReading).items() if shown.column is not None)
+"""The measured fields that are declared with a column."""
+HEAD = ("GPU", "USE", "MEMORY", "OF", *(column.heading for _, column in COLUMNS), "BY", "NAME")
 _ASLEEP = ("suspended", "suspending")
 
 
@@ -36,20 +38,15 @@ def _row(gpu: GpuReading) -> list[Cell]:
         Cell("asleep" if asleep else number(gpu.gpu_busy_percent, "{:.0f} %"), right=True),
         Cell(size(gpu.memory_used_bytes), right=True),
         Cell(size(gpu.memory_total_bytes), right=True),
-        _temperature(gpu.edge_c),
-        _temperature(gpu.junction_c),
-        _temperature(gpu.memory_c),
-        Cell(number(gpu.power_w, "{:.0f} W"), right=True),
-        Cell(number(gpu.power_cap_w, "{:.0f} W"), right=True),
-        Cell(number(None if gpu.sclk_hz is None else gpu.sclk_hz / 1e6, "{:.0f} MHz"), right=True),
-        Cell(number(gpu.fan_rpm, "{} rpm"), right=True),
+        *(_measured(getattr(gpu, name), column) for name, column in COLUMNS),
         Cell(one_line(gpu.source)),
         Cell(one_line(name or "-")),
     ]
 
 
-def _temperature(value: float | None) -> Cell:
-    return Cell(number(value, "{:.0f} C"), "red" if value is not None and value >= _HOT_C else None, right=True)
+def _measured(value: float | None, column: Column) -> Cell:
+    hot = value is not None and column.hot_at is not None and value >= column.hot_at
+    return Cell(column.format(value), "red" if hot else None, right=True)
 
 
 def _remarks(gpu: GpuReading) -> list[tuple[str, str | None]]:
