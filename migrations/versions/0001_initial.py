@@ -185,7 +185,7 @@ def upgrade() -> None:
         "jobs",
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("phase", sa.Text(), nullable=False),
-        sa.Column("wish", sa.Text(), nullable=False),
+        sa.Column("desired_state", sa.Text(), nullable=False),
         sa.Column("attempt", sa.Integer(), nullable=False),
         sa.Column("reason", sa.Text()),
         sa.Column("since_unix_s", sa.Float(), nullable=False),

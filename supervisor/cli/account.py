@@ -39,7 +39,7 @@ def command(app: App, job: str) -> None:
     if app.json:
         app.print_json(answer)
         return
-    total, hour = answer["whole"], answer["last_hour"]
+    total, hour = answer["lifetime"], answer["last_hour"]
     if total["began"] is None:
         app.print(f"{one_line(job)} has never been launched")
         return
@@ -70,7 +70,7 @@ def _uses(life: dict[str, Any], hour: dict[str, Any]) -> list[list[Cell]]:
 def _causes(life: dict[str, Any]) -> list[list[Cell]]:
     costliest = sorted(life["cost_s"].items(), key=lambda item: item[1], reverse=True)
     return [
-        [Cell(span(cost), right=True), Cell(str(life["troubles"].get(cause, 0)), right=True), Cell(one_line(cause))]
+        [Cell(span(cost), right=True), Cell(str(life["faults"].get(cause, 0)), right=True), Cell(one_line(cause))]
         for cause, cost in costliest
     ]
 

@@ -21,7 +21,13 @@ DONE = {
     "retry": "process exited",
     "give_up": "given up",
 }
-OUTCOME_STYLES = {"gave_up": "red", "open": "yellow", "resumed": "green", "restarted": "yellow", "began_anew": "red"}
+OUTCOME_STYLES = {
+    "gave_up": "red",
+    "open": "yellow",
+    "resumed": "green",
+    "restarted": "yellow",
+    "checkpoint_ignored": "red",
+}
 
 
 @click.command("history")
@@ -102,7 +108,7 @@ def done(incident: dict[str, Any]) -> str:
             if incident.get("confirmed") is False:
                 return f"{did}, relaunched to resume from {where}; not confirmed by its steps or losses"
             return f"{did}, resumed from {where}"
-        case "began_anew":
+        case "checkpoint_ignored":
             where = point(incident["resumed_from"])
             return f"{did}, relaunched to resume from {where}, but the training started from the beginning"
         case "restarted":

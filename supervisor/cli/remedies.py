@@ -54,7 +54,7 @@ def _in_force(entry: dict[str, Any]) -> list[Cell]:
         Cell(one_line(entry["remedy"])),
         Cell(one_line(entry["cause"])),
         Cell(f"attempt {entry['attempt']}"),
-        Cell(f"{what}: {one_line(entry['said'])}" if entry["said"] else what),
+        Cell(f"{what}: {one_line(entry['applied'])}" if entry["applied"] else what),
     ]
 
 

@@ -143,7 +143,7 @@ class ProfilesSettings(Struct, frozen=True, kw_only=True):
 class LastResortSettings(Struct, frozen=True, kw_only=True):
     """What may be done to card and machine when nothing else is left; what is off is only named."""
 
-    reset_card: bool = False
+    reset_gpu: bool = False
     reset_command: list[Text] = field(default_factory=list)
     """`{card}` stands for the PCI address, `{index}` for the number; empty: that of the vendor's tool."""
     reboot: bool = False

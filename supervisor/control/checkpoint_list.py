@@ -7,13 +7,13 @@ from pathlib import Path
 
 from supervisor.control import types
 from supervisor.control.present import checkpoint_entry
-from supervisor.core.checkpoints.checkpoint import Checkpoint, told_once
+from supervisor.core.checkpoints.checkpoint import Checkpoint, drop_captured_files
 
 
 def listed(recorded: Iterable[Checkpoint]) -> list[types.CheckpointEntry]:
     """Return each recorded checkpoint once; of the snapshots (one every few minutes) only those that still exist."""
     return [
         checkpoint_entry(checkpoint)
-        for checkpoint in told_once(recorded)
+        for checkpoint in drop_captured_files(recorded)
         if checkpoint.kind != "snapshot" or Path(checkpoint.path).exists()
     ]

@@ -125,7 +125,7 @@ def checkpoint_entry(checkpoint: Checkpoint) -> types.CheckpointEntry:
 def job_account(job: str, lives: Sequence[Life], now_unix_s: float) -> types.JobAccount:
     """Return a job's account as `account` shows it: its whole life and the last hour of it."""
     return types.JobAccount(
-        job=job, whole=_spent(account(lives, now_unix_s)), last_hour=_spent(account(lives, now_unix_s, HOUR_S))
+        job=job, lifetime=_spent(account(lives, now_unix_s)), last_hour=_spent(account(lives, now_unix_s, HOUR_S))
     )
 
 
@@ -136,7 +136,7 @@ def _spent(sums: Account) -> types.Spent:
         ettr=sums.ettr,
         seconds={use.value: sums.seconds.get(use, 0.0) for use in Use},
         cost_s=dict(sums.cost_s),
-        troubles=dict(sums.troubles),
+        faults=dict(sums.faults),
     )
 
 

@@ -49,7 +49,7 @@ def in_force(job: Job) -> list[types.RemedyInForce]:
             cause=remedy.cause,
             attempt=remedy.attempt,
             what=WORDS.get(remedy.remedy, remedy.remedy),
-            said=remedy.said,
+            applied=remedy.applied,
         )
         for remedy in job.course.in_force
         if job.limits.remedies.allows(remedy.remedy)
@@ -62,6 +62,6 @@ def in_words(job: Job) -> list[str]:
 
 
 def _state(remedy: types.RemedyInForce) -> str:
-    if remedy.said is not None:
-        return remedy.said
+    if remedy.applied is not None:
+        return remedy.applied
     return f"{remedy.what} (the agent has not told of it yet)" if remedy.remedy in BY_THE_AGENT else remedy.what

@@ -222,7 +222,7 @@ class IncidentEntry(Struct, frozen=True, kw_only=True):
     decision: str
     """stop, kill, retry, give_up"""
     outcome: str
-    """open, resumed, restarted, began_anew, gave_up, stopped, overtaken"""
+    """open, resumed, restarted, checkpoint_ignored, gave_up, stopped, overtaken"""
     confirmed: bool | None = None
     """Of resumed: whether its steps or losses show that it did go on from there; null before its first step."""
     last_step: int | None = None
@@ -375,7 +375,7 @@ class Spent(Struct, frozen=True, kw_only=True):
     """By class: setup, compile, train, data_wait, validate, checkpoint, lost, down, waiting, unseen."""
     cost_s: dict[str, float] = field(default_factory=dict)
     """By cause: work lost, time down and the set-up after it."""
-    troubles: dict[str, int] = field(default_factory=dict)
+    faults: dict[str, int] = field(default_factory=dict)
     """By cause, how often."""
 
 
@@ -384,7 +384,7 @@ class JobAccount(Struct, frozen=True, kw_only=True):
 
     schema: int = SCHEMA
     job: str
-    whole: Spent
+    lifetime: Spent
     last_hour: Spent
 
 
@@ -398,7 +398,7 @@ class RemedyInForce(Struct, frozen=True, kw_only=True):
     """The first that had it."""
     what: str
     """What it does, in words."""
-    said: str | None = None
+    applied: str | None = None
     """What the agent reported that it set; null where nothing was reported."""
 
 

@@ -17,11 +17,10 @@ from supervisor.core import events as ev
 from supervisor.core.absences import moved_on
 from supervisor.core.checkpoints.checkpoint import Checkpoint, ResumePoint, Verdict
 from supervisor.core.checkpoints.loss_curve import first_curve, went_on_by_losses
-from supervisor.core.examination import TriageState
 from supervisor.core.findings import FaultClass
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.incident import Incident
-from supervisor.core.job import ALIVE, ENDED, UNKILLABLE, Attempt, Job, Move, Phase, RetryPlan, StopOrder, Wish
+from supervisor.core.job import ALIVE, ENDED, UNKILLABLE, Attempt, DesiredState, Job, Move, Phase, RetryPlan, StopOrder
 from supervisor.core.moments import Moment
 from supervisor.core.readings import Stage, StepRecord
 from supervisor.core.remedies.budget import Ledger
@@ -29,6 +28,7 @@ from supervisor.core.remedies.last_resorts import RESORTS, ResortTaken
 from supervisor.core.remedies.trials import Course, Trial
 from supervisor.core.rules import cause_of
 from supervisor.core.scale import Scale, on_training, steps_between
+from supervisor.core.triage_state import TriageState
 
 _BEGINNING = ResumePoint(checkpoint=None, possible=True, reason="start from the beginning requested")
 
@@ -157,7 +157,7 @@ def _fold_clock_step(job: Job, event: ev.ClockStepped) -> Job:
 
 def _extend_limits(job: Job, event: ev.DaemonAway) -> Job:
     """Return the job after the daemon did not run: time limits are extended by its absence."""
-    order, examined = job.stop, job.examination
+    order, examined = job.stop, job.triage
     if order is not None:
         signalled_at = order.signalled_at and moved_on(order.signalled_at, event)
         killed_at = order.killed_at and moved_on(order.killed_at, event)
@@ -167,19 +167,19 @@ def _extend_limits(job: Job, event: ev.DaemonAway) -> Job:
     resorts = tuple(
         resort if resort.ended_at else replace(resort, at=moved_on(resort.at, event)) for resort in job.resorts
     )
-    return replace(job, stop=order, examination=examined, resorts=resorts)
+    return replace(job, stop=order, triage=examined, resorts=resorts)
 
 
 def _fold_request(job: Job, event: ev.UserRequest) -> Job:
     match event.ask:
         case ev.Ask.START:
-            return _fold_start_request(replace(job, wish=Wish.RUN, shutting_down=False), event)
+            return _fold_start_request(replace(job, desired_state=DesiredState.RUN, shutting_down=False), event)
         case ev.Ask.STOP:
-            return replace(job, wish=Wish.STOP, restart_asked=False, fresh_asked=False)
+            return replace(job, desired_state=DesiredState.STOP, restart_asked=False, fresh_asked=False)
         case ev.Ask.RESTART:
             started = _fold_request(job, replace(event, ask=ev.Ask.START))
             alive = job.phase in ALIVE
-            fresh = (alive and event.fresh) or (started.examining and started.fresh_asked)
+            fresh = (alive and event.fresh) or (started.awaits_triage and started.fresh_asked)
             return replace(started, restart_asked=alive, fresh_asked=fresh)
         case ev.Ask.SHUT_DOWN:
             return replace(job, shutting_down=True)
@@ -188,22 +188,22 @@ def _fold_request(job: Job, event: ev.UserRequest) -> Job:
 
 def _fold_start_request(job: Job, event: ev.UserRequest) -> Job:
     reason = f"started by {event.by}"
-    if job.examining and job.examination is not None:
-        unwanted = replace(job.examination, unwanted=True)
-        return replace(job, examination=unwanted, fresh_asked=job.fresh_asked or event.fresh)
+    if job.awaits_triage and job.triage is not None:
+        unwanted = replace(job.triage, unwanted=True)
+        return replace(job, triage=unwanted, fresh_asked=job.fresh_asked or event.fresh)
     if job.phase is Phase.BACKOFF and job.retry is not None:
         point = _BEGINNING if event.fresh else job.retry.resume_point
         return replace(job, retry=replace(job.retry, not_before=event.at, resume_point=point))
     if job.phase not in ENDED:
         return job
     course = Course() if event.fresh else job.course.forgiven(job.number)
-    job = replace(job, ledger=job.ledger.forgiven(), course=course, resorts=(), examination=None)
+    job = replace(job, ledger=job.ledger.forgiven(), course=course, resorts=(), triage=None)
     if event.fresh or job.phase is Phase.FINISHED or job.attempt is None:
         return replace(job.moved(Move.WAKE, event.at, reason), retry=None)
     plan = job.retry or RetryPlan(not_before=event.at, reason=reason)
     return replace(
         job.moved(Move.RESUME, event.at, reason),
-        retry=replace(plan, not_before=event.at, resume_point=None, examining=False),
+        retry=replace(plan, not_before=event.at, resume_point=None, awaits_triage=False),
     )
 
 
@@ -380,7 +380,7 @@ def _plan_retry(job: Job, flag: RedFlag | None, not_before: Moment, reason: str)
     if flag is None or flag.since is None:
         return RetryPlan(not_before=not_before, reason=reason)
     step = None if job.renumbered or job.attempt is None else job.attempt.training_step(flag.since_step)
-    return RetryPlan(not_before=not_before, reason=reason, trouble_unix_s=flag.since.unix_s, trouble_step=step)
+    return RetryPlan(not_before=not_before, reason=reason, fault_unix_s=flag.since.unix_s, fault_step=step)
 
 
 def _fold_retry(job: Job, decision: de.Retry) -> Job:
@@ -398,8 +398,8 @@ def _fold_retry(job: Job, decision: de.Retry) -> Job:
 
 def _postpone_retry(job: Job, decision: de.StartTriage) -> Job:
     """Return the job in backoff with its retry not yet decided: how the attempt was stopped is still to be judged."""
-    moved = _open_incident(job.moved(Move.EXAMINE, decision.at, decision.reason), decision.flag, "retry")
-    plan = replace(_plan_retry(job, decision.flag, decision.at, decision.reason), examining=True)
+    moved = _open_incident(job.moved(Move.TRIAGE, decision.at, decision.reason), decision.flag, "retry")
+    plan = replace(_plan_retry(job, decision.flag, decision.at, decision.reason), awaits_triage=True)
     triage_state = TriageState(
         attempt=decision.attempt,
         at=decision.at,
@@ -408,7 +408,7 @@ def _postpone_retry(job: Job, decision: de.StartTriage) -> Job:
         step=decision.step,
         looked_for=decision.looked_for,
     )
-    return replace(moved, retry=plan, examination=triage_state, unkillable=False)
+    return replace(moved, retry=plan, triage=triage_state, unkillable=False)
 
 
 def _fold_finish(job: Job, decision: de.Finish) -> Job:
@@ -449,7 +449,7 @@ def _open_incident(job: Job, flag: RedFlag | None, decision: str) -> Job:
     return replace(job, incident=incident)
 
 
-SAID_CHARACTERS = 100
+APPLIED_CHARACTERS = 100
 SETTINGS_KEPT = 20
 
 
@@ -475,7 +475,7 @@ def fold_report(job: Job, attempt: Attempt, event: ev.AgentReported) -> Job:
         case ev.Word.REMEDY_APPLIED:
             remedies = facts.get("remedies")
             named = [str(remedy) for remedy in remedies] if isinstance(remedies, list) else []
-            return replace(job, course=job.course.confirmed(named, str(facts.get("set", ""))[:SAID_CHARACTERS]))
+            return replace(job, course=job.course.confirmed(named, str(facts.get("set", ""))[:APPLIED_CHARACTERS]))
         case _:
             return job
 
@@ -546,7 +546,7 @@ def begin_trial(job: Job, decision: de.Retry) -> Job:
         start_failure=decision.flag.start_failure,
         reason=decision.why or "",
     )
-    course = job.course.failed(decision.cause, decision.at).taken(trial, decision.card)
+    course = job.course.failed(decision.cause, decision.at).taken(trial, decision.gpu)
     incident = job.incident
     if incident is not None and incident.attempt == decision.attempt:
         incident = replace(incident, cause=decision.cause, remedy=decision.remedy, remedy_why=decision.why)
@@ -565,30 +565,30 @@ def end_resort(job: Job, event: ev.ResortEnded) -> Job:
     last = job.resorts[-1] if job.resorts else None
     if last is None or last.kind != event.kind or last.ended_at is not None:
         return job
-    ended = replace(last, ended_at=event.at, done=event.done, said=event.said)
+    ended = replace(last, ended_at=event.at, done=event.done, output=event.output)
     said = f"`{shlex.join(last.command)}` {'done' if event.done else 'failed'}" + (
-        f": {event.said}" if event.said else ""
+        f": {event.output}" if event.output else ""
     )
     return replace(job, resorts=(*job.resorts[:-1], ended), reason=said)
 
 
 def begin_triage(job: Job, decision: de.Triage) -> Job:
     """Return the job with the replays of its bad step under way."""
-    if job.examination is None:
+    if job.triage is None:
         return job
-    triage_state = replace(job.examination, began_at=decision.at, resume_from=decision.resume_from)
-    return replace(job, examination=triage_state, reason=decision.reason)
+    triage_state = replace(job.triage, began_at=decision.at, resume_from=decision.resume_from)
+    return replace(job, triage=triage_state, reason=decision.reason)
 
 
 def end_triage(job: Job, event: ev.TriageEnded) -> Job:
     """Return the job after the finding of a triage was reported; the incident keeps it, conclusive or not."""
-    triage_state, incident = job.examination, job.incident
+    triage_state, incident = job.triage, job.incident
     if triage_state is None or triage_state.attempt != event.attempt or not triage_state.replaying:
         return job
     if incident is not None and incident.attempt == event.attempt:
         incident = replace(incident, finding=event.finding)
     ended = replace(triage_state, ended_at=event.at, finding=event.finding)
-    return replace(job, examination=ended, incident=incident, unkillable=False)
+    return replace(job, triage=ended, incident=incident, unkillable=False)
 
 
 def _is_progress_known(job: Job, at: Moment) -> bool:

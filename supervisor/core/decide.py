@@ -11,19 +11,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from supervisor.core import decisions as de
-from supervisor.core.examination import TriageState, cause_found, looked_for, told_before
 from supervisor.core.flags import RedFlag, Severity
-from supervisor.core.job import ALIVE, LAUNCH, UNKILLABLE, Attempt, Job, Phase, StopOrder, Wish
+from supervisor.core.job import ALIVE, LAUNCH, UNKILLABLE, Attempt, DesiredState, Job, Phase, StopOrder
 from supervisor.core.judge import spoiling, untold, worst
 from supervisor.core.moments import Moment
-from supervisor.core.remedies.causes import CARD_LOST, SLOW_START
+from supervisor.core.remedies.causes import GPU_LOST, SLOW_START
 from supervisor.core.remedies.choose import Choice, RemedyContext, back_to, choose, help_against
-from supervisor.core.remedies.gpu_memory import CardMemory, held_words, still_held
+from supervisor.core.remedies.gpu_memory import GpuMemory, held_words, still_held
 from supervisor.core.remedies.last_resorts import Resort, due, would_help
 from supervisor.core.remedies.trials import Trial
 from supervisor.core.rules import cause_of
 from supervisor.core.start_failure import ABOUT_NO_CHECKPOINT
 from supervisor.core.triage import Finding
+from supervisor.core.triage_state import TriageState, cause_after_triage, find_earlier_finding, looked_for
 
 STOP_SLACK_S = 10.0
 """Time for evidence and signalling on top of the training's own limits, before SIGKILL."""
@@ -45,7 +45,7 @@ def unkillable(job: Job, now: Moment, ground: RemedyContext) -> de.Decision | No
     """Warn that SIGKILL does not end a process, then try the last resorts that are allowed."""
     killed_at = job.stop.killed_at if job.stop else None
     if job.unkillable:
-        return _take_due_resort(job, now, ground) if job.wish is Wish.RUN else None
+        return _take_due_resort(job, now, ground) if job.desired_state is DesiredState.RUN else None
     if killed_at is None or now.seconds_since(killed_at) < job.limits.kill_wait_s:
         return None
     flag = RedFlag(
@@ -116,7 +116,7 @@ SAME_START_WAIT_S = 5.0
 def settle(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment, ground: RemedyContext) -> de.Decision:
     """Decide about an attempt of which nothing runs any more."""
     number, stop = attempt.number, job.stop
-    if job.wish is Wish.STOP:
+    if job.desired_state is DesiredState.STOP:
         spoilt = spoiling(flags)
         return de.Finish(at=now, job=job.name, attempt=number, reason="stopped by its user", by_user=True, flag=spoilt)
     if stop is not None and stop.flag is None:
@@ -147,7 +147,7 @@ def _flag_failed_launch(attempt: Attempt, now: Moment) -> RedFlag | None:
 def retry(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, ground: RemedyContext) -> de.Decision:
     """Retry with the next remedy for the cause, unless budget, exit status or remedies forbid it."""
     number, budget, finding = attempt.number, job.limits.budget, _find_finding(job, attempt, flag)
-    cause = cause_found(cause_of(flag), finding)
+    cause = cause_after_triage(cause_of(flag), finding)
     code = attempt.exit.code if attempt.exit is not None and job.stop is None else None
     not_before = _earliest_retry(job, now)
     again = de.Retry(
@@ -170,8 +170,8 @@ def retry(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, ground: Remedy
         return de.GiveUp(at=now, job=job.name, attempt=number, reason="; ".join(filter(None, said)), flag=flag)
     if finding is None and (examine := _plan_triage(job, attempt, flag, cause, now)) is not None:
         return examine
-    card = choice.card or (flag.subject.split(" ")[0] or None if cause == CARD_LOST else None)
-    return replace(again, remedy=choice.remedy, why=choice.reason, step=step, card=card, finding=finding)
+    gpu = choice.gpu or (flag.subject.split(" ")[0] or None if cause == GPU_LOST else None)
+    return replace(again, remedy=choice.remedy, why=choice.reason, step=step, gpu=gpu, finding=finding)
 
 
 def _choose_after_same_start(job: Job, attempt: Attempt, flag: RedFlag, last: Trial, ground: RemedyContext) -> Choice:
@@ -198,18 +198,18 @@ def _shorten_wait(now: Moment, not_before: Moment) -> Moment:
 
 def _find_finding(job: Job, attempt: Attempt, flag: RedFlag) -> Finding | None:
     """Return the finding of a triage about this fault, or about an earlier one at the same step."""
-    last = job.examination
+    last = job.triage
     if last is not None and last.attempt == attempt.number:
         return last.finding if last.finding is not None and last.finding.verdict != "unknown" else None
     step = attempt.training_step(flag.since_step)
     if job.limits.triage_s is None or step is None or looked_for(flag, cause_of(flag)) is None:
         return None
-    return told_before(last, step, job.limits.remedies.same_place_steps)
+    return find_earlier_finding(last, step, job.limits.remedies.same_place_steps)
 
 
 def _plan_triage(job: Job, attempt: Attempt, flag: RedFlag, cause: str, now: Moment) -> de.StartTriage | None:
     """Postpone the retry until a triage has found the cause; None where none is due, or it was made."""
-    what, last = looked_for(flag, cause), job.examination
+    what, last = looked_for(flag, cause), job.triage
     step = attempt.training_step(flag.since_step)  # a replay finds the step by the training's count alone
     if job.limits.triage_s is None or what is None or step is None:
         return None
@@ -229,7 +229,7 @@ def _plan_triage(job: Job, attempt: Attempt, flag: RedFlag, cause: str, now: Mom
 
 def _earliest_retry(job: Job, now: Moment) -> Moment:
     """Return when the next attempt may start at the earliest; the time of a triage is part of the wait."""
-    triage_state = job.examination if job.examining else None
+    triage_state = job.triage if job.awaits_triage else None
     if triage_state is not None and triage_state.unwanted:
         return now
     since = triage_state.at if triage_state is not None else now
@@ -280,9 +280,9 @@ def decide(
     """
     if job.phase in ALIVE and job.attempt is not None:
         return _decide_on_alive(job, job.attempt, flags, now, ground)
-    if job.replaying and job.examination is not None:
-        return unkillable_replay(job, job.examination, now)  # nothing else starts, and nothing is over, before it ends
-    if job.wish is Wish.STOP and job.phase in (Phase.PENDING, Phase.BACKOFF):
+    if job.replaying and job.triage is not None:
+        return unkillable_replay(job, job.triage, now)  # nothing else starts, and nothing is over, before it ends
+    if job.desired_state is DesiredState.STOP and job.phase in (Phase.PENDING, Phase.BACKOFF):
         return de.Finish(at=now, job=job.name, attempt=job.number, reason="stopped by its user", by_user=True)
     if not launch_allowed or job.shutting_down:
         return None
@@ -304,8 +304,8 @@ def _launch_pending(job: Job, now: Moment, ground: RemedyContext) -> de.Decision
 
 def _after_backoff(job: Job, now: Moment, ground: RemedyContext) -> de.Decision | None:
     plan = job.retry
-    if job.examining and job.examination is not None and job.attempt is not None:
-        return _decide_on_triage(job, job.attempt, job.examination, now, ground)
+    if job.awaits_triage and job.triage is not None and job.attempt is not None:
+        return _decide_on_triage(job, job.attempt, job.triage, now, ground)
     if plan is not None and plan.resort is not None:
         resort = resort_first(job, plan.resort, now, ground)
         if resort is not None:
@@ -335,7 +335,7 @@ def _after_backoff(job: Job, now: Moment, ground: RemedyContext) -> de.Decision 
     )
 
 
-def _find_held_memory(job: Job, ground: RemedyContext) -> tuple[CardMemory, ...]:
+def _find_held_memory(job: Job, ground: RemedyContext) -> tuple[GpuMemory, ...]:
     """Return the GPU memory that the ended attempt still holds."""
     if job.attempt is None or job.limits.gpu_memory_release_s <= 0:
         return ()
@@ -384,15 +384,15 @@ def _decide_on_alive(
 
 def _return_to_gpu(job: Job, attempt: Attempt, now: Moment, ground: RemedyContext) -> de.Stop | None:
     """Plan a restart, at a step's end and saved, where a training on the CPU has its GPU again."""
-    card = back_to(job.course, job.limits.remedies, ground, now.seconds_since(attempt.launched_at))
-    if card is None or job.phase is not Phase.RUNNING:
+    gpu = back_to(job.course, job.limits.remedies, ground, now.seconds_since(attempt.launched_at))
+    if gpu is None or job.phase is not Phase.RUNNING:
         return None
-    reason = f"{card} has answered for {job.limits.remedies.back_after_s:.0f} s again: moving back from the CPU"
+    reason = f"{gpu} has answered for {job.limits.remedies.back_after_s:.0f} s again: moving back from the CPU"
     return de.Stop(at=now, job=job.name, attempt=attempt.number, reason=reason, save=True, takes_back="cpu_profile")
 
 
 def _why_asked_to_end(job: Job) -> str | None:
-    if job.wish is Wish.STOP:
+    if job.desired_state is DesiredState.STOP:
         return "stopped by its user"
     if job.restart_asked:
         return "restart requested by its user"

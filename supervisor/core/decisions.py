@@ -8,7 +8,7 @@ from typing import TypeAlias
 from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.flags import RedFlag
 from supervisor.core.moments import Moment
-from supervisor.core.remedies.gpu_memory import CardMemory
+from supervisor.core.remedies.gpu_memory import GpuMemory
 from supervisor.core.triage import Finding, LookedFor
 
 
@@ -21,7 +21,7 @@ class Launch:
     attempt: int
     resume_from: Checkpoint | None
     reason: str
-    memory: tuple[CardMemory, ...] = ()
+    memory: tuple[GpuMemory, ...] = ()
     """Memory in use on its GPUs at the time."""
 
 
@@ -130,7 +130,7 @@ class Retry:
     """Why this remedy, for a person."""
     step: int | None = None
     """The step of the fault that the remedy is against."""
-    card: str | None = None
+    gpu: str | None = None
     """PCI address that the remedy is about."""
     finding: Finding | None = None
     """The finding of a triage about the fault, or about the one before it at the same step."""

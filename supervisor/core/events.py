@@ -125,7 +125,7 @@ class ResortEnded:
     kind: str
     done: bool
     """Whether it ended with status 0."""
-    said: str
+    output: str
     """What it printed last, or why it was not done."""
 
 

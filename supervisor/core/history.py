@@ -64,7 +64,7 @@ class Window:
     """The end of the newest absence."""
     learned: Learned = field(default_factory=Learned)
     """How long things took in this set-up, earlier attempts included."""
-    troubled: bool = False
+    flagged: bool = False
     """Whether a critical flag stands, acting or in shadow: nothing is learned meanwhile."""
     agent_alive: bool = False
     """Whether the agent was loaded into some process of the attempt."""
@@ -447,7 +447,7 @@ class History(Window):
 
     def _was_disturbed(self, since: Moment) -> bool:
         breaks = (self.clock_stepped_at, self.away_until)
-        return self.troubled or any(at is not None and at.seconds_since(since) >= 0 for at in breaks)
+        return self.flagged or any(at is not None and at.seconds_since(since) >= 0 for at in breaks)
 
     def _add_report(self, event: ev.AgentReported) -> None:
         self.told.add(event)

@@ -10,7 +10,7 @@ from supervisor.core.moments import Moment
 from supervisor.core.scale import Place, Scale, lost_steps, on_training
 from supervisor.core.triage import Finding
 
-RELAUNCHED = frozenset({"resumed", "began_anew"})
+RELAUNCHED = frozenset({"resumed", "checkpoint_ignored"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Incident:
     decision: str
     """Name of the decision on it: stop, kill, retry, give_up."""
     outcome: str = "open"
-    """open, resumed, restarted, began_anew (in spite of a checkpoint), gave_up, stopped, overtaken"""
+    """open, resumed, restarted, checkpoint_ignored (in spite of a checkpoint), gave_up, stopped, overtaken"""
     confirmed: bool | None = None
     """Whether the attempt after it is known to have gone on from `resumed_from`; None before its first step."""
     last_step: int | None = None
@@ -82,7 +82,7 @@ class Incident:
         if went_on_from is not None or went_on is not True:
             lost = lost_steps(self._last_place, went_on_from)
         if outcome in RELAUNCHED and self.resumed_from is not None:
-            outcome = {True: "resumed", False: "began_anew", None: outcome}[went_on]
+            outcome = {True: "resumed", False: "checkpoint_ignored", None: outcome}[went_on]
         return replace(self, outcome=outcome, lost_steps=lost, confirmed=went_on is True)
 
     def overtaken(self) -> Incident:

@@ -2,10 +2,10 @@
 
     pending --launch--> starting --step--> running --stop--> stopping --kill--> killing
        ^                    |                 |                  |                 |
-       |                    +----- examine / retry / finish / give_up / rest ------+
+       |                    +------ triage / retry / finish / give_up / rest ------+
        +--- wake --- finished                             backoff --launch--> starting
-    stopped, failed --resume--> backoff                   (looks for a checkpoint first,
-                                                          examined --retry--> backoff)
+    stopped, failed --resume--> backoff                   (searches for a checkpoint first,
+                                                          after a triage --retry--> backoff)
 
 A phase says what may happen next, the fields of `Job` what is known there.
 """
@@ -17,22 +17,22 @@ from enum import Enum
 
 from supervisor.core.checkpoints.checkpoint import Checkpoint, ResumePoint
 from supervisor.core.checkpoints.loss_curve import Curve, Resumed
-from supervisor.core.examination import TriageState
 from supervisor.core.flags import RedFlag
 from supervisor.core.incident import Incident
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus, KernelWait
 from supervisor.core.remedies.budget import Budget, Ledger
 from supervisor.core.remedies.choose import Ended
-from supervisor.core.remedies.gpu_memory import CardMemory
+from supervisor.core.remedies.gpu_memory import GpuMemory
 from supervisor.core.remedies.last_resorts import ResortTaken
 from supervisor.core.remedies.remedy import Remedies
 from supervisor.core.remedies.trials import Course
 from supervisor.core.scale import Place, Scale, on_training
 from supervisor.core.triage import Finding
+from supervisor.core.triage_state import TriageState
 
 
-class Wish(Enum):
+class DesiredState(Enum):
     """What the user requested; it outranks every rule."""
 
     RUN = "run"
@@ -65,7 +65,7 @@ class Move(Enum):
     STEP = "step"
     STOP = "stop"
     KILL = "kill"
-    EXAMINE = "examine"
+    TRIAGE = "triage"
     """The attempt is over; a triage comes before the retry."""
     RETRY = "retry"
     FINISH = "finish"
@@ -90,7 +90,7 @@ MOVES: dict[tuple[Phase, Move], Phase] = {
     (Phase.BACKOFF, Move.GIVE_UP): Phase.FAILED,
     (Phase.PENDING, Move.REST): Phase.STOPPED,
     (Phase.BACKOFF, Move.REST): Phase.STOPPED,
-    **{(phase, Move.EXAMINE): Phase.BACKOFF for phase in ALIVE},
+    **{(phase, Move.TRIAGE): Phase.BACKOFF for phase in ALIVE},
     **{(phase, Move.RETRY): Phase.BACKOFF for phase in (*ALIVE, Phase.BACKOFF)},
     **{(phase, Move.FINISH): Phase.FINISHED for phase in ALIVE},
     **{(phase, Move.REST): Phase.STOPPED for phase in ALIVE},
@@ -142,7 +142,7 @@ class Attempt:
     resume_from: Checkpoint | None = None
     resume_curve: Curve | None = None
     """The losses around the step of `resume_from`, which this attempt is to continue."""
-    memory_before: tuple[CardMemory, ...] = ()
+    memory_before: tuple[GpuMemory, ...] = ()
     """Memory in use on its GPUs when it was launched, as far as known."""
     shim_pid: int | None = None
     training_pid: int | None = None
@@ -241,13 +241,13 @@ class RetryPlan:
     not_before: Moment
     reason: str
     resume_point: ResumePoint | None = None
-    trouble_unix_s: float | None = None
-    trouble_step: int | None = None
+    fault_unix_s: float | None = None
+    fault_step: int | None = None
     older_than: Checkpoint | None = None
     """Where there is one, a checkpoint older than this is resumed from: the remedy is an older generation."""
     resort: str | None = None
     """The last resort to take first: it is the remedy."""
-    examining: bool = False
+    awaits_triage: bool = False
     """Whether the retry is still to be decided, once its triage is over."""
 
 
@@ -257,7 +257,7 @@ class Job:
 
     name: str
     limits: Limits = field(default_factory=Limits)
-    wish: Wish = Wish.RUN
+    desired_state: DesiredState = DesiredState.RUN
     phase: Phase = Phase.PENDING
     since: Moment
     """When it entered its phase."""
@@ -279,7 +279,7 @@ class Job:
     """MIOpen has failed in this job: `conv2d = "auto"` patches from now on."""
     course: Course = field(default_factory=Course)
     """The remedies that were tried, and those in force."""
-    examination: TriageState | None = None
+    triage: TriageState | None = None
     """The triage under way, or the last one."""
     framework: str | None = None
     """The framework, as the agent reported in a plan: `ultralytics`."""
@@ -323,9 +323,9 @@ class Job:
         return max(self.number, self.highest_number) + 1
 
     @property
-    def card(self) -> str | None:
+    def gpu(self) -> str | None:
         """The GPU that a remedy moved it to, unless the remedy is forbidden by now."""
-        return self.course.card if self.limits.remedies.allows("other_card") and not self.on_cpu else None
+        return self.course.gpu if self.limits.remedies.allows("other_gpu") and not self.on_cpu else None
 
     @property
     def on_cpu(self) -> bool:
@@ -333,14 +333,14 @@ class Job:
         return self.course.has("cpu_profile") and self.limits.remedies.allows("cpu_profile")
 
     @property
-    def examining(self) -> bool:
+    def awaits_triage(self) -> bool:
         """Whether it waits for a triage before its retry is decided."""
-        return self.phase is Phase.BACKOFF and self.retry is not None and self.retry.examining
+        return self.phase is Phase.BACKOFF and self.retry is not None and self.retry.awaits_triage
 
     @property
     def replaying(self) -> bool:
         """Whether a replay of a bad step may be running on its GPU."""
-        return self.examination is not None and self.examination.replaying
+        return self.triage is not None and self.triage.replaying
 
     def ended(self, cause: str, step: int | None, finding: Finding | None = None) -> Ended:
         """Return what decides about the remedy, once its attempt ended by `cause` at `step`."""

@@ -40,11 +40,11 @@ def worst(flags: Iterable[RedFlag | None]) -> RedFlag | None:
     critical = [item for item in flags if item is not None and item.severity is Severity.CRITICAL and not item.shadow]
     if not critical:
         return None
-    troubles = [flag.since for flag in critical if flag.since is not None]
+    beginnings = [flag.since for flag in critical if flag.since is not None]
     steps = [flag.since_step for flag in critical if flag.since_step is not None]
     return replace(
         critical[0],
-        since=min(troubles, key=lambda moment: moment.monotonic_s, default=None),
+        since=min(beginnings, key=lambda moment: moment.monotonic_s, default=None),
         since_step=min(steps, default=None),
         can_save=all(flag.can_save for flag in critical),
     )

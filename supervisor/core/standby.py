@@ -6,7 +6,7 @@ only while there is plenty of the first.
 
 from __future__ import annotations
 
-from supervisor.core.job import ENDED, Job, Phase, Wish
+from supervisor.core.job import ENDED, DesiredState, Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.core.readings import HostReading
 
@@ -23,7 +23,7 @@ ALONE_LIMIT_S = 900.0
 
 def why_none(job: Job, host: HostReading | None) -> str | None:
     """Return why nothing shall stand by for a job, also nothing that does; None where something may."""
-    if job.wish is Wish.STOP or job.shutting_down or job.phase in ENDED:
+    if job.desired_state is DesiredState.STOP or job.shutting_down or job.phase in ENDED:
         return "the job is not to continue"
     left = _available_fraction(host)
     if left is not None and left < KEEP_FRACTION:

@@ -179,7 +179,7 @@ def _conclude_reproduced(first: Replay, known: Mapping[str, Replay], made: Mappi
         return Finding(
             verdict="hardware",
             words=words,
-            speaks_for=("other_card", "cpu_profile"),
+            speaks_for=("other_gpu", "cpu_profile"),
             in_vain=("restart", "older_generation"),
         )
     if other is not None and not other.seen:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from supervisor.control.types import DoctorLine
-from supervisor.core.remedies.gpu_issues import troubles_of
+from supervisor.core.remedies.gpu_issues import issues_of
 from supervisor.daemon.fence import describe_degraded
 from supervisor.daemon.wiring import Assembly
 
@@ -102,7 +102,7 @@ class DaemonChecks:
         for gpu, reading in newest.gpus.items():
             what = " ".join(text for text in (reading.name, reading.gfx_version) if text) or "amdgpu"
             yield DoctorLine(name=f"card {gpu}", level="ok", found=f"{what}, by {reading.source}")
-            for trouble in troubles_of(reading.gfx_version):
+            for trouble in issues_of(reading.gfx_version):
                 yield DoctorLine(
                     name=f"known {gpu}",
                     level="warn" if trouble.remedy else "ok",

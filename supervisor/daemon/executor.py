@@ -270,14 +270,14 @@ class ThreadExecutor:
                 attempt=decision.attempt,
                 kind=decision.kind,
                 done=problem is None,
-                said=without_secrets(problem or last),
+                output=without_secrets(problem or last),
             )
         )
 
 
 def _ended_without_evidence(decision: de.StartTriage | de.Retry | de.GiveUp, job: Job) -> bool:
     """Whether an attempt ended without being stopped, so that no evidence was collected before."""
-    incident, triage_state = job.incident, job.examination
+    incident, triage_state = job.incident, job.triage
     if (
         triage_state is not None
         and triage_state.attempt == decision.attempt

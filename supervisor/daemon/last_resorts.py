@@ -60,7 +60,7 @@ def list_resorts(
     if command:
         on_card = [name for name, shares in others.items() if shares]
         refused = f"refused while {', '.join(on_card)} may be on that card" if on_card else None
-        offered.append(Resort(kind="reset_card", command=command, on=settings.reset_card, refused=refused))
+        offered.append(Resort(kind="reset_gpu", command=command, on=settings.reset_gpu, refused=refused))
     refused = f"refused while {', '.join(others)} runs" if others else None
     offered.append(Resort(kind="reboot", command=tuple(settings.reboot_command), on=settings.reboot, refused=refused))
     return tuple(offered)

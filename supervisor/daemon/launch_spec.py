@@ -74,7 +74,7 @@ def _for_the_agent(changes: Changes, profile: ProfileSettings | None, visible: V
         name: {"value": setting.value, "remedies": list(setting.remedies)} for name, setting in changes.settings
     }
     if visible is not None:
-        found["device"] = {"value": visible.device, "remedies": ["other_card"]}
+        found["device"] = {"value": visible.device, "remedies": ["other_gpu"]}
     if profile is not None:
         asked = {"imgsz": profile.image_size, "batch": profile.batch, "epochs": profile.epochs}
         asked["workers"] = profile.workers
@@ -148,7 +148,7 @@ class LaunchBuilder:
         Raises OSError where the code for it cannot be copied, ValueError where it could be anybody's.
         """
         settings, folder = self.settings(job.name), self.state / "jobs" / job.name / str(number)
-        launch = build_launch(settings, job, checkpoint, self.gfx_versions(settings), self.visible(job.card))
+        launch = build_launch(settings, job, checkpoint, self.gfx_versions(settings), self.visible(job.gpu))
         planned, code = conv2d_environment(settings), self.code()
         return LaunchPlan(
             argv=_put_first(code, launch.argv, checkpoint, settings.resume.to),

@@ -370,7 +370,7 @@ class Loop:
         if now.monotonic_s > history.now.monotonic_s:
             history.now = now
         flags = self.fences.judged(job_state, history)
-        history.troubled = any(flag.severity is Severity.CRITICAL for flag in flags)
+        history.flagged = any(flag.severity is Severity.CRITICAL for flag in flags)
         return flags
 
     def _ground(self, job_state: JobState, now: Moment) -> RemedyContext:
@@ -454,7 +454,7 @@ def _tell(decision: de.Decision) -> None:
 def _window(job_state: JobState, now: Moment, launched_at: Moment) -> History:
     """Return an empty history of an attempt, on the card that a remedy moved it to or on none."""
     job = job_state.job
-    gpus_used = job_state.gpus_used if job.card is None else (job.card,)
+    gpus_used = job_state.gpus_used if job.gpu is None else (job.gpu,)
     device = "cpu" if job.on_cpu else None
     resumed = job.attempt.resumed if job.attempt else None
     return History(now=now, launched_at=launched_at, gpus_used=gpus_used, device=device, resumed=resumed)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from supervisor.core import decisions as de
-from supervisor.core.job import Attempt, Job, Phase, Wish
+from supervisor.core.job import Attempt, DesiredState, Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.runner.found_attempts import FoundAttempt, found_attempt, numbers_found
 from supervisor.sources.attempt.recorder import RecorderReader
@@ -46,7 +46,7 @@ class LostRecord:
         job = replace(job, highest_number=numbers[-1])
         newest = self._newest(job.name, folder, unknown, now)
         runs = newest is not None and self._alive(job.name, newest.folder)
-        if newest is None or (job.wish is Wish.STOP and not runs):
+        if newest is None or (job.desired_state is DesiredState.STOP and not runs):
             return job
         found = [found_attempt(folder / str(number), now) for number in unknown[-REBUILT_LIMIT:]]
         self._keep([match for match in found if match is not None], job.name, newest.number)
@@ -86,7 +86,7 @@ def _taken_up(job: Job, newest: FoundAttempt, unknown: Sequence[int], *, runs: b
     stands = f"attempt {newest.number} {'still ran' if runs else 'had ended'}"
     return replace(
         job,
-        wish=Wish.RUN,
+        desired_state=DesiredState.RUN,
         phase=Phase.STARTING,
         since=newest.launched_at,
         attempt=Attempt(

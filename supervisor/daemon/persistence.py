@@ -214,6 +214,6 @@ def _told_with(before: Job, decision: de.Decision) -> RedFlag | None:
     if isinstance(decision, de.Warn | de.Stop):
         return decision.flag
     stopped = before.stop is not None and before.stop.flag is not None
-    if isinstance(decision, de.StartTriage | de.Retry | de.GiveUp) and not stopped and not before.examining:
+    if isinstance(decision, de.StartTriage | de.Retry | de.GiveUp) and not stopped and not before.awaits_triage:
         return decision.flag
     return None

@@ -97,7 +97,7 @@ class Recovery:
 
     def _triage_again(self, job: Job) -> None:
         """Go on with a triage: what it has replayed by now lies in its folders."""
-        triage_state = job.examination
+        triage_state = job.triage
         if triage_state is None:
             return
         triage = de.Triage(

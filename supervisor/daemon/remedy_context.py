@@ -9,7 +9,7 @@ from supervisor.config.settings import JobSettings, Settings
 from supervisor.core.job import ALIVE, ENDED, Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.core.remedies.choose import Experience, RemedyContext
-from supervisor.core.remedies.gpu_memory import CardMemory
+from supervisor.core.remedies.gpu_memory import GpuMemory
 from supervisor.core.remedies.last_resorts import Resort
 from supervisor.daemon.api import NewestReadings
 from supervisor.daemon.gpus import GpuAvailability
@@ -46,7 +46,7 @@ class RemedyContextReader:
         job = settings.jobs.get(job_state.job.name)
         if job is None or job_state.job.phase in ENDED:
             return RemedyContext()
-        if job_state.job.phase not in ALIVE and not job_state.job.examining:
+        if job_state.job.phase not in ALIVE and not job_state.job.awaits_triage:
             return RemedyContext(memory=self._memory(job_state, now), resorts=self._resorts(job_state, job))
         answering = self._answering.answering_s(now)
         over = job_state.job.attempt is not None and job_state.job.attempt.over
@@ -56,10 +56,10 @@ class RemedyContextReader:
             conv2d_auto=job.conv2d == "auto",
             resume_command=job.resume.command is not None,
             cpu_profile=job.profiles.cpu.enabled,
-            free_cards=self._free([gpu for gpu, _ in answering]) if over else (),
+            free_gpus=self._free([gpu for gpu, _ in answering]) if over else (),
             answering_s=answering,
             experience=self._experience() if over else (),
-            memory=self._memory(job_state, now) if job_state.job.examining else (),
+            memory=self._memory(job_state, now) if job_state.job.awaits_triage else (),
             resorts=self._resorts(job_state, job) if worst else (),
         )
 
@@ -68,7 +68,7 @@ class RemedyContextReader:
         taken = {text for job_state in self._alive() for text in _cards_of(job_state) or answering[:1]}
         return tuple(text for text in answering if text not in taken)
 
-    def _memory(self, job_state: JobState, now: Moment) -> tuple[CardMemory, ...]:
+    def _memory(self, job_state: JobState, now: Moment) -> tuple[GpuMemory, ...]:
         """Return the memory in use on a job's GPUs, from recent readings.
 
         A card that another job has, or may have because it names none, says nothing about this one.
@@ -79,7 +79,7 @@ class RemedyContextReader:
         taken = {card for other in others for card in _cards_of(other)}
         mine = _cards_of(job_state)
         return tuple(
-            CardMemory(gpu=gpu, used_bytes=used)
+            GpuMemory(gpu=gpu, used_bytes=used)
             for gpu, reading in sorted(self._newest.gpus.items())
             if (used := reading.memory_used_bytes) is not None
             and now.seconds_since(reading.at) <= self._answering.gap_s()
@@ -97,7 +97,7 @@ class RemedyContextReader:
         return (
             job_state
             for job_state in self._job_states.values()
-            if job_state.job.phase in ALIVE or job_state.job.examining
+            if job_state.job.phase in ALIVE or job_state.job.awaits_triage
         )
 
 
@@ -122,4 +122,4 @@ def _find_faulty_gpu(job_state: JobState, known: tuple[str, ...]) -> str | None:
 
 def _cards_of(job_state: JobState) -> tuple[str, ...]:
     """Return the cards that a job is on; empty where it names none."""
-    return (job_state.job.card,) if job_state.job.card else job_state.gpus_used
+    return (job_state.job.gpu,) if job_state.job.gpu else job_state.gpus_used

@@ -117,7 +117,7 @@ def _job_status(job_state: JobState, now: Moment) -> types.JobStatus:
         flags=list(_list_flags(job_state)) if alive else [],
         shadows=job.shadows_noted,
         watched=list(_watched(job_state)) if alive else [],
-        gpus=list(job_state.gpus_used if job.card is None else (job.card,)),
+        gpus=list(job_state.gpus_used if job.gpu is None else (job.gpu,)),
         expectations=[] if running is None else _criteria(job_state, running, progress),
         remedies=in_words(job),
         standby=job_state.standby,

@@ -19,11 +19,11 @@ from supervisor.core import attempt_files as fo
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.checkpoints.checkpoint import Checkpoint
-from supervisor.core.examination import UNWANTED, TriageState
-from supervisor.core.job import Job, Wish
+from supervisor.core.job import DesiredState, Job
 from supervisor.core.moments import Moment
 from supervisor.core.sanitize import without_secrets
 from supervisor.core.triage import FINDING_FILES, Finding, Replay, conclude, inconclusive, needed
+from supervisor.core.triage_state import UNWANTED, TriageState
 from supervisor.daemon.checkpoints.past_losses import past_losses
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.launch_spec import command_of
@@ -63,7 +63,7 @@ class TriageRunner:
 
     def examine(self, decision: de.Triage, job: Job) -> None:
         """Replay until there is something to say, and say it by TriageEnded, once nothing of it is left."""
-        triage_state, attempt = job.examination, self.state / "jobs" / job.name / str(decision.attempt)
+        triage_state, attempt = job.triage, self.state / "jobs" / job.name / str(decision.attempt)
         began_at = (
             triage_state.began_at if triage_state is not None and triage_state.began_at is not None else decision.at
         )
@@ -98,10 +98,10 @@ class TriageRunner:
     def _wanted(self, name: str, attempt: int) -> bool:
         """Whether the job still waits for it: its user may have stopped it, and the daemon may be ending."""
         job = self.job(name)
-        triage_state: TriageState | None = job.examination if job is not None else None
+        triage_state: TriageState | None = job.triage if job is not None else None
         if job is None or triage_state is None or triage_state.attempt != attempt or not triage_state.replaying:
             return False
-        return job.wish is Wish.RUN and not triage_state.unwanted and not job.shutting_down
+        return job.desired_state is DesiredState.RUN and not triage_state.unwanted and not job.shutting_down
 
     def _case(self, decision: de.Triage, job: Job, limit_s: float) -> Case:
         settings, folders = self.settings(job.name), self.state / "jobs" / job.name

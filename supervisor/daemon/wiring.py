@@ -17,7 +17,7 @@ from supervisor.config.settings import JobSettings, Settings
 from supervisor.core import events as ev
 from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.history import History
-from supervisor.core.job import ALIVE, Job, Phase, Wish
+from supervisor.core.job import ALIVE, DesiredState, Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.core.rules.disk_low import DiskLow
 from supervisor.daemon.alerting import Announcer, Receivers
@@ -316,7 +316,7 @@ def _new_job(name: str, settings: JobSettings, now: Moment) -> Job:
     job = Job(name=name, since=now)
     if settings.autostart:
         return job
-    return replace(job, wish=Wish.STOP, phase=Phase.STOPPED, reason="autostart is off")
+    return replace(job, desired_state=DesiredState.STOP, phase=Phase.STOPPED, reason="autostart is off")
 
 
 def _disk_limit_bytes(settings: JobSettings) -> float:

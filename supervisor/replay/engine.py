@@ -44,7 +44,7 @@ def replay(recording: Recording, rules: Iterable[Rule], tick_s: float = TICK_S) 
         if can_wait(event):
             continue
         flags = judge(asked, history)
-        history.troubled = any(flag.severity is Severity.CRITICAL for flag in flags)
+        history.flagged = any(flag.severity is Severity.CRITICAL for flag in flags)
         for flag in flags:
             if flag.key not in told:
                 told.add(flag.key)

@@ -67,7 +67,7 @@ def job_row(job: Job, boot_id: str, now: Moment) -> Row:
     return {
         "name": job.name,
         "phase": job.phase.value,
-        "wish": job.wish.value,
+        "desired_state": job.desired_state.value,
         "attempt": job.number,
         "reason": _text(job.reason),
         "since_unix_s": job.since.unix_s,

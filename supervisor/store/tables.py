@@ -56,7 +56,7 @@ jobs = Table(
     metadata,
     _text("name", required=True),
     _text("phase", required=True),
-    _text("wish", required=True),
+    _text("desired_state", required=True),
     _integer("attempt", required=True),
     _text("reason"),
     _real("since_unix_s", required=True),

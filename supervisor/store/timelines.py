@@ -41,7 +41,7 @@ def lives(archive: Archive, job: str) -> tuple[Life, ...]:
         incident.attempt: f"{incident.flag.rule} ({incident.flag.fault})" if incident.flag.fault else incident.flag.rule
         for incident in archive.incidents(job, ALL)
     }
-    anew = {incident.attempt for incident in archive.incidents(job, ALL) if incident.outcome == "began_anew"}
+    anew = {incident.attempt for incident in archive.incidents(job, ALL) if incident.outcome == "checkpoint_ignored"}
     own = _counting_themselves(archive, job)
     saves = archive.resumed_saves(job)
     strides = _strides(archive.step_metrics(job))
@@ -51,14 +51,14 @@ def lives(archive: Archive, job: str) -> tuple[Life, ...]:
     for before, attempt in zip((None, *attempts), attempts, strict=False):  # the last has no successor
         if attempt.launched_unix_s is None:
             continue
-        began_anew = before is not None and before.number in anew
+        checkpoint_ignored = before is not None and before.number in anew
         found.append(
             Life(
                 number=attempt.number,
                 launched_unix_s=attempt.launched_unix_s,
                 ended_unix_s=attempt.ended_unix_s,
-                resume_step=0 if attempt.resume_from is None or began_anew else attempt.resume_step,
-                resume_saved_unix_s=None if began_anew else _saved(saves, attempt),
+                resume_step=0 if attempt.resume_from is None or checkpoint_ignored else attempt.resume_step,
+                resume_saved_unix_s=None if checkpoint_ignored else _saved(saves, attempt),
                 anew=attempt.resume_from is None and (before is None or endings.get(before.number, False)),
                 entered=entered.get(attempt.number, ()),
                 strides=strides.get(attempt.number, ()),

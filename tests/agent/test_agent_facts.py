@@ -77,7 +77,7 @@ stats.clear()
 second(), second()
 """
 
-ON_A_CARD = """
+NEEDS_A_GPU = """
 import torch
 if not torch.cuda.is_available():
     raise SystemExit(77)
@@ -171,7 +171,7 @@ def test_the_allocator_is_told_each_half_minute_and_at_once_where_it_tried_again
 @pytest.mark.train
 def test_on_a_card_the_allocators_own_numbers_are_told(attempt: Attempt, train_python: Path, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    script.write_text(ON_A_CARD)
+    script.write_text(NEEDS_A_GPU)
     finished = attempt.run([train_python, script])
     if finished.code == 77:
         pytest.skip("torch sees no GPU here")

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 # The package of the same name that may be installed must not come first.
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/e2e")]
 
-from card_memory import CardMemory  # noqa: E402 (after the path is set)
+from gpu_memory import GpuMemory  # noqa: E402 (after the path is set)
 from house import House, house  # noqa: E402
 from injected_runs import say  # noqa: E402
 from recovery_checks import Check, Must, Told, checks  # noqa: E402
@@ -71,7 +71,7 @@ class Ward:
     def __init__(self, home: House, python: str, device: str) -> None:
         self._house, self._python, self._device = home, python, device
         self._size = SIZES[device]
-        self._card = CardMemory() if device == "cuda" else None
+        self._card = GpuMemory() if device == "cuda" else None
 
     def open(self, names: list[str]) -> None:
         """Start the daemon with every job that may be asked for."""

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from card_memory import CardMemory
+from gpu_memory import GpuMemory
 from house import House
 
 MORE_BYTES = 256 << 20
@@ -43,7 +43,7 @@ class Told:
     must: Must
     every_s: float
     """Between two snapshots."""
-    card: CardMemory | None
+    card: GpuMemory | None
     checks: list[Check] = field(default_factory=list)
 
     @property
@@ -134,7 +134,7 @@ def _lost(told: Told, first: dict[str, Any], resumed_step: int) -> Check:
     return Check(name="lost", met=lost_s <= told.every_s + step_s, words=words)
 
 
-def _freed(told: Told, card: CardMemory) -> Check:
+def _freed(told: Told, card: GpuMemory) -> Check:
     """Whether the card was free of every attempt before the next was started (law 7), by readings of our own."""
     asked = "SELECT launched_unix_s FROM attempts WHERE job = ? ORDER BY number"
     launched = [at_s for (at_s,) in told.house.query(asked, told.job)]

@@ -556,8 +556,8 @@ class TestTheRest:
         )
         assert shown[-1].split() == ["4", "min", "1", "stall"]
         answer = json.loads(call(path, "account", "yolo", "--json").stdout)
-        assert answer["whole"]["cost_s"] == {"stall": 100 + 50 + 90}
-        assert sum(answer["whole"]["seconds"].values()) == 400
+        assert answer["lifetime"]["cost_s"] == {"stall": 100 + 50 + 90}
+        assert sum(answer["lifetime"]["seconds"].values()) == 400
 
     def test_a_job_that_was_never_launched_has_no_account(self, path: Path, view: FakeView) -> None:
         assert call(path, "account", "yolo").stdout == "yolo has never been launched\n"
@@ -565,7 +565,7 @@ class TestTheRest:
     def test_remedies_are_told_in_force_tried_and_learned(self, path: Path, view: FakeView) -> None:
         assert call(path, "remedies").stdout == "no remedy is recorded\n"
         held = types.RemedyInForce(
-            job="yolo", remedy="half_batch", cause="oom_gpu", attempt=3, what="half the batch", said="batch 4 -> 2"
+            job="yolo", remedy="half_batch", cause="oom_gpu", attempt=3, what="half the batch", applied="batch 4 -> 2"
         )
         tried = types.RemedyTried(
             job="yolo", attempt=3, at=NOW - 720, cause="oom_gpu", remedy="half_batch", step=35, outcome="helped",

@@ -20,7 +20,7 @@ from supervisor.cli.app import App
 from supervisor.cli.doctor import rocm
 from supervisor.cli.main import cli
 from supervisor.config.settings import JobSettings, Settings
-from supervisor.core.remedies.gpu_issues import troubles_of
+from supervisor.core.remedies.gpu_issues import issues_of
 
 
 def test_every_rocm_is_named_once_with_the_kernel_driver(tmp_path: Path) -> None:
@@ -43,11 +43,11 @@ def test_an_override_is_told_with_the_target_that_it_names() -> None:
 
 
 def test_the_rx_5600_xt_s_troubles_have_a_source_and_a_remedy_each() -> None:
-    found = troubles_of("gfx1010:xnack-")
+    found = issues_of("gfx1010:xnack-")
     assert [match.what.split()[0] for match in found] == ["MIOpen", "before"]
     assert all(match.source and match.remedy for match in found)
-    assert troubles_of("gfx1030") == troubles_of(None) == ()
-    assert "cool GPU" in troubles_of("gfx1100")[0].what
+    assert issues_of("gfx1030") == issues_of(None) == ()
+    assert "cool GPU" in issues_of("gfx1100")[0].what
 
 
 @pytest.fixture

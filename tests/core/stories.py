@@ -14,7 +14,7 @@ from supervisor.core.checkpoints.checkpoint import (
     Checkpoint,
     Fingerprint,
     Verdict,
-    before_trouble,
+    before_fault,
     choose,
     of_this_training,
 )
@@ -309,7 +309,7 @@ class Life(Story):
     def next_decision(self) -> de.Decision | None:
         """Ask for the next decision and carry nothing out."""
         flags = judge(self.rules, self.history) if self.job.phase in ALIVE else ()
-        self.history.troubled = any(flag.severity is Severity.CRITICAL for flag in flags)
+        self.history.flagged = any(flag.severity is Severity.CRITICAL for flag in flags)
         self.job = after_flags(self.job, flags)
         return decide(self.job, flags, self.now, launch_allowed=self.launch_allowed, ground=self.ground)
 
@@ -330,7 +330,7 @@ class Life(Story):
         assert self.job.phase is Phase.BACKOFF
         assert plan is not None
         mine = of_this_training(self.saved, self.job.began_unix_s)
-        sound = {item.key for item in before_trouble(mine, plan.trouble_unix_s, plan.trouble_step)}
+        sound = {item.key for item in before_fault(mine, plan.fault_unix_s, plan.fault_step)}
         condemned = {item.key for item in mine} - sound
         self.saved = [
             replace(checkpoint, verdict=Verdict.REJECTED, reason="saved after the fault began")
@@ -340,8 +340,8 @@ class Life(Story):
         ]
         point = choose(
             self.saved,
-            plan.trouble_unix_s,
-            plan.trouble_step,
+            plan.fault_unix_s,
+            plan.fault_step,
             began_unix_s=self.job.began_unix_s,
             older_than=plan.older_than,
         )

@@ -60,7 +60,7 @@ def test_a_night_with_one_hang_is_accounted_to_the_second() -> None:
 def test_a_fault_costs_the_work_lost_the_time_down_and_the_new_set_up() -> None:
     night = account((FIRST, SECOND), T0 + 1000)
     assert night.cost_s == pytest.approx({"stall": 50 + 70 + 25})
-    assert night.troubles == {"stall": 1}
+    assert night.faults == {"stall": 1}
 
 
 def test_the_last_hour_is_a_window_over_the_same_line() -> None:

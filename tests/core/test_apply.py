@@ -10,7 +10,7 @@ from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.apply import after_decision, after_event
 from supervisor.core.findings import FaultClass
-from supervisor.core.job import ImpossibleMove, Job, Phase, Wish
+from supervisor.core.job import DesiredState, ImpossibleMove, Job, Phase
 from supervisor.core.readings import ExitStatus, Stage, StepRecord
 
 from .stories import JOB, START, life
@@ -119,7 +119,7 @@ def test_a_wish_is_kept_whatever_the_phase() -> None:
     for phase in Phase:
         job = Job(name=JOB, since=START, phase=phase)
         stop = ev.UserRequest(at=START, job=JOB, ask=ev.Ask.STOP, by="uid 0")
-        assert after_event(job, stop).wish is Wish.STOP
+        assert after_event(job, stop).desired_state is DesiredState.STOP
 
 
 def test_a_clock_that_goes_back_keeps_later_checkpoints_in_this_training() -> None:

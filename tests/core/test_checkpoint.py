@@ -9,14 +9,14 @@ from supervisor.core.checkpoints.checkpoint import (
     Fingerprint,
     Given,
     Verdict,
-    before_trouble,
+    before_fault,
     choose,
+    drop_captured_files,
     given_between,
     inherit_verdict,
     merge_proof,
     newest_first,
     of_this_training,
-    told_once,
 )
 
 
@@ -107,7 +107,7 @@ def test_with_nothing_proven_it_is_nowhere_and_says_why() -> None:
             saved("b", 2, step=2, verdict=None),
             saved("c", 9, step=3),
         ],
-        trouble_unix_s=5,
+        fault_unix_s=5,
     )
     assert not point.possible
     assert point.checkpoint is None
@@ -116,18 +116,18 @@ def test_with_nothing_proven_it_is_nowhere_and_says_why() -> None:
 
 
 def test_one_saved_at_the_very_moment_of_the_trouble_is_spoilt() -> None:
-    assert before_trouble([saved("a", 5)], 5.0, None) == ()
-    assert len(before_trouble([saved("a", 4.9)], 5.0, None)) == 1
+    assert before_fault([saved("a", 5)], 5.0, None) == ()
+    assert len(before_fault([saved("a", 4.9)], 5.0, None)) == 1
 
 
 def test_one_that_holds_the_step_of_the_trouble_is_spoilt_whatever_its_date() -> None:
-    assert before_trouble([saved("a", 1, step=10)], 5.0, 10) == ()
-    assert len(before_trouble([saved("a", 1, step=9)], 5.0, 10)) == 1
-    assert len(before_trouble([saved("a", 1)], 5.0, 10)) == 1
+    assert before_fault([saved("a", 1, step=10)], 5.0, 10) == ()
+    assert len(before_fault([saved("a", 1, step=9)], 5.0, 10)) == 1
+    assert len(before_fault([saved("a", 1)], 5.0, 10)) == 1
 
 
 def test_nan_as_the_moment_of_the_trouble_spoils_all() -> None:
-    assert before_trouble([saved("a", 1)], float("nan"), None) == ()
+    assert before_fault([saved("a", 1)], float("nan"), None) == ()
 
 
 def test_what_an_earlier_training_left_is_not_ours() -> None:
@@ -162,15 +162,15 @@ def test_of_two_that_are_alike_the_kept_one_is_chosen_and_named_by_its_file() ->
 def test_a_save_that_was_taken_is_told_once() -> None:
     own, other = saved("/w/last.pt", 10, step=100), saved("/w/last.pt", 20, step=200)
     kept = replace(own, path="/s/000017/last.pt", source="/w/last.pt")
-    assert told_once([own, kept, other]) == (other, kept)
+    assert drop_captured_files([own, kept, other]) == (other, kept)
 
 
 def test_what_was_found_about_a_file_is_told_of_its_generation_until_that_is_judged_itself() -> None:
     own = saved("/w/last.pt", 10, step=100, verdict=Verdict.REJECTED, reason="NaN")
     kept = replace(own, path="/s/000017/last.pt", source="/w/last.pt", verdict=None, reason=None)
     proven = replace(kept, verdict=Verdict.PROVEN)
-    assert told_once([own, kept]) == (replace(kept, verdict=Verdict.REJECTED, reason="NaN"),)
-    assert told_once([own, proven]) == (proven,)
+    assert drop_captured_files([own, kept]) == (replace(kept, verdict=Verdict.REJECTED, reason="NaN"),)
+    assert drop_captured_files([own, proven]) == (proven,)
 
 
 def test_a_snapshot_in_mid_epoch_is_further_than_the_checkpoint_of_the_epoch_before() -> None:
@@ -178,7 +178,7 @@ def test_a_snapshot_in_mid_epoch_is_further_than_the_checkpoint_of_the_epoch_bef
     last = saved("last", 30, epoch=2, step=300)
     snapshot = saved("snapshot", 40, step=350)
     assert newest_first([last, snapshot]) == (snapshot, last)
-    assert before_trouble([last, snapshot], 50.0, 320) == (last,)
+    assert before_fault([last, snapshot], 50.0, 320) == (last,)
 
 
 def test_the_step_of_a_proof_is_that_of_the_training_and_its_epoch_that_of_the_file() -> None:

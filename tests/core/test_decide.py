@@ -211,7 +211,7 @@ def test_the_users_stop_wins_over_a_crash_a_backoff_and_a_pending_start() -> Non
     assert told.phase() is Phase.STOPPED
     told = life().training().exits(1).asks(ev.Ask.STOP)
     assert told.phase() is Phase.STOPPED
-    job = replace(Job(name=JOB, since=START), wish=life().asks(ev.Ask.STOP).job.wish)
+    job = replace(Job(name=JOB, since=START), desired_state=life().asks(ev.Ask.STOP).job.desired_state)
     assert isinstance(decide(job, (), START), de.Finish)
 
 
@@ -234,7 +234,7 @@ def test_start_after_a_stop_in_trouble_resumes_from_before_the_trouble() -> None
 
 def test_the_users_stop_saves_nothing_of_a_state_that_is_not_sound() -> None:
     told = life([NonFiniteLoss(tolerated=0)]).training(50)
-    told.job = replace(told.job, wish=life().asks(ev.Ask.STOP).job.wish)
+    told.job = replace(told.job, desired_state=life().asks(ev.Ask.STOP).job.desired_state)
     told.steps(51, 51, loss=NAN)
     stop = told.last
     assert isinstance(stop, de.Stop)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from supervisor.core import decisions as de
 from supervisor.core.job import Limits, Phase
 from supervisor.core.remedies.choose import RemedyContext
-from supervisor.core.remedies.gpu_memory import CardMemory, still_held
+from supervisor.core.remedies.gpu_memory import GpuMemory, still_held
 
 from .stories import GPU, Life, life
 
@@ -16,7 +16,7 @@ OTHER = "0000:0b:00.0"
 
 
 def taken(used_bytes: int, gpu: str = GPU) -> RemedyContext:
-    return RemedyContext(memory=(CardMemory(gpu=gpu, used_bytes=used_bytes),))
+    return RemedyContext(memory=(GpuMemory(gpu=gpu, used_bytes=used_bytes),))
 
 
 def crashed(before: RemedyContext, limits: Limits | None = None) -> Life:
@@ -67,6 +67,6 @@ def test_no_limit_is_no_wait() -> None:
 
 
 def test_each_card_is_measured_against_itself() -> None:
-    before = (CardMemory(gpu=GPU, used_bytes=IDLE), CardMemory(gpu=OTHER, used_bytes=HELD))
+    before = (GpuMemory(gpu=GPU, used_bytes=IDLE), GpuMemory(gpu=OTHER, used_bytes=HELD))
     now = tuple(replace(earlier, used_bytes=HELD) for earlier in before)
-    assert still_held(before, now) == (CardMemory(gpu=GPU, used_bytes=HELD - IDLE),)
+    assert still_held(before, now) == (GpuMemory(gpu=GPU, used_bytes=HELD - IDLE),)

@@ -14,7 +14,7 @@ from supervisor.core.remedies.last_resorts import Resort
 
 from .stories import JOB, Life, life
 
-RESET = Resort(kind="reset_card", command=("amd-smi", "reset", "--gpureset", "--gpu", "0000:0a:00.0"))
+RESET = Resort(kind="reset_gpu", command=("amd-smi", "reset", "--gpureset", "--gpu", "0000:0a:00.0"))
 REBOOT = Resort(kind="reboot", command=("systemctl", "reboot"))
 OFF = RemedyContext(resorts=(RESET, REBOOT))
 ON = RemedyContext(resorts=(replace(RESET, on=True), replace(REBOOT, on=True)))
@@ -34,7 +34,7 @@ def training(ground: RemedyContext) -> Life:
 
 def resorted(told: Life, *, done: bool, said: str = "") -> Life:
     kind = told.job.resorts[-1].kind
-    told.put(ev.ResortEnded(at=told.now, job=JOB, attempt=told.attempt, kind=kind, done=done, said=said))
+    told.put(ev.ResortEnded(at=told.now, job=JOB, attempt=told.attempt, kind=kind, done=done, output=said))
     return told
 
 
@@ -48,7 +48,7 @@ def test_what_is_off_is_named_with_its_exact_command_and_not_run() -> None:
     told = lost(lost(training(OFF)).looks().training())
     assert told.phase() is Phase.FAILED
     assert (
-        "what would help: `amd-smi reset --gpureset --gpu 0000:0a:00.0` (last_resorts.reset_card is off), "
+        "what would help: `amd-smi reset --gpureset --gpu 0000:0a:00.0` (last_resorts.reset_gpu is off), "
         "else `systemctl reboot` (last_resorts.reboot is off)"
     ) in (told.job.reason or "")
 
@@ -75,13 +75,13 @@ def test_progress_allows_a_reset_once_more() -> None:
     told = resorted(lost(training(ON)).looks(), done=True)
     told.training(400)
     assert told.job.resorts == ()
-    assert [resort.kind for resort in lost(told).job.resorts] == ["reset_card"]
+    assert [resort.kind for resort in lost(told).job.resorts] == ["reset_gpu"]
 
 
 def test_a_reset_that_failed_is_kept_with_what_it_said_and_does_not_hold_the_job_up() -> None:
     told = resorted(lost(training(ON)).looks(), done=False, said="status 1 Permission denied")
     assert told.told()[-1] == "Launch"
-    assert (told.job.resorts[0].done, told.job.resorts[0].said) == (False, "status 1 Permission denied")
+    assert (told.job.resorts[0].done, told.job.resorts[0].output) == (False, "status 1 Permission denied")
 
 
 def test_a_reset_of_which_no_word_comes_does_not_hold_the_job_up_for_ever() -> None:

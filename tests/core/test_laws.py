@@ -16,7 +16,7 @@ from supervisor.core.findings import FaultClass
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.incident import Incident
-from supervisor.core.job import ALIVE, Job, Limits, Phase, Wish
+from supervisor.core.job import ALIVE, DesiredState, Job, Limits, Phase
 from supervisor.core.judge import judge
 from supervisor.core.moments import Moment
 from supervisor.core.readings import DiskReading, GpuReading, HostReading, ProcessReading, Stage
@@ -156,20 +156,20 @@ CHECKPOINTS = st.lists(
 @given(
     saved=CHECKPOINTS,
     trouble_s=st.one_of(st.none(), st.floats(0, 100)),
-    trouble_step=st.one_of(st.none(), st.integers(0, 100)),
+    fault_step=st.one_of(st.none(), st.integers(0, 100)),
     began_s=st.one_of(st.none(), st.floats(0, 100)),
 )
 def test_law_5_only_a_proven_checkpoint_from_before_the_trouble_is_resumed_from(
-    saved: list[Checkpoint], trouble_s: float | None, trouble_step: int | None, began_s: float | None
+    saved: list[Checkpoint], trouble_s: float | None, fault_step: int | None, began_s: float | None
 ) -> None:
-    point = choose(saved, trouble_s, trouble_step, began_unix_s=began_s)
+    point = choose(saved, trouble_s, fault_step, began_unix_s=began_s)
     mine = [item for item in saved if began_s is None or item.saved_unix_s >= began_s]
     good = [
         item
         for item in mine
         if item.verdict is Verdict.PROVEN
         and (trouble_s is None or item.saved_unix_s < trouble_s)
-        and (trouble_step is None or item.step is None or item.step < trouble_step)
+        and (fault_step is None or item.step is None or item.step < fault_step)
     ]
     if good:
         assert point.possible
@@ -471,7 +471,7 @@ class AnyLife(RuleBasedStateMachine):
     @invariant()
     def what_the_user_stopped_rests_once_nothing_runs(self) -> None:
         job = self.told.job
-        if job.wish is Wish.STOP:
+        if job.desired_state is DesiredState.STOP:
             assert job.phase in (Phase.STOPPING, Phase.KILLING, Phase.STOPPED, Phase.FINISHED, Phase.FAILED)
 
 

@@ -136,5 +136,5 @@ def test_whatever_is_not_of_that_form_is_unknown(plain: object) -> None:
 
 def test_a_setting_is_named_by_all_that_changes_the_pace() -> None:
     plan: dict[str, object] = {"framework": "ultralytics", "model": "yolov8n.yaml", "batch": 4, "image_size": 640}
-    assert setting_of(plan, "gfx1010") == "framework=ultralytics model=yolov8n.yaml batch=4 image_size=640 card=gfx1010"
+    assert setting_of(plan, "gfx1010") == "framework=ultralytics model=yolov8n.yaml batch=4 image_size=640 gpu=gfx1010"
     assert setting_of({**plan, "batch": 8}, "gfx1010") != setting_of(plan, "gfx1010")

@@ -43,7 +43,7 @@ def test_few_losses_are_no_curve() -> None:
 
 def test_the_curve_around_a_step_leaves_out_what_is_far_and_what_came_with_the_trouble() -> None:
     losses = steps([9.0] * 400 + [2.0] * 110 + [7.0] * 40 + [9.0] * 400)
-    curve = around(losses, 500, trouble_step=511)
+    curve = around(losses, 500, fault_step=511)
     assert curve is not None
     assert replace(curve, latest=None) == Curve(
         losses=110, low=2.0, median=2.0, high=2.0, median_least=2.0, median_most=2.0
@@ -62,7 +62,7 @@ def test_losses_that_go_on_where_they_were_are_no_flag() -> None:
 
 def test_a_loss_on_the_move_goes_on_from_its_newest_and_not_from_its_middle() -> None:
     """As measured: a YOLO on small images, of which the loss rose from 0.05 to 7 within 60 steps."""
-    curve = around(steps([0.05] * 462 + [6.5, 5.5, 7.5] * 16), 500, trouble_step=511)
+    curve = around(steps([0.05] * 462 + [6.5, 5.5, 7.5] * 16), 500, fault_step=511)
     assert curve is not None
     assert curve.median == 0.05
     assert resumed([7.6, 7.0, 8.2] * 10, curve).check(ResumedLoss()) is None

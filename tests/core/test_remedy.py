@@ -30,7 +30,7 @@ from .stories import GB, GPU, NAN, OTHER_GPU, START, Life, life
 
 PATIENT = Limits(budget=Budget(restarts=50, restarts_per_cause=50, restarts_per_period=99, backoff_s=(0.0,)))
 """Room for every ladder: what ends it is the ladder."""
-EVERYTHING = RemedyContext(cpu_profile=True, free_cards=(OTHER_GPU,))
+EVERYTHING = RemedyContext(cpu_profile=True, free_gpus=(OTHER_GPU,))
 
 
 def patient(limits: Limits = PATIENT, ground: RemedyContext = EVERYTHING) -> Life:
@@ -87,7 +87,7 @@ def gets_nan(told: Life) -> None:
 
 
 def fills_the_card(told: Life) -> None:
-    stops(trains(told).gpu(12, used=6 * GB, gpu=told.job.course.card or GPU))
+    stops(trains(told).gpu(12, used=6 * GB, gpu=told.job.course.gpu or GPU))
 
 
 LADDERS: dict[str, tuple[Callable[[Life], object], tuple[str, ...]]] = {
@@ -107,18 +107,18 @@ LADDERS: dict[str, tuple[Callable[[Life], object], tuple[str, ...]]] = {
     ),
     "slow_start": (
         never_steps,
-        ("restart", "restart", "conv2d", "cudnn_off", "compile_off", "no_workers", "other_card", "cpu_profile"),
+        ("restart", "restart", "conv2d", "cudnn_off", "compile_off", "no_workers", "other_gpu", "cpu_profile"),
     ),
-    "stall": (stalls, ("restart", "no_workers", "conv2d", "other_card", "cpu_profile")),
-    "gpu_hang": (hangs_on_the_card, ("restart", "conv2d", "no_workers", "other_card", "cpu_profile")),
-    "card_lost": (loses_the_card, ("other_card", "cpu_profile")),
+    "stall": (stalls, ("restart", "no_workers", "conv2d", "other_gpu", "cpu_profile")),
+    "gpu_hang": (hangs_on_the_card, ("restart", "conv2d", "no_workers", "other_gpu", "cpu_profile")),
+    "gpu_lost": (loses_the_card, ("other_gpu", "cpu_profile")),
     "no_kernel_image": (
         raises("RuntimeError", "HIP error: no kernel image is available for execution"),
-        ("conv2d", "cudnn_off", "other_card", "cpu_profile"),
+        ("conv2d", "cudnn_off", "other_gpu", "cpu_profile"),
     ),
     "blas": (
         raises("RuntimeError", "rocBLAS error: internal"),
-        ("restart", "amp_off", "other_card", "cpu_profile"),
+        ("restart", "amp_off", "other_gpu", "cpu_profile"),
     ),
     "compile": (raises("BackendCompilerFailed", "backend='inductor' raised: x"), ("compile_off",)),
     "loader": (
@@ -301,7 +301,7 @@ def test_a_training_that_the_agent_does_not_know_gets_what_needs_no_agent() -> N
     def stall_unknown(value: Life) -> None:
         stops(value.training(60).silence(61))
 
-    assert walk(told, stall_unknown) == ["restart", "conv2d", "other_card", "cpu_profile"]
+    assert walk(told, stall_unknown) == ["restart", "conv2d", "other_gpu", "cpu_profile"]
 
 
 # --- what this machine has learned ----------------------------------------------------------------------------------
@@ -383,8 +383,8 @@ def test_a_card_that_hung_is_not_gone_back_to_by_itself() -> None:
 def test_another_card_is_the_one_to_run_on() -> None:
     told = patient()
     loses_the_card(told)
-    assert told.job.course.card == OTHER_GPU
-    assert changes_of(told.job.course.in_force, Remedies()).card == OTHER_GPU
+    assert told.job.course.gpu == OTHER_GPU
+    assert changes_of(told.job.course.in_force, Remedies()).gpu == OTHER_GPU
 
 
 # --- steps that are counted anew ------------------------------------------------------------------------------------
@@ -472,9 +472,9 @@ def test_what_the_agent_set_is_kept_until_the_next_launch() -> None:
     told.looks().silence(1).started()
     told.says(ev.Word.REMEDY_APPLIED, setting="allocator", remedies=["allocator"], set="max_split_size_mb:128")
     told.says(ev.Word.REMEDY_APPLIED, setting="allocator", remedies=["allocator"], set="max_split_size_mb:128")
-    assert told.job.course.in_force[0].said == "max_split_size_mb:128"
+    assert told.job.course.in_force[0].applied == "max_split_size_mb:128"
     told.exits(1).looks().silence(1)
-    assert told.job.course.in_force[0].said is None
+    assert told.job.course.in_force[0].applied is None
 
 
 # --- any course -----------------------------------------------------------------------------------------------------
@@ -500,7 +500,7 @@ def test_in_no_order_of_troubles_is_anything_tried_in_vain(troubles: list[tuple[
         else:
             assert len(past) < table.ladder(cause).count(choice.remedy)
         trial = Trial(attempt=attempt + 1, at=START, cause=cause, remedy=choice.remedy, step=step)
-        course = course.taken(trial, choice.card)
+        course = course.taken(trial, choice.gpu)
 
 
 # --- exit statuses and the economy ----------------------------------------------------------------------------------

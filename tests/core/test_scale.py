@@ -202,7 +202,7 @@ def test_a_count_that_begins_with_one_again_says_that_the_training_began_anew() 
     assert lived.job.incident is not None
     assert (lived.job.incident.outcome, lived.job.incident.lost_steps) == ("resumed", 10)
     lived.started().steps(1, 2)
-    assert (lived.job.incident.outcome, lived.job.incident.lost_steps) == ("began_anew", 50)
+    assert (lived.job.incident.outcome, lived.job.incident.lost_steps) == ("checkpoint_ignored", 50)
     assert lived.present().went_on is False
 
 
@@ -232,7 +232,7 @@ def test_losses_like_those_of_the_start_say_that_it_began_anew() -> None:
     assert job.attempt is not None
     assert job.incident is not None
     assert (job.attempt.went_on, job.attempt.scale, job.attempt.resumed) == (False, Scale.ATTEMPT, None)
-    assert (job.incident.outcome, job.incident.lost_steps) == ("began_anew", 300)
+    assert (job.incident.outcome, job.incident.lost_steps) == ("checkpoint_ignored", 300)
 
 
 def test_losses_like_those_around_the_checkpoint_say_that_it_went_on() -> None:

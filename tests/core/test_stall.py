@@ -184,10 +184,10 @@ def test_what_a_trouble_took_is_not_learned() -> None:
     told = learnt()
     before = told.history.learned.limit_s(Stage.STEP, 60.0)
     told.silence(30)
-    told.history.troubled = True
+    told.history.flagged = True
     for step in range(1301, 1310):
         told.steps(step, step, 30.0)
-    told.history.troubled = False
+    told.history.flagged = False
     assert told.history.learned.limit_s(Stage.STEP, 60.0) == before
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from supervisor.core import standby
-from supervisor.core.job import Attempt, Job, Phase, Wish
+from supervisor.core.job import Attempt, DesiredState, Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.core.readings import HostReading
 
@@ -55,7 +55,7 @@ def test_it_stays_through_a_backoff_and_through_silent_sensors() -> None:
 @pytest.mark.parametrize(
     "job",
     [
-        replace(RUNNING, wish=Wish.STOP),
+        replace(RUNNING, desired_state=DesiredState.STOP),
         replace(RUNNING, shutting_down=True),
         *(replace(RUNNING, phase=phase) for phase in (Phase.FINISHED, Phase.FAILED, Phase.STOPPED)),
     ],

@@ -231,7 +231,7 @@ def test_the_answers_are_those_of_the_record(house: House) -> None:
     assert of("/v1/remedies")["in_force"][0]["remedy"] == "half_batch"
     assert of("/v1/alerts")["receivers"][0]["waiting"] == 1
     assert of("/v1/jobs/night/output", lines=1)["text"] == "epoch 2\n"
-    assert of("/v1/jobs/night/account")["whole"]["began"] == START.unix_s
+    assert of("/v1/jobs/night/account")["lifetime"]["began"] == START.unix_s
     nothing = "no job 'nothing' is configured or recorded"
     assert of("/v1/jobs/nothing/account") == ("no_such_job", nothing, "known: night, older")
 

@@ -54,8 +54,8 @@ def search(cwd: Path, *known: Checkpoint, **changes: object) -> Search:
         "known": known,
         "globs": ("weights/*.pt",),
         "cwd": str(cwd),
-        "trouble_unix_s": None,
-        "trouble_step": None,
+        "fault_unix_s": None,
+        "fault_step": None,
         "batches_per_epoch": None,
         "began_unix_s": None,
     }
@@ -110,7 +110,7 @@ def test_what_was_saved_after_the_trouble_is_not_even_proven(tmp_path: Path) -> 
     save(tmp_path / "weights/a.pt", b"good a", 10)
     save(tmp_path / "weights/b.pt", b"good b", 20)
     prove = FakeProver()
-    point = find(search(tmp_path, trouble_unix_s=BEGAN + 15.0), prove, lambda _: None)
+    point = find(search(tmp_path, fault_unix_s=BEGAN + 15.0), prove, lambda _: None)
     assert point.checkpoint is not None
     assert Path(point.checkpoint.path).name == "a.pt"
     assert prove.asked == ["a.pt"]
@@ -161,7 +161,7 @@ def test_the_verdict_of_a_pruned_generation_leaves_the_step_that_the_training_re
     )
     (found,) = candidates(search(tmp_path, file, pruned))
     assert (found.path, found.verdict, found.step, found.epoch) == (file.path, Verdict.PROVEN, 500, 4)
-    point = find(search(tmp_path, file, pruned, trouble_step=400), FakeProver(), lambda _: None)
+    point = find(search(tmp_path, file, pruned, fault_step=400), FakeProver(), lambda _: None)
     assert not point.possible, "a save of step 500 holds the trouble of step 400"
 
 

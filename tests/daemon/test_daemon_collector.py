@@ -115,7 +115,7 @@ class Place:
         shelf = self.collector.store_of("one")
         known = {entry.key: entry for entry in self.seen()}
         base = Search(
-            known=tuple(known.values()), globs=("*",), cwd=str(self.runs), trouble_unix_s=None, trouble_step=None,
+            known=tuple(known.values()), globs=("*",), cwd=str(self.runs), fault_unix_s=None, fault_step=None,
             batches_per_epoch=None, generations=shelf.all(), generations_folder=str(shelf.folder),
         )  # fmt: skip
         return replace(base, **changes)
@@ -423,7 +423,7 @@ def test_a_condemned_generation_stays_condemned_whatever_lies_on_the_shelf(make:
     assert first is not None
     assert first.step == 20
     why = "condemned: the losses jumped"
-    second = place.resume(trouble_unix_s=first.saved_unix_s + 60, trouble_step=20, condemned=why)
+    second = place.resume(fault_unix_s=first.saved_unix_s + 60, fault_step=20, condemned=why)
     assert second is not None
     assert second.step == 10
     assert place.kept()[20].reason == why

@@ -25,7 +25,7 @@ CPU = ProfileSettings(enabled=True, image_size=320, batch=2, workers=2, env={"OM
 
 
 def job(*remedies: str, card: str | None = None) -> Job:
-    held = tuple(InForce(remedy=remedy, cause="stall", attempt=2, step=60, card=card) for remedy in remedies)
+    held = tuple(InForce(remedy=remedy, cause="stall", attempt=2, step=60, gpu=card) for remedy in remedies)
     return Job(name="one", since=START, course=Course(in_force=held))
 
 
@@ -80,9 +80,9 @@ def test_another_card_is_shown_alone_as_its_framework_counts() -> None:
         env={"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "0"}, device="0"
     )
     assert cards.visible("0000:ff:00.0") is None
-    launch = build_launch(settings(), job("other_card", card=TWO), SAVED, (), cards.visible(TWO))
+    launch = build_launch(settings(), job("other_gpu", card=TWO), SAVED, (), cards.visible(TWO))
     assert launch.env["ROCR_VISIBLE_DEVICES"] == "1"
-    assert launch.remedies == {"device": {"value": "0", "remedies": ["other_card"]}}
+    assert launch.remedies == {"device": {"value": "0", "remedies": ["other_gpu"]}}
 
 
 # --- cards that answer ----------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def test_a_card_is_free_that_answers_and_that_no_job_has() -> None:
     both = {"one": settings(), "two": settings()}
     grounds = RemedyContextReader(lambda: Settings(jobs=both), job_states, cards, tuple, NewestReadings())
     found = grounds.of(job_states["one"], START)
-    assert (found.free_cards, found.cpu_profile) == ((TWO,), True), "a job that names no card has the first"
+    assert (found.free_gpus, found.cpu_profile) == ((TWO,), True), "a job that names no card has the first"
     running = Job(name="two", since=START, phase=Phase.RUNNING, attempt=Attempt(number=1, launched_at=START))
     job_states["two"] = JobState(job=running, rules=(), gpus_used=(TWO,))
-    assert grounds.of(job_states["one"], START).free_cards == ()
+    assert grounds.of(job_states["one"], START).free_gpus == ()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from clocks_by_hand import START
 
-from supervisor.core.job import Attempt, Job, Phase, Wish
+from supervisor.core.job import Attempt, DesiredState, Job, Phase
 from supervisor.daemon.lost_record import LostRecord
 from supervisor.runner import shim
 from supervisor.store.archive import Archive
@@ -102,7 +102,7 @@ def test_a_record_that_is_older_than_the_folders_is_completed(machine: Machine) 
 
 def test_what_is_not_to_run_is_not_started_and_keeps_its_numbers(machine: Machine) -> None:
     machine.attempt(4, 1)
-    off = Job(name="one", since=NOW, wish=Wish.STOP, phase=Phase.STOPPED)
+    off = Job(name="one", since=NOW, desired_state=DesiredState.STOP, phase=Phase.STOPPED)
     job = machine.completed(off)
     assert (job.phase, job.attempt, job.next_number) == (Phase.STOPPED, None, 5)
 
@@ -110,8 +110,8 @@ def test_what_is_not_to_run_is_not_started_and_keeps_its_numbers(machine: Machin
 def test_what_runs_is_watched_also_where_it_would_not_have_been_started(machine: Machine) -> None:
     machine.attempt(4)
     machine.running = {4}
-    job = machine.completed(Job(name="one", since=NOW, wish=Wish.STOP, phase=Phase.STOPPED))
-    assert (job.phase, job.number, job.wish) == (Phase.STARTING, 4, Wish.RUN)
+    job = machine.completed(Job(name="one", since=NOW, desired_state=DesiredState.STOP, phase=Phase.STOPPED))
+    assert (job.phase, job.number, job.desired_state) == (Phase.STARTING, 4, DesiredState.RUN)
 
 
 @pytest.mark.parametrize("name", ["current", "007", "-1", "1.found-1", "standby-2", "12345678901", "²"])

@@ -14,7 +14,7 @@ from clocks_by_hand import START
 from supervisor.config.settings import JobSettings, Settings
 from supervisor.core import events as ev
 from supervisor.core.job import Attempt, Job, Phase
-from supervisor.core.remedies.gpu_memory import CardMemory
+from supervisor.core.remedies.gpu_memory import GpuMemory
 from supervisor.daemon.api import NewestReadings
 from supervisor.daemon.gpus import GpuAvailability
 from supervisor.daemon.loop import JobState
@@ -66,7 +66,7 @@ def test_a_card_that_another_job_may_be_on_tells_nothing(tmp_path: Path) -> None
 
 
 def test_the_cards_are_read_more_often_while_a_launch_may_wait_for_their_memory() -> None:
-    before = (CardMemory(gpu=CARD, used_bytes=1),)
+    before = (GpuMemory(gpu=CARD, used_bytes=1),)
     ended = Job(name="one", since=START, phase=Phase.BACKOFF, attempt=Attempt(number=1, launched_at=START))
     held = replace(ended, attempt=Attempt(number=1, launched_at=START, memory_before=before))
     assert memory_awaited([ended, held], START.plus(1))

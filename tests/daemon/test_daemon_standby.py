@@ -15,7 +15,7 @@ from clocks_by_hand import START, until
 
 from supervisor.config.settings import JobSettings
 from supervisor.core import events as ev
-from supervisor.core.job import Attempt, Job, Phase, Wish
+from supervisor.core.job import Attempt, DesiredState, Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.core.readings import HostReading
 from supervisor.daemon.launch_spec import LaunchBuilder
@@ -132,7 +132,7 @@ def test_it_ends_with_what_it_was_for(machine: Machine, why: str) -> None:
     machine.looks()
     until(lambda: machine.looks() == "ready", "it to be ready")
     if why == "stopped":
-        machine.job_state.job = replace(machine.job_state.job, wish=Wish.STOP)
+        machine.job_state.job = replace(machine.job_state.job, desired_state=DesiredState.STOP)
     if why == "switched off":
         machine.settings = JobSettings(command=ARGV)
     if why == "removed":

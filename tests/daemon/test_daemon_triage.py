@@ -14,10 +14,10 @@ from supervisor.config.settings import JobSettings
 from supervisor.core import attempt_files as fo
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
-from supervisor.core.examination import UNWANTED, TriageState
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.incident import Incident
-from supervisor.core.job import Attempt, Job, Phase, RetryPlan, Wish
+from supervisor.core.job import Attempt, DesiredState, Job, Phase, RetryPlan
+from supervisor.core.triage_state import UNWANTED, TriageState
 from supervisor.daemon.cleanup import clear_replays
 from supervisor.daemon.clock import SystemClock
 from supervisor.daemon.triage import TriageRunner
@@ -63,7 +63,7 @@ class Trial:
         (self.attempt / fo.LAUNCH).write_text(json.dumps(launch))
         self.settings = JobSettings(command=command, triage="auto", triage_limit_s=limit_s)
         now = SystemClock().now()
-        examination = TriageState(
+        triage_state = TriageState(
             attempt=1, at=now, flag=FLAG, cause="non_finite", step=7, looked_for="loss", began_at=now
         )
         self.job = Job(
@@ -71,8 +71,8 @@ class Trial:
             since=now,
             phase=Phase.BACKOFF,
             attempt=Attempt(number=1, launched_at=now),
-            retry=RetryPlan(not_before=now, reason="nan", examining=True),
-            examination=examination,
+            retry=RetryPlan(not_before=now, reason="nan", awaits_triage=True),
+            triage=triage_state,
             incident=Incident(id="one-1", job="one", attempt=1, flag=FLAG, decision="stop"),
         )
         self.examiner = TriageRunner(
@@ -173,7 +173,7 @@ def test_a_replay_that_fills_the_disk_is_ended(tmp_path: Path) -> None:
 
 def test_a_job_that_was_stopped_is_replayed_no_further(tmp_path: Path) -> None:
     trial = Trial(tmp_path, says(POISONED))
-    trial.job = replace(trial.job, wish=Wish.STOP)
+    trial.job = replace(trial.job, desired_state=DesiredState.STOP)
     assert trial.finds().finding.words == UNWANTED
     assert trial.made() == []
 

@@ -109,7 +109,7 @@ def test_as_root_nothing_is_closed(runs: Path) -> None:
 
 
 def searched(pattern: str) -> Search:
-    return Search(known=(), globs=(pattern,), cwd="/", trouble_unix_s=None, trouble_step=None, batches_per_epoch=None)
+    return Search(known=(), globs=(pattern,), cwd="/", fault_unix_s=None, fault_step=None, batches_per_epoch=None)
 
 
 def test_a_relaunch_that_cannot_look_at_a_pattern_stops_and_says_so(runs: Path) -> None:

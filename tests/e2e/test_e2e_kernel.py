@@ -60,13 +60,13 @@ def test_a_ring_that_the_driver_resets_in_time_is_told_and_the_training_goes_on(
 def test_a_card_that_is_lost_is_reset_by_its_owners_command_before_the_training_goes_on(home: House) -> None:
     done = home.folder / "reset"
     command = f'["sh", "-c", "echo {{card}} >> {done}; echo reset of {{card}}"]'
-    last_resorts = f"last_resorts = {{ reset_card = true, reset_command = {command} }}\n{GPUS}"
+    last_resorts = f"last_resorts = {{ reset_gpu = true, reset_command = {command} }}\n{GPUS}"
     home.write(KERNEL + home.by_hand("one", *SLOWLY, table=last_resorts))
     home.start()
     home.step("one", 30)
     tell(CARD, "GPU reset(2) failed")
     incident = home.resumed("one")
-    assert (incident["cause"], incident["remedy"]) == ("card_lost", "reset_card")
+    assert (incident["cause"], incident["remedy"]) == ("gpu_lost", "reset_gpu")
     assert done.read_text().split() == [CARD]
     (body,) = home.query("SELECT body FROM events WHERE kind = 'resort_ended'")[0]
     assert f"reset of {CARD}" in body

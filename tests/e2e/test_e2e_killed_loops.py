@@ -34,7 +34,7 @@ def test_a_training_that_resumes_nothing_is_not_said_to_have_resumed(home: House
     home.start()
     home.phase("adam", "finished", "failed", limit_s=100)
     incident = home.incident("adam")
-    assert (incident["outcome"], incident["lost_steps"]) == ("began_anew", 60)
+    assert (incident["outcome"], incident["lost_steps"]) == ("checkpoint_ignored", 60)
     assert "but the training started from the beginning" in home.ctl("history", "adam").stdout
     assert "nothing here resumes from one" in home.ctl("config", "check").stderr
 

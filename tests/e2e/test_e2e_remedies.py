@@ -33,7 +33,7 @@ def test_out_of_memory_is_met_with_one_remedy_after_the_other_until_one_helps(ho
     assert [(item["remedy"], item["outcome"]) for item in report["tried"]] == [
         ("half_batch", "helped"), ("half_batch", "failed"), ("allocator", "failed")
     ]  # fmt: skip
-    held = {item["remedy"]: item["said"] for item in report["in_force"]}
+    held = {item["remedy"]: item["applied"] for item in report["in_force"]}
     assert held["half_batch"] == "batch_factor 0.25, by the script"
     assert "max_split_size_mb:128" in held["allocator"]
     assert {item["remedy"]: (item["helped"], item["failed"]) for item in report["learned"]} == {
@@ -68,7 +68,7 @@ def test_a_yolo_that_turns_nan_goes_on_slower_and_clipped_though_its_checkpoint_
     assert [(item["remedy"], item["outcome"]) for item in report["tried"]] == [
         ("clip_gradients", "helped"), ("lower_lr", "failed")
     ]  # fmt: skip
-    said = {item["remedy"]: item["said"] for item in report["in_force"]}
+    said = {item["remedy"]: item["applied"] for item in report["in_force"]}
     assert said == {"lower_lr": "learning rate x 0.25", "clip_gradients": "gradients clipped to norm 1"}
     rate = dict(home.query("SELECT attempt, max(lr_last) FROM step_metrics WHERE job = 'one' GROUP BY attempt"))
     assert rate[3] < 0.3 * rate[1], rate
@@ -137,13 +137,13 @@ def test_a_training_whose_card_is_lost_goes_on_on_the_cpu_and_back_when_the_card
     home.take_the_card()
     Path("/dev/kmsg").write_bytes(f"<3>amdgpu {CARD}: amdgpu: device lost from bus!\n".encode())
     incident = home.resumed("one")
-    assert (incident["rule"], incident["fault"], incident["cause"]) == ("gpu_fault", "pcie", "card_lost")
+    assert (incident["rule"], incident["fault"], incident["cause"]) == ("gpu_fault", "pcie", "gpu_lost")
     assert incident["remedy"] == "cpu_profile"
     given = environment(home, 2)
     assert (given["PLACE"], given["ROCR_VISIBLE_DEVICES"], given["HIP_VISIBLE_DEVICES"]) == ("cpu", "", "-1")
     job = home.step("one", 60, attempt=2)
     assert (job["phase"], job["attempt"]) == ("running", 2), "it stays there while the card is away"
-    assert "cpu_profile against card_lost" in job["remedies"][0]
+    assert "cpu_profile against gpu_lost" in job["remedies"][0]
     home.put_it_back()
     job = home.step("one", 70, attempt=3)
     assert (job["remedies"], job["restarts"]) == ([], 1), "back, and that is no restart that counts"

@@ -261,7 +261,7 @@ def play(
         window.add(event)
         if not isinstance(event, ev.GpusRead | ev.HostRead | ev.ProcessesRead):
             flags = judge(rules, window)
-            window.troubled = any(flag.severity is Severity.CRITICAL for flag in flags)
+            window.flagged = any(flag.severity is Severity.CRITICAL for flag in flags)
         yield event, flags
 
 

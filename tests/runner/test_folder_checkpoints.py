@@ -160,8 +160,8 @@ def test_the_newest_folder_that_is_whole_is_resumed_from(saved: Path) -> None:
         known=(),
         globs=("out/checkpoint-*/",),
         cwd=str(saved.parents[1]),
-        trouble_unix_s=None,
-        trouble_step=None,
+        fault_unix_s=None,
+        fault_step=None,
         batches_per_epoch=None,
     )
     point = find(search, proven, lambda _: None)

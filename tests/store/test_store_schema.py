@@ -122,7 +122,7 @@ def recorded_job() -> Job:
         furthest_step=411,
         proven_step=400,
     )
-    lower_lr = InForce(remedy="lower_lr", cause="non_finite", attempt=1, step=300, said="lr 0.005")
+    lower_lr = InForce(remedy="lower_lr", cause="non_finite", attempt=1, step=300, applied="lr 0.005")
     return replace(job(), ledger=ledger, course=Course(trials=(trial(),), in_force=(lower_lr,), returns=1))
 
 

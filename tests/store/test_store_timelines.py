@@ -125,7 +125,7 @@ def test_an_attempt_that_began_anew_kept_nothing_and_one_that_counts_itself_is_k
     store = open_store(tmp_path)
     with store.turn(at(50)):
         store.open_attempt(de.Launch(at=START, job="night", attempt=1, resume_from=None, reason="start"), "/s/1")
-        store.save_incident(replace(incident(), outcome="began_anew"))
+        store.save_incident(replace(incident(), outcome="checkpoint_ignored"))
         store.open_attempt(
             de.Launch(at=at(50), job="night", attempt=2, resume_from=checkpoint(0), reason="newest"), "/s/2"
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 from supervisor.config import Settings
 from supervisor.control.types import DoctorLine
 from supervisor.core.readings import GpuReading
-from supervisor.core.remedies.gpu_issues import troubles_of
+from supervisor.core.remedies.gpu_issues import issues_of
 
 OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
 _VERSION = re.compile(r"\d+(?:\.\d+){1,3}\S*")
@@ -57,7 +57,7 @@ def gfx_of(override: str) -> str | None:
 def known_issues(cards: tuple[GpuReading, ...]) -> Iterator[DoctorLine]:
     """List the publicly known issues of each GPU, with their source."""
     for card in cards:
-        for issue in troubles_of(card.gfx_version):
+        for issue in issues_of(card.gfx_version):
             yield DoctorLine(
                 name=f"known {card.gpu}",
                 level="warn" if issue.remedy else "ok",

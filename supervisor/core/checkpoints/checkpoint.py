@@ -123,7 +123,7 @@ def newest_first(checkpoints: Iterable[Checkpoint]) -> tuple[Checkpoint, ...]:
     return tuple(sorted(checkpoints, key=rank, reverse=True))
 
 
-def told_once(checkpoints: Iterable[Checkpoint]) -> tuple[Checkpoint, ...]:
+def drop_captured_files(checkpoints: Iterable[Checkpoint]) -> tuple[Checkpoint, ...]:
     """Return checkpoints without the files that a generation was captured of, newest first: they are the same save.
 
     A verdict is on a content: that on the file, from before it was copied, holds for the generation.
@@ -186,19 +186,19 @@ def _merge_facts(known: Checkpoint, proof: Checkpoint) -> Checkpoint:
     )
 
 
-def before_trouble(
-    checkpoints: Iterable[Checkpoint], trouble_unix_s: float | None, trouble_step: int | None
+def before_fault(
+    checkpoints: Iterable[Checkpoint], fault_unix_s: float | None, fault_step: int | None
 ) -> tuple[Checkpoint, ...]:
     """Return the checkpoints written before a fault began, newest first.
 
     Both measures must agree where both are known: neither saved after the fault's time nor containing its step.
-    `trouble_unix_s` None means that no fault could have damaged a checkpoint.
+    `fault_unix_s` None means that no fault could have damaged a checkpoint.
     """
 
     def clean(checkpoint: Checkpoint) -> bool:
-        if trouble_unix_s is not None and not checkpoint.saved_unix_s < trouble_unix_s:
+        if fault_unix_s is not None and not checkpoint.saved_unix_s < fault_unix_s:
             return False
-        return not (trouble_step is not None and checkpoint.step is not None and checkpoint.step >= trouble_step)
+        return not (fault_step is not None and checkpoint.step is not None and checkpoint.step >= fault_step)
 
     return newest_first(checkpoint for checkpoint in checkpoints if clean(checkpoint))
 
@@ -231,8 +231,8 @@ def exact_before(checkpoints: Iterable[Checkpoint], step: int) -> Checkpoint | N
 
 def choose(  # noqa: PLR0913 - each is a bound of its own
     checkpoints: Iterable[Checkpoint],
-    trouble_unix_s: float | None = None,
-    trouble_step: int | None = None,
+    fault_unix_s: float | None = None,
+    fault_step: int | None = None,
     *,
     began_unix_s: float | None = None,
     older_than: Checkpoint | None = None,
@@ -249,7 +249,7 @@ def choose(  # noqa: PLR0913 - each is a bound of its own
     everything = of_this_training(checkpoints, began_unix_s)
     if not everything:
         return ResumePoint(checkpoint=None, possible=True, reason="no checkpoint saved yet: from the beginning")
-    sound = before_trouble(everything, trouble_unix_s, trouble_step)
+    sound = before_fault(everything, fault_unix_s, fault_step)
     for checkpoint in sorted(sound, key=lambda item: not older(item, older_than)):
         if checkpoint.verdict is Verdict.PROVEN:
             alike = tuple(other for other in sound if older(other, older_than) or not older(checkpoint, older_than))
@@ -260,7 +260,7 @@ def choose(  # noqa: PLR0913 - each is a bound of its own
             return ResumePoint(
                 checkpoint=checkpoint, possible=True, reason=f"newest proven checkpoint: {checkpoint.title}"
             )
-    return ResumePoint(checkpoint=None, possible=False, reason=_explain_none(everything, trouble_unix_s, trouble_step))
+    return ResumePoint(checkpoint=None, possible=False, reason=_explain_none(everything, fault_unix_s, fault_step))
 
 
 def _find_exact(chosen: Checkpoint, sound: tuple[Checkpoint, ...], given: Given) -> Checkpoint | None:
@@ -277,8 +277,8 @@ def _find_exact(chosen: Checkpoint, sound: tuple[Checkpoint, ...], given: Given)
     return None
 
 
-def _explain_none(everything: tuple[Checkpoint, ...], trouble_unix_s: float | None, trouble_step: int | None) -> str:
-    older = {checkpoint.key for checkpoint in before_trouble(everything, trouble_unix_s, trouble_step)}
+def _explain_none(everything: tuple[Checkpoint, ...], fault_unix_s: float | None, fault_step: int | None) -> str:
+    older = {checkpoint.key for checkpoint in before_fault(everything, fault_unix_s, fault_step)}
     parts = []
     for checkpoint in newest_first(everything):
         if checkpoint.key not in older:

@@ -80,14 +80,14 @@ def curve_of(losses: Iterable[float | None], least: int = LEAST) -> Curve | None
     )
 
 
-def around(records: Iterable[StepRecord], step: int, trouble_step: int | None = None) -> Curve | None:
+def around(records: Iterable[StepRecord], step: int, fault_step: int | None = None) -> Curve | None:
     """Return the curve around `step` as it was made before any trouble; None for a young training.
 
     Of a step that was made twice both losses count.
     """
     if step < YOUNG_STEPS:
         return None
-    end = step + REACH_STEPS if trouble_step is None else min(step + REACH_STEPS, trouble_step - 1)
+    end = step + REACH_STEPS if fault_step is None else min(step + REACH_STEPS, fault_step - 1)
     near = [record for record in records if step - REACH_STEPS < record.step <= end]
     curve = curve_of(record.loss for record in near)
     newest = sorted(near, key=lambda record: record.step)[-NEWEST:]

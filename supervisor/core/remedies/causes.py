@@ -11,7 +11,7 @@ SLOW_START = "slow_start"
 STALL = "stall"
 STALL_DATA = "stall_data"
 GPU_HANG = "gpu_hang"
-CARD_LOST = "card_lost"
+GPU_LOST = "gpu_lost"
 NO_KERNEL_IMAGE = "no_kernel_image"
 BLAS = "blas"
 COMPILE = "compile"
@@ -30,7 +30,7 @@ CAUSES = (
     STALL,
     STALL_DATA,
     GPU_HANG,
-    CARD_LOST,
+    GPU_LOST,
     NO_KERNEL_IMAGE,
     BLAS,
     COMPILE,
@@ -52,11 +52,11 @@ OF_FAULT = {
     "page_fault": GPU_HANG,
     "queue_eviction": GPU_HANG,
     "xid": GPU_HANG,
-    "gpu_reset_failed": CARD_LOST,
-    "gpu_init_failed": CARD_LOST,
-    "gpu_lost": CARD_LOST,
-    "pcie": CARD_LOST,
-    "ecc_uncorrectable": CARD_LOST,
+    "gpu_reset_failed": GPU_LOST,
+    "gpu_init_failed": GPU_LOST,
+    "gpu_lost": GPU_LOST,
+    "pcie": GPU_LOST,
+    "ecc_uncorrectable": GPU_LOST,
     "no_kernel_image": NO_KERNEL_IMAGE,
     "blas": BLAS,
     "compile": COMPILE,

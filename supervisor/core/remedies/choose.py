@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from supervisor.core.remedies.gpu_memory import CardMemory
+from supervisor.core.remedies.gpu_memory import GpuMemory
 from supervisor.core.remedies.last_resorts import RESORTS, Resort, would_help
 from supervisor.core.remedies.remedy import (
     ADDING_UP,
@@ -27,7 +27,7 @@ from supervisor.core.triage import Finding
 
 PLAIN_TRIES = 2
 """How often a remedy that changes nothing may fail at different places of one episode."""
-ON_A_CARD = frozenset({"reset_card", "allocator", "conv2d_workspace", "conv2d", "cudnn_off", "other_card"})
+NEEDS_A_GPU = frozenset({"reset_gpu", "allocator", "conv2d_workspace", "conv2d", "cudnn_off", "other_gpu"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +47,13 @@ class RemedyContext:
     agent: bool = True
     conv2d_auto: bool = True
     cpu_profile: bool = False
-    free_cards: tuple[str, ...] = ()
-    """PCI addresses of cards that answer and that no job uses, the best first."""
+    free_gpus: tuple[str, ...] = ()
+    """PCI addresses of GPUs that answer and that no job uses, the best first."""
     answering_s: tuple[tuple[str, float], ...] = ()
-    """For how long each card has answered without a gap."""
+    """For how long each GPU has answered without a gap."""
     experience: tuple[Experience, ...] = ()
-    memory: tuple[CardMemory, ...] = ()
-    """What is taken of each of the job's cards, as far as that is known and no other job has a part in it."""
+    memory: tuple[GpuMemory, ...] = ()
+    """What is taken of each of the job's GPUs, as far as that is known and no other job has a part in it."""
     resorts: tuple[Resort, ...] = ()
     """The last resorts that there are, on or off, the milder first."""
     resume_command: bool = False
@@ -87,7 +87,7 @@ class Choice:
 
     remedy: str | None
     reason: str
-    card: str | None = None
+    gpu: str | None = None
 
 
 def choose(course: Course, remedies: Remedies, ended: Ended, ground: RemedyContext) -> Choice:
@@ -109,8 +109,8 @@ def choose(course: Course, remedies: Remedies, ended: Ended, ground: RemedyConte
     for remedy in order:
         possible = remedies.allows(remedy) and _is_possible(remedy, course, ended, ground)
         if possible and not _is_used_up(remedy, course, remedies, ended):
-            card = ground.free_cards[0] if remedy == "other_card" else None
-            return Choice(remedy=remedy, reason="; ".join([*told, WORDS[remedy]]), card=card)
+            gpu = ground.free_gpus[0] if remedy == "other_gpu" else None
+            return Choice(remedy=remedy, reason="; ".join([*told, WORDS[remedy]]), gpu=gpu)
     in_vain = ended.finding.in_vain if ended.finding is not None else ()
     if again is None and remedies.allows("restart") and "restart" not in in_vain:
         place = "place is not known" if step is None else "place is another"
@@ -167,7 +167,7 @@ def _without_first(ladder: Iterable[str], taken: list[str]) -> Iterable[str]:
 
 
 def _is_possible(remedy: str, course: Course, ended: Ended, ground: RemedyContext) -> bool:
-    if remedy in ON_A_CARD and course.has("cpu_profile"):
+    if remedy in NEEDS_A_GPU and course.has("cpu_profile"):
         return False
     if remedy in BY_THE_FRAMEWORK:
         return ground.agent and (ended.framework == "ultralytics" or ASKED_AS[remedy] in ended.asked)
@@ -178,14 +178,14 @@ def _is_possible(remedy: str, course: Course, ended: Ended, ground: RemedyContex
             return ground.agent and ground.conv2d_auto and not ended.patched
         case "conv2d_workspace":
             return ground.agent and ended.patched
-        case "other_card":
-            return bool(ground.free_cards)
+        case "other_gpu":
+            return bool(ground.free_gpus)
         case "cpu_profile":
             return ground.cpu_profile and not course.has("cpu_profile")
         case "older_generation":
             # What it was resumed from took it beyond every trouble before: that was sound, unless it is the numbers.
             return ended.resumed and (ended.cause in ADDING_UP or not _has_come_further(course, ended))
-        case "reset_card" | "reboot":
+        case "reset_gpu" | "reboot":
             free = any(resort.kind == remedy and resort.on and resort.refused is None for resort in ground.resorts)
             return free and remedy not in ended.resorts_taken
         case _:
@@ -215,13 +215,13 @@ def _is_used_up(remedy: str, course: Course, remedies: Remedies, ended: Ended) -
 
 
 def back_to(course: Course, remedies: Remedies, ground: RemedyContext, running_s: float) -> str | None:
-    """Return the card to which a training on the CPU should go back, for it answers again; None: it stays."""
+    """Return the GPU to which a training on the CPU goes back, since it answers again; None: it stays."""
     lost = next(
-        (remedy for remedy in course.in_force if remedy.remedy == "cpu_profile" and remedy.cause == "card_lost"), None
+        (remedy for remedy in course.in_force if remedy.remedy == "cpu_profile" and remedy.cause == "gpu_lost"), None
     )
     if lost is None or course.returns >= remedies.max_returns or running_s < remedies.back_after_s:
         return None
     answering = dict(ground.answering_s)
-    cards = [lost.card] if lost.card is not None else list(answering)
-    well = [card for card in cards if answering.get(card, 0.0) >= remedies.back_after_s]
+    gpus = [lost.gpu] if lost.gpu is not None else list(answering)
+    well = [gpu for gpu in gpus if answering.get(gpu, 0.0) >= remedies.back_after_s]
     return well[0] if well else None

@@ -13,7 +13,7 @@ from supervisor.core.attempt_files import ENV_CONV2D_WORKSPACE
 from supervisor.core.remedies.remedy import Remedies
 from supervisor.core.remedies.trials import InForce
 
-NO_CARD = (("HIP_VISIBLE_DEVICES", "-1"), ("CUDA_VISIBLE_DEVICES", "-1"), ("ROCR_VISIBLE_DEVICES", ""))
+HIDE_ALL_GPUS = (("HIP_VISIBLE_DEVICES", "-1"), ("CUDA_VISIBLE_DEVICES", "-1"), ("ROCR_VISIBLE_DEVICES", ""))
 """Hides every card. ROCr takes the empty list for what it is; it is the layer that would open a card that is lost."""
 WORKERS_FACTOR = 0.5
 
@@ -35,7 +35,7 @@ class Changes:
     conv2d: bool = False
     """Whether Conv2d is to be computed without MIOpen."""
     cpu: bool = False
-    card: str | None = None
+    gpu: str | None = None
     """PCI address to run on."""
 
 
@@ -50,13 +50,13 @@ def changes_of(in_force: Iterable[InForce], remedies: Remedies) -> Changes:
         env.append((ENV_CONV2D_WORKSPACE, str(remedies.conv2d_workspace_mb)))
     cpu = "cpu_profile" in names
     if cpu:
-        env += NO_CARD
+        env += HIDE_ALL_GPUS
     return Changes(
         env=tuple(env),
         settings=tuple((name, setting) for name, setting in _settings(mine, remedies).items()),
         conv2d="conv2d" in names,
         cpu=cpu,
-        card=None if cpu else next((remedy.card for remedy in reversed(mine) if remedy.remedy == "other_card"), None),
+        gpu=None if cpu else next((remedy.gpu for remedy in reversed(mine) if remedy.remedy == "other_gpu"), None),
     )
 
 

@@ -11,7 +11,7 @@ from supervisor.core.remedies.miopen import MIOPEN_FACTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
+class GpuIssue:
     """One thing that is known of the cards of some gfx targets."""
 
     targets: tuple[str, ...]
@@ -21,42 +21,42 @@ class Trouble:
     source: str
 
 
-TROUBLES = (
-    Trouble(
+GPU_ISSUES = (
+    GpuIssue(
         targets=("gfx1010", "gfx1011", "gfx1012"),
         what="before ROCm 6.1 no kernels fit it (hipErrorNoBinaryForGpu); an override helps some, crashes others",
         remedy='a build seen to train on it; with old ones env = { HSA_OVERRIDE_GFX_VERSION = "10.3.0" } in the job',
         source="ROCm/pytorch#882; ROCm/legacy-rocm-build#887",
     ),
-    Trouble(
+    GpuIssue(
         targets=("gfx1031", "gfx1032"),
         what="ROCm ships no kernels for it; those of gfx1030 run on it under an override",
         remedy='env = { HSA_OVERRIDE_GFX_VERSION = "10.3.0" } in the job',
         source="ROCm/legacy-rocm-build#2720, #2061",
     ),
-    Trouble(
+    GpuIssue(
         targets=("gfx11", "gfx12"),
         what="its firmware reports thermal throttling on a cool GPU; the bit counts only near the temperature limit",
         remedy=None,
         source="ROCm/rocm-systems#11781; Umio-Yasuno/libdrm-amdgpu-sys-rs#7",
     ),
-    Trouble(
+    GpuIssue(
         targets=("gfx94",),
         what="its XGMI error file cannot be read; errors of the links show in the RAS block xgmi_wafl",
         remedy=None,
         source="ROCm/rocm-systems#11468",
     ),
 )
-"""One row a trouble, the narrow ones first."""
+"""One row an issue, those of few targets first."""
 
 
-def troubles_of(gfx_version: str | None) -> tuple[Trouble, ...]:
+def issues_of(gfx_version: str | None) -> tuple[GpuIssue, ...]:
     """Return what is known of a target, MIOpen included; () for one that is unknown or not known to suffer."""
     if gfx_version is None:
         return ()
     target = gfx_version.partition(":")[0]
     miopen = tuple(
-        Trouble(
+        GpuIssue(
             targets=(fact.gfx_version,),
             what="MIOpen does not work on it",
             remedy='conv2d = "auto" computes convolutions without it',
@@ -65,4 +65,4 @@ def troubles_of(gfx_version: str | None) -> tuple[Trouble, ...]:
         for fact in MIOPEN_FACTS
         if fact.fails and fact.gfx_version == target
     )
-    return miopen + tuple(trouble for trouble in TROUBLES if target.startswith(trouble.targets))
+    return miopen + tuple(issue for issue in GPU_ISSUES if target.startswith(issue.targets))

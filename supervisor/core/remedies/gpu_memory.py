@@ -14,24 +14,24 @@ HELD_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CardMemory:
+class GpuMemory:
     """What was taken of one card's memory at one time, whoever had it."""
 
     gpu: str
     used_bytes: int
 
 
-def still_held(before: Iterable[CardMemory], now: Iterable[CardMemory]) -> tuple[CardMemory, ...]:
+def still_held(before: Iterable[GpuMemory], now: Iterable[GpuMemory]) -> tuple[GpuMemory, ...]:
     """Return by how much more is taken of each card now than before; a card unknown at either time is left out."""
-    known = {card_memory.gpu: card_memory.used_bytes for card_memory in before}
+    known = {gpu_memory.gpu: gpu_memory.used_bytes for gpu_memory in before}
     grown = (
-        CardMemory(gpu=card_memory.gpu, used_bytes=card_memory.used_bytes - known[card_memory.gpu])
-        for card_memory in now
-        if card_memory.gpu in known
+        GpuMemory(gpu=gpu_memory.gpu, used_bytes=gpu_memory.used_bytes - known[gpu_memory.gpu])
+        for gpu_memory in now
+        if gpu_memory.gpu in known
     )
-    return tuple(card_memory for card_memory in grown if card_memory.used_bytes > HELD_BYTES)
+    return tuple(gpu_memory for gpu_memory in grown if gpu_memory.used_bytes > HELD_BYTES)
 
 
-def held_words(held: Iterable[CardMemory]) -> str:
+def held_words(held: Iterable[GpuMemory]) -> str:
     """Return in words how much is held where."""
-    return ", ".join(f"{card_memory.used_bytes / 1e9:.1f} GB of {card_memory.gpu}" for card_memory in held)
+    return ", ".join(f"{gpu_memory.used_bytes / 1e9:.1f} GB of {gpu_memory.gpu}" for gpu_memory in held)

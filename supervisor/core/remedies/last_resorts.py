@@ -13,8 +13,8 @@ from typing import Literal, TypeAlias
 
 from supervisor.core.moments import Moment
 
-ResortKind: TypeAlias = Literal["reset_card", "reboot"]
-RESORTS: tuple[ResortKind, ...] = ("reset_card", "reboot")
+ResortKind: TypeAlias = Literal["reset_gpu", "reboot"]
+RESORTS: tuple[ResortKind, ...] = ("reset_gpu", "reboot")
 """The milder first."""
 SETTLE_S = 30.0
 """How long after a reset a process that SIGKILL did not end may take to end."""
@@ -51,7 +51,7 @@ class ResortTaken:
     """The attempt that it was taken after."""
     ended_at: Moment | None = None
     done: bool | None = None
-    said: str = ""
+    output: str = ""
 
     def busy(self, now: Moment, limit_s: float) -> bool:
         """Whether it is under way: its command, or a reboot that was granted. What is lost is not waited for."""

@@ -26,9 +26,9 @@ Remedy: TypeAlias = Literal[
     "conv2d",
     "cudnn_off",
     "compile_off",
-    "other_card",
+    "other_gpu",
     "cpu_profile",
-    "reset_card",
+    "reset_gpu",
     "reboot",
 ]
 Ladder: TypeAlias = tuple[Remedy, ...]
@@ -50,16 +50,16 @@ WORDS: dict[str, str] = {
     "conv2d": "Conv2d without MIOpen",
     "cudnn_off": "MIOpen and cuDNN disabled",
     "compile_off": "compilation disabled",
-    "other_card": "another GPU",
+    "other_gpu": "another GPU",
     "cpu_profile": "CPU profile",
-    "reset_card": "GPU reset",
+    "reset_gpu": "GPU reset",
     "reboot": "machine rebooted",
 }
 """What each one does, for people."""
 
-PASSING = frozenset({"restart", "older_generation", "reset_card", "reboot"})
+PASSING = frozenset({"restart", "older_generation", "reset_gpu", "reboot"})
 """Remedies that change nothing beyond one launch."""
-LAST_RESORTS = frozenset({"cpu_profile", "other_card", "smaller_images", "reset_card", "reboot"})
+LAST_RESORTS = frozenset({"cpu_profile", "other_gpu", "smaller_images", "reset_gpu", "reboot"})
 """Remedies that always help and cost much: that one helped before does not bring it forward."""
 ADDING_UP = frozenset({"non_finite", "oom_gpu", "oom_host", "fragmentation", "miopen"})
 """Causes whose remedies pull the same way, so that one that was not enough stays beside the next. For the others each
@@ -112,17 +112,17 @@ class Remedies:
     oom_host: Ladder = ("fewer_workers", "no_workers", "half_batch")
     fragmentation: Ladder = ("restart", "allocator", "conv2d_workspace", "half_batch", "half_batch", "smaller_images")
     miopen: Ladder = ("conv2d", "cudnn_off", "cpu_profile")
-    slow_start: Ladder = ("restart", "conv2d", "cudnn_off", "compile_off", "no_workers", "other_card", "cpu_profile")
-    stall: Ladder = ("restart", "no_workers", "conv2d", "other_card", "cpu_profile")
+    slow_start: Ladder = ("restart", "conv2d", "cudnn_off", "compile_off", "no_workers", "other_gpu", "cpu_profile")
+    stall: Ladder = ("restart", "no_workers", "conv2d", "other_gpu", "cpu_profile")
     stall_data: Ladder = ("restart", "no_workers")
-    gpu_hang: Ladder = ("restart", "conv2d", "no_workers", "other_card", "cpu_profile", "reset_card", "reboot")
-    card_lost: Ladder = ("other_card", "cpu_profile", "reset_card", "reboot")
-    no_kernel_image: Ladder = ("conv2d", "cudnn_off", "other_card", "cpu_profile")
-    blas: Ladder = ("restart", "amp_off", "other_card", "cpu_profile")
+    gpu_hang: Ladder = ("restart", "conv2d", "no_workers", "other_gpu", "cpu_profile", "reset_gpu", "reboot")
+    gpu_lost: Ladder = ("other_gpu", "cpu_profile", "reset_gpu", "reboot")
+    no_kernel_image: Ladder = ("conv2d", "cudnn_off", "other_gpu", "cpu_profile")
+    blas: Ladder = ("restart", "amp_off", "other_gpu", "cpu_profile")
     compile: Ladder = ("compile_off",)
     loader: Ladder = ("restart", "fewer_workers", "no_workers")
     crash: Ladder = ("restart", "older_generation")
-    hardware: Ladder = ("restart", "other_card", "cpu_profile")
+    hardware: Ladder = ("restart", "other_gpu", "cpu_profile")
 
     def ladder(self, cause: str) -> Ladder:
         """Return the ladder of a cause as written."""

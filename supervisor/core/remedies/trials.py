@@ -56,9 +56,9 @@ class InForce:
     attempt: int
     """The first attempt that has it."""
     step: int | None = None
-    card: str | None = None
-    """PCI address: the card to run on (`other_card`), or the one that was lost (`cpu_profile`)."""
-    said: str | None = None
+    gpu: str | None = None
+    """PCI address: the GPU to run on (`other_gpu`), or the one that was lost (`cpu_profile`)."""
+    applied: str | None = None
     """What the agent told that it set; None: nothing was told yet, or there is nothing to tell."""
 
 
@@ -79,9 +79,9 @@ class Course:
         return self.trials[-1] if self.trials and self.trials[-1].outcome is Outcome.OPEN else None
 
     @property
-    def card(self) -> str | None:
-        """The card that a remedy moved the job to."""
-        return next((remedy.card for remedy in reversed(self.in_force) if remedy.remedy == "other_card"), None)
+    def gpu(self) -> str | None:
+        """The GPU that a remedy moved the job to."""
+        return next((remedy.gpu for remedy in reversed(self.in_force) if remedy.remedy == "other_gpu"), None)
 
     def has(self, remedy: str) -> bool:
         """Whether it is in force."""
@@ -111,7 +111,7 @@ class Course:
         """Whether a remedy can be judged: one that the agent makes, and told nothing of, was not made."""
         if trial.remedy not in BY_THE_AGENT:
             return True
-        return any(remedy.said is not None for remedy in self.in_force if remedy.attempt == trial.attempt)
+        return any(remedy.applied is not None for remedy in self.in_force if remedy.attempt == trial.attempt)
 
     def again_at_start(self, attempt: int, start_failure: str | None) -> Trial | None:
         """Return the retry that `attempt` is, where what it was tried against has just come back before any step."""
@@ -134,12 +134,12 @@ class Course:
             return self
         return replace(self, trials=(*self.trials[:-1], replace(trial, outcome=outcome, settled_at=at)))
 
-    def taken(self, trial: Trial, card: str | None) -> Course:
+    def taken(self, trial: Trial, gpu: str | None) -> Course:
         """Return it with one more remedy."""
         trials = (*self.trials, trial)[-TRIALS_KEPT:]
         if trial.remedy in PASSING:
             return replace(self, trials=trials)
-        remedy = InForce(remedy=trial.remedy, cause=trial.cause, attempt=trial.attempt, step=trial.step, card=card)
+        remedy = InForce(remedy=trial.remedy, cause=trial.cause, attempt=trial.attempt, step=trial.step, gpu=gpu)
         return replace(self, trials=trials, in_force=(*self.in_force, remedy))
 
     def without(self, remedy: str, *, attempt: int | None = None) -> Course:
@@ -149,20 +149,20 @@ class Course:
         )
         return replace(self, in_force=kept)
 
-    def confirmed(self, remedies: Iterable[str], said: str) -> Course:
+    def confirmed(self, remedies: Iterable[str], applied: str) -> Course:
         """Return it with what the agent told of remedies in force."""
         named = frozenset(remedies)
 
         def told(remedy: InForce) -> InForce:
-            if remedy.remedy not in named or said in (remedy.said or ""):
+            if remedy.remedy not in named or applied in (remedy.applied or ""):
                 return remedy
-            return replace(remedy, said=f"{remedy.said}, {said}"[:300] if remedy.said else said[:300])
+            return replace(remedy, applied=f"{remedy.applied}, {applied}"[:300] if remedy.applied else applied[:300])
 
         return replace(self, in_force=tuple(map(told, self.in_force)))
 
     def launched(self) -> Course:
         """Return it for a new attempt: the agent has told nothing of it yet."""
-        return replace(self, in_force=tuple(replace(remedy, said=None) for remedy in self.in_force))
+        return replace(self, in_force=tuple(replace(remedy, applied=None) for remedy in self.in_force))
 
     def forgiven(self, attempt: int) -> Course:
         """Return it after a person started the job anew: what failed may be tried again; what is in force stays."""

@@ -23,7 +23,7 @@ class Account:
     seconds: Mapping[Use, float] = field(default_factory=dict)
     cost_s: Mapping[str, float] = field(default_factory=dict)
     """By cause: work lost, time down, and the set-up that came after it."""
-    troubles: Mapping[str, int] = field(default_factory=dict)
+    faults: Mapping[str, int] = field(default_factory=dict)
     """How often each cause ended an attempt."""
 
     @property
@@ -62,7 +62,7 @@ def account(lives: Sequence[Life], until_unix_s: float, window_s: float | None =
         ended_unix_s=ended,
         seconds=dict(seconds),
         cost_s=dict(cost_s),
-        troubles=_count_faults(lives, began, ended),
+        faults=_count_faults(lives, began, ended),
     )
 
 

@@ -25,7 +25,7 @@ class Ecc:
 
     name: ClassVar[str] = "ecc"
     group: ClassVar[Group] = "cards"
-    cause: ClassVar[str] = causes.CARD_LOST
+    cause: ClassVar[str] = causes.GPU_LOST
     enabled: bool = True
     act: Act = True
     tolerated_correctable: int = 100

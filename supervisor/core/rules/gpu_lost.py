@@ -26,7 +26,7 @@ class GpuLost:
 
     name: ClassVar[str] = "gpu_lost"
     group: ClassVar[Group] = "cards"
-    cause: ClassVar[str] = causes.CARD_LOST
+    cause: ClassVar[str] = causes.GPU_LOST
     enabled: bool = True
     act: Act = True
     hold_s: float = 15.0

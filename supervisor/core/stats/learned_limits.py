@@ -128,8 +128,8 @@ def _read_counts(pairs: Iterable[tuple[object, object]]) -> Iterable[tuple[int, 
             yield int(str(bucket)), count
 
 
-def setting_of(plan: Mapping[str, object], card: str | None) -> str:
+def setting_of(plan: Mapping[str, object], gpu: str | None) -> str:
     """Return the name of a set-up, by the plan that the agent told: what was learned under one is not for another."""
     known = {name: plan.get(name) for name in ("framework", "model", "batch", "image_size", "device", "torch")}
-    words = [f"{name}={value}" for name, value in {**known, "card": card}.items() if value is not None]
+    words = [f"{name}={value}" for name, value in {**known, "gpu": gpu}.items() if value is not None]
     return " ".join(words)[:300]

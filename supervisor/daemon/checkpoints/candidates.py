@@ -18,7 +18,7 @@ from supervisor.core.checkpoints.checkpoint import (
     Given,
     ResumePoint,
     Verdict,
-    before_trouble,
+    before_fault,
     choose,
     inherit_verdict,
     merge_proof,
@@ -43,8 +43,8 @@ class Search:
     """Checkpoints that the record knows, each with the fingerprint it had then."""
     globs: tuple[str, ...]
     cwd: str
-    trouble_unix_s: float | None
-    trouble_step: int | None
+    fault_unix_s: float | None
+    fault_step: int | None
     batches_per_epoch: int | None
     began_unix_s: float | None = None
     """When the training was last started from the beginning; what is older belongs to another run."""
@@ -144,12 +144,12 @@ def find(search: Search, prove: Prove, report: Callable[[Checkpoint], None]) -> 
     """Return where to resume; `report` is called with every verdict, also of those rejected as too new."""
     said = {checkpoint.key: _with_step(checkpoint, search) for checkpoint in candidates(search)}
     todo = tuple(with_resume_step(checkpoint, search.batches_per_epoch) for checkpoint in said.values())
-    before_fault = {checkpoint.key for checkpoint in before_trouble(todo, search.trouble_unix_s, search.trouble_step)}
+    usable = {checkpoint.key for checkpoint in before_fault(todo, search.fault_unix_s, search.fault_step)}
     judged: list[Checkpoint] = []
     for checkpoint in todo:
         proven = any(_answers(other, checkpoint, search) for other in judged)
         verdict = checkpoint
-        if checkpoint.key not in before_fault:
+        if checkpoint.key not in usable:
             why = checkpoint.reason if checkpoint.verdict is Verdict.REJECTED else search.condemned
             verdict = replace(checkpoint, verdict=Verdict.REJECTED, reason=why or "saved after the fault began")
         elif checkpoint.verdict is None and not proven:
@@ -174,8 +174,8 @@ def _unknown(barriers: tuple[str, ...]) -> ResumePoint:
 def _chosen(search: Search, judged: list[Checkpoint]) -> ResumePoint:
     return choose(
         judged,
-        search.trouble_unix_s,
-        search.trouble_step,
+        search.fault_unix_s,
+        search.fault_step,
         began_unix_s=search.began_unix_s,
         older_than=search.older_than,
         given=search.given,

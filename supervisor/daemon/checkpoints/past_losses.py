@@ -18,10 +18,10 @@ ATTEMPTS_READ = 5
 """As many as the sweep leaves their recorder."""
 
 
-def past_curve(folders: Iterable[Path], step: int, trouble_step: int | None, now: Moment) -> Curve | None:
+def past_curve(folders: Iterable[Path], step: int, fault_step: int | None, now: Moment) -> Curve | None:
     """Return the curve around `step`, from the newest attempt that made enough of these steps; None where none did.
 
-    `folders` are those of the attempts, the newest first; `trouble_step` and what came after it do not count.
+    `folders` are those of the attempts, the newest first; `fault_step` and what came after it do not count.
     """
     for number, folder in enumerate(folders):
         if number == ATTEMPTS_READ:
@@ -29,7 +29,7 @@ def past_curve(folders: Iterable[Path], step: int, trouble_step: int | None, now
         if not _counts_training(folder, now):
             continue
         near = [record for record in _records(folder, now) if abs(record.step - step) <= REACH_STEPS]
-        curve = around(near, step, trouble_step)
+        curve = around(near, step, fault_step)
         if curve is not None:
             return curve
     return None

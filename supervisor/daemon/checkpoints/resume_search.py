@@ -91,8 +91,8 @@ class ResumeSearch:
             known=known,
             globs=(*settings.checkpoints.paths, str(self.snapshots(job.name) / "*.pt")),
             cwd=self.working_directory(job.name, settings),
-            trouble_unix_s=plan.trouble_unix_s if plan else None,
-            trouble_step=plan.trouble_step if plan else None,
+            fault_unix_s=plan.fault_unix_s if plan else None,
+            fault_step=plan.fault_step if plan else None,
             batches_per_epoch=history.batches_per_epoch if history else None,
             began_unix_s=job.began_unix_s,
             older_than=plan.older_than if plan else None,
@@ -211,7 +211,7 @@ class ResumeSearch:
         point = find(search, partial(self._collector.proofs.prove, job.name), tell)
         if point.checkpoint is not None and point.checkpoint.step is not None:
             folders = [self._state / "jobs" / job.name / str(number) for number in range(job.number, 0, -1)]
-            curve = past_curve(folders, point.checkpoint.step, search.trouble_step, self._clock.now())
+            curve = past_curve(folders, point.checkpoint.step, search.fault_step, self._clock.now())
             point = replace(point, curve=curve)
         self._put(ev.ResumePointFound(at=self._clock.now(), job=job.name, attempt=job.number, point=point))
 

@@ -7,7 +7,7 @@ import threading
 import time
 
 
-class CardMemory(threading.Thread):
+class GpuMemory(threading.Thread):
     """Samples from `start` until `end`; needs the package nvidia-ml-py."""
 
     def __init__(self, every_s: float = 0.02) -> None:

@@ -57,13 +57,13 @@ def looked_for(flag: RedFlag, cause: str) -> LookedFor | None:
     return LOOKED_FOR.get(flag.rule)
 
 
-def told_before(last: TriageState | None, step: int, tolerance: int) -> Finding | None:
+def find_earlier_finding(last: TriageState | None, step: int, tolerance: int) -> Finding | None:
     """Return the finding about the same step, where there is one: it is not examined twice."""
     if last is None or last.finding is None or last.finding.verdict in ("unknown", "hardware"):
         return None  # a GPU that computed wrong results is not tied to a step
     return last.finding if same_place(on_training(last.step), on_training(step), tolerance) else None
 
 
-def cause_found(cause: str, finding: Finding | None) -> str:
+def cause_after_triage(cause: str, finding: Finding | None) -> str:
     """Return the cause that remedies are chosen by, once a triage has a finding."""
     return HARDWARE if finding is not None and finding.verdict == "hardware" else cause

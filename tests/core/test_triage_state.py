@@ -11,7 +11,7 @@ from supervisor.core import events as ev
 from supervisor.core.job import Limits, Phase
 from supervisor.core.remedies.budget import Budget
 from supervisor.core.remedies.choose import RemedyContext
-from supervisor.core.remedies.gpu_memory import CardMemory
+from supervisor.core.remedies.gpu_memory import GpuMemory
 from supervisor.core.remedies.remedy import Remedies
 from supervisor.core.triage import Finding, inconclusive
 
@@ -22,7 +22,7 @@ DATA = Finding(verdict="data", words="img is not finite", files=("3.png",), spea
 NUMERICS = Finding(verdict="numerics", words="half alone", speaks_for=("amp_off", "lower_lr"), in_vain=("restart",))
 ONCE = Finding(verdict="hardware", words="finite now")
 ALWAYS = Finding(
-    verdict="hardware", words="not on the CPU", speaks_for=("other_card", "cpu_profile"), in_vain=("restart",)
+    verdict="hardware", words="not on the CPU", speaks_for=("other_gpu", "cpu_profile"), in_vain=("restart",)
 )
 
 
@@ -45,7 +45,7 @@ def poisoned(told: Life, first: int = 41) -> Life:
 
 
 def ended(told: Life, finding: Finding, attempt: int | None = None) -> Life:
-    item = told.job.examination
+    item = told.job.triage
     assert item is not None
     number = told.attempt if attempt is None else attempt
     told.put(ev.TriageEnded(at=told.now, job=JOB, attempt=number, finding=finding, began_at=item.began_at or item.at))
@@ -108,9 +108,9 @@ def test_gradients_that_cease_to_be_finite_are_replayed_for_gradients() -> None:
 
 def test_it_waits_until_the_memory_of_the_attempt_is_freed() -> None:
     told = life(limits=LIMITS)
-    taken = RemedyContext(memory=(CardMemory(gpu=GPU, used_bytes=5 * GB),))
+    taken = RemedyContext(memory=(GpuMemory(gpu=GPU, used_bytes=5 * GB),))
     told.training(20).says(ev.Word.CLAIMED, torch="2.12")
-    told.job = replace(told.job, attempt=replace(told.present(), memory_before=(CardMemory(gpu=GPU, used_bytes=0),)))
+    told.job = replace(told.job, attempt=replace(told.present(), memory_before=(GpuMemory(gpu=GPU, used_bytes=0),)))
     told.ground = taken
     told.saves("b.pt", 20).steps(21, 40)
     poisoned(told).looks()
@@ -153,8 +153,8 @@ def test_a_remedy_that_the_table_does_not_allow_is_not_taken_whatever_was_found(
 
 
 def test_a_card_that_computes_wrong_is_left_for_another_or_for_the_cpu() -> None:
-    other = retry(examined(ALWAYS, RemedyContext(free_cards=(OTHER_GPU,))))
-    assert (other.remedy, other.card) == ("other_card", OTHER_GPU)
+    other = retry(examined(ALWAYS, RemedyContext(free_gpus=(OTHER_GPU,))))
+    assert (other.remedy, other.gpu) == ("other_gpu", OTHER_GPU)
     assert "triage: hardware: not on the CPU" in (other.why or "")
     assert retry(examined(ALWAYS, RemedyContext(cpu_profile=True))).remedy == "cpu_profile"
 
@@ -212,8 +212,8 @@ def test_a_start_in_the_midst_of_it_ends_it_and_retries_at_once() -> None:
     told = poisoned(trainee(limits)).looks()
     told.told()
     told.asks(ev.Ask.START)
-    assert told.job.examination is not None
-    assert told.job.examination.unwanted
+    assert told.job.triage is not None
+    assert told.job.triage.unwanted
     assert told.told() == [], "the replay is on the card as yet"
     ended(told, inconclusive("it was cancelled by a start of the job"))
     assert told.told() == ["Retry"]
@@ -238,7 +238,7 @@ def test_no_state_to_replay_from_leaves_the_triage_out() -> None:
     told.told()
     told.looks()
     assert "Triage" not in told.told()
-    assert told.job.examining is False
+    assert told.job.awaits_triage is False
 
 
 def test_a_triage_that_is_forbidden_before_it_began_is_left_out() -> None:
@@ -274,4 +274,4 @@ def test_a_daemon_that_is_ending_decides_nothing_of_it() -> None:
     told.asks(ev.Ask.SHUT_DOWN)
     ended(told, inconclusive("it was cancelled by a start of the job"))
     assert told.told() == []
-    assert told.job.examining, "the next daemon decides the retry"
+    assert told.job.awaits_triage, "the next daemon decides the retry"
