@@ -7,9 +7,12 @@ import os
 import selectors
 import signal
 import subprocess
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
 
 REAPED_WITHIN_S = 1.0
 """A process that SIGKILL reaches is gone by then."""
@@ -43,24 +46,43 @@ class Ran:
     """The process, where SIGKILL did not end it: it waits in the kernel, and another one would only join it there."""
 
 
-def run(command: Sequence[str], limit_s: float, *, together: bool = False) -> Ran:
-    """Run a program for `limit_s` at most, in a group of its own, without input and in the C locale.
+def run(
+    command: Sequence[str],
+    limit_s: float,
+    *,
+    together: bool = False,
+    given: bytes = b"",
+    environment: Mapping[str, str] | None = None,
+) -> Ran:
+    """Run a program for `limit_s` at most, in a group of its own and in the C locale.
 
-    `together` puts standard error between what it prints. Raises OSError where it cannot be started.
+    `together` puts standard error between what it prints; `given` is its standard input; `environment` stands in place
+    of ours. Raises OSError where it cannot be started.
     """
-    program = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT if together else subprocess.PIPE,
-        start_new_session=True,
-        env={**os.environ, "LC_ALL": "C"},
-    )
+    with _open_input(given) as standard_input:
+        program = subprocess.Popen(
+            command,
+            stdin=standard_input,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if together else subprocess.PIPE,
+            start_new_session=True,
+            env={**os.environ, "LC_ALL": "C"} if environment is None else dict(environment),
+        )
     said = listen(program, limit_s, OUTPUT_LIMIT_BYTES)
     if not said.whole:
         reaped = _end(program)
         return Ran(printed=said.printed, complained=said.complained, undead=None if reaped else program)
     return Ran(printed=said.printed, complained=said.complained, status=program.returncode)
+
+
+def _open_input(given: bytes) -> IO[bytes]:
+    """Return a file with what a program is given: a pipe would block where the program reads nothing of it."""
+    if not given:
+        return Path(os.devnull).open("rb")
+    opened = tempfile.TemporaryFile()  # noqa: SIM115  # the caller closes it
+    opened.write(given)
+    opened.seek(0)
+    return opened
 
 
 def listen(program: subprocess.Popen[bytes], limit_s: float, limit_bytes: int) -> Said:

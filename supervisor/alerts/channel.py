@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import msgspec
 
@@ -82,4 +82,18 @@ class Channel(Protocol):
 
     def send(self, notice: KeptNotice, content: bytes, unix_s: float) -> Answer:
         """Send what was rendered for a notice, once, in bounded time; what goes wrong is in the answer."""
+        ...
+
+
+@runtime_checkable
+class PingedChannel(Protocol):
+    """A channel that also reports, at intervals, that the daemon works; the service reports its silence."""
+
+    @property
+    def ping_every_s(self) -> float:
+        """Seconds from one ping to the next."""
+        ...
+
+    def ping(self, status: str, unix_s: float) -> Answer:
+        """Report that the daemon works, with a line on how."""
         ...

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import socket
 from dataclasses import dataclass, field
-from html import unescape
-from urllib.parse import unquote
 
 from urllib3.exceptions import LocationParseError
 from urllib3.util import Url, parse_url
 
 from supervisor.alerts.addresses import Resolve
+from supervisor.alerts.confidential import repeats_secret
 from supervisor.alerts.settings import HttpSettings, ReceiverError, read_text
-
-SECRET_CHARS_MIN = 4
-"""A part of a path with a digit in it is taken for a secret from this length on; a word like `hooks` is none."""
-WINDOW_CHARS = 10
-"""So many letters and digits in the order of the address are no accident."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +53,7 @@ class Endpoint:
 
     def repeated_in(self, text: str) -> bool:
         """Whether a text gives away what is secret of the address, however it is quoted, escaped or cut."""
-        shown = _reduce_to_alphanumerics(text)
-        return any(_is_repeated(secret, shown) for secret in (self.target, *self.confidential))
+        return repeats_secret(text, (self.target, *self.confidential))
 
     @property
     def authority(self) -> str:
@@ -69,22 +61,6 @@ class Endpoint:
         host = f"[{self.host}]" if ":" in self.host else self.host
         usual = {"http": 80, "https": 443}[self.scheme]
         return host if self.port == usual else f"{host}:{self.port}"
-
-
-def _is_repeated(secret: str, shown: str) -> bool:
-    parts = re.split(r"[^A-Za-z0-9]+", unquote(secret))
-    if any(part.lower() in shown for part in parts if len(part) >= SECRET_CHARS_MIN and not part.isalpha()):
-        return True
-    plain = _reduce_to_alphanumerics(secret)
-    windows = (plain[at : at + WINDOW_CHARS] for at in range(len(plain) - WINDOW_CHARS + 1))
-    return any(window in shown for window in windows)
-
-
-def _reduce_to_alphanumerics(text: str) -> str:
-    """Return the letters and digits of a text alone, without the escapes of URLs, HTML and JSON."""
-    for _ in range(2):
-        text = unquote(unescape(text.replace("\\/", "/")))
-    return re.sub(r"[^a-z0-9]+", "", text.lower())
 
 
 def _parse_address(name: str, text: str) -> Url:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-import socket
 import ssl
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException
@@ -20,15 +17,15 @@ from urllib3.exceptions import HTTPError
 
 from supervisor.alerts.addresses import RefusedAddressError, permitted
 from supervisor.alerts.channel import Answer
+from supervisor.alerts.confidential import quote_text
+from supervisor.alerts.deadline import cut_after
 from supervisor.alerts.endpoint import Endpoint
-from supervisor.core.sanitize import sanitize
 
 if TYPE_CHECKING:
     from urllib3.response import HTTPResponse
 
 ADDRESSES_TRIED = 3
 READ_OF_ANSWER_BYTES = 2048
-QUOTED_CHARACTERS = 200
 SLOW_DOWN = (429, 502, 503, 504)
 GONE = 410
 
@@ -102,7 +99,7 @@ def _send_request(connection: HTTPConnection, endpoint: Endpoint, request: Reque
         **request.headers,
     }
     target = endpoint.target if request.target is None else request.target
-    with _ended_after(connection, endpoint.read_timeout_s) as ended:
+    with cut_after(lambda: connection.sock, endpoint.read_timeout_s) as ended:
         try:
             connection.request(request.method, target, body=request.body, headers=sent, preload_content=False)
             return _read_answer(endpoint, request, connection.getresponse(), unix_s)
@@ -113,30 +110,6 @@ def _send_request(connection: HTTPConnection, endpoint: Endpoint, request: Reque
             return Answer(delivered=False, error=f"no answer: {quote_safely(endpoint, _shorten_error(error))}")
         finally:
             connection.close()
-
-
-@contextmanager
-def _ended_after(connection: HTTPConnection, limit_s: float) -> Iterator[threading.Event]:
-    """Cut the connection after a time, however busily the other side drips: a socket's limit begins anew each read."""
-    ended = threading.Event()
-    raw = connection.sock
-
-    def end() -> None:
-        ended.set()
-        if raw is not None:
-            with suppress(OSError):
-                # The plain shutdown: that of a TLS socket takes its state away under the thread that reads.
-                socket.socket.shutdown(raw, socket.SHUT_RDWR)
-
-    if raw is not None:
-        raw.settimeout(limit_s)
-    timer = threading.Timer(limit_s, end)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield ended
-    finally:
-        timer.cancel()
 
 
 def _read_answer(endpoint: Endpoint, request: Request, response: HTTPResponse, unix_s: float) -> Answer:
@@ -160,9 +133,7 @@ def _read_answer(endpoint: Endpoint, request: Request, response: HTTPResponse, u
 
 def quote_safely(endpoint: Endpoint, text: str) -> str:
     """Return a text of the receiver, unless it repeats the address: many a receiver names the path that it lacks."""
-    if endpoint.repeated_in(text):
-        return "(what it says repeats the address)"
-    return sanitize(text[: 4 * QUOTED_CHARACTERS], QUOTED_CHARACTERS)
+    return quote_text(text, (endpoint.target, *endpoint.confidential), "the address")
 
 
 def _read_beginning(response: HTTPResponse) -> bytes:

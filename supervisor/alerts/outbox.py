@@ -7,10 +7,11 @@ import queue
 import threading
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
-from supervisor.alerts.channel import Answer, Channel, read_notice
+from supervisor.alerts.channel import Answer, Channel, PingedChannel, read_notice
 from supervisor.core.events import AlertTried
 from supervisor.core.moments import Moment
 
@@ -44,6 +45,14 @@ class Alert(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Ping:
+    status: str
+
+
+_Queue: TypeAlias = "queue.SimpleQueue[Alert | _Ping | None]"
+
+
 class AlertSender:
     """Delivers alerts that are offered; what came of each is put into the inbox as AlertTried, exactly once."""
 
@@ -56,9 +65,12 @@ class AlertSender:
         self._channels = dict(channels)
         self._put = put
         self._clock = clock
-        self._queues: dict[str, queue.SimpleQueue[Alert | None]] = {name: queue.SimpleQueue() for name in channels}
+        self._queues: dict[str, queue.SimpleQueue[Alert | _Ping | None]] = {
+            name: queue.SimpleQueue() for name in channels
+        }
         self._threads: list[threading.Thread] = []
         self._under_way: set[str] = set()
+        self._pinged_at: dict[str, Moment] = {}
         self._lock = threading.Lock()
         self._stopping = threading.Event()
 
@@ -87,6 +99,14 @@ class AlertSender:
         waiting.put(alert)
         return True
 
+    def ping_due(self, status: str, now: Moment) -> None:
+        """Ping the receivers that expect it and whose interval is over; `status` is a line on how the daemon does."""
+        for name, channel in self._channels.items():
+            last = self._pinged_at.get(name)
+            if isinstance(channel, PingedChannel) and (last is None or now.seconds_since(last) >= channel.ping_every_s):
+                self._pinged_at[name] = now
+                self._queues[name].put(_Ping(status))
+
     def stop(self, timeout_s: float) -> None:
         """Finish what is being sent, leave the rest to the record, and wait at most `timeout_s`."""
         self._stopping.set()
@@ -97,15 +117,23 @@ class AlertSender:
 
     def _deliver_queued(self, name: str) -> None:
         while True:
-            alert = self._queues[name].get()
-            if alert is None or self._stopping.is_set():
+            item = self._queues[name].get()
+            if item is None or self._stopping.is_set():
                 return
-            self._report_result(alert, self._try_delivery(alert))
+            answer = self._try_delivery(name, item)
+            if not isinstance(item, _Ping):
+                self._report_result(item, answer)
+            elif not answer.delivered:
+                log.warning("alert.ping_failed", extra={"fields": {"sink": name, "error": answer.error}})
 
-    def _try_delivery(self, alert: Alert) -> Answer:
+    def _try_delivery(self, name: str, item: Alert | _Ping) -> Answer:
         try:
-            channel, notice = self._channels[alert.sink], read_notice(alert.id, alert.body)
-            return channel.send(notice, channel.render(notice), self._clock.now().unix_s)
+            channel, unix_s = self._channels[name], self._clock.now().unix_s
+            if isinstance(item, _Ping):
+                assert isinstance(channel, PingedChannel)
+                return channel.ping(item.status, unix_s)
+            notice = read_notice(item.id, item.body)
+            return channel.send(notice, channel.render(notice), unix_s)
         except Exception as error:  # noqa: BLE001 - reported below, without its text
             # The fence: an alert that cannot be sent must end neither its thread nor the daemon. The place of the error
             # is reported and not its text, which may name the address.
@@ -113,7 +141,8 @@ class AlertSender:
                 f"{Path(frame_summary.filename).name}:{frame_summary.lineno}"
                 for frame_summary in traceback.extract_tb(error.__traceback__)
             ]
-            fields = {"alert": alert.id, "sink": alert.sink, "error": type(error).__name__, "at": frames[-5:]}
+            about = "ping" if isinstance(item, _Ping) else item.id
+            fields = {"alert": about, "sink": name, "error": type(error).__name__, "at": frames[-5:]}
             log.error("alert.attempt_failed", extra={"fields": fields})
             return Answer(delivered=False, error=f"{type(error).__name__} while sending")
 

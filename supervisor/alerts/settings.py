@@ -7,8 +7,10 @@ its own keys in a class derived from `AlertSettings` in its own file.
 from __future__ import annotations
 
 import os
+from datetime import tzinfo
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from msgspec import Meta, Struct
 
@@ -30,6 +32,8 @@ class AlertSettings(Struct, frozen=True, kw_only=True):
 
     kind: Text = "webhook"
     min_severity: Literal["info", "warning", "critical"] = "warning"
+    time_zone: Text | None = None
+    """Name of the zone of times in messages, `Europe/Berlin`; None: that of this machine."""
 
 
 class HttpSettings(AlertSettings, frozen=True, kw_only=True):
@@ -46,6 +50,19 @@ class HttpSettings(AlertSettings, frozen=True, kw_only=True):
     """How long sending and the answer may take together."""
     allow_private: bool = False
     """Whether the address may lie in a private network."""
+
+
+def find_zone(name: str, settings: AlertSettings) -> tzinfo | None:
+    """Return the time zone of a receiver, None for that of this machine; raise ReceiverError for one not known."""
+    if settings.time_zone is None:
+        return None
+    try:
+        return ZoneInfo(settings.time_zone)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ReceiverError(
+            f"alerts.{name}.time_zone: {settings.time_zone!r} is not a time zone of this machine; zones have names "
+            "such as Europe/Berlin, and the package tzdata holds them"
+        ) from None
 
 
 def read_text(name: str, what: str, settings: AlertSettings) -> str | None:

@@ -21,7 +21,7 @@ from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.events import AlertTried
 from supervisor.core.flags import Severity
-from supervisor.core.job import Job
+from supervisor.core.job import Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.daemon.clock import Clock
 from supervisor.store.store import NewAlert, Store
@@ -147,6 +147,8 @@ class Announcer:
     problems: Callable[[], Mapping[str, str]] = dict
     """Why a receiver cannot be sent to, by its name."""
     _tests: int = field(default=0, init=False)
+    _given_up: set[str] = field(default_factory=set, init=False)
+    """Trainings that were given up since the daemon started and not started again."""
 
     def decision(self, before: Job, after: Job, decision: de.Decision) -> None:
         """Queue what a decision is worth telling."""
@@ -161,7 +163,7 @@ class Announcer:
         self.store.alert_tried(event, next_try_s)
 
     def send_due(self, sender: AlertSender, now: Moment) -> None:
-        """Hand out what is due."""
+        """Hand out what is due, and report to the receivers that expect it that the daemon works."""
         problems = self.problems()
         for alert in self.store.due_alerts(now, DUE_AT_ONCE):
             why = problems.get(alert.sink)
@@ -169,6 +171,9 @@ class Announcer:
                 sender.offer(alert)
             else:
                 self.tried(ev.AlertTried(at=now, alert=alert.id, delivered=False, error=why))
+        # A training that was given up, and a record that cannot be written, are to be noticed by a missing ping.
+        if self.store.problem is None and not self._given_up:
+            sender.ping_due(f"rocm-supervisor on {self.host}; alerts waiting: {len(self.store.waiting_alerts())}", now)
 
     def queue_test(self, receiver: str, now: Moment) -> str:
         """Queue a test alert for one receiver and return its id."""
@@ -189,6 +194,7 @@ class Announcer:
         return tuple(problems[name] for name in sorted(problems))
 
     def _queue(self, before: Job, after: Job, decision: de.Decision | None, at: Moment) -> None:
+        (self._given_up.add if after.phase is Phase.FAILED else self._given_up.discard)(after.name)
         for notice in notices(before, after, decision, at, self.host):
             for name, floor in self.floors().items():
                 if notice.wanted(floor):

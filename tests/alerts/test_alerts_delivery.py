@@ -145,6 +145,29 @@ def test_a_defect_in_sending_ends_neither_thread_nor_program(caplog: pytest.LogC
     assert "alert.attempt_failed" in caplog.text
 
 
+def test_a_check_is_pinged_at_its_interval_between_alerts(caplog: pytest.LogCaptureFixture) -> None:
+    pings: queue.Queue[str] = queue.Queue()
+
+    class Check(Calling):
+        ping_every_s = 60.0
+
+        def ping(self, status: str, unix_s: float) -> Answer:
+            pings.put(status)
+            return Answer(delivered=status != "refused", error="status 404")
+
+    def take(_: KeptNotice) -> Answer:
+        return Answer(delivered=True)
+
+    with sender({"owner": Calling(take), "check": Check(take)}) as (running, inbox):
+        for later_s, status in ((0.0, "first"), (59.0, "too early"), (60.0, "refused"), (120.0, "last")):
+            running.ping_due(status, START.plus(later_s))
+        running.offer(One("msg_1", sink="check"))
+        assert inbox.get(timeout=DEADLINE_S).delivered
+    assert [pings.get_nowait() for _ in range(3)] == ["first", "refused", "last"]
+    assert pings.empty()
+    assert [record.message for record in caplog.records].count("alert.ping_failed") == 1
+
+
 def test_stopping_waits_for_nobody_longer_than_it_may(server: Receiver) -> None:
     server.answers = [hang]
     inbox: queue.Queue[AlertTried] = queue.Queue()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import ssl
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from html import escape
@@ -14,6 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from certificate_by_hand import make_certificate
 from receiver_by_hand import (
     SECRET,
     Answering,
@@ -246,17 +246,7 @@ def test_no_proxy_of_the_environment_is_used(server: Receiver, monkeypatch: pyte
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> Path:
-    """A certificate for hooks.example, with its key."""
-    file = tmp_path / "cert.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    command += ["-keyout", str(file), "-out", f"{file}.crt", "-days", "2", "-subj", "/CN=hooks.example"]
-    try:
-        subprocess.run([*command, "-addext", "subjectAltName=DNS:hooks.example"], check=True, capture_output=True)
-    except FileNotFoundError:
-        pytest.skip("no openssl to make a certificate with")
-    with file.open("ab") as whole:
-        whole.write(Path(f"{file}.crt").read_bytes())
-    return file
+    return make_certificate(tmp_path)
 
 
 @pytest.fixture

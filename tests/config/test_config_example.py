@@ -75,6 +75,11 @@ def keys_of_receivers() -> set[str]:
     return found
 
 
+def keys_of_channels() -> set[str]:
+    """The keys of every channel but a webhook, those that all have as well."""
+    return {f"alerts.{kind}.{key}" for kind in CHANNELS for key in keys(CHANNELS[kind].settings_type, "")}
+
+
 def test_it_loads_as_it_stands_to_the_defaults() -> None:
     assert load(EXAMPLE) == Settings()
 
@@ -86,7 +91,9 @@ def test_every_setting_and_every_rule_is_shown() -> None:
             section = match[1]
         elif match := re.match(r"#?(\w+) = ", line):
             shown.add(f"{section}.{match[1]}")
-    assert shown == keys(Settings, "")
+    needed = keys(Settings, "")
+    assert needed <= shown
+    assert shown - needed <= keys_of_channels()
 
 
 def test_every_key_says_what_it_is(example: Settings) -> None:
@@ -115,7 +122,19 @@ def test_what_is_shown_as_a_default_is_the_default(example: Settings) -> None:
         for key, value in job.rules[rule.name].items():
             if f"jobs.yolo.rules.{rule.name}.{key}" not in SHOWN_OTHERWISE:
                 assert value == getattr(rule(), key), f"{rule.name}.{key}"
-    assert msgspec.structs.replace(example.alerts["phone"], url_file=None, secret_file=None) == WebhookSettings()
+    phone = msgspec.structs.replace(example.alerts["phone"], time_zone=None)
+    assert msgspec.structs.replace(phone, url_file=None, secret_file=None) == WebhookSettings()
+
+
+def test_each_channel_is_shown_with_its_defaults(example: Settings) -> None:
+    """But for what has to be given, and what is unset by default."""
+    assert {receiver.kind for receiver in example.alerts.values()} == set(CHANNELS)
+    for name, receiver in example.alerts.items():
+        for field in msgspec.structs.fields(type(receiver)):
+            default, shown = field.default, getattr(receiver, field.name)
+            examples = ("kind", "allow_private", "time_zone", "quiet_hours")
+            if default not in (None, msgspec.NODEFAULT) and field.name not in examples:
+                assert shown == default, f"{name}.{field.name}"
 
 
 def test_the_example_job_fits_the_owners_card(example: Settings) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,10 @@ from clocks_by_hand import START, HandClock
 
 from supervisor.alerts.channels.webhook import WebhookSettings
 from supervisor.alerts.outbox import AlertSender
+from supervisor.core import decisions as de
 from supervisor.core import events as ev
+from supervisor.core.job import Job, Phase
+from supervisor.core.moments import Moment
 from supervisor.daemon.alerting import Announcer, Receivers, read_receivers
 from supervisor.store.outbox import QueuedAlert
 from supervisor.store.store import NewAlert, Store
@@ -118,3 +122,28 @@ def test_a_test_alert_is_tried_once(house: House) -> None:
     answer = house.store.alert_tried(tried, lambda *_: 5.0)
     assert answer is not None
     assert answer.state == "failed"
+
+
+class Pinged(AlertSender):
+    """Keeps what it is asked to report."""
+
+    def __init__(self) -> None:
+        super().__init__({}, lambda _: None, HandClock())
+        self.reported: list[str] = []
+
+    def ping_due(self, status: str, now: Moment) -> None:
+        self.reported.append(status)
+
+
+def test_a_check_is_pinged_while_the_daemon_works_and_not_while_a_training_stands_given_up(house: House) -> None:
+    sender, running = Pinged(), Job(name="night", since=START, phase=Phase.RUNNING)
+    house.announcer.send_due(sender, START)
+    assert sender.reported == ["rocm-supervisor on here; alerts waiting: 0"]
+    failed = replace(running, phase=Phase.FAILED)
+    give_up = de.GiveUp(at=START, job="night", attempt=1, reason="5 restarts", flag=None)
+    house.announcer.decision(running, failed, give_up)
+    house.announcer.send_due(sender, START)
+    assert len(sender.reported) == 1
+    house.announcer.job(failed, replace(failed, phase=Phase.PENDING), START)
+    house.announcer.send_due(sender, START)
+    assert sender.reported[1:] == ["rocm-supervisor on here; alerts waiting: 1"]

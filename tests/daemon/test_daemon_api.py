@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from clocks_by_hand import START, HandClock
 
+from supervisor.alerts.channels.webhook import WebhookSettings
 from supervisor.cli.app import App, CliError
-from supervisor.config.settings import AlertSettings
 from supervisor.control import types
 from supervisor.control.listen import bind
 from supervisor.control.record_view import CLEARED, READS
@@ -123,7 +123,7 @@ class House:
         loop = Loop(self.clock, inbox, hands, hands)
         loop.job_states["night"] = JobState(job=self.job, rules=())
         receivers = Receivers(
-            {"phone": AlertSettings(url="https://hooks.example/T0")}, inbox.put, self.clock, lambda _: None
+            {"phone": WebhookSettings(url="https://hooks.example/T0")}, inbox.put, self.clock, lambda _: None
         )
         announcer = Announcer(
             store=Store.open(f"sqlite:///{self.database}", START, "boot"),

@@ -1,0 +1,111 @@
+"""Prometheus Alertmanager: alerts by its API v2; an incident that is over resolves the alert that it opened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
+from typing import ClassVar
+
+import msgspec
+
+from supervisor.alerts.channel import Answer, KeptNotice
+from supervisor.alerts.endpoint import Endpoint
+from supervisor.alerts.fit import fit
+from supervisor.alerts.http import Request, exchange
+from supervisor.alerts.message import compose, parse_time
+from supervisor.alerts.settings import (
+    AlertSettings,
+    HttpSettings,
+    PathText,
+    ReceiverError,
+    Text,
+    find_zone,
+    read_text,
+)
+from supervisor.core.flags import Severity
+
+PATH = "/api/v2/alerts"
+NAMES = {
+    "incident.opened": "TrainingIncident",
+    "incident.triaged": "TrainingIncident",
+    "incident.resumed": "TrainingIncident",
+    "job.gave_up": "TrainingGaveUp",
+    "job.finished": "TrainingFinished",
+    "job.last_resort": "TrainingLastResort",
+    "flag.critical": "TrainingNeedsAttention",
+    "flag.warning": "TrainingWarning",
+    "test": "TestAlert",
+}
+LASTS = {
+    Severity.INFO: timedelta(minutes=10),
+    Severity.WARNING: timedelta(hours=1),
+    Severity.CRITICAL: timedelta(days=1),
+}
+"""How long an alert stays open where nothing resolves it: Alertmanager expects alerts to be sent again and again, and
+without an end it would resolve each after five minutes."""
+EPOCH = datetime.fromtimestamp(0, timezone.utc)
+"""Time of a notice whose own cannot be read."""
+LABEL_LIMIT = 200
+TEXT_LIMIT = 4000
+
+
+class AlertmanagerSettings(HttpSettings, frozen=True, kw_only=True):
+    """Keys of `[alerts.NAME]` with kind = "alertmanager"; the address is that of Alertmanager, without a path."""
+
+    secret_file: PathText | None = None
+    """Holds a bearer token, where a proxy before Alertmanager wants one."""
+    secret_env: Text | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alertmanager:
+    """Sends notices to Alertmanager."""
+
+    settings_type: ClassVar[type[AlertSettings]] = AlertmanagerSettings
+    endpoint: Endpoint
+    token: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def from_settings(cls, name: str, settings: AlertmanagerSettings) -> Alertmanager:
+        """Read address and token; raise ReceiverError, which never holds either."""
+        endpoint = Endpoint.from_settings(name, settings)
+        find_zone(name, settings)
+        token = read_text(name, "secret", settings)
+        if token is not None and not (token and token.isascii() and token.isprintable()):
+            raise ReceiverError(f"alerts.{name}: the secret is not a token")
+        target = endpoint.target.rstrip("/") + PATH
+        return cls(endpoint=replace(endpoint, target=target, confidential=(token,) if token else ()), token=token)
+
+    @property
+    def destination(self) -> str:
+        """Host and port."""
+        return self.endpoint.authority
+
+    def render(self, notice: KeptNotice) -> bytes:
+        """Return the JSON of its alerts: labels without ids, so that what belongs together has the same labels."""
+        at = parse_time(notice.timestamp, timezone.utc) or EPOCH
+        ends = at if notice.type == "incident.resumed" else at + LASTS[notice.severity]
+        alerts = [_build_alert(notice, NAMES.get(notice.type, "TrainingAlert"), at, ends)]
+        if notice.type == "job.gave_up":
+            alerts.append(_build_alert(notice, NAMES["incident.opened"], at, at))
+        return msgspec.json.encode(alerts)
+
+    def send(self, notice: KeptNotice, content: bytes, unix_s: float) -> Answer:
+        """Post them."""
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        return exchange(self.endpoint, Request(body=content, headers=headers), unix_s)
+
+
+def _build_alert(notice: KeptNotice, name: str, starts: datetime, ends: datetime) -> dict[str, object]:
+    message = compose(notice, timezone.utc)
+    labels = {"alertname": name, "severity": notice.severity.word}
+    for label, key in (("training", "job"), ("host", "host"), ("rule", "rule"), ("gpu", "subject")):
+        value = fit(str(notice.data.get(key) or ""), LABEL_LIMIT)
+        if value:
+            labels[label] = value
+    return {
+        "labels": labels,
+        "annotations": {"summary": fit(message.title, TEXT_LIMIT), "description": fit(message.body, TEXT_LIMIT)},
+        "startsAt": starts.isoformat(),
+        "endsAt": ends.isoformat(),
+    }

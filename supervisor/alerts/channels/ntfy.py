@@ -1,0 +1,88 @@
+"""ntfy: publishes as JSON to a topic; the name of the topic is a password (docs.ntfy.sh/publish)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from datetime import tzinfo
+from typing import ClassVar
+
+import msgspec
+
+from supervisor.alerts.channel import Answer, KeptNotice
+from supervisor.alerts.endpoint import Endpoint
+from supervisor.alerts.fit import count_bytes, fit
+from supervisor.alerts.http import Request, exchange
+from supervisor.alerts.message import Urgency, compose
+from supervisor.alerts.settings import (
+    AlertSettings,
+    HttpSettings,
+    PathText,
+    ReceiverError,
+    Text,
+    find_zone,
+    read_text,
+)
+
+TOPIC = re.compile(r"[-_A-Za-z0-9]{1,64}")
+TITLE_BYTES = 250
+MESSAGE_BYTES = 4000
+"""A message of more than 4,096 bytes becomes a file."""
+PRIORITIES = {Urgency.CALM: 2, Urgency.NORMAL: 3, Urgency.HIGH: 4, Urgency.URGENT: 5}
+TAGS = {Urgency.CALM: "white_check_mark", Urgency.NORMAL: "warning", Urgency.HIGH: "wrench", Urgency.URGENT: "sos"}
+
+
+class NtfySettings(HttpSettings, frozen=True, kw_only=True):
+    """Keys of `[alerts.NAME]` with kind = "ntfy"; the address is that of the topic, `https://ntfy.sh/TOPIC`."""
+
+    secret_file: PathText | None = None
+    """Holds an access token, `tk_...`; not needed where everybody may publish to the topic."""
+    secret_env: Text | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ntfy:
+    """Sends notices to the ntfy application."""
+
+    settings_type: ClassVar[type[AlertSettings]] = NtfySettings
+    endpoint: Endpoint
+    topic: str = field(repr=False)
+    token: str | None = field(default=None, repr=False)
+    zone: tzinfo | None = None
+
+    @classmethod
+    def from_settings(cls, name: str, settings: NtfySettings) -> Ntfy:
+        """Read the topic's address and the token; raise ReceiverError, which never holds either."""
+        endpoint = Endpoint.from_settings(name, settings)
+        folder, _, topic = endpoint.target.rpartition("/")
+        if TOPIC.fullmatch(topic) is None:
+            raise ReceiverError(f"alerts.{name}: the address does not end in a topic; write https://ntfy.sh/TOPIC")
+        token = read_text(name, "secret", settings)
+        if token is not None and not (token.isascii() and token.isprintable() and token):
+            raise ReceiverError(f"alerts.{name}: the secret is not an access token")
+        confidential = (topic, *([token] if token else []))
+        endpoint = replace(endpoint, target=f"{folder}/", confidential=confidential)
+        return cls(endpoint=endpoint, topic=topic, token=token, zone=find_zone(name, settings))
+
+    @property
+    def destination(self) -> str:
+        """Host and port."""
+        return self.endpoint.authority
+
+    def render(self, notice: KeptNotice) -> bytes:
+        """Return the JSON of a message; without `markdown`, ntfy shows its text as it is."""
+        message = compose(notice, self.zone)
+        return msgspec.json.encode(
+            {
+                "topic": self.topic,
+                "title": fit(message.title, TITLE_BYTES, count_bytes),
+                "message": fit(message.body or message.title, MESSAGE_BYTES, count_bytes),
+                "priority": PRIORITIES[message.urgency],
+                "tags": [TAGS[message.urgency]],
+            }
+        )
+
+    def send(self, notice: KeptNotice, content: bytes, unix_s: float) -> Answer:
+        """Publish it."""
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        return exchange(self.endpoint, Request(body=content, headers=headers), unix_s)

@@ -1,0 +1,97 @@
+"""Telegram: `sendMessage` of the Bot API without a parse mode (core.telegram.org/bots/api)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from datetime import tzinfo
+from typing import Annotated, ClassVar
+
+import msgspec
+from msgspec import Meta
+
+from supervisor.alerts.channel import Answer, KeptNotice
+from supervisor.alerts.endpoint import Endpoint
+from supervisor.alerts.fit import count_utf16, fit
+from supervisor.alerts.http import Request, exchange
+from supervisor.alerts.message import Urgency, compose
+from supervisor.alerts.settings import (
+    AlertSettings,
+    HttpSettings,
+    PathText,
+    ReceiverError,
+    Text,
+    find_zone,
+    require_text,
+)
+
+SERVER = "https://api.telegram.org"
+TOKEN = re.compile(r"[0-9]{3,20}:[A-Za-z0-9_-]{20,100}")
+TEXT_LIMIT = 4096
+"""UTF-16 code units of a message."""
+ChatId = Annotated[
+    str, Meta(pattern=r"^(-?[0-9]{1,20}|@[A-Za-z0-9_]{4,40})$", extra={"allowed": 'a number or "@channel", as text'})
+]
+
+
+class TelegramSettings(HttpSettings, frozen=True, kw_only=True):
+    """Keys of `[alerts.NAME]` with kind = "telegram"; an address only for a Bot API server of one's own."""
+
+    REQUIRED: ClassVar[tuple[str, ...]] = ("secret",)
+
+    chat_id: ChatId
+    secret_file: PathText | None = None
+    """Holds the bot's token."""
+    secret_env: Text | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telegram:
+    """Sends notices to a chat."""
+
+    settings_type: ClassVar[type[AlertSettings]] = TelegramSettings
+    endpoint: Endpoint
+    """Its path holds the token."""
+    chat_id: str
+    zone: tzinfo | None = None
+
+    @classmethod
+    def from_settings(cls, name: str, settings: TelegramSettings) -> Telegram:
+        """Read the token; raise ReceiverError, which never holds it."""
+        endpoint = Endpoint.from_settings(name, settings, default=SERVER)
+        token = require_text(name, "secret", settings)
+        if TOKEN.fullmatch(token) is None:
+            raise ReceiverError(f"alerts.{name}: the secret is not the token of a bot (NUMBER:LETTERS)")
+        target = f"{endpoint.target.rstrip('/')}/bot{token}/sendMessage"
+        endpoint = replace(endpoint, target=target, confidential=(token,))
+        return cls(endpoint=endpoint, chat_id=settings.chat_id, zone=find_zone(name, settings))
+
+    @property
+    def destination(self) -> str:
+        """Host and port."""
+        return self.endpoint.authority
+
+    def render(self, notice: KeptNotice) -> bytes:
+        """Return the JSON of a message; without a parse mode nothing in it is markup."""
+        message = compose(notice, self.zone)
+        return msgspec.json.encode(
+            {
+                "chat_id": self.chat_id,
+                "text": fit(f"{message.title}\n{message.body}".strip(), TEXT_LIMIT, count_utf16),
+                "link_preview_options": {"is_disabled": True},
+                "disable_notification": message.urgency is Urgency.CALM,
+            }
+        )
+
+    def send(self, notice: KeptNotice, content: bytes, unix_s: float) -> Answer:
+        """Send it."""
+        return exchange(self.endpoint, Request(body=content, retry_after=_read_retry_after), unix_s)
+
+
+def _read_retry_after(body: bytes) -> float | None:
+    """Return `parameters.retry_after` of a refusal, seconds."""
+    try:
+        wait_s = msgspec.json.decode(body)["parameters"]["retry_after"]
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return None
+    return float(wait_s) if isinstance(wait_s, int | float) and wait_s >= 0 else None

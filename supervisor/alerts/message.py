@@ -1,0 +1,275 @@
+"""The words of a notice for a person: what happened, since when, what was done, whether it runs again, what it cost.
+
+The title begins with the training and its state, for a lock screen shows about forty characters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import MAXYEAR, MINYEAR, datetime, tzinfo
+from enum import IntEnum
+from typing import Any
+
+from supervisor.alerts.channel import KeptNotice
+from supervisor.core.flags import Severity
+from supervisor.core.sanitize import one_line
+
+TITLE_LIMIT = 200
+LINE_LIMIT = 700
+LIST_LIMIT = 3
+DIGEST = "digest"
+"""Type of a message that stands for several notices."""
+DECISIONS = {
+    "stop": "It is being stopped, then restarted.",
+    "kill": "It is being killed, then restarted.",
+    "retry": "Its process has ended; it is being restarted.",
+    "give_up": "It is not restarted.",
+}
+
+
+class Urgency(IntEnum):
+    """How much a message may disturb."""
+
+    CALM = 0
+    """Good news, or what can wait."""
+    NORMAL = 1
+    HIGH = 2
+    """Something serious that is being handled."""
+    URGENT = 3
+    """A person is needed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A notice in words; every text is free of control characters and on one line."""
+
+    title: str
+    lines: tuple[str, ...]
+    urgency: Urgency
+
+    @property
+    def body(self) -> str:
+        """The lines."""
+        return "\n".join(self.lines)
+
+
+def compose(notice: KeptNotice, zone: tzinfo | None = None) -> Message:
+    """Return a notice in words; times are those of `zone`, or of this machine where it is None."""
+    facts = _Facts(notice, zone)
+    title, write = WORDS.get(notice.type, ("{job}: {type}", _write_plain))
+    return Message(
+        title=_clean(title.format_map(facts.title_parts), TITLE_LIMIT),
+        lines=tuple(line for line in (_clean(line) for line in write(facts)) if line),
+        urgency=_rate(notice),
+    )
+
+
+def parse_time(text: str, zone: tzinfo | None) -> datetime | None:
+    """Return an RFC 3339 time of a notice in a zone, None where the text is no time, or none with a year beside it."""
+    try:
+        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        return moment.astimezone(zone) if MINYEAR < moment.year < MAXYEAR else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _rate(notice: KeptNotice) -> Urgency:
+    match notice.type:
+        case "job.gave_up" | "job.last_resort" | "flag.critical":
+            return Urgency.URGENT
+        case "incident.opened" | "incident.triaged":
+            return Urgency.HIGH
+        case "incident.resumed" | "job.finished" | "flag.info":
+            return Urgency.CALM
+        case "digest":
+            return Urgency.HIGH if notice.severity is Severity.CRITICAL else Urgency.NORMAL
+        case _:
+            return Urgency.NORMAL
+
+
+def _write_opened(facts: _Facts) -> Iterator[str]:
+    yield facts.text("message")
+    yield facts.since
+    yield DECISIONS.get(facts.text("decision"), "")
+    yield from facts.advice
+    yield facts.place
+
+
+def _write_triaged(facts: _Facts) -> Iterator[str]:
+    yield str(facts.triage.get("words", ""))
+    files = facts.triage.get("files")
+    if isinstance(files, list) and files:
+        yield "Look at: " + ", ".join(str(file) for file in files[:LIST_LIMIT])
+    yield facts.text("message")
+    yield facts.since
+    yield facts.place
+
+
+def _write_resumed(facts: _Facts) -> Iterator[str]:
+    yield facts.outcome + facts.cost
+    yield "It was: " + facts.text("message") if facts.text("message") else ""
+    yield facts.since
+    yield facts.remedy
+    yield facts.place
+
+
+def _write_gave_up(facts: _Facts) -> Iterator[str]:
+    yield facts.text("reason")
+    yield facts.text("message")
+    yield facts.since
+    yield facts.remedy
+    yield str(facts.triage.get("words", ""))
+    yield from facts.advice
+    yield facts.place
+
+
+def _write_finished(facts: _Facts) -> Iterator[str]:
+    yield facts.text("reason")
+    yield facts.progress
+    restarts = facts.data.get("restarts")
+    yield "" if restarts is None else f"Restarts: {restarts}."
+    yield facts.place
+
+
+def _write_test(facts: _Facts) -> Iterator[str]:
+    yield facts.text("message")
+
+
+def _write_plain(facts: _Facts) -> Iterator[str]:
+    yield facts.text("message") or facts.text("reason")
+    yield facts.since
+    yield from facts.advice
+    yield facts.place
+
+
+def _write_digest(facts: _Facts) -> Iterator[str]:
+    alerts = facts.data.get("alerts")
+    yield from (str(line) for line in alerts) if isinstance(alerts, list) else ()
+    counts = facts.data.get("more")
+    if isinstance(counts, Mapping) and counts:
+        rest = ", ".join(f"{count} {_spell(str(name))}" for name, count in counts.items())
+        yield f"and {sum(number for number in counts.values() if isinstance(number, int))} more: {rest}"
+
+
+WORDS: Mapping[str, tuple[str, Callable[[_Facts], Iterator[str]]]] = {
+    "incident.opened": ("{job}: {rule}", _write_opened),
+    "incident.triaged": ("{job}: cause found: {verdict}", _write_triaged),
+    "incident.resumed": ("{job} is training again (nothing to do)", _write_resumed),
+    "job.gave_up": ("{job} STOPPED, needs you: {rule}", _write_gave_up),
+    "job.finished": ("{job} finished", _write_finished),
+    "job.last_resort": ("{job}: last resort: {kind}", _write_plain),
+    "flag.critical": ("{job} needs you: {rule}", _write_plain),
+    "flag.warning": ("{job}: {rule}", _write_plain),
+    "flag.info": ("{job}: {rule}", _write_plain),
+    "test": ("Test alert from {host}", _write_test),
+    DIGEST: ("{count} alerts from {host}", _write_digest),
+}
+"""Title and lines of each type of notice."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """The data of a notice as parts of sentences; what is not known is an empty text."""
+
+    notice: KeptNotice
+    zone: tzinfo | None
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        return self.notice.data
+
+    def text(self, key: str) -> str:
+        value = self.data.get(key)
+        return "" if value is None else str(value)
+
+    @property
+    def title_parts(self) -> Mapping[str, str]:
+        rule = _spell(self.text("rule") or self.text("cause") or "see below")
+        parts = {"job": self.text("job") or "a training", "rule": rule, "type": _spell(self.notice.type) or "alert"}
+        texts = {"verdict": _spell(str(self.triage.get("verdict", ""))), "kind": _spell(self.text("kind"))}
+        return {**parts, **texts, "host": self.text("host"), "count": self.text("count")}
+
+    @property
+    def triage(self) -> Mapping[str, Any]:
+        value = self.data.get("triage")
+        return value if isinstance(value, dict) else {}
+
+    @property
+    def since(self) -> str:
+        began = self._local_time(self.text("since")) or self._local_time(self.notice.timestamp)
+        step, epoch = self.data.get("step_before", self.data.get("last_step")), self.data.get("epoch")
+        parts = [f"Since {began}"] if began else []
+        parts += [f"step {step:,}"] if isinstance(step, int) else []
+        parts += [f"epoch {epoch}"] if isinstance(epoch, int) else []
+        return ", ".join(parts) + "." if parts else ""
+
+    @property
+    def progress(self) -> str:
+        step, epoch, loss = (self.data.get(name) for name in ("last_step", "epoch", "loss"))
+        parts = [f"Step {step:,}"] if isinstance(step, int) else []
+        parts += [f"epoch {epoch}"] if isinstance(epoch, int) else []
+        parts += [f"loss {loss:.4g}"] if isinstance(loss, int | float) else []
+        return ", ".join(parts) + "." if parts else ""
+
+    @property
+    def outcome(self) -> str:
+        step, epoch = self.data.get("resumed_step"), self.data.get("resumed_epoch")
+        if self.text("outcome") in ("restarted", "began_anew"):
+            return "It began from the beginning."
+        if isinstance(step, int):
+            return f"Resumed from step {step:,}."
+        return f"Resumed from epoch {epoch}." if isinstance(epoch, int) else "Resumed."
+
+    @property
+    def cost(self) -> str:
+        down_s, steps = self.data.get("downtime_s"), self.data.get("lost_steps")
+        parts = [f"{_spell_duration(down_s)} without a step"] if isinstance(down_s, int | float) else []
+        parts += [f"{steps:,} steps to redo"] if isinstance(steps, int) else []
+        return f" Cost: {', '.join(parts)}." if parts else ""
+
+    @property
+    def remedy(self) -> str:
+        remedy, why = self.text("remedy"), self.text("remedy_why")
+        return f"Remedy: {_spell(remedy)}{f' ({why})' if why else ''}." if remedy else ""
+
+    @property
+    def advice(self) -> Iterator[str]:
+        for key, word in (("causes", "Likely cause"), ("advice", "You can")):
+            texts = self.data.get(key)
+            if isinstance(texts, list) and texts:
+                yield f"{word}: {texts[0]}"
+
+    @property
+    def place(self) -> str:
+        host, incident = self.text("host"), self.text("incident")
+        command = f"supervisorctl show {incident}" if incident else "supervisorctl status"
+        return f"{f'Host {host}. ' if host else ''}{command}"
+
+    def _local_time(self, text: str) -> str:
+        """Return the hour of a time, with its date where that is not the day of the notice."""
+        moment, told = parse_time(text, self.zone), parse_time(self.notice.timestamp, self.zone)
+        if moment is None:
+            return ""
+        same_day = told is not None and moment.date() == told.date()
+        return moment.strftime("%H:%M" if same_day else "%Y-%m-%d %H:%M")
+
+
+def _spell(name: str) -> str:
+    """Return the name of a rule, cause or remedy as words."""
+    return name.replace("_", " ").replace(".", " ")
+
+
+def _spell_duration(seconds: float) -> str:
+    if not 0 <= seconds < 1e9:
+        return "an unknown time"
+    whole = round(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    if whole < 7200:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _clean(text: str, limit: int = LINE_LIMIT) -> str:
+    return one_line(text[: 4 * limit], limit)

@@ -1,0 +1,151 @@
+"""The words of an alert at 3 am: state and training first, then what, since when, what was done, what it cost."""
+
+from __future__ import annotations
+
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from notices_by_hand import notice, notices, resumed
+
+from supervisor.alerts.channel import KeptNotice, read_notice
+from supervisor.alerts.fit import count_bytes, count_characters, count_utf16, fit
+from supervisor.alerts.message import Urgency, compose
+from supervisor.core.flags import Severity
+
+BERLIN = ZoneInfo("Europe/Berlin")
+STALL: dict[str, Any] = {
+    "job": "yolo", "host": "gpubox", "rule": "stall", "message": "no step for 41 s", "incident": "yolo-12",
+    "since": "2026-11-21T01:57:10.000Z", "step_before": 1_204_882, "epoch": 31,
+}  # fmt: skip
+
+
+def told(kind_: str, /, **facts: Any) -> tuple[str, ...]:
+    message = compose(notice(kind_, "2026-11-21T02:00:00.000Z", **facts), BERLIN)
+    return (message.title, *message.lines)
+
+
+def test_an_incident_that_opens() -> None:
+    causes = {"causes": ["a deadlock of the loader's workers"], "advice": ["workers=0"]}
+    assert told("incident.opened", decision="stop", **STALL, **causes) == (
+        "yolo: stall",
+        "no step for 41 s",
+        "Since 02:57, step 1,204,882, epoch 31.",
+        "It is being stopped, then restarted.",
+        "Likely cause: a deadlock of the loader's workers",
+        "You can: workers=0",
+        "Host gpubox. supervisorctl show yolo-12",
+    )
+
+
+def test_a_training_that_was_given_up_needs_a_person() -> None:
+    facts = {**STALL, "rule": "non_finite_loss", "reason": "4 attempts failed", "remedy": "lower_lr"}
+    title, *lines = told("job.gave_up", **facts)
+    assert title == "yolo STOPPED, needs you: non finite loss"
+    assert lines == [
+        "4 attempts failed",
+        "no step for 41 s",
+        "Since 02:57, step 1,204,882, epoch 31.",
+        "Remedy: lower lr.",
+        "Host gpubox. supervisorctl show yolo-12",
+    ]
+
+
+def test_the_other_types() -> None:
+    assert told("job.finished", job="yolo", reason="ended by itself", restarts=3, last_step=500, loss=0.25)[:4] == (
+        "yolo finished",
+        "ended by itself",
+        "Step 500, loss 0.25.",
+        "Restarts: 3.",
+    )
+    triage = {"verdict": "data", "words": "img is not finite", "files": ["/data/3.png"]}
+    assert told("incident.triaged", **STALL, triage=triage)[:3] == (
+        "yolo: cause found: data",
+        "img is not finite",
+        "Look at: /data/3.png",
+    )
+    assert told("job.last_resort", job="yolo", kind="gpu_reset", reason="hung")[:2] == (
+        "yolo: last resort: gpu reset",
+        "hung",
+    )
+    assert told("flag.warning", job="yolo", rule="vram_high", message="96 %")[:2] == ("yolo: vram high", "96 %")
+    assert told("flag.critical", job="yolo", rule="unkillable")[0] == "yolo needs you: unkillable"
+    assert told("test", host="box", message="test of the receiver phone") == (
+        "Test alert from box",
+        "test of the receiver phone",
+    )
+    assert told("digest", host="box", count=40, alerts=["a: 1"], more={"vram_high": 30, "thermal": 9}) == (
+        "40 alerts from box",
+        "a: 1",
+        "and 39 more: 30 vram high, 9 thermal",
+    )
+
+
+def test_what_began_again_from_the_beginning_says_so() -> None:
+    facts = {**STALL, "outcome": "began_anew", "lost_steps": 500, "downtime_s": 7260.0}
+    assert told("incident.resumed", **facts)[1] == (
+        "It began from the beginning. Cost: 2 h 1 min without a step, 500 steps to redo."
+    )
+
+
+def test_a_time_of_another_day_has_its_date() -> None:
+    assert "Since 2026-11-20 23:30." in told("flag.warning", job="yolo", since="2026-11-20T22:30:00Z")
+
+
+@pytest.mark.parametrize(
+    ("kind", "urgency"),
+    [
+        ("job.gave_up", Urgency.URGENT),
+        ("flag.critical", Urgency.URGENT),
+        ("incident.opened", Urgency.HIGH),
+        ("flag.warning", Urgency.NORMAL),
+        ("incident.resumed", Urgency.CALM),
+        ("job.finished", Urgency.CALM),
+    ],
+)
+def test_only_what_needs_a_person_is_urgent(kind: str, urgency: Urgency) -> None:
+    assert compose(notice(kind)).urgency is urgency
+
+
+@given(notices())
+def test_every_notice_has_a_title_and_one_line_a_line(sent: KeptNotice) -> None:
+    message = compose(sent, BERLIN)
+    assert message.title.strip() == message.title != ""
+    for line in (message.title, *message.lines):
+        assert line.isprintable() or not any(character in line for character in "\r\n\x00\x1b\u202e")
+        assert "\n" not in line
+
+
+def test_the_first_forty_characters_name_the_training_and_its_state() -> None:
+    assert compose(resumed()).title[:40] == "yolo is training again (nothing to do)"
+    assert told("job.gave_up", job="yolo")[0].startswith("yolo STOPPED, needs you")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"data": 1}', b'{"type": 1, "data": {"severity": []}}'])
+def test_a_record_that_cannot_be_read_is_critical_and_has_words(content: bytes) -> None:
+    kept = read_notice("msg_1", content)
+    assert kept.severity is Severity.CRITICAL
+    assert compose(kept).title
+
+
+texts = st.text(alphabet=st.sampled_from("ab\\*<😀漢"), max_size=300)
+
+
+@given(texts, st.integers(1, 300), st.sampled_from((count_characters, count_bytes, count_utf16)))
+def test_a_text_is_cut_to_its_limit_in_every_way_to_count(text: str, limit: int, count: Any) -> None:
+    def escape(character: str) -> str:
+        return {"<": "&lt;", "*": "\\*", "\\": "\\\\"}.get(character, character)
+
+    limit = max(limit, count("…"))
+    shown = fit(text, limit, count, escape)
+    assert count(shown) <= limit
+    complete = "".join(map(escape, text))
+    if count(complete) <= limit:
+        assert shown == complete
+    else:
+        assert shown.endswith("…")
+        kept = shown.removesuffix("…")
+        assert any(kept == "".join(map(escape, text[:end])) for end in range(len(text) + 1))
+        assert count(kept) > limit - count("…") - 8
