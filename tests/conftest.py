@@ -12,6 +12,8 @@ import pytest
 from tests.examples import Sampling, load_profile, sampling
 
 load_profile()
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+"""Of every training that a test starts: the threads of several trainings on a few cores mostly wait for each other."""
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENTS = {"current": "ROCM_SUPERVISOR_TRAIN_PYTHON", "owner": "ROCM_SUPERVISOR_OWNER_PYTHON"}

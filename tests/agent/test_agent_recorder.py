@@ -133,14 +133,14 @@ def test_a_forked_child_is_silent_and_holds_no_claim_when_its_parent_dies(attemp
     try:
         wait_for(lambda: attempt.head() >= 2)
         os.kill(process.pid, signal.SIGKILL)
-        process.wait(timeout=20)
+        process.wait(timeout=120)
         assert attempt.head() == 2, "the parent's two; the child is silent"
         assert attempt.run([python, "-c", STEPS, "1"]).code == 0
         assert attempt.head() == 3, "a later process claims although the child lives"
         os.kill(child, 0)
     finally:
         os.kill(child, signal.SIGKILL)
-        process.communicate(timeout=20)
+        process.communicate(timeout=120)
 
 
 def test_a_child_forked_by_a_launcher_is_the_training(attempt: Attempt, python: Path) -> None:
@@ -271,6 +271,6 @@ def test_who_was_refused_goes_on_unrecorded_and_the_next_may_claim(attempt: Atte
         assert attempt.run([python, "-c", STEPS, "3"]).code == 0
         assert attempt.head() == 1
     finally:
-        holder.communicate(timeout=20)
+        holder.communicate(timeout=120)
     assert attempt.run([python, "-c", STEPS, "3"]).code == 0
     assert attempt.head() == 4

@@ -157,7 +157,7 @@ def batch_ends(trainer):
     global made
     made += 1
     if die_after and made >= die_after:
-        end = time.monotonic() + 1
+        end = time.monotonic() + 30
         while not snapshot_in_mid_epoch() and time.monotonic() < end:
             time.sleep(0.01)
         if snapshot_in_mid_epoch():

@@ -131,7 +131,7 @@ def test_a_process_dumps_its_stacks_when_asked_and_takes_the_file_away(attempt: 
         process.send_signal(DUMP)
         wait_for(lambda: "waits_here" in file.read_text())
     finally:
-        process.communicate(timeout=20)
+        process.communicate(timeout=120)
     assert process.returncode == 0
     assert not file.exists()
 
@@ -140,13 +140,13 @@ FORKS = """
 import multiprocessing as mp, os, sys, threading
 def child(ready, done):
     ready.set()
-    done.wait(20)
+    done.wait(120)
 if __name__ == "__main__":
     context = mp.get_context("fork")
     ready, done = context.Event(), context.Event()
     process = context.Process(target=child, args=(ready, done))
     process.start()
-    ready.wait(20)
+    ready.wait(120)
     print(process.pid, flush=True)
     sys.stdin.read()
     done.set()
@@ -164,7 +164,7 @@ def test_a_forked_child_answers_into_its_own_file_until_it_ends(attempt: Attempt
         os.kill(pid, DUMP)
         wait_for(lambda: "in child" in file.read_text())
     finally:
-        process.communicate(timeout=20)
+        process.communicate(timeout=120)
     assert list((attempt.folder / at.STACKS).iterdir()) == []
 
 
@@ -174,15 +174,15 @@ def test_a_forked_child_answers_into_its_own_file_until_it_ends(attempt: Attempt
         ("import torch, ultralytics", ["torch", "ultralytics"]),
         ("import ultralytics, torch", ["ultralytics", "torch"]),
         ("import os, torchvision, torch; import ultralytics", ["torchvision", "torch", "ultralytics"]),
-        ("import os, torch; os.environ['OMP_NUM_THREADS'] = '1'; import ultralytics", ["torch"]),
-        ("import os; os.environ['OMP_NUM_THREADS'] = '1'; import torch, ultralytics", []),
+        ("import os, torch; os.environ['OMP_NUM_THREADS'] = '3'; import ultralytics", ["torch"]),
+        ("import os; os.environ['OMP_NUM_THREADS'] = '3'; import torch, ultralytics", []),
     ],
 )
 def test_the_order_of_what_takes_long_to_import_is_told(
     attempt: Attempt, tmp_path: Path, program: str, told: list[str]
 ) -> None:
     """Whoever imports it before its time has to do so in the same order: ultralytics sets what torch reads."""
-    own = "import os\nos.environ['OMP_NUM_THREADS'] = '1'\nimport torch\n"
+    own = "import os\nos.environ['OMP_NUM_THREADS'] = '3'\nimport torch\n"
     for name, text in (("torch", ""), ("torchvision", "import torch\n"), ("ultralytics", own)):
         (tmp_path / f"{name}.py").write_text(text)
     attempt.make_recorder()

@@ -88,7 +88,7 @@ def raw(content: bytes) -> Answering:
 
 def hang(handler: Handler) -> None:
     """Never answer."""
-    handler.server.released.wait(30)
+    handler.server.released.wait(120)
 
 
 def drip(handler: Handler) -> None:
@@ -140,8 +140,8 @@ def endpoint(port: int, **changes: object) -> Endpoint:
         "host": "127.0.0.1",
         "port": port,
         "target": "/hook?token=s3cret",
-        "connect_timeout_s": 2.0,
-        "read_timeout_s": 2.0,
+        "connect_timeout_s": 60.0,
+        "read_timeout_s": 60.0,
         "allow_private": True,
     }
     return Endpoint(**{**settings, **changes})  # type: ignore[arg-type]  # the changes are those of a test

@@ -22,7 +22,7 @@ from supervisor.daemon.alerting import Announcer, Receivers
 from supervisor.store.store import Store
 
 NOW = Moment(1000.0, 1_763_600_000.0)
-DEADLINE_S = 10.0
+DEADLINE_S = 120.0
 
 
 class PagerSettings(AlertSettings, frozen=True, kw_only=True):

@@ -77,7 +77,7 @@ class Campaign:
         found: list[Violation] = []
         restarted_s = time.perf_counter()
         # A hostile training that ends all the time comes on more slowly than its pace.
-        end_s = time.perf_counter() + 60 + len(self.actions) / self._per_s * 6
+        end_s = time.perf_counter() + 240 + len(self.actions) / self._per_s * 6
         done_s: float | None = None
         while done_s is None or time.perf_counter() < done_s + SETTLE_S:
             tick = time.perf_counter()

@@ -37,7 +37,7 @@ def forwarded(path: Path) -> Iterator[ForwardedPort]:
 
 def ask(port: int, request: str) -> tuple[int, dict[str, str]]:
     """Send a request to the forwarded port as a browser would; return the status and the error."""
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+    with socket.create_connection(("127.0.0.1", port), timeout=120) as client:
         client.sendall(request.encode("latin-1"))
         client.shutdown(socket.SHUT_WR)
         answer = b"".join(iter(lambda: client.recv(65536), b""))
@@ -84,7 +84,7 @@ def test_a_request_of_a_page_is_refused_before_any_route(
 
 def test_a_second_host_is_not_served(forwarded: ForwardedPort, view: FakeView) -> None:
     request = STOP + "Host: daemon\r\nHost: evil.example\r\nContent-Length: 0\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", forwarded.port), timeout=20) as client:
+    with socket.create_connection(("127.0.0.1", forwarded.port), timeout=120) as client:
         client.sendall(request.encode())
         assert client.recv(65536).split()[1] in {b"400", b"403"}
     assert view.asked == []

@@ -49,7 +49,7 @@ def run(
     whole = f"{RUN}{program!r}; {code}"
     return subprocess.run(
         [sys.executable, "-I", "-c", whole, *words],
-        capture_output=True, text=True, timeout=60, env=environment(**more), check=False,
+        capture_output=True, text=True, timeout=120, env=environment(**more), check=False,
     )  # fmt: skip
 
 
@@ -73,7 +73,7 @@ def test_the_overview_imports_no_command() -> None:
 def test_a_reader_that_goes_away_is_no_traceback(path: Path) -> None:
     line = f"{sys.executable} -I -c \"{RUN}'supervisorctl'; main()\" --socket {path} history | true"
     done = subprocess.run(
-        ["bash", "-c", line], capture_output=True, text=True, timeout=60, env=environment(**ALONE), check=False
+        ["bash", "-c", line], capture_output=True, text=True, timeout=120, env=environment(**ALONE), check=False
     )
     assert "Traceback" not in done.stderr
 
@@ -95,7 +95,7 @@ def test_following_goes_on_until_it_is_interrupted(path: Path, view: FakeView) -
             stream.write("two\n")
         assert following.stdout.readline() == "two\n"
         following.send_signal(signal.SIGINT)
-        _, errors = following.communicate(timeout=20)
+        _, errors = following.communicate(timeout=120)
         assert "Traceback" not in errors
     finally:
         following.kill()

@@ -27,7 +27,7 @@ def answering(path: Path, answer: bytes, *, hold: bool = False) -> Iterator[None
                 peer.recv(65536)
                 peer.sendall(answer)
                 if hold:
-                    done.wait(10)
+                    done.wait(120)
 
         thread = threading.Thread(target=serve)
         thread.start()

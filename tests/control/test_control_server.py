@@ -225,7 +225,7 @@ class TestSlowClients:
             item.start()
         assert Client(path).get("/v1/status")["schema"] == 1
         for item in silent:
-            item.join(connection.REQUEST_LIMIT_S + routes.BODY_LIMIT_S + 5)
+            item.join(connection.REQUEST_LIMIT_S + routes.BODY_LIMIT_S + 60)
         assert not any(item.is_alive() for item in silent)
         assert sorted(answer.split(b" ")[1] for answer in ended if answer) == [b"503"]
 
@@ -238,7 +238,7 @@ class TestSlowClients:
         finally:
             for item in crowd:
                 item.close()
-        deadline = time.perf_counter() + 10
+        deadline = time.perf_counter() + 120
         while b" 200 " not in talk(path, b"GET /v1/status HTTP/1.0\r\nHost: daemon\r\n\r\n"):
             assert time.perf_counter() < deadline, "the crowd has gone and still nobody is served"
 
@@ -263,7 +263,7 @@ class TestWhoMayAsk:
         code = ASK_AS.format(root=str(REPOSITORY), path=str(path), uid=uid, gid=gid, groups=list(groups))
         for parent in path.parents[:1]:
             parent.chmod(0o755)
-        ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+        ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
         assert ran.returncode == 0, ran.stderr
         return ran.stdout.split()
 
@@ -341,7 +341,7 @@ print(passed.getsockname(), passed.get_inheritable())
             shell = f'exec 3<&{fd}; LISTEN_FDS=1 exec "$0" -c "$1" "$2"'
             ran = subprocess.run(
                 ["bash", "-c", shell, sys.executable, code, str(REPOSITORY)],
-                pass_fds=(fd,), capture_output=True, text=True, timeout=30, check=True,
+                pass_fds=(fd,), capture_output=True, text=True, timeout=120, check=True,
             )  # fmt: skip
         assert ran.stdout.split() == [str(tmp_path / "s"), "False"]
 
@@ -453,7 +453,7 @@ def descriptors() -> list[int]:
 
 
 def until(holds: Callable[[], bool]) -> None:
-    end = time.perf_counter() + 10
+    end = time.perf_counter() + 120
     while time.perf_counter() < end:
         with suppress(ControlError):
             if holds():

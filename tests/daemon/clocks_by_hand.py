@@ -27,7 +27,7 @@ class HandClock:
         self.moment = Moment(self.moment.monotonic_s, self.moment.unix_s + seconds)
 
 
-def until(question: Callable[[], bool], what: str, limit_s: float = 10.0) -> None:
+def until(question: Callable[[], bool], what: str, limit_s: float = 120.0) -> None:
     """Wait until `question` is answered yes."""
     end = time.perf_counter() + limit_s
     while not question():

@@ -154,7 +154,7 @@ class House:
         finally:
             server.stop()
             end.set()
-            thread.join(10)
+            thread.join(120)
             announcer.store.close(START)
             assert not thread.is_alive()
 

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,7 @@ def watch(events: list[ev.Event], leftovers: Leftovers) -> Iterator[AttemptReade
     item.start()
     yield item
     item.end()
-    item.join(10)
+    item.join(120)
     assert not item.is_alive()
 
 
@@ -167,13 +168,18 @@ def test_a_wait_that_lasts_is_a_stage_and_a_short_one_is_none(
     assert all(item.whole for item in entered)
 
 
-def descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
+def descriptors(folder: Path) -> int:
+    """Return how many files of a folder this process holds open, whatever other threads have open elsewhere."""
+    held = []
+    for item in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # closed since it was listed
+            held.append(item.readlink())
+    return sum(path.is_relative_to(folder) for path in held)
 
 
 def test_restarts_cost_no_descriptor(watch: AttemptReader, events: list[ev.Event], tmp_path: Path) -> None:
     """604 restarts once held 604 recorders open, and at 1,024 nothing could be launched."""
-    before = descriptors()
+    before = descriptors(tmp_path)
     for number in range(1, 41):
         folder = tmp_path / str(number)
         (folder / fo.RUN).mkdir(parents=True)
@@ -184,11 +190,11 @@ def test_restarts_cost_no_descriptor(watch: AttemptReader, events: list[ev.Event
         watch.gone("one", number)
     until(lambda: sum(isinstance(event, ev.Exited) for event in events) == 40, "every end")
     assert sum(isinstance(event, ev.StepsMade) for event in events) == 80
-    assert descriptors() <= before + 1
+    assert descriptors(tmp_path) <= before + 1
 
 
 def test_files_that_call_themselves_recorders_cost_a_bounded_number_of_readers(tmp_path: Path) -> None:
-    before = descriptors()
+    before = descriptors(tmp_path)
     (tmp_path / fo.RUN).mkdir()
     for number in range(1, 1500):
         (tmp_path / fo.RUN / f"recorder.rank{number}.bin").write_bytes(b"x" * 5000)
@@ -196,7 +202,7 @@ def test_files_that_call_themselves_recorders_cost_a_bounded_number_of_readers(t
     item.find_ranks()
     assert all(reader.read(0, now).problem for reader in item.recorders.values())
     assert len(item.recorders) <= RANKS_LIMIT
-    assert descriptors() <= before
+    assert descriptors(tmp_path) <= before
     item.close()
 
 
@@ -221,7 +227,7 @@ def test_a_job_whose_events_wait_is_not_read_on_until_they_are_taken(
         )
     finally:
         watch.end()
-        watch.join(10)
+        watch.join(120)
 
 
 class HangingOutput(OutputReader):
@@ -233,7 +239,7 @@ class HangingOutput(OutputReader):
 
     def read(self, now: Moment) -> OutputPage:
         self.hangs.set()
-        assert self.go.wait(30)
+        assert self.go.wait(120)
         return super().read(now)
 
 
@@ -268,6 +274,7 @@ def degraded(events: list[ev.Event]) -> list[tuple[str, str, bool]]:
 def test_a_reading_that_hangs_is_named_and_left_out_and_everything_else_is_read(
     watch: AttemptReader, events: list[ev.Event], tmp_path: Path
 ) -> None:
+    threads_before = threading.active_count()
     ill, well = tmp_path / "ill", tmp_path / "well"
     for place in (ill, well):
         (place / fo.RUN).mkdir(parents=True)
@@ -275,7 +282,7 @@ def test_a_reading_that_hangs_is_named_and_left_out_and_everything_else_is_read(
     hung = FollowedAttempt(job="ill", attempt=1, folder=ill, output_limit_bytes=1_000_000)
     hung.output = output = HangingOutput(ill)
     watch.follow(hung)
-    assert output.hangs.wait(10)
+    assert output.hangs.wait(120)
     watch.follow(FollowedAttempt(job="well", attempt=1, folder=well, output_limit_bytes=1_000_000))
     until(
         lambda: any(isinstance(event, ev.OutputSeen) and event.job == "well" for event in events), "the other's output"
@@ -296,7 +303,7 @@ def test_a_reading_that_hangs_is_named_and_left_out_and_everything_else_is_read(
         "what follows",
     )
     watch.check(later(0))
-    assert threading.active_count() < 10
+    assert threading.active_count() - threads_before < 8
 
 
 def test_an_end_is_told_although_a_file_of_it_hangs(
@@ -305,7 +312,7 @@ def test_an_end_is_told_although_a_file_of_it_hangs(
     item = followed(tmp_path)
     item.output = output = HangingOutput(tmp_path)
     watch.follow(item)
-    assert output.hangs.wait(10)
+    assert output.hangs.wait(120)
     (tmp_path / fo.EXIT).write_text(json.dumps({"version": 1, "exit_code": 3, "signal": None}))
     watch.gone("one", 1)
     watch.check(later(HUNG_S + 1))
@@ -330,7 +337,7 @@ def test_what_hangs_while_it_is_caught_up_with_is_not_waited_for(events: list[ev
     assert told(events, ev.AgentReported)(), "what the other one said is known before anything is decided"
     watch.end()
     output.go.set()
-    watch.join(10)
+    watch.join(120)
     assert not watch.is_alive()
 
 
@@ -342,7 +349,7 @@ def test_an_end_that_takes_long_to_be_read_belongs_to_what_is_caught_up_with(
 
     def cleared(job: str, folder: Path) -> bool:
         asked.set()
-        return go_on.wait(10)
+        return go_on.wait(120)
 
     watch = AttemptReader(SystemClock(), events.append, cleared)
     ended = followed(tmp_path)
@@ -350,16 +357,17 @@ def test_an_end_that_takes_long_to_be_read_belongs_to_what_is_caught_up_with(
     watch.gone("one", 1)
     starting = threading.Thread(target=watch.catch_up)
     starting.start()
-    assert asked.wait(10)
+    assert asked.wait(120)
     assert not ended.caught_up.is_set()
     assert starting.is_alive()
     go_on.set()
-    starting.join(10)
+    starting.join(120)
     assert isinstance(events[-1], ev.HostLost)
     watch.end()
-    watch.join(10)
+    watch.join(120)
 
 
+@pytest.mark.alone(reason="compares a duration with a limit")
 def test_leftovers_that_do_not_end_hold_up_a_start_for_a_bounded_time(tmp_path: Path) -> None:
     leftovers = Leftovers()
     leftovers.none = False
@@ -371,7 +379,7 @@ def test_leftovers_that_do_not_end_hold_up_a_start_for_a_bounded_time(tmp_path: 
     assert SystemClock().now().seconds_since(began) < 5
     assert leftovers.asked
     watch.end()
-    watch.join(10)
+    watch.join(120)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -403,7 +411,7 @@ def test_leftovers_that_cannot_be_asked_for_are_asked_for_again(events: list[ev.
     watch.gone("one", 1)
     until(told(events, ev.HostLost), "the loss")
     watch.end()
-    watch.join(10)
+    watch.join(120)
     assert degraded(events) == [
         ("one", "reading what is left of it", False),
         ("one", "reading what is left of it", True),
@@ -430,11 +438,11 @@ def test_a_flood_of_one_jobs_words_puts_off_no_neighbours_end(leftovers: Leftove
         (two / fo.EXIT).write_text(json.dumps({"version": 1, "exit_code": 1, "signal": None}))
         watch.gone("two", 1)
         before = 0
-        while not isinstance(event := inbox.get(10.0), ev.Exited):
+        while not isinstance(event := inbox.get(120.0), ev.Exited):
             assert event is not None
             before += 1
         assert event.job == "two"
         assert before < 3 * WAITING_LIMIT
     finally:
         watch.end()
-        watch.join(10)
+        watch.join(120)

@@ -80,7 +80,7 @@ class Place:
         for thread in (self.collector, self.watch):
             if thread.is_alive():
                 thread.end()
-                thread.join(20)
+                thread.join(120)
 
     def write(self, name: str, *values: float, shape: list[int] | None = None) -> Path:
         header = {"w": {"dtype": "F32", "shape": shape or [len(values)], "data_offsets": [0, 4 * len(values)]}}
@@ -351,20 +351,20 @@ def test_generations_are_asked_for_by_several_threads_at_once_and_taken_up_befor
 
     def job(_: str) -> Job:
         begun.set()
-        assert go_on.wait(20)
+        assert go_on.wait(120)
         return place.job
 
     collector = GenerationCollector(replace(place.collector._world, job=job), place.watch)
     asked: list[GenerationStore] = []
     first, second = (threading.Thread(target=lambda: asked.append(collector.store_of("one"))) for _ in range(2))
     first.start()
-    assert begun.wait(20)
+    assert begun.wait(120)
     second.start()
     second.join(0.3)
     assert asked == []
     go_on.set()
     for thread in (first, second):
-        thread.join(20)
+        thread.join(120)
     assert len(asked) == 2
     assert asked[0] is asked[1]
 

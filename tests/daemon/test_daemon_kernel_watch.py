@@ -35,8 +35,8 @@ def test_what_was_said_and_lost_is_passed_on_and_a_log_that_falls_silent_is_told
     said = [ev.KernelReported(at=T, findings=(), sequence=9, lost_lines=3)]
     watch = KernelWatch(HandClock(), events.put, "kmsg", ListSource(list(said)), retry_ms=200)
     watch.start()
-    assert events.get(timeout=10) == said[0]
-    changed = events.get(timeout=10)
+    assert events.get(timeout=120) == said[0]
+    changed = events.get(timeout=120)
     assert isinstance(changed, ev.SourceChanged)
     assert (changed.source, changed.answering, changed.detail) == ("kmsg", False, "/dev/kmsg: Operation not permitted")
     assert (watch.lost, watch.source, watch.problem) == (3, "kmsg", changed.detail)

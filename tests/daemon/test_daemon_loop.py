@@ -294,7 +294,7 @@ def running(loop: Loop) -> Iterator[None]:
         yield
     finally:
         end.set()
-        thread.join(10)
+        thread.join(120)
         assert not thread.is_alive()
 
 

@@ -55,5 +55,5 @@ def test_it_looks_by_itself_until_its_end() -> None:
     thread.start()
     until(lambda: bool(presence._untold), "a look")
     presence.end()
-    thread.join(10)
+    thread.join(120)
     assert not thread.is_alive()

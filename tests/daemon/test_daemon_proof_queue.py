@@ -27,7 +27,7 @@ class FakeProver:
         self.asked.append(path.name)
         if path.name == "broken.pt":
             raise OSError("no interpreter")
-        assert path.name != "held.pt" or self.go.wait(30)
+        assert path.name != "held.pt" or self.go.wait(120)
         stat = fingerprint(path)
         assert stat is not None
         if path.name == "let go.pt":
@@ -52,7 +52,7 @@ def watch(seen: list[CheckpointSeen]) -> Iterator[ProofQueue]:
     item.start()
     yield item
     item.end()
-    item.join(10)
+    item.join(120)
     assert not item.is_alive()
 
 

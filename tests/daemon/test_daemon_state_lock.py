@@ -29,7 +29,7 @@ def test_a_second_holder_is_refused_with_the_pid_of_the_first_until_that_is_kill
         with pytest.raises(StateLockedError, match=f"pid {first.pid}.*state_dir"):
             lock_state(tmp_path)
         first.kill()
-        first.wait(10)
+        first.wait(120)
     held = lock_state(tmp_path)
     assert (tmp_path / NAME).read_text() == f"{os.getpid()}\n"
     os.close(held)

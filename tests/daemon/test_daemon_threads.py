@@ -37,7 +37,7 @@ def test_work_that_raises_or_returns_is_begun_again_and_counted(threads: Threads
         if len(begun) == 1:
             raise ValueError("what nobody expects")
         if len(begun) == 3:
-            go.wait(30)
+            go.wait(120)
 
     post = threads.keep("kmsg-watch", work)
     until(lambda: len(begun) == 3, "the third beginning")
@@ -46,7 +46,7 @@ def test_work_that_raises_or_returns_is_begun_again_and_counted(threads: Threads
     threads.end()
     go.set()
     assert post.thread is not None
-    post.thread.join(10)
+    post.thread.join(120)
     assert len(begun) == 3
 
 

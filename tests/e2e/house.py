@@ -20,6 +20,8 @@ from supervisor.control.client import Client, ControlError
 
 BIN = Path(sys.executable).parent
 TRAINING = Path(__file__).with_name("training_by_hand.py")
+PATIENCE_S = 180.0
+"""No wait ends sooner: its limit is for what never comes, and a machine that is shared takes its time."""
 
 
 class House:
@@ -77,7 +79,7 @@ class House:
             self.until(lambda: self.status() is not None, 30, "the daemon to answer")
         return self.daemon
 
-    def stop(self, limit_s: float = 60) -> int:
+    def stop(self, limit_s: float = PATIENCE_S) -> int:
         """SIGTERM to the daemon; return its exit status."""
         assert self.daemon is not None
         self.daemon.send_signal(signal.SIGTERM)
@@ -87,11 +89,11 @@ class House:
         """SIGKILL to the daemon alone."""
         assert self.daemon is not None
         self.daemon.kill()
-        self.daemon.wait(10)
+        self.daemon.wait(PATIENCE_S)
 
     # --- what can be seen from outside ----------------------------------------------------------------------------
 
-    def ctl(self, *words: str, limit_s: float = 60) -> subprocess.CompletedProcess[str]:
+    def ctl(self, *words: str, limit_s: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
         """Run supervisorctl."""
         command = [str(self.bin / "rocm-supervisorctl"), "--config", str(self.config), *words]
         return subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
@@ -135,7 +137,7 @@ class House:
 
     def query(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         """Ask the database as any reader may."""
-        with closing(sqlite3.connect(f"file:{self.state / 'supervisor.db'}?mode=ro", uri=True, timeout=10)) as database:
+        with closing(sqlite3.connect(f"file:{self.state / 'supervisor.db'}?mode=ro", uri=True, timeout=60)) as database:
             return database.execute(sql, values).fetchall()
 
     def training_pids(self) -> list[int]:
@@ -151,7 +153,11 @@ class House:
     # --- waiting --------------------------------------------------------------------------------------------------
 
     def until(self, question: Callable[[], bool], limit_s: float, what: str, *, daemon: bool = True) -> None:
-        """Wait until `question` is answered yes; with `daemon`, its end is the end of waiting too."""
+        """Wait until `question` is answered yes, PATIENCE_S or `limit_s` if that is longer.
+
+        With `daemon`, its end is the end of waiting too.
+        """
+        limit_s = max(limit_s, PATIENCE_S)
         end = time.monotonic() + limit_s  # noqa: TID251 - a test's deadline
         while not question():
             if time.monotonic() > end:  # noqa: TID251 - a test's deadline

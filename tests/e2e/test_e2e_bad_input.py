@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from house import BIN, House
+from house import BIN, PATIENCE_S, House
 
 STOP_TRYING = "[jobs.one.budget]\nrestarts = 1\nbackoff_s = [0.0]\n"
 
@@ -24,7 +24,7 @@ def test_five_mistakes_in_the_configuration_are_told_at_once_and_nothing_starts(
         '[jobs."bad name"]\ncommand = []\n[telemetry]\ninterval_s = "often"\n'
     )
     done = home.start(wait=False)
-    assert done.wait(20) == 78
+    assert done.wait(PATIENCE_S) == 78
     said = home.log.read_text()
     for key in ("jobs.one.grace_s", "jobs.one.workdir", "jobs.one.rules.stal", "bad name", "telemetry.interval_s"):
         assert key in said
@@ -41,7 +41,7 @@ def test_a_mistake_that_was_made_since_does_not_keep_the_daemon_from_starting_ag
     home.kill()
     good = home.config.read_text()
     home.config.write_text(good.replace("[jobs.one]", "[jobs.one]\ngracious_s = 3"))
-    assert home.start(wait=False).wait(20) == 78
+    assert home.start(wait=False).wait(PATIENCE_S) == 78
     home.start(env=under_systemd)
     status = home.status()
     assert status is not None
@@ -156,7 +156,7 @@ def test_a_second_daemon_on_the_same_state_is_refused_with_the_pid_of_the_first(
     first = home.start()
     home.step("one", 3)
     command = [str(BIN / "rocm-supervisord"), "--config", str(home.config)]
-    second = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    second = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert second.returncode == 69
     assert str(first.pid) in second.stderr
     assert home.job("one")["phase"] == "running"
@@ -175,7 +175,7 @@ def test_garbage_on_the_socket_is_answered_or_dropped_and_nothing_else_happens(h
         b"",
     ):
         item = socket.socket(socket.AF_UNIX)
-        item.settimeout(5)
+        item.settimeout(60)
         item.connect(str(home.state / "control.sock"))
         with contextlib.suppress(OSError):  # hanging up on it is an answer
             item.sendall(content)
@@ -223,5 +223,5 @@ def test_the_daemon_answers_signals_while_a_training_is_suspended(home: House) -
     home.start()
     pid = home.step("one", 30)["pid"]
     os.kill(pid, signal.SIGSTOP)
-    assert home.stop(30) == 0
+    assert home.stop() == 0
     assert home.training_pids() == []

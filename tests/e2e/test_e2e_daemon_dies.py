@@ -7,7 +7,7 @@ import time
 
 import psutil
 import pytest
-from house import House
+from house import PATIENCE_S, House
 
 
 def training_pid(home: House, attempt: int = 1) -> int:
@@ -138,7 +138,7 @@ def test_a_shim_killed_alone_leaves_no_second_training_beside_the_first(home: Ho
 def test_a_daemon_killed_while_it_stops_a_stalled_training_finishes_the_job_in_its_next_life(home: House) -> None:
     home.write(home.by_hand("one", "--wound", "deaf:60", table="save_s = 0.5\ngrace_s = 3", stall="limit_s = 2"))
     home.start()
-    home.phase("one", "stopping")
+    home.until(lambda: "stop" in decisions(home), 30, "the order to stop")
     home.kill()
     home.start()
     incident = home.resumed("one", limit_s=60)
@@ -154,7 +154,9 @@ def test_a_daemon_killed_around_a_launch_leaves_exactly_one_training(home: House
     backoff = "[jobs.one.budget]\nbackoff_s = [1.0]\n"
     home.write(home.by_hand("one", "--wound", "kill:60") + backoff)
     home.start()
-    home.phase("one", phase)
+    launched = (home.state / "jobs" / "one" / "1" / "launch.json").exists
+    begun = {"starting": launched, "backoff": lambda: "retry" in decisions(home)}
+    home.until(begun[phase], 30, f"{phase} to begin")
     home.kill()
     home.start()
     incident = home.resumed("one")
@@ -197,21 +199,21 @@ def test_a_daemon_that_is_told_to_end_saves_the_last_step_and_the_next_goes_on_f
 
 
 def test_a_daemon_told_twice_leaves_at_once_and_the_training_goes_on(home: House) -> None:
-    home.write(home.by_hand("one", "--save-takes-s", "4"))
+    home.write(home.by_hand("one", "--save-takes-s", "600", table="save_s = 600"))
     daemon = home.start()
     pid = home.step("one", 30)["pid"]
     daemon.send_signal(signal.SIGTERM)
     home.phase("one", "stopping")
     daemon.send_signal(signal.SIGTERM)
-    assert daemon.wait(3) == 0
+    assert daemon.wait(PATIENCE_S) == 0
     assert psutil.pid_exists(pid)
 
 
 def test_a_daemon_that_ends_between_two_attempts_starts_none(home: House) -> None:
-    home.write(home.by_hand("one", "--wound", "kill!:30") + "[jobs.one.budget]\nbackoff_s = [20.0]\n")
+    home.write(home.by_hand("one", "--wound", "kill!:30") + "[jobs.one.budget]\nbackoff_s = [600.0]\n")
     home.start()
     home.phase("one", "backoff")
-    assert home.stop(10) == 0
+    assert home.stop() == 0
     assert home.training_pids() == []
     home.start()
     assert home.job("one")["phase"] == "backoff"

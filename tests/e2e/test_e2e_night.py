@@ -33,7 +33,7 @@ def test_a_night_with_three_wounds_ends_with_a_finished_training(train_python: P
         say=told.append,
         epochs=4,
         wounds=(("hang", 1, 3), ("nan", 2, 4), ("kill", 3, 7)),
-        stall_limit_s=8,
+        stall_limit_s=15,
     )
     incidents = night.run()
     assert [incident["rule"] for incident in incidents] == ["stall", "non_finite_loss", "crash"], told

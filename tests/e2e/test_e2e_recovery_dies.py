@@ -73,7 +73,7 @@ def made_once(home: House) -> None:
 
 def test_a_daemon_killed_at_every_step_of_a_recovery_makes_it_once(home: House) -> None:
     home.write(training(home))
-    count = lives(home, 240)
+    count = lives(home, 600)
     points = (home.folder / "points").read_text().splitlines()
     assert count == len(points) + 1
     recorded = ("Stop", "Kill", "Exited", "Retry", "ResumePointFound", "Launch", "Launched", "Finish")
@@ -111,7 +111,7 @@ def test_a_daemon_killed_in_the_midst_of_a_triage_makes_it_once(home: House, mon
     home.write(examined(home))
     monkeypatch.setenv("DIE_AT", "\n".join(points))
     assert points <= set(OF_A_TRIAGE)
-    count = lives(home, 240)
+    count = lives(home, 600)
     assert set((home.folder / "points").read_text().splitlines()) == points
     assert count == len(points) + 1
     replayed_once(home)

@@ -43,7 +43,7 @@ def test_a_hang_in_mid_epoch_costs_no_more_than_the_interval(home: House, owner_
     quiet = {"HOME": home.folder, "YOLO_CONFIG_DIR": home.folder, "OMP_NUM_THREADS": "1", "YOLO_OFFLINE": "true"}
     table = "env = { " + ", ".join(f'{name} = "{value}"' for name, value in quiet.items()) + " }\n"
     table += f"snapshot_every_s = {EVERY_S}\nsave_s = 0.5"
-    home.write(home.job_of("yolo", command, table, stall="limit_s = 4"))
+    home.write(home.job_of("yolo", command, table, stall="limit_s = 10"))
     home.start()
 
     folder = home.state / "jobs" / "yolo" / "snapshots"

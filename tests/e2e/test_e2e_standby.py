@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from house import House
+from house import PATIENCE_S, House
 
 MORTAL = Path(__file__).with_name("mortal_daemon.py")
 DRAW = Path(__file__).resolve().parents[1] / "agent" / "draw_images.py"
@@ -52,12 +52,12 @@ def test_the_next_attempt_is_the_interpreter_that_stood_by_unless_that_does_not_
     assert len(home.query("SELECT * FROM attempts WHERE job = 'one'")) == 2
 
     waiting = ready(home)
-    home.write(home.by_hand("one", table=SET + 'env = { OMP_NUM_THREADS = "1" }\n'))
+    home.write(home.by_hand("one", table=SET + 'env = { OMP_NUM_THREADS = "3" }\n'))
     assert home.ctl("reload").returncode == 0
     job = crash(home)
     assert (job["attempt"], job["pid"] == waiting) == (3, False)
     assert "the variable OMP_NUM_THREADS differs" in said(home, "standby.not_used")[-1]
-    assert not psutil.pid_exists(waiting)
+    home.until(lambda: not psutil.pid_exists(waiting), 20, "the end of what stood by")
     ready(home)
     assert home.ctl("stop", "one").returncode == 0
     home.phase("one", "stopped")
@@ -72,7 +72,7 @@ def test_a_daemon_that_restarts_has_another_stand_by_and_where_that_is_killed_no
     assert psutil.pid_exists(first)
     home.start()
     second = ready(home)
-    assert not psutil.pid_exists(first)
+    home.until(lambda: not psutil.pid_exists(first), 20, "the end of what stood by for the daemon before")
     os.kill(second, signal.SIGKILL)
     home.until(lambda: home.job("one")["standby"] is None, 10, "the daemon to see it")
     assert crash(home)["attempt"] == 2
@@ -92,7 +92,7 @@ def test_a_daemon_that_dies_as_it_gives_the_word_leaves_one_training(home: House
     home.until(lambda: home.status() is not None, 30, "the daemon to answer")
     waiting = ready(home)
     os.kill(home.job("one")["pid"], signal.SIGKILL)
-    assert home.daemon.wait(20) == -signal.SIGKILL
+    assert home.daemon.wait(PATIENCE_S) == -signal.SIGKILL
     home.start()
     job = home.step("one", max(home.steps_made("one")) + 10, attempt=2)
     assert (job["attempt"], job["pid"] == waiting) == (2, point == "after go")

@@ -118,7 +118,7 @@ def test_a_receiver_that_never_answers_holds_up_neither_questions_nor_the_end(ho
     began = time.perf_counter()
     assert home.status() is not None
     assert time.perf_counter() - began < SLOWEST_ANSWER_S
-    assert home.stop(20) == 0
+    assert home.stop() == 0
 
 
 def test_a_receiver_that_cannot_be_read_keeps_nothing_from_being_watched(home: House, receiver: Receiver) -> None:

@@ -59,11 +59,12 @@ def test_a_fresh_start_begins_at_step_one_and_resumes_from_nothing_of_before(hom
 
 @pytest.mark.parametrize("signals", [False, True], ids=["by its user", "with the daemon"])
 def test_a_job_stopped_while_it_is_launched_does_not_run_on(home: House, signals: bool) -> None:
-    home.write(home.by_hand("one", table="autostart = false\ngrace_s = 60\nsave_s = 60"))
+    first_step_s = () if signals else ("--every-s", "20")  # it is launched for so long
+    home.write(home.by_hand("one", *first_step_s, table="autostart = false\ngrace_s = 600\nsave_s = 600"))
     home.start()
     home.client.post("/v1/jobs/one/start")
     if signals:
-        assert home.stop(20) == 0
+        assert home.stop() == 0
     else:
         home.until(lambda: home.job("one")["phase"] == "starting", 10, "the launch to begin")
         home.client.post("/v1/jobs/one/stop")
@@ -72,7 +73,7 @@ def test_a_job_stopped_while_it_is_launched_does_not_run_on(home: House, signals
 
 
 def test_a_job_stopped_while_it_is_stalled_stays_stopped(home: House) -> None:
-    home.write(home.by_hand("one", "--wound", "deaf:30", table="save_s = 0.5\ngrace_s = 2", stall="limit_s = 2"))
+    home.write(home.by_hand("one", "--wound", "deaf:30", table="save_s = 0.5\ngrace_s = 8", stall="limit_s = 2"))
     home.start()
     home.phase("one", "stopping")
     done = home.ctl("stop", "one", "--wait")

@@ -208,7 +208,7 @@ class AmdgpuTree:
         """Let the card lack one file."""
         (self.device(card) / name.replace("hwmon/", f"hwmon/hwmon{card + 3}/")).unlink()
 
-    def run(self, command: Sequence[str], timeout_s: float = 30.0) -> subprocess.CompletedProcess[str]:
+    def run(self, command: Sequence[str], timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
         """Run a command that sees this tree as /sys, in a mount namespace of its own; needs root."""
         return subprocess.run(
             self.command(command),

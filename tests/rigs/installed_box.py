@@ -118,7 +118,7 @@ class InstalledBox:
             f"{PYTHON} -c {shlex.quote(SETUP)} {words}", user=user, environment={"PYTHONPATH": str(ROOT), **home}
         )
 
-    def ask(self, code: str, *, timeout_s: float = 30.0) -> str:
+    def ask(self, code: str, *, timeout_s: float = 120.0) -> str:
         """Have the stand-in run Python in its sandbox and return what it printed, or its traceback."""
         return self.box.run(f"{PYTHON} -c {shlex.quote(ASK)}", stdin=code, timeout_s=timeout_s, check=True).output
 

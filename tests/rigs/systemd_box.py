@@ -169,7 +169,7 @@ class SystemdBox:
         self,
         command: str,
         *,
-        timeout_s: float = 30.0,
+        timeout_s: float = 120.0,
         user: str | None = None,
         environment: Mapping[str, str] | None = None,
         stdin: str = "",
@@ -210,7 +210,7 @@ class SystemdBox:
         """Return the text of a file inside."""
         return self.run(f"cat {shlex.quote(path)}", check=True).output
 
-    def until(self, command: str, *, timeout_s: float = 10.0) -> Completed:
+    def until(self, command: str, *, timeout_s: float = 60.0) -> Completed:
         """Run `command` again and again until it ends with status 0; raise BoxError when it has not by then."""
         deadline = time.perf_counter() + timeout_s
         while True:

@@ -112,7 +112,9 @@ class Standing:
         return folder
 
     def output(self) -> str:
+        """Return what the attempt printed, once its shim is gone as well and another one can be launched."""
         self.runs.exit(self.attempt)
+        until(lambda: not self.runs.launcher.alive("job", self.attempt), "the end of its shim")
         return (self.attempt / names.OUTPUT).read_text()
 
     @property

@@ -58,7 +58,6 @@ def test_a_first_process_that_is_killed_after_it_forked_is_a_launch_all_the_same
     assert runs.launcher.alive("job", folder)
 
 
-@pytest.mark.alone(reason="compares a duration with a limit")
 def slowness() -> float:
     """Return how many times as long as its own work a start of Python takes now: 1 on a machine that is idle."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
@@ -68,6 +67,7 @@ def slowness() -> float:
     return max(1.0, took_s / worked_s)
 
 
+@pytest.mark.alone(reason="compares a duration with a limit")
 def test_a_launch_is_quick(runs: Attempts) -> None:
     """0.15 s of a machine that is idle, or as many times more as anything that starts there takes longer."""
     times = []
@@ -92,7 +92,7 @@ def test_the_shim_outlives_a_launcher_that_is_killed(runs: Attempts) -> None:
         assert daemon.stdout is not None
         assert daemon.stdout.readline() == b"up\n"
         os.killpg(daemon.pid, signal.SIGKILL)
-        daemon.wait(15)
+        daemon.wait(120)
     assert runs.launcher.alive("job", folder)
     runs.signal(folder, names.SHIM_END)
     assert runs.exit(folder).signal == signal.SIGTERM
@@ -106,7 +106,7 @@ def test_what_systemd_tells_the_daemon_is_not_told_to_trainings(runs: Attempts) 
     )
     folder = runs.prepare(["env"])
     env = {**os.environ, "NOTIFY_SOCKET": "/run/notify", "CREDENTIALS_DIRECTORY": "/run/secrets", "KEPT": "yes"}
-    subprocess.run([sys.executable, "-c", code, str(folder)], env=env, cwd=ROOT, check=True, timeout=15)
+    subprocess.run([sys.executable, "-c", code, str(folder)], env=env, cwd=ROOT, check=True, timeout=120)
     runs.exit(folder)
     said = (folder / names.OUTPUT).read_text()
     assert "KEPT=yes" in said

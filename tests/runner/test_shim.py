@@ -284,7 +284,7 @@ def test_a_second_shim_in_the_same_folder_exits_75_without_a_word_into_it(runs: 
     folder = runs.launch(["sleep", "60"])
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     again = subprocess.run(
-        [sys.executable, "-I", "-S", shim.__file__, str(folder)], capture_output=True, check=False, timeout=15
+        [sys.executable, "-I", "-S", shim.__file__, str(folder)], capture_output=True, check=False, timeout=120
     )
     assert again.returncode == shim.CLAIMED_BY_ANOTHER
     assert b"has already been started" in again.stdout

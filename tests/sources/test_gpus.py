@@ -127,7 +127,7 @@ def test_between_a_slow_source_s_answers_the_next_one_is_left_alone() -> None:
     last = Fake("last", lambda now: (reading("a", "last", now, edge_c=51.0),))
     watch = GpuWatch([slow, last])
     watch.read(NOW)
-    end = time.perf_counter() + 5
+    end = time.perf_counter() + 60
     while not watch.status()[0].answering:
         assert time.perf_counter() < end
     asked = last.asked
@@ -142,7 +142,7 @@ def test_a_source_that_hangs_delays_one_round_and_no_later_one() -> None:
     release = threading.Event()
 
     def hang(now: Moment) -> tuple[GpuReading, ...]:
-        release.wait(30)
+        release.wait(120)
         return (reading("a", "first", now, edge_c=50.0),)
 
     first = Fake("first", hang, wait_s=0.2)
@@ -155,7 +155,7 @@ def test_a_source_that_hangs_delays_one_round_and_no_later_one() -> None:
     assert first.asked == 1
     assert watch.status()[0].detail == "no answer for 7 s"
     release.set()
-    end = time.perf_counter() + 5
+    end = time.perf_counter() + 60
     while not watch.status()[0].answering:
         assert time.perf_counter() < end
     watch.close()

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def running(program: str) -> Iterator[subprocess.Popen[str]]:
     try:
         yield process
     finally:
-        process.communicate("", timeout=10)
+        process.communicate("", timeout=120)
 
 
 def now() -> Moment:
@@ -66,13 +66,13 @@ def test_a_process_that_is_stopped_is_named_until_it_goes_on() -> None:
     with running(TREE) as root:
         os.kill(root.pid, signal.SIGSTOP)
         try:
-            end = time.perf_counter() + 20
+            end = time.perf_counter() + 120
             while not (reading := TreeWatch(root.pid).read(now())).stopped_pids:
                 assert time.perf_counter() < end
             assert (reading.stopped_pids, reading.uninterruptible_pids) == ((root.pid,), ())
         finally:
             os.kill(root.pid, signal.SIGCONT)
-        end = time.perf_counter() + 20
+        end = time.perf_counter() + 120
         while TreeWatch(root.pid).read(now()).stopped_pids:
             assert time.perf_counter() < end
 
@@ -121,7 +121,7 @@ def test_it_lists_what_is_alive_and_no_zombies() -> None:
 def test_a_child_that_has_ended_and_was_not_waited_for_is_not_alive() -> None:
     program = "import os, sys\nif os.fork() == 0: os._exit(0)\nprint('up', flush=True)\nsys.stdin.read()"
     with running(program) as process:
-        deadline = time.perf_counter() + 10
+        deadline = time.perf_counter() + 120
         while (pids := TreeWatch(process.pid).read(Moment(0.0, 0.0)).pids) != (process.pid,):
             assert time.perf_counter() < deadline, pids
 
@@ -142,8 +142,8 @@ else:
 """
 
 
-def switches_per_s(mode: str) -> float | None:
-    """Return what a program's tree is read to do while it waits in `mode`."""
+def comes_to(mode: str, wanted: Callable[[float], bool]) -> bool:
+    """Whether a program's tree is soon read to be scheduled as often as wanted, while it waits in `mode`."""
     with running(WAITING) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -151,17 +151,18 @@ def switches_per_s(mode: str) -> float | None:
         process.stdin.flush()
         assert process.stdout.readline() == "in\n"
         watch, woken = TreeWatch(process.pid), threading.Event()
-        for _ in range(2):
-            watch.read(now())
+        end = time.perf_counter() + 60
+        while time.perf_counter() < end:  # what it did on its way into the wait is no wait
+            found = watch.read(now()).switches_per_s
+            if found is not None and wanted(found):
+                return True
             woken.wait(0.3)
-        return watch.read(now()).switches_per_s
+    return False
 
 
 def test_a_process_that_waits_for_a_lock_is_not_scheduled_and_one_that_polls_is() -> None:
-    rests, polls = switches_per_s("lock"), switches_per_s("polls")
-    assert rests is not None
-    assert polls is not None
-    assert rests <= RESTS_SWITCHES_PER_S < polls
+    assert comes_to("lock", lambda per_s: per_s <= RESTS_SWITCHES_PER_S)
+    assert comes_to("polls", lambda per_s: per_s > RESTS_SWITCHES_PER_S)
 
 
 def test_each_process_is_read_with_its_parent() -> None:

@@ -136,7 +136,7 @@ def test_a_tool_that_hangs_is_ended_with_all_its_children(tmp_path: Path) -> Non
         RocmSmi(command, deadline_s=0.5).read(NOW)
     assert time.perf_counter() - started < 5
     child = int((tmp_path / "child").read_text())
-    end = time.perf_counter() + 5
+    end = time.perf_counter() + 60
     while _lives(child):
         assert time.perf_counter() < end, "the tool's child outlived it"
 

@@ -19,7 +19,7 @@ import json, select, sys, time
 from supervisor.core.moments import Moment
 from supervisor.sources.kernel.journal import JournalLog
 log = JournalLog(sys.argv[2] or None, accept_user_records=True)
-end, lines = time.monotonic() + 20, []
+end, lines = time.monotonic() + 60, []
 while time.monotonic() < end and not any(sys.argv[1] in line for line in lines):
     said = log.read(Moment(time.monotonic(), time.time()))
     lines += [one.line for one in said.findings] if said else []

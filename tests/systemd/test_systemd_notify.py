@@ -18,7 +18,7 @@ INSIDE = {"INVOCATION_ID": "2f"}
 
 def listening(address: str) -> socket.socket:
     manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    manager.settimeout(5)
+    manager.settimeout(60)
     manager.bind("\0" + address[1:] if address.startswith("@") else address)
     return manager
 
