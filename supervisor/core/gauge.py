@@ -1,24 +1,36 @@
-"""What a rule measures now, against which limit, and how near it is, as `status` shows it.
-
-A rule flags exactly where one of these is `reached`, with the severity given there.
-"""
+"""What a rule measures now, against which limit: `status` shows it, and a reached one is the flag of its rule."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.flags import Diagnosis, RedFlag, Severity
+from supervisor.core.moments import Moment
 
 Group: TypeAlias = Literal["steps", "losses", "cards", "memory", "storage", "pace", "process"]
 """The part of a training that a rule measures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What the flag of a reached gauge says beside rule, severity and time; the fields are those of `RedFlag`."""
+
+    message: str
+    subject: str = ""
+    since: Moment | None = None
+    since_step: int | None = None
+    can_save: bool = False
+    fault: str | None = None
+    diagnosis: Diagnosis | None = None
+    start_failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gauge:
     """One measurement of a rule: a value and its limit, or a condition in words."""
 
-    rule: str
     what: str
     """In words, for a person: `no step, in stage step`."""
     unit: str = ""
@@ -47,6 +59,8 @@ class Gauge:
     """Of the flag that reaching the limit would raise now."""
     not_watched: str | None = None
     """Why it is not measured now; None where it is."""
+    observe: Callable[[], Observation] | None = field(default=None, compare=False, repr=False)
+    """Returns what the flag says, called only where the gauge is reached; None: value and limit in words."""
 
     @property
     def reached(self) -> bool:
@@ -80,11 +94,41 @@ def beyond(value: float, limit: float, *, below: bool = False, strict: bool = Fa
     return not value <= limit if strict else not value < limit
 
 
-def condition(rule: str, what: str, flag: RedFlag | None, severity: Severity = Severity.WARNING) -> Gauge:
-    """Return a condition without a number, met where its rule flags; `severity` is what it would have."""
-    return Gauge(rule=rule, what=what, met=flag is not None, severity=severity if flag is None else flag.severity)
+def flag_reached(rule: str, gauges: Iterable[Gauge], at: Moment) -> RedFlag | None:
+    """Return the flag of the reached gauge, of several that of the first with the highest severity; None: none is."""
+    worst = max((gauge for gauge in gauges if gauge.reached), key=lambda gauge: gauge.severity, default=None)
+    if worst is None:
+        return None
+    observed = _describe_value(worst) if worst.observe is None else worst.observe()
+    return RedFlag(
+        rule=rule,
+        severity=worst.severity,
+        at=at,
+        message=observed.message,
+        since=observed.since,
+        since_step=observed.since_step,
+        can_save=observed.can_save,
+        subject=observed.subject,
+        fault=observed.fault,
+        diagnosis=observed.diagnosis,
+        start_failure=observed.start_failure,
+    )
 
 
-def unwatched(rule: str, what: str, why: str) -> tuple[Gauge, ...]:
+def event_gauge(what: str, observed: Observation | None, severity: Severity = Severity.WARNING) -> Gauge:
+    """Return the gauge of an event, to which no number is near: reached where it was observed."""
+    observe = None if observed is None else lambda: observed
+    return Gauge(what=what, met=observed is not None, severity=severity, observe=observe)
+
+
+def not_applicable(what: str, why: str) -> tuple[Gauge, ...]:
     """Return a gauge that is not measured now, with the reason."""
-    return (Gauge(rule=rule, what=what, not_watched=why),)
+    return (Gauge(what=what, not_watched=why),)
+
+
+def _describe_value(gauge: Gauge) -> Observation:
+    """Return the observation of a rule that has no words of its own: `queue: 7 batches, limit 5 batches`."""
+    if gauge.now is None or gauge.limit is None:
+        return Observation(message=gauge.what)
+    unit = f" {gauge.unit}" if gauge.unit else ""
+    return Observation(message=f"{gauge.what}: {gauge.now:g}{unit}, limit {gauge.limit:g}{unit}")

@@ -10,7 +10,7 @@ from supervisor.core.flags import SHADOW, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.job import Job
 from supervisor.core.moments import Moment
-from supervisor.core.rules import Rule, act_of
+from supervisor.core.rules import Rule, act_of, flag_of
 
 
 def judge(rules: Iterable[Rule], history: History) -> tuple[RedFlag, ...]:
@@ -25,7 +25,7 @@ def worst_first(flags: Iterable[RedFlag]) -> tuple[RedFlag, ...]:
 
 def concluded(rule: Rule, history: History) -> RedFlag | None:
     """Return what one rule concludes; what it would act on in shadow is marked so."""
-    flag = rule.check(history)
+    flag = flag_of(rule, history)
     if flag is None or flag.severity is not Severity.CRITICAL or act_of(rule) != SHADOW:
         return flag
     return replace(flag, shadow=True)

@@ -150,10 +150,10 @@ def _watched(job_state: JobState) -> Iterable[types.WatchedStatus]:
 
 def _watched_by(rule: Rule, history: History) -> tuple[Gauge, ...]:
     try:
-        watched = rule.watch(history)
+        gauges = rule.measure(history)
     except Exception as error:
-        return (Gauge(rule=rule.name, what=rule.name, not_watched=f"it failed: {describe_error(error)}"),)
-    return watched if rule.enabled else (replace(watched[0], not_watched="the rule is switched off"),)
+        return (Gauge(what=rule.name, not_watched=f"it failed: {describe_error(error)}"),)
+    return gauges if rule.enabled else (replace(gauges[0], not_watched="the rule is switched off"),)
 
 
 def _in_force(job_state: JobState) -> Iterable[Rule]:

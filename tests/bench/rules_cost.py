@@ -32,7 +32,7 @@ from supervisor.core.readings import (  # noqa: E402
     Stage,
     StepRecord,
 )
-from supervisor.core.rules import RULES  # noqa: E402
+from supervisor.core.rules import RULES, flag_of  # noqa: E402
 
 START = Moment(1000.0, 1_763_000_000.0)
 CARDS = tuple(f"0000:{number:02x}:00.0" for number in range(3, 11))
@@ -133,8 +133,8 @@ def main() -> None:
     history = machine.histories[0]
     say(f"{'one check, its training stepping':<40} {'us':>8}")
     for rule in RULES_OF_A_JOB:
-        say(f"  {rule.name:<38} {each_us(lambda: rule.check(history), 200):8.1f}")  # noqa: B023 (called at once)
-    asked_us = each_us(lambda: [rule.watch(history) for rule in RULES_OF_A_JOB], 50)
+        say(f"  {rule.name:<38} {each_us(lambda: flag_of(rule, history), 200):8.1f}")  # noqa: B023 (called at once)
+    asked_us = each_us(lambda: [rule.measure(history) for rule in RULES_OF_A_JOB], 50)
     say(f"  {'what status asks of one job':<38} {asked_us:8.1f}")
     stepping = percent(machine, judged=True, stepping=True) - percent(machine, judged=False, stepping=True)
     still = percent(machine, judged=True, stepping=False)

@@ -36,7 +36,7 @@ from supervisor.core.readings import (
     StepRecord,
 )
 from supervisor.core.remedies.choose import RemedyContext
-from supervisor.core.rules import RULES, Rule
+from supervisor.core.rules import RULES, Rule, flag_of
 from tests.rigs.agreeing import agrees
 
 JOB = "night"
@@ -66,9 +66,9 @@ class Story:
         self.history.add(event)
 
     def check(self, rule: Rule) -> RedFlag | None:
-        """Ask one rule; what it watches must say the same of every history that is told."""
+        """Return the flag of a rule, whose gauges must be consistent for every history that is told."""
         agrees(rule, self.history)
-        return rule.check(self.history)
+        return flag_of(rule, self.history)
 
     def silence(self, seconds: float) -> Self:
         """Let time pass and nothing happen."""

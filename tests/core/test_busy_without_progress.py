@@ -42,7 +42,7 @@ def test_a_silent_sensor_is_not_busy(busy: float | None) -> None:
     told = stepping().gpu(100, busy=busy)
     assert told.check(RULE) is None
     assert stepping().silence(100).check(RULE) is None
-    (watched,) = RULE.watch(stepping().silence(100).history)
+    (watched,) = RULE.measure(stepping().silence(100).history)
     assert watched.not_watched == "no reading of its GPUs"
 
 

@@ -70,7 +70,7 @@ def only(watched: tuple[Gauge, ...]) -> Gauge:
 @pytest.mark.parametrize("rule", ALL, ids=lambda rule: rule.name)
 def test_of_a_training_of_which_nothing_is_known_nothing_is_near(rule: Rule) -> None:
     history = History(now=START, launched_at=START)
-    for found in rule.watch(history):
+    for found in rule.measure(history):
         assert found.what
         assert not found.reached
         assert found.not_watched or found.limit is None or found.now == 0
@@ -81,7 +81,7 @@ def test_of_a_training_of_which_nothing_is_known_nothing_is_near(rule: Rule) -> 
 def test_of_one_that_steps_each_is_measured_or_a_condition_or_not_watched_for_a_reason(rule: Rule) -> None:
     told = story().training(200).stage(Stage.STEP, whole=True).gpu(5, busy=90.0, used=3 * GB).tree(5, cpu=99.0)
     told.memory(5, available=20 * GB).disks(data=400 * GB)
-    for found in rule.watch(told.history):
+    for found in rule.measure(told.history):
         assert (found.limit is None) or (found.share is not None) != (found.not_watched is not None)
         assert not found.reached
 
@@ -92,53 +92,54 @@ def test_each_rule_says_what_of_the_training_it_watches() -> None:
 
 def test_each_card_is_measured_in_percent_or_in_the_settings_bytes() -> None:
     told = story().training(10).gpu(used=3 * GB)
-    warn, limit = VramHigh().watch(told.history)
+    limit, warn = VramHigh().measure(told.history)
     assert (warn.now, warn.limit, limit.limit) == (50.0, 83.0, 95.0)
-    _, found = VramHigh(limit_bytes=4 * GB).watch(told.history)
+    found, _ = VramHigh(limit_bytes=4 * GB).measure(told.history)
     assert (found.unit, found.share) == ("bytes", 0.75)
-    assert all(item.not_watched for item in VramHigh().watch(told.silence(61).history))
+    assert all(item.not_watched for item in VramHigh().measure(told.silence(61).history))
 
 
 def test_of_memory_and_disks_it_is_what_is_left_that_counts() -> None:
     told = story().training(10).memory(available=16 * GB)
-    _, found = HostMemory(limit_fraction=0.25).watch(told.history)
+    found, _ = HostMemory(limit_fraction=0.25).measure(told.history)
     assert (found.below, found.share) == (True, 0.5)
     told.disks(data=400_000_000, other=4 * GB)
-    warn, limit, fills, *_ = DiskLow(warn_fraction=0.0).watch(told.history)
+    limit, warn, _, _, fills, _ = DiskLow(warn_fraction=0.0).measure(told.history)
     assert (limit.what, limit.share, warn.reached) == ("space left on /data", 0.5, True)
     assert fills.not_watched == "it does not fill, as far as is known"
 
 
 def test_a_disk_that_fills_is_watched_by_the_time_that_is_left() -> None:
     told = long_story().hours(1.0, per_hour=10, of="disk", start=40.0)
-    _, _, fills = DiskLow().watch(told.history)
+    _, _, fills = DiskLow().measure(told.history)
     assert fills.now == pytest.approx(50 / 10 * 3600, rel=0.05)
     assert (fills.limit, fills.below, fills.reached) == (7200.0, True, False)
 
 
 def test_a_limit_that_is_reached_and_not_held_yet_says_for_how_long() -> None:
     told = trained().card(10, junction_c=112.0)
-    limit, warn = Thermal().watch(told.history)
+    limit, warn = Thermal().measure(told.history)
     assert (limit.share, limit.held_s, limit.hold_s, limit.reached) == (1.0, 10.0, 30.0, False)
     assert (warn.share, warn.reached) == (1.0, False)
-    assert all(item.reached for item in Thermal().watch(told.card(20, junction_c=112.0).history))
+    assert all(item.reached for item in Thermal().measure(told.card(20, junction_c=112.0).history))
 
 
 def test_nearness_counts_from_where_a_training_that_is_well_stands() -> None:
     told = trained().card(5, junction_c=60.0, power_w=98.0, power_cap_w=100.0)
-    assert [item.share for item in Thermal().watch(told.history)] == [0.0, 0.0]
-    assert [item.share for item in Power().watch(told.history)] == [0.0, 0.0]
+    assert [item.share for item in Thermal().measure(told.history)] == [0.0, 0.0]
+    assert [item.share for item in Power().measure(told.history)] == [0.0, 0.0]
     told = long_story().pace(1200, every_s=1.0)
-    assert only(ThroughputDrop().watch(told.history)).share == 0.0
+    assert only(ThroughputDrop().measure(told.history)).share == 0.0
     told.pace(400, every_s=1.3)
-    assert only(ThroughputDrop().watch(told.history)).share == pytest.approx((1 - 1 / 1.3) / 0.4)
+    assert only(ThroughputDrop().measure(told.history)).share == pytest.approx((1 - 1 / 1.3) / 0.4)
 
 
 def test_a_card_that_does_not_answer_is_near_to_be_lost() -> None:
     told = story(gpus_used=(GPU, OTHER_GPU)).training().gpu(5, busy=9.0).gpu(5, busy=9.0, gpu=OTHER_GPU)
-    near = {item.what[:12]: item.now for item in GpuLost(min_readings=2).watch(told.history)}
+    near = {item.what[:12]: item.now for item in GpuLost(min_readings=2).measure(told.history)}
     assert near == {GPU: 5.0, OTHER_GPU: 0.0}
-    assert only(GpuLost().watch(story().training().gpu(5).history)).not_watched == "there is no other card that answers"
+    alone = story().training().gpu(5).history
+    assert only(GpuLost().measure(alone)).not_watched == "there is no other card that answers"
 
 
 def test_what_else_must_agree_is_named() -> None:
@@ -147,7 +148,7 @@ def test_what_else_must_agree_is_named() -> None:
         told.pace(1.0, wait_s=0.5)
         told.now = told.now.plus(-1.0)
         told.pace(1.0, wait_s=0.5, rank=1)
-    _, waiting = StragglerRank(window_s=60.0).watch(told.history)
+    _, waiting = StragglerRank(window_s=60.0).measure(told.history)
     assert (waiting.share, waiting.lacks, waiting.reached) == (1.0, "that the others wait less", False)
 
 

@@ -144,5 +144,5 @@ def test_where_not_every_stage_is_told_it_acts_after_twice_the_time() -> None:
 
 
 def test_how_near_it_is() -> None:
-    (watched,) = GpuIdle().watch(story().training().gpu(15, busy=0.0).history)
+    (watched,) = GpuIdle().measure(story().training().gpu(15, busy=0.0).history)
     assert watched.share == 0.5

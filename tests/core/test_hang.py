@@ -76,7 +76,7 @@ def test_different_processes_that_take_turns_read_a_disk() -> None:
 def test_a_silent_sensor_is_no_hang() -> None:
     told = stepping().silence(300)
     assert told.check(Hang()) is None
-    (watched,) = Hang().watch(told.history)
+    (watched,) = Hang().measure(told.history)
     assert watched.not_watched == "no reading of its processes"
     assert stepping().tree(20, stuck=(4242,)).silence(90).tree(20, stuck=(4242,)).check(Hang()) is None
 

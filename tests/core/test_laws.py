@@ -21,7 +21,7 @@ from supervisor.core.judge import judge
 from supervisor.core.moments import Moment
 from supervisor.core.readings import DiskReading, GpuReading, HostReading, ProcessReading, Stage
 from supervisor.core.remedies.budget import Budget, Ledger
-from supervisor.core.rules import RULES
+from supervisor.core.rules import RULES, flag_of
 from supervisor.core.rules.gpu_idle import GpuIdle
 from supervisor.core.rules.non_finite_loss import NonFiniteLoss
 from supervisor.core.rules.stall import Stall
@@ -94,7 +94,7 @@ def test_law_3_output_changes_no_verdict_about_a_hang(
     for item in (Stall(limit_s=60, validate_limit_s=90, checkpoint_limit_s=75), StartTimeout()):
         verdicts = [
             None if flag is None else (flag.severity, flag.subject)
-            for flag in map(item.check, [silent.history, chatty.history])
+            for flag in (flag_of(item, told.history) for told in (silent, chatty))
         ]
         assert verdicts[0] == verdicts[1]
 

@@ -40,7 +40,7 @@ def test_those_that_a_scaler_skips_are_tolerated() -> None:
 def test_a_training_that_tells_no_norm_is_not_judged_and_says_so() -> None:
     told = story().training(500)
     assert told.check(NonFiniteGrad()) is None
-    (watched,) = NonFiniteGrad().watch(told.history)
+    (watched,) = NonFiniteGrad().measure(told.history)
     assert watched.not_watched == "gradient norm not reported by this training"
 
 

@@ -99,10 +99,10 @@ def test_one_in_a_hundred_is_a_system_and_stops_at_the_third() -> None:
 
 def test_how_near_it_is() -> None:
     told = story().training(10).steps(11, 11, loss=NAN)
-    first, system = NonFiniteLoss().watch(told.history)
+    system, first = NonFiniteLoss().measure(told.history)
     assert (first.now, first.limit, first.reached) == (1, 1, True)
     assert (system.now, system.limit, system.reached) == (1, 3, False)
-    (silent,) = NonFiniteLoss().watch(story().training(10).steps(11, 11, loss=None).history)
+    (silent,) = NonFiniteLoss().measure(story().training(10).steps(11, 11, loss=None).history)
     assert silent.not_watched is not None
 
 

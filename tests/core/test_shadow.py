@@ -88,12 +88,12 @@ def test_every_stage_is_judged_in_shadow_too() -> None:
 
 
 def test_how_near_a_limit_is() -> None:
-    assert Gauge(rule="stall", what="", now=15, limit=60).share == 0.25
-    assert Gauge(rule="stall", what="", now=90, limit=60).share == 1.0
-    assert Gauge(rule="disk_low", what="", now=400, limit=100, below=True).share == 0.25
-    assert Gauge(rule="disk_low", what="", now=0, limit=100, below=True).share == 1.0
-    assert Gauge(rule="stall", what="", now=None, limit=60).share is None
-    assert Gauge(rule="stall", what="", now=1, limit=60, not_watched="it ended").share is None
+    assert Gauge(what="", now=15, limit=60).share == 0.25
+    assert Gauge(what="", now=90, limit=60).share == 1.0
+    assert Gauge(what="", now=400, limit=100, below=True).share == 0.25
+    assert Gauge(what="", now=0, limit=100, below=True).share == 1.0
+    assert Gauge(what="", now=None, limit=60).share is None
+    assert Gauge(what="", now=1, limit=60, not_watched="it ended").share is None
 
 
 MOVES = st.lists(

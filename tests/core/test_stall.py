@@ -249,11 +249,11 @@ def test_a_wait_for_data_in_which_somebody_may_be_at_work_has_the_whole_limit(
 
 
 def test_of_rest_it_tells_how_near_it_is() -> None:
-    silence, rest = Stall().watch(fed().tree(12, cpu=0.2).history)
+    silence, rest = Stall().measure(fed().tree(12, cpu=0.2).history)
     assert silence.limit == 60.0
     assert rest.now == pytest.approx(12.0)
     assert (rest.limit, rest.learned, rest.severity) == (15.0, True, Severity.CRITICAL)
-    _, rest = Stall().watch(fed().tree(12, cpu=50.0).history)
+    _, rest = Stall().measure(fed().tree(12, cpu=50.0).history)
     assert rest.now == 0.0
 
 
@@ -285,16 +285,16 @@ def test_rest_proves_nothing_where_a_stage_may_go_untold() -> None:
 
 
 def test_how_near_it_is_and_whether_that_was_learned() -> None:
-    (watched,) = Stall().watch(learnt().silence(4).history)
+    (watched,) = Stall().measure(learnt().silence(4).history)
     assert watched.now == pytest.approx(4.0)
     assert (watched.limit, watched.learned) == (8.0, True)
     assert watched.share == pytest.approx(0.5)
-    (watched,) = Stall().watch(story().started().history)
+    (watched,) = Stall().measure(story().started().history)
     assert watched.not_watched == "no step was seen yet"
 
 
 def test_where_a_short_silence_is_no_proof_both_limits_are_watched() -> None:
-    short, own = Stall().watch(learnt(whole=False).silence(9).history)
+    short, own = Stall().measure(learnt(whole=False).silence(9).history)
     assert (short.learned, short.severity, short.reached) == (True, Severity.WARNING, True)
     assert (own.limit, own.severity, own.reached) == (60.0, Severity.CRITICAL, False)
 

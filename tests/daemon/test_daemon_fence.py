@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
-from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.flags import Severity
 from supervisor.core.gauge import Gauge, Group
 from supervisor.core.history import History
 from supervisor.core.job import DEGRADED, Job, Phase
@@ -44,10 +44,10 @@ class Planted:
     group: ClassVar[Group] = "process"
     enabled: bool = True
 
-    def check(self, history: History) -> RedFlag | None:
+    def may_flag(self, history: History) -> bool:
         raise PlantedError(f"asked at {history.now.monotonic_s}")
 
-    def watch(self, history: History) -> tuple[Gauge, ...]:
+    def measure(self, history: History) -> tuple[Gauge, ...]:
         raise PlantedError("watched")
 
 

@@ -1,4 +1,4 @@
-"""What a rule concludes held against what it says it watches: the two are one computation seen twice."""
+"""What holds of the gauges of every rule, whatever the history: asked of each story that a test tells."""
 
 from __future__ import annotations
 
@@ -6,21 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from supervisor.core.flags import RedFlag
 from supervisor.core.gauge import Gauge, Group
 from supervisor.core.history import History
-from supervisor.core.rules import Rule
+from supervisor.core.rules import Rule, flag_of
 
 
 def agrees(rule: Rule, history: History) -> None:
-    """Fail where a rule flags and nothing that it watches is reached, or the other way round."""
-    flag, watched = rule.check(history), rule.watch(history)
-    assert watched, rule.name
-    assert {gauge.rule for gauge in watched} == {rule.name}
-    reached = [gauge.severity for gauge in watched if gauge.reached]
-    assert (flag is None) == (not reached), (flag, watched)
-    assert flag is None or flag.severity == max(reached), (flag, watched)
-    assert all(gauge.share in (None, 1.0) for gauge in watched if gauge.reached), watched
+    """Fail where a gauge is reached that `may_flag` leaves out, or where the flag is not that of the worst one."""
+    flag, gauges = flag_of(rule, history), rule.measure(history)
+    assert gauges, rule.name
+    reached = [gauge.severity for gauge in gauges if gauge.reached]
+    assert (flag is None) == (not reached), (flag, gauges)
+    assert flag is None or (flag.rule, flag.severity) == (rule.name, max(reached)), (flag, gauges)
+    assert all(gauge.share in (None, 1.0) for gauge in gauges if gauge.reached), gauges
 
 
 @dataclass
@@ -34,14 +32,14 @@ class Agreement:
     enabled: bool = True
     asked: int = field(default=0, init=False)
 
-    def check(self, history: History) -> RedFlag | None:
+    def may_flag(self, history: History) -> bool:
         """Hold each rule against itself."""
         self.asked += 1
         if self.asked % self.every == 0:
             for rule in self.rules:
                 agrees(rule, history)
-        return None
+        return False
 
-    def watch(self, history: History) -> tuple[Gauge, ...]:
+    def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return nothing that is of a training."""
-        return (Gauge(rule=self.name, what="", not_watched=f"asked {self.asked} times at {history.now.unix_s}"),)
+        return (Gauge(what="", not_watched=f"asked {self.asked} times at {history.now.unix_s}"),)

@@ -16,7 +16,7 @@ from supervisor import untrusted_files
 from supervisor.core import attempt_files
 from supervisor.core.events import AgentReported, Word
 from supervisor.core.moments import Moment
-from supervisor.core.rules import RULES
+from supervisor.core.rules import RULES, flag_of
 from supervisor.core.stats.learned_limits import setting_of
 from supervisor.core.stats.rate_limit import Allowance
 from supervisor.sources.attempt.agent_log import (
@@ -157,7 +157,7 @@ def test_no_number_of_a_training_reaches_the_rules_or_the_record_unbounded(field
         assert row is not None
         json.loads(row["body"])
         for rule in RULES:
-            rule().check(told.history)
+            flag_of(rule(), told.history)
         assert all(type(item) is not int or abs(item) < 2**63 for item in fact.facts.values())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Protocol, runtime_checkable
 
 from supervisor.core.flags import Act, RedFlag
-from supervisor.core.gauge import Gauge, Group
+from supervisor.core.gauge import Gauge, Group, flag_reached
 from supervisor.core.history import History
 from supervisor.core.remedies.causes import CRASH, OF_FAULT
 from supervisor.core.rules.advisory.best_metric import BestMetric
@@ -50,7 +50,7 @@ from supervisor.core.rules.vram_leak import VramLeak
 
 
 class Rule(Protocol):
-    """A check over the history of one attempt; its fields are its settings in `[jobs.NAME.rules.RULE]`."""
+    """Measures the history of one attempt; its fields are its settings in `[jobs.NAME.rules.RULE]`."""
 
     name: ClassVar[str]
     group: ClassVar[Group]
@@ -60,12 +60,12 @@ class Rule(Protocol):
         """Whether the rule is checked at all."""
         ...
 
-    def check(self, history: History) -> RedFlag | None:
-        """Return the flag of what is wrong, or None."""
+    def may_flag(self, history: History) -> bool:
+        """Return False only where no gauge can be reached: asked several times a second, so it has to be cheap."""
         ...
 
-    def watch(self, history: History) -> tuple[Gauge, ...]:
-        """Return its gauges, at least one; `check` flags where a gauge is reached, and at no other time."""
+    def measure(self, history: History) -> tuple[Gauge, ...]:
+        """Return its gauges, at least one: its flag is that of the reached one, of several of the most severe."""
         ...
 
 
@@ -133,6 +133,11 @@ RULES: tuple[type[Rule], ...] = (*ACTING, *ADVISORIES)
 """Every rule, in the order in which flags of equal severity are handled."""
 
 _CAUSE_OF_RULE = {rule.name: rule.cause for rule in ACTING}
+
+
+def flag_of(rule: Rule, history: History) -> RedFlag | None:
+    """Return the flag of a rule's reached gauge; None where none is reached."""
+    return flag_reached(rule.name, rule.measure(history), history.now) if rule.may_flag(history) else None
 
 
 def cause_of(flag: RedFlag) -> str:

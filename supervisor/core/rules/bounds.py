@@ -1,4 +1,4 @@
-"""A limit on one value of a series of readings, asked by a rule and shown by `status` alike; it flags nothing."""
+"""Limits that several rules share: on one value of a series of readings, on a duration, on what runs out."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic
 
-from supervisor.core.flags import Severity
 from supervisor.core.gauge import Gauge, beyond
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
-from supervisor.core.stats.holds import R, has_lasted, lasted_s, newest_of, run_of
+from supervisor.core.stats.holds import R, lasted_s, newest_of, run_of
 from supervisor.core.stats.trend import Slope
 
 
@@ -25,18 +24,16 @@ class Bound(Generic[R]):
     below: bool = False
     strict: bool = False
 
+    def may_be_reached(self, readings: Sequence[R]) -> bool:
+        """Whether the newest reading is beyond the limit, or says nothing."""
+        return bool(readings) and self._is_beyond(readings[-1]) is not False
+
     def run(self, readings: Sequence[R], now: Moment) -> tuple[R, ...]:
         """Return the newest readings beyond the limit in a row, oldest first."""
-        if not readings or self._beyond(readings[-1]) is False:  # as good as always, and asked several times a second
-            return ()
-        return run_of(readings, self._beyond, now)
+        return run_of(readings, self._is_beyond, now) if self.may_be_reached(readings) else ()
 
-    def held(self, run: tuple[R, ...]) -> bool:
-        """Whether such a run has lasted long enough."""
-        return has_lasted(run, self.hold_s)
-
-    def watched(self, readings: Sequence[R], now: Moment, named: Gauge) -> Gauge:
-        """Return where the newest value stands; `named` says of which rule, of what and in which unit."""
+    def measure(self, readings: Sequence[R], now: Moment, named: Gauge) -> Gauge:
+        """Return where the newest value stands; `named` says of what, in which unit and what its flag says."""
         run = self.run(readings, now)
         newest = run[-1] if run else newest_of(readings, lambda item: self.value(item) is not None, now)
         return replace(
@@ -50,7 +47,7 @@ class Bound(Generic[R]):
             not_watched="not in any reading" if newest is None else None,
         )
 
-    def _beyond(self, reading: R) -> bool | None:
+    def _is_beyond(self, reading: R) -> bool | None:
         value = self.value(reading)
         return None if value is None else beyond(value, self.limit, below=self.below, strict=self.strict)
 
@@ -61,12 +58,15 @@ def lasting(history: History, run: tuple[R, ...], hold_s: float, named: Gauge, l
     return replace(named, unit="s", now=history.lasted_s(run), limit=hold_s, lacks=lacks)
 
 
-def running_out(  # noqa: PLR0913 - what `named` is of, its rate and its limits
-    named: Gauge, slope: Slope | None, room: float, *, within_s: float, least_rise: float, severity: Severity
-) -> Gauge:
+def is_running_out(slope: Slope | None, room: float, within_s: float) -> bool:
+    """Whether `room` is used up within `within_s` seconds at a rate, however certain the rate; both in its unit."""
+    left_s = None if slope is None else slope.left_s(room)
+    return left_s is not None and left_s <= within_s
+
+
+def running_out(named: Gauge, slope: Slope | None, room: float, *, within_s: float, least_rise: float) -> Gauge:
     """Return how long `room` lasts at a rate, which a rise of `least_rise` must bear out; both in the rate's unit."""
     left_s = None if slope is None else slope.left_s(room)
     if slope is None or left_s is None:
         return replace(named, not_watched="its rate is not known yet" if slope is None else "it does not rise")
-    lacks = slope.falls_short_of(least_rise)
-    return replace(named, unit="s", now=left_s, limit=within_s, below=True, lacks=lacks, severity=severity)
+    return replace(named, unit="s", now=left_s, limit=within_s, below=True, lacks=slope.falls_short_of(least_rise))

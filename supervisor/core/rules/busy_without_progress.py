@@ -1,8 +1,8 @@
-"""Busy without progress: the cards work at full load and no step comes. A busy card alone is health.
+"""Busy without progress: the GPUs are at full load and no step is made. A busy GPU alone is normal.
 
 What is proof. Inside a step two signals agree: every card of the job is at full load in every reading for `hold_s`,
 and no step is made. Before the first step, or at a new shape, that is also what a search for kernels looks like, which
-may take minutes and end well: it is told after `search_s`, with what it most likely is, and the doubt ends with the
+may take minutes and end well: it warns after `search_s`, with what it most likely is, and the doubt ends with the
 limits of `start_timeout` and `stall`. Where the card is one on which MIOpen is known to find no kernel and Conv2d was
 not replaced, that knowledge is the second witness, and it acts (the owner's log: 99 % GPU and 100 W, no batch in
 eight minutes).
@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from supervisor.core.findings import FaultClass
-from supervisor.core.flags import Act, RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, unwatched
+from supervisor.core.flags import Act, Severity
+from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading, Stage
@@ -40,50 +41,46 @@ class BusyWithoutProgress:
     search_s: float = 120.0
     min_readings: int = 5
 
-    def check(self, history: History) -> RedFlag | None:
-        """Flag cards that work at full load while no step is made."""
-        searching, no_step_s = _searching(history), history.no_step_s
-        hold_s = self.search_s if searching else self.hold_s
-        if no_step_s is None or no_step_s < hold_s or _blind(history) is not None:
-            return None
-        runs = self._runs(history)
-        if min(map(len, runs)) < self.min_readings or min(map(history.lasted_s, runs)) < hold_s:
-            return None
-        sure = _sure(history)
-        return RedFlag(
-            rule=self.name,
-            severity=Severity.acting(act=self.act if sure else False),
-            at=history.now,
-            message=f"every card at least {self.busy_percent:.0f} % busy for {hold_s:.0f} s, and no step for "
-            f"{no_step_s:.0f} s" + (": a search for kernels that may never end" if searching else ""),
-            fault=FaultClass.MIOPEN.value if searching and sure else None,
-            diagnosis=diagnosis_of(history),
+    def may_flag(self, history: History) -> bool:
+        """Whether no step was made for the shorter of both limits, and no card is known not to be busy."""
+        return (history.no_step_s or 0.0) >= min(self.hold_s, self.search_s) and all(
+            self._is_busy(readings[-1]) is not False for readings in history.readings_by_gpu().values()
         )
 
-    def watch(self, history: History) -> tuple[Gauge, ...]:
+    def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return how long every card has been at full load without a step."""
         what, no_step_s = "every card at full load, and no step", history.no_step_s
-        why = _blind(history)
+        why = _why_blind(history)
         if why is not None or no_step_s is None:
-            return unwatched(self.name, what, why or "its steps are not seen")
-        runs = self._runs(history)
+            return not_applicable(what, why or "its steps are not seen")
+        runs = self._list_runs(history)
         return (
             Gauge(
-                rule=self.name,
                 what=what,
                 unit="s",
                 now=min(no_step_s, *map(history.lasted_s, runs)),
-                limit=self.search_s if _searching(history) else self.hold_s,
+                limit=self.search_s if _is_searching(history) else self.hold_s,
                 lacks=None if min(map(len, runs)) >= self.min_readings else f"{self.min_readings} readings of it",
-                severity=Severity.acting(act=self.act if _sure(history) else False),
+                severity=Severity.acting(act=self.act if _is_sure(history) else False),
+                observe=partial(self._observe, history),
             ),
         )
 
-    def _runs(self, history: History) -> list[tuple[GpuReading, ...]]:
-        since = _since(history)
-        return [self._run(readings, since, history.now) for readings in history.readings_by_gpu().values()]
+    def _observe(self, history: History) -> Observation:
+        searching = _is_searching(history)
+        hold_s = self.search_s if searching else self.hold_s
+        return Observation(
+            message=f"every card at least {self.busy_percent:.0f} % busy for {hold_s:.0f} s, and no step for "
+            f"{history.no_step_s:.0f} s" + (": a search for kernels that may never end" if searching else ""),
+            fault=FaultClass.MIOPEN.value if searching and _is_sure(history) else None,
+            diagnosis=diagnosis_of(history),
+        )
 
-    def _run(self, readings: Iterable[GpuReading], since: Moment, now: Moment) -> tuple[GpuReading, ...]:
+    def _list_runs(self, history: History) -> list[tuple[GpuReading, ...]]:
+        since = history.no_step_since() or history.launched_at
+        return [self._find_run(readings, since, history.now) for readings in history.readings_by_gpu().values()]
+
+    def _find_run(self, readings: Iterable[GpuReading], since: Moment, now: Moment) -> tuple[GpuReading, ...]:
         return run_of(readings, lambda reading: reading.at.seconds_since(since) >= 0 and self._is_busy(reading), now)
 
     def _is_busy(self, reading: GpuReading) -> bool | None:
@@ -91,7 +88,7 @@ class BusyWithoutProgress:
         return None if busy is None else busy >= self.busy_percent
 
 
-def _blind(history: History) -> str | None:
+def _why_blind(history: History) -> str | None:
     """Return why load beside no step would say nothing; None where it says something."""
     if (why := no_steps_due(history) or no_cards(history)) is not None:
         return why
@@ -106,14 +103,10 @@ def _blind(history: History) -> str | None:
     return None
 
 
-def _searching(history: History) -> bool:
+def _is_searching(history: History) -> bool:
     """Whether full load without a step is also what a search for kernels looks like."""
     return history.starting or history.stage is Stage.COMPILE
 
 
-def _sure(history: History) -> bool:
-    return miopen_known_to_fail(history) if _searching(history) else history.whole
-
-
-def _since(history: History) -> Moment:
-    return history.no_step_since() or history.launched_at
+def _is_sure(history: History) -> bool:
+    return miopen_known_to_fail(history) if _is_searching(history) else history.whole

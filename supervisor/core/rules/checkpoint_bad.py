@@ -1,13 +1,14 @@
-"""Checkpoint bad: what was saved did not stand its proof. One bad file is told; a run of them can act."""
+"""Checkpoint bad: a saved checkpoint failed verification. One is a warning; several in a row can act."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Verdict
-from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, unwatched
+from supervisor.core.flags import Act, Diagnosis, Severity
+from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History
 from supervisor.core.remedies import causes
 from supervisor.core.unseen import ENDED
@@ -17,7 +18,7 @@ from supervisor.core.unseen import ENDED
 class CheckpointBad:
     """The newest checkpoint of a path was rejected; `limit` in a row act, where `act` says so.
 
-    It tells by default: a save that was read halfway, or another kind of file under the same pattern, is rejected too.
+    It warns by default: a save that was read halfway, or another kind of file under the same pattern, is rejected too.
     """
 
     name: ClassVar[str] = "checkpoint_bad"
@@ -27,36 +28,32 @@ class CheckpointBad:
     act: Act = False
     limit: int = 2
 
-    def check(self, history: History) -> RedFlag | None:
-        """Flag the path with most bad checkpoints in a row."""
-        if history.over:
-            return None
-        worst = _worst(history)
-        return self._flag(history, worst) if worst else None
+    def may_flag(self, history: History) -> bool:
+        """Whether the newest checkpoint of a path was rejected."""
+        return not history.over and any(
+            proofs and proofs[-1].verdict is Verdict.REJECTED for proofs in history.proofs.values()
+        )
 
-    def watch(self, history: History) -> tuple[Gauge, ...]:
-        """Return how many in a row were rejected: the first is told, a run of spoilt ones acts."""
+    def measure(self, history: History) -> tuple[Gauge, ...]:
+        """Return how many in a row were rejected, of the path that has most of them."""
         what = "checkpoints in a row that failed verification"
         if history.over or not history.proofs:
-            return unwatched(self.name, what, ENDED if history.over else "none was proven yet")
-        worst = _worst(history)
-        told = Gauge(rule=self.name, what=what, now=len(worst), limit=1)
+            return not_applicable(what, ENDED if history.over else "none was proven yet")
+        bad = _find_worst(history)
+        warns = Gauge(what=what, now=len(bad), limit=1, observe=partial(self._observe, history, bad))
         acts = replace(
-            told,
+            warns,
             limit=self.limit,
-            lacks=None if _not_finite(worst) else "numbers in them that are not finite",
+            lacks=None if _is_not_finite(bad) else "numbers in them that are not finite",
             severity=Severity.acting(act=self.act),
         )
-        return told, acts
+        return warns, acts
 
-    def _flag(self, history: History, bad: tuple[Checkpoint, ...]) -> RedFlag:
+    def _observe(self, history: History, bad: tuple[Checkpoint, ...]) -> Observation:
         newest = bad[-1]
-        spoilt = len(bad) >= self.limit and _not_finite(bad)
+        spoilt = len(bad) >= self.limit and _is_not_finite(bad)
         ago_s = history.now.unix_s - bad[0].saved_unix_s
-        return RedFlag(
-            rule=self.name,
-            severity=Severity.acting(act=self.act and spoilt),
-            at=history.now,
+        return Observation(
             message=f"{newest.path}: {newest.reason or 'rejected'}"
             + (f"; {len(bad)} in a row" if len(bad) > 1 else "")
             + ("" if newest.step is None else f", saved at step {newest.step}"),
@@ -67,16 +64,16 @@ class CheckpointBad:
         )
 
 
-def _worst(history: History) -> tuple[Checkpoint, ...]:
+def _find_worst(history: History) -> tuple[Checkpoint, ...]:
     """Return the bad checkpoints in a row of the path that has most of them."""
-    return max((_bad_in_a_row(tuple(proofs)) for proofs in history.proofs.values()), key=len, default=())
+    return max((_list_bad(tuple(proofs)) for proofs in history.proofs.values()), key=len, default=())
 
 
-def _not_finite(bad: tuple[Checkpoint, ...]) -> bool:
+def _is_not_finite(bad: tuple[Checkpoint, ...]) -> bool:
     return any("finite" in (checkpoint.reason or "") or "NaN" in (checkpoint.reason or "") for checkpoint in bad)
 
 
-def _bad_in_a_row(proofs: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:
+def _list_bad(proofs: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:
     bad: list[Checkpoint] = []
     for checkpoint in reversed(proofs):
         if checkpoint.verdict is not Verdict.REJECTED:

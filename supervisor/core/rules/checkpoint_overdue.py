@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import ClassVar
 
-from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, beyond, unwatched
+from supervisor.core.flags import Act, Diagnosis, Severity
+from supervisor.core.gauge import Gauge, Group, Observation, beyond, not_applicable
 from supervisor.core.history import History
 from supervisor.core.remedies import causes
 from supervisor.core.stats.median import median
@@ -46,78 +47,59 @@ class CheckpointOverdue:
     overdue_factor: float = 2.2
     limit_s: float = 14400.0
 
-    def check(self, history: History) -> RedFlag | None:
-        """Flag work that would be lost."""
+    def may_flag(self, history: History) -> bool:
+        """Whether the work since the last checkpoint has reached its limit."""
         if history.over or history.train_ended or not history.steps:
-            return None
-        usual = _usual(history)
-        if usual is None:
-            return self._by_time(history)
-        if usual.by_clock:
-            return self._by_clock(history, usual.gap)
-        made, known = _made(history)
-        if not beyond(made, self.overdue_factor * usual.gap, strict=True):
-            return None
-        what = "since the last checkpoint" if known else "in this attempt and none was seen saved"
-        return self._flag(history, f"{made} steps were made {what} (usual: every {usual.gap:.0f})")
+            return False
+        since, limit = self._compare(history, _find_usual(history))
+        return since is not None and beyond(since, limit)
 
-    def _by_clock(self, history: History, every_s: float) -> RedFlag | None:
-        since_s = _unsaved_s(history)
-        if not beyond(since_s, self.overdue_factor * every_s, strict=True):
-            return None
-        return self._flag(history, f"no checkpoint was saved for {since_s:.0f} s (usual: every {every_s:.0f} s)")
-
-    def _by_time(self, history: History) -> RedFlag | None:
-        since_s = _since_s(history)
-        if since_s is None or since_s < self.limit_s:
-            return None
-        return self._flag(history, f"no checkpoint was seen for {since_s / 3600:.1f} h")
-
-    def watch(self, history: History) -> tuple[Gauge, ...]:
+    def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return how much was done since the last checkpoint."""
         why = no_steps_due(history) or (None if history.steps else "no step was made yet")
         if why is not None:
-            return unwatched(self.name, "work that no checkpoint holds", why)
-        usual, severity = _usual(history), Severity.acting(act=self.act)
+            return not_applicable("work that no checkpoint holds", why)
+        usual = _find_usual(history)
+        since, limit = self._compare(history, usual)
         if usual is None:
-            what, since_s = "time without a checkpoint", _since_s(history)
-            why = "no step was made yet" if since_s is None else None
-            return (
-                Gauge(
-                    rule=self.name,
-                    what=what,
-                    unit="s",
-                    now=since_s,
-                    limit=self.limit_s,
-                    severity=severity,
-                    not_watched=why,
-                ),
-            )
+            what = "time without a checkpoint"
+        else:
+            what = "time since the last checkpoint" if usual.by_clock else "steps since the last checkpoint"
         return (
             Gauge(
-                rule=self.name,
-                what="time since the last checkpoint" if usual.by_clock else "steps since the last checkpoint",
-                unit="s" if usual.by_clock else "steps",
-                now=_unsaved_s(history) if usual.by_clock else _made(history)[0],
-                limit=self.overdue_factor * usual.gap,
-                strict=True,
-                learned=True,
-                severity=severity,
+                what=what,
+                unit="s" if usual is None or usual.by_clock else "steps",
+                now=since,
+                limit=limit,
+                strict=usual is not None,
+                learned=usual is not None,
+                severity=Severity.acting(act=self.act),
+                not_watched="no step was made yet" if since is None else None,
+                observe=partial(_observe, history, usual, since or 0.0),
             ),
         )
 
-    def _flag(self, history: History, text: str) -> RedFlag:
-        return RedFlag(
-            rule=self.name,
-            severity=Severity.acting(act=self.act),
-            at=history.now,
-            message=f"{text}: a crash now costs all of it",
-            can_save=True,
-            diagnosis=OVERDUE,
-        )
+    def _compare(self, history: History, usual: Usual | None) -> tuple[float | None, float]:
+        """Return the seconds or steps since the last checkpoint, None where not known, and their limit."""
+        if usual is None:
+            return _since_s(history), self.limit_s
+        since = _unsaved_s(history) if usual.by_clock else _count_unsaved(history)[0]
+        return since, self.overdue_factor * usual.gap
 
 
-def _made(history: History) -> tuple[int, bool]:
+def _observe(history: History, usual: Usual | None, since: float) -> Observation:
+    if usual is None:
+        text = f"no checkpoint was seen for {since / 3600:.1f} h"
+    elif usual.by_clock:
+        text = f"no checkpoint was saved for {since:.0f} s (usual: every {usual.gap:.0f} s)"
+    else:
+        known = _count_unsaved(history)[1]
+        what = "since the last checkpoint" if known else "in this attempt and none was seen saved"
+        text = f"{since:.0f} steps were made {what} (usual: every {usual.gap:.0f})"
+    return Observation(message=f"{text}: a crash now costs all of it", can_save=True, diagnosis=OVERDUE)
+
+
+def _count_unsaved(history: History) -> tuple[int, bool]:
     """Return the steps since the last save or try of one, a snapshot included, and whether there was any."""
     last, first = history.steps[-1].step, history.pace.first
     saved = (history.saved[-1][1] if history.saved else None, history.saving_step, history.snapshot_step)
@@ -143,7 +125,7 @@ def _since_s(history: History) -> float | None:
     return min(since_s, history.seconds_since(history.now.plus(history.saved_unix_s - history.now.unix_s)))
 
 
-def _usual(history: History) -> Usual | None:
+def _find_usual(history: History) -> Usual | None:
     """Return the gap between two saves, by the measure in which the gaps are most alike; None: unknown.
 
     For a framework that saves each epoch it is an epoch until two gaps are known.
@@ -152,7 +134,7 @@ def _usual(history: History) -> Usual | None:
     steps = [b[1] - a[1] for a, b in pairs if a[1] is not None and b[1] is not None and b[1] > a[1]]
     seconds = [gap for a, b in pairs if (gap := b[0].seconds_since(a[0])) > SAME_SAVE_S and a[1] != b[1]]
     if len(steps) >= 2:
-        clock = len(seconds) >= 2 and _spread(seconds) < CLOCK_MARGIN * _spread(steps)
+        clock = len(seconds) >= 2 and _measure_spread(seconds) < CLOCK_MARGIN * _measure_spread(steps)
         gaps = seconds if clock else steps
         gap = median(gaps)
         return Usual(gap=max(gaps) if max(gaps) > IRREGULAR * gap else gap, by_clock=clock)
@@ -161,7 +143,7 @@ def _usual(history: History) -> Usual | None:
     return None
 
 
-def _spread(gaps: list[float] | list[int]) -> float:
+def _measure_spread(gaps: list[float] | list[int]) -> float:
     """Return how many times the shortest gap the longest is."""
     return max(gaps) / min(gaps)
 

@@ -10,13 +10,13 @@ is told by its plan, its last step and its status, and where they disagree it is
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from signal import SIGBUS, SIGINT, SIGKILL, SIGSEGV
 from typing import ClassVar
 
 from supervisor.core.findings import LAST_BOOT, FaultClass, KernelFinding
-from supervisor.core.flags import Act, RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, condition
+from supervisor.core.flags import Act, Severity
+from supervisor.core.gauge import Gauge, Group, Observation, event_gauge
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.rank_failure import Raised, RankExited, RankKilled, first_failure
@@ -63,6 +63,8 @@ class Cause:
 
     fault: str
     text: str
+    doubtful: bool = False
+    """Whether it may have been the end of the training, so that it is reported and not retried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,54 +84,47 @@ class Crash:
     tail_s: float = 60.0
     """A line of output or of the kernel's log counts as a cause this long before the end."""
 
-    def check(self, history: History) -> RedFlag | None:
-        """Flag an end that was not a finish."""
+    def may_flag(self, history: History) -> bool:
+        """Whether the attempt has ended."""
+        return history.exit is not None or history.host_lost is not None
+
+    def measure(self, history: History) -> tuple[Gauge, ...]:
+        """Return whether it has ended so; no number is near to that."""
+        what, found = "the process ends otherwise than a training ends", self._find_cause(history)
+        observed = None if found is None else self._observe(history, found)
+        acts = self.act and (found is None or not found.doubtful)
+        return (event_gauge(what, observed, Severity.acting(act=acts)),)
+
+    def _find_cause(self, history: History) -> Cause | None:
         ended = _came_to_its_end(history)
         if history.host_lost is not None:
-            cause = Cause(fault="host_lost", text=_lost(history, history.host_lost))
+            cause = Cause(fault="host_lost", text=_describe_loss(history, history.host_lost))
         elif history.exit is None:
             return None
         elif history.exit.clean:
-            return None if ended else self._clean(history)
+            return None if ended else _explain_clean_end(history)
         else:
-            cause = self._cause(history, history.exit)
-        return self._flag(history, cause, told_only=ended and history.train_ended)
+            cause = self._explain_end(history, history.exit)
+        return replace(cause, doubtful=ended and history.train_ended)
 
-    def watch(self, history: History) -> tuple[Gauge, ...]:
-        """Return whether it has ended so: no number is near to that."""
-        what = "the process ends otherwise than a training ends"
-        return (condition(self.name, what, self.check(history), Severity.acting(act=self.act)),)
-
-    def _clean(self, history: History) -> RedFlag | None:
-        """Return what is wrong with an end of status 0 that was not the training's own end."""
-        if history.steps:
-            if _plan_fulfilled(history) is not False:
-                return None
-            text = f"ended with status 0 at step {history.steps[-1].step}, short of its plan"
-            return self._flag(history, Cause(fault="ended_early", text=text), told_only=not history.hooked)
-        if not (history.planned or history.claimed or history.patched):
-            return None
-        cause = Cause(fault="ended_without_training", text="ended with status 0 and not one step was seen")
-        return self._flag(history, cause, told_only=not (history.hooked and history.planned))
-
-    def _cause(self, history: History, status: ExitStatus) -> Cause:
+    def _explain_end(self, history: History, status: ExitStatus) -> Cause:
         return (
             _not_started(status)
             or self._in_kernel_log(history, status)
-            or self._raised(history, status)
-            or self._printed(history, status)
+            or self._explain_raised(history, status)
+            or self._explain_printed(history, status)
             or _by_signal(status)
             or Cause(fault="exit_code", text=status.words)
         )
 
     def _in_kernel_log(self, history: History, status: ExitStatus) -> Cause | None:
-        near = [finding for finding in history.kernel if self._near(finding.told_at, status.at)]
+        near = [finding for finding in history.kernel if self._is_near(finding.told_at, status.at)]
         fatal = (finding for finding in near if is_fatal(history, finding) and history.concerns(finding))
         fault = next(fatal, None)
         if fault is not None:
             text = f"{status.words} after a GPU fault: {fault.line}"
             return Cause(fault=fault.fault.value, text=text if fault.remedy is None else f"{text} ({fault.remedy})")
-        failure = self._failure(history, status)
+        failure = self._find_failure(history, status)
         kills = (
             finding
             for finding in near
@@ -141,8 +136,8 @@ class Crash:
         text = f"the kernel killed it for want of memory: {kill.line}"
         return Cause(fault=FaultClass.OOM_HOST.value, text=text)
 
-    def _raised(self, history: History, status: ExitStatus) -> Cause | None:
-        failure = self._failure(history, status)
+    def _explain_raised(self, history: History, status: ExitStatus) -> Cause | None:
+        failure = self._find_failure(history, status)
         if failure is None:
             return None
         if isinstance(failure, RankKilled):
@@ -158,41 +153,52 @@ class Crash:
         text = status.words if _signal_of(status) == SIGINT else f"{status.words}: interrupted by SIGINT"
         return Cause(fault="killed_by_signal", text=text)
 
-    def _printed(self, history: History, status: ExitStatus) -> Cause | None:
-        found = [finding for finding in history.output if finding.fatal and self._near(finding.at, status.at)]
+    def _explain_printed(self, history: History, status: ExitStatus) -> Cause | None:
+        found = [finding for finding in history.output if finding.fatal and self._is_near(finding.at, status.at)]
         if not found:
             return None
         fault = NON_FINITE if found[-1].fault is FaultClass.NAN else found[-1].fault.value
         return Cause(fault=fault, text=f"{status.words}: {found[-1].line}")
 
     def _start_failure(self, history: History, status: ExitStatus, fault: str) -> str | None:
-        failure = self._failure(history, status)
+        failure = self._find_failure(history, status)
         return start_failure(history, status, fault, None if isinstance(failure, RankKilled) else failure)
 
-    def _failure(self, history: History, status: ExitStatus) -> Raised | RankKilled | RankExited | None:
-        return first_failure([raised for raised in history.raised if self._near(raised.at, status.at)])
+    def _find_failure(self, history: History, status: ExitStatus) -> Raised | RankKilled | RankExited | None:
+        return first_failure([raised for raised in history.raised if self._is_near(raised.at, status.at)])
 
-    def _near(self, at: Moment, end: Moment) -> bool:
+    def _is_near(self, at: Moment, end: Moment) -> bool:
         return abs(end.seconds_since(at)) <= self.tail_s
 
-    def _flag(self, history: History, cause: Cause, *, told_only: bool = False) -> RedFlag:
-        since, since_step = _spoilt(history) if cause.fault == NON_FINITE else (None, None)
+    def _observe(self, history: History, cause: Cause) -> Observation:
+        since, since_step = _find_spoilt(history) if cause.fault == NON_FINITE else (None, None)
         last, status = _one_line(history.last_line), history.exit
         text = _one_line(cause.text)
-        return RedFlag(
-            rule=self.name,
-            severity=Severity.acting(act=self.act and not told_only),
-            at=history.now,
+        start = None if status is None or cause.doubtful else self._start_failure(history, status, cause.fault)
+        return Observation(
             message=text if not _WORD.search(last) or last in text else f"{text}; last output: {last}",
             since=since,
             since_step=since_step,
             fault=cause.fault,
-            start_failure=None if status is None or told_only else self._start_failure(history, status, cause.fault),
+            start_failure=start,
             diagnosis=crash_diagnosis(cause.fault),
         )
 
 
-def _lost(history: History, reason: str) -> str:
+def _explain_clean_end(history: History) -> Cause | None:
+    """Return what is wrong with an end of status 0 that was not the training's own end."""
+    if history.steps:
+        if _plan_fulfilled(history) is not False:
+            return None
+        text = f"ended with status 0 at step {history.steps[-1].step}, short of its plan"
+        return Cause(fault="ended_early", text=text, doubtful=not history.hooked)
+    if not (history.planned or history.claimed or history.patched):
+        return None
+    text = "ended with status 0 and not one step was seen"
+    return Cause(fault="ended_without_training", text=text, doubtful=not (history.hooked and history.planned))
+
+
+def _describe_loss(history: History, reason: str) -> str:
     """Return why nothing is left of the attempt, with what the boot that it ran in ended with."""
     text = f"the attempt ended without an exit record: {reason}"
     last = [finding for finding in history.kernel if finding.origin == LAST_BOOT]
@@ -264,7 +270,7 @@ def _fault_of(number: int) -> str:
     return FaultClass.ILLEGAL_ACCESS.value if number in (SIGSEGV, SIGBUS) else "killed_by_signal"
 
 
-def _spoilt(history: History) -> tuple[Moment | None, int | None]:
+def _find_spoilt(history: History) -> tuple[Moment | None, int | None]:
     """Return since when a training that ended over NaN is spoilt: the first that was seen, or else its end."""
     if history.non_finite:
         return history.non_finite[0].at, history.non_finite[0].step

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
-from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, unwatched
+from supervisor.core.flags import Act, Diagnosis, Severity
+from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History
 from supervisor.core.readings import ProcessReading, Stage
 from supervisor.core.remedies import causes
@@ -35,60 +35,51 @@ class DeadWorker:
     act: Act = True
     hold_s: float = 20.0
 
-    def check(self, history: History) -> RedFlag | None:
-        """Flag the first that is gone."""
-        if _blind(history) is not None or _quiet_s(history) < self.hold_s:
-            return None
-        for what, pid, missing in _missing(history):
-            if history.has_lasted(missing, self.hold_s):
-                return self._flag(history, what, pid, missing)
-        return None
+    def may_flag(self, history: History) -> bool:
+        """Whether the processes are listed and no step was made for `hold_s`."""
+        listed = bool(history.processes) and history.processes[-1].pids is not None
+        return listed and _quiet_s(history) >= self.hold_s
 
-    def watch(self, history: History) -> tuple[Gauge, ...]:
+    def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return for how long each worker that is gone has been gone."""
-        told = "a loader's worker or a rank gone, and no step"
-        if (why := _blind(history)) is not None:
-            return unwatched(self.name, told, why)
-        no_step_s = _quiet_s(history)
-        gone = tuple(
-            replace(
-                lasting(
-                    history,
-                    missing,
-                    self.hold_s,
-                    Gauge(rule=self.name, what=f"{what} gone (pid {pid})", severity=self._severity(history, what)),
-                ),
-                lacks=None if history.has_lasted(missing, 0.0) and no_step_s >= self.hold_s else "no step for as long",
-            )
-            for what, pid, missing in _missing(history)
-        )
+        what = "a loader's worker or a rank gone, and no step"
+        if (why := _why_blind(history)) is not None:
+            return not_applicable(what, why)
+        gone = tuple(self._measure_missing(history, *row) for row in _list_missing(history))
         none = Gauge(
-            rule=self.name,
-            what=told,
+            what=what,
             unit="s",
             now=0.0,
             limit=self.hold_s,
             lacks="one that is gone",
-            severity=self._severity(history, WORKER),
+            severity=self._choose_severity(history, WORKER),
         )
         return gone or (none,)
 
-    def _severity(self, history: History, what: str) -> Severity:
-        return Severity.acting(act=self.act and history.hooked and what == WORKER)
-
-    def _flag(self, history: History, what: str, pid: int, missing: tuple[ProcessReading, ...]) -> RedFlag:
-        return RedFlag(
-            rule=self.name,
-            severity=self._severity(history, what),
-            at=history.now,
-            message=f"{what} (pid {pid}) is gone for {history.lasted_s(missing):.0f} s and no step was made for "
-            f"{_quiet_s(history):.0f} s",
-            subject=what,
-            diagnosis=GONE,
+    def _measure_missing(self, history: History, who: str, pid: int, missing: tuple[ProcessReading, ...]) -> Gauge:
+        named = Gauge(
+            what=f"{who} gone (pid {pid})",
+            severity=self._choose_severity(history, who),
+            observe=partial(_observe, history, who, pid, missing),
         )
+        waited_for = history.has_lasted(missing, 0.0) and _quiet_s(history) >= self.hold_s
+        gauge = lasting(history, missing, self.hold_s, named)
+        return replace(gauge, lacks=None if waited_for else "no step for as long")
+
+    def _choose_severity(self, history: History, who: str) -> Severity:
+        return Severity.acting(act=self.act and history.hooked and who == WORKER)
 
 
-def _blind(history: History) -> str | None:
+def _observe(history: History, who: str, pid: int, missing: tuple[ProcessReading, ...]) -> Observation:
+    return Observation(
+        message=f"{who} (pid {pid}) is gone for {history.lasted_s(missing):.0f} s and no step was made for "
+        f"{_quiet_s(history):.0f} s",
+        subject=who,
+        diagnosis=GONE,
+    )
+
+
+def _why_blind(history: History) -> str | None:
     """Return why it cannot be said that one is missing and waited for; None where it can."""
     if (why := no_steps_due(history)) is not None:
         return why
@@ -113,27 +104,27 @@ def _quiet_s(history: History) -> float:
     return history.seconds_since(history.no_step_since() or history.now)
 
 
-def _missing(history: History) -> Iterator[tuple[str, int, tuple[ProcessReading, ...]]]:
+def _list_missing(history: History) -> Iterator[tuple[str, int, tuple[ProcessReading, ...]]]:
     """Yield what is not in the newest reading of the process tree, and the readings since it is not."""
     there = set(history.processes[-1].pids or ())
-    for what, pid in (*_workers(history, there), *_ranks(history, there)):
-        yield what, pid, run_of(history.processes, partial(_lacks, pid=pid), history.now)
+    for what, pid in (*_list_workers(history, there), *_list_ranks(history, there)):
+        yield what, pid, run_of(history.processes, partial(_is_missing, pid=pid), history.now)
 
 
-def _workers(history: History, there: set[int]) -> Iterator[tuple[str, int]]:
+def _list_workers(history: History, there: set[int]) -> Iterator[tuple[str, int]]:
     for loader in history.told.loaders.values():
         # With its parent a loader is gone as a whole, which is not its workers' fault.
         if loader.finite and (loader.parent is None or loader.parent in there):
             yield from ((WORKER, pid) for pid in loader.pids if pid not in there)
 
 
-def _ranks(history: History, there: set[int]) -> Iterator[tuple[str, int]]:
+def _list_ranks(history: History, there: set[int]) -> Iterator[tuple[str, int]]:
     ranks = history.told.rank_pids
     if there.intersection(ranks.values()):
         yield from ((f"rank {rank}", pid) for rank, pid in ranks.items() if pid not in there)
 
 
-def _lacks(reading: ProcessReading, pid: int) -> bool | None:
+def _is_missing(reading: ProcessReading, pid: int) -> bool | None:
     return None if reading.pids is None else pid not in reading.pids
 
 

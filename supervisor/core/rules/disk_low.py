@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
-from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, unwatched
+from supervisor.core.flags import Act, Diagnosis, Severity
+from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History
 from supervisor.core.readings import DiskReading, HostReading
 from supervisor.core.remedies import causes
@@ -18,9 +19,9 @@ SLOPE_OVER_S = 1800.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskLow:
-    """Free space below `warn_bytes`, or below `warn_fraction` of the disk, is told; below `limit_bytes` acts.
+    """Free space below `warn_bytes`, or below `warn_fraction` of the disk, warns; below `limit_bytes` acts.
 
-    Told too: a disk that fills so fast, over half an hour with 99.9 % confidence, that `warn_left_s` are left.
+    It also warns of a disk that fills so fast, over half an hour with 99.9 % confidence, that `warn_left_s` are left.
     Nothing is saved before such a stop: a checkpoint written into a full disk is a destroyed one.
     """
 
@@ -34,21 +35,17 @@ class DiskLow:
     limit_bytes: int = 200_000_000
     warn_left_s: float = 7200.0
 
-    def check(self, history: History) -> RedFlag | None:
-        """Flag the fullest of the disks that the newest reading of disks names."""
-        newest = _newest(history)
-        if history.over or newest is None:
-            return None
-        for disk in sorted(newest.disks, key=lambda disk_reading: disk_reading.free_bytes):
-            if disk.free_bytes < self.limit_bytes:
-                return self._flag(history, disk, Severity.acting(act=self.act))
-            if disk.free_bytes < self._warn_bytes(disk):
-                return self._flag(history, disk, Severity.WARNING)
-        for disk in newest.disks:
-            left_s = self._left_s(history, disk)
-            if left_s is not None and left_s <= self.warn_left_s:
-                return self._flag(history, disk, Severity.WARNING)
-        return None
+    def may_flag(self, history: History) -> bool:
+        """Whether a disk has less free space than a limit, or fills."""
+        newest = None if history.over else _find_newest(history)
+        return newest is not None and any(
+            disk.free_bytes < max(self.limit_bytes, self._warn_bytes(disk)) or self._fills_soon(history, disk)
+            for disk in newest.disks
+        )
+
+    def _fills_soon(self, history: History, disk: DiskReading) -> bool:
+        left_s = self._left_s(history, disk)
+        return left_s is not None and left_s <= self.warn_left_s
 
     def _left_s(self, history: History, disk: DiskReading) -> float | None:
         """Return the time until `limit_bytes` are left; None where it does not fill, or that cannot be told."""
@@ -58,18 +55,18 @@ class DiskLow:
             return None
         return slope.left_s(disk.free_bytes - self.limit_bytes)
 
-    def watch(self, history: History) -> tuple[Gauge, ...]:
-        """Return how much is free on each disk, and how long it lasts where it fills."""
-        newest = _newest(history)
+    def measure(self, history: History) -> tuple[Gauge, ...]:
+        """Return how much is free on each disk, the fullest first, then how long it lasts where it fills."""
+        newest = _find_newest(history)
         if newest is None or history.over:
             why = ENDED if history.over else "no reading of its disks"
-            return unwatched(self.name, "space on its disks", why)
-        return tuple(gauge for disk in newest.disks for gauge in self._of_disk(history, disk))
+            return not_applicable("space on its disks", why)
+        fullest = sorted(newest.disks, key=lambda disk_reading: disk_reading.free_bytes)
+        free = (gauge for disk in fullest for gauge in self._measure_free(history, disk))
+        return (*free, *(self._measure_left(history, disk) for disk in newest.disks))
 
-    def _of_disk(self, history: History, disk: DiskReading) -> tuple[Gauge, ...]:
-        left_s = self._left_s(history, disk)
+    def _measure_free(self, history: History, disk: DiskReading) -> tuple[Gauge, Gauge]:
         acts = Gauge(
-            rule=self.name,
             what=f"space left on {disk.path}",
             unit="bytes",
             now=disk.free_bytes,
@@ -77,36 +74,36 @@ class DiskLow:
             below=True,
             strict=True,
             severity=Severity.acting(act=self.act),
+            observe=partial(self._observe, history, disk),
         )
-        told = replace(acts, limit=self._warn_bytes(disk), severity=Severity.WARNING)
-        fills = Gauge(
-            rule=self.name,
+        return acts, replace(acts, limit=self._warn_bytes(disk), severity=Severity.WARNING)
+
+    def _measure_left(self, history: History, disk: DiskReading) -> Gauge:
+        left_s = self._left_s(history, disk)
+        return Gauge(
             what=f"time until {disk.path} is full",
             unit="s",
             now=left_s,
             limit=self.warn_left_s,
             below=True,
             not_watched="it does not fill, as far as is known" if left_s is None else None,
+            observe=partial(self._observe, history, disk),
         )
-        return told, acts, fills
 
     def _warn_bytes(self, disk: DiskReading) -> float:
         return max(self.warn_bytes, disk.total_bytes * self.warn_fraction)
 
-    def _flag(self, history: History, disk: DiskReading, severity: Severity) -> RedFlag:
+    def _observe(self, history: History, disk: DiskReading) -> Observation:
         left_s = self._left_s(history, disk)
         filling = "" if left_s is None else f", full in {left_s / 3600:.1f} h at this rate"
-        return RedFlag(
-            rule=self.name,
-            severity=severity,
-            at=history.now,
+        return Observation(
             message=f"{disk.path}: {disk.free_bytes / 1e9:.2f} of {disk.total_bytes / 1e9:.2f} GB are free{filling}",
             subject=disk.path,
             diagnosis=FULL,
         )
 
 
-def _newest(history: History) -> HostReading | None:
+def _find_newest(history: History) -> HostReading | None:
     return newest_of(history.host, lambda reading: bool(reading.disks), history.now)
 
 

@@ -7,21 +7,24 @@ other may lie in memory that the training does not use.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from supervisor.core.findings import FaultClass
-from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, unwatched
+from supervisor.core.flags import Act, Diagnosis, Severity
+from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.gpu_facts import CardFacts
 from supervisor.core.history import History
 from supervisor.core.readings import GpuReading
 from supervisor.core.remedies import causes
 from supervisor.core.unseen import no_cards
 
+NOT_REPORTED = "counter not reported by this GPU"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ecc:
-    """More uncorrectable errors than at the launch; or `tolerated_correctable` more corrected ones, which is told."""
+    """More uncorrectable errors than at the launch; or, as a warning, `tolerated_correctable` more corrected ones."""
 
     name: ClassVar[str] = "ecc"
     group: ClassVar[Group] = "cards"
@@ -30,70 +33,43 @@ class Ecc:
     act: Act = True
     tolerated_correctable: int = 100
 
-    def check(self, history: History) -> RedFlag | None:
-        """Flag the first card with uncorrectable errors, or else the first with many corrected ones."""
-        if history.over:
-            return None
-        cards = [(gpu, history.cards[gpu], readings[-1]) for gpu, readings in history.readings_by_gpu().items()]
-        for gpu, card, _ in cards:
-            if card.ecc_grew_at is not None:
-                return self._uncorrectable(history, gpu, card)
-        for gpu, card, newest in cards:
-            more = _more(newest, card)
-            if more is not None and more > self.tolerated_correctable:
-                return self._corrected(history, gpu, more)
-        return None
-
-    def watch(self, history: History) -> tuple[Gauge, ...]:
-        """Return how many errors each card has had since the launch."""
-        if (why := no_cards(history)) is not None:
-            return unwatched(self.name, "memory errors of its cards", why)
-        return tuple(
-            gauge
+    def may_flag(self, history: History) -> bool:
+        """Whether a card has had errors since the launch."""
+        return not history.over and any(
+            history.cards[gpu].ecc_grew_at is not None
+            or (_count_corrected(readings[-1], history.cards[gpu]) or 0) > self.tolerated_correctable
             for gpu, readings in history.readings_by_gpu().items()
-            for gauge in self._of_card(history, gpu, history.cards[gpu], readings[-1])
         )
 
-    def _of_card(self, history: History, gpu: str, card: CardFacts, newest: GpuReading) -> tuple[Gauge, Gauge]:
-        silent = "counter not reported by this GPU"
-        spoilt = Gauge(
-            rule=self.name,
+    def measure(self, history: History) -> tuple[Gauge, ...]:
+        """Return how many errors each card has had since the launch, uncorrectable ones first."""
+        if (why := no_cards(history)) is not None:
+            return not_applicable("memory errors of its cards", why)
+        cards = [(gpu, history.cards[gpu], readings[-1]) for gpu, readings in history.readings_by_gpu().items()]
+        spoilt = (self._measure_uncorrectable(history, gpu, card) for gpu, card, _ in cards)
+        return (*spoilt, *(self._measure_corrected(gpu, _count_corrected(newest, card)) for gpu, card, newest in cards))
+
+    def _measure_uncorrectable(self, history: History, gpu: str, card: CardFacts) -> Gauge:
+        acts = bool(self.act) and _is_in_kernel_log(history, gpu) and gpu in history.gpus_used
+        return Gauge(
             what=f"uncorrectable memory errors of {gpu} grow",
             met=card.ecc_grew_at is not None,
-            severity=Severity.acting(act=self._acts(history, gpu)),
-            not_watched=silent if card.ecc_uncorrectable is None else None,
+            severity=Severity.acting(act=acts),
+            not_watched=NOT_REPORTED if card.ecc_uncorrectable is None else None,
+            observe=partial(_observe_uncorrectable, history, gpu, card),
         )
-        more = _more(newest, card)
-        corrected = Gauge(
-            rule=self.name,
+
+    def _measure_corrected(self, gpu: str, more: int | None) -> Gauge:
+        return Gauge(
             what=f"corrected memory errors of {gpu} since the launch",
             now=more,
             limit=self.tolerated_correctable + 1,
-            not_watched=silent if more is None else None,
-        )
-        return spoilt, corrected
-
-    def _acts(self, history: History, gpu: str) -> bool:
-        return bool(self.act) and _heard(history, gpu) and gpu in history.gpus_used
-
-    def _uncorrectable(self, history: History, gpu: str, card: CardFacts) -> RedFlag:
-        grew_at = card.ecc_grew_at or history.now
-        return RedFlag(
-            rule=self.name,
-            severity=Severity.acting(act=self._acts(history, gpu)),
-            at=history.now,
-            message=f"{gpu}: uncorrectable memory errors grew from {card.ecc_uncorrectable} since the launch"
-            + (", also in the kernel log" if _heard(history, gpu) else ""),
-            since=card.ecc_sound_at or grew_at,
-            subject=gpu,
-            diagnosis=UNCORRECTABLE,
+            not_watched=NOT_REPORTED if more is None else None,
+            observe=partial(self._observe_corrected, gpu, more),
         )
 
-    def _corrected(self, history: History, gpu: str, more: int) -> RedFlag:
-        return RedFlag(
-            rule=self.name,
-            severity=Severity.WARNING,
-            at=history.now,
+    def _observe_corrected(self, gpu: str, more: int | None) -> Observation:
+        return Observation(
             message=f"{gpu}: {more} memory errors were corrected since the launch (told from "
             f"{self.tolerated_correctable} on)",
             can_save=True,
@@ -102,7 +78,17 @@ class Ecc:
         )
 
 
-def _heard(history: History, gpu: str) -> bool:
+def _observe_uncorrectable(history: History, gpu: str, card: CardFacts) -> Observation:
+    return Observation(
+        message=f"{gpu}: uncorrectable memory errors grew from {card.ecc_uncorrectable} since the launch"
+        + (", also in the kernel log" if _is_in_kernel_log(history, gpu) else ""),
+        since=card.ecc_sound_at or card.ecc_grew_at or history.now,
+        subject=gpu,
+        diagnosis=UNCORRECTABLE,
+    )
+
+
+def _is_in_kernel_log(history: History, gpu: str) -> bool:
     """Whether the kernel's log tells of a fault of that card too."""
     return any(
         finding.gpu == gpu
@@ -112,7 +98,7 @@ def _heard(history: History, gpu: str) -> bool:
     )
 
 
-def _more(newest: GpuReading, card: CardFacts) -> int | None:
+def _count_corrected(newest: GpuReading, card: CardFacts) -> int | None:
     if newest.ecc_correctable is None or card.ecc_correctable is None:
         return None
     return newest.ecc_correctable - card.ecc_correctable

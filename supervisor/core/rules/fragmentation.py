@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import ClassVar
 
 from supervisor.core.agent_reports import Allocation
-from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, unwatched
+from supervisor.core.flags import Act, Diagnosis, Severity
+from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History
 from supervisor.core.remedies import causes
 from supervisor.core.unseen import no_steps_due
@@ -25,7 +26,7 @@ class Fragmentation:
     """Within `window_s`: `min_retries` more retries, in two readings at least, and all that while a card that is full.
 
     Full: the allocator holds `taken_fraction` of it, `unused_fraction` of that unused. Its state is sound, so a stop
-    saves first. By default it tells: some trainings limp on like this for days.
+    saves first. By default it warns: some trainings go on like this for days.
     """
 
     name: ClassVar[str] = "fragmentation"
@@ -38,44 +39,38 @@ class Fragmentation:
     taken_fraction: float = 0.8
     unused_fraction: float = 0.15
 
-    def check(self, history: History) -> RedFlag | None:
-        """Flag the first rank whose memory is in pieces."""
-        if history.over or history.train_ended:
-            return None
-        for rank, readings in history.told.allocations.items():
-            if readings[-1].retries - readings[0].retries < self.min_retries:
-                continue
-            recent = self._recent(history, readings)
-            if recent and _retries(recent) >= self.min_retries and self._lacks(recent) is None:
-                return self._flag(history, rank, recent)
-        return None
-
-    def watch(self, history: History) -> tuple[Gauge, ...]:
-        """Return how many allocations of each rank had to be retried lately."""
-        told = history.told.allocations
-        if (
-            why := no_steps_due(history) or (None if told else "allocator statistics not reported by this training")
-        ) is not None:
-            return unwatched(self.name, "allocations that had to be retried", why)
-        return tuple(self._of_rank(rank, self._recent(history, readings)) for rank, readings in told.items())
-
-    def _of_rank(self, rank: int, recent: Sequence[Allocation]) -> Gauge:
-        what = f"retried allocations of rank {rank} in {self.window_s:.0f} s"
-        if not recent:
-            return Gauge(rule=self.name, what=what, not_watched="no recent allocator statistics")
-        return Gauge(
-            rule=self.name,
-            what=what,
-            now=_retries(recent),
-            limit=self.min_retries,
-            lacks=self._lacks(recent),
-            severity=Severity.acting(act=self.act),
+    def may_flag(self, history: History) -> bool:
+        """Whether a rank had to retry allocations at all."""
+        return not (history.over or history.train_ended) and any(
+            readings[-1].retries - readings[0].retries >= self.min_retries
+            for readings in history.told.allocations.values()
         )
 
-    def _recent(self, history: History, readings: Iterable[Allocation]) -> list[Allocation]:
+    def measure(self, history: History) -> tuple[Gauge, ...]:
+        """Return how many allocations of each rank had to be retried lately."""
+        ranks = history.told.allocations
+        why = no_steps_due(history) or (None if ranks else "allocator statistics not reported by this training")
+        if why is not None:
+            return not_applicable("allocations that had to be retried", why)
+        return tuple(self._measure_rank(rank, self._list_recent(history, readings)) for rank, readings in ranks.items())
+
+    def _measure_rank(self, rank: int, recent: Sequence[Allocation]) -> Gauge:
+        what = f"retried allocations of rank {rank} in {self.window_s:.0f} s"
+        if not recent:
+            return Gauge(what=what, not_watched="no recent allocator statistics")
+        return Gauge(
+            what=what,
+            now=_count_retries(recent),
+            limit=self.min_retries,
+            lacks=self._find_lack(recent),
+            severity=Severity.acting(act=self.act),
+            observe=partial(_observe, rank, recent),
+        )
+
+    def _list_recent(self, history: History, readings: Iterable[Allocation]) -> list[Allocation]:
         return [allocation for allocation in readings if history.now.seconds_since(allocation.at) <= self.window_s]
 
-    def _lacks(self, recent: Sequence[Allocation]) -> str | None:
+    def _find_lack(self, recent: Sequence[Allocation]) -> str | None:
         """Return which sign of memory in pieces is not there beside the retries; None where all are."""
         newest = recent[-1]
         if newest.total_bytes is None or newest.reserved_bytes < self.taken_fraction * newest.total_bytes:
@@ -85,28 +80,26 @@ class Fragmentation:
         grew = sum(later.retries > earlier.retries for earlier, later in pairwise(recent))
         return None if grew >= 2 else "retries in two readings"
 
-    def _flag(self, history: History, rank: int, recent: Sequence[Allocation]) -> RedFlag:
-        first, newest = recent[0], recent[-1]
-        total_bytes = newest.total_bytes or newest.reserved_bytes
-        pieces = newest.inactive_split_bytes
-        split = "" if pieces is None else f", {pieces / 1e9:.2f} GB of it in pieces of blocks in use"
-        tried, ooms = newest.retries - first.retries, newest.ooms - first.ooms
-        failed = f", {ooms} failed" if ooms else ""
-        return RedFlag(
-            rule=self.name,
-            severity=Severity.acting(act=self.act),
-            at=history.now,
-            message=f"rank {rank}: {tried} allocations in {newest.at.seconds_since(first.at):.0f} s had to be retried "
-            f"after all cached memory was given back{failed}; the allocator holds "
-            f"{newest.reserved_bytes / 1e9:.2f} of {total_bytes / 1e9:.2f} GB, "
-            f"{newest.unused_bytes / 1e9:.2f} GB unused{split}",
-            can_save=True,
-            subject=f"rank {rank}",
-            diagnosis=PIECES,
-        )
+
+def _observe(rank: int, recent: Sequence[Allocation]) -> Observation:
+    first, newest = recent[0], recent[-1]
+    total_bytes = newest.total_bytes or newest.reserved_bytes
+    pieces = newest.inactive_split_bytes
+    split = "" if pieces is None else f", {pieces / 1e9:.2f} GB of it in pieces of blocks in use"
+    tried, ooms = newest.retries - first.retries, newest.ooms - first.ooms
+    failed = f", {ooms} failed" if ooms else ""
+    return Observation(
+        message=f"rank {rank}: {tried} allocations in {newest.at.seconds_since(first.at):.0f} s had to be retried "
+        f"after all cached memory was given back{failed}; the allocator holds "
+        f"{newest.reserved_bytes / 1e9:.2f} of {total_bytes / 1e9:.2f} GB, "
+        f"{newest.unused_bytes / 1e9:.2f} GB unused{split}",
+        can_save=True,
+        subject=f"rank {rank}",
+        diagnosis=PIECES,
+    )
 
 
-def _retries(recent: Sequence[Allocation]) -> int:
+def _count_retries(recent: Sequence[Allocation]) -> int:
     return recent[-1].retries - recent[0].retries
 
 

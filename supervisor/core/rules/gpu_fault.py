@@ -1,4 +1,4 @@
-"""GPU fault: what the kernel's log says of a card that the job uses. It reads no log, and no line of another card."""
+"""GPU fault: what the kernel's log says of a GPU that the job uses; the lines were read and classed elsewhere."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from supervisor.core.findings import LAST_BOOT, FaultClass, FaultSeverity, KernelFinding
-from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, condition
+from supervisor.core.flags import Act, Diagnosis, Severity
+from supervisor.core.gauge import Gauge, Group, Observation, event_gauge
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.remedies import causes
@@ -17,9 +17,9 @@ LINE_CHARACTERS = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuFault:
-    """A fault of a card in use, since the launch: a fatal one acts, the newest other one is told.
+    """A fault of a card in use, since the launch: a fatal one acts, the newest other one is a warning.
 
-    What was saved after a fatal fault may hold what a dying card computed, so the trouble begins with its line.
+    What was saved after a fatal fault may hold what a dying card computed, so the fault begins with its line.
 
     A hang acts once it has stood for `hold_s`, any other fatal fault at once: from Linux 6.11 on the driver resets the
     ring that timed out, and says within milliseconds that it succeeded. Where it does not, its own wait for the ring is
@@ -33,48 +33,53 @@ class GpuFault:
     act: Act = True
     hold_s: float = 1.0
 
-    def check(self, history: History) -> RedFlag | None:
-        """Flag the first fatal finding, or else the newest that is not; of one that is held, nothing yet."""
+    def may_flag(self, history: History) -> bool:
+        """Whether the kernel's log holds any finding."""
+        return bool(history.kernel)
+
+    def measure(self, history: History) -> tuple[Gauge, ...]:
+        """Return whether the kernel's log tells of a fault; no number is near to that."""
+        what = "fault of a GPU in use in the kernel log"
+        found, fatal = self._find_fault(history)
+        observed = None if found is None else _observe(history, found, fatal=fatal)
+        acts = found is None or fatal
+        return (event_gauge(what, observed, Severity.acting(act=self.act and acts)),)
+
+    def _find_fault(self, history: History) -> tuple[KernelFinding | None, bool]:
+        """Return the first fatal finding, else the newest other one, and whether it is fatal; none that is held."""
         found = [
             finding
             for finding in history.kernel
-            if self._concerns(history, finding) and not self._held(history, finding)
+            if self._is_about(history, finding) and not self._is_held(history, finding)
         ]
         fatal = next((finding for finding in found if is_fatal(history, finding)), None)
         if fatal is not None:
-            return self._flag(history, fatal, fatal=True)
-        return self._flag(history, found[-1], fatal=False) if found and not history.over else None
+            return fatal, True
+        return (found[-1] if found and not history.over else None), False
 
-    def watch(self, history: History) -> tuple[Gauge, ...]:
-        """Return whether the kernel tells of a fault: no number is near to that."""
-        what = "fault of a GPU in use in the kernel log"
-        return (condition(self.name, what, self.check(history), Severity.acting(act=self.act)),)
-
-    def _held(self, history: History, finding: KernelFinding) -> bool:
-        """Whether the driver may still say that a hang is over; nobody waits for that once the training has ended."""
+    def _is_held(self, history: History, finding: KernelFinding) -> bool:
+        """Whether the driver may still say that a hang is over; not waited for once the training has ended."""
         if history.over or finding.fault is not FaultClass.GPU_HANG or not is_fatal(history, finding):
             return False
         since = history.kernel_fatal_since.get(finding.key, finding.told_at)
         return history.now.seconds_since(since) < self.hold_s
 
     @staticmethod
-    def _concerns(history: History, finding: KernelFinding) -> bool:
+    def _is_about(history: History, finding: KernelFinding) -> bool:
         if finding.origin == LAST_BOOT or finding.severity is FaultSeverity.INFO:
             return False
         return finding.told_at.seconds_since(history.launched_at) >= 0 and history.concerns(finding)
 
-    def _flag(self, history: History, finding: KernelFinding, *, fatal: bool) -> RedFlag:
-        card = finding.gpu or ""
-        return RedFlag(
-            rule=self.name,
-            severity=Severity.acting(act=self.act and fatal),
-            at=history.now,
-            message=message_of(finding, card or "a GPU"),
-            since=_since(history, finding) if fatal else None,
-            subject=card if fatal else f"{card} {finding.fault.value}",
-            fault=finding.fault.value,
-            diagnosis=diagnosis_of(finding),
-        )
+
+def _observe(history: History, finding: KernelFinding, *, fatal: bool) -> Observation:
+    gpu = finding.gpu or ""
+    return Observation(
+        message=message_of(finding, gpu or "a GPU"),
+        since=_find_start(history, finding) if fatal else None,
+        subject=gpu if fatal else f"{gpu} {finding.fault.value}",
+        fault=finding.fault.value,
+        diagnosis=diagnosis_of(finding),
+    )
 
 
 def is_fatal(history: History, finding: KernelFinding) -> bool:
@@ -82,8 +87,8 @@ def is_fatal(history: History, finding: KernelFinding) -> bool:
     return finding.fatal and not (finding.of_process and history.is_anothers(finding.pid))
 
 
-def _since(history: History, finding: KernelFinding) -> Moment:
-    """Return when the trouble began for this attempt: an older event told of itself anew, a mended one came back."""
+def _find_start(history: History, finding: KernelFinding) -> Moment:
+    """Return when the fault began for this attempt; one that was reported again or came back counts from then."""
     if finding.key in history.kernel_mended:
         return history.kernel_fatal_since.get(finding.key, finding.told_at)
     return finding.at if finding.at.seconds_since(history.launched_at) >= 0 else finding.told_at

@@ -1,9 +1,9 @@
-"""GPU idle: every card of the job idles and no step is made. Neither of the two says anything alone.
+"""GPU idle: every GPU of the job is idle and no step is made. Neither of the two proves anything alone.
 
 What is proof. Both together, while the agent says that a step is due. While it waits for its batch an idle card is to
-be expected, so a third must agree: every process of the job idles too, and nobody reads what it waits for. Where not
-every stage is told (a script may upload its results between two steps), or where the machine gasps for memory, both
-are told after `hold_s` and act after twice that time.
+be expected, so a third must agree: every process of the job idles too, and none reads what it waits for. Where not
+every stage is reported (a script may upload its results between two steps), or where the machine is short of memory,
+it warns after `hold_s` and acts after twice that time.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
-from supervisor.core.flags import Act, RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, unwatched
+from supervisor.core.flags import Act, Severity
+from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading, ProcessReading, Stage
@@ -45,56 +46,56 @@ class GpuIdle:
     hold_s: float = 30.0
     min_readings: int = 3
 
-    def check(self, history: History) -> RedFlag | None:
-        """Flag cards that idle since the last step."""
-        if (history.no_step_s or 0.0) < self.hold_s or _blind(history) is not None:
-            return None
-        if not all(history.has_lasted(run, self.hold_s, self.min_readings) for run in self._witnesses(history)):
-            return None
-        return RedFlag(
-            rule=self.name,
-            severity=self._severity(history),
-            at=history.now,
-            message=f"{', '.join(sorted(history.readings_by_gpu()))}: at most {self.idle_percent:g} % busy "
-            f"for {self.hold_s:.0f} s, and no step for {history.no_step_s:.0f} s",
-            diagnosis=diagnosis_of(history),
+    def may_flag(self, history: History) -> bool:
+        """Whether no step was made for `hold_s`, and no card is known to be busy."""
+        return (history.no_step_s or 0.0) >= self.hold_s and all(
+            self._is_idle(readings[-1]) is not False for readings in history.readings_by_gpu().values()
         )
 
-    def watch(self, history: History) -> tuple[Gauge, ...]:
+    def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return how long every card has idled without a step, and every process where that must agree."""
         waits = history.stage is Stage.DATA_WAIT
         what = "every card and process idle, and no step" if waits else "every card idle, and no step"
-        if (why := _blind(history)) is not None:
-            return unwatched(self.name, what, why)
-        runs = tuple(self._witnesses(history))
+        if (why := _why_blind(history)) is not None:
+            return not_applicable(what, why)
+        runs = tuple(self._list_witnesses(history))
         return (
             Gauge(
-                rule=self.name,
                 what=what,
                 unit="s",
                 now=min(history.no_step_s or 0.0, *map(history.lasted_s, runs)),
                 limit=self.hold_s,
                 lacks=None if min(map(len, runs)) >= self.min_readings else f"{self.min_readings} readings of it",
-                severity=self._severity(history),
+                severity=self._choose_severity(history),
+                observe=partial(self._observe, history),
             ),
         )
 
-    def _severity(self, history: History) -> Severity:
+    def _observe(self, history: History) -> Observation:
+        return Observation(
+            message=f"{', '.join(sorted(history.readings_by_gpu()))}: at most {self.idle_percent:g} % busy "
+            f"for {self.hold_s:.0f} s, and no step for {history.no_step_s:.0f} s",
+            diagnosis=diagnosis_of(history),
+        )
+
+    def _choose_severity(self, history: History) -> Severity:
         doubtful = not history.whole or machine_gasps(history)
         sure = not doubtful or (history.no_step_s or 0.0) >= DOUBT * self.hold_s
         return Severity.acting(act=self.act if sure else False)
 
-    def _witnesses(self, history: History) -> Iterator[tuple[GpuReading, ...] | tuple[ProcessReading, ...]]:
+    def _list_witnesses(self, history: History) -> Iterator[tuple[GpuReading, ...] | tuple[ProcessReading, ...]]:
         """Yield the runs that have to last: of idle processes while it waits for data, and of each idle card."""
         since = history.no_step_since() or history.launched_at
         if history.stage is Stage.DATA_WAIT:
             yield run_of(
-                history.processes, lambda process: process.at.seconds_since(since) >= 0 and _rests(process), history.now
+                history.processes,
+                lambda process: process.at.seconds_since(since) >= 0 and _is_resting(process),
+                history.now,
             )
         for readings in history.readings_by_gpu().values():
-            yield self._run(readings, since, history.now)
+            yield self._find_run(readings, since, history.now)
 
-    def _run(self, readings: Iterable[GpuReading], since: Moment, now: Moment) -> tuple[GpuReading, ...]:
+    def _find_run(self, readings: Iterable[GpuReading], since: Moment, now: Moment) -> tuple[GpuReading, ...]:
         return run_of(readings, lambda reading: reading.at.seconds_since(since) >= 0 and self._is_idle(reading), now)
 
     def _is_idle(self, reading: GpuReading) -> bool | None:
@@ -104,7 +105,7 @@ class GpuIdle:
         return busy <= self.idle_percent
 
 
-def _blind(history: History) -> str | None:
+def _why_blind(history: History) -> str | None:
     """Return why an idle card beside no step would say nothing; None where it says something."""
     if (why := no_steps_due(history) or no_cards(history)) is not None:
         return why
@@ -117,5 +118,5 @@ def _blind(history: History) -> str | None:
     return None
 
 
-def _rests(reading: ProcessReading) -> bool | None:
+def _is_resting(reading: ProcessReading) -> bool | None:
     return None if reading.cpu_percent is None else reading.cpu_percent <= RESTS_CPU_PERCENT

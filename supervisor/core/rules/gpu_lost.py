@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
-from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, unwatched
+from supervisor.core.flags import Act, Diagnosis, Severity
+from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History
 from supervisor.core.remedies import causes
 from supervisor.core.unseen import no_cards
@@ -21,7 +22,7 @@ class GpuLost:
     """A card in use that had answered `min_readings` times is missing for `hold_s` from rounds that others answer.
 
     It acts once no step was made for `no_step_s` either: a training that steps has its card, whatever the tool says.
-    Where the job names no cards, nobody knows that it was this one's: that is only told.
+    Where the job names no GPUs, it is not known whether it was this job's: it only warns.
     """
 
     name: ClassVar[str] = "gpu_lost"
@@ -33,59 +34,49 @@ class GpuLost:
     no_step_s: float = 30.0
     min_readings: int = 5
 
-    def check(self, history: History) -> RedFlag | None:
-        """Flag the first card that is gone."""
-        if history.over or history.device == "cpu" or len(history.cards) < 2:
-            return None
-        for gpu, gone_s in self._gone(history):
-            if gone_s >= self.hold_s:
-                return self._flag(history, gpu, gone_s)
-        return None
+    def may_flag(self, history: History) -> bool:
+        """Whether a card has been gone for `hold_s`."""
+        several = not history.over and len(history.cards) >= 2
+        return several and any(gone_s >= self.hold_s for _, gone_s in self._list_gone(history))
 
-    def watch(self, history: History) -> tuple[Gauge, ...]:
+    def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return for how long each card has been gone."""
         why = no_cards(history) or ("there is no other card that answers" if len(history.cards) < 2 else None)
-        gone = tuple(self._gone(history))
+        gone = tuple(self._list_gone(history))
         if why is not None or not gone:
-            return unwatched(self.name, "cards gone from the readings", why or "too few readings of its cards")
+            return not_applicable("cards gone from the readings", why or "too few readings of its cards")
         return tuple(
             Gauge(
-                rule=self.name,
                 what=f"{gpu} gone from the readings, others answer",
                 unit="s",
                 now=gone_s,
                 limit=self.hold_s,
-                severity=self._severity(history, gpu),
+                severity=Severity.acting(act=self.act and self._is_stuck(history, gpu) and gpu in history.gpus_used),
+                observe=partial(self._observe, history, gpu, gone_s),
             )
             for gpu, gone_s in gone
         )
 
-    def _gone(self, history: History) -> Iterator[tuple[str, float]]:
+    def _list_gone(self, history: History) -> Iterator[tuple[str, float]]:
         """Yield each card that is known well enough, and the seconds since it last answered."""
         read_at = history.gpus_read_at
         for gpu, card in history.cards.items():
             if read_at is not None and history.uses(gpu) and card.readings >= self.min_readings:
                 yield gpu, history.absences.seconds(card.last_at, read_at)
 
-    def _stuck(self, history: History, gpu: str) -> bool:
+    def _is_stuck(self, history: History, gpu: str) -> bool:
         gone_at, last = history.cards[gpu].last_at, history.last_step_at
         if not history.hooked or last is None or last.seconds_since(gone_at) > 0:
             return False
         return history.seconds_since(gone_at) >= self.no_step_s
 
-    def _severity(self, history: History, gpu: str) -> Severity:
-        return Severity.acting(act=self.act and self._stuck(history, gpu) and gpu in history.gpus_used)
-
-    def _flag(self, history: History, gpu: str, gone_s: float) -> RedFlag:
+    def _observe(self, history: History, gpu: str, gone_s: float) -> Observation:
         gone_at, last = history.cards[gpu].last_at, history.last_step_at
         stepped = last is not None and last.seconds_since(gone_at) > 0
         steps = "steps go on" if stepped else f"no step for {history.seconds_since(gone_at):.0f} s"
-        return RedFlag(
-            rule=self.name,
-            severity=self._severity(history, gpu),
-            at=history.now,
+        return Observation(
             message=f"{gpu}: gone from the readings for {gone_s:.0f} s while other cards answer; {steps}",
-            since=gone_at if self._stuck(history, gpu) else None,
+            since=gone_at if self._is_stuck(history, gpu) else None,
             subject=gpu,
             diagnosis=GONE,
         )

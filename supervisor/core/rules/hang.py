@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Reversible
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, TypeAlias
 
-from supervisor.core.flags import Act, RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, unwatched
+from supervisor.core.flags import Act, Severity
+from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ProcessReading, Stage
@@ -43,63 +44,63 @@ class Hang:
     hold_s: float = 30.0
     min_readings: int = 5
 
-    def check(self, history: History) -> RedFlag | None:
-        """Flag a process that no signal reaches while no step is made."""
-        if history.over:
-            return None
-        no_step_s, since = history.no_step_s, history.no_step_since()
-        if not history.train_ended and since is not None and no_step_s is not None and no_step_s >= self.hold_s:
-            run, deaf = _stuck(history.processes, since, history.now)
-            if history.has_lasted(run, self.hold_s, self.min_readings):
-                pid = min(deaf, key=lambda number: (not deaf[number], number))
-                said = _waits(run[-1], pid) + (" without running once" if deaf[pid] else "")
-                return self._flag(history, run, said, self._severity(history, deaf))
-        run = _stopped(history.processes, since or history.launched_at, history.now)
-        if history.has_lasted(run, self.hold_s, self.min_readings):
-            pid = min(run[-1].stopped_pids)
-            return self._flag(history, run, f"process {pid} is stopped (SIGSTOP, a debugger)", Severity.WARNING)
-        return None
+    def may_flag(self, history: History) -> bool:
+        """Whether the newest reading shows a process that waits in the kernel or is stopped."""
+        newest = history.processes[-1] if history.processes and not history.over else None
+        return newest is not None and bool(newest.uninterruptible_pids or newest.stopped_pids)
 
-    def watch(self, history: History) -> tuple[Gauge, ...]:
+    def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return how long a process has waited in the kernel, or was stopped, without a step."""
         no_step_s, since = history.no_step_s, history.no_step_since()
         why = ENDED if history.over else None if history.processes else "no reading of its processes"
         if why is not None:
-            return unwatched(self.name, "no signal reaches a process, and no step", why)
-        stopped = _stopped(history.processes, since or history.launched_at, history.now)
-        held = lasting(
-            history, stopped, self.hold_s, Gauge(rule=self.name, what="a process is stopped"), self.min_readings
-        )
+            return not_applicable("no signal reaches a process, and no step", why)
+        stopped = self._measure_stopped(history, since or history.launched_at)
         if history.train_ended or since is None or no_step_s is None:
-            return (held,)
-        run, deaf = _stuck(history.processes, since, history.now)
-        waits = Gauge(
-            rule=self.name,
-            what="a process waits in the kernel and no signal reaches it, and no step",
-            severity=self._severity(history, deaf),
-        )
-        found = lasting(history, run, self.hold_s, waits, self.min_readings)
-        return replace(found, now=min(no_step_s, found.now or 0.0)), held
+            return (stopped,)
+        return self._measure_waiting(history, since, no_step_s), stopped
 
-    def _severity(self, history: History, deaf: Mapping[int, bool]) -> Severity:
+    def _measure_stopped(self, history: History, since: Moment) -> Gauge:
+        run = _find_stopped(history.processes, since, history.now)
+        named = Gauge(what="a process is stopped", observe=partial(_observe_stopped, history, run))
+        return lasting(history, run, self.hold_s, named, self.min_readings)
+
+    def _measure_waiting(self, history: History, since: Moment, no_step_s: float) -> Gauge:
+        run, never_ran = _find_waiting(history.processes, since, history.now)
+        named = Gauge(
+            what="a process waits in the kernel and no signal reaches it, and no step",
+            severity=self._choose_severity(history, never_ran),
+            observe=partial(_observe_waiting, history, run, never_ran),
+        )
+        gauge = lasting(history, run, self.hold_s, named, self.min_readings)
+        return replace(gauge, now=min(no_step_s, gauge.now or 0.0))
+
+    def _choose_severity(self, history: History, never_ran: Mapping[int, bool]) -> Severity:
         inside_step = not history.starting and history.stage in (Stage.STEP, Stage.COMPILE)
-        proven = not deaf or any(deaf.values())
+        proven = not never_ran or any(never_ran.values())
         sure = history.whole and inside_step and proven and not machine_gasps(history)
         return Severity.acting(act=self.act if sure else False)
 
-    def _flag(self, history: History, run: Run, said: str, severity: Severity) -> RedFlag:
-        stage = history.stage.value if history.stage else "unknown"
-        quiet = "no step was seen" if history.no_step_s is None else f"no step for {history.no_step_s:.0f} s"
-        return RedFlag(
-            rule=self.name,
-            severity=severity,
-            at=history.now,
-            message=f"{said} for {history.lasted_s(run):.0f} s, and {quiet} in stage {stage}",
-            diagnosis=diagnosis_of(history),
-        )
+
+def _observe_stopped(history: History, run: Run) -> Observation:
+    return _observe(history, run, f"process {min(run[-1].stopped_pids)} is stopped (SIGSTOP, a debugger)")
 
 
-def _waits(reading: ProcessReading, pid: int) -> str:
+def _observe_waiting(history: History, run: Run, never_ran: Mapping[int, bool]) -> Observation:
+    pid = min(never_ran, key=lambda number: (not never_ran[number], number))
+    return _observe(history, run, _describe_wait(run[-1], pid) + (" without running once" if never_ran[pid] else ""))
+
+
+def _observe(history: History, run: Run, seen: str) -> Observation:
+    stage = history.stage.value if history.stage else "unknown"
+    quiet = "no step was seen" if history.no_step_s is None else f"no step for {history.no_step_s:.0f} s"
+    return Observation(
+        message=f"{seen} for {history.lasted_s(run):.0f} s, and {quiet} in stage {stage}",
+        diagnosis=diagnosis_of(history),
+    )
+
+
+def _describe_wait(reading: ProcessReading, pid: int) -> str:
     """Return who waits, and where as far as the kernel tells."""
     wait = next((kernel_wait for kernel_wait in reading.waits if kernel_wait.pid == pid), None)
     name = "" if wait is None else f" ({wait.name})"
@@ -107,39 +108,43 @@ def _waits(reading: ProcessReading, pid: int) -> str:
     return f"process {pid}{name} waits in the kernel (state D{channel})"
 
 
-def _stuck(readings: Reversible[ProcessReading], since: Moment, now: Moment) -> tuple[Run, dict[int, bool]]:
+def _find_waiting(readings: Reversible[ProcessReading], since: Moment, now: Moment) -> tuple[Run, dict[int, bool]]:
     """Return the newest readings in which the same process waits in the kernel.
 
     With it: which processes do, each with whether all of these readings tell that it never ran in between.
     """
     run: list[ProcessReading] = []
     waiting: dict[int, int | None] = {}
-    told: dict[int, bool] = {}
+    never_ran: dict[int, bool] = {}
     for reading in reversed(readings):
         later = run[-1].at if run else now
         if reading.at.seconds_since(since) < 0 or later.seconds_since(reading.at) > FRESH_S:
             break
-        here = {pid: _switches(reading, pid) for pid in reading.uninterruptible_pids}
-        both = {pid: count for pid, count in here.items() if not run or (pid in waiting and _same(count, waiting[pid]))}
+        here = {pid: _read_switches(reading, pid) for pid in reading.uninterruptible_pids}
+        both = {
+            pid: count
+            for pid, count in here.items()
+            if not run or (pid in waiting and _may_be_same(count, waiting[pid]))
+        }
         if not both:
             break
-        told = {pid: count is not None and told.get(pid, True) for pid, count in both.items()}
+        never_ran = {pid: count is not None and never_ran.get(pid, True) for pid, count in both.items()}
         waiting = {pid: waiting.get(pid) if count is None else count for pid, count in both.items()}
         run.append(reading)
-    return tuple(reversed(run)), told
+    return tuple(reversed(run)), never_ran
 
 
-def _switches(reading: ProcessReading, pid: int) -> int | None:
+def _read_switches(reading: ProcessReading, pid: int) -> int | None:
     return next(
         (kernel_wait.switches for kernel_wait in reading.waits if kernel_wait.pid == kernel_wait.thread == pid), None
     )
 
 
-def _same(number: int | None, other: int | None) -> bool:
+def _may_be_same(number: int | None, other: int | None) -> bool:
     """Whether two counts may be those of one wait; of one that is not known nothing can be said."""
     return number is None or other is None or number == other
 
 
-def _stopped(readings: Reversible[ProcessReading], since: Moment, now: Moment) -> Run:
+def _find_stopped(readings: Reversible[ProcessReading], since: Moment, now: Moment) -> Run:
     """Return the newest readings in which some process is stopped."""
     return run_of(readings, lambda process: process.at.seconds_since(since) >= 0 and bool(process.stopped_pids), now)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, unwatched
+from supervisor.core.flags import Act, Diagnosis, Severity
+from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History
 from supervisor.core.readings import HostReading, ProcessReading
 from supervisor.core.remedies import causes
@@ -17,9 +17,9 @@ from supervisor.core.unseen import ENDED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostMemory:
-    """Available memory below `warn_fraction` of all is told; below `limit_fraction` for `hold_s` acts.
+    """Available memory below `warn_fraction` of all is a warning; below `limit_fraction` for `hold_s` acts.
 
-    It acts only where the job's processes hold at least `min_share` of all memory; if less, or if unknown, it tells.
+    It acts only where the job's processes hold at least `min_share` of all memory; if less, or if unknown, it warns.
     """
 
     name: ClassVar[str] = "host_memory"
@@ -32,51 +32,43 @@ class HostMemory:
     hold_s: float = 10.0
     min_share: float = 0.25
 
-    def check(self, history: History) -> RedFlag | None:
-        """Flag memory that is nearly used up."""
-        if history.over:
-            return None
-        low, short = self._told(), self._full()
-        full = short.run(history.host, history.now)
-        if short.held(full):
-            share = _share(history, full[-1])
-            held = "an unknown share" if share is None else f"{share:.0%}"
-            return self._flag(history, full[-1], self._severity(share), f", of which the job holds {held}")
-        run = low.run(history.host, history.now)
-        return self._flag(history, run[-1], Severity.WARNING, "") if run else None
+    def may_flag(self, history: History) -> bool:
+        """Whether the newest reading of the machine is below the higher limit."""
+        higher = self._bound(max(self.warn_fraction, self.limit_fraction))
+        return not history.over and higher.may_be_reached(history.host)
 
-    def watch(self, history: History) -> tuple[Gauge, ...]:
+    def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return how much of the machine's memory is left."""
         what = "memory of the machine that is left"
         newest = newest_of(history.host, lambda reading: _left_percent(reading) is not None, history.now)
         if newest is None or history.over:
-            return unwatched(self.name, what, ENDED if history.over else "no reading of the machine's memory")
-        full = self._full().run(history.host, history.now)
-        severity = self._severity(_share(history, full[-1] if full else newest))
-        named = Gauge(rule=self.name, what=what, unit="%")
-        told = replace(self._told().watched(history.host, history.now, named), hold_s=None)
-        return told, self._full().watched(history.host, history.now, replace(named, severity=severity))
-
-    def _told(self) -> Bound[HostReading]:
-        return Bound(value=_left_percent, limit=100 * self.warn_fraction, hold_s=0.0, below=True, strict=True)
-
-    def _full(self) -> Bound[HostReading]:
-        limit = 100 * self.limit_fraction
-        return Bound(value=_left_percent, limit=limit, hold_s=self.hold_s, below=True, strict=True)
-
-    def _severity(self, share: float | None) -> Severity:
-        return Severity.acting(act=self.act if share is not None and share >= self.min_share else False)
-
-    def _flag(self, history: History, reading: HostReading, severity: Severity, holder: str) -> RedFlag:
-        available, total = reading.memory_available_bytes or 0, reading.memory_total_bytes or 0
-        return RedFlag(
-            rule=self.name,
-            severity=severity,
-            at=history.now,
-            message=f"{available / 1e9:.2f} of {total / 1e9:.2f} GB of memory are left{holder}",
-            can_save=True,
-            diagnosis=SHORT,
+            return not_applicable(what, ENDED if history.over else "no reading of the machine's memory")
+        low, short = self._bound(self.warn_fraction, hold_s=0.0), self._bound(self.limit_fraction)
+        full = short.run(history.host, history.now)
+        share = _read_share(history, full[-1] if full else newest)
+        held = "an unknown share" if share is None else f"{share:.0%}"
+        acts = Gauge(
+            what=what,
+            unit="%",
+            severity=Severity.acting(act=self.act if share is not None and share >= self.min_share else False),
+            observe=lambda: _observe(full[-1], f", of which the job holds {held}"),
         )
+        warns = Gauge(what=what, unit="%", observe=lambda: _observe(newest, ""))
+        below = low.measure(history.host, history.now, warns)
+        return short.measure(history.host, history.now, acts), replace(below, hold_s=None)
+
+    def _bound(self, fraction: float, hold_s: float | None = None) -> Bound[HostReading]:
+        held_s = self.hold_s if hold_s is None else hold_s
+        return Bound(value=_left_percent, limit=100 * fraction, hold_s=held_s, below=True, strict=True)
+
+
+def _observe(reading: HostReading, holder: str) -> Observation:
+    available, total = reading.memory_available_bytes or 0, reading.memory_total_bytes or 0
+    return Observation(
+        message=f"{available / 1e9:.2f} of {total / 1e9:.2f} GB of memory are left{holder}",
+        can_save=True,
+        diagnosis=SHORT,
+    )
 
 
 def _left_percent(reading: HostReading) -> float | None:
@@ -84,7 +76,7 @@ def _left_percent(reading: HostReading) -> float | None:
     return 100 * available / total if available is not None and total else None
 
 
-def _share(history: History, host: HostReading) -> float | None:
+def _read_share(history: History, host: HostReading) -> float | None:
     newest = newest_of(history.processes, _is_known, history.now)
     rss = newest.rss_bytes if newest else None
     return rss / host.memory_total_bytes if rss is not None and host.memory_total_bytes else None

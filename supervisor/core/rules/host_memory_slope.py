@@ -1,17 +1,18 @@
-"""Host memory slope: the job's processes take more and more of the machine. `host_memory` speaks when it is gone."""
+"""Host memory slope: the memory of the job's processes rises steadily; `host_memory` flags when none is left."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar
 
-from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, unwatched
+from supervisor.core.flags import Act, Diagnosis, Severity
+from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History
 from supervisor.core.remedies import causes
-from supervisor.core.rules.bounds import running_out
+from supervisor.core.rules.bounds import is_running_out, running_out
 from supervisor.core.stats.holds import newest_of
-from supervisor.core.stats.trend import WINDOW_S
+from supervisor.core.stats.trend import WINDOW_S, Slope
 from supervisor.core.unseen import ENDED
 
 
@@ -19,8 +20,8 @@ from supervisor.core.unseen import ENDED
 class HostMemorySlope:
     """The slope over `window_s` is above 0 with 99.9 % confidence and memory would run out within `gone_within_s`.
 
-    In that time it must have risen by `min_rise_fraction` of the machine's memory. It tells by default: a data set that
-    is being cached looks like this until it is in.
+    In that time it must have risen by `min_rise_fraction` of the machine's memory. It warns by default: a data set that
+    is being cached looks like this until it is complete.
     """
 
     name: ClassVar[str] = "host_memory_slope"
@@ -32,46 +33,39 @@ class HostMemorySlope:
     gone_within_s: float = 10800.0
     min_rise_fraction: float = 0.02
 
-    def check(self, history: History) -> RedFlag | None:
-        """Flag memory that leaks into the job."""
-        memory, slope = _memory(history), history.rss.slope(self.window_s)
-        if history.over or memory is None or slope is None:
-            return None
-        available, total = memory
-        left_s = slope.left_s(available)
-        if left_s is None or left_s > self.gone_within_s:
-            return None
-        if slope.falls_short_of(self.min_rise_fraction * total) is not None:
-            return None
-        return RedFlag(
-            rule=self.name,
-            severity=Severity.acting(act=self.act),
-            at=history.now,
-            message=f"the job's memory rises by {slope.per_s * 3600 / 1e9:.2f} GB/h, {available / 1e9:.2f} of "
-            f"{total / 1e9:.2f} GB are left, gone in {left_s / 3600:.1f} h",
-            can_save=True,
-            diagnosis=GROWTH,
-        )
+    def may_flag(self, history: History) -> bool:
+        """Whether memory would run out within the limit."""
+        slope = None if history.over else history.rss.slope(self.window_s)
+        memory = None if slope is None else _read_memory(history)
+        return memory is not None and is_running_out(slope, memory[0], self.gone_within_s)
 
-    def watch(self, history: History) -> tuple[Gauge, ...]:
+    def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return when memory would be gone at the rate at which the job takes it."""
         what = f"time until memory is gone, at the job's rate of {self.window_s:.0f} s"
-        memory = _memory(history)
+        memory, slope = _read_memory(history), history.rss.slope(self.window_s)
         if history.over or memory is None:
-            return unwatched(self.name, what, ENDED if history.over else "no reading of the machine's memory")
+            return not_applicable(what, ENDED if history.over else "no reading of the machine's memory")
         available, total = memory
-        left = running_out(
-            Gauge(rule=self.name, what=what),
-            history.rss.slope(self.window_s),
-            available,
-            within_s=self.gone_within_s,
-            least_rise=self.min_rise_fraction * total,
+        named = Gauge(
+            what=what,
             severity=Severity.acting(act=self.act),
+            observe=None if slope is None else partial(_observe, slope, available, total),
         )
-        return (left,)
+        least_rise = self.min_rise_fraction * total
+        return (running_out(named, slope, available, within_s=self.gone_within_s, least_rise=least_rise),)
 
 
-def _memory(history: History) -> tuple[int, int] | None:
+def _observe(slope: Slope, available: int, total: int) -> Observation:
+    left_h = (slope.left_s(available) or 0.0) / 3600
+    return Observation(
+        message=f"the job's memory rises by {slope.per_s * 3600 / 1e9:.2f} GB/h, {available / 1e9:.2f} of "
+        f"{total / 1e9:.2f} GB are left, gone in {left_h:.1f} h",
+        can_save=True,
+        diagnosis=GROWTH,
+    )
+
+
+def _read_memory(history: History) -> tuple[int, int] | None:
     """Return what of the machine's memory is available, and all of it, in bytes; None where no new reading tells."""
     newest = newest_of(history.host, lambda reading: reading.memory_available_bytes is not None, history.now)
     if newest is None or newest.memory_available_bytes is None or not newest.memory_total_bytes:

@@ -8,14 +8,15 @@ warns; with `act` it acts once `act_limit_s` have gone by. Where steps are seen,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
-from supervisor.core.flags import Act, RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, unwatched
+from supervisor.core.flags import Act, Severity
+from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History
 from supervisor.core.remedies import causes
-from supervisor.core.rules.rest import idle_s
+from supervisor.core.rules.rest import find_last_sign, idle_s
 from supervisor.core.rules.standstill import diagnosis_of, machine_gasps
 from supervisor.core.unseen import ENDED
 
@@ -32,32 +33,30 @@ class IdleJob:
     limit_s: float = 30.0
     act_limit_s: float = 300.0
 
-    def check(self, history: History) -> RedFlag | None:
-        """Flag a job of which nothing runs."""
-        reached = [gauge for gauge in self.watch(history) if gauge.reached]
-        if not reached:
-            return None
-        rested_s = reached[-1].now or 0.0
-        what = "stopped (state T)" if history.processes[-1].stopped_pids else "idle"
-        stage = "no step was seen yet" if history.stage is None else f"stage {history.stage.value}"
-        return RedFlag(
-            rule=self.name,
-            severity=reached[-1].severity,
-            at=history.now,
-            message=f"all processes have been {what} for {rested_s:.0f} s: no CPU, no output, no GPU ({stage})",
-            diagnosis=diagnosis_of(history),
-        )
+    def may_flag(self, history: History) -> bool:
+        """Whether there was no output and no step for as long as the shorter limit."""
+        silent_s = history.now.seconds_since(find_last_sign(history))
+        return bool(history.processes) and silent_s >= min(self.limit_s, self.act_limit_s)
 
-    def watch(self, history: History) -> tuple[Gauge, ...]:
+    def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return for how long nothing ran, and how long that may be."""
         what = "nothing of the job runs"
         if history.over or not history.processes:
-            return unwatched(self.name, what, ENDED if history.over else "no reading of its processes")
+            return not_applicable(what, ENDED if history.over else "no reading of its processes")
         if machine_gasps(history):
-            return unwatched(self.name, what, "the machine waits for memory")
+            return not_applicable(what, "the machine waits for memory")
         now = idle_s(history)
-        told = Gauge(rule=self.name, what=what, unit="s", now=now, limit=self.limit_s)
+        observe = partial(_observe, history, now)
+        warns = Gauge(what=what, unit="s", now=now, limit=self.limit_s, observe=observe)
         if not self.act:
-            return (told,)
-        severity = Severity.acting(act=self.act)
-        return told, Gauge(rule=self.name, what=what, unit="s", now=now, limit=self.act_limit_s, severity=severity)
+            return (warns,)
+        return warns, replace(warns, limit=self.act_limit_s, severity=Severity.acting(act=self.act))
+
+
+def _observe(history: History, rested_s: float) -> Observation:
+    what = "stopped (state T)" if history.processes[-1].stopped_pids else "idle"
+    stage = "no step was seen yet" if history.stage is None else f"stage {history.stage.value}"
+    return Observation(
+        message=f"all processes have been {what} for {rested_s:.0f} s: no CPU, no output, no GPU ({stage})",
+        diagnosis=diagnosis_of(history),
+    )

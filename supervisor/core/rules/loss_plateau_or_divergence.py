@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
-from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, beyond, unwatched
+from supervisor.core.flags import Act, Diagnosis, Severity
+from supervisor.core.gauge import Gauge, Group, Observation, beyond, not_applicable
 from supervisor.core.history import History
 from supervisor.core.remedies import causes
 from supervisor.core.stats.median import median
@@ -20,7 +21,7 @@ class LossPlateauOrDivergence:
     """Mean training losses of `divergence_epochs` epochs in a row at `divergence_factor` times the best one before.
 
     Written so that NaN trips it. Or `patience_epochs` epochs without a better figure of merit (without one, a lower
-    loss) by `min_gain_fraction`: that is told and never acts, for it harms nothing but the electricity bill.
+    loss) by `min_gain_fraction`: that is a warning and never acts, for it only costs time and power.
     """
 
     name: ClassVar[str] = "loss_plateau_or_divergence"
@@ -33,66 +34,60 @@ class LossPlateauOrDivergence:
     patience_epochs: int = 30
     min_gain_fraction: float = 0.001
 
-    def check(self, history: History) -> RedFlag | None:
-        """Flag a divergence first, then a plateau."""
-        if history.over or history.train_ended:
-            return None
-        return self._divergence(history) or self._plateau(history)
+    def may_flag(self, history: History) -> bool:
+        """Whether the newest epochs are above the limit, or none was better for long."""
+        if history.over or history.train_ended or not history.losses.epochs:
+            return False
+        last, best = self._split_means(history)
+        if best is not None and beyond(_find_least(last), self._limit_loss(best)):
+            return True
+        return self._count_without_gain(_list_merits(history)[1]) >= self.patience_epochs
 
-    def _divergence(self, history: History) -> RedFlag | None:
-        last, best = self._means(history)
-        if best is None:
-            return None
-        bound = self._bound(best)
-        if not beyond(_least(last), bound):
-            return None
-        values = ", ".join(f"{value:.4g}" for value in last)
-        return RedFlag(
-            rule=self.name,
-            severity=Severity.acting(act=self.act),
-            at=history.now,
-            message=f"mean losses of the last {len(last)} epochs are {values}, after {best:.4g} (limit {bound:.4g})",
-            subject="divergence",
-            diagnosis=DIVERGENCE,
-        )
-
-    def watch(self, history: History) -> tuple[Gauge, ...]:
+    def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return where the newest epochs stand against the best one before, and for how long nothing was better."""
         why = no_steps_due(history) or (None if history.losses.epochs else "no epoch is over yet")
         if why is not None:
-            return unwatched(self.name, "losses over epochs", why)
-        last, best = self._means(history)
-        many = self.divergence_epochs
-        rises = Gauge(
-            rule=self.name,
-            what=f"least mean loss of the last {many} epochs, against the best before",
-            now=None if best is None else _least(last),
-            limit=None if best is None else self._bound(best),
-            rest=best,
-            severity=Severity.acting(act=self.act),
-            not_watched=f"fewer than {many + 1} epochs are over" if best is None else None,
-        )
-        name, values = _merit(history)
-        stands = Gauge(
-            rule=self.name,
-            what=f"epochs without a better {name}",
-            now=self._without_gain(values),
-            limit=self.patience_epochs,
-            lacks="that the losses no longer fall" if self._still_falling(history) else None,
-        )
-        return rises, stands
+            return not_applicable("losses over epochs", why)
+        return self._measure_divergence(history), self._measure_plateau(history)
 
-    def _means(self, history: History) -> tuple[list[float], float | None]:
+    def _measure_divergence(self, history: History) -> Gauge:
+        last, best = self._split_means(history)
+        what = f"least mean loss of the last {self.divergence_epochs} epochs, against the best before"
+        severity = Severity.acting(act=self.act)
+        if best is None:
+            why = f"fewer than {self.divergence_epochs + 1} epochs are over"
+            return Gauge(what=what, severity=severity, not_watched=why)
+        limit = self._limit_loss(best)
+        return Gauge(
+            what=what,
+            now=_find_least(last),
+            limit=limit,
+            rest=best,
+            severity=severity,
+            observe=partial(_observe_divergence, last, best, limit),
+        )
+
+    def _measure_plateau(self, history: History) -> Gauge:
+        name, values = _list_merits(history)
+        return Gauge(
+            what=f"epochs without a better {name}",
+            now=self._count_without_gain(values),
+            limit=self.patience_epochs,
+            lacks="that the losses no longer fall" if self._is_still_falling(history) else None,
+            observe=partial(_observe_plateau, name, values, self.patience_epochs),
+        )
+
+    def _split_means(self, history: History) -> tuple[list[float], float | None]:
         """Return the newest mean losses, and the best before them; None where one of both is not there yet."""
         means = [epoch_loss.mean for epoch_loss in history.losses.epochs]
         last, earlier = means[-self.divergence_epochs :], means[: -self.divergence_epochs]
         finite = [value for value in earlier if math.isfinite(value)]
         return last, min(finite) if finite and len(last) == self.divergence_epochs else None
 
-    def _bound(self, best: float) -> float:
+    def _limit_loss(self, best: float) -> float:
         return best + (self.divergence_factor - 1) * abs(best)
 
-    def _without_gain(self, values: Sequence[float]) -> int:
+    def _count_without_gain(self, values: Sequence[float]) -> int:
         """Return how many epochs went by since one was better than all before it by what counts."""
         since, best = 0, -math.inf
         for value in values:
@@ -100,23 +95,7 @@ class LossPlateauOrDivergence:
             since, best = (0, value) if gained else (since + 1, best)
         return since
 
-    def _plateau(self, history: History) -> RedFlag | None:
-        name, values = _merit(history)
-        if self._without_gain(values) < self.patience_epochs or self._still_falling(history):
-            return None
-        before, lately = values[: -self.patience_epochs], values[-self.patience_epochs :]
-        best = max(before)
-        return RedFlag(
-            rule=self.name,
-            severity=Severity.WARNING,
-            at=history.now,
-            message=f"no better {name} for {self.patience_epochs} epochs: best {abs(best):.4g}, "
-            f"lately {abs(median(lately)):.4g}",
-            subject="plateau",
-            diagnosis=PLATEAU,
-        )
-
-    def _still_falling(self, history: History) -> bool:
+    def _is_still_falling(self, history: History) -> bool:
         means = [epoch_loss.mean for epoch_loss in history.losses.epochs][-self.patience_epochs :]
         third = len(means) // 3
         if third < 2 or not all(map(math.isfinite, means)):
@@ -124,12 +103,31 @@ class LossPlateauOrDivergence:
         return median(means[-third:]) < median(means[:third]) * (1 - 10 * self.min_gain_fraction)
 
 
-def _least(means: Sequence[float]) -> float:
-    """Return the least of several means; NaN where none of them is a number, which no bound holds back."""
+def _observe_divergence(last: Sequence[float], best: float, limit: float) -> Observation:
+    values = ", ".join(f"{value:.4g}" for value in last)
+    return Observation(
+        message=f"mean losses of the last {len(last)} epochs are {values}, after {best:.4g} (limit {limit:.4g})",
+        subject="divergence",
+        diagnosis=DIVERGENCE,
+    )
+
+
+def _observe_plateau(name: str, values: Sequence[float], patience_epochs: int) -> Observation:
+    before, lately = values[:-patience_epochs], values[-patience_epochs:]
+    return Observation(
+        message=f"no better {name} for {patience_epochs} epochs: best {abs(max(before)):.4g}, "
+        f"lately {abs(median(lately)):.4g}",
+        subject="plateau",
+        diagnosis=PLATEAU,
+    )
+
+
+def _find_least(means: Sequence[float]) -> float:
+    """Return the least of several means; NaN where none of them is a number, which is beyond every limit."""
     return min((mean for mean in means if math.isfinite(mean)), default=math.nan)
 
 
-def _merit(history: History) -> tuple[str, list[float]]:
+def _list_merits(history: History) -> tuple[str, list[float]]:
     """Return the name and values, greater is better, of what tells best whether the training improves."""
     fitness = [
         epoch_end.fitness

@@ -1,19 +1,19 @@
-"""Loss spike: a loss far above its own usual level. One bad batch is told; only a level that stays up can act.
+"""Loss spike: a loss far above its usual level. One bad batch is a warning; only a level that stays up can act.
 
 Proof that it stays: the median of the newest 32 losses, `sustained_steps` after the first, is still that far above
-the level
-that was usual before, by deviations and by multiples. Both comparisons are written so that NaN trips them. A NaN that
-stands alone is `non_finite_loss`'s to tell.
+the level that was usual before, by deviations and by multiples. Both comparisons are written so that NaN trips them.
+A single NaN is reported by `non_finite_loss`.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
-from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, beyond, unwatched
+from supervisor.core.flags import Act, Diagnosis, Severity
+from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import STEPS_KEPT, History
 from supervisor.core.remedies import causes
 from supervisor.core.stats.losses import Episode
@@ -24,7 +24,7 @@ from supervisor.core.unseen import ENDED
 class LossSpike:
     """A loss `distance_factor` deviations above the median of 512 steps and `times_factor` times it.
 
-    It tells by default, also what stays: a changed data mix or image size raises losses in sound trainings too.
+    It only warns by default: a changed data mix or image size raises losses in healthy trainings too.
     """
 
     name: ClassVar[str] = "loss_spike"
@@ -37,51 +37,41 @@ class LossSpike:
     times_factor: float = 3.0
     sustained_steps: int = 200
 
-    def check(self, history: History) -> RedFlag | None:
-        """Flag a level that stays up, or else the newest single spike."""
-        if history.over:
-            return None
-        under_way = history.losses.episode
-        if under_way is not None and under_way.steps >= self.sustained_steps and self._falls_short(under_way) is None:
-            return self._risen(history, under_way)
-        episode = _newest(history)
-        if episode is None or not self._far(_distance(episode)) or self._lacks(episode) is not None:
-            return None
-        return self._spike(history, episode)
+    def may_flag(self, history: History) -> bool:
+        """Whether losses are or recently were far above their usual level."""
+        return not history.over and (history.losses.episode is not None or _find_episode(history) is not None)
 
-    def watch(self, history: History) -> tuple[Gauge, ...]:
-        """Return how far the losses lie above what is usual, and how long they have."""
-        why = ENDED if history.over else None if history.losses.level or _newest(history) else "no usual level yet"
+    def measure(self, history: History) -> tuple[Gauge, ...]:
+        """Return how long the losses have been above what is usual, and how far the highest is."""
+        known = history.losses.level or _find_episode(history)
+        why = ENDED if history.over else None if known else "no usual level yet"
         if why is not None:
-            return unwatched(self.name, "losses above their usual level", why)
-        return self._highest(history), self._since(history.losses.episode)
+            return not_applicable("losses above their usual level", why)
+        return self._measure_level(history.losses.episode), self._measure_highest(history)
 
-    def _highest(self, history: History) -> Gauge:
+    def _measure_highest(self, history: History) -> Gauge:
         """Return how far the newest spike lies above the level, or else the newest loss."""
-        episode, level = _newest(history), history.losses.level
+        episode, level = _find_episode(history), history.losses.level
         loss = history.steps[-1].loss if history.steps else None
         usual = None if loss is None or level is None else level.distance(loss)
         return Gauge(
-            rule=self.name,
             what="the highest loss above the usual, in deviations",
-            now=usual if episode is None else _distance(episode),
+            now=usual if episode is None else _measure_distance(episode),
             limit=self.distance_factor,
-            lacks="a loss so far above" if episode is None else self._lacks(episode),
+            lacks="a loss so far above" if episode is None else self._find_lack(episode),
+            observe=None if episode is None else partial(_observe_spike, episode),
         )
 
-    def _since(self, episode: Episode | None) -> Gauge:
+    def _measure_level(self, episode: Episode | None) -> Gauge:
         return Gauge(
-            rule=self.name,
             what="losses stay above their usual level",
             unit="steps",
             now=0 if episode is None else episode.steps,
             limit=self.sustained_steps,
             lacks="a rise" if episode is None else self._falls_short(episode),
             severity=Severity.acting(act=self.act),
+            observe=None if episode is None else partial(_observe_rise, episode),
         )
-
-    def _far(self, distance: float | None) -> bool:
-        return distance is not None and beyond(distance, self.distance_factor)
 
     def _falls_short(self, episode: Episode) -> str | None:
         """Return what the newest losses lack to be a level that stays up; None where they are one."""
@@ -89,46 +79,42 @@ class LossSpike:
         risen = level.middle + distance * level.spread
         if distance < self.distance_factor:
             return f"{self.distance_factor:g} deviations in half of the newest"
-        return f"{self.times_factor:g} times the usual" if risen < self._bound(episode) else None
+        return f"{self.times_factor:g} times the usual" if risen < self._limit_loss(episode) else None
 
-    def _lacks(self, episode: Episode) -> str | None:
-        """Return what the highest loss lacks to be told beside its distance; None where nothing."""
+    def _find_lack(self, episode: Episode) -> str | None:
+        """Return what the highest loss lacks to be reported, apart from its distance; None where nothing."""
         loss = episode.highest.loss
         if loss is None or not math.isfinite(loss):
             return "a finite loss: non_finite_loss reports the others"
-        return f"{self.times_factor:g} times the usual" if loss < self._bound(episode) else None
+        return f"{self.times_factor:g} times the usual" if loss < self._limit_loss(episode) else None
 
-    def _bound(self, episode: Episode) -> float:
+    def _limit_loss(self, episode: Episode) -> float:
         return episode.level.middle + (self.times_factor - 1) * abs(episode.level.middle)
 
-    def _risen(self, history: History, episode: Episode) -> RedFlag:
-        level, distance = episode.level, episode.recent_distance()
-        now = f"{level.middle + distance * level.spread:.4g}" if math.isfinite(distance) else "mostly not finite"
-        return RedFlag(
-            rule=self.name,
-            severity=Severity.acting(act=self.act),
-            at=history.now,
-            message=f"the loss rose from {level.middle:.4g} to {now} at step {episode.first.step} and has stayed there "
-            f"for {episode.steps} steps",
-            since=episode.first.at,
-            since_step=episode.first.step,
-            subject="stays",
-            diagnosis=_diagnosis(stays=True),
-        )
 
-    def _spike(self, history: History, episode: Episode) -> RedFlag:
-        highest = episode.highest
-        return RedFlag(
-            rule=self.name,
-            severity=Severity.WARNING,
-            at=history.now,
-            message=f"loss {highest.loss:.4g} at step {highest.step}, {_distance(episode):.0f} deviations above the "
-            f"usual {episode.level.middle:.4g}",
-            diagnosis=_diagnosis(stays=False),
-        )
+def _observe_rise(episode: Episode) -> Observation:
+    level, distance = episode.level, episode.recent_distance()
+    now = f"{level.middle + distance * level.spread:.4g}" if math.isfinite(distance) else "mostly not finite"
+    return Observation(
+        message=f"the loss rose from {level.middle:.4g} to {now} at step {episode.first.step} and has stayed there "
+        f"for {episode.steps} steps",
+        since=episode.first.at,
+        since_step=episode.first.step,
+        subject="stays",
+        diagnosis=_diagnose(stays=True),
+    )
 
 
-def _newest(history: History) -> Episode | None:
+def _observe_spike(episode: Episode) -> Observation:
+    highest = episode.highest
+    return Observation(
+        message=f"loss {highest.loss:.4g} at step {highest.step}, {_measure_distance(episode):.0f} deviations above "
+        f"the usual {episode.level.middle:.4g}",
+        diagnosis=_diagnose(stays=False),
+    )
+
+
+def _find_episode(history: History) -> Episode | None:
     """Return the episode under way or the newest one, as long as its steps are known."""
     episode = history.losses.episode or history.losses.ended
     if episode is None or not history.steps or history.steps[-1].step - episode.last.step >= STEPS_KEPT:
@@ -136,13 +122,13 @@ def _newest(history: History) -> Episode | None:
     return episode
 
 
-def _distance(episode: Episode) -> float | None:
+def _measure_distance(episode: Episode) -> float | None:
     """Return by how many deviations the highest loss of an episode lies above its level."""
     loss = episode.highest.loss
     return None if loss is None else episode.level.distance(loss)
 
 
-def _diagnosis(*, stays: bool) -> Diagnosis:
+def _diagnose(*, stays: bool) -> Diagnosis:
     single = (
         "one batch: nothing is stopped for it" if not stays else "a single bad batch: half of the newest losses are up"
     )

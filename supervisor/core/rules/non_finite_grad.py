@@ -8,10 +8,11 @@ a training that learns nothing any more, whatever its loss says: nothing but ski
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
-from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, unwatched
+from supervisor.core.flags import Act, Diagnosis, Severity
+from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History
 from supervisor.core.readings import StepRecord
 from supervisor.core.remedies import causes
@@ -40,62 +41,57 @@ class NonFiniteGrad:
     window_steps: int = 1000
     run_steps: int = 200
 
-    def check(self, history: History) -> RedFlag | None:
-        """Flag gradients that are no numbers; losses that are none belong to `non_finite_loss`."""
-        found = window(history, self.window_steps, _only_gradient)
-        if len(found) <= self.tolerated:
-            return None
-        run = _run(found, history)
-        if len(run) >= self.run_steps:
-            return self._flag(
-                history, run, f"{len(run)} gradient norms in a row are not finite, the loss is", sure=True
-            )
-        message = f"{len(found)} gradient norms within {self.window_steps} steps are not finite, the loss is"
-        return self._flag(history, found, f"{message} (tolerated: {self.tolerated})", sure=False)
+    def may_flag(self, history: History) -> bool:
+        """Whether more steps than are tolerated were not finite."""
+        return len(history.non_finite) > self.tolerated
 
-    def watch(self, history: History) -> tuple[Gauge, ...]:
-        """Return how many gradients are no numbers, and how many of them in a row."""
-        found = window(history, self.window_steps, _only_gradient)
+    def measure(self, history: History) -> tuple[Gauge, ...]:
+        """Return how many gradient norms in a row are not finite, and how many within the window.
+
+        Losses that are not finite belong to `non_finite_loss`.
+        """
+        found = window(history, self.window_steps, _has_only_gradient)
         if not found and (not history.steps or history.steps[-1].grad_norm is None):
-            return unwatched(
-                self.name, "gradient norms that are not finite", "gradient norm not reported by this training"
-            )
-        told = Gauge(
-            rule=self.name,
+            why = "gradient norm not reported by this training"
+            return not_applicable("gradient norms that are not finite", why)
+        run = _find_run(found, history)
+        warns = Gauge(
             what=f"gradient norms that are not finite, within {self.window_steps} steps",
             unit="steps",
             now=len(found),
             limit=self.tolerated + 1,
+            observe=partial(self._observe_window, found),
         )
         acts = Gauge(
-            rule=self.name,
             what="gradient norms in a row that are not finite",
             unit="steps",
-            now=len(_run(found, history)),
+            now=len(run),
             limit=self.run_steps,
-            lacks=None if told.reached else f"more than {self.tolerated} within {self.window_steps} steps",
+            lacks=None if warns.reached else f"more than {self.tolerated} within {self.window_steps} steps",
             severity=Severity.acting(act=self.act),
+            observe=partial(_observe_run, run),
         )
-        return told, acts
+        return acts, warns
 
-    def _flag(self, history: History, found: tuple[StepRecord, ...], message: str, *, sure: bool) -> RedFlag:
-        first = found[0]
-        return RedFlag(
-            rule=self.name,
-            severity=Severity.acting(act=self.act if sure else False),
-            at=history.now,
-            message=message,
-            since=first.at if sure else None,
-            since_step=first.step if sure else None,
-            diagnosis=_DIAGNOSIS,
-        )
+    def _observe_window(self, found: tuple[StepRecord, ...]) -> Observation:
+        text = f"{len(found)} gradient norms within {self.window_steps} steps are not finite, the loss is"
+        return Observation(message=f"{text} (tolerated: {self.tolerated})", diagnosis=_DIAGNOSIS)
 
 
-def _only_gradient(record: StepRecord) -> bool:
+def _observe_run(run: tuple[StepRecord, ...]) -> Observation:
+    return Observation(
+        message=f"{len(run)} gradient norms in a row are not finite, the loss is",
+        since=run[0].at,
+        since_step=run[0].step,
+        diagnosis=_DIAGNOSIS,
+    )
+
+
+def _has_only_gradient(record: StepRecord) -> bool:
     return spoilt(record.grad_norm) and not spoilt(record.loss)
 
 
-def _run(found: tuple[StepRecord, ...], history: History) -> tuple[StepRecord, ...]:
+def _find_run(found: tuple[StepRecord, ...], history: History) -> tuple[StepRecord, ...]:
     """Return the newest of them that stand side by side, up to the last step."""
     wanted = history.steps[-1].step if history.steps else 0
     run: list[StepRecord] = []

@@ -1,8 +1,8 @@
 """Non-finite loss: NaN or infinity, step by step. It never asks whether a loss is large, so NaN cannot slip through.
 
-What is proof. One NaN may be a bad batch, and where a gradient scaler skipped its step it has touched nothing: it is
-told. More than `tolerated` within `window_steps` are a system: the owner's training made 73 of them in 7,550 batches,
-one in a hundred, with finite losses in between, and every checkpoint after the first was spoilt.
+What is proof. One NaN may be a bad batch, and where a gradient scaler skipped its step it has changed nothing: it is
+a warning. More than `tolerated` within `window_steps` are systematic: the owner's training made 73 of them in
+7,550 batches, one in a hundred, with finite losses in between, and every checkpoint after the first was spoilt.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
-from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, unwatched
+from supervisor.core.flags import Act, Diagnosis, Severity
+from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History
 from supervisor.core.readings import StepRecord
 from supervisor.core.remedies import causes
@@ -36,9 +37,9 @@ def window(history: History, window_steps: int, chosen: Callable[[StepRecord], b
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NonFiniteLoss:
-    """More than `tolerated` losses within `window_steps` that are no finite numbers act; isolated ones are told.
+    """More than `tolerated` losses within `window_steps` that are not finite act; isolated ones are a warning.
 
-    The trouble begins with the first of that window.
+    The fault begins with the first of that window.
     """
 
     name: ClassVar[str] = "non_finite_loss"
@@ -49,47 +50,50 @@ class NonFiniteLoss:
     tolerated: int = 2
     window_steps: int = 1000
 
-    def check(self, history: History) -> RedFlag | None:
-        """Flag losses that are no numbers."""
-        losses = self._found(history)
-        if not losses:
-            return None
-        first, last = losses[0], losses[-1]
-        if len(losses) <= self.tolerated:
-            message = f"loss {last.loss} at step {last.step}, one of {len(losses)} within {self.window_steps} steps"
-            return RedFlag(
-                rule=self.name,
-                severity=Severity.WARNING,
-                at=history.now,
-                message=f"{message} (tolerated: {self.tolerated})" + ("; its step was skipped" if last.skipped else ""),
-                subject=f"step {last.step}",
-                diagnosis=_diagnosis(losses),
-            )
-        return RedFlag(
-            rule=self.name,
+    def may_flag(self, history: History) -> bool:
+        """Whether a step was not finite."""
+        return bool(history.non_finite)
+
+    def measure(self, history: History) -> tuple[Gauge, ...]:
+        """Return how many losses of the window are not finite: more than are tolerated act, the first ones warn."""
+        what, found = f"losses that are not finite, within {self.window_steps} steps", self._list_found(history)
+        if not found and (not history.steps or history.steps[-1].loss is None):
+            return not_applicable(what, "loss not reported by this training")
+        acts = Gauge(
+            what=what,
+            unit="steps",
+            now=len(found),
+            limit=self.tolerated + 1,
             severity=Severity.acting(act=self.act),
-            at=history.now,
+            observe=partial(self._observe_many, found),
+        )
+        warns = replace(acts, limit=1, severity=Severity.WARNING, observe=partial(self._observe_few, found))
+        return (acts, warns) if self.tolerated else (acts,)
+
+    def _observe_few(self, losses: tuple[StepRecord, ...]) -> Observation:
+        last = losses[-1]
+        text = f"loss {last.loss} at step {last.step}, one of {len(losses)} within {self.window_steps} steps"
+        return Observation(
+            message=f"{text} (tolerated: {self.tolerated})" + ("; its step was skipped" if last.skipped else ""),
+            subject=f"step {last.step}",
+            diagnosis=_diagnose(losses),
+        )
+
+    def _observe_many(self, losses: tuple[StepRecord, ...]) -> Observation:
+        first, last = losses[0], losses[-1]
+        return Observation(
             message=f"{len(losses)} losses within {self.window_steps} steps are not finite (tolerated: "
             f"{self.tolerated}), from step {first.step} on, last step {last.step}",
             since=first.at,
             since_step=first.step,
-            diagnosis=_diagnosis(losses),
+            diagnosis=_diagnose(losses),
         )
 
-    def watch(self, history: History) -> tuple[Gauge, ...]:
-        """Return how many losses of the window are no numbers: the first are told, more than are tolerated act."""
-        what, found = f"losses that are not finite, within {self.window_steps} steps", self._found(history)
-        if not found and (not history.steps or history.steps[-1].loss is None):
-            return unwatched(self.name, what, "loss not reported by this training")
-        told = Gauge(rule=self.name, what=what, unit="steps", now=len(found), limit=1)
-        acts = replace(told, limit=self.tolerated + 1, severity=Severity.acting(act=self.act))
-        return (told, acts) if self.tolerated else (acts,)
-
-    def _found(self, history: History) -> tuple[StepRecord, ...]:
+    def _list_found(self, history: History) -> tuple[StepRecord, ...]:
         return window(history, self.window_steps, lambda record: spoilt(record.loss))
 
 
-def _diagnosis(losses: tuple[StepRecord, ...]) -> Diagnosis:
+def _diagnose(losses: tuple[StepRecord, ...]) -> Diagnosis:
     first, skipped = losses[0], sum(record.skipped for record in losses)
     in_a_row = len(losses) > 1 and losses[-1].step - first.step == len(losses) - 1
     ruled_out = []

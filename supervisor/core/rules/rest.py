@@ -66,10 +66,15 @@ def whole_job_rested_s(history: History) -> float:
     return min([_lasted_s(history, history.processes, still), *_cards_rested_s(history, since)])
 
 
+def find_last_sign(history: History) -> Moment:
+    """Return when the job last made a step or printed something; where neither is known, its launch."""
+    signs = [moment for moment in (history.no_step_since(), history.output_at) if moment is not None]
+    return max(signs, key=lambda moment: moment.monotonic_s, default=history.launched_at)
+
+
 def idle_s(history: History) -> float:
     """Return for how many seconds nothing of the job has run and nothing was printed; unknown is in use."""
-    signs = [moment for moment in (history.no_step_since(), history.output_at) if moment is not None]
-    since = max(signs, key=lambda moment: moment.monotonic_s, default=history.launched_at)
+    since = find_last_sign(history)
     if any(gpu not in history.gpus for gpu in history.gpus_used) and history.device != "cpu":
         return 0.0
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import ClassVar
 
-from supervisor.core.checkpoints.loss_curve import curve_of
-from supervisor.core.flags import RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, unwatched
+from supervisor.core.checkpoints.loss_curve import Curve, curve_of
+from supervisor.core.flags import Severity
+from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History
+from supervisor.core.moments import Moment
 from supervisor.core.remedies import causes
 
 
@@ -30,50 +32,36 @@ class ResumedLoss:
     act: bool = True
     window_steps: int = 30
 
-    def check(self, history: History) -> RedFlag | None:
-        """Compare all losses of the windows that are full."""
-        resumed = history.resumed
-        if resumed is None or resumed.curve is None or self._blind(history) is not None:
-            return None
-        now = curve_of(self._losses(history), least=self.window_steps)
-        if now is None or not resumed.curve.left_by(now):
-            return None
-        return RedFlag(
-            rule=self.name,
-            severity=Severity.acting(act=self.act),
-            at=history.now,
-            message=f"the first {now.losses} losses after the resume do not continue the old curve: median "
-            f"{now.median:.4g}, around step {resumed.step} it was {resumed.curve.median:.4g} "
-            f"({resumed.curve.low:.4g} to {resumed.curve.high:.4g})",
-            since=history.launched_at,
-            since_step=resumed.step,
-        )
+    def may_flag(self, history: History) -> bool:
+        """Whether the attempt was resumed and its first losses are still compared."""
+        return history.resumed is not None and self._why_blind(history) is None
 
-    def watch(self, history: History) -> tuple[Gauge, ...]:
+    def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return how many of the losses that it takes are there."""
         what, resumed = "first losses after the resume, against the old curve", history.resumed
-        why = self._blind(history)
+        why = self._why_blind(history)
         if why is not None or resumed is None or resumed.curve is None:
-            return unwatched(self.name, what, why or "there is no old curve")
-        losses = self._losses(history)
+            return not_applicable(what, why or "there is no old curve")
+        losses, begun = self._list_losses(history), history.launched_at
         now = curve_of(losses, least=self.window_steps)
+        left = now is not None and resumed.curve.left_by(now)
         return (
             Gauge(
-                rule=self.name,
                 what=what,
                 unit="steps",
                 now=min(len(losses), self.window_steps),
                 limit=self.window_steps,
-                lacks=None if now is not None and resumed.curve.left_by(now) else "that they leave it",
+                lacks=None if left else "that they leave it",
                 severity=Severity.acting(act=self.act),
+                observe=None if now is None else partial(_observe, resumed.step, resumed.curve, now, begun),
             ),
         )
 
-    def _losses(self, history: History) -> list[float | None]:
+    def _list_losses(self, history: History) -> list[float | None]:
         full = len(history.steps) // self.window_steps * self.window_steps
         return [step.loss for step in islice(history.steps, min(max(full, self.window_steps), 4 * self.window_steps))]
 
-    def _blind(self, history: History) -> str | None:
+    def _why_blind(self, history: History) -> str | None:
         """Return why nothing is compared; None where it is."""
         if history.resumed is None or history.resumed.curve is None:
             return "it was not resumed, or no old losses are known"
@@ -82,3 +70,12 @@ class ResumedLoss:
         if history.steps[-1].step - history.steps[0].step >= 4 * self.window_steps:
             return "it went on as it should"
         return None
+
+
+def _observe(step: int | None, old: Curve, now: Curve, launched_at: Moment) -> Observation:
+    return Observation(
+        message=f"the first {now.losses} losses after the resume do not continue the old curve: median "
+        f"{now.median:.4g}, around step {step} it was {old.median:.4g} ({old.low:.4g} to {old.high:.4g})",
+        since=launched_at,
+        since_step=step,
+    )

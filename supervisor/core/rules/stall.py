@@ -15,10 +15,11 @@ Steps that only a progress bar shows are held back by whatever holds back the ou
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
-from supervisor.core.flags import Act, RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, unwatched
+from supervisor.core.flags import Act, Severity
+from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ProcessReading, Stage
@@ -26,10 +27,15 @@ from supervisor.core.remedies import causes
 from supervisor.core.rules.rest import rested_s, resting_limit_s, stopped_s, whole_job_rested_s
 from supervisor.core.rules.standstill import diagnosis_of, machine_gasps
 from supervisor.core.stats.holds import run_of
+from supervisor.core.stats.learned_limits import BOUNDS
 from supervisor.core.unseen import no_steps_due
 
 IDLE_CPU_PERCENT = 3.0
 OUTPUT_DOUBT = 3
+SHORTEST_LEARNED_S = min(
+    floor_s for bounds in BOUNDS.values() for floor_s in (bounds.floor_s, bounds.resting_floor_s) if floor_s is not None
+)
+"""No learned limit is shorter, unless the setting's own is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,61 +63,50 @@ class Stall:
     output_limit_s: float = 900.0
     rest_limit_s: float = 20.0
 
-    def check(self, history: History) -> RedFlag | None:
-        """Flag the stage in which the training stands still longer than that stage may last."""
-        if not _watched(history):
-            return self._of_output(history)
-        cap_s, no_step_s = self._cap_of(history), history.no_step_s
-        if cap_s is None or no_step_s is None:
-            return None
-        learned_s = self._learned_s(history, cap_s)
-        limit_s = cap_s if learned_s is None else learned_s
-        resting_s = resting_limit_s(history, cap_s) if self.learn else None
-        rested = resting_s is not None and resting_s < limit_s and rested_s(history) >= resting_s
-        if resting_s is not None and rested:
-            limit_s = learned_s = resting_s
-        if self._whole_job_rests(history) and self.rest_limit_s < limit_s:
-            limit_s, rested = self.rest_limit_s, True
-        if no_step_s < limit_s:
-            return None
-        sure = history.hooked and (no_step_s >= cap_s or rested or _short_is_sure(history))
-        stage = history.stage.value if history.stage else "unknown"
-        last = f", last step {history.steps[-1].step}" if history.steps else ""
-        how = "limit" if learned_s is None or learned_s >= cap_s or limit_s != learned_s else "learned limit"
-        how += " at rest" if rested else ""
-        return RedFlag(
-            rule=self.name,
-            severity=Severity.acting(act=self.act if sure else False),
-            at=history.now,
-            message=f"no step for {no_step_s:.0f} s in stage {stage} ({how} {limit_s:.0f} s){last}",
-            diagnosis=diagnosis_of(history),
-        )
+    def may_flag(self, history: History) -> bool:
+        """Whether no step was made for the shortest limit that there is, set or learned."""
+        if history.over or history.train_ended:
+            return False
+        if history.starting:
+            return not history.hooked and history.output_step_at is not None
+        cap_s = self._cap_s(history.stage)
+        shortest_s = min(self.limit_s, self.rest_limit_s, SHORTEST_LEARNED_S, self.limit_s if cap_s is None else cap_s)
+        return (history.no_step_s or 0.0) >= shortest_s
 
-    def watch(self, history: History) -> tuple[Gauge, ...]:
-        """Return how long no step was made, and how long that may be."""
-        if not _watched(history):
-            return self._bar(history)
+    def measure(self, history: History) -> tuple[Gauge, ...]:
+        """Return how long no step was made, and how long that may be; the flag names the shortest limit reached."""
+        if history.over or history.train_ended or history.starting:
+            return self._measure_output(history)
         no_step_s, cap_s = history.no_step_s, self._cap_of(history)
         what = f"no step, in stage {history.stage.value if history.stage else 'unknown'}"
         if cap_s is None or no_step_s is None:
-            return unwatched(self.name, what, "no step is due")
-        learned_s = self._learned_s(history, cap_s)
+            return not_applicable(what, "no step is due")
         own = Gauge(
-            rule=self.name,
             what=what,
             unit="s",
             now=no_step_s,
             limit=cap_s,
             severity=Severity.acting(act=self.act if history.hooked else False),
         )
-        rest = self._rest(history, own, min(cap_s, learned_s or cap_s))
+        gauges = self._measure_silence(history, own, cap_s)
+        reached = [gauge for gauge in gauges if gauge.reached]
+        if not reached:
+            return gauges
+        shortest = min(reached, key=lambda gauge: gauge.limit or 0.0)
+        observe = partial(_observe_silence, history, shortest, no_step_s, at_rest=shortest.what != what)
+        return tuple(replace(gauge, observe=observe) if gauge.reached else gauge for gauge in gauges)
+
+    def _measure_silence(self, history: History, own: Gauge, cap_s: float) -> tuple[Gauge, ...]:
+        learned_s = self._learned_s(history, cap_s)
+        rest = self._measure_rest(history, own, min(cap_s, learned_s or cap_s))
         if learned_s is None or learned_s >= cap_s:
             return (own, *rest)
-        sure = history.hooked and _short_is_sure(history)
-        short = replace(own, limit=learned_s, learned=True, severity=Severity.acting(act=self.act if sure else False))
+        sure = history.hooked and _is_short_sure(history)
+        severity = Severity.acting(act=self.act if sure else False)
+        short = replace(own, limit=learned_s, learned=True, severity=severity)
         return (short, *rest) if sure else (short, own, *rest)
 
-    def _rest(self, history: History, own: Gauge, limit_s: float) -> tuple[Gauge, ...]:
+    def _measure_rest(self, history: History, own: Gauge, limit_s: float) -> tuple[Gauge, ...]:
         """Return how long the whole job rests, where that proves a stall sooner than the silence alone."""
         what = f"{own.what}, and the whole job rests"
         severity = Severity.acting(act=self.act)
@@ -124,22 +119,32 @@ class Stall:
         now = rested_s(history)
         return (replace(own, what=what, now=now, limit=resting_s, learned=True, severity=severity),)
 
-    def _bar(self, history: History) -> tuple[Gauge, ...]:
+    def _measure_output(self, history: History) -> tuple[Gauge, ...]:
+        """Return how long the progress bar of a training has stood whose steps are seen in its output alone."""
         what = "its progress bar does not advance"
         why, since = no_steps_due(history), history.output_step_at
         if why is None and history.hooked:
             why = "no first step yet: start_timeout watches"
         if why is not None or since is None:
-            return unwatched(self.name, what if since else "no step", why or "no step was seen yet")
-        told = Gauge(
-            rule=self.name,
+            return not_applicable(what if since else "no step", why or "no step was seen yet")
+        still_s = history.seconds_since(since)
+        warns = Gauge(
             what=what,
             unit="s",
-            now=history.seconds_since(since),
+            now=still_s,
             limit=self.output_limit_s,
+            observe=partial(self._observe_output, history, still_s),
         )
         acts_s = self.output_limit_s if self._all_rest(history, since) else OUTPUT_DOUBT * self.output_limit_s
-        return told, replace(told, limit=acts_s, severity=Severity.acting(act=self.act))
+        return warns, replace(warns, limit=acts_s, severity=Severity.acting(act=self.act))
+
+    def _observe_output(self, history: History, still_s: float) -> Observation:
+        return Observation(
+            message=f"its progress bar has stood at step {history.output_step} for {still_s:.0f} s "
+            f"(limit {self.output_limit_s:.0f} s); nothing inside it reports its steps",
+            subject="output",
+            diagnosis=diagnosis_of(history),
+        )
 
     def _cap_of(self, history: History) -> float | None:
         """Return the limit of the present stage; where a process is stopped it is that of a step."""
@@ -175,40 +180,27 @@ class Stall:
             case Stage.SETUP | Stage.WARMUP | Stage.STEP | None:
                 return self.limit_s
 
-    def _of_output(self, history: History) -> RedFlag | None:
-        """Flag a training whose steps are seen in its output alone."""
-        since = history.output_step_at
-        if history.over or history.train_ended or history.hooked or since is None:
-            return None
-        still_s = history.seconds_since(since)
-        if still_s < self.output_limit_s:
-            return None
-        sure = self._all_rest(history, since) or still_s >= OUTPUT_DOUBT * self.output_limit_s
-        return RedFlag(
-            rule=self.name,
-            severity=Severity.acting(act=self.act if sure else False),
-            at=history.now,
-            message=f"its progress bar has stood at step {history.output_step} for {still_s:.0f} s "
-            f"(limit {self.output_limit_s:.0f} s); nothing inside it reports its steps",
-            subject="output",
-            diagnosis=diagnosis_of(history),
-        )
-
     def _all_rest(self, history: History, since: Moment) -> bool:
         idle = run_of(
-            history.processes, lambda process: process.at.seconds_since(since) >= 0 and _idles(process), history.now
+            history.processes, lambda process: process.at.seconds_since(since) >= 0 and _is_idle(process), history.now
         )
         return history.lasted_s(idle) >= self.output_limit_s / 2
 
 
-def _short_is_sure(history: History) -> bool:
+def _observe_silence(history: History, reached: Gauge, no_step_s: float, *, at_rest: bool) -> Observation:
+    stage = history.stage.value if history.stage else "unknown"
+    last = f", last step {history.steps[-1].step}" if history.steps else ""
+    how = ("learned limit" if reached.learned else "limit") + (" at rest" if at_rest else "")
+    return Observation(
+        message=f"no step for {no_step_s:.0f} s in stage {stage} ({how} {reached.limit:.0f} s){last}",
+        diagnosis=diagnosis_of(history),
+    )
+
+
+def _is_short_sure(history: History) -> bool:
     """Whether silence beyond a learned limit is enough: nothing but a step can take so long."""
     return history.whole and not machine_gasps(history)
 
 
-def _watched(history: History) -> bool:
-    return not (history.over or history.train_ended or history.starting)
-
-
-def _idles(reading: ProcessReading) -> bool | None:
+def _is_idle(reading: ProcessReading) -> bool | None:
     return None if reading.cpu_percent is None else reading.cpu_percent <= IDLE_CPU_PERCENT

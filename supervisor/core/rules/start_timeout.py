@@ -4,7 +4,7 @@ A kernel search of MIOpen that never ends, and a hang after the epoch's header a
 this: 99 % GPU or 100 % CPU, and no step.
 
 What is proof. Two things together: an agent that follows the training, and no step of it beyond the time that setting
-up or the first batch may take. Without the agent nothing is: that is told once and left alone.
+up or the first batch may take. Without the agent nothing is: it warns once and leaves it alone.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from supervisor.core.flags import Act, RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, unwatched
+from supervisor.core.flags import Act, Severity
+from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.readings import Stage
@@ -39,27 +39,9 @@ class StartTimeout:
     setup_limit_s: float = 1800.0
     warmup_limit_s: float = 600.0
 
-    def check(self, history: History) -> RedFlag | None:
-        """Flag a start that takes longer than its stage may last."""
-        if history.over or history.train_ended or not history.starting:
-            return None
-        if not history.hooked:
-            return self._silent(history)
-        limit_s = self._limit_s(history.stage)
-        if limit_s is None:
-            return None
-        waited_s = history.known_s(_began(history))
-        if waited_s < limit_s:
-            return None
-        stage = history.stage.value if history.stage else "unknown"
-        return RedFlag(
-            rule=self.name,
-            severity=Severity.acting(act=self.act),
-            at=history.now,
-            message=f"no first step after {waited_s:.0f} s in stage {stage} (limit {limit_s:.0f} s)"
-            + (f", last output: {history.last_line[:200]}" if history.last_line else ""),
-            diagnosis=diagnosis_of(history),
-        )
+    def may_flag(self, history: History) -> bool:
+        """Whether the training still has to make its first step."""
+        return history.starting and not (history.over or history.train_ended)
 
     def _limit_s(self, stage: Stage | None) -> float | None:
         match stage:
@@ -71,52 +53,45 @@ class StartTimeout:
             case Stage.ENDED:
                 return None
 
-    def watch(self, history: History) -> tuple[Gauge, ...]:
+    def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return how long the start has taken, and how long it may."""
         limit_s = self._limit_s(history.stage)
-        what = f"no first step, in stage {history.stage.value if history.stage else 'unknown'}"
+        stage = history.stage.value if history.stage else "unknown"
+        what = f"no first step, in stage {stage}"
         why = no_steps_due(history) or (None if history.starting else "it has begun")
         if why is None and not history.hooked:
-            return (
-                Gauge(
-                    rule=self.name,
-                    what="no output of a training whose steps are not seen",
-                    unit="s",
-                    now=_silent_s(history),
-                    limit=self.setup_limit_s,
-                ),
-            )
+            return (self._measure_silence(history),)
         if why is not None or limit_s is None:
-            return unwatched(self.name, what, why or "no step is due")
+            return not_applicable(what, why or "no step is due")
+        waited_s = history.known_s(_find_start(history))
+        last = f", last output: {history.last_line[:200]}" if history.last_line else ""
         return (
             Gauge(
-                rule=self.name,
                 what=what,
                 unit="s",
-                now=history.known_s(_began(history)),
+                now=waited_s,
                 limit=limit_s,
                 severity=Severity.acting(act=self.act),
+                observe=lambda: Observation(
+                    message=f"no first step after {waited_s:.0f} s in stage {stage} (limit {limit_s:.0f} s){last}",
+                    diagnosis=diagnosis_of(history),
+                ),
             ),
         )
 
-    def _silent(self, history: History) -> RedFlag | None:
-        silent_s = _silent_s(history)
-        if silent_s < self.setup_limit_s:
-            return None
-        return RedFlag(
-            rule=self.name,
-            severity=Severity.WARNING,
-            at=history.now,
-            message=f"no output for {silent_s:.0f} s from a training whose steps cannot be seen; it is left alone",
-            subject="output",
+    def _measure_silence(self, history: History) -> Gauge:
+        silent_s = history.seconds_since(history.output_at or history.launched_at)
+        text = f"no output for {silent_s:.0f} s from a training whose steps cannot be seen; it is left alone"
+        return Gauge(
+            what="no output of a training whose steps are not seen",
+            unit="s",
+            now=silent_s,
+            limit=self.setup_limit_s,
+            observe=lambda: Observation(message=text, subject="output"),
         )
 
 
-def _silent_s(history: History) -> float:
-    return history.seconds_since(history.output_at or history.launched_at)
-
-
-def _began(history: History) -> Moment:
+def _find_start(history: History) -> Moment:
     """Return when the present part of the start began; stages before setup count to the launch."""
     if history.stage is None or history.stage_since is None:
         return history.launched_at

@@ -1,14 +1,17 @@
-"""Thermal: a card is too hot. A sensor that reads what no chip survives, or nothing, is no heat."""
+"""Thermal: a GPU is too hot. A sensor value that no chip survives, or none, does not count."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
-from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, unwatched
+from supervisor.core.flags import Act, Diagnosis, Severity
+from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.gpu_facts import hottest
 from supervisor.core.history import History
+from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading
 from supervisor.core.remedies import causes
 from supervisor.core.rules.bounds import Bound
@@ -21,9 +24,9 @@ AT_WORK_C = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thermal:
-    """The hottest of a card's sensors at `warn_c` for `hold_s` is told, at `limit_c` it acts where `act` says so.
+    """The hottest of a card's sensors at `warn_c` for `hold_s` is a warning, at `limit_c` it acts where `act` is set.
 
-    It tells by default: cards guard themselves, and 110 C at the hot spot is within what AMD allows some of them.
+    It warns by default: GPUs protect themselves, and AMD allows 110 C at the hot spot of some.
     """
 
     name: ClassVar[str] = "thermal"
@@ -35,57 +38,49 @@ class Thermal:
     limit_c: float = 110.0
     hold_s: float = 30.0
 
-    def check(self, history: History) -> RedFlag | None:
-        """Flag the first card at the limit, or else the first that is worth telling."""
-        if history.over:
-            return None
-        worst: RedFlag | None = None
-        bounds = self._bounds()
-        for gpu, readings in history.readings_by_gpu().items():
-            for bound, severity in bounds:
-                run = bound.run(readings, history.now)
-                if bound.held(run):
-                    if worst is None or severity > worst.severity:
-                        worst = self._flag(history, gpu, run, bound.limit, severity)
-                    break
-        return worst
+    def may_flag(self, history: History) -> bool:
+        """Whether the newest reading of a card is as hot as the lower limit."""
+        lower = Bound(value=_read_celsius, limit=min(self.warn_c, self.limit_c), hold_s=self.hold_s)
+        return not history.over and any(map(lower.may_be_reached, history.readings_by_gpu().values()))
 
-    def watch(self, history: History) -> tuple[Gauge, ...]:
+    def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return how hot each card is."""
         if (why := no_cards(history)) is not None:
-            return unwatched(self.name, "the hottest sensor of its cards", why)
+            return not_applicable("the hottest sensor of its cards", why)
         return tuple(
-            bound.watched(
+            bound.measure(
                 readings,
                 history.now,
-                Gauge(rule=self.name, what=f"hottest sensor of {gpu}", unit="C", rest=AT_WORK_C, severity=severity),
+                Gauge(
+                    what=f"hottest sensor of {gpu}",
+                    unit="C",
+                    rest=AT_WORK_C,
+                    severity=severity,
+                    observe=partial(_observe, gpu, readings, bound, history.now),
+                ),
             )
             for gpu, readings in history.readings_by_gpu().items()
-            for bound, severity in self._bounds()
+            for bound, severity in self._list_bounds()
         )
 
-    def _bounds(self) -> tuple[tuple[Bound[GpuReading], Severity], ...]:
-        limit = Bound(value=_celsius, limit=self.limit_c, hold_s=self.hold_s)
-        warn = Bound(value=_celsius, limit=self.warn_c, hold_s=self.hold_s)
+    def _list_bounds(self) -> tuple[tuple[Bound[GpuReading], Severity], ...]:
+        limit = Bound(value=_read_celsius, limit=self.limit_c, hold_s=self.hold_s)
+        warn = Bound(value=_read_celsius, limit=self.warn_c, hold_s=self.hold_s)
         return (limit, Severity.acting(act=self.act)), (warn, Severity.WARNING)
 
-    def _flag(
-        self, history: History, gpu: str, run: tuple[GpuReading, ...], limit_c: float, severity: Severity
-    ) -> RedFlag:
-        newest = run[-1]
-        sensor, celsius = hottest(newest) or ("", limit_c)
-        return RedFlag(
-            rule=self.name,
-            severity=severity,
-            at=history.now,
-            message=f"{gpu}: {sensor} at {celsius:.0f} C, {limit_c:.0f} C or more for {lasted_s(run):.0f} s",
-            can_save=True,
-            subject=gpu,
-            diagnosis=HEAT,
-        )
+
+def _observe(gpu: str, readings: Sequence[GpuReading], bound: Bound[GpuReading], now: Moment) -> Observation:
+    run = bound.run(readings, now)
+    sensor, celsius = hottest(run[-1]) or ("", bound.limit)
+    return Observation(
+        message=f"{gpu}: {sensor} at {celsius:.0f} C, {bound.limit:.0f} C or more for {lasted_s(run):.0f} s",
+        can_save=True,
+        subject=gpu,
+        diagnosis=HEAT,
+    )
 
 
-def _celsius(reading: GpuReading) -> float | None:
+def _read_celsius(reading: GpuReading) -> float | None:
     found = hottest(reading)
     return None if found is None else found[1]
 

@@ -1,4 +1,4 @@
-"""Throughput drop: slower than its own usual pace, or than its owner wants. It slows nothing and stops nothing.
+"""Throughput drop: slower than its own usual pace, or than its owner wants.
 
 Only time spent stepping counts: validations, checkpoints and the gaps between epochs do not.
 """
@@ -6,10 +6,11 @@ Only time spent stepping counts: validations, checkpoints and the gaps between e
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, TypeAlias
 
-from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, beyond, unwatched
+from supervisor.core.flags import Act, Diagnosis, Severity
+from supervisor.core.gauge import Gauge, Group, Observation, beyond, not_applicable
 from supervisor.core.history import History
 from supervisor.core.remedies import causes
 from supervisor.core.stats.holds import FRESH_S
@@ -24,7 +25,7 @@ class ThroughputDrop:
     """The newest `window_s` of stepping are below `at_least_per_s`, or `drop_fraction` below the attempt's median.
 
     Against its own pace only after `min_stretches` half minutes before these, and only where it is also slower than the
-    slowest tenth of them: image sizes that change all the time are usual then. It tells by default: slow is not stuck.
+    slowest tenth of them: image sizes that change all the time are usual then. It warns by default: slow is not stuck.
     """
 
     name: ClassVar[str] = "throughput_drop"
@@ -38,54 +39,63 @@ class ThroughputDrop:
     at_least_per_s: float | None = None
     """None: what [jobs.NAME.expect] says, if anything."""
 
-    def check(self, history: History) -> RedFlag | None:
-        """Flag the owner's limit first, then the training's own."""
+    def may_flag(self, history: History) -> bool:
+        """Whether the newest stretch is slower than one of its limits."""
         if history.over or history.train_ended:
-            return None
+            return False
         recent, usual = history.pace.recent(self.window_s, history.now), history.pace.usual()
         if not recent or usual is None:
-            return None
+            return False
         per_s = 1 / step_s_of(recent)
         if self.at_least_per_s is not None and beyond(per_s, self.at_least_per_s, below=True, strict=True):
-            return self._flag(history, recent, usual, f"{self.at_least_per_s:g} are wanted", "wanted")
-        before = self._before(history, recent)
-        if before is None or not beyond(per_s, self._limit_per_s(before), below=True, strict=True):
-            return None
-        if _lacks(recent, before) is not None:
-            return None
-        limit = f"{1 / before.step_s:.3g} are usual here (limit {self._limit_per_s(before):.3g})"
-        return self._flag(history, recent, before, limit, "usual")
+            return True
+        before = self._find_usual(history, recent)
+        return before is not None and beyond(per_s, self._limit_per_s(before), below=True, strict=True)
 
-    def watch(self, history: History) -> tuple[Gauge, ...]:
+    def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return its pace, against what is wanted and what is usual."""
-        recent = history.pace.recent(self.window_s, history.now)
+        recent, usual = history.pace.recent(self.window_s, history.now), history.pace.usual()
         why = no_steps_due(history)
-        if why is not None or not recent or history.pace.usual() is None:
-            return unwatched(self.name, "steps a second", why or "it has not stepped for long enough")
+        if why is not None or not recent or usual is None:
+            return not_applicable("steps a second", why or "it has not stepped for long enough")
+        own = self._measure_usual(history, recent)
+        if self.at_least_per_s is None:
+            return (own,)
+        limit = f"{self.at_least_per_s:g} are wanted"
+        wanted = Gauge(
+            what="steps a second, against what is wanted",
+            now=own.now,
+            limit=self.at_least_per_s,
+            below=True,
+            strict=True,
+            severity=own.severity,
+            observe=partial(_observe, history, recent, usual, limit, "wanted"),
+        )
+        return wanted, own
+
+    def _measure_usual(self, history: History, recent: Recent) -> Gauge:
         own = Gauge(
-            rule=self.name,
             what="steps a second, against what is usual here",
             now=1 / step_s_of(recent),
             below=True,
             strict=True,
             severity=Severity.acting(act=self.act),
         )
-        before = self._before(history, recent)
+        before = self._find_usual(history, recent)
         if before is None:
-            usual = replace(own, not_watched="what is usual is not known yet")
-        else:
-            usual = replace(
-                own,
-                limit=self._limit_per_s(before),
-                rest=1 / before.step_s,
-                learned=True,
-                lacks=_lacks(recent, before),
-            )
-        if self.at_least_per_s is None:
-            return (usual,)
-        return replace(own, what="steps a second, against what is wanted", limit=self.at_least_per_s), usual
+            return replace(own, not_watched="what is usual is not known yet")
+        limit_per_s = self._limit_per_s(before)
+        text = f"{1 / before.step_s:.3g} are usual here (limit {limit_per_s:.3g})"
+        return replace(
+            own,
+            limit=limit_per_s,
+            rest=1 / before.step_s,
+            learned=True,
+            lacks=_find_lack(recent, before),
+            observe=partial(_observe, history, recent, before, text, "usual"),
+        )
 
-    def _before(self, history: History, recent: Recent) -> Usual | None:
+    def _find_usual(self, history: History, recent: Recent) -> Usual | None:
         """Return what was usual before; the slow ones would be the slowest tenth of a short training themselves."""
         before = history.pace.usual(without=len(recent))
         return None if before is None or before.stretches < self.min_stretches else before
@@ -93,25 +103,23 @@ class ThroughputDrop:
     def _limit_per_s(self, before: Usual) -> float:
         return (1 - self.drop_fraction) / before.step_s
 
-    def _flag(self, history: History, recent: Recent, usual: Usual, limit: str, subject: str) -> RedFlag:
-        return RedFlag(
-            rule=self.name,
-            severity=Severity.acting(act=self.act),
-            at=history.now,
-            message=f"{1 / step_s_of(recent):.3g} steps/s over {covered_s(recent):.0f} s of stepping; {limit}",
-            can_save=True,
-            subject=subject,
-            diagnosis=_diagnosis(history, recent, usual),
-        )
+
+def _observe(history: History, recent: Recent, usual: Usual, limit: str, subject: str) -> Observation:
+    return Observation(
+        message=f"{1 / step_s_of(recent):.3g} steps/s over {covered_s(recent):.0f} s of stepping; {limit}",
+        can_save=True,
+        subject=subject,
+        diagnosis=_diagnose(history, recent, usual),
+    )
 
 
-def _lacks(recent: Recent, before: Usual) -> str | None:
+def _find_lack(recent: Recent, before: Usual) -> str | None:
     """Return what a slow stretch lacks to be unusual; None where nothing."""
     slower = step_s_of(recent) > 1.2 * before.slow_step_s
     return None if slower else "that it is slower than the slowest tenth before"
 
 
-def _diagnosis(history: History, recent: Recent, usual: Usual) -> Diagnosis:
+def _diagnose(history: History, recent: Recent, usual: Usual) -> Diagnosis:
     likely: list[str] = []
     ruled_out = ["not a stall: steps are made", "not validation or saving: their time is not counted"]
     share = wait_share_of(recent)

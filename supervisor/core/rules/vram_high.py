@@ -1,14 +1,16 @@
-"""VRAM high: a card's memory runs full. It does not ask whose memory it is: the next allocation fails all the same."""
+"""VRAM high: a GPU's memory is nearly full, whichever process holds it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
-from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, unwatched
+from supervisor.core.flags import Act, Diagnosis, Severity
+from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History
+from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading
 from supervisor.core.remedies import causes
 from supervisor.core.rules.bounds import Bound
@@ -18,9 +20,9 @@ from supervisor.core.unseen import no_cards
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VramHigh:
-    """VRAM use of `warn_fraction` is told; `limit_fraction` (or `limit_bytes`, where given) for `hold_s` acts.
+    """VRAM use of `warn_fraction` is a warning; `limit_fraction` (or `limit_bytes`, where given) for `hold_s` acts.
 
-    Where the job names no cards and the machine has several, nobody knows whose card is full: that is only told.
+    Where the job names no GPUs and the machine has several, it is not known whose GPU is full: it only warns.
     """
 
     name: ClassVar[str] = "vram_high"
@@ -34,69 +36,79 @@ class VramHigh:
     limit_bytes: int | None = None
     hold_s: float = 10.0
 
-    def check(self, history: History) -> RedFlag | None:
-        """Flag the fullest card at its limit, or else the fullest one that is worth telling."""
-        if history.over:
-            return None
-        cards, full = history.readings_by_gpu(), self._full()
-        newest = [item for all_of in cards.values() if (item := newest_of(all_of, _is_known, history.now)) is not None]
-        fullest = sorted(newest, key=lambda entry: (_percent(entry) or 0.0, entry.memory_used_bytes or 0), reverse=True)
-        for reading in fullest:
-            run = full.run(cards[reading.gpu], history.now)
-            if full.held(run):
-                return self._flag(history, reading, self._severity(history), f" for {lasted_s(run):.0f} s")
-        for reading in fullest:
-            percent = _percent(reading)
-            if percent is not None and percent >= 100 * self.warn_fraction:
-                return self._flag(history, reading, Severity.WARNING, "")
-        return None
-
-    def watch(self, history: History) -> tuple[Gauge, ...]:
-        """Return how full each card is, against what is told and what acts."""
-        if (why := no_cards(history)) is not None:
-            return unwatched(self.name, "memory of its cards", why)
-        return tuple(
-            gauge
-            for gpu, readings in history.readings_by_gpu().items()
-            for gauge in self._of_card(history, f"memory of {gpu}", readings)
+    def may_flag(self, history: History) -> bool:
+        """Whether the newest reading of a card is beyond either limit."""
+        full, warn = self._bound_full(), self._bound_warn()
+        return not history.over and any(
+            full.may_be_reached(readings) or warn.may_be_reached(readings)
+            for readings in history.readings_by_gpu().values()
         )
 
-    def _of_card(self, history: History, what: str, readings: Sequence[GpuReading]) -> tuple[Gauge, Gauge]:
-        newest = newest_of(readings, _is_known, history.now)
+    def measure(self, history: History) -> tuple[Gauge, ...]:
+        """Return how full each card is, the fullest first: against the limit that acts, then against the warning."""
+        if (why := no_cards(history)) is not None:
+            return not_applicable("memory of its cards", why)
+        cards = [
+            (newest_of(readings, _is_known, history.now), readings) for readings in history.readings_by_gpu().values()
+        ]
+        cards.sort(key=lambda pair: _rank_fullness(pair[0]), reverse=True)
+        acting = (self._measure_limit(history, readings, newest) for newest, readings in cards)
+        return (*acting, *(self._measure_warning(readings[-1].gpu, newest) for newest, readings in cards))
+
+    def _measure_limit(self, history: History, readings: Sequence[GpuReading], newest: GpuReading | None) -> Gauge:
+        full = self._bound_full()
+        named = Gauge(
+            what=f"memory of {readings[-1].gpu}",
+            unit="%" if self.limit_bytes is None else "bytes",
+            severity=self._choose_severity(history),
+            observe=partial(_observe_run, newest, readings, full, history.now),
+        )
+        return full.measure(readings, history.now, named)
+
+    def _measure_warning(self, gpu: str, newest: GpuReading | None) -> Gauge:
         percent = None if newest is None else _percent(newest)
-        told = Gauge(
-            rule=self.name,
-            what=what,
+        return Gauge(
+            what=f"memory of {gpu}",
             unit="%",
             now=percent,
             limit=100 * self.warn_fraction,
             not_watched="not in any reading" if percent is None else None,
+            observe=None if newest is None else partial(_observe, newest, ""),
         )
-        unit = "%" if self.limit_bytes is None else "bytes"
-        named = Gauge(rule=self.name, what=what, unit=unit, severity=self._severity(history))
-        return told, self._full().watched(readings, history.now, named)
 
-    def _full(self) -> Bound[GpuReading]:
+    def _bound_full(self) -> Bound[GpuReading]:
         if self.limit_bytes is not None:
             return Bound(value=_used_bytes, limit=self.limit_bytes, hold_s=self.hold_s)
         return Bound(value=_percent, limit=100 * self.limit_fraction, hold_s=self.hold_s)
 
-    def _severity(self, history: History) -> Severity:
+    def _bound_warn(self) -> Bound[GpuReading]:
+        return Bound(value=_percent, limit=100 * self.warn_fraction, hold_s=0.0)
+
+    def _choose_severity(self, history: History) -> Severity:
         known = bool(history.gpus_used) or len(history.readings_by_gpu()) == 1
         return Severity.acting(act=self.act if known else False)
 
-    def _flag(self, history: History, reading: GpuReading, severity: Severity, how_long: str) -> RedFlag:
-        used, total, percent = reading.memory_used_bytes, reading.memory_total_bytes, _percent(reading)
-        share = "" if percent is None or total is None else f" of {total / 1e9:.2f} GB ({percent:.0f}%)"
-        return RedFlag(
-            rule=self.name,
-            severity=severity,
-            at=history.now,
-            message=f"{reading.gpu}: VRAM at {(used or 0) / 1e9:.2f} GB{share}{how_long}",
-            can_save=True,
-            subject=reading.gpu,
-            diagnosis=FULL,
-        )
+
+def _observe_run(
+    newest: GpuReading | None, readings: Sequence[GpuReading], full: Bound[GpuReading], now: Moment
+) -> Observation:
+    run = full.run(readings, now)
+    return _observe(newest or run[-1], f" for {lasted_s(run):.0f} s")
+
+
+def _observe(reading: GpuReading, how_long: str) -> Observation:
+    used, total, percent = reading.memory_used_bytes, reading.memory_total_bytes, _percent(reading)
+    share = "" if percent is None or total is None else f" of {total / 1e9:.2f} GB ({percent:.0f}%)"
+    return Observation(
+        message=f"{reading.gpu}: VRAM at {(used or 0) / 1e9:.2f} GB{share}{how_long}",
+        can_save=True,
+        subject=reading.gpu,
+        diagnosis=FULL,
+    )
+
+
+def _rank_fullness(reading: GpuReading | None) -> tuple[float, int]:
+    return (-1.0, 0) if reading is None else (_percent(reading) or 0.0, reading.memory_used_bytes or 0)
 
 
 def _is_known(reading: GpuReading) -> bool:

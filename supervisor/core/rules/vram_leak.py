@@ -1,20 +1,21 @@
-"""VRAM leak: the memory that tensors hold at a step's end rises hour after hour. It does not count what is only cached.
+"""VRAM leak: the memory that tensors hold at a step's end rises hour after hour; cached memory does not count.
 
-Where torch's allocator is told of, its `allocated` speaks, which a sound training holds steady; without it the card's
-use does, whose steps upwards (a larger image, a new kernel's workspace) are no slope.
+Where torch's allocator is reported, its `allocated` is used, which a healthy training holds steady; without it the
+GPU's memory use is, whose single rises (a larger image, a new kernel's workspace) are no slope.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar
 
-from supervisor.core.flags import Act, Diagnosis, RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, unwatched
+from supervisor.core.flags import Act, Diagnosis, Severity
+from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History
 from supervisor.core.remedies import causes
-from supervisor.core.rules.bounds import running_out
+from supervisor.core.rules.bounds import is_running_out, running_out
 from supervisor.core.stats.holds import FRESH_S
 from supervisor.core.stats.trend import WINDOW_S, Slope, Trend
 from supervisor.core.unseen import ENDED
@@ -24,7 +25,7 @@ from supervisor.core.unseen import ENDED
 class VramLeak:
     """The slope over `window_s` is above 0 with 99.9 % confidence and the card would be full within `full_within_s`.
 
-    In that time it must have risen by `min_rise_fraction` of the card. It tells by default: memory may level off.
+    In that time it must have risen by `min_rise_fraction` of the card. It warns by default: memory may level off.
     """
 
     name: ClassVar[str] = "vram_leak"
@@ -36,61 +37,54 @@ class VramLeak:
     full_within_s: float = 43200.0
     min_rise_fraction: float = 0.02
 
-    def check(self, history: History) -> RedFlag | None:
-        """Flag the first memory that leaks."""
-        if history.over:
-            return None
-        for subject, trend, used, total in _memories(history):
-            slope = trend.slope(self.window_s)
-            if slope is None or slope.falls_short_of(self.min_rise_fraction * total) is not None:
-                continue
-            left_s = slope.left_s(total - used)
-            if left_s is not None and left_s <= self.full_within_s:
-                level = f"{used / 1e9:.2f} of {total / 1e9:.2f} GB are taken, full in {left_s / 3600:.1f} h"
-                return self._flag(history, subject, slope, level)
-        return None
+    def may_flag(self, history: History) -> bool:
+        """Whether a memory would be full within the limit."""
+        return not history.over and any(
+            is_running_out(trend.slope(self.window_s), total - used, self.full_within_s)
+            for _, trend, used, total in _list_memories(history)
+        )
 
-    def watch(self, history: History) -> tuple[Gauge, ...]:
+    def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return when each memory would be full at the rate at which it rises."""
-        memories = () if history.over else tuple(_memories(history))
+        memories = () if history.over else tuple(_list_memories(history))
         if not memories:
             why = ENDED if history.over else "no reading of the memory in use"
-            return unwatched(self.name, "memory that rises", why)
-        return tuple(self._of_memory(*row) for row in memories)
+            return not_applicable("memory that rises", why)
+        return tuple(self._measure_memory(*row) for row in memories)
 
-    def _of_memory(self, subject: str, trend: Trend, used: float, total: float) -> Gauge:
-        return running_out(
-            Gauge(rule=self.name, what=f"time until {subject} is full, at the rate of {self.window_s:.0f} s"),
-            trend.slope(self.window_s),
-            total - used,
-            within_s=self.full_within_s,
-            least_rise=self.min_rise_fraction * total,
+    def _measure_memory(self, subject: str, trend: Trend, used: float, total: float) -> Gauge:
+        slope = trend.slope(self.window_s)
+        named = Gauge(
+            what=f"time until {subject} is full, at the rate of {self.window_s:.0f} s",
             severity=Severity.acting(act=self.act),
+            observe=None if slope is None else partial(_observe, subject, slope, used, total),
         )
-
-    def _flag(self, history: History, subject: str, slope: Slope, level: str) -> RedFlag:
-        per_hour, low, high = (value * 3600 / 1e6 for value in (slope.per_s, slope.low_per_s, slope.high_per_s))
-        return RedFlag(
-            rule=self.name,
-            severity=Severity.acting(act=self.act),
-            at=history.now,
-            message=f"{subject}: memory in use rises by {per_hour:.0f} MB/h (99.9 %: {low:.0f} to {high:.0f}), {level}",
-            can_save=True,
-            subject=subject,
-            diagnosis=LEAK,
-        )
+        least_rise = self.min_rise_fraction * total
+        return running_out(named, slope, total - used, within_s=self.full_within_s, least_rise=least_rise)
 
 
-def _memories(history: History) -> Iterator[tuple[str, Trend, float, float]]:
+def _observe(subject: str, slope: Slope, used: float, total: float) -> Observation:
+    per_hour, low, high = (value * 3600 / 1e6 for value in (slope.per_s, slope.low_per_s, slope.high_per_s))
+    left_h = (slope.left_s(total - used) or 0.0) / 3600
+    return Observation(
+        message=f"{subject}: memory in use rises by {per_hour:.0f} MB/h (99.9 %: {low:.0f} to {high:.0f}), "
+        f"{used / 1e9:.2f} of {total / 1e9:.2f} GB are taken, full in {left_h:.1f} h",
+        can_save=True,
+        subject=subject,
+        diagnosis=LEAK,
+    )
+
+
+def _list_memories(history: History) -> Iterator[tuple[str, Trend, float, float]]:
     """Yield (what, its trend, used bytes, total bytes) of each memory whose trend is known."""
-    told = False
+    reported = False
     for rank, readings in history.told.allocations.items():
         newest = readings[-1]
         if newest.total_bytes:
-            told = True
+            reported = True
             trend = history.told.allocated[rank]
             yield f"rank {rank}", trend, float(newest.reserved_bytes), float(newest.total_bytes)
-    if told:
+    if reported:
         return
     for gpu, readings_of_card in history.readings_by_gpu().items():
         card, last = history.cards.get(gpu), readings_of_card[-1]

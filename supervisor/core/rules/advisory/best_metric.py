@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
-from supervisor.core.flags import RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, beyond, unwatched
+from supervisor.core.flags import Severity
+from supervisor.core.gauge import Gauge, Group, Observation, beyond, not_applicable
 from supervisor.core.history import History
 
 
@@ -19,37 +20,41 @@ class BestMetric:
     enabled: bool = True
     min_gain_fraction: float = 0.01
 
-    def check(self, history: History) -> RedFlag | None:
-        """Return the newest epoch where it is the best."""
-        merits = _merits(history)
+    def may_flag(self, history: History) -> bool:
+        """Whether the newest epoch's figure of merit is above the limit."""
+        merits = _read_merits(history)
+        return merits is not None and beyond(merits[0], self._limit_merit(merits[1]), strict=True)
+
+    def measure(self, history: History) -> tuple[Gauge, ...]:
+        """Return the newest figure of merit against what would be the best."""
+        what, merits = "figure of merit of the newest epoch", _read_merits(history)
         if merits is None:
-            return None
-        epochs, (newest, best) = history.told.epochs, merits
-        if not beyond(newest, self._bound(best), strict=True):
-            return None
-        return RedFlag(
-            rule=self.name,
-            severity=Severity.INFO,
-            at=history.now,
-            message=f"epoch {epochs[-1].epoch + 1} is the best so far: {newest:.4g}, {best:.4g} before",
-            can_save=True,
-            subject=f"epoch {epochs[-1].epoch + 1}",
+            return not_applicable(what, "fewer than two epochs reported one")
+        newest, best = merits
+        return (
+            Gauge(
+                what=what,
+                now=newest,
+                limit=self._limit_merit(best),
+                strict=True,
+                severity=Severity.INFO,
+                observe=partial(_observe, history.told.epochs[-1].epoch + 1, newest, best),
+            ),
         )
 
-    def watch(self, history: History) -> tuple[Gauge, ...]:
-        """Return the newest figure of merit against what would be the best."""
-        what, merits = "figure of merit of the newest epoch", _merits(history)
-        if merits is None:
-            return unwatched(self.name, what, "fewer than two epochs reported one")
-        newest, best = merits
-        limit = self._bound(best)
-        return (Gauge(rule=self.name, what=what, now=newest, limit=limit, strict=True, severity=Severity.INFO),)
-
-    def _bound(self, best: float) -> float:
+    def _limit_merit(self, best: float) -> float:
         return best + self.min_gain_fraction * abs(best)
 
 
-def _merits(history: History) -> tuple[float, float] | None:
+def _observe(epoch: int, newest: float, best: float) -> Observation:
+    return Observation(
+        message=f"epoch {epoch} is the best so far: {newest:.4g}, {best:.4g} before",
+        can_save=True,
+        subject=f"epoch {epoch}",
+    )
+
+
+def _read_merits(history: History) -> tuple[float, float] | None:
     """Return the newest epoch's figure of merit and the best before it; None where either was not reported."""
     epochs = history.told.epochs
     newest = epochs[-1].merit if epochs else None

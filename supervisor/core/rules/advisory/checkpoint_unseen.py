@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from supervisor.core.flags import Diagnosis, RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, condition
+from supervisor.core.events import ExistingFound
+from supervisor.core.flags import Diagnosis
+from supervisor.core.gauge import Gauge, Group, Observation, event_gauge
 from supervisor.core.history import History
 
 NAMED = 3
@@ -23,38 +24,37 @@ class CheckpointUnseen:
     group: ClassVar[Group] = "storage"
     enabled: bool = True
 
-    def check(self, history: History) -> RedFlag | None:
-        """Flag what cannot be read for as long as that lasts, or what existed at the start."""
-        if history.over:
-            return None
-        if history.closed:
-            more = f" and {len(history.closed) - NAMED} more" if len(history.closed) > NAMED else ""
-            what = "; ".join(history.closed[:NAMED])
-            return self._flag(history, f"checkpoints cannot be read: {what}{more}", history.closed[0], CLOSED)
-        existing = history.existing
-        if existing is None:
-            return None
-        text = f"started from the beginning although {existing.count} unproven checkpoints exist"
-        if existing.kept:
-            text += f"; copies of {existing.kept} are kept in {existing.folder}"
-        if existing.left_out:
-            text += f"; no copy of {'; '.join(existing.left_out[:NAMED])}"
-        return self._flag(history, text, "existing checkpoints", BESIDE)
+    def may_flag(self, history: History) -> bool:
+        """Whether something cannot be read, or existed at the start."""
+        return not history.over and (bool(history.closed) or history.existing is not None)
 
-    def _flag(self, history: History, message: str, subject: str, diagnosis: Diagnosis) -> RedFlag:
-        return RedFlag(
-            rule=self.name,
-            severity=Severity.WARNING,
-            at=history.now,
-            message=message,
-            subject=subject,
-            can_save=True,
-            diagnosis=diagnosis,
-        )
+    def measure(self, history: History) -> tuple[Gauge, ...]:
+        """Return whether something cannot be read, for as long as that lasts, or existed at the start."""
+        observed = None
+        if not history.over:
+            observed = _observe_closed(history.closed) if history.closed else _observe_existing(history.existing)
+        return (event_gauge("checkpoints that the daemon may not read", observed),)
 
-    def watch(self, history: History) -> tuple[Gauge, ...]:
-        """Return the condition as a gauge."""
-        return (condition(self.name, "checkpoints that the daemon may not read", self.check(history)),)
+
+def _observe_closed(closed: tuple[str, ...]) -> Observation:
+    more = f" and {len(closed) - NAMED} more" if len(closed) > NAMED else ""
+    return Observation(
+        message=f"checkpoints cannot be read: {'; '.join(closed[:NAMED])}{more}",
+        subject=closed[0],
+        can_save=True,
+        diagnosis=CLOSED,
+    )
+
+
+def _observe_existing(existing: ExistingFound | None) -> Observation | None:
+    if existing is None:
+        return None
+    text = f"started from the beginning although {existing.count} unproven checkpoints exist"
+    if existing.kept:
+        text += f"; copies of {existing.kept} are kept in {existing.folder}"
+    if existing.left_out:
+        text += f"; no copy of {'; '.join(existing.left_out[:NAMED])}"
+    return Observation(message=text, subject="existing checkpoints", can_save=True, diagnosis=EXISTING)
 
 
 CLOSED = Diagnosis(
@@ -64,7 +64,7 @@ CLOSED = Diagnosis(
     ),
     advice=("open the folder to the daemon's group, or save elsewhere; no relaunch until it can be read",),
 )
-BESIDE = Diagnosis(
+EXISTING = Diagnosis(
     causes=("an earlier training saved there, or the training was started with --fresh",),
     advice=("to continue from one of them, start the training with it once; later checkpoints are then recorded",),
 )

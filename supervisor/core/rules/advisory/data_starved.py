@@ -6,14 +6,16 @@ A ResNet-50 on an A10G at 0.19 batches/s with the card at 0-10 % looks like a ha
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
-from supervisor.core.flags import Diagnosis, RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, beyond, unwatched
+from supervisor.core.flags import Diagnosis
+from supervisor.core.gauge import Gauge, Group, Observation, beyond, not_applicable
 from supervisor.core.history import History
 from supervisor.core.stats.median import median
-from supervisor.core.stats.pace import covered_s, step_s_of, wait_share_of
+from supervisor.core.stats.pace import Stretch, covered_s, step_s_of, wait_share_of
 from supervisor.core.unseen import no_steps_due
 
 
@@ -31,52 +33,37 @@ class DataStarved:
     window_s: float = 300.0
     busy_percent: float = 30.0
 
-    def check(self, history: History) -> RedFlag | None:
-        """Flag a training that waits for data more than it computes."""
+    def may_flag(self, history: History) -> bool:
+        """Whether so much of the time goes into waiting for data."""
         if history.over or history.train_ended:
-            return None
+            return False
         recent = history.pace.recent(self.window_s, history.now)
-        if not recent:
-            return None
-        share = wait_share_of(recent)
-        if share is None or not beyond(100 * share, 100 * self.wait_fraction):
-            return None
-        busy_percent = self._busy_percent(history)
-        if busy_percent is None or busy_percent > self.busy_percent:
-            return None
-        return RedFlag(
-            rule=self.name,
-            severity=Severity.WARNING,
-            at=history.now,
-            message=f"{share:.0%} of {covered_s(recent):.0f} s of stepping went into waiting for data, "
-            f"the GPU at {busy_percent:.0f} %, {1 / step_s_of(recent):.3g} steps/s",
-            can_save=True,
-            diagnosis=_diagnosis(history, sum(stretch.steps for stretch in recent)),
-        )
+        share = wait_share_of(recent) if recent else None
+        return share is not None and beyond(100 * share, 100 * self.wait_fraction)
 
-    def watch(self, history: History) -> tuple[Gauge, ...]:
+    def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return how much of its time goes into waiting for data."""
         what = "time that goes into waiting for data, the cards idle"
         recent = history.pace.recent(self.window_s, history.now)
         share = wait_share_of(recent) if recent else None
         why = no_steps_due(history) or (None if recent else "it has not stepped for long enough")
-        busy_percent = self._busy_percent(history)
+        busy_percent = self._find_busy_percent(history)
         if why is not None or share is None or busy_percent is None:
             missing = "the time spent waiting for data is not reported" if share is None else "no reading of its GPUs"
-            return unwatched(self.name, what, why or missing)
+            return not_applicable(what, why or missing)
         idle = busy_percent <= self.busy_percent
         return (
             Gauge(
-                rule=self.name,
                 what=what,
                 unit="%",
                 now=100 * share,
                 limit=100 * self.wait_fraction,
                 lacks=None if idle else f"cards at {self.busy_percent:g} % or less: {busy_percent:.0f} % now",
+                observe=partial(_observe, history, recent, share, busy_percent),
             ),
         )
 
-    def _busy_percent(self, history: History) -> float | None:
+    def _find_busy_percent(self, history: History) -> float | None:
         """Return the use of the busiest card, the median over the time looked at; None where any is silent."""
         uses = []
         for readings in history.readings_by_gpu().values():
@@ -93,7 +80,16 @@ class DataStarved:
         return max(uses, default=None)
 
 
-def _diagnosis(history: History, steps: int) -> Diagnosis:
+def _observe(history: History, recent: Sequence[Stretch], share: float, busy_percent: float) -> Observation:
+    return Observation(
+        message=f"{share:.0%} of {covered_s(recent):.0f} s of stepping went into waiting for data, "
+        f"the GPU at {busy_percent:.0f} %, {1 / step_s_of(recent):.3g} steps/s",
+        can_save=True,
+        diagnosis=_diagnose(history, sum(stretch.steps for stretch in recent)),
+    )
+
+
+def _diagnose(history: History, steps: int) -> Diagnosis:
     causes, advice = [], []
     workers = history.told.workers
     if workers in (0, None):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
-from supervisor.core.flags import Diagnosis, RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, beyond, unwatched
+from supervisor.core.flags import Diagnosis
+from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History
 from supervisor.core.reports.progress import Progress, progress_of
 from supervisor.core.unseen import no_steps_due
@@ -25,38 +26,30 @@ class Deadline:
     at_unix_s: float | None = None
     """None: what [jobs.NAME.expect] says, if anything."""
 
-    def check(self, history: History) -> RedFlag | None:
-        """Flag an end that comes too late."""
-        if self.at_unix_s is None or self._blind(history) is not None:
-            return None
-        progress = progress_of(history)
-        if progress.left_s is None or progress.left_early_s is None:
-            return None
-        left_s = self.at_unix_s - history.now.unix_s
-        if not beyond(progress.left_early_s, left_s, strict=True):
-            return None
-        late_h = (progress.left_s - left_s) / 3600
-        left = f"{max(0.0, left_s) / 3600:.1f} h before the deadline" if left_s > 0 else "the deadline has passed"
-        return RedFlag(
-            rule=self.name,
-            severity=Severity.WARNING,
-            at=history.now,
-            message=f"{progress.left_s / 3600:.1f} h of training are left, {left}: done {late_h:.1f} h too late",
-            can_save=True,
-            diagnosis=_diagnosis(progress, left_s),
-        )
+    def may_flag(self, history: History) -> bool:
+        """Whether a deadline is set and an estimate is made."""
+        return self.at_unix_s is not None and self._why_blind(history) is None
 
-    def watch(self, history: History) -> tuple[Gauge, ...]:
+    def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return how long it takes at the least, and how long is left."""
         what = "training that is left at the least, until the deadline"
-        why = self._blind(history)
-        early_s = None if why is not None else progress_of(history).left_early_s
-        if self.at_unix_s is None or early_s is None:
-            return unwatched(self.name, what, why or "number of steps not reported by this training")
+        why = self._why_blind(history)
+        progress = None if why is not None else progress_of(history)
+        if self.at_unix_s is None or progress is None or progress.left_early_s is None:
+            return not_applicable(what, why or "number of steps not reported by this training")
         left_s = self.at_unix_s - history.now.unix_s
-        return (Gauge(rule=self.name, what=what, unit="s", now=early_s, limit=left_s, strict=True),)
+        return (
+            Gauge(
+                what=what,
+                unit="s",
+                now=progress.left_early_s,
+                limit=left_s,
+                strict=True,
+                observe=partial(_observe, progress, left_s),
+            ),
+        )
 
-    def _blind(self, history: History) -> str | None:
+    def _why_blind(self, history: History) -> str | None:
         """Return why nothing is estimated; None where it is."""
         if self.at_unix_s is None:
             return "no deadline is set"
@@ -65,7 +58,18 @@ class Deadline:
         return no_steps_due(history) or ("an estimate takes ten minutes of stepping" if early else None)
 
 
-def _diagnosis(progress: Progress, left_s: float) -> Diagnosis:
+def _observe(progress: Progress, left_s: float) -> Observation:
+    needed_s = progress.left_s or 0.0
+    left = f"{max(0.0, left_s) / 3600:.1f} h before the deadline" if left_s > 0 else "the deadline has passed"
+    late_h = (needed_s - left_s) / 3600
+    return Observation(
+        message=f"{needed_s / 3600:.1f} h of training are left, {left}: done {late_h:.1f} h too late",
+        can_save=True,
+        diagnosis=_diagnose(progress, left_s),
+    )
+
+
+def _diagnose(progress: Progress, left_s: float) -> Diagnosis:
     advice = ["fewer epochs, a larger batch, a smaller image size, a part of the data (fraction= with ultralytics)"]
     if progress.epoch_s and left_s > 0:
         advice.insert(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
-from supervisor.core.flags import Diagnosis, RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, unwatched
+from supervisor.core.flags import Diagnosis
+from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.gpu_facts import hottest
 from supervisor.core.history import History
 from supervisor.core.readings import GpuReading
@@ -29,42 +30,37 @@ class Fan:
     hot_c: float = 80.0
     hold_s: float = 60.0
 
-    def check(self, history: History) -> RedFlag | None:
-        """Flag the first stopped fan."""
-        if history.over:
-            return None
-        for gpu, readings in history.readings_by_gpu().items():
-            if not history.cards[gpu].fan_turned:
-                continue
-            run = run_of(readings, self._stands, history.now)
-            if history.has_lasted(run, self.hold_s):
-                sensor, celsius = hottest(run[-1]) or ("", self.hot_c)
-                return RedFlag(
-                    rule=self.name,
-                    severity=Severity.WARNING,
-                    at=history.now,
-                    message=f"{gpu}: fan stopped for {history.lasted_s(run):.0f} s, {sensor} at {celsius:.0f} C",
-                    can_save=True,
-                    subject=gpu,
-                    diagnosis=STANDS,
-                )
-        return None
-
-    def watch(self, history: History) -> tuple[Gauge, ...]:
-        """Return for how long the fan of each card has stood while it is hot."""
-        if (why := no_cards(history)) is not None:
-            return unwatched(self.name, "stopped fans", why)
-        return tuple(self._of_card(history, gpu, readings) for gpu, readings in history.readings_by_gpu().items())
-
-    def _of_card(self, history: History, gpu: str, readings: Iterable[GpuReading]) -> Gauge:
-        what = f"fan of {gpu} stopped at {self.hot_c:g} C and more"
-        if not history.cards[gpu].fan_turned:
-            return Gauge(rule=self.name, what=what, not_watched="it was never seen to turn")
-        return lasting(
-            history, run_of(readings, self._stands, history.now), self.hold_s, Gauge(rule=self.name, what=what)
+    def may_flag(self, history: History) -> bool:
+        """Whether a fan that was seen to turn stands, by the newest reading."""
+        return not history.over and any(
+            history.cards[gpu].fan_turned and self._is_stopped_hot(readings[-1]) is not False
+            for gpu, readings in history.readings_by_gpu().items()
         )
 
-    def _stands(self, reading: GpuReading) -> bool | None:
+    def measure(self, history: History) -> tuple[Gauge, ...]:
+        """Return for how long the fan of each card has stood while it is hot."""
+        if (why := no_cards(history)) is not None:
+            return not_applicable("stopped fans", why)
+        return tuple(self._measure_card(history, gpu, readings) for gpu, readings in history.readings_by_gpu().items())
+
+    def _measure_card(self, history: History, gpu: str, readings: Iterable[GpuReading]) -> Gauge:
+        what = f"fan of {gpu} stopped at {self.hot_c:g} C and more"
+        if not history.cards[gpu].fan_turned:
+            return Gauge(what=what, not_watched="it was never seen to turn")
+        run = run_of(readings, self._is_stopped_hot, history.now)
+        named = Gauge(what=what, observe=partial(self._observe, history, gpu, run))
+        return lasting(history, run, self.hold_s, named)
+
+    def _observe(self, history: History, gpu: str, run: tuple[GpuReading, ...]) -> Observation:
+        sensor, celsius = hottest(run[-1]) or ("", self.hot_c)
+        return Observation(
+            message=f"{gpu}: fan stopped for {history.lasted_s(run):.0f} s, {sensor} at {celsius:.0f} C",
+            can_save=True,
+            subject=gpu,
+            diagnosis=STANDS,
+        )
+
+    def _is_stopped_hot(self, reading: GpuReading) -> bool | None:
         if reading.fan_rpm is None or reading.fan_rpm > 0:
             return None if reading.fan_rpm is None else False
         found = hottest(reading)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from supervisor.core.flags import Diagnosis, RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, condition, unwatched
+from supervisor.core.flags import Diagnosis
+from supervisor.core.gauge import Gauge, Group, Observation, event_gauge, not_applicable
 from supervisor.core.history import History
 from supervisor.core.unseen import ENDED
 
@@ -22,31 +22,23 @@ class Fp32Fallback:
     group: ClassVar[Group] = "pace"
     enabled: bool = True
 
-    def check(self, history: History) -> RedFlag | None:
-        """Flag the fallback for as long as the attempt runs."""
+    def may_flag(self, history: History) -> bool:
+        """Whether another precision is used than was asked for."""
         precision = history.told.precision
-        if history.over or precision is None or "cpu" in (history.device, precision.device):
-            return None
-        if precision.asked == precision.used or precision.used != "single":
-            return None
-        why = f" ({precision.why})" if precision.why else ""
-        return RedFlag(
-            rule=self.name,
-            severity=Severity.WARNING,
-            at=history.now,
-            message=f"{precision.asked} precision was asked for, {precision.used} is used{why}",
-            can_save=True,
-            diagnosis=FALLBACK,
-        )
+        return not history.over and precision is not None and precision.asked != precision.used
 
-    def watch(self, history: History) -> tuple[Gauge, ...]:
-        """Return whether it fell back: no number is near to that."""
+    def measure(self, history: History) -> tuple[Gauge, ...]:
+        """Return whether it fell back, for as long as the attempt runs; no number is near to that."""
         what, precision = "half precision asked for, single used", history.told.precision
         if history.over or precision is None:
-            return unwatched(self.name, what, ENDED if history.over else "precision not reported by this training")
+            return not_applicable(what, ENDED if history.over else "precision not reported by this training")
         if "cpu" in (history.device, precision.device):
-            return unwatched(self.name, what, "it trains on the CPU")
-        return (condition(self.name, what, self.check(history)),)
+            return not_applicable(what, "it trains on the CPU")
+        if precision.asked == precision.used or precision.used != "single":
+            return (event_gauge(what, None),)
+        why = f" ({precision.why})" if precision.why else ""
+        text = f"{precision.asked} precision was asked for, {precision.used} is used{why}"
+        return (event_gauge(what, Observation(message=text, can_save=True, diagnosis=FALLBACK)),)
 
 
 FALLBACK = Diagnosis(

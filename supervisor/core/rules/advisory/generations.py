@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from supervisor.core.flags import RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, condition
+from supervisor.core.gauge import Gauge, Group, Observation, event_gauge
 from supervisor.core.history import History
 
 
@@ -18,20 +17,17 @@ class Generations:
     group: ClassVar[Group] = "storage"
     enabled: bool = True
 
-    def check(self, history: History) -> RedFlag | None:
-        """Flag the newest one."""
-        missed = history.not_kept
-        if missed is None:
-            return None
-        return RedFlag(
-            rule=self.name,
-            severity=Severity.WARNING,
-            at=history.now,
-            message=f"no generation of {missed.path} is kept: {missed.reason}",
-            subject=missed.path.rpartition("/")[2],
-            can_save=True,
-        )
+    def may_flag(self, history: History) -> bool:
+        """Whether a checkpoint was not kept."""
+        return history.not_kept is not None
 
-    def watch(self, history: History) -> tuple[Gauge, ...]:
-        """Return the condition as a gauge."""
-        return (condition(self.name, "a checkpoint of which no generation is kept", self.check(history)),)
+    def measure(self, history: History) -> tuple[Gauge, ...]:
+        """Return whether the newest checkpoint of which no generation is kept is there."""
+        missed, observed = history.not_kept, None
+        if missed is not None:
+            observed = Observation(
+                message=f"no generation of {missed.path} is kept: {missed.reason}",
+                subject=missed.path.rpartition("/")[2],
+                can_save=True,
+            )
+        return (event_gauge("a checkpoint of which no generation is kept", observed),)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from supervisor.core.findings import LAST_BOOT, FaultClass, FaultSeverity, KernelFinding
-from supervisor.core.flags import RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, condition
+from supervisor.core.gauge import Gauge, Group, Observation, event_gauge
 from supervisor.core.history import History
 from supervisor.core.rules.gpu_fault import diagnosis_of, message_of
 
@@ -24,32 +23,31 @@ class MachineFault:
     group: ClassVar[Group] = "process"
     enabled: bool = True
 
-    def check(self, history: History) -> RedFlag | None:
-        """Flag the newest fault."""
-        if history.over:
-            return None
-        found = next((finding for finding in reversed(history.kernel) if self._concerns(history, finding)), None)
-        if found is None:
-            return None
-        device = found.device or "this machine"
-        return RedFlag(
-            rule=self.name,
-            severity=Severity.WARNING,
-            at=history.now,
-            message=message_of(found, device),
-            subject=f"{device} {found.fault.value}",
-            fault=found.fault.value,
-            diagnosis=diagnosis_of(found),
-        )
+    def may_flag(self, history: History) -> bool:
+        """Whether the kernel's log holds any finding."""
+        return not history.over and bool(history.kernel)
 
-    def watch(self, history: History) -> tuple[Gauge, ...]:
-        """Return whether the kernel tells of a fault: no number is near to that."""
-        return (condition(self.name, "fault of disk or machine in the kernel log", self.check(history)),)
+    def measure(self, history: History) -> tuple[Gauge, ...]:
+        """Return whether the kernel's log reports a fault; no number is near to that."""
+        kernel = () if history.over else history.kernel
+        found = next((finding for finding in reversed(kernel) if self._is_about(history, finding)), None)
+        observed = None if found is None else _observe(found)
+        return (event_gauge("fault of disk or machine in the kernel log", observed),)
 
     @staticmethod
-    def _concerns(history: History, finding: KernelFinding) -> bool:
+    def _is_about(history: History, finding: KernelFinding) -> bool:
         if finding.origin == LAST_BOOT or finding.about not in ("disk", "host"):
             return False
         if finding.fault is FaultClass.OOM_KILL or finding.severity is FaultSeverity.INFO:
             return False
         return finding.told_at.seconds_since(history.launched_at) >= 0
+
+
+def _observe(finding: KernelFinding) -> Observation:
+    device = finding.device or "this machine"
+    return Observation(
+        message=message_of(finding, device),
+        subject=f"{device} {finding.fault.value}",
+        fault=finding.fault.value,
+        diagnosis=diagnosis_of(finding),
+    )

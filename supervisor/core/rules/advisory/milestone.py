@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
-from supervisor.core.flags import RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, unwatched
+from supervisor.core.flags import Severity
+from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History
 from supervisor.core.reports.progress import steps_total
 
@@ -22,41 +23,33 @@ class Milestone:
     group: ClassVar[Group] = "pace"
     enabled: bool = True
 
-    def check(self, history: History) -> RedFlag | None:
-        """Return the highest milestone that this attempt has passed."""
-        total = steps_total(history)
-        passed = [(step, words) for step, words in _ahead(history) if step <= history.steps[-1].step]
-        if not passed:
-            return None
-        step, words = max(passed)
-        return RedFlag(
-            rule=self.name,
-            severity=Severity.INFO,
-            at=history.now,
-            message=f"{words}: step {step} of {total}",
-            can_save=True,
-            subject=words,
-        )
+    def may_flag(self, history: History) -> bool:
+        """Whether the attempt has passed a milestone."""
+        return any(step <= history.steps[-1].step for step, _ in _list_milestones(history))
 
-    def watch(self, history: History) -> tuple[Gauge, ...]:
-        """Return how far each milestone of this attempt is."""
-        marks = _ahead(history)
+    def measure(self, history: History) -> tuple[Gauge, ...]:
+        """Return how far each milestone of this attempt is, the last one first: of those passed it is the flag."""
+        marks = sorted(_list_milestones(history), reverse=True)
         if not marks:
-            return unwatched(self.name, "milestones", "number of steps not reported by this training")
+            return not_applicable("milestones", "number of steps not reported by this training")
         return tuple(
             Gauge(
-                rule=self.name,
                 what=words,
                 unit="steps",
                 now=history.steps[-1].step,
                 limit=step,
                 severity=Severity.INFO,
+                observe=partial(_observe, words, step, steps_total(history)),
             )
             for step, words in marks
         )
 
 
-def _ahead(history: History) -> list[tuple[int, str]]:
+def _observe(words: str, step: int, total: int | None) -> Observation:
+    return Observation(message=f"{words}: step {step} of {total}", can_save=True, subject=words)
+
+
+def _list_milestones(history: History) -> list[tuple[int, str]]:
     """Return the milestones that lay before this attempt when it began, each with its step."""
     total, first = steps_total(history), _first_step(history)
     if total is None or not history.steps or first is None:

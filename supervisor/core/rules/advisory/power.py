@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from supervisor.core.flags import Diagnosis, RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, unwatched
+from supervisor.core.flags import Diagnosis
+from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History
+from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading
 from supervisor.core.rules.bounds import Bound
 from supervisor.core.stats.holds import lasted_s
@@ -29,59 +31,68 @@ class Power:
     drop_fraction: float = 0.2
     hold_s: float = 60.0
 
-    def check(self, history: History) -> RedFlag | None:
-        """Flag the first card out of its limits."""
-        if history.over:
-            return None
-        drawn = self._over()
-        for gpu, readings in history.readings_by_gpu().items():
-            highest_w = history.cards[gpu].highest_cap_w
-            if not highest_w:
-                continue
-            over = drawn.run(readings, history.now)
-            if drawn.held(over):
-                drawn_w, cap_w = over[-1].power_w or 0.0, over[-1].power_cap_w
-                text = f"draws {drawn_w:.0f} W for {lasted_s(over):.0f} s, its cap is {cap_w:.0f} W"
-                return self._flag(history, gpu, text, "over")
-            cap = self._lowered(highest_w)
-            low = cap.run(readings, history.now)
-            if cap.held(low):
-                text = f"its power cap fell from {highest_w:.0f} to {low[-1].power_cap_w:.0f} W"
-                return self._flag(history, gpu, text, "cap")
-        return None
-
-    def watch(self, history: History) -> tuple[Gauge, ...]:
-        """Return what each card draws of its cap, and what its cap is."""
-        if (why := no_cards(history)) is not None:
-            return unwatched(self.name, "power of its cards", why)
-        return tuple(
-            bound.watched(readings, history.now, Gauge(rule=self.name, what=f"{what} of {gpu}", unit=unit, rest=rest))
+    def may_flag(self, history: History) -> bool:
+        """Whether the newest reading of a card is beyond one of its limits."""
+        return not history.over and any(
+            self._bound_drawn().may_be_reached(readings) or self._bound_cap(highest_w).may_be_reached(readings)
             for gpu, readings in history.readings_by_gpu().items()
-            for highest_w in (history.cards[gpu].highest_cap_w or 0.0,)
-            for bound, what, unit, rest in (
-                (self._over(), "power drawn, in percent of the cap,", "%", 100.0),
-                (self._lowered(highest_w), "power cap", "W", highest_w),
-            )
+            if (highest_w := history.cards[gpu].highest_cap_w)
         )
 
-    def _over(self) -> Bound[GpuReading]:
+    def measure(self, history: History) -> tuple[Gauge, ...]:
+        """Return what each card draws of its cap, and what its cap is."""
+        if (why := no_cards(history)) is not None:
+            return not_applicable("power of its cards", why)
+        return tuple(
+            gauge
+            for gpu, readings in history.readings_by_gpu().items()
+            for gauge in self._measure_card(gpu, readings, history.cards[gpu].highest_cap_w or 0.0, history.now)
+        )
+
+    def _measure_card(
+        self, gpu: str, readings: Sequence[GpuReading], highest_w: float, now: Moment
+    ) -> tuple[Gauge, Gauge]:
+        drawn, cap = self._bound_drawn(), self._bound_cap(highest_w)
+        over = Gauge(
+            what=f"power drawn, in percent of the cap, of {gpu}",
+            unit="%",
+            rest=100.0,
+            observe=lambda: _observe_drawn(gpu, drawn.run(readings, now)),
+        )
+        lowered = Gauge(
+            what=f"power cap of {gpu}",
+            unit="W",
+            rest=highest_w,
+            observe=lambda: _observe_cap(gpu, highest_w, cap.run(readings, now)[-1]),
+        )
+        return drawn.measure(readings, now, over), cap.measure(readings, now, lowered)
+
+    def _bound_drawn(self) -> Bound[GpuReading]:
         limit = 100 * (1 + self.over_fraction)
         return Bound(value=_drawn_percent, limit=limit, hold_s=self.hold_s, strict=True)
 
-    def _lowered(self, highest_w: float) -> Bound[GpuReading]:
+    def _bound_cap(self, highest_w: float) -> Bound[GpuReading]:
         limit_w = highest_w * (1 - self.drop_fraction)
         return Bound(value=_cap_w, limit=limit_w, hold_s=self.hold_s, below=True, strict=True)
 
-    def _flag(self, history: History, gpu: str, text: str, what: str) -> RedFlag:
-        return RedFlag(
-            rule=self.name,
-            severity=Severity.WARNING,
-            at=history.now,
-            message=f"{gpu}: {text}",
-            can_save=True,
-            subject=f"{gpu} {what}",
-            diagnosis=OVER if what == "over" else LOWERED,
-        )
+
+def _observe_drawn(gpu: str, run: tuple[GpuReading, ...]) -> Observation:
+    drawn_w, cap_w = run[-1].power_w or 0.0, run[-1].power_cap_w
+    return Observation(
+        message=f"{gpu}: draws {drawn_w:.0f} W for {lasted_s(run):.0f} s, its cap is {cap_w:.0f} W",
+        can_save=True,
+        subject=f"{gpu} over",
+        diagnosis=OVER,
+    )
+
+
+def _observe_cap(gpu: str, highest_w: float, newest: GpuReading) -> Observation:
+    return Observation(
+        message=f"{gpu}: its power cap fell from {highest_w:.0f} to {newest.power_cap_w:.0f} W",
+        can_save=True,
+        subject=f"{gpu} cap",
+        diagnosis=LOWERED,
+    )
 
 
 def _drawn_percent(reading: GpuReading) -> float | None:

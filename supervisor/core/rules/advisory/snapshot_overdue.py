@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
-from supervisor.core.flags import Diagnosis, RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, unwatched
+from supervisor.core.flags import Diagnosis
+from supervisor.core.gauge import Gauge, Group, Observation, event_gauge, not_applicable
 from supervisor.core.history import History
 from supervisor.core.unseen import no_steps_due
 
@@ -26,48 +27,41 @@ class SnapshotOverdue:
     enabled: bool = True
     silence_limit_s: float = 120.0
 
-    def check(self, history: History) -> RedFlag | None:
-        """Flag a training whose snapshots fail or do not come."""
-        watched = self.watch(history)[0]
-        return self._flag(history, watched) if watched.reached else None
+    def may_flag(self, history: History) -> bool:
+        """Whether snapshots are taken, or a save failed."""
+        saving = history.told.saving
+        return saving.since is not None or saving.failed_at is not None or bool(saving.asked_error)
 
-    def watch(self, history: History) -> tuple[Gauge, ...]:
+    def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return for how long no snapshot was saved, and how long that may be."""
         what, saving = "time without a usable snapshot", history.told.saving
         why = no_steps_due(history)
         if why is None and saving.since is None and saving.failed_at is None and not saving.asked_error:
             why = "no snapshots are taken here"
         if why is not None:
-            return unwatched(self.name, what, why)
+            return not_applicable(what, why)
         if saving.asked_error and saving.failed_at is None:
-            return (Gauge(rule=self.name, what="the save that was asked for failed", met=True),)
+            text = f"the save that was asked for failed: {saving.asked_error}"
+            failed = Observation(message=text, subject="asked", can_save=True, diagnosis=FAILING)
+            return (event_gauge("the save that was asked for failed", failed),)
         since_s = _since_s(history)
         if since_s is None:
-            return unwatched(self.name, what, "no step was made yet")
-        return (Gauge(rule=self.name, what=what, unit="s", now=since_s, limit=self._limit_s(history), learned=True),)
+            return not_applicable(what, "no step was made yet")
+        limit_s, observe = self._limit_s(history), partial(_observe, history, since_s)
+        return (Gauge(what=what, unit="s", now=since_s, limit=limit_s, learned=True, observe=observe),)
 
     def _limit_s(self, history: History) -> float:
         saving = history.told.saving
         every_s = saving.every_s or 0.0
         return every_s if saving.failed_at is not None else max(SILENT_FACTOR * every_s, self.silence_limit_s)
 
-    def _flag(self, history: History, watched: Gauge) -> RedFlag:
-        saving = history.told.saving
-        if watched.now is None:
-            subject, text = "asked", f"the save that was asked for failed: {saving.asked_error}"
-        else:
-            every = "" if saving.every_s is None else f" (interval {saving.every_s:.0f} s)"
-            why = f": {saving.error}" if saving.failed_at is not None else ", and no failure was reported"
-            subject, text = "", f"no usable snapshot for {watched.now:.0f} s{every}{why}"
-        return RedFlag(
-            rule=self.name,
-            severity=Severity.WARNING,
-            at=history.now,
-            message=text,
-            can_save=True,
-            subject=subject,
-            diagnosis=FAILING,
-        )
+
+def _observe(history: History, since_s: float) -> Observation:
+    saving = history.told.saving
+    every = "" if saving.every_s is None else f" (interval {saving.every_s:.0f} s)"
+    why = f": {saving.error}" if saving.failed_at is not None else ", and no failure was reported"
+    text = f"no usable snapshot for {since_s:.0f} s{every}{why}"
+    return Observation(message=text, can_save=True, diagnosis=FAILING)
 
 
 def _since_s(history: History) -> float | None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
-from supervisor.core.flags import Diagnosis, RedFlag, Severity
-from supervisor.core.gauge import Gauge, Group, unwatched
+from supervisor.core.flags import Diagnosis
+from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History
+from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading
 from supervisor.core.rules.bounds import lasting
 from supervisor.core.stats.holds import newest_of, run_of
@@ -24,48 +26,48 @@ class Throttling:
     enabled: bool = True
     hold_s: float = 120.0
 
-    def check(self, history: History) -> RedFlag | None:
-        """Flag the first card that is slowed down."""
-        if history.over:
-            return None
-        for gpu, readings in history.readings_by_gpu().items():
-            run = run_of(readings, _slowed, history.now)
-            if history.has_lasted(run, self.hold_s):
-                return self._flag(history, gpu, run)
-        return None
-
-    def watch(self, history: History) -> tuple[Gauge, ...]:
-        """Return how long each card has been slowed down."""
-        if (why := no_cards(history)) is not None:
-            return unwatched(self.name, "cards that are slowed down", why)
-        return tuple(self._of_card(history, gpu, readings) for gpu, readings in history.readings_by_gpu().items())
-
-    def _of_card(self, history: History, gpu: str, readings: Iterable[GpuReading]) -> Gauge:
-        what = f"{gpu} slowed down by other than power"
-        if newest_of(readings, lambda reading: _slowed(reading) is not None, history.now) is None:
-            return Gauge(rule=self.name, what=what, not_watched="throttling reasons not reported by this GPU")
-        return lasting(history, run_of(readings, _slowed, history.now), self.hold_s, Gauge(rule=self.name, what=what))
-
-    def _flag(self, history: History, gpu: str, run: tuple[GpuReading, ...]) -> RedFlag:
-        newest = run[-1]
-        clock = "" if newest.sclk_hz is None else f", core clock {newest.sclk_hz / 1e6:.0f} MHz"
-        return RedFlag(
-            rule=self.name,
-            severity=Severity.WARNING,
-            at=history.now,
-            message=f"{gpu}: slowed down by {', '.join(_limits(newest))} for {history.lasted_s(run):.0f} s{clock}",
-            can_save=True,
-            subject=gpu,
-            diagnosis=SLOWED,
+    def may_flag(self, history: History) -> bool:
+        """Whether a card is slowed down, by the newest reading that tells."""
+        return not history.over and any(
+            _is_slowed_now(readings, history.now) for readings in history.readings_by_gpu().values()
         )
 
+    def measure(self, history: History) -> tuple[Gauge, ...]:
+        """Return how long each card has been slowed down."""
+        if (why := no_cards(history)) is not None:
+            return not_applicable("cards that are slowed down", why)
+        return tuple(self._measure_card(history, gpu, readings) for gpu, readings in history.readings_by_gpu().items())
 
-def _limits(reading: GpuReading) -> tuple[str, ...]:
+    def _measure_card(self, history: History, gpu: str, readings: Iterable[GpuReading]) -> Gauge:
+        what = f"{gpu} slowed down by other than power"
+        if newest_of(readings, lambda reading: reading.throttled_by is not None, history.now) is None:
+            return Gauge(what=what, not_watched="throttling reasons not reported by this GPU")
+        run = run_of(readings, _is_slowed, history.now)
+        return lasting(history, run, self.hold_s, Gauge(what=what, observe=partial(_observe, history, gpu, run)))
+
+
+def _observe(history: History, gpu: str, run: tuple[GpuReading, ...]) -> Observation:
+    newest = run[-1]
+    clock = "" if newest.sclk_hz is None else f", core clock {newest.sclk_hz / 1e6:.0f} MHz"
+    return Observation(
+        message=f"{gpu}: slowed down by {', '.join(_list_limits(newest))} for {history.lasted_s(run):.0f} s{clock}",
+        can_save=True,
+        subject=gpu,
+        diagnosis=SLOWED,
+    )
+
+
+def _is_slowed_now(readings: Iterable[GpuReading], now: Moment) -> bool:
+    newest = newest_of(readings, lambda reading: reading.throttled_by is not None, now)
+    return newest is not None and bool(_list_limits(newest))
+
+
+def _list_limits(reading: GpuReading) -> tuple[str, ...]:
     return tuple(text for text in reading.throttled_by or () if text not in ("power", "current"))
 
 
-def _slowed(reading: GpuReading) -> bool | None:
-    return None if reading.throttled_by is None else bool(_limits(reading))
+def _is_slowed(reading: GpuReading) -> bool | None:
+    return None if reading.throttled_by is None else bool(_list_limits(reading))
 
 
 SLOWED = Diagnosis(
