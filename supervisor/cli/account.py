@@ -45,15 +45,15 @@ def command(app: App, job: str) -> None:
         return
     app.print(
         f"{one_line(job)}: {span(sum(total['seconds'].values()))} since its first launch; effective training time "
-        f"{_ratio(total['ettr'])}, in the last hour {_ratio(hour['ettr'])}"
+        f"{_format_ratio(total['ettr'])}, in the last hour {_format_ratio(hour['ettr'])}"
     )
-    app.print(app.pen.table(("TIME", "SHARE", "LAST HOUR", "SPENT"), _uses(total, hour)))
+    app.print(app.pen.table(("TIME", "SHARE", "LAST HOUR", "SPENT"), _list_uses(total, hour)))
     if total["cost_s"]:
         app.print("")
-        app.print(app.pen.table(("COST", "TIMES", "CAUSE"), _causes(total)))
+        app.print(app.pen.table(("COST", "TIMES", "CAUSE"), _list_causes(total)))
 
 
-def _uses(life: dict[str, Any], hour: dict[str, Any]) -> list[list[Cell]]:
+def _list_uses(life: dict[str, Any], hour: dict[str, Any]) -> list[list[Cell]]:
     total_s = sum(life["seconds"].values())
     return [
         [
@@ -67,7 +67,7 @@ def _uses(life: dict[str, Any], hour: dict[str, Any]) -> list[list[Cell]]:
     ]
 
 
-def _causes(life: dict[str, Any]) -> list[list[Cell]]:
+def _list_causes(life: dict[str, Any]) -> list[list[Cell]]:
     costliest = sorted(life["cost_s"].items(), key=lambda item: item[1], reverse=True)
     return [
         [Cell(span(cost), right=True), Cell(str(life["faults"].get(cause, 0)), right=True), Cell(one_line(cause))]
@@ -75,5 +75,5 @@ def _causes(life: dict[str, Any]) -> list[list[Cell]]:
     ]
 
 
-def _ratio(value: float | None) -> str:
+def _format_ratio(value: float | None) -> str:
     return "not available" if value is None else f"{value:.1%}"

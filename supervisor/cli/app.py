@@ -109,7 +109,7 @@ class App:
         terminal = sys.stdout.isatty()
         plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
         color = self.color == "always" or (self.color == "auto" and terminal and not plain)
-        return Pen(color=color, width=_columns() if terminal else None)
+        return Pen(color=color, width=_terminal_columns() if terminal else None)
 
     def get(self, route: str, **query: str | int | None) -> dict[str, Any]:
         """Send a GET request to the daemon; raise CliError if it fails."""
@@ -169,7 +169,7 @@ def _set_json(context: click.Context, _parameter: click.Parameter, value: bool) 
         app.json = True
 
 
-def _columns() -> int | None:
+def _terminal_columns() -> int | None:
     """Return the width of the terminal; shutil takes 7 ms to import."""
     try:
         return os.get_terminal_size(sys.stdout.fileno()).columns or None

@@ -31,17 +31,17 @@ def command(app: App, job: str, limit: int, *, every: bool) -> None:
     if app.json:
         app.print_json(answer)
     elif answer["checkpoints"]:
-        app.print("\n".join(_lines(answer["checkpoints"], app, limit=None if every else limit)))
+        app.print("\n".join(_list_lines(answer["checkpoints"], app, limit=None if every else limit)))
     else:
         app.print(f"{one_line(job)} has saved no checkpoint yet")
 
 
-def _lines(checkpoints: list[dict[str, Any]], app: App, limit: int | None) -> list[str]:
+def _list_lines(checkpoints: list[dict[str, Any]], app: App, limit: int | None) -> list[str]:
     """Return the table, above it the folder that all files share, below it the number of hidden rows."""
     kept = [entry for entry in checkpoints if _kept_by(entry) != PRUNED]
     shown = checkpoints if limit is None else kept[:limit]
     folder = _shared_folder([entry["path"] for entry in shown])
-    rows = [_row(entry, app.now(), folder) for entry in shown]
+    rows = [_checkpoint_row(entry, app.now(), folder) for entry in shown]
     lines = [f"in {one_line(folder)}:"] if folder else []
     lines += [app.pen.table(HEAD, rows)] if rows else []
     hidden = [f"{len(kept) - len(shown)} more"] if len(kept) > len(shown) else []
@@ -57,7 +57,7 @@ def _shared_folder(paths: list[str]) -> str:
     return folder if folder.count("/") > 1 else ""
 
 
-def _row(entry: dict[str, Any], now: float, folder: str) -> list[Cell]:
+def _checkpoint_row(entry: dict[str, Any], now: float, folder: str) -> list[Cell]:
     verdict = one_line(entry["verdict"] or "not verified")
     return [
         Cell(one_line(posixpath.relpath(entry["path"], folder) if folder else entry["path"]), "bold"),

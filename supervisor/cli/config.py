@@ -31,7 +31,7 @@ def check_command(app: App, file: Path | None) -> None:
     path = file or app.config
     checked = check(path)
     if app.json:
-        app.print_json(_plain(path, checked))
+        app.print_json(_as_object(path, checked))
     else:
         for problem in checked.problems:
             click.echo(one_line(str(problem)), err=True)
@@ -42,7 +42,7 @@ def check_command(app: App, file: Path | None) -> None:
         end(exit_codes.FAILED)
 
 
-def _plain(path: Path, checked: Checked) -> dict[str, object]:
+def _as_object(path: Path, checked: Checked) -> dict[str, object]:
     problems = [
         {
             "level": problem.level.value,

@@ -29,14 +29,14 @@ from supervisor.demo.night import Night, NotShownError, daemon_command
 def command(train_python: Path | None, folder: Path | None) -> None:
     """Train YOLOv8n on generated thermal images; make a batch hang, a loss NaN, send SIGKILL; show each recovery."""
     python = (train_python or Path(sys.executable)).absolute()
-    _check(python)
+    _check_interpreter(python)
     target = (folder or Path(tempfile.mkdtemp(prefix="rocm-supervisor-demo-"))).absolute()
     target.mkdir(parents=True, exist_ok=True)
     if any(target.iterdir()):
         raise click.ClickException(f"{target} is not empty: give a new folder")
     try:
         night = Night(folder=target, train_python=python, daemon=daemon_command(), say=click.echo)
-        night.run(breakfast=lambda: _history(target / "config.toml"))
+        night.run(breakfast=lambda: _print_history(target / "config.toml"))
     except NotShownError as error:
         click.echo((target / "daemon.log").read_text(errors="replace")[-4000:], err=True)
         raise click.ClickException(f"{error} (its files are kept in {target})") from error
@@ -44,7 +44,7 @@ def command(train_python: Path | None, folder: Path | None) -> None:
         shutil.rmtree(target, ignore_errors=True)
 
 
-def _history(config: Path) -> None:
+def _print_history(config: Path) -> None:
     click.echo("\nThe incidents (supervisorctl history):\n")
     ask = [sys.executable, "-m", "supervisor.cli.main", "--config", str(config)]
     subprocess.run([*ask, "history"], check=True)
@@ -52,7 +52,7 @@ def _history(config: Path) -> None:
     subprocess.run([*ask, "account", "night"], check=True)
 
 
-def _check(python: Path) -> None:
+def _check_interpreter(python: Path) -> None:
     try:
         probe = subprocess.run(
             [str(python), "-c", "import torch, ultralytics"], capture_output=True, text=True, check=False

@@ -31,7 +31,7 @@ def ago(then: float | None, now: float) -> str:
     seconds = now - then
     if abs(seconds) < 1:
         return "now"
-    text = _largest(abs(seconds))
+    text = _in_largest_unit(abs(seconds))
     return f"{text} ago" if seconds > 0 else f"in {text}"
 
 
@@ -80,7 +80,7 @@ def epoch(index: int | None) -> int | None:
     return None if index is None else index + 1
 
 
-def _largest(seconds: float) -> str:
+def _in_largest_unit(seconds: float) -> str:
     for length, unit in _SPANS:
         if seconds >= length:
             return f"{int(seconds // length)} {unit}"

@@ -43,7 +43,7 @@ def command(app: App, job: str | None, limit: int, since: Given | None, *, shado
     """List the incidents of every job or of JOB, the newest first: what was detected, done and lost."""
     from_unix_s = since_unix_s(since, app.now())
     if shadow:
-        _shadows(app, job, limit, from_unix_s)
+        _print_shadows(app, job, limit, from_unix_s)
         return
     answer = app.get_recorded("/v1/incidents", job=job, limit=limit)
     # The newest come first, so this filter keeps the newest since then.
@@ -70,7 +70,7 @@ def story(incident: dict[str, Any], now: float, pen: Pen) -> list[str]:
     rule = one_line(incident["rule"]) + (f" ({one_line(incident['fault'])})" if incident["fault"] else "")
     rows: list[tuple[str, str, str | None]] = [("seen", f"{rule}: {one_line(incident['message'])}", None)]
     rows.append(("done", done(incident), OUTCOME_STYLES.get(incident["outcome"])))
-    rows += _finding(incident.get("finding"))
+    rows += _finding_rows(incident.get("finding"))
     if incident["remedy"] is not None:
         why = one_line(incident["remedy_why"] or "")
         rows.append(("remedy", f"{one_line(incident['remedy'])} against {one_line(incident['cause'])}: {why}", None))
@@ -86,7 +86,7 @@ def story(incident: dict[str, Any], now: float, pen: Pen) -> list[str]:
     return [pen.paint(head, "bold"), *body]
 
 
-def _finding(finding: dict[str, Any] | None) -> list[tuple[str, str, str | None]]:
+def _finding_rows(finding: dict[str, Any] | None) -> list[tuple[str, str, str | None]]:
     """Return the finding of a triage, and the files to look at."""
     if finding is None:
         return []
@@ -150,7 +150,7 @@ def lost(incident: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _shadows(app: App, job: str | None, limit: int, from_unix_s: float | None) -> None:
+def _print_shadows(app: App, job: str | None, limit: int, from_unix_s: float | None) -> None:
     answer = app.get_recorded("/v1/shadows", job=job, limit=limit)
     answer["flags"] = [entry for entry in answer["flags"] if _is_since(entry, from_unix_s)]
     if app.json:

@@ -32,7 +32,7 @@ def request(app: App, job: str, ask: str, until: Condition | None, timeout_s: fl
     """Send a request to the daemon; with `until` wait for that condition, and raise CliError if it is not met."""
     before = job_now(app, job)
     answer = app.post(f"/v1/jobs/{quoted(job)}/{ask}", **body)
-    after = before if until is None else _wait(app, before, until, timeout_s)
+    after = before if until is None else _wait_until(app, before, until, timeout_s)
     if app.json:
         app.print_json({**answer, "job_status": after} if until else answer)
     elif until is None:
@@ -77,7 +77,7 @@ def _has_changed(before: Job, after: Job) -> bool:
     return any(before[key] != after[key] for key in ("phase", "since", "attempt"))
 
 
-def _wait(app: App, before: Job, until: Condition, timeout_s: float) -> Job:
+def _wait_until(app: App, before: Job, until: Condition, timeout_s: float) -> Job:
     deadline = time.perf_counter() + timeout_s
     while True:
         after = job_now(app, before["name"])

@@ -22,7 +22,7 @@ def gauge_lines(job: dict[str, Any], pen: Pen, *, show_all: bool) -> list[str]:
     if not watched:
         return []
     shown = watched if show_all else [gauge for gauge in watched if _is_near(gauge)]
-    text = ["", pen.table(HEAD, _rows(shown))] if shown else ["", "no gauge is at 50 % of its limit or above"]
+    text = ["", pen.table(HEAD, _gauge_rows(shown))] if shown else ["", "no gauge is at 50 % of its limit or above"]
     if not show_all:
         counts = f"{len(shown)} of {len(watched)} gauges shown; all: supervisorctl status {one_line(job['name'])} --all"
         text += [pen.paint(item, "dim") for item in (counts, *_list_inactive(watched))]
@@ -43,7 +43,7 @@ def _list_inactive(watched: list[dict[str, Any]]) -> list[str]:
     return [f"{how}: {', '.join(rules)}" for how, rules in (("in shadow", shadow), ("switched off", off)) if rules]
 
 
-def _rows(watched: list[dict[str, Any]]) -> list[list[Cell]]:
+def _gauge_rows(watched: list[dict[str, Any]]) -> list[list[Cell]]:
     """Return the rows by group, within a group the gauge nearest to its limit first."""
     ordered = sorted(
         watched, key=lambda entry: _group_order(entry["group"])
@@ -51,7 +51,7 @@ def _rows(watched: list[dict[str, Any]]) -> list[list[Cell]]:
     rows = []
     for group, members in groupby(ordered, key=lambda entry: str(entry["group"])):
         for index, entry in enumerate(members):
-            rows.append([Cell("" if index else one_line(group), "bold"), *_row(entry)])
+            rows.append([Cell("" if index else one_line(group), "bold"), *_gauge_row(entry)])
     return rows
 
 
@@ -59,7 +59,7 @@ def _group_order(group: str) -> tuple[int, str]:
     return (GROUPS.index(group) if group in GROUPS else len(GROUPS), group)
 
 
-def _row(entry: dict[str, Any]) -> list[Cell]:
+def _gauge_row(entry: dict[str, Any]) -> list[Cell]:
     limit = _in_unit(entry["limit"], entry["unit"]) + (" (learned)" if entry["learned"] else "")
     watched = entry["not_watched"] is None
     style = "red" if entry["reached"] or (entry["share"] or 0.0) >= RED_SHARE else None

@@ -18,7 +18,7 @@ INCIDENTS_OFFERED = 200
 
 def complete_job(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Return the jobs with that prefix: the daemon's, or those of the configuration if it cannot be reached."""
-    client, config = _client(context)
+    client, config = _find_daemon(context)
     try:
         names = [str(job["name"]) for job in client.get("/v1/status")["jobs"]]
     except (ControlError, KeyError, TypeError):
@@ -28,7 +28,7 @@ def complete_job(context: click.Context, _parameter: click.Parameter, incomplete
 
 def complete_incident(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Return the incidents with that prefix, the newest first."""
-    client, _ = _client(context)
+    client, _ = _find_daemon(context)
     try:
         found = client.get("/v1/incidents", limit=INCIDENTS_OFFERED)["incidents"]
         return [name for entry in found if (name := str(entry["id"])).startswith(incomplete)]
@@ -36,7 +36,7 @@ def complete_incident(context: click.Context, _parameter: click.Parameter, incom
         return []
 
 
-def _client(context: click.Context) -> tuple[Client, Path]:
+def _find_daemon(context: click.Context) -> tuple[Client, Path]:
     """Return a client of the daemon selected by the global options, and its configuration."""
     given = context.find_root().params
     config = find_config(given.get("config"), os.environ)

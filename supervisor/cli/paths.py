@@ -46,9 +46,9 @@ def find_socket(given: Path | None, config: Path, environment: Mapping[str, str]
     settings = _supervisor_table(config)
     socket = settings.get("socket")
     if isinstance(socket, str) and socket:
-        return _home(socket)
+        return _expand_home(socket)
     state = settings.get("state_dir")
-    candidates = [_home(state if isinstance(state, str) and state else STATE) / SOCKET]
+    candidates = [_expand_home(state if isinstance(state, str) and state else STATE) / SOCKET]
     if config == SYSTEM_CONFIG:
         candidates.insert(0, SYSTEM_RUNTIME / SOCKET)
     elif config == user_config(environment) and environment.get("XDG_RUNTIME_DIR"):
@@ -59,7 +59,7 @@ def find_socket(given: Path | None, config: Path, environment: Mapping[str, str]
 def state_directory(config: Path) -> Path:
     """Return the state directory that a configuration names, or the default."""
     named = read_table(config, "supervisor").get("state_dir")
-    return _home(named if isinstance(named, str) and named else STATE)
+    return _expand_home(named if isinstance(named, str) and named else STATE)
 
 
 def other_supervisor(path: Iterable[str] = sys.path) -> Path | None:
@@ -96,7 +96,7 @@ def read_table(config: Path, name: str) -> dict[str, Any]:
     return table if isinstance(table, dict) else {}
 
 
-def _home(path: str) -> Path:
+def _expand_home(path: str) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError:

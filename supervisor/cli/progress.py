@@ -16,15 +16,15 @@ def progress_lines(job: dict[str, Any], now: float, pen: Pen) -> list[str]:
 
     A daemon of an older version reports neither: then there are no lines.
     """
-    criteria = [_criterion(item, pen) for item in job.get("expectations") or []]
-    end = _end(job, now)
+    criteria = [_criterion_line(item, pen) for item in job.get("expectations") or []]
+    end = _describe_end(job, now)
     name = one_line(job["name"])
     if end is None and not criteria:
         return []
     return ["", pen.paint(name, "bold") + (f"  {end}" if end else ""), *criteria]
 
 
-def _end(job: dict[str, Any], now: float) -> str | None:
+def _describe_end(job: dict[str, Any], now: float) -> str | None:
     eta, early, late = (job.get(field) for field in ("eta", "eta_early", "eta_late"))
     if eta is None or early is None or late is None:
         return None
@@ -37,6 +37,6 @@ def _end(job: dict[str, Any], now: float) -> str | None:
     return text
 
 
-def _criterion(entry: dict[str, Any], pen: Pen) -> str:
+def _criterion_line(entry: dict[str, Any], pen: Pen) -> str:
     mark, colour = MARKS.get(entry["verdict"], MARKS["unknown"])
     return f"  {pen.paint(mark, colour)} {one_line(entry['name'])}: {one_line(entry['text'])}"

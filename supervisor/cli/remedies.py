@@ -38,16 +38,19 @@ def lines(answer: dict[str, Any], now: float, pen: Pen) -> list[str]:
         return ["no remedy is recorded"]
     text = ["in force: none"]
     if answer["in_force"]:
-        text = [pen.paint("in force", "bold"), pen.table(IN_FORCE, [_in_force(item) for item in answer["in_force"]])]
+        text = [
+            pen.paint("in force", "bold"),
+            pen.table(IN_FORCE, [_in_force_row(item) for item in answer["in_force"]]),
+        ]
     if answer["tried"]:
-        text += ["", pen.paint("tried", "bold"), pen.table(TRIED, [_tried(item, now) for item in answer["tried"]])]
+        text += ["", pen.paint("tried", "bold"), pen.table(TRIED, [_trial_row(item, now) for item in answer["tried"]])]
     if answer["learned"]:
         text += ["", pen.paint("learned on this machine", "bold")]
-        text.append(pen.table(LEARNED, [_learned(item) for item in answer["learned"]]))
+        text.append(pen.table(LEARNED, [_learned_row(item) for item in answer["learned"]]))
     return text
 
 
-def _in_force(entry: dict[str, Any]) -> list[Cell]:
+def _in_force_row(entry: dict[str, Any]) -> list[Cell]:
     what = one_line(entry["what"])
     return [
         Cell(one_line(entry["job"]), "bold"),
@@ -58,7 +61,7 @@ def _in_force(entry: dict[str, Any]) -> list[Cell]:
     ]
 
 
-def _tried(entry: dict[str, Any], now: float) -> list[Cell]:
+def _trial_row(entry: dict[str, Any], now: float) -> list[Cell]:
     outcome = one_line(entry["outcome"])
     return [
         Cell(one_line(entry["job"]), "bold"),
@@ -72,7 +75,7 @@ def _tried(entry: dict[str, Any], now: float) -> list[Cell]:
     ]
 
 
-def _learned(entry: dict[str, Any]) -> list[Cell]:
+def _learned_row(entry: dict[str, Any]) -> list[Cell]:
     return [
         Cell(one_line(entry["cause"])),
         Cell(one_line(entry["remedy"])),

@@ -40,16 +40,16 @@ def lines(answer: dict[str, Any], now: float, pen: Pen, evidence: Evidence | Non
     incident = answer["incident"]
     text = story(incident, now, Pen(color=pen.color))[:-1]
     text.append(f"{'severity':>10}  {one_line(incident['severity'])}")
-    text += _diagnosis(incident.get("diagnosis") or {})
+    text += _diagnosis_lines(incident.get("diagnosis") or {})
     if incident["last_step"] is not None:
         text.append(f"{'last step':>10}  {incident['last_step']}")
     if answer["story"]:
         rows = [_story_row(line, incident["at"]) for line in answer["story"]]
         text += ["", pen.table(("TIME", "AFTER", "WHAT", "DETAIL"), rows)]
-    return text + _evidence(evidence, pen)
+    return text + _evidence_lines(evidence, pen)
 
 
-def _diagnosis(diagnosis: dict[str, list[str]]) -> list[str]:
+def _diagnosis_lines(diagnosis: dict[str, list[str]]) -> list[str]:
     """Return the ruled-out causes, the likely ones, and hints, one line each."""
     labels = (("ruled out", "ruled_out"), ("likely", "causes"), ("try", "advice"))
     return [f"{label:>10}  {one_line(text)}" for label, key in labels for text in diagnosis.get(key, ())]
@@ -66,19 +66,19 @@ def _story_row(line: dict[str, Any], began: float) -> list[Cell]:
     ]
 
 
-def _evidence(evidence: Evidence | None, pen: Pen) -> list[str]:
+def _evidence_lines(evidence: Evidence | None, pen: Pen) -> list[str]:
     if evidence is None:
         return ["", "no evidence was collected"]
     text = ["", pen.paint(f"evidence in {one_line(evidence.folder)}", "bold")]
     try:
         files = evidence.files()
-        text += _triage(evidence, [entry["name"] for entry in files])
+        text += _triage_lines(evidence, [entry["name"] for entry in files])
     except CliError as error:
         return [*text, f"  {one_line(str(error))}"]
     return text + [f"  {size(entry['size_bytes']):>8}  {one_line(entry['name'])}" for entry in files]
 
 
-def _triage(evidence: Evidence, names: list[str]) -> list[str]:
+def _triage_lines(evidence: Evidence, names: list[str]) -> list[str]:
     """Return the report of a triage; empty if there was none."""
     if REPORT not in names:
         return []

@@ -70,26 +70,26 @@ def lines(status: dict[str, Any], now: float, pen: Pen) -> list[str]:
         text.append(pen.paint(f"problem: {one_line(daemon['problem'])}", "red"))
     text += [pen.paint(f"alerts: {one_line(why)}", "red") for why in daemon.get("alert_problems", ())]
     jobs = status["jobs"]
-    text += ["", pen.table(JOB_HEAD, [_job(item, now) for item in jobs]) if jobs else "no job is configured"]
+    text += ["", pen.table(JOB_HEAD, [_job_row(item, now) for item in jobs]) if jobs else "no job is configured"]
     for job in jobs:
-        text += _remarks(job, now, pen)
+        text += _list_remarks(job, now, pen)
         text += progress_lines(job, now, pen)
     if status["gpus"]:
-        text += ["", pen.table(GPU_HEAD, [_gpu(item, now) for item in status["gpus"]])]
+        text += ["", pen.table(GPU_HEAD, [_gpu_row(item, now) for item in status["gpus"]])]
     if status["host"]:
-        text += ["", *_host(status["host"], pen)]
+        text += ["", *_host_lines(status["host"], pen)]
     return text
 
 
-def _job(job: dict[str, Any], now: float) -> list[Cell]:
-    phase = _phase(job, now)
+def _job_row(job: dict[str, Any], now: float) -> list[Cell]:
+    phase = _describe_phase(job, now)
     return [
         Cell(one_line(job["name"]), "bold"),
         Cell(phase, STYLES.get(phase)),
         Cell(one_line(job["stage"] or "-")),
         Cell(str(job["attempt"]), right=True),
         Cell(part_of(epoch(job["epoch"]), job["epochs"]), right=True),
-        Cell(_steps(job), right=True),
+        Cell(_format_steps(job), right=True),
         Cell(number(job["steps_per_s"], "{:.2f}"), right=True),
         Cell(number(job["loss"], "{:.4g}"), right=True),
         Cell(until(job["eta"], now), right=True),
@@ -98,7 +98,7 @@ def _job(job: dict[str, Any], now: float) -> list[Cell]:
     ]
 
 
-def _phase(job: dict[str, Any], now: float) -> str:
+def _describe_phase(job: dict[str, Any], now: float) -> str:
     """Return the phase; a process that has run for STARTING_S without reporting a step counts as running."""
     started = job["phase"] == "starting" and job["pid"] is not None and not job["hooked"]
     if started and job["stage"] is None and now - job["since"] > STARTING_S:
@@ -106,7 +106,7 @@ def _phase(job: dict[str, Any], now: float) -> str:
     return one_line(job["phase"])
 
 
-def _steps(job: dict[str, Any]) -> str:
+def _format_steps(job: dict[str, Any]) -> str:
     """Return the training's steps; if only the attempt's are known, these with a leading `+`."""
     of_attempt = job.get("attempt_steps")
     if job["step"] is None and of_attempt is not None:
@@ -114,7 +114,7 @@ def _steps(job: dict[str, Any]) -> str:
     return part_of(job["step"], job["steps_total"])
 
 
-def _remarks(job: dict[str, Any], now: float, pen: Pen) -> list[str]:
+def _list_remarks(job: dict[str, Any], now: float, pen: Pen) -> list[str]:
     """Return the warnings and notes that are shown below the table."""
     name = one_line(job["name"])
     found = [pen.paint(f"  {name}: {one_line(flag)}", "red") for flag in job["flags"]]
@@ -137,7 +137,7 @@ def _remarks(job: dict[str, Any], now: float, pen: Pen) -> list[str]:
     return found
 
 
-def _gpu(gpu: dict[str, Any], now: float) -> list[Cell]:
+def _gpu_row(gpu: dict[str, Any], now: float) -> list[Cell]:
     hottest = max(
         (item for item in (gpu["edge_c"], gpu["junction_c"], gpu["memory_c"]) if item is not None), default=None
     )
@@ -154,7 +154,7 @@ def _gpu(gpu: dict[str, Any], now: float) -> list[Cell]:
     ]
 
 
-def _host(host: dict[str, Any], pen: Pen) -> list[str]:
+def _host_lines(host: dict[str, Any], pen: Pen) -> list[str]:
     memory = f"memory {size(host['memory_available_bytes'])} free of {size(host['memory_total_bytes'])}"
     load = f"load {number(host['load_1m'], '{:.1f}')}"
     disks = [f"{one_line(disk['path'])} {size(disk['free_bytes'])} free" for disk in host["disks"]]

@@ -36,9 +36,9 @@ class Pen:
         """Return lines of aligned cells; the last column is cut at the width of the terminal."""
         titles = [Cell(title, "bold", rows[0][index].right if rows else False) for index, title in enumerate(head)]
         widths = [max(cells(row[index].text) for row in (titles, *rows)) for index in range(len(head))]
-        return "\n".join(self._line(row, widths) for row in (titles, *rows))
+        return "\n".join(self._format_line(row, widths) for row in (titles, *rows))
 
-    def _line(self, row: Sequence[Cell], widths: Sequence[int]) -> str:
+    def _format_line(self, row: Sequence[Cell], widths: Sequence[int]) -> str:
         parts = []
         for index, (cell, width) in enumerate(zip(row, widths, strict=True)):
             last = index == len(widths) - 1
@@ -52,7 +52,7 @@ class Pen:
 
 def cells(text: str) -> int:
     """Return the width of `text` in terminal columns."""
-    return len(text) if text.isascii() else sum(map(_columns, text))
+    return len(text) if text.isascii() else sum(map(_character_width, text))
 
 
 def cut(text: str, width: int) -> str:
@@ -65,7 +65,7 @@ def cut(text: str, width: int) -> str:
     return text + "…"
 
 
-def _columns(character: str) -> int:
+def _character_width(character: str) -> int:
     if unicodedata.combining(character) or unicodedata.category(character) in ("Mn", "Me", "Cf"):
         return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1

@@ -39,7 +39,7 @@ ALIVE = frozenset({"starting", "running", "stopping", "killing", "backoff"})
 @click.option(
     "--limit-s", type=click.FloatRange(1), default=1800.0, show_default=True, help="Time limit of each replay, seconds."
 )
-@click.option("--beside", is_flag=True, help="Run even while the job trains; both then share GPU and memory.")
+@click.option("--while-training", is_flag=True, help="Run even while the job trains; both then share GPU and memory.")
 @json_option
 @pass_app
 def command(  # noqa: PLR0913, PLR0917 - one an option
@@ -48,7 +48,7 @@ def command(  # noqa: PLR0913, PLR0917 - one an option
     step: int | None,
     folder: Path | None,
     limit_s: float,
-    beside: bool,  # noqa: FBT001
+    while_training: bool,  # noqa: FBT001
 ) -> None:
     """Replay the step at which loss or gradients of INCIDENT became non-finite, and report the cause.
 
@@ -60,22 +60,22 @@ def command(  # noqa: PLR0913, PLR0917 - one an option
     from supervisor.runner.code_copy import temporary_copy  # noqa: PLC0415  # as above
     from supervisor.runner.evidence_folder import EvidenceFolder  # noqa: PLC0415  # as above
 
-    found = _incident(app, incident)
+    found = _get_incident(app, incident)
     evidence = Path(found["evidence"] or "")
     if not found["evidence"]:
         raise CliError(f"no evidence of {one_line(incident)} was collected", "see supervisorctl show", "no_evidence")
     attempt = evidence.parent.parent
     refuse_root(app, f"triage {incident}", _as_its_user(attempt, incident))
-    _refuse_beside(app, found["job"], beside=beside)
+    _refuse_while_training(app, found["job"], allowed=while_training)
     _refuse_stranger(attempt, incident)
     gradients = found["rule"] == "non_finite_grad"
     bad = step or _bad_step(evidence, "grad_norm" if gradients else "loss")
-    checkpoint, checkpoint_step = _before(app, found["job"], bad)
+    checkpoint, checkpoint_step = _find_state_before(app, found["job"], bad)
     case = triage.Case(
         attempt=attempt,
         step=bad,
         looked_for="gradients" if gradients else "loss",
-        losses=_losses(attempt, bad),
+        losses=_read_losses(attempt, bad),
         checkpoint=checkpoint,
         checkpoint_step=checkpoint_step,
         target=EvidenceFolder(*((folder.parent, folder.name) if folder else (evidence, names.TRIAGE))),
@@ -92,19 +92,19 @@ def command(  # noqa: PLR0913, PLR0917 - one an option
         app.print("\n".join(one_line(line) for line in triage.lines(finding, replays)))
 
 
-def _incident(app: App, incident: str) -> dict[str, Any]:
+def _get_incident(app: App, incident: str) -> dict[str, Any]:
     answer = app.get_recorded(f"/v1/incidents/{quoted(incident)}")
     found: dict[str, Any] = answer["incident"]
     return found
 
 
-def _refuse_beside(app: App, job: str, *, beside: bool) -> None:
+def _refuse_while_training(app: App, job: str, *, allowed: bool) -> None:
     try:
         jobs = app.get("/v1/status")["jobs"]
     except CliError:
         return
-    if not beside and any(item["name"] == job and item["phase"] in ALIVE for item in jobs):
-        raise RefusedError(f"{job} is training", f"supervisorctl stop {job} first, or add --beside", "refused")
+    if not allowed and any(item["name"] == job and item["phase"] in ALIVE for item in jobs):
+        raise RefusedError(f"{job} is training", f"supervisorctl stop {job} first, or add --while-training", "refused")
 
 
 def _as_its_user(attempt: Path, incident: str) -> str:
@@ -136,7 +136,7 @@ def _refuse_stranger(attempt: Path, incident: str) -> None:
         raise RefusedError("the training ran as another user", _as_its_user(attempt, incident), "refused")
 
 
-def _losses(attempt: Path, bad: int) -> dict[int, float]:
+def _read_losses(attempt: Path, bad: int) -> dict[int, float]:
     """Return the losses recorded by this attempt and earlier ones, to check that a replay equals the training."""
     from supervisor.daemon.checkpoints.past_losses import past_losses  # noqa: PLC0415
     from supervisor.daemon.clock import SystemClock  # noqa: PLC0415  # as above
@@ -160,7 +160,7 @@ def _bad_step(evidence: Path, what: str) -> int:
     raise CliError(f"no non-finite {what} in the evidence", "give the step: --step N", "no_step")
 
 
-def _before(app: App, job: str, step: int) -> tuple[Path | None, int | None]:
+def _find_state_before(app: App, job: str, step: int) -> tuple[Path | None, int | None]:
     """Return the newest proven state before a step, and its step; (None, None): replay from the beginning."""
     answer = app.get_recorded(f"/v1/jobs/{quoted(job)}/checkpoints")
     good = [

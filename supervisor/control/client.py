@@ -48,13 +48,13 @@ class Client:
     def get(self, route: str, **query: str | int | None) -> dict[str, Any]:
         """Return the answer to GET `route`; parameters that are None are left out."""
         given = "&".join(f"{name}={quoted(str(value))}" for name, value in query.items() if value is not None)
-        return self._ask("GET", f"{route}?{given}" if given else route, b"")
+        return self._send_request("GET", f"{route}?{given}" if given else route, b"")
 
     def post(self, route: str, **body: object) -> dict[str, Any]:
         """Return the answer to POST `route`."""
-        return self._ask("POST", route, json.dumps(body).encode())
+        return self._send_request("POST", route, json.dumps(body).encode())
 
-    def _ask(self, method: str, target: str, body: bytes) -> dict[str, Any]:
+    def _send_request(self, method: str, target: str, body: bytes) -> dict[str, Any]:
         head = f"{method} {target} HTTP/1.0\r\nHost: {HOST}\r\nContent-Length: {len(body)}\r\n\r\n"
         raw = self._exchange(head.encode("ascii") + body)
         head_back, _, content = raw.partition(b"\r\n\r\n")

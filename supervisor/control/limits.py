@@ -1,8 +1,8 @@
-"""A listening socket with a limit of connections for each user; those beyond it are answered and closed at once.
+"""A listening socket with a limit of connections for each user; those beyond it are refused and closed at once.
 
-Who connects is known to the kernel from the first moment, so nothing is made for a connection that is one too many: no
-protocol, no task, no buffer. Where no descriptor is left for a connection, one that is kept for this is given up to
-take it and close it: an event loop that is told of a connection which it cannot take would ask again without a pause.
+The kernel knows the peer of a connection before it is accepted, so one beyond the limit costs no protocol, task or
+buffer. When no file descriptor is left, a spare one is closed so that the connection can be accepted and closed; in the
+queue it would keep the event loop busy.
 """
 
 from __future__ import annotations

@@ -38,11 +38,11 @@ def bind(path: Path) -> socket.socket:
     """Bind and listen at `path`, mode 0660; raise ListenError where another daemon listens there or it cannot be made.
 
     The mode is set on the socket before it has a name, so there is no moment at which others could connect (the umask
-    can only narrow it). A socket file on which nobody listens is what a killed daemon left, and is replaced.
+    can only narrow it). A socket file without a listener was left by a daemon that was killed, and is replaced.
     """
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        _clear(path)
+        _remove_stale_socket(path)
         os.fchmod(listening.fileno(), MODE)
         listening.bind(str(path))
         path.chmod(MODE)
@@ -58,7 +58,7 @@ def bind(path: Path) -> socket.socket:
     return listening
 
 
-def _clear(path: Path) -> None:
+def _remove_stale_socket(path: Path) -> None:
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:

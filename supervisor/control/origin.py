@@ -3,7 +3,7 @@
 The socket may be forwarded to a TCP port (ssh -L, socat). Every page that a browser there has open can then post to
 that port: a `no-cors` request needs no permission of the daemon to be carried out, only to be read, and the peer that
 the kernel names is the forwarder. Two facts tell such requests apart. A browser names the page that sent a request
-(`Origin` on every POST; `Sec-Fetch-*`, which no script can remove) and the host that the page was told, which is never
+(`Origin` on every POST; `Sec-Fetch-*`, which no script can remove) and the host that the page was loaded from, never
 the fixed name that the client of this package sends. See the Fetch standard, and Fetch Metadata Request Headers (W3C).
 """
 
@@ -61,10 +61,10 @@ class OriginGuard:
         if why is None:
             await self._served(scope, receive, send)
             return
-        self._note(scope, why)
+        self._log_refusal(scope, why)
         await self._refuse(ForeignRequest(why, REMEDY))(scope, receive, send)
 
-    def _note(self, scope: Scope, why: str) -> None:
+    def _log_refusal(self, scope: Scope, why: str) -> None:
         self._refused += 1
         now_s = asyncio.get_running_loop().time()
         if now_s < self._quiet_until_s:

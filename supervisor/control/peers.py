@@ -39,10 +39,10 @@ def peer_of(connection: socket.socket) -> Peer:
     """Return who connected; see SO_PEERCRED and SO_PEERGROUPS in socket(7) and unix(7)."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, gid = _CREDENTIALS.unpack(raw)
-    return Peer(pid=pid, uid=uid, groups=_groups(connection) | {gid})
+    return Peer(pid=pid, uid=uid, groups=_read_groups(connection) | {gid})
 
 
-def _groups(connection: socket.socket) -> frozenset[int]:
+def _read_groups(connection: socket.socket) -> frozenset[int]:
     """Return the supplementary groups; none where the kernel does not report them: the peer may then not act."""
     try:
         raw = connection.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, _GROUPS_BYTES)

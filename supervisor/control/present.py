@@ -47,11 +47,11 @@ def incident_entry(incident: Incident) -> types.IncidentEntry:
         cause=incident.cause,
         remedy=incident.remedy,
         remedy_why=incident.remedy_why,
-        finding=None if incident.finding is None else _finding(incident.finding),
+        finding=None if incident.finding is None else _triage_finding(incident.finding),
     )
 
 
-def _finding(finding: Finding) -> types.TriageFinding:
+def _triage_finding(finding: Finding) -> types.TriageFinding:
     return types.TriageFinding(verdict=finding.verdict, words=finding.words, files=list(finding.files))
 
 
@@ -123,13 +123,12 @@ def checkpoint_entry(checkpoint: Checkpoint) -> types.CheckpointEntry:
 
 
 def job_account(job: str, lives: Sequence[Life], now_unix_s: float) -> types.JobAccount:
-    """Return a job's account as `account` shows it: its whole life and the last hour of it."""
-    return types.JobAccount(
-        job=job, lifetime=_spent(account(lives, now_unix_s)), last_hour=_spent(account(lives, now_unix_s, HOUR_S))
-    )
+    """Return a job's account as `account` shows it: since its first launch, and over the last hour."""
+    total, last_hour = account(lives, now_unix_s), account(lives, now_unix_s, HOUR_S)
+    return types.JobAccount(job=job, lifetime=_spent_body(total), last_hour=_spent_body(last_hour))
 
 
-def _spent(sums: Account) -> types.Spent:
+def _spent_body(sums: Account) -> types.Spent:
     return types.Spent(
         began=sums.began_unix_s,
         ended=sums.ended_unix_s,

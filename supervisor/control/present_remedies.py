@@ -1,4 +1,4 @@
-"""From remedies in force, tried and learned to the body that shows them; nothing is looked up and nothing judged."""
+"""Converts remedies in force, tried and learned into the body that shows them."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def in_force(job: Job) -> list[types.RemedyInForce]:
 
 def in_words(job: Job) -> list[str]:
     """Return the remedies in force, a line each, as `status` shows them."""
-    return [f"{remedy.remedy} against {remedy.cause}: {_state(remedy)}" for remedy in in_force(job)]
+    return [f"{remedy.remedy} against {remedy.cause}: {_describe_state(remedy)}" for remedy in in_force(job)]
 
 
-def _state(remedy: types.RemedyInForce) -> str:
+def _describe_state(remedy: types.RemedyInForce) -> str:
     if remedy.applied is not None:
         return remedy.applied
-    return f"{remedy.what} (the agent has not told of it yet)" if remedy.remedy in BY_THE_AGENT else remedy.what
+    return f"{remedy.what} (not reported by the agent yet)" if remedy.remedy in BY_THE_AGENT else remedy.what

@@ -1,4 +1,4 @@
-"""What can be asked of the record, answered in the bodies of the API: by the daemon, or while it is away by the CLI.
+"""What can be asked of the record, answered in the bodies of the API: by the daemon or, while it is away, the CLI.
 
 `READS` names every such question by its route. The server answers these routes, and `supervisorctl` the same ones from
 the same functions where no daemon runs.

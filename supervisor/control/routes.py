@@ -42,18 +42,18 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 def application(view: View, socket_gid: int) -> OriginGuard:
     """Return the ASGI application that serves `view`; `socket_gid` is the group whose members may act."""
-    reading = {**_live(view), **{read.route: _recorded(view, read) for read in READS}}
+    reading = {**_live_endpoints(view), **{read.route: _record_endpoint(view, read) for read in READS}}
     routes = [Route(path, answer, methods=["GET"]) for path, answer in reading.items()]
-    routes += [Route(path, answer, methods=["POST"]) for path, answer in _acting(view, socket_gid).items()]
+    routes += [Route(path, answer, methods=["POST"]) for path, answer in _action_endpoints(view, socket_gid).items()]
     served = Starlette(
         routes=routes,
-        exception_handlers={Refusal: _refused, HTTPException: _not_served, Exception: _failed},
+        exception_handlers={Refusal: _answer_refusal, HTTPException: _not_served, Exception: _answer_defect},
     )
     served.router.redirect_slashes = False
     return OriginGuard(served, _as_failure)
 
 
-def _live(view: View) -> dict[str, Endpoint]:
+def _live_endpoints(view: View) -> dict[str, Endpoint]:
     async def status(request: Request) -> Response:
         return answer(await asked(view.status))
 
@@ -63,7 +63,7 @@ def _live(view: View) -> dict[str, Endpoint]:
     return {"/v1/status": status, "/v1/doctor": doctor}
 
 
-def _recorded(view: View, read: Read) -> Endpoint:
+def _record_endpoint(view: View, read: Read) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         given = Parameters(request.path_params, request.query_params)
         return answer(await asked(lambda: read.answer(view.record, given), looking=read.looks_at_files))
@@ -71,7 +71,7 @@ def _recorded(view: View, read: Read) -> Endpoint:
     return endpoint
 
 
-def _acting(view: View, socket_gid: int) -> dict[str, Endpoint]:
+def _action_endpoints(view: View, socket_gid: int) -> dict[str, Endpoint]:
     def asking(ask: Ask) -> Endpoint:
         async def endpoint(request: Request) -> Response:
             peer, job = actor(request, socket_gid), request.path_params["job"]
@@ -143,12 +143,12 @@ async def asked(call: Callable[[], T], *, looking: bool = False) -> T:
     """
     try:
         with anyio.fail_after(VIEW_LIMIT_S):
-            return await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=_limiter(looking=looking))
+            return await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=_find_limiter(looking=looking))
     except TimeoutError:
         raise TooSlow(f"the daemon did not answer within {VIEW_LIMIT_S:.0f} s", "see the daemon's log") from None
 
 
-def _limiter(*, looking: bool) -> anyio.CapacityLimiter | None:
+def _find_limiter(*, looking: bool) -> anyio.CapacityLimiter | None:
     """Return the limiter of calls that read files; None: anyio's default, for the others."""
     if not looking:
         return None
@@ -177,7 +177,7 @@ def answer(value: types.Answer, status: int = 200) -> Response:
 # --- failures -------------------------------------------------------------------------------------------------------
 
 
-async def _refused(request: Request, refusal: Exception) -> Response:
+async def _answer_refusal(request: Request, refusal: Exception) -> Response:
     assert isinstance(refusal, Refusal)
     return _as_failure(refusal)
 
@@ -191,7 +191,7 @@ async def _not_served(request: Request, error: Exception) -> Response:
     return _failure(error.status_code, "not_served", f"{request.method} {request.url.path}: {error.detail}")
 
 
-async def _failed(request: Request, error: Exception) -> Response:
+async def _answer_defect(request: Request, error: Exception) -> Response:
     """Answer an unexpected exception; Starlette raises it again after this, so that the log has the traceback."""
     return _failure(500, "failed", f"the daemon failed: {type(error).__name__}", "see the daemon's log")
 

@@ -23,7 +23,7 @@ def tail(folder: Path, name: str, after: int | None, lines: int) -> Part:
     """Return what follows offset `after`, or with None the last `lines` lines; at most 256 KiB.
 
     The file lies below `folder`. One that is not there yet is empty; one that became shorter than `after` was cut, and
-    is read from its beginning. Text ends at a whole character: bytes that may become one are left for the next call.
+    is read from its beginning. Text ends at a complete character: bytes that may become one are left for the next call.
     """
     try:
         fd = untrusted_files.open_file(folder, name)
@@ -33,29 +33,29 @@ def tail(folder: Path, name: str, after: int | None, lines: int) -> Part:
         size = os.fstat(fd).st_size
         if after is None:
             start = max(0, size - PART_LIMIT_BYTES)
-            return _part(_last_lines(os.pread(fd, size - start, start), lines, whole=start == 0), size)
+            return _decode_part(_last_lines(os.pread(fd, size - start, start), lines, from_start=start == 0), size)
         start = after if after <= size else 0
         content = os.pread(fd, PART_LIMIT_BYTES, start)
-        return _part(content, start + len(content))
+        return _decode_part(content, start + len(content))
     finally:
         os.close(fd)
 
 
-def _last_lines(content: bytes, lines: int, *, whole: bool) -> bytes:
+def _last_lines(content: bytes, lines: int, *, from_start: bool) -> bytes:
     end = b"\n" if content.endswith(b"\n") else b""
     kept = content.removesuffix(end).split(b"\n")
-    if not whole:
+    if not from_start:
         kept = kept[1:]  # the first may have begun before what was read
     return b"\n".join(kept[-lines:]) + end if lines and kept else b""
 
 
-def _part(content: bytes, end: int) -> Part:
-    cut = _unfinished(content)
+def _decode_part(content: bytes, end: int) -> Part:
+    cut = _count_unfinished(content)
     text = content[: len(content) - cut].decode("utf-8", "replace")
     return Part(text=text, next_offset=end - cut)
 
 
-def _unfinished(content: bytes) -> int:
+def _count_unfinished(content: bytes) -> int:
     """Return how many bytes at the end are the beginning of an incomplete character."""
     for back in range(1, min(4, len(content)) + 1):
         byte = content[-back]

@@ -1,4 +1,4 @@
-"""Bodies on the control socket, one class each; times are Unix seconds, unknown is null, nothing is computed."""
+"""Bodies on the control socket, one class each; times are Unix seconds, unknown is null."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class WatchedStatus(Struct, frozen=True, kw_only=True):
     reached: bool = False
     """Whether the rule flags now."""
     severity: str = "warning"
-    """Of that flag: critical acts, warning is told, info is good news."""
+    """Of that flag: critical stops the training, warning sends an alert, info is recorded."""
     learned: bool = False
     """Whether the limit was learned from this job's own runs."""
     enabled: bool = True
@@ -134,7 +134,7 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     watched: list[WatchedStatus] = field(default_factory=list)
     """What is watched now, the nearest to its limit first."""
     gpus: list[str] = field(default_factory=list)
-    """PCI addresses; empty: every card."""
+    """PCI addresses; empty: every GPU."""
     expectations: list[Criterion] = field(default_factory=list)
     remedies: list[str] = field(default_factory=list)
     """Remedies in force, each with its cause and what the agent set."""
@@ -328,7 +328,7 @@ class EvidencePart(Struct, frozen=True, kw_only=True):
     schema: int = SCHEMA
     name: str
     size_bytes: int
-    """Of the whole file."""
+    """Of the complete file."""
     content: bytes
     """In JSON as Base64."""
 

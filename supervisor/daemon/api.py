@@ -64,9 +64,9 @@ class LoopFacts:
 
     def receivers(self) -> Mapping[str, ReceiverState]:
         """Return the receivers of alerts with their problems."""
-        return self.inbox.ask(self._receivers)
+        return self.inbox.ask(self._collect_receivers)
 
-    def _receivers(self) -> dict[str, ReceiverState]:
+    def _collect_receivers(self) -> dict[str, ReceiverState]:
         problems = self.announcer.problems()
         return {
             name: ReceiverState(min_severity=floor.word, problem=problems.get(name))
@@ -108,9 +108,9 @@ class DaemonView:
 
     def status(self) -> types.Status:
         """Return everything at a glance, as the deciding thread knows it."""
-        return self._inbox.ask(self._status)
+        return self._inbox.ask(self._compose_status)
 
-    def _status(self) -> types.Status:
+    def _compose_status(self) -> types.Status:
         now = self._clock.now()
         return types.Status(
             daemon=types.DaemonStatus(
@@ -130,10 +130,10 @@ class DaemonView:
     def ask(self, job: str, ask: ev.Ask, by: str, *, fresh: bool) -> None:
         """Put a request into the inbox."""
         now = self._clock.now()
-        self._inbox.ask(lambda: _check(self._job(job), ask, fresh=fresh))
+        self._inbox.ask(lambda: _check_applies(self._find_job(job), ask, fresh=fresh))
         self._inbox.put(ev.UserRequest(at=now, job=job, ask=ask, by=by, fresh=fresh))
 
-    def _job(self, name: str) -> Job:
+    def _find_job(self, name: str) -> Job:
         job_state = self._loop.job_states.get(name)
         if job_state is None:
             raise NoSuchJob(name, sorted(self._loop.job_states))
@@ -160,7 +160,7 @@ class DaemonView:
         return self._inbox.ask(self._reload)
 
 
-def _check(job: Job, ask: ev.Ask, *, fresh: bool) -> None:
+def _check_applies(job: Job, ask: ev.Ask, *, fresh: bool) -> None:
     """Raise Refused where a request does not apply to the job's phase."""
     if ask is ev.Ask.START and job.phase in ALIVE:
         raise Refused(f"{job.name} is already {job.phase.value}", f"supervisorctl restart {job.name}")

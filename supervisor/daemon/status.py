@@ -1,6 +1,6 @@
 """Composes what `status` shows out of the loop's job states; pure, called in the deciding thread.
 
-What one job cannot be asked is left out of its own status; every text and number in the answer is bounded.
+A value that fails to be computed is left out of that job's status only; texts, lists and numbers are bounded.
 """
 
 from __future__ import annotations
@@ -67,15 +67,15 @@ def job_status(job_state: JobState, now: Moment) -> types.JobStatus:
 
 def bounded(value: Bounded) -> Bounded:
     """Return an answer with every text and list cut to its limit and numbers beyond 64 bits unknown."""
-    found = {name: _bounded(getattr(value, name)) for name in value.__struct_fields__}
+    found = {name: _bound_value(getattr(value, name)) for name in value.__struct_fields__}
     return msgspec.structs.replace(value, **found)
 
 
-def _bounded(value: object) -> object:
+def _bound_value(value: object) -> object:
     if isinstance(value, str):
         return value if len(value) <= TEXT_LIMIT else value[: TEXT_LIMIT - 1] + "\u2026"
     if isinstance(value, list | tuple):
-        return [_bounded(each) for each in value[:ITEMS_LIMIT]]
+        return [_bound_value(each) for each in value[:ITEMS_LIMIT]]
     if isinstance(value, msgspec.Struct):
         return bounded(value)
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
@@ -104,9 +104,9 @@ def _job_status(job_state: JobState, now: Moment) -> types.JobStatus:
         steps_total=steps_total(history),
         steps_per_s=pace,
         last_step_at=attempt.last_step_at.unix_s if attempt and attempt.last_step_at else None,
-        eta=_after(now, progress.left_s),
-        eta_early=_after(now, progress.left_early_s),
-        eta_late=_after(now, progress.left_late_s),
+        eta=_time_after(now, progress.left_s),
+        eta_early=_time_after(now, progress.left_early_s),
+        eta_late=_time_after(now, progress.left_late_s),
         epoch_s=progress.epoch_s,
         steps_expected=progress.steps_expected,
         loss=finite(attempt.loss) if attempt else None,
@@ -116,39 +116,40 @@ def _job_status(job_state: JobState, now: Moment) -> types.JobStatus:
         unkillable=job.unkillable,
         flags=list(_list_flags(job_state)) if alive else [],
         shadows=job.shadows_noted,
-        watched=list(_watched(job_state)) if alive else [],
+        watched=list(_list_gauges(job_state)) if alive else [],
         gpus=list(job_state.gpus_used if job.gpu is None else (job.gpu,)),
-        expectations=[] if running is None else _criteria(job_state, running, progress),
+        expectations=[] if running is None else _list_criteria(job_state, running, progress),
         remedies=in_words(job),
         standby=job_state.standby,
         degraded=[describe_degraded(supervision_degraded) for supervision_degraded in job_state.degraded.values()],
     )
 
 
-def _after(now: Moment, left_s: float | None) -> float | None:
+def _time_after(now: Moment, left_s: float | None) -> float | None:
     return None if left_s is None else now.unix_s + left_s
 
 
-def _criteria(job_state: JobState, history: History, progress: pr.Progress) -> list[types.Criterion]:
+def _list_criteria(job_state: JobState, history: History, progress: pr.Progress) -> list[types.Criterion]:
     found = checklist(job_state.expected, history, progress)
     return [types.Criterion(name=criterion.name, verdict=criterion.verdict, text=criterion.text) for criterion in found]
 
 
 def _list_flags(job_state: JobState) -> Iterable[str]:
     if job_state.history is not None:
-        for flag in judge(_in_force(job_state), job_state.history):
+        for flag in judge(_rules_in_force(job_state), job_state.history):
             if flag.severity is not Severity.INFO:
                 yield f"{flag.rule}{' (in shadow)' if flag.shadow else ''}: {flag.message}"
 
 
-def _watched(job_state: JobState) -> Iterable[types.WatchedStatus]:
+def _list_gauges(job_state: JobState) -> Iterable[types.WatchedStatus]:
     if job_state.history is None:
         return ()
-    found = [watched_status(rule, gauge) for rule in job_state.rules for gauge in _watched_by(rule, job_state.history)]
-    return sorted(found, key=_nearness, reverse=True)
+    measured = ((rule, gauge) for rule in job_state.rules for gauge in _measure_gauges(rule, job_state.history))
+    found = [watched_status(rule, gauge) for rule, gauge in measured]
+    return sorted(found, key=_nearness_key, reverse=True)
 
 
-def _watched_by(rule: Rule, history: History) -> tuple[Gauge, ...]:
+def _measure_gauges(rule: Rule, history: History) -> tuple[Gauge, ...]:
     try:
         gauges = rule.measure(history)
     except Exception as error:
@@ -156,12 +157,12 @@ def _watched_by(rule: Rule, history: History) -> tuple[Gauge, ...]:
     return gauges if rule.enabled else (replace(gauges[0], not_watched="the rule is switched off"),)
 
 
-def _in_force(job_state: JobState) -> Iterable[Rule]:
+def _rules_in_force(job_state: JobState) -> Iterable[Rule]:
     """Return the rules that did not fail in this attempt."""
     return (rule for rule in job_state.rules if rule.name not in job_state.switched_off)
 
 
-def _nearness(gauge: types.WatchedStatus) -> tuple[bool, bool, float]:
+def _nearness_key(gauge: types.WatchedStatus) -> tuple[bool, bool, float]:
     """Return the sort key that puts the value nearest to its limit first; INFO comes last."""
     return gauge.severity != Severity.INFO.word, gauge.reached, -1.0 if gauge.share is None else gauge.share
 

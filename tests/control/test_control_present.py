@@ -43,11 +43,13 @@ def test_a_checkpoint_is_told_with_its_verdict() -> None:
 
 
 def test_readings_keep_their_gaps() -> None:
-    gpu = present.gpu_status(GpuReading(at=T0, gpu="0000:0a:00.0", source="sysfs", vram_used_bytes=0))
-    assert (gpu.vram_used_bytes, gpu.power_w, gpu.at) == (0, None, T0.unix_s)
+    gpu = msgspec.to_builtins(
+        present.gpu_status(GpuReading(at=T0, gpu="0000:0a:00.0", source="sysfs", vram_used_bytes=0))
+    )
+    assert (gpu["vram_used_bytes"], gpu["power_w"], gpu["at"]) == (0, None, T0.unix_s)
     disk = DiskReading(path="/", free_bytes=1, total_bytes=2)
-    host = present.host_status(HostReading(at=T0, load_1m=0.5, disks=(disk,)))
-    assert (host.load_1m, host.cpu_percent, host.disks[0].free_bytes) == (0.5, None, 1)
+    host = msgspec.to_builtins(present.host_status(HostReading(at=T0, load_1m=0.5, disks=(disk,))))
+    assert (host["load_1m"], host["cpu_percent"], host["disks"][0]["free_bytes"]) == (0.5, None, 1)
 
 
 def test_numbers_that_json_cannot_carry_are_null() -> None:

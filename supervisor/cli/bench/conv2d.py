@@ -96,9 +96,9 @@ def conv2d_command(
         raise WrongUsageError("--job and --python both name an interpreter", "give one of them")
     interpreter = python or (_of_job(app, job) if job else Path(sys.executable))
     with ExitStack() as stack:
-        files = [stack.enter_context(_opened(path)) if path else None for path in (log, drawing)]
+        files = [stack.enter_context(_open_for_writing(path)) if path else None for path in (log, drawing)]
         lines = []
-        for line in _measured(interpreter, given):
+        for line in _run_script(interpreter, given):
             lines.append(line)
             if files[0] is not None:
                 files[0].write(json.dumps(line) + "\n")
@@ -107,10 +107,10 @@ def conv2d_command(
                 _show_progress(line)
         if files[1] is not None:
             files[1].write(picture(lines))
-    _print_report(app, given, lines, _hours(lines, images, epochs, given["batch"]))
+    _print_report(app, given, lines, _estimate_hours(lines, images, epochs, given["batch"]))
 
 
-def _opened(path: Path) -> IO[str]:
+def _open_for_writing(path: Path) -> IO[str]:
     try:
         return path.open("w", encoding="utf-8")
     except OSError as error:
@@ -145,7 +145,7 @@ def _of_job(app: App, /, job: str) -> Path:
     return found
 
 
-def _measured(python: Path, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _run_script(python: Path, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Run the script and yield its lines as they come; raise CliError if it fails or refuses."""
     try:
         process = subprocess.Popen(
@@ -183,7 +183,7 @@ def _show_progress(line: dict[str, Any]) -> None:
         click.echo(f"{line['done']} of {line['of']}: {name}, median {line['median_ms']:.2f} ms", err=True)
 
 
-def _hours(lines: list[dict[str, Any]], images: int | None, epochs: int, batch: int) -> dict[str, float]:
+def _estimate_hours(lines: list[dict[str, Any]], images: int | None, epochs: int, batch: int) -> dict[str, float]:
     """Return the hours of a training by algorithm, from the training step, without loading data and validation."""
     if images is None:
         return {}

@@ -24,9 +24,10 @@ def picture(lines: list[Line]) -> str:
     names = list(dict.fromkeys(line["algorithm"] for line in lines if "algorithm" in line))
     colors = {name: COLORS[number % len(COLORS)] for number, name in enumerate(names)}
     drawn: list[str] = []
-    y = _legend(drawn, one_line(f"{device['name']}, torch {device['torch']}: ms, forward (dark) + backward"), colors)
-    for heading, group in _groups(lines):
-        y = _group(drawn, y, heading, group, colors)
+    text = f"{device['name']}, torch {device['torch']}: ms, forward (dark) + backward"
+    y = _draw_legend(drawn, one_line(text), colors)
+    for heading, group in _group_by_layer(lines):
+        y = _draw_group(drawn, y, heading, group, colors)
     width = LEFT + WIDTH + LABEL
     return "\n".join(
         [
@@ -39,7 +40,7 @@ def picture(lines: list[Line]) -> str:
     )
 
 
-def _groups(lines: list[Line]) -> list[tuple[str, list[Line]]]:
+def _group_by_layer(lines: list[Line]) -> list[tuple[str, list[Line]]]:
     layers = [line for line in lines if line["kind"] == "layer"]
     groups = []
     for number in dict.fromkeys(line["layer"] for line in layers):
@@ -51,43 +52,43 @@ def _groups(lines: list[Line]) -> list[tuple[str, list[Line]]]:
     return groups
 
 
-def _legend(drawn: list[str], text: str, colors: dict[str, str]) -> int:
-    drawn.append(_text(10, 20, text, "font-size='13' font-weight='bold'"))
+def _draw_legend(drawn: list[str], text: str, colors: dict[str, str]) -> int:
+    drawn.append(_text_element(10, 20, text, "font-size='13' font-weight='bold'"))
     x = 10
     for name, color in colors.items():
         drawn.append(f'<rect x="{x}" y="30" width="10" height="10" fill="{color}"/>')
-        drawn.append(_text(x + 14, 39, one_line(name)))
+        drawn.append(_text_element(x + 14, 39, one_line(name)))
         x += 30 + 7 * len(name)
     return 52
 
 
-def _group(drawn: list[str], y: int, heading: str, group: list[Line], colors: dict[str, str]) -> int:
+def _draw_group(drawn: list[str], y: int, heading: str, group: list[Line], colors: dict[str, str]) -> int:
     """Draw one group from `y` downwards and return where the next begins."""
-    longest = max((_total(line) or 0.0 for line in group), default=0.0)
-    drawn.append(_text(10, y + BAR - 3, heading))
+    longest = max((_total_ms(line) or 0.0 for line in group), default=0.0)
+    drawn.append(_text_element(10, y + BAR - 3, heading))
     for line in group:
-        total = _total(line)
+        total = _total_ms(line)
         if total is None or longest <= 0:
-            drawn.append(_text(LEFT, y + BAR - 3, f"{one_line(line['algorithm'])}: failed", "fill='#b5483a'"))
+            drawn.append(_text_element(LEFT, y + BAR - 3, f"{one_line(line['algorithm'])}: failed", "fill='#b5483a'"))
         else:
             widths = [ms / longest * WIDTH for ms in (line.get("forward_ms", total), total)]
-            _bar(drawn, y, colors[line["algorithm"]], *widths)
-            drawn.append(_text(LEFT + widths[1] + 4, y + BAR - 3, f"{total:.2f}"))
+            _draw_bar(drawn, y, colors[line["algorithm"]], *widths)
+            drawn.append(_text_element(LEFT + widths[1] + 4, y + BAR - 3, f"{total:.2f}"))
         y += BAR
     return y + GAP
 
 
-def _bar(drawn: list[str], y: int, color: str, forward: float, total: float) -> None:
+def _draw_bar(drawn: list[str], y: int, color: str, forward: float, total: float) -> None:
     """Draw a bar of two widths in pixels, the forward pass darker."""
     place = f'x="{LEFT}" y="{y}" height="{BAR - 2}" fill="{color}"'
     drawn.append(f'<rect {place} width="{total:.1f}" fill-opacity="0.55"/>')
     drawn.append(f'<rect {place} width="{min(forward, total):.1f}"/>')
 
 
-def _total(line: Line) -> float | None:
+def _total_ms(line: Line) -> float | None:
     value = line.get("total_ms", line.get("step_ms"))
     return None if value is None else float(value)
 
 
-def _text(x: float, y: float, text: str, more: str = "") -> str:
+def _text_element(x: float, y: float, text: str, more: str = "") -> str:
     return f'<text x="{x:.0f}" y="{y:.0f}" {more}>{escape(text)}</text>'

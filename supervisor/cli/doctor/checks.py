@@ -108,7 +108,7 @@ def devices(roots: tuple[Path, ...] = DEVICES) -> Iterator[DoctorLine]:
         yield DoctorLine(name="devices", level="warn", found=f"neither {kfd} nor {dri}/renderD* exists", remedy=remedy)
     for node in nodes:
         is_open = os.access(node, os.R_OK | os.W_OK)
-        join = None if is_open else f"sudo usermod -aG {_group(node)} $USER, then log in again"
+        join = None if is_open else f"sudo usermod -aG {_group_of(node)} $USER, then log in again"
         yield DoctorLine(
             name="devices",
             level="ok" if is_open else "fail",
@@ -141,14 +141,14 @@ def gpus(settings: Settings, sys_root: Path = Path("/sys")) -> Iterator[DoctorLi
     watch = GpuWatch(settings.telemetry.sources, sys_root)
     try:
         end = time.perf_counter() + GPUS_WAIT_S
-        found = watch.read(_now())
+        found = watch.read(_read_clocks())
         while (
             not found
             and time.perf_counter() < end
             and any(source_status.cost_s is None for source_status in watch.status())
         ):
             time.sleep(0.1)
-            found = watch.read(_now())
+            found = watch.read(_read_clocks())
         for source_status in watch.status():
             # A source that was not queried is a fallback; that is no problem.
             level: Level = "ok" if source_status.answering or source_status.cost_s is None else "warn"
@@ -193,11 +193,11 @@ def launcher(settings: Settings) -> Iterator[DoctorLine]:
     yield DoctorLine(name="launcher", level="ok", found=f"direct: each training is a session of its own{why}")
 
 
-def _now() -> Moment:
+def _read_clocks() -> Moment:
     return Moment(time.perf_counter(), time.time_ns() / 1e9)
 
 
-def _group(path: Path) -> str:
+def _group_of(path: Path) -> str:
     try:
         return path.group()
     except (KeyError, OSError):

@@ -19,12 +19,12 @@ _TRIPLE = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{1,2})", re.ASCII)
 
 def rocm(root: Path = Path("/")) -> Iterator[DoctorLine]:
     """List the installed ROCm and kernel drivers; the torch of a training may include its own ROCm."""
-    found = [f"{version} in {folder}" for folder, version in _rocms(root)]
+    found = [f"{version} in {folder}" for folder, version in _find_installations(root)]
     yield DoctorLine(name="rocm", level="ok", found=", ".join(found) or "not installed; torch may include its own")
     for driver in ("amdgpu", "nvidia"):
         folder = root / "sys/module" / driver
         if folder.exists():
-            version = _text(folder / "version") or "built into the kernel"
+            version = _read_text(folder / "version") or "built into the kernel"
             yield DoctorLine(name=f"driver {driver}", level="ok", found=version)
 
 
@@ -81,7 +81,7 @@ def nvidia_devices(dev: Path = Path("/dev")) -> Iterator[DoctorLine]:
 def sensor_files(sys_root: Path = Path("/sys")) -> Iterator[DoctorLine]:
     """Check whether this user may read the sensors of amdgpu; in a container they may be hidden or unreadable."""
     for device in sorted((sys_root / "class/drm").glob("card[0-9]*/device")):
-        if "DRIVER=amdgpu" not in (_text(device / "uevent") or ""):
+        if "DRIVER=amdgpu" not in (_read_text(device / "uevent") or ""):
             continue
         files = (device / "gpu_busy_percent", device / "mem_info_vram_used", device / "gpu_metrics")
         closed = [path.name for path in files if path.exists() and not os.access(path, os.R_OK)]
@@ -94,16 +94,16 @@ def sensor_files(sys_root: Path = Path("/sys")) -> Iterator[DoctorLine]:
             )
 
 
-def _rocms(root: Path) -> Iterator[tuple[Path, str]]:
+def _find_installations(root: Path) -> Iterator[tuple[Path, str]]:
     seen: set[Path] = set()
     for folder in (root / "opt/rocm", *sorted((root / "opt").glob("rocm-*"))):
-        found = _VERSION.match(_text(folder / ".info/version") or "")
+        found = _VERSION.match(_read_text(folder / ".info/version") or "")
         if found and folder.resolve() not in seen:
             seen.add(folder.resolve())
             yield folder, found[0]
 
 
-def _text(path: Path) -> str | None:
+def _read_text(path: Path) -> str | None:
     try:
         return path.read_text(encoding="ascii", errors="replace").strip() or None
     except OSError:

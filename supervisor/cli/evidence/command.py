@@ -43,7 +43,7 @@ def command(app: App, incident: str, target: Path | None) -> None:
     evidence = Evidence(app=app, incident=incident, folder=folder)
     files = evidence.files()
     if target is not None:
-        _bundle(target, incident, answer, evidence, [entry["name"] for entry in files])
+        _write_bundle(target, incident, answer, evidence, [entry["name"] for entry in files])
         app.print(f"{target}: {len(files) + 1} files, {size(target.stat().st_size)}")
     elif app.json:
         found = [{"path": f"{folder}/{entry['name']}", "size_bytes": entry["size_bytes"]} for entry in files]
@@ -54,7 +54,7 @@ def command(app: App, incident: str, target: Path | None) -> None:
         )
 
 
-def _bundle(target: Path, incident: str, answer: dict[str, Any], evidence: Evidence, files: list[str]) -> None:
+def _write_bundle(target: Path, incident: str, answer: dict[str, Any], evidence: Evidence, files: list[str]) -> None:
     """Write the incident and its files; an existing file is not overwritten, an incomplete one is removed."""
     draft = target.with_name(f".{target.name}.part")
     story = json.dumps(sanitized(answer), indent=2, ensure_ascii=False).encode()
@@ -62,12 +62,12 @@ def _bundle(target: Path, incident: str, answer: dict[str, Any], evidence: Evide
         if target.exists():
             raise CliError(f"{target} already exists", "give another file", "exists")
         with draft.open("wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as bundle:
-            _add(bundle, f"{incident}/incident.json", without_secrets(story.decode()).encode())
+            _add_file(bundle, f"{incident}/incident.json", without_secrets(story.decode()).encode())
             room = BUNDLE_LIMIT_BYTES - len(story)
             for name in files:
                 content = evidence.read(name, min(FILE_LIMIT_BYTES, room))
                 room -= len(content)
-                _add(bundle, f"{incident}/{name}", content)
+                _add_file(bundle, f"{incident}/{name}", content)
         draft.replace(target)
     except OSError as error:
         raise CliError(f"{error.filename or target}: {error.strerror}", "give another file", "unwritable") from error
@@ -75,7 +75,7 @@ def _bundle(target: Path, incident: str, answer: dict[str, Any], evidence: Evide
         draft.unlink(missing_ok=True)
 
 
-def _add(bundle: tarfile.TarFile, name: str, content: bytes) -> None:
+def _add_file(bundle: tarfile.TarFile, name: str, content: bytes) -> None:
     entry = tarfile.TarInfo(name.lstrip("/"))
     entry.size, entry.mode = len(content), 0o600
     bundle.addfile(entry, io.BytesIO(content))

@@ -67,16 +67,16 @@ def finding_lines(finding: Finding, pen: Pen) -> str:
     severity = finding.severity.word
     where = f", {finding.device}" if finding.device else ""
     head = f"line {finding.line_number}: {finding.fault.value}{where} ({severity})"
-    rows = [("line", finding.line), ("means", finding.what), ("process", _process(finding))]
+    rows = [("line", finding.line), ("means", finding.what), ("process", _name_process(finding))]
     rows += [("hint", finding.remedy), ("source", finding.source)]
     body = [f"{label:>12}  {one_line(text)}" for label, text in rows if text]
     return "\n".join([pen.paint(one_line(head), STYLES[severity]), *body])
 
 
-def _process(finding: Finding) -> str | None:
-    named = " ".join(_known((finding.process, None if finding.pid is None else f"(pid {finding.pid})")))
+def _name_process(finding: Finding) -> str | None:
+    named = " ".join(_keep_known((finding.process, None if finding.pid is None else f"(pid {finding.pid})")))
     return named or None
 
 
-def _known(parts: Iterable[str | None]) -> Iterable[str]:
+def _keep_known(parts: Iterable[str | None]) -> Iterable[str]:
     return (part for part in parts if part)

@@ -19,15 +19,15 @@ def read_saved(source: Path | str, where_too_long: str = LAST_PART) -> str:
     """
     try:
         if str(source) == "-":
-            return _text(sys.stdin.buffer, "standard input", where_too_long)
+            return _read_text(sys.stdin.buffer, "standard input", where_too_long)
         with Path(source).open("rb") as stream:
-            return _text(stream, str(source), where_too_long)
+            return _read_text(stream, str(source), where_too_long)
     except OSError as error:
         remedy = "give a file that can be read, or - for standard input"
         raise CliError(f"{source}: {error.strerror or error}", remedy, "unreadable") from error
 
 
-def _text(stream: IO[bytes], name: str, where_too_long: str) -> str:
+def _read_text(stream: IO[bytes], name: str, where_too_long: str) -> str:
     content = stream.read(LONGEST_BYTES + 1)
     if len(content) > LONGEST_BYTES:
         raise CliError(f"{name}: longer than {LONGEST_BYTES >> 20} MiB", where_too_long, "too_long")

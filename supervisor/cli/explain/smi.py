@@ -39,10 +39,10 @@ def print_smi(app: App, source: Path | str) -> None:
     if app.json:
         app.print_json({"gpus": found})
         return
-    app.print("\n\n".join(_lines(entry) for entry in found))
+    app.print("\n\n".join(_describe_gpu(entry) for entry in found))
 
 
-def _lines(gpu: dict[str, object]) -> str:
+def _describe_gpu(gpu: dict[str, object]) -> str:
     fields = {name: value for name, value in gpu.items() if name not in ("at", "processes")}
     width = max(map(len, fields))
     text = [

@@ -45,9 +45,9 @@ def command(app: App, interval: float, count: int | None, *, watch: bool) -> Non
             _print_once(app, *reader.read())
         elif app.json:
             for found, _ in reader.rounds(interval, count):
-                click.echo(json.dumps(sanitized(_plain(found)), ensure_ascii=False))
+                click.echo(json.dumps(sanitized(_as_object(found)), ensure_ascii=False))
         else:
-            _watch(app, reader, interval, count)
+            _print_rounds(app, reader, interval, count)
     except KeyboardInterrupt:
         return
     finally:
@@ -65,14 +65,14 @@ class GpuReader:
     def read(self) -> tuple[tuple[GpuReading, ...], tuple[SourceStatus, ...]]:
         """Read the GPUs and their processes; wait for a slow source if no other reports."""
         end = time.perf_counter() + WAIT_S
-        found = self._watch.read(self._moment())
+        found = self._watch.read(self._read_clocks())
         while (
             not found
             and time.perf_counter() < end
             and any(source_status.cost_s is None for source_status in self._watch.status())
         ):
             time.sleep(0.1)
-            found = self._watch.read(self._moment())
+            found = self._watch.read(self._read_clocks())
         found = _with_clients(found)
         for reading in found:
             self.use.setdefault(reading.gpu, deque(maxlen=SPARKLINE_READINGS)).append(reading.gpu_busy_percent)
@@ -91,7 +91,7 @@ class GpuReader:
         """Close the sources."""
         self._watch.close()
 
-    def _moment(self) -> Moment:
+    def _read_clocks(self) -> Moment:
         return Moment(time.perf_counter(), self._now())
 
 
@@ -108,7 +108,7 @@ def _with_clients(found: tuple[GpuReading, ...]) -> tuple[GpuReading, ...]:
 
 def _print_once(app: App, found: tuple[GpuReading, ...], sources: tuple[SourceStatus, ...]) -> None:
     if app.json:
-        app.print_json(_plain(found))
+        app.print_json(_as_object(found))
     elif found:
         app.print("\n".join(lines(found, app.pen, {})))
     else:
@@ -116,7 +116,7 @@ def _print_once(app: App, found: tuple[GpuReading, ...], sources: tuple[SourceSt
         app.print("\n".join(["no GPU reports readings", *why]))
 
 
-def _watch(app: App, reader: GpuReader, interval: float, count: int | None) -> None:
+def _print_rounds(app: App, reader: GpuReader, interval: float, count: int | None) -> None:
     screen = sys.stdout.isatty()
     if screen:
         click.echo(_HIDE, nl=False)
@@ -130,5 +130,5 @@ def _watch(app: App, reader: GpuReader, interval: float, count: int | None) -> N
             click.echo(_SHOW, nl=False)
 
 
-def _plain(found: Sequence[GpuReading]) -> dict[str, object]:
+def _as_object(found: Sequence[GpuReading]) -> dict[str, object]:
     return {"schema": 1, "gpus": [reading_object(reading) for reading in found]}

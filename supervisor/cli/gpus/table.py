@@ -19,18 +19,18 @@ _ASLEEP = ("suspended", "suspending")
 
 def lines(found: Sequence[GpuReading], pen: Pen, use: Mapping[str, Sequence[float | None]]) -> list[str]:
     """Return the table; `use` holds each GPU's recent use in percent, drawn if there are several values."""
-    text = pen.table(HEAD, [_row(reading) for reading in found]).splitlines()
+    text = pen.table(HEAD, [_gpu_row(reading) for reading in found]).splitlines()
     for reading in found:
         drawn = use.get(reading.gpu, ())
         if len(drawn) > 1:
             text.append(f"  {reading.gpu}  {sparkline(tuple(drawn), 100.0)}")
     for reading in found:
-        text += [f"  {reading.gpu}  {pen.paint(remark, style)}" for remark, style in _remarks(reading)]
-        text += [f"  {reading.gpu}  {_process(process)}" for process in reading.processes or ()]
+        text += [f"  {reading.gpu}  {pen.paint(remark, style)}" for remark, style in _list_remarks(reading)]
+        text += [f"  {reading.gpu}  {_describe_process(process)}" for process in reading.processes or ()]
     return text
 
 
-def _row(gpu: GpuReading) -> list[Cell]:
+def _gpu_row(gpu: GpuReading) -> list[Cell]:
     name = " ".join(part for part in (gpu.name, gpu.gfx_version) if part)
     asleep = gpu.runtime_status in _ASLEEP
     return [
@@ -38,18 +38,18 @@ def _row(gpu: GpuReading) -> list[Cell]:
         Cell("asleep" if asleep else number(gpu.gpu_busy_percent, "{:.0f} %"), right=True),
         Cell(size(gpu.memory_used_bytes), right=True),
         Cell(size(gpu.memory_total_bytes), right=True),
-        *(_measured(getattr(gpu, name), column) for name, column in COLUMNS),
+        *(_measured_cell(getattr(gpu, name), column) for name, column in COLUMNS),
         Cell(one_line(gpu.source)),
         Cell(one_line(name or "-")),
     ]
 
 
-def _measured(value: float | None, column: Column) -> Cell:
+def _measured_cell(value: float | None, column: Column) -> Cell:
     hot = value is not None and column.hot_at is not None and value >= column.hot_at
     return Cell(column.format(value), "red" if hot else None, right=True)
 
 
-def _remarks(gpu: GpuReading) -> list[tuple[str, str | None]]:
+def _list_remarks(gpu: GpuReading) -> list[tuple[str, str | None]]:
     """Return the warnings and notes that are shown below the table."""
     found: list[tuple[str, str | None]] = []
     if gpu.throttled_by:
@@ -68,7 +68,7 @@ def _remarks(gpu: GpuReading) -> list[tuple[str, str | None]]:
     return found
 
 
-def _process(process: GpuProcess) -> str:
+def _describe_process(process: GpuProcess) -> str:
     parts = [f"pid {process.pid}", one_line(process.name or "-"), f"VRAM {size(process.vram_bytes)}"]
     if process.gtt_bytes:
         parts.append(f"GTT {size(process.gtt_bytes)}")

@@ -53,7 +53,7 @@ def command(  # noqa: PLR0913, PLR0917 - one an option
     from supervisor.config.derive import rules_with  # noqa: PLC0415 - the same
     from supervisor.replay.engine import replay  # noqa: PLC0415 - the same
 
-    recording = _recording(app, what, attempt, (log, kernel, telemetry))
+    recording = _load_recording(app, what, attempt, (log, kernel, telemetry))
     given = {**checked(recording.rules, recording.made_of), **(rules_in(rules) if rules else {})}
     fired = list(replay(recording, rules_with(given)))
     if app.json:
@@ -61,10 +61,10 @@ def command(  # noqa: PLR0913, PLR0917 - one an option
         return
     app.print(f"{one_line(recording.made_of)}: {span(recording.length_s)}, {len(fired)} flags")
     if fired:
-        app.print(app.pen.table(("AFTER", "STEP", "SEVERITY", "RULE", "MESSAGE"), [_row(flag) for flag in fired]))
+        app.print(app.pen.table(("AFTER", "STEP", "SEVERITY", "RULE", "MESSAGE"), [_flag_row(flag) for flag in fired]))
 
 
-def _recording(
+def _load_recording(
     app: App, what: str | None, attempt: int | None, files: tuple[Path | None, Path | None, Path | None]
 ) -> Recording:
     from supervisor.cli.replay.source import recorded  # noqa: PLC0415 - imported on use: keeps --help fast
@@ -81,7 +81,7 @@ def _recording(
         raise CliError(str(error), "", "no_recording") from error
 
 
-def _row(fired: Fired) -> list[Cell]:
+def _flag_row(fired: Fired) -> list[Cell]:
     word = fired.flag.severity.word
     shown = f"{word}, in shadow" if fired.flag.shadow else word
     return [

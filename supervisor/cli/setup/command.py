@@ -55,7 +55,7 @@ def command(  # noqa: PLR0913 - its options
     if purge and not remove:
         raise WrongUsageError("--purge needs --remove", "supervisorctl setup --remove --purge")
     if remove:
-        _remove(for_user=for_user, dry_run=dry_run, purge=purge)
+        _remove_installation(for_user=for_user, dry_run=dry_run, purge=purge)
         return
     try:
         installation = here()
@@ -67,7 +67,7 @@ def command(  # noqa: PLR0913 - its options
             owner = owner or os.environ.get("SUDO_USER")
             if prefix is None:
                 _check_system(installation, owner, dry_run=dry_run)
-            steps = system_plan(installation, _owner(owner), files_only=prefix is not None)
+            steps = system_plan(installation, _find_owner(owner), files_only=prefix is not None)
         for step in steps:
             click.echo(perform(step, prefix=prefix, dry_run=dry_run))
     except (OSError, ValueError) as error:
@@ -78,7 +78,7 @@ def command(  # noqa: PLR0913 - its options
             click.echo(f"  {line}")
 
 
-def _remove(*, for_user: bool, dry_run: bool, purge: bool) -> None:
+def _remove_installation(*, for_user: bool, dry_run: bool, purge: bool) -> None:
     if for_user == (os.geteuid() == 0) and not dry_run:
         who = "without sudo" if for_user else "as root (sudo), or use --user for your own systemd"
         raise CliError("what setup made is not this user's to remove", f"run it {who}")
@@ -95,7 +95,7 @@ def _remove(*, for_user: bool, dry_run: bool, purge: bool) -> None:
         click.echo(f"  {line}")
 
 
-def _owner(name: str | None) -> Owner | None:
+def _find_owner(name: str | None) -> Owner | None:
     """Return the owner with the group of their files; on a machine without them (a package's build), their own name."""
     if name is None:
         return None
@@ -136,11 +136,11 @@ def perform(step: Step, *, prefix: Path | None, dry_run: bool) -> str:
     what = "write" if there is None else "replace"
     if dry_run:
         return f"would {what:<6} {path}"
-    _write(path, step, group=None if prefix else step.group)
+    _write_file(path, step, group=None if prefix else step.group)
     return f"{'wrote' if there is None else 'replaced':<12} {path}"
 
 
-def _write(path: Path, step: WriteFile, group: str | None) -> None:
+def _write_file(path: Path, step: WriteFile, group: str | None) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.new")
     draft.unlink(missing_ok=True)

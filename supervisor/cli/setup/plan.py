@@ -84,7 +84,7 @@ def system_plan(installation: Installation, owner: Owner | None, *, files_only: 
         if owner is not None:
             steps.append(RunCommand(argv=("usermod", "--append", "--groups", GROUP, owner.name)))
     steps.append(WriteFile(path=POLKIT_RULES, text=(shipped / POLKIT_RULES.name).read_text()))
-    steps.extend(_units(installation, shipped, SYSTEM_UNITS))
+    steps.extend(_fill_units(installation, shipped, SYSTEM_UNITS))
     if owner is not None:
         for unit, text in (
             ("rocm-run@.service", OWNER_DROP_IN.format(owner=owner.name)),
@@ -104,12 +104,12 @@ def user_plan(installation: Installation, home: Path) -> tuple[WriteFile, ...]:
         raise ValueError(f"{installation.example} has no line with state_dir; reinstall rocm-supervisor")
     config = home / ".config" / "rocm-supervisor" / "config.toml"
     return (
-        *_units(installation, installation.systemd / "user", home / ".config" / "systemd" / "user"),
+        *_fill_units(installation, installation.systemd / "user", home / ".config" / "systemd" / "user"),
         WriteFile(path=config, text=settings, mode=0o600, keep=True),
     )
 
 
-def _units(installation: Installation, templates: Path, target: Path) -> tuple[WriteFile, ...]:
+def _fill_units(installation: Installation, templates: Path, target: Path) -> tuple[WriteFile, ...]:
     return tuple(
         WriteFile(path=target / name, text=filled((templates / name).read_text(), installation)) for name in UNITS
     )

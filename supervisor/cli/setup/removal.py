@@ -108,13 +108,13 @@ def _run(step: Undo, *, dry_run: bool) -> str:
         return f"not there    {step.needs}"
     if dry_run:
         return f"would run    {command}"
-    complaint = _complaint(step.argv)
+    complaint = _run_command(step.argv)
     if complaint is not None and not step.may_fail:
         raise ValueError(f"`{command}` failed: {complaint}; nothing further was removed")
     return f"ran          {command}" if complaint is None else f"not needed   {command} ({complaint})"
 
 
-def _complaint(argv: Sequence[str]) -> str | None:
+def _run_command(argv: Sequence[str]) -> str | None:
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     except FileNotFoundError:
