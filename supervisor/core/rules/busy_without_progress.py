@@ -62,11 +62,11 @@ class BusyWithoutProgress:
                 limit=self.search_s if _is_searching(history) else self.hold_s,
                 lacks=None if min(map(len, runs)) >= self.min_readings else f"{self.min_readings} readings of it",
                 severity=Severity.acting(act=self.act if _is_sure(history) else False),
-                observe=partial(self._observe, history),
+                observe=partial(self._observe_load, history),
             ),
         )
 
-    def _observe(self, history: History) -> Observation:
+    def _observe_load(self, history: History) -> Observation:
         searching = _is_searching(history)
         hold_s = self.search_s if searching else self.hold_s
         return Observation(

@@ -40,7 +40,7 @@ class CheckpointBad:
         if history.over or not history.proofs:
             return not_applicable(what, ENDED if history.over else "none was proven yet")
         bad = _find_worst(history)
-        warns = Gauge(what=what, now=len(bad), limit=1, observe=partial(self._observe, history, bad))
+        warns = Gauge(what=what, now=len(bad), limit=1, observe=partial(self._observe_rejected, history, bad))
         acts = replace(
             warns,
             limit=self.limit,
@@ -49,7 +49,7 @@ class CheckpointBad:
         )
         return warns, acts
 
-    def _observe(self, history: History, bad: tuple[Checkpoint, ...]) -> Observation:
+    def _observe_rejected(self, history: History, bad: tuple[Checkpoint, ...]) -> Observation:
         newest = bad[-1]
         spoilt = len(bad) >= self.limit and _is_not_finite(bad)
         ago_s = history.now.unix_s - bad[0].saved_unix_s

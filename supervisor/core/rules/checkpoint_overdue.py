@@ -51,7 +51,7 @@ class CheckpointOverdue:
         """Whether the work since the last checkpoint has reached its limit."""
         if history.over or history.train_ended or not history.steps:
             return False
-        since, limit = self._compare(history, _find_usual(history))
+        since, limit = self._compare_unsaved(history, _find_usual(history))
         return since is not None and beyond(since, limit)
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
@@ -60,7 +60,7 @@ class CheckpointOverdue:
         if why is not None:
             return not_applicable("work that no checkpoint holds", why)
         usual = _find_usual(history)
-        since, limit = self._compare(history, usual)
+        since, limit = self._compare_unsaved(history, usual)
         if usual is None:
             what = "time without a checkpoint"
         else:
@@ -75,11 +75,11 @@ class CheckpointOverdue:
                 learned=usual is not None,
                 severity=Severity.acting(act=self.act),
                 not_watched="no step was made yet" if since is None else None,
-                observe=partial(_observe, history, usual, since or 0.0),
+                observe=partial(_observe_unsaved, history, usual, since or 0.0),
             ),
         )
 
-    def _compare(self, history: History, usual: Usual | None) -> tuple[float | None, float]:
+    def _compare_unsaved(self, history: History, usual: Usual | None) -> tuple[float | None, float]:
         """Return the seconds or steps since the last checkpoint, None where not known, and their limit."""
         if usual is None:
             return _since_s(history), self.limit_s
@@ -87,7 +87,7 @@ class CheckpointOverdue:
         return since, self.overdue_factor * usual.gap
 
 
-def _observe(history: History, usual: Usual | None, since: float) -> Observation:
+def _observe_unsaved(history: History, usual: Usual | None, since: float) -> Observation:
     if usual is None:
         text = f"no checkpoint was seen for {since / 3600:.1f} h"
     elif usual.by_clock:

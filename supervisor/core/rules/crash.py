@@ -91,7 +91,7 @@ class Crash:
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return whether it has ended so; no number is near to that."""
         what, found = "the process ends otherwise than a training ends", self._find_cause(history)
-        observed = None if found is None else self._observe(history, found)
+        observed = None if found is None else self._observe_end(history, found)
         acts = self.act and (found is None or not found.doubtful)
         return (event_gauge(what, observed, Severity.acting(act=acts)),)
 
@@ -170,7 +170,7 @@ class Crash:
     def _is_near(self, at: Moment, end: Moment) -> bool:
         return abs(end.seconds_since(at)) <= self.tail_s
 
-    def _observe(self, history: History, cause: Cause) -> Observation:
+    def _observe_end(self, history: History, cause: Cause) -> Observation:
         since, since_step = _find_spoilt(history) if cause.fault == NON_FINITE else (None, None)
         last, status = _one_line(history.last_line), history.exit
         text = _one_line(cause.text)

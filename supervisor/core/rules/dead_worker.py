@@ -60,7 +60,7 @@ class DeadWorker:
         named = Gauge(
             what=f"{who} gone (pid {pid})",
             severity=self._choose_severity(history, who),
-            observe=partial(_observe, history, who, pid, missing),
+            observe=partial(_observe_missing, history, who, pid, missing),
         )
         waited_for = history.has_lasted(missing, 0.0) and _quiet_s(history) >= self.hold_s
         gauge = lasting(history, missing, self.hold_s, named)
@@ -70,7 +70,7 @@ class DeadWorker:
         return Severity.acting(act=self.act and history.hooked and who == WORKER)
 
 
-def _observe(history: History, who: str, pid: int, missing: tuple[ProcessReading, ...]) -> Observation:
+def _observe_missing(history: History, who: str, pid: int, missing: tuple[ProcessReading, ...]) -> Observation:
     return Observation(
         message=f"{who} (pid {pid}) is gone for {history.lasted_s(missing):.0f} s and no step was made for "
         f"{_quiet_s(history):.0f} s",

@@ -74,7 +74,7 @@ class DiskLow:
             below=True,
             strict=True,
             severity=Severity.acting(act=self.act),
-            observe=partial(self._observe, history, disk),
+            observe=partial(self._observe_disk, history, disk),
         )
         return acts, replace(acts, limit=self._warn_bytes(disk), severity=Severity.WARNING)
 
@@ -87,13 +87,13 @@ class DiskLow:
             limit=self.warn_left_s,
             below=True,
             not_watched="it does not fill, as far as is known" if left_s is None else None,
-            observe=partial(self._observe, history, disk),
+            observe=partial(self._observe_disk, history, disk),
         )
 
     def _warn_bytes(self, disk: DiskReading) -> float:
         return max(self.warn_bytes, disk.total_bytes * self.warn_fraction)
 
-    def _observe(self, history: History, disk: DiskReading) -> Observation:
+    def _observe_disk(self, history: History, disk: DiskReading) -> Observation:
         left_s = self._left_s(history, disk)
         filling = "" if left_s is None else f", full in {left_s / 3600:.1f} h at this rate"
         return Observation(

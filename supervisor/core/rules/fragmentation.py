@@ -64,7 +64,7 @@ class Fragmentation:
             limit=self.min_retries,
             lacks=self._find_lack(recent),
             severity=Severity.acting(act=self.act),
-            observe=partial(_observe, rank, recent),
+            observe=partial(_observe_retries, rank, recent),
         )
 
     def _list_recent(self, history: History, readings: Iterable[Allocation]) -> list[Allocation]:
@@ -81,7 +81,7 @@ class Fragmentation:
         return None if grew >= 2 else "retries in two readings"
 
 
-def _observe(rank: int, recent: Sequence[Allocation]) -> Observation:
+def _observe_retries(rank: int, recent: Sequence[Allocation]) -> Observation:
     first, newest = recent[0], recent[-1]
     total_bytes = newest.total_bytes or newest.reserved_bytes
     pieces = newest.inactive_split_bytes

@@ -41,7 +41,7 @@ class GpuFault:
         """Return whether the kernel's log tells of a fault; no number is near to that."""
         what = "fault of a GPU in use in the kernel log"
         found, fatal = self._find_fault(history)
-        observed = None if found is None else _observe(history, found, fatal=fatal)
+        observed = None if found is None else _observe_fault(history, found, fatal=fatal)
         acts = found is None or fatal
         return (event_gauge(what, observed, Severity.acting(act=self.act and acts)),)
 
@@ -71,7 +71,7 @@ class GpuFault:
         return finding.told_at.seconds_since(history.launched_at) >= 0 and history.concerns(finding)
 
 
-def _observe(history: History, finding: KernelFinding, *, fatal: bool) -> Observation:
+def _observe_fault(history: History, finding: KernelFinding, *, fatal: bool) -> Observation:
     gpu = finding.gpu or ""
     return Observation(
         message=message_of(finding, gpu or "a GPU"),

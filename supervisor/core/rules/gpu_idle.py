@@ -67,11 +67,11 @@ class GpuIdle:
                 limit=self.hold_s,
                 lacks=None if min(map(len, runs)) >= self.min_readings else f"{self.min_readings} readings of it",
                 severity=self._choose_severity(history),
-                observe=partial(self._observe, history),
+                observe=partial(self._observe_idle, history),
             ),
         )
 
-    def _observe(self, history: History) -> Observation:
+    def _observe_idle(self, history: History) -> Observation:
         return Observation(
             message=f"{', '.join(sorted(history.readings_by_gpu()))}: at most {self.idle_percent:g} % busy "
             f"for {self.hold_s:.0f} s, and no step for {history.no_step_s:.0f} s",

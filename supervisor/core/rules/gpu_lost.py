@@ -52,7 +52,7 @@ class GpuLost:
                 now=gone_s,
                 limit=self.hold_s,
                 severity=Severity.acting(act=self.act and self._is_stuck(history, gpu) and gpu in history.gpus_used),
-                observe=partial(self._observe, history, gpu, gone_s),
+                observe=partial(self._observe_loss, history, gpu, gone_s),
             )
             for gpu, gone_s in gone
         )
@@ -70,7 +70,7 @@ class GpuLost:
             return False
         return history.seconds_since(gone_at) >= self.no_step_s
 
-    def _observe(self, history: History, gpu: str, gone_s: float) -> Observation:
+    def _observe_loss(self, history: History, gpu: str, gone_s: float) -> Observation:
         gone_at, last = history.cards[gpu].last_at, history.last_step_at
         stepped = last is not None and last.seconds_since(gone_at) > 0
         steps = "steps go on" if stepped else f"no step for {history.seconds_since(gone_at):.0f} s"

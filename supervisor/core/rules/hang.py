@@ -83,15 +83,17 @@ class Hang:
 
 
 def _observe_stopped(history: History, run: Run) -> Observation:
-    return _observe(history, run, f"process {min(run[-1].stopped_pids)} is stopped (SIGSTOP, a debugger)")
+    return _observe_run(history, run, f"process {min(run[-1].stopped_pids)} is stopped (SIGSTOP, a debugger)")
 
 
 def _observe_waiting(history: History, run: Run, never_ran: Mapping[int, bool]) -> Observation:
     pid = min(never_ran, key=lambda number: (not never_ran[number], number))
-    return _observe(history, run, _describe_wait(run[-1], pid) + (" without running once" if never_ran[pid] else ""))
+    return _observe_run(
+        history, run, _describe_wait(run[-1], pid) + (" without running once" if never_ran[pid] else "")
+    )
 
 
-def _observe(history: History, run: Run, seen: str) -> Observation:
+def _observe_run(history: History, run: Run, seen: str) -> Observation:
     stage = history.stage.value if history.stage else "unknown"
     quiet = "no step was seen" if history.no_step_s is None else f"no step for {history.no_step_s:.0f} s"
     return Observation(

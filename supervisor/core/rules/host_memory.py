@@ -34,7 +34,7 @@ class HostMemory:
 
     def may_flag(self, history: History) -> bool:
         """Whether the newest reading of the machine is below the higher limit."""
-        higher = self._bound(max(self.warn_fraction, self.limit_fraction))
+        higher = self._bound_left(max(self.warn_fraction, self.limit_fraction))
         return not history.over and higher.may_be_reached(history.host)
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
@@ -43,7 +43,7 @@ class HostMemory:
         newest = newest_of(history.host, lambda reading: _left_percent(reading) is not None, history.now)
         if newest is None or history.over:
             return not_applicable(what, ENDED if history.over else "no reading of the machine's memory")
-        low, short = self._bound(self.warn_fraction, hold_s=0.0), self._bound(self.limit_fraction)
+        low, short = self._bound_left(self.warn_fraction, hold_s=0.0), self._bound_left(self.limit_fraction)
         full = short.run(history.host, history.now)
         share = _read_share(history, full[-1] if full else newest)
         held = "an unknown share" if share is None else f"{share:.0%}"
@@ -51,18 +51,18 @@ class HostMemory:
             what=what,
             unit="%",
             severity=Severity.acting(act=self.act if share is not None and share >= self.min_share else False),
-            observe=lambda: _observe(full[-1], f", of which the job holds {held}"),
+            observe=lambda: _observe_memory(full[-1], f", of which the job holds {held}"),
         )
-        warns = Gauge(what=what, unit="%", observe=lambda: _observe(newest, ""))
+        warns = Gauge(what=what, unit="%", observe=lambda: _observe_memory(newest, ""))
         below = low.measure(history.host, history.now, warns)
         return short.measure(history.host, history.now, acts), replace(below, hold_s=None)
 
-    def _bound(self, fraction: float, hold_s: float | None = None) -> Bound[HostReading]:
+    def _bound_left(self, fraction: float, hold_s: float | None = None) -> Bound[HostReading]:
         held_s = self.hold_s if hold_s is None else hold_s
         return Bound(value=_left_percent, limit=100 * fraction, hold_s=held_s, below=True, strict=True)
 
 
-def _observe(reading: HostReading, holder: str) -> Observation:
+def _observe_memory(reading: HostReading, holder: str) -> Observation:
     available, total = reading.memory_available_bytes or 0, reading.memory_total_bytes or 0
     return Observation(
         message=f"{available / 1e9:.2f} of {total / 1e9:.2f} GB of memory are left{holder}",

@@ -49,13 +49,13 @@ class HostMemorySlope:
         named = Gauge(
             what=what,
             severity=Severity.acting(act=self.act),
-            observe=None if slope is None else partial(_observe, slope, available, total),
+            observe=None if slope is None else partial(_observe_growth, slope, available, total),
         )
         least_rise = self.min_rise_fraction * total
         return (running_out(named, slope, available, within_s=self.gone_within_s, least_rise=least_rise),)
 
 
-def _observe(slope: Slope, available: int, total: int) -> Observation:
+def _observe_growth(slope: Slope, available: int, total: int) -> Observation:
     left_h = (slope.left_s(available) or 0.0) / 3600
     return Observation(
         message=f"the job's memory rises by {slope.per_s * 3600 / 1e9:.2f} GB/h, {available / 1e9:.2f} of "

@@ -46,14 +46,14 @@ class IdleJob:
         if machine_gasps(history):
             return not_applicable(what, "the machine waits for memory")
         now = idle_s(history)
-        observe = partial(_observe, history, now)
+        observe = partial(_observe_rest, history, now)
         warns = Gauge(what=what, unit="s", now=now, limit=self.limit_s, observe=observe)
         if not self.act:
             return (warns,)
         return warns, replace(warns, limit=self.act_limit_s, severity=Severity.acting(act=self.act))
 
 
-def _observe(history: History, rested_s: float) -> Observation:
+def _observe_rest(history: History, rested_s: float) -> Observation:
     what = "stopped (state T)" if history.processes[-1].stopped_pids else "idle"
     stage = "no step was seen yet" if history.stage is None else f"stage {history.stage.value}"
     return Observation(

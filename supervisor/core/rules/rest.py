@@ -59,7 +59,7 @@ def whole_job_rested_s(history: History) -> float:
             return None
         waited_for = any(parent in trains and pid not in workers | trains for pid, parent in process.parents)
         runs = process.switches_per_s is None or process.switches_per_s > RESTS_SWITCHES_PER_S
-        return not runs and not waited_for and process.at.seconds_since(since) >= 0 and bool(_rests(process))
+        return not runs and not waited_for and process.at.seconds_since(since) >= 0 and bool(_is_resting(process))
 
     if any(gpu not in history.gpus for gpu in history.gpus_used) and history.device != "cpu":
         return 0.0
@@ -81,7 +81,7 @@ def idle_s(history: History) -> float:
     def still(process: ProcessReading) -> bool | None:
         if process.switches_per_s is None:
             return None if process.cpu_percent is None else False
-        rests = process.switches_per_s <= RESTS_SWITCHES_PER_S and bool(_rests(process))
+        rests = process.switches_per_s <= RESTS_SWITCHES_PER_S and bool(_is_resting(process))
         return rests and process.processes > 0 and process.at.seconds_since(since) >= 0
 
     return min([_lasted_s(history, history.processes, still), *_cards_rested_s(history, since)])
@@ -97,7 +97,7 @@ def rested_s(history: History) -> float:
     def run(readings: Iterable[R], rests: Callable[[R], bool | None]) -> float:
         return _lasted_s(history, readings, lambda item: item.at.seconds_since(since) >= 0 and rests(item))
 
-    return min([run(history.processes, _rests), *(run(readings, _card_rests) for readings in cards.values())])
+    return min([run(history.processes, _is_resting), *(run(readings, _card_rests) for readings in cards.values())])
 
 
 def _lasted_s(history: History, readings: Iterable[R], holds: Callable[[R], bool | None]) -> float:
@@ -113,7 +113,7 @@ def _cards_rested_s(history: History, since: Moment) -> list[float]:
     return [_lasted_s(history, readings, still) for readings in history.readings_by_gpu().values()]
 
 
-def _rests(reading: ProcessReading) -> bool | None:
+def _is_resting(reading: ProcessReading) -> bool | None:
     if reading.uninterruptible_pids:  # who waits for a disk, or a server's file system, may wait for its load
         return False
     return None if reading.cpu_percent is None else reading.cpu_percent <= RESTS_CPU_PERCENT

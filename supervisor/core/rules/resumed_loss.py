@@ -53,7 +53,7 @@ class ResumedLoss:
                 limit=self.window_steps,
                 lacks=None if left else "that they leave it",
                 severity=Severity.acting(act=self.act),
-                observe=None if now is None else partial(_observe, resumed.step, resumed.curve, now, begun),
+                observe=None if now is None else partial(_observe_curve, resumed.step, resumed.curve, now, begun),
             ),
         )
 
@@ -72,7 +72,7 @@ class ResumedLoss:
         return None
 
 
-def _observe(step: int | None, old: Curve, now: Curve, launched_at: Moment) -> Observation:
+def _observe_curve(step: int | None, old: Curve, now: Curve, launched_at: Moment) -> Observation:
     return Observation(
         message=f"the first {now.losses} losses after the resume do not continue the old curve: median "
         f"{now.median:.4g}, around step {step} it was {old.median:.4g} ({old.low:.4g} to {old.high:.4g})",

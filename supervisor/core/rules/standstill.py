@@ -40,13 +40,13 @@ def diagnosis_of(history: History) -> Diagnosis:
     busy = _busy_percent(history, since)
     waiting = _in_kernel(history, since)
     return Diagnosis(
-        ruled_out=tuple(_ruled_out(history, busy)),
-        causes=tuple(_causes(history, busy, waiting=waiting)),
-        advice=tuple(_advice(history, busy, waiting=waiting)),
+        ruled_out=tuple(_list_ruled_out(history, busy)),
+        causes=tuple(_list_causes(history, busy, waiting=waiting)),
+        advice=tuple(_list_advice(history, busy, waiting=waiting)),
     )
 
 
-def _ruled_out(history: History, busy: float | None) -> list[str]:
+def _list_ruled_out(history: History, busy: float | None) -> list[str]:
     found = []
     if _inside_a_step(history):
         found.append("validation, checkpoint, wait for data, kernels for a new shape: the agent reports each of them")
@@ -59,7 +59,7 @@ def _ruled_out(history: History, busy: float | None) -> list[str]:
     return found
 
 
-def _causes(history: History, busy: float | None, *, waiting: bool) -> list[str]:
+def _list_causes(history: History, busy: float | None, *, waiting: bool) -> list[str]:
     if waiting:
         return [_DRIVER, _SPINNING]
     if _held_pids(history):
@@ -67,18 +67,20 @@ def _causes(history: History, busy: float | None, *, waiting: bool) -> list[str]
     if history.stage is Stage.DATA_WAIT:
         return [_LOADER, _USERPTR]
     if busy is not None and busy >= BUSY_PERCENT:
-        search = _unpatched(history) and (history.starting or not history.whole or history.stage is Stage.COMPILE)
+        search = _may_search_kernels(history) and (
+            history.starting or not history.whole or history.stage is Stage.COMPILE
+        )
         return [_SEARCH, _SPINNING] if search else [_SPINNING, _USERPTR]
     return [_DEADLOCK, _SPINNING, _STOPPED] if _inside_a_step(history) else [_LOADER, _DEADLOCK, _SPINNING]
 
 
-def _advice(history: History, busy: float | None, *, waiting: bool) -> list[str]:
+def _list_advice(history: History, busy: float | None, *, waiting: bool) -> list[str]:
     advice = ["the stacks of every process are in the evidence: `supervisorctl show` names the folder"]
     if held := _held_pids(history):
         advice.append(f"kill -CONT {' '.join(map(str, held))} lets it go on")
     if waiting:
         advice.append("if SIGKILL does not end it, only a reset of the card or a reboot does")
-    if busy is not None and busy >= BUSY_PERCENT and _unpatched(history):
+    if busy is not None and busy >= BUSY_PERCENT and _may_search_kernels(history):
         advice.append('conv2d = "planned" computes convolutions without MIOpen')
     if not _inside_a_step(history) and (busy is None or busy < BUSY_PERCENT):
         advice.append("workers=0 takes the loader's processes out of the question")
@@ -90,7 +92,7 @@ def _inside_a_step(history: History) -> bool:
     return history.stage is Stage.STEP and history.whole
 
 
-def _unpatched(history: History) -> bool:
+def _may_search_kernels(history: History) -> bool:
     """Whether MIOpen may be searching: a card that it may run on, and a Conv2d that was not replaced."""
     newest = [readings[-1] for readings in history.readings_by_gpu().values() if readings]
     amd = any(reading.gfx_version is None or reading.gfx_version.startswith("gfx") for reading in newest)

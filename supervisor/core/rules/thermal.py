@@ -56,7 +56,7 @@ class Thermal:
                     unit="C",
                     rest=AT_WORK_C,
                     severity=severity,
-                    observe=partial(_observe, gpu, readings, bound, history.now),
+                    observe=partial(_observe_heat, gpu, readings, bound, history.now),
                 ),
             )
             for gpu, readings in history.readings_by_gpu().items()
@@ -69,7 +69,7 @@ class Thermal:
         return (limit, Severity.acting(act=self.act)), (warn, Severity.WARNING)
 
 
-def _observe(gpu: str, readings: Sequence[GpuReading], bound: Bound[GpuReading], now: Moment) -> Observation:
+def _observe_heat(gpu: str, readings: Sequence[GpuReading], bound: Bound[GpuReading], now: Moment) -> Observation:
     run = bound.run(readings, now)
     sensor, celsius = hottest(run[-1]) or ("", bound.limit)
     return Observation(

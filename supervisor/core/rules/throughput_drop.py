@@ -69,7 +69,7 @@ class ThroughputDrop:
             below=True,
             strict=True,
             severity=own.severity,
-            observe=partial(_observe, history, recent, usual, limit, "wanted"),
+            observe=partial(_observe_pace, history, recent, usual, limit, "wanted"),
         )
         return wanted, own
 
@@ -92,7 +92,7 @@ class ThroughputDrop:
             rest=1 / before.step_s,
             learned=True,
             lacks=_find_lack(recent, before),
-            observe=partial(_observe, history, recent, before, text, "usual"),
+            observe=partial(_observe_pace, history, recent, before, text, "usual"),
         )
 
     def _find_usual(self, history: History, recent: Recent) -> Usual | None:
@@ -104,7 +104,7 @@ class ThroughputDrop:
         return (1 - self.drop_fraction) / before.step_s
 
 
-def _observe(history: History, recent: Recent, usual: Usual, limit: str, subject: str) -> Observation:
+def _observe_pace(history: History, recent: Recent, usual: Usual, limit: str, subject: str) -> Observation:
     return Observation(
         message=f"{1 / step_s_of(recent):.3g} steps/s over {covered_s(recent):.0f} s of stepping; {limit}",
         can_save=True,

@@ -66,23 +66,23 @@ class VramHigh:
         return full.measure(readings, history.now, named)
 
     def _measure_warning(self, gpu: str, newest: GpuReading | None) -> Gauge:
-        percent = None if newest is None else _percent(newest)
+        percent = None if newest is None else _used_percent(newest)
         return Gauge(
             what=f"memory of {gpu}",
             unit="%",
             now=percent,
             limit=100 * self.warn_fraction,
             not_watched="not in any reading" if percent is None else None,
-            observe=None if newest is None else partial(_observe, newest, ""),
+            observe=None if newest is None else partial(_observe_gpu, newest, ""),
         )
 
     def _bound_full(self) -> Bound[GpuReading]:
         if self.limit_bytes is not None:
             return Bound(value=_used_bytes, limit=self.limit_bytes, hold_s=self.hold_s)
-        return Bound(value=_percent, limit=100 * self.limit_fraction, hold_s=self.hold_s)
+        return Bound(value=_used_percent, limit=100 * self.limit_fraction, hold_s=self.hold_s)
 
     def _bound_warn(self) -> Bound[GpuReading]:
-        return Bound(value=_percent, limit=100 * self.warn_fraction, hold_s=0.0)
+        return Bound(value=_used_percent, limit=100 * self.warn_fraction, hold_s=0.0)
 
     def _choose_severity(self, history: History) -> Severity:
         known = bool(history.gpus_used) or len(history.readings_by_gpu()) == 1
@@ -93,11 +93,11 @@ def _observe_run(
     newest: GpuReading | None, readings: Sequence[GpuReading], full: Bound[GpuReading], now: Moment
 ) -> Observation:
     run = full.run(readings, now)
-    return _observe(newest or run[-1], f" for {lasted_s(run):.0f} s")
+    return _observe_gpu(newest or run[-1], f" for {lasted_s(run):.0f} s")
 
 
-def _observe(reading: GpuReading, how_long: str) -> Observation:
-    used, total, percent = reading.memory_used_bytes, reading.memory_total_bytes, _percent(reading)
+def _observe_gpu(reading: GpuReading, how_long: str) -> Observation:
+    used, total, percent = reading.memory_used_bytes, reading.memory_total_bytes, _used_percent(reading)
     share = "" if percent is None or total is None else f" of {total / 1e9:.2f} GB ({percent:.0f}%)"
     return Observation(
         message=f"{reading.gpu}: VRAM at {(used or 0) / 1e9:.2f} GB{share}{how_long}",
@@ -108,7 +108,7 @@ def _observe(reading: GpuReading, how_long: str) -> Observation:
 
 
 def _rank_fullness(reading: GpuReading | None) -> tuple[float, int]:
-    return (-1.0, 0) if reading is None else (_percent(reading) or 0.0, reading.memory_used_bytes or 0)
+    return (-1.0, 0) if reading is None else (_used_percent(reading) or 0.0, reading.memory_used_bytes or 0)
 
 
 def _is_known(reading: GpuReading) -> bool:
@@ -119,7 +119,7 @@ def _used_bytes(reading: GpuReading) -> float | None:
     return reading.memory_used_bytes
 
 
-def _percent(reading: GpuReading) -> float | None:
+def _used_percent(reading: GpuReading) -> float | None:
     used, total = reading.memory_used_bytes, reading.memory_total_bytes
     return 100 * used / total if used is not None and total else None
 

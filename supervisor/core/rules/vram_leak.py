@@ -57,13 +57,13 @@ class VramLeak:
         named = Gauge(
             what=f"time until {subject} is full, at the rate of {self.window_s:.0f} s",
             severity=Severity.acting(act=self.act),
-            observe=None if slope is None else partial(_observe, subject, slope, used, total),
+            observe=None if slope is None else partial(_observe_leak, subject, slope, used, total),
         )
         least_rise = self.min_rise_fraction * total
         return running_out(named, slope, total - used, within_s=self.full_within_s, least_rise=least_rise)
 
 
-def _observe(subject: str, slope: Slope, used: float, total: float) -> Observation:
+def _observe_leak(subject: str, slope: Slope, used: float, total: float) -> Observation:
     per_hour, low, high = (value * 3600 / 1e6 for value in (slope.per_s, slope.low_per_s, slope.high_per_s))
     left_h = (slope.left_s(total - used) or 0.0) / 3600
     return Observation(

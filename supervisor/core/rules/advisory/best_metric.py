@@ -38,7 +38,7 @@ class BestMetric:
                 limit=self._limit_merit(best),
                 strict=True,
                 severity=Severity.INFO,
-                observe=partial(_observe, history.told.epochs[-1].epoch + 1, newest, best),
+                observe=partial(_observe_best, history.told.epochs[-1].epoch + 1, newest, best),
             ),
         )
 
@@ -46,7 +46,7 @@ class BestMetric:
         return best + self.min_gain_fraction * abs(best)
 
 
-def _observe(epoch: int, newest: float, best: float) -> Observation:
+def _observe_best(epoch: int, newest: float, best: float) -> Observation:
     return Observation(
         message=f"epoch {epoch} is the best so far: {newest:.4g}, {best:.4g} before",
         can_save=True,

@@ -59,7 +59,7 @@ class DataStarved:
                 now=100 * share,
                 limit=100 * self.wait_fraction,
                 lacks=None if idle else f"cards at {self.busy_percent:g} % or less: {busy_percent:.0f} % now",
-                observe=partial(_observe, history, recent, share, busy_percent),
+                observe=partial(_observe_wait, history, recent, share, busy_percent),
             ),
         )
 
@@ -80,7 +80,7 @@ class DataStarved:
         return max(uses, default=None)
 
 
-def _observe(history: History, recent: Sequence[Stretch], share: float, busy_percent: float) -> Observation:
+def _observe_wait(history: History, recent: Sequence[Stretch], share: float, busy_percent: float) -> Observation:
     return Observation(
         message=f"{share:.0%} of {covered_s(recent):.0f} s of stepping went into waiting for data, "
         f"the GPU at {busy_percent:.0f} %, {1 / step_s_of(recent):.3g} steps/s",

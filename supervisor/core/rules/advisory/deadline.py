@@ -45,7 +45,7 @@ class Deadline:
                 now=progress.left_early_s,
                 limit=left_s,
                 strict=True,
-                observe=partial(_observe, progress, left_s),
+                observe=partial(_observe_delay, progress, left_s),
             ),
         )
 
@@ -58,7 +58,7 @@ class Deadline:
         return no_steps_due(history) or ("an estimate takes ten minutes of stepping" if early else None)
 
 
-def _observe(progress: Progress, left_s: float) -> Observation:
+def _observe_delay(progress: Progress, left_s: float) -> Observation:
     needed_s = progress.left_s or 0.0
     left = f"{max(0.0, left_s) / 3600:.1f} h before the deadline" if left_s > 0 else "the deadline has passed"
     late_h = (needed_s - left_s) / 3600

@@ -48,10 +48,10 @@ class Fan:
         if not history.cards[gpu].fan_turned:
             return Gauge(what=what, not_watched="it was never seen to turn")
         run = run_of(readings, self._is_stopped_hot, history.now)
-        named = Gauge(what=what, observe=partial(self._observe, history, gpu, run))
+        named = Gauge(what=what, observe=partial(self._observe_fan, history, gpu, run))
         return lasting(history, run, self.hold_s, named)
 
-    def _observe(self, history: History, gpu: str, run: tuple[GpuReading, ...]) -> Observation:
+    def _observe_fan(self, history: History, gpu: str, run: tuple[GpuReading, ...]) -> Observation:
         sensor, celsius = hottest(run[-1]) or ("", self.hot_c)
         return Observation(
             message=f"{gpu}: fan stopped for {history.lasted_s(run):.0f} s, {sensor} at {celsius:.0f} C",

@@ -31,7 +31,7 @@ class MachineFault:
         """Return whether the kernel's log reports a fault; no number is near to that."""
         kernel = () if history.over else history.kernel
         found = next((finding for finding in reversed(kernel) if self._is_about(history, finding)), None)
-        observed = None if found is None else _observe(found)
+        observed = None if found is None else _observe_fault(found)
         return (event_gauge("fault of disk or machine in the kernel log", observed),)
 
     @staticmethod
@@ -43,7 +43,7 @@ class MachineFault:
         return finding.told_at.seconds_since(history.launched_at) >= 0
 
 
-def _observe(finding: KernelFinding) -> Observation:
+def _observe_fault(finding: KernelFinding) -> Observation:
     device = finding.device or "this machine"
     return Observation(
         message=message_of(finding, device),

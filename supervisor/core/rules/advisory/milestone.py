@@ -39,13 +39,13 @@ class Milestone:
                 now=history.steps[-1].step,
                 limit=step,
                 severity=Severity.INFO,
-                observe=partial(_observe, words, step, steps_total(history)),
+                observe=partial(_observe_milestone, words, step, steps_total(history)),
             )
             for step, words in marks
         )
 
 
-def _observe(words: str, step: int, total: int | None) -> Observation:
+def _observe_milestone(words: str, step: int, total: int | None) -> Observation:
     return Observation(message=f"{words}: step {step} of {total}", can_save=True, subject=words)
 
 

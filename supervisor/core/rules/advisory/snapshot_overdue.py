@@ -47,7 +47,7 @@ class SnapshotOverdue:
         since_s = _since_s(history)
         if since_s is None:
             return not_applicable(what, "no step was made yet")
-        limit_s, observe = self._limit_s(history), partial(_observe, history, since_s)
+        limit_s, observe = self._limit_s(history), partial(_observe_age, history, since_s)
         return (Gauge(what=what, unit="s", now=since_s, limit=limit_s, learned=True, observe=observe),)
 
     def _limit_s(self, history: History) -> float:
@@ -56,7 +56,7 @@ class SnapshotOverdue:
         return every_s if saving.failed_at is not None else max(SILENT_FACTOR * every_s, self.silence_limit_s)
 
 
-def _observe(history: History, since_s: float) -> Observation:
+def _observe_age(history: History, since_s: float) -> Observation:
     saving = history.told.saving
     every = "" if saving.every_s is None else f" (interval {saving.every_s:.0f} s)"
     why = f": {saving.error}" if saving.failed_at is not None else ", and no failure was reported"

@@ -55,7 +55,7 @@ class StragglerRank:
             limit=self.lag_steps,
             held_s=ahead.at.seconds_since(last.at),
             hold_s=self.hold_s,
-            observe=lambda: _observe(
+            observe=lambda: _observe_rank(
                 rank, f"rank {rank} is at step {last.step} since {no_step_s:.0f} s, the first at {ahead.step}"
             ),
         )
@@ -73,7 +73,7 @@ class StragglerRank:
             now=100 * most,
             limit=100 * self.wait_fraction,
             lacks="that the others wait less" if most < 3 * others else None,
-            observe=partial(_observe, rank, text),
+            observe=partial(_observe_rank, rank, text),
         )
 
     def _find_waiting(self, history: History, paces: dict[int, Pace]) -> tuple[int, float, float] | None:
@@ -89,7 +89,7 @@ class StragglerRank:
         return rank, most, median(value for other, value in shares.items() if other != rank)
 
 
-def _observe(rank: int, text: str) -> Observation:
+def _observe_rank(rank: int, text: str) -> Observation:
     return Observation(message=text, can_save=True, subject=f"rank {rank}", diagnosis=BEHIND)
 
 

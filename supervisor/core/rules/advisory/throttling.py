@@ -43,10 +43,10 @@ class Throttling:
         if newest_of(readings, lambda reading: reading.throttled_by is not None, history.now) is None:
             return Gauge(what=what, not_watched="throttling reasons not reported by this GPU")
         run = run_of(readings, _is_slowed, history.now)
-        return lasting(history, run, self.hold_s, Gauge(what=what, observe=partial(_observe, history, gpu, run)))
+        return lasting(history, run, self.hold_s, Gauge(what=what, observe=partial(_observe_limits, history, gpu, run)))
 
 
-def _observe(history: History, gpu: str, run: tuple[GpuReading, ...]) -> Observation:
+def _observe_limits(history: History, gpu: str, run: tuple[GpuReading, ...]) -> Observation:
     newest = run[-1]
     clock = "" if newest.sclk_hz is None else f", core clock {newest.sclk_hz / 1e6:.0f} MHz"
     return Observation(
