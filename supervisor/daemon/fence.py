@@ -9,7 +9,7 @@ import logging
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import supervisor
 from supervisor.core import decisions as de
@@ -22,10 +22,8 @@ from supervisor.core.judge import concluded, worst_first
 from supervisor.core.moments import Moment
 from supervisor.core.sanitize import one_line
 from supervisor.daemon.clock import Clock
+from supervisor.daemon.job_state import JobState
 from supervisor.store.encode import kind_of
-
-if TYPE_CHECKING:
-    from supervisor.daemon.loop import JobState
 
 log = logging.getLogger(__name__)
 

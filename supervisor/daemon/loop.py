@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
 
@@ -23,15 +22,13 @@ from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.job import ALIVE, Job, Phase
 from supervisor.core.moments import Moment
-from supervisor.core.readings import StepRecord
 from supervisor.core.remedies.choose import RemedyContext
-from supervisor.core.reports.expectations import Expectation
-from supervisor.core.rules import Rule
 from supervisor.core.stats.learned_limits import Learned, setting_of
 from supervisor.core.urgent import can_wait
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.fence import SEARCH, Fences, describe_error
 from supervisor.daemon.inbox import Inbox, Inquiry
+from supervisor.daemon.job_state import JobState, begin_history
 from supervisor.runner.launcher import shortage_of
 
 log = logging.getLogger(__name__)
@@ -45,43 +42,6 @@ CLOCK_STEP_S = 1.0
 KEEP_LEARNED_S = 60.0
 SEARCH_AGAIN_S = 10.0
 """Delay after a search for a resume point failed with an unexpected error."""
-
-
-@dataclass(slots=True, kw_only=True)
-class JobState:
-    """All that the loop holds about one job."""
-
-    job: Job
-    rules: tuple[Rule, ...]
-    history: History | None = None
-    gpus_used: tuple[str, ...] = ()
-    expected: Expectation = field(default_factory=Expectation)
-    agent_offset: int = 0
-    """Offset up to which the agent log is in the record."""
-    setting: str | None = None
-    """The set-up whose limits are learned; None before the training reported its plan."""
-    learned_kept_at: Moment | None = None
-    searching: bool = False
-    standby: str | None = None
-    """How far an interpreter is that stands by for the next attempt: "importing" or "ready"."""
-    degraded: dict[str, ev.SupervisionDegraded] = field(default_factory=dict)
-    """The parts of its supervision that failed, by name."""
-    switched_off: set[str] = field(default_factory=set)
-    """Rules that raised in this attempt."""
-    passed: set[tuple[str, str, int | None]] = field(default_factory=set)
-    """What is passed by: the part that cannot take it, the kind of the event, its offset."""
-    faults: dict[str, int] = field(default_factory=dict)
-    """How often each part failed."""
-    search_not_before: Moment | None = None
-
-    def launched(self) -> None:
-        """Forget what failed for the attempt before; what does not hang on an attempt goes on standing."""
-        self.degraded = {
-            place: supervision_degraded
-            for place, supervision_degraded in self.degraded.items()
-            if supervision_degraded.standing
-        }
-        self.switched_off, self.passed, self.faults = set(), set(), {}
 
 
 class Record(Protocol):
@@ -351,10 +311,10 @@ class Loop:
             before = job_state.job
             job_state.job = after_decision(before, decision)
             if isinstance(decision, de.Launch):
-                job_state.history = _window(job_state, now, now)
+                job_state.history = begin_history(job_state, now, now)
                 job_state.agent_offset = 0
                 job_state.setting = None
-                job_state.launched()
+                job_state.forget_failures()
             try:
                 self._record.decision(before, job_state.job, decision)
             except Exception as error:
@@ -449,29 +409,3 @@ def _tell(decision: de.Decision) -> None:
     level = logging.INFO if good or isinstance(decision, de.Launch | de.Finish | de.Note) else logging.WARNING
     fields = {"job": decision.job, "attempt": decision.attempt, "reason": reason}
     log.log(level, "decision.%s", name, extra={"fields": fields})
-
-
-def _window(job_state: JobState, now: Moment, launched_at: Moment) -> History:
-    """Return an empty history of an attempt, on the card that a remedy moved it to or on none."""
-    job = job_state.job
-    gpus_used = job_state.gpus_used if job.gpu is None else (job.gpu,)
-    device = "cpu" if job.on_cpu else None
-    resumed = job.attempt.resumed if job.attempt else None
-    return History(now=now, launched_at=launched_at, gpus_used=gpus_used, device=device, resumed=resumed)
-
-
-def seed_history(job_state: JobState, records: Iterable[StepRecord], now: Moment) -> None:
-    """Give a re-adopted attempt the history that the daemon before this one had."""
-    job = job_state.job
-    if job.attempt is None:
-        return
-    history = _window(job_state, now, job.attempt.launched_at)
-    past = tuple(records)
-    if past:
-        history.add(ev.StepsMade(at=now, job=job.name, attempt=job.attempt.number, records=past))
-    history.first_step_at = job.attempt.first_step_at or history.first_step_at
-    history.last_step_at = job.attempt.last_step_at or history.last_step_at
-    history.scale, history.first_step = job.attempt.scale, job.attempt.first_step
-    # What was made while no daemon was there is not read yet: until then its absence says nothing.
-    history.looked_at = history.last_step_at or job.attempt.launched_at
-    job_state.history = history

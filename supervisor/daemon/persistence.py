@@ -18,7 +18,7 @@ from supervisor.core.moments import Moment
 from supervisor.core.stats.learned_limits import Learned
 from supervisor.core.stats.rate_limit import Allowance
 from supervisor.daemon.alerting import Announcer
-from supervisor.daemon.loop import JobState
+from supervisor.daemon.job_state import JobState
 from supervisor.store.store import Store
 
 log = logging.getLogger(__name__)

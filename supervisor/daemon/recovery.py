@@ -16,7 +16,7 @@ from supervisor.core.job import ALIVE, Attempt, Job, Phase
 from supervisor.daemon.attempt_reader import AttemptReader, FollowedAttempt, read_last_steps
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.executor import ThreadExecutor
-from supervisor.daemon.loop import JobState, seed_history
+from supervisor.daemon.job_state import JobState, seed_history
 from supervisor.runner.attempt_folder import read_shim
 from supervisor.store.store import Cursors
 

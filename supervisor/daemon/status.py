@@ -24,7 +24,7 @@ from supervisor.core.reports import progress as pr
 from supervisor.core.reports.expectations import checklist
 from supervisor.core.rules import Rule
 from supervisor.daemon.fence import describe_degraded, describe_error
-from supervisor.daemon.loop import JobState
+from supervisor.daemon.job_state import JobState
 
 PACE_OVER_S = 60.0
 TEXT_LIMIT = 1000

@@ -31,9 +31,10 @@ from supervisor.daemon.clock import Clock
 from supervisor.daemon.executor import ExecutorDeps, ThreadExecutor
 from supervisor.daemon.gpus import GpuAvailability, JobGpus
 from supervisor.daemon.inbox import Inbox
+from supervisor.daemon.job_state import JobState
 from supervisor.daemon.last_resorts import Installed
 from supervisor.daemon.launch_spec import LaunchBuilder
-from supervisor.daemon.loop import JobState, Loop
+from supervisor.daemon.loop import Loop
 from supervisor.daemon.lost_record import LostRecord
 from supervisor.daemon.persistence import BOOT_READ, KERNEL_BOOT, KERNEL_CURSOR, KERNEL_SEQUENCE, StoreRecord
 from supervisor.daemon.presence import Presence

@@ -25,7 +25,8 @@ from supervisor.core.rules.stall import Stall
 from supervisor.core.stats.learned_limits import Learned
 from supervisor.daemon.fence import describe_error
 from supervisor.daemon.inbox import Inbox
-from supervisor.daemon.loop import JobState, Loop
+from supervisor.daemon.job_state import JobState
+from supervisor.daemon.loop import Loop
 from supervisor.daemon.status import bounded, job_status
 
 ALL_RULES: tuple[Rule, ...] = tuple(rule() for rule in RULES)

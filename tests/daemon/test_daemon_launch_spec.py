@@ -14,8 +14,8 @@ from supervisor.core.readings import ExitStatus, GpuReading
 from supervisor.core.remedies.trials import Course, InForce
 from supervisor.daemon.api import NewestReadings
 from supervisor.daemon.gpus import GpuAvailability, JobGpus
+from supervisor.daemon.job_state import JobState
 from supervisor.daemon.launch_spec import VisibleGpu, build_launch
-from supervisor.daemon.loop import JobState
 from supervisor.daemon.remedy_context import RemedyContextReader
 
 SAVED = Checkpoint(path="/runs/last.pt", fingerprint=Fingerprint(size_bytes=1, modified_ns=1, inode=1))

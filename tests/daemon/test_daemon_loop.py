@@ -20,7 +20,8 @@ from supervisor.core.rules import RULES
 from supervisor.core.stats.learned_limits import Learned
 from supervisor.daemon.clock import SystemClock
 from supervisor.daemon.inbox import Inbox, Inquiry
-from supervisor.daemon.loop import TICK_S, JobState, Loop, seed_history
+from supervisor.daemon.job_state import JobState, seed_history
+from supervisor.daemon.loop import TICK_S, Loop
 from supervisor.daemon.presence import Presence
 
 

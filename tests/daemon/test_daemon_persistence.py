@@ -20,7 +20,7 @@ from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus, Stage
 from supervisor.core.stats.learned_limits import Learned
 from supervisor.daemon.alerting import Announcer
-from supervisor.daemon.loop import JobState
+from supervisor.daemon.job_state import JobState
 from supervisor.daemon.persistence import (
     EVENTS_AT_ONCE,
     EVENTS_PER_HOUR,

@@ -17,7 +17,7 @@ from supervisor.core.job import Attempt, Job, Phase
 from supervisor.core.remedies.gpu_memory import GpuMemory
 from supervisor.daemon.api import NewestReadings
 from supervisor.daemon.gpus import GpuAvailability
-from supervisor.daemon.loop import JobState
+from supervisor.daemon.job_state import JobState
 from supervisor.daemon.remedy_context import RemedyContextReader, memory_awaited
 from supervisor.sources.gpu.amdgpu_sysfs import AmdgpuSysfs
 

@@ -17,7 +17,7 @@ from supervisor.core.reports.expectations import Expectation
 from supervisor.core.rules import RULES
 from supervisor.core.rules.host_memory import HostMemory
 from supervisor.core.rules.stall import Stall
-from supervisor.daemon.loop import JobState
+from supervisor.daemon.job_state import JobState
 from supervisor.daemon.status import job_status, line, steps_per_s, steps_total
 
 RULES_OF_A_JOB = tuple(rule() for rule in RULES)

@@ -27,7 +27,8 @@ from supervisor.core.moments import Moment
 from supervisor.core.stats.learned_limits import Learned
 from supervisor.daemon import logging_setup
 from supervisor.daemon.clock import SystemClock, boot_id
-from supervisor.daemon.loop import JobState, Loop, Record
+from supervisor.daemon.job_state import JobState
+from supervisor.daemon.loop import Loop, Record
 from supervisor.daemon.service import Service
 from supervisor.daemon.state_lock import lock_state
 from supervisor.daemon.systemd import Notifier
