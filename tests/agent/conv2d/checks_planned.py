@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from comparing import differences, operands, outcome, unlike
 from patching import Spy
-from rocm_agent.conv2d import conv2d, limits, mec, moving, planner, plans, shifted, winograd
+from rocm_agent.conv2d import batch_parts, conv2d, limits, mec, moving, planner, shifted, winograd
 from rocm_agent.conv2d.candidates import PASSES
 from rocm_agent.conv2d.case import Case as Planned
 from rocm_agent.conv2d.geometry import Geometry, geometry
@@ -144,7 +144,7 @@ def check_every_pass_in_parts_of_the_batch_gives_the_whole_passs_results() -> No
         with torch.no_grad():
             for kind, (made, expected) in given.items():
                 for which, candidate in case.candidates(kind).items():
-                    results = plans.in_parts(kind, candidate.run, 2)(*made)
+                    results = batch_parts.in_parts(kind, candidate.run, 2)(*made)
                     results = results if isinstance(results, tuple) else (results,)
                     found = [text for r, e in zip(results, expected, strict=True) for text in unlike(which, r, e, 1e-5)]
                     assert not found, (name, kind, found)

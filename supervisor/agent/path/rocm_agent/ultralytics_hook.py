@@ -123,7 +123,7 @@ class Run:
         if taking is not None and taking.together:
             ending = taking.batch_is_over_everywhere(trainer, self.step, recorder)
         elif command is not None:
-            ending = save_request.serve(trainer, self, recorder, command)
+            ending = save_request.serve(trainer, self.step, self.snapshots, recorder, command)
         elif taking is not None:
             taking.batch_is_over(trainer, self.step)
         self._last_end_ns = monotonic_ns()

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Tuple
 
 import torch
 
+from .batch_parts import fitted, samples_within
 from .candidates import BOTH, FORWARD, WEIGHT, Candidate, Candidates, candidates, reference
-from .plans import fitted, samples_within
 from .sizes import Sizes
 
 if TYPE_CHECKING:

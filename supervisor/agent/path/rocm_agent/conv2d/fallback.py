@@ -7,7 +7,7 @@ After LAYERS layers the families are left alone and im2col, or native, computes 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, List, Set, Tuple
 
 from rocm_agent import events
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from .geometry import Geometry
-    from .plans import Plan
+    from .plan import Plan
 
 FAILURES = (
     RuntimeError,
@@ -35,6 +35,8 @@ LAYERS = 3
 
 given_back: Set[str] = set()
 """Layers, as a case names them, that im2col computes."""
+when_all_given_back: List[Callable[[], None]] = []
+"""Called when im2col is to compute every layer: plans that were made before no longer hold."""
 native_layers: Set[Any] = set()
 """Layers, as the patch names them, that native computes."""
 
@@ -125,9 +127,8 @@ def _instead(error: Exception, chosen: Plan, kind: str, *operands: Any) -> Any:
     chosen.both = chosen.case = None
     given_back.add(case.layer)
     if len(given_back) == LAYERS:
-        from . import planner  # noqa: PLC0415 - which itself asks here
-
-        planner.plan_anew()
+        for forget_plans in when_all_given_back:
+            forget_plans()
     _report(case.layer, kind, case.exact.rpartition(" of ")[2], error, "unfold", len(given_back))
     return made
 

@@ -15,9 +15,9 @@ from . import columns, fallback, lowering
 from .algorithms import ALGORITHMS
 from .autocast import with_autocast_off, without_autocast
 from .layers import Layer, layer
+from .plan import Plan
 from .planned import REAL
 from .planner import plan
-from .plans import Plan
 from .result import laid_out
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from .unfold import unfold
 
 if TYPE_CHECKING:
     from .geometry import Geometry
-    from .plans import Plan
+    from .plan import Plan
 
 REAL = frozenset((torch.float32, torch.float16, torch.bfloat16, torch.float64))
 PLAIN = (torch.Tensor, torch.nn.Parameter)

@@ -22,7 +22,7 @@ from .candidates import BOTH, FORWARD, INPUT, WEIGHT
 from .case import Case
 from .device import described
 from .heuristic import preferred
-from .plans import Plan
+from .plan import Plan
 from .store import Store
 from .told import tell
 from .tuner import Scarce, times, verdict
@@ -65,6 +65,9 @@ def plan_anew() -> None:
     """Have every layer planned again at its next call."""
     plan.cache_clear()
     known.clear()
+
+
+fallback.when_all_given_back.append(plan_anew)
 
 
 def store_of(device: torch.device) -> Store:

@@ -7,42 +7,20 @@ process saves by itself; several of one machine save together; of what cannot be
 from __future__ import annotations
 
 import os
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Optional, Tuple
 
 from rocm_agent import claim, events, save_command
 from rocm_agent.fence import failed
 from rocm_agent.layout import ENV_FOLDER
 
 from . import world
-from .keeper import Collect, Form, Keeper
-from .requests import Save, served
+from .keeper import Form, Keeper
+from .moment import Moment
+from .requests import served
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .ranks import Ranks
-
-Replicas = Callable[[], Tuple[Dict[str, Any], List[Any]]]
-"""() -> the modules, by a name that stays, and the optimizers, of which every rank has a replica."""
-
-
-class Moment(NamedTuple):
-    """Where a training stands after a step, and how its state is had."""
-
-    step: int
-    """The same on every rank at the same boundary."""
-    epoch: Optional[int]
-    """The last that is contained whole, counted from 0."""
-    collect: Collect
-    """Returns the state as one process, or rank 0, writes it."""
-    own: Collect
-    """Returns what lies under our key in it and differs from rank to rank, without buffers."""
-    replicas: Replicas
-    asked: Optional[Callable[[], Save]] = None
-    """Returns where a save that is asked for belongs, where it is not a snapshot among the others."""
-
-    def saving(self, keeper: Keeper) -> Callable[[], Save]:
-        """Return what a save that is asked for calls for its place."""
-        return self.asked or (lambda: Save(keeper.path(self.step), self.step, self.epoch, kind="snapshot"))
 
 
 class Boundary:

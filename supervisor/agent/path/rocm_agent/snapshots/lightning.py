@@ -21,8 +21,9 @@ from rocm_agent.layout import ENV_RESUME_FROM
 from rocm_agent.plan import Plan
 
 from . import files, randomness, replicas
-from .boundary import Boundary, Moment
+from .boundary import Boundary
 from .keeper import Form
+from .moment import Moment
 from .position import Positioned, positioned
 
 _used = False

@@ -11,9 +11,10 @@ from rocm_agent import claim, origin, save_command, script
 from rocm_agent.layout import ENV_RESUME_FROM
 
 from . import files, randomness, replicas
-from .boundary import Boundary, Moment
+from .boundary import Boundary
 from .files import OURS
 from .keeper import Form
+from .moment import Moment
 from .position import Positioned, positioned
 from .scaling import scaler_state, settled_scaler
 

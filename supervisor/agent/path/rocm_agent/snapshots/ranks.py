@@ -22,12 +22,9 @@ from .board import Announced, Board
 from .copying import Copier
 from .files import OURS
 from .keeper import Collect, Keeper
+from .moment import Moment
 from .requests import served
 from .world import World
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from .boundary import Moment
 
 MARGIN_STEPS, MARGIN_LIMIT_STEPS = 2, 256
 """Announced so far ahead; more where the processors of other ranks run ahead of their GPUs."""

@@ -22,8 +22,9 @@ from rocm_agent.layout import ENV_RESUME_FROM, VALIDATE
 from rocm_agent.plan import Plan
 
 from . import files, randomness, replicas
-from .boundary import Boundary, Moment
+from .boundary import Boundary
 from .keeper import Form
+from .moment import Moment
 from .position import Positioned, positioned
 from .scaling import scaler_state, settled_scaler
 from .transformers_checkpoint import STATE, WEIGHTS, facts_of, unpack

@@ -19,9 +19,10 @@ from rocm_agent import claim, save_request
 from rocm_agent.fence import failed, fenced
 
 from . import randomness, replicas
-from .boundary import Boundary, Moment
+from .boundary import Boundary
 from .files import OURS
 from .keeper import PATIENCE_S, Form, Keeper
+from .moment import Moment
 from .position import Positioned
 from .scaling import scaler_state, settled_scaler
 from .ultralytics_epoch import cut, fill_buffer, on, shift, unshift
