@@ -1,14 +1,19 @@
-"""The system clock of the daemon, and the interface through which its parts read the time."""
+"""The clock through which the parts of the daemon read the time, and the gaps in which the daemon did not run."""
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 from typing import Protocol
 
+from supervisor.core.events import DaemonAway
 from supervisor.core.moments import Moment
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+LOOK_EVERY_S = 0.25
+AWAY_S = 1.0
+"""From one look at the clock to the next: a busy machine is late by less."""
 
 
 class Clock(Protocol):
@@ -30,3 +35,45 @@ class SystemClock:
 def boot_id() -> str:
     """Return the kernel's id of the current boot; monotonic times of different boots cannot be compared."""
     return BOOT_ID.read_text().strip()
+
+
+class Presence:
+    """Finds out when the daemon did not run, by looking at the clock in a thread that does nothing else.
+
+    The deciding thread alone cannot know it: held up by a slow disk it comes round late as well, while the readers of
+    the attempts see everything in time. Where this thread is late, so were all the others. `taken` is called in the
+    deciding thread, `keep` has a thread of its own.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._looked_at: Moment | None = None
+        self._untold: list[DaemonAway] = []
+        self._ended = threading.Event()
+
+    def keep(self) -> None:
+        """Look four times a second until `end`."""
+        while not self._ended.wait(LOOK_EVERY_S):
+            self.look()
+
+    def look(self) -> None:
+        """Look at the clock."""
+        with self._lock:  # the clock is read within: another thread's look must not be the later one
+            now, last = self._clock.now(), self._looked_at
+            self._looked_at = now
+            if last is not None and (away_s := now.seconds_since(last)) >= AWAY_S:
+                self._untold.append(DaemonAway(at=now, away_s=away_s))
+
+    def taken(self) -> tuple[DaemonAway, ...]:
+        """Return the absences up to now that were not returned before, oldest first."""
+        self.look()
+        if not self._untold:
+            return ()
+        with self._lock:
+            untold, self._untold = tuple(self._untold), []
+        return untold
+
+    def end(self) -> None:
+        """Look no more."""
+        self._ended.set()

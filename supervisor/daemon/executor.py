@@ -28,15 +28,14 @@ from supervisor.daemon.checkpoints.resume_search import ResumeSearch
 from supervisor.daemon.cleanup import clear_replays, clear_snapshots, make_room
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.fence import describe_error
-from supervisor.daemon.launch_spec import LaunchBuilder
-from supervisor.daemon.standby import StandbyStarter
+from supervisor.daemon.launch.launch_spec import LaunchBuilder
+from supervisor.daemon.launch.standby import StandbyStarter
 from supervisor.daemon.threads import Threads
 from supervisor.daemon.triage import TriageRunner
-from supervisor.daemon.workers import kill_until_gone
 from supervisor.runner import evidence, tools
 from supervisor.runner.attempt_folder import names_another, prepare, read_shim
 from supervisor.runner.exit_watch import ExitWatch
-from supervisor.runner.launcher import LAUNCH_LIMIT_S, Launcher, LaunchError, shortage_of
+from supervisor.runner.launcher import LAUNCH_LIMIT_S, Launcher, LaunchError, kill_until_gone, shortage_of
 
 log = logging.getLogger(__name__)
 

@@ -13,13 +13,13 @@ from supervisor.config.derive import socket_path
 from supervisor.config.load import check
 from supervisor.config.settings import Settings
 from supervisor.control.listen import ListenError
-from supervisor.daemon import logging_setup, reload
-from supervisor.daemon.allocator import keep_one_heap
+from supervisor.daemon import reload
 from supervisor.daemon.clock import SystemClock, boot_id
-from supervisor.daemon.launchers import LauncherError, launcher_of
+from supervisor.daemon.launch.launchers import LauncherError, launcher_of
+from supervisor.daemon.process import logging_setup
+from supervisor.daemon.process.startup import StateLockedError, keep_one_heap, lock_state
+from supervisor.daemon.process.systemd import Notifier
 from supervisor.daemon.service import Service
-from supervisor.daemon.state_lock import StateLockedError, lock_state
-from supervisor.daemon.systemd import Notifier
 from supervisor.daemon.wiring import Assembly
 from supervisor.store.errors import StoreError
 

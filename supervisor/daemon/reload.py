@@ -23,9 +23,9 @@ from supervisor.core import events as ev
 from supervisor.core.job import ALIVE
 from supervisor.core.moments import Moment
 from supervisor.core.rules import ActingRule, Rule
-from supervisor.daemon import logging_setup
 from supervisor.daemon.alerting import ReadReceivers, read_receivers
-from supervisor.daemon.systemd import Notifier
+from supervisor.daemon.process import logging_setup
+from supervisor.daemon.process.systemd import Notifier
 from supervisor.daemon.wiring import Assembly
 
 log = logging.getLogger(__name__)

@@ -22,11 +22,11 @@ from supervisor.daemon.checkpoints.candidates import expand_globs
 from supervisor.daemon.checkpoints.proof_queue import Saved
 from supervisor.daemon.cleanup import clear_code, sweep
 from supervisor.daemon.doctor import DaemonChecks
+from supervisor.daemon.launch.remedy_context import memory_awaited
 from supervisor.daemon.periodic import Periodic
+from supervisor.daemon.process.systemd import Notifier, stop_is_restart
 from supervisor.daemon.reload import Reloading
-from supervisor.daemon.remedy_context import memory_awaited
 from supervisor.daemon.status import line
-from supervisor.daemon.systemd import Notifier, stop_is_restart
 from supervisor.daemon.wiring import Assembly
 from supervisor.store.archive import Archive
 

@@ -26,12 +26,11 @@ from supervisor.core.triage import FINDING_FILES, Finding, Replay, conclude, inc
 from supervisor.core.triage_state import UNWANTED, TriageState
 from supervisor.daemon.checkpoints.past_losses import past_losses
 from supervisor.daemon.clock import Clock
-from supervisor.daemon.launch_spec import command_of
-from supervisor.daemon.workers import kill_until_gone
+from supervisor.daemon.launch.launch_spec import command_of
 from supervisor.runner import evidence
 from supervisor.runner.attempt_folder import lay_out, point, read_exit
 from supervisor.runner.code_copy import Code
-from supervisor.runner.launcher import Launcher, LaunchError
+from supervisor.runner.launcher import Launcher, LaunchError, kill_until_gone
 from supervisor.runner.triage import SAID, Case, keep, launch_of, read, read_launch, remedies_of
 
 log = logging.getLogger(__name__)

@@ -27,20 +27,19 @@ from supervisor.daemon.checkpoints.collector import CollectorDeps
 from supervisor.daemon.checkpoints.per_job import JobCollectors
 from supervisor.daemon.checkpoints.resume_search import ResumeSearch
 from supervisor.daemon.checkpoints.save_steps import SaveSteps
-from supervisor.daemon.clock import Clock
+from supervisor.daemon.clock import Clock, Presence
 from supervisor.daemon.executor import ExecutorDeps, ThreadExecutor
-from supervisor.daemon.gpus import GpuAvailability, JobGpus
 from supervisor.daemon.inbox import Inbox
 from supervisor.daemon.job_state import JobState
-from supervisor.daemon.last_resorts import Installed
-from supervisor.daemon.launch_spec import LaunchBuilder
+from supervisor.daemon.launch.gpus import GpuAvailability, JobGpus
+from supervisor.daemon.launch.last_resorts import Installed
+from supervisor.daemon.launch.launch_spec import LaunchBuilder
+from supervisor.daemon.launch.remedy_context import RemedyContextReader
+from supervisor.daemon.launch.standby import StandbyDeps, StandbyStarter
 from supervisor.daemon.loop import Loop
 from supervisor.daemon.lost_record import LostRecord
 from supervisor.daemon.persistence import BOOT_READ, KERNEL_BOOT, KERNEL_CURSOR, KERNEL_SEQUENCE, StoreRecord
-from supervisor.daemon.presence import Presence
 from supervisor.daemon.recovery import Recovery
-from supervisor.daemon.remedy_context import RemedyContextReader
-from supervisor.daemon.standby import StandbyDeps, StandbyStarter
 from supervisor.daemon.telemetry import KernelWatch, Telemetry
 from supervisor.daemon.threads import Threads
 from supervisor.runner.code_copy import CodeCopies

@@ -7,11 +7,18 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+import time
 from pathlib import Path
 from typing import Protocol
 
+from supervisor.core import attempt_files as fo
+
 LAUNCH_LIMIT_S = 10.0
 """How long `launch` waits for a shim to leave word."""
+KILL_ROUNDS_BY_SHIM = 2
+BUSY_ROUNDS = 10
+RESTING_KILL_S = 30.0
 
 
 class LaunchError(RuntimeError):
@@ -96,3 +103,13 @@ class Launcher(Protocol):
     def dismiss(self, slot: str, folder: Path) -> None:
         """End what stands by for the attempt in `folder`, if anything does; one that was told to go is left alone."""
         ...
+
+
+def kill_until_gone(launcher: Launcher, job: str, folder: Path, again_s: float) -> None:
+    """SIGKILL until nothing is left: by the shim first, which reports the exit; from outside after that."""
+    kill, rounds = signal.Signals[fo.SHIM_KILL], 0
+    while launcher.alive(job, folder):
+        if rounds >= KILL_ROUNDS_BY_SHIM or not launcher.signal(job, folder, kill):
+            launcher.kill_all(job, folder)
+        rounds += 1
+        time.sleep(again_s if rounds < BUSY_ROUNDS else RESTING_KILL_S)

@@ -71,7 +71,7 @@ DEFENCES = (
         "tests/store/test_store_steps.py -k largest",
     ),
     Defence(
-        "the log never waits", "supervisor/daemon/logging_setup.py",
+        "the log never waits", "supervisor/daemon/process/logging_setup.py",
         "self._bytes + len(line) > WAITING_BYTES", "os.write(self._fd, line) < 0",
         "tests/daemon/test_daemon_logging_setup.py",
     ),

@@ -53,7 +53,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "cli/replay/source.py": {"rules_in": PERSON},
     "cli/triage.py": {"_before": CHECKPOINTS, "_as_its_user": OWN_GROUND},
     "control/checkpoint_list.py": {"listed": CHECKPOINTS},
-    "daemon/launchers.py": {"_units": OWN_GROUND},
+    "daemon/launch/launchers.py": {"_units": OWN_GROUND},
     "daemon/checkpoints/candidates.py": {"describe_denied": CHECKPOINTS, "expand_globs": CHECKPOINTS},
     "daemon/cleanup.py": {"_remove_older": OWN_GROUND, "_folders": OWN_GROUND},
     "replay/folder.py": {"write": PERSON, "read": PERSON, "_each": PERSON, "_packed": PERSON},

@@ -31,7 +31,8 @@ from supervisor.core.stats.learned_limits import Learned
 from supervisor.daemon.alerting import Announcer, Receivers
 from supervisor.daemon.api import DaemonView, NewestReadings
 from supervisor.daemon.inbox import Inbox
-from supervisor.daemon.loop import JobState, Loop
+from supervisor.daemon.job_state import JobState
+from supervisor.daemon.loop import Loop
 from supervisor.store.archive import Archive
 from supervisor.store.store import NewAlert, Store
 

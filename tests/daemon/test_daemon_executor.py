@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from supervisor.config.settings import JobSettings, ResumeSettings
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint
-from supervisor.daemon.launch_spec import command_of
+from supervisor.daemon.launch.launch_spec import command_of
 
 SAVED = Checkpoint(path="/runs/a b/last.pt", fingerprint=Fingerprint(size_bytes=1, modified_ns=1, inode=1))
 FIRST = ["yolo", "train", "model={checkpoint}"]

@@ -8,7 +8,7 @@ from clocks_by_hand import START
 
 from supervisor.config.settings import LastResortSettings
 from supervisor.core.readings import GpuReading
-from supervisor.daemon.last_resorts import list_resorts
+from supervisor.daemon.launch.last_resorts import list_resorts
 
 AMD = tuple(GpuReading(at=START, gpu=gpu, source="sysfs") for gpu in ("0000:03:00.0", "0000:0a:00.0"))
 GEFORCE = GpuReading(at=START, gpu="0000:01:00.0", source="nvml")

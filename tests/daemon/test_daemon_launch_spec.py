@@ -13,10 +13,10 @@ from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus, GpuReading
 from supervisor.core.remedies.trials import Course, InForce
 from supervisor.daemon.api import NewestReadings
-from supervisor.daemon.gpus import GpuAvailability, JobGpus
 from supervisor.daemon.job_state import JobState
-from supervisor.daemon.launch_spec import VisibleGpu, build_launch
-from supervisor.daemon.remedy_context import RemedyContextReader
+from supervisor.daemon.launch.gpus import GpuAvailability, JobGpus
+from supervisor.daemon.launch.launch_spec import VisibleGpu, build_launch
+from supervisor.daemon.launch.remedy_context import RemedyContextReader
 
 SAVED = Checkpoint(path="/runs/last.pt", fingerprint=Fingerprint(size_bytes=1, modified_ns=1, inode=1))
 ONE, TWO = "0000:0a:00.0", "0000:0b:00.0"

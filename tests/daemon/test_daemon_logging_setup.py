@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from supervisor.daemon.logging_setup import LogWriter
+from supervisor.daemon.process.logging_setup import LogWriter
 
 
 @pytest.fixture
@@ -55,8 +55,8 @@ def test_nobody_waits_for_a_reader_who_stopped_reading_and_what_was_dropped_is_c
 
 
 def test_the_last_words_of_a_process_are_written() -> None:
-    code = "import logging; from supervisor.daemon import logging_setup; logging_setup.begin('info', journal=True); "
-    code += "logging.getLogger().warning('daemon.last')"
+    code = "import logging; from supervisor.daemon.process import logging_setup; "
+    code += "logging_setup.begin('info', journal=True); logging.getLogger().warning('daemon.last')"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert ran.stderr == "<4>daemon.last\n"
 

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from supervisor.daemon.logging_setup import LEVELS, LINE_CHARS, Handler, Line
+from supervisor.daemon.process.logging_setup import LEVELS, LINE_CHARS, Handler, Line
 
 
 def record(name: str, level: int = logging.WARNING, **fields: object) -> logging.LogRecord:

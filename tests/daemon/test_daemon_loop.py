@@ -18,11 +18,10 @@ from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus, Stage, StepRecord
 from supervisor.core.rules import RULES
 from supervisor.core.stats.learned_limits import Learned
-from supervisor.daemon.clock import SystemClock
+from supervisor.daemon.clock import Presence, SystemClock
 from supervisor.daemon.inbox import Inbox, Inquiry
 from supervisor.daemon.job_state import JobState, seed_history
 from supervisor.daemon.loop import TICK_S, Loop
-from supervisor.daemon.presence import Presence
 
 
 class Told:

@@ -19,8 +19,8 @@ from supervisor.core.job import Attempt, DesiredState, Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.core.readings import HostReading
 from supervisor.daemon.job_state import JobState
-from supervisor.daemon.launch_spec import LaunchBuilder
-from supervisor.daemon.standby import StandbyDeps, StandbyStarter
+from supervisor.daemon.launch.launch_spec import LaunchBuilder
+from supervisor.daemon.launch.standby import StandbyDeps, StandbyStarter
 from supervisor.runner import standby
 from supervisor.runner.attempt_folder import prepare, read_shim
 from supervisor.runner.code_copy import INSTALLED

@@ -25,13 +25,13 @@ from supervisor.core import events as ev
 from supervisor.core.job import Job
 from supervisor.core.moments import Moment
 from supervisor.core.stats.learned_limits import Learned
-from supervisor.daemon import logging_setup
 from supervisor.daemon.clock import SystemClock, boot_id
 from supervisor.daemon.job_state import JobState
 from supervisor.daemon.loop import Loop, Record
+from supervisor.daemon.process import logging_setup
+from supervisor.daemon.process.startup import lock_state
+from supervisor.daemon.process.systemd import Notifier
 from supervisor.daemon.service import Service
-from supervisor.daemon.state_lock import lock_state
-from supervisor.daemon.systemd import Notifier
 from supervisor.daemon.wiring import Assembly
 from supervisor.runner.direct import DirectLauncher
 

@@ -33,8 +33,8 @@ STAND_IN = """\
 import contextlib, io, os, signal, sys, time, traceback
 from pathlib import Path
 from supervisor.control.listen import from_systemd
-from supervisor.daemon.systemd import Notifier
-from supervisor.daemon.systemd import stop_is_restart
+from supervisor.daemon.process.systemd import Notifier
+from supervisor.daemon.process.systemd import stop_is_restart
 from supervisor.runner.attempt_folder import prepare, read_exit, read_shim
 from supervisor.runner.launcher import LaunchError
 from supervisor.runner.units import UnitLauncher, available

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.daemon.systemd import Notifier, own_unit, stop_is_restart
+from supervisor.daemon.process.systemd import Notifier, own_unit, stop_is_restart
 
 SERVICE = "0::/system.slice/rocm-supervisor.service\n"
 INSIDE = {"INVOCATION_ID": "2f"}

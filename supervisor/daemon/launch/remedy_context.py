@@ -12,9 +12,9 @@ from supervisor.core.remedies.choose import Experience, RemedyContext
 from supervisor.core.remedies.gpu_memory import GpuMemory
 from supervisor.core.remedies.last_resorts import Resort
 from supervisor.daemon.api import NewestReadings
-from supervisor.daemon.gpus import GpuAvailability
 from supervisor.daemon.job_state import JobState
-from supervisor.daemon.last_resorts import Found, list_resorts
+from supervisor.daemon.launch.gpus import GpuAvailability
+from supervisor.daemon.launch.last_resorts import Found, list_resorts
 
 QUICKLY_S = 5.0
 """A driver that releases the memory of ended processes has done so by then."""

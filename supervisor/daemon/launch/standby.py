@@ -20,7 +20,7 @@ from supervisor.core.moments import Moment
 from supervisor.core.readings import HostReading
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.job_state import JobState
-from supervisor.daemon.launch_spec import LaunchPlan
+from supervisor.daemon.launch.launch_spec import LaunchPlan
 from supervisor.runner import standby
 from supervisor.runner.launcher import Launcher, LaunchError
 

@@ -6,7 +6,7 @@ import threading
 
 from clocks_by_hand import HandClock, until
 
-from supervisor.daemon.presence import AWAY_S, Presence
+from supervisor.daemon.clock import AWAY_S, Presence
 
 
 def test_a_gap_between_two_looks_is_an_absence_and_is_told_once() -> None:

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.daemon.systemd import own_unit
+from supervisor.daemon.process.systemd import own_unit
 from supervisor.runner.direct import DirectLauncher
 from supervisor.runner.launcher import Launcher
 from supervisor.runner.units import UnitLauncher, available

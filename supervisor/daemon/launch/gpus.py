@@ -9,7 +9,7 @@ from supervisor.core import events as ev
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading
 from supervisor.daemon.api import NewestReadings
-from supervisor.daemon.launch_spec import VisibleGpu
+from supervisor.daemon.launch.launch_spec import VisibleGpu
 
 NVIDIA = ("nvml", "nvidia-smi")
 GAP_READINGS = 4

@@ -1,0 +1,53 @@
+"""What the process of the daemon sets up before its first thread: one heap, and the lock of its state directory.
+
+Threads come and go with every attempt. glibc gives each of them one of several heaps, and a heap keeps the memory that
+its threads have freed: over many restarts the memory of the daemon would grow by what unused heaps hold.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+from pathlib import Path
+
+M_ARENA_MAX = -8
+"""From glibc's malloc.h."""
+LOCK = "daemon.lock"
+
+
+class StateLockedError(RuntimeError):
+    """Another daemon works on this state."""
+
+
+def lock_state(state: Path) -> int:
+    """Lock the state directory for this process; return the descriptor that holds the lock.
+
+    Raises StateLockedError naming the process that has it, OSError where the directory cannot be written.
+    """
+    descriptor = os.open(state / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(descriptor)
+        raise StateLockedError(
+            f"{state} is in use by another rocm-supervisord (pid {holder}); stop that one, or set supervisor.state_dir"
+        ) from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
+
+
+def keep_one_heap() -> bool:
+    """Have every thread from now on take its memory from the first heap; return whether the C library can be told."""
+    if not _is_glibc():
+        return False
+    return bool(ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1))
+
+
+def _is_glibc() -> bool:
+    try:
+        return (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc")
+    except (ValueError, OSError):
+        return False

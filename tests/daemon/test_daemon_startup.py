@@ -1,0 +1,80 @@
+"""One daemon a state directory, also after the first was killed; and one heap, however many threads come and go."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor.daemon.process.startup import LOCK, StateLockedError, keep_one_heap, lock_state
+
+HOLD = """
+import sys
+from pathlib import Path
+from supervisor.daemon.process.startup import lock_state
+lock_state(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_second_holder_is_refused_with_the_pid_of_the_first_until_that_is_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "held\n"
+        with pytest.raises(StateLockedError, match=f"pid {first.pid}.*state_dir"):
+            lock_state(tmp_path)
+        first.kill()
+        first.wait(120)
+    held = lock_state(tmp_path)
+    assert (tmp_path / LOCK).read_text() == f"{os.getpid()}\n"
+    os.close(held)
+
+
+def test_the_lock_does_not_outlive_its_holder_in_a_child(tmp_path: Path) -> None:
+    held = lock_state(tmp_path)
+    assert not os.get_inheritable(held)
+    os.close(held)
+
+
+def test_a_directory_that_cannot_be_written_is_an_error_of_the_system(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No such file"):
+        lock_state(tmp_path / "none")
+
+
+THREADS = """
+import sys, threading
+from pathlib import Path
+from supervisor.daemon.process.startup import keep_one_heap
+if sys.argv[1] == "one":
+    assert keep_one_heap()
+ready, enough, kept = threading.Barrier(9), threading.Event(), []
+def take():
+    kept.append([bytearray(2000) for _ in range(200)])
+    ready.wait()
+    enough.wait()
+for _ in range(8):
+    threading.Thread(target=take).start()
+ready.wait()
+maps = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
+starts = [int(fields[0].split("-")[0], 16) for fields in maps if len(fields) == 5 and fields[1] == "rw-p"]
+print(sum(start % (64 << 20) == 0 for start in starts))
+enough.set()
+"""
+"""glibc's further heaps begin at multiples of 64 MiB."""
+
+
+def heaps_beside_the_first(kept: str) -> int:
+    done = subprocess.run([sys.executable, "-c", THREADS, kept], capture_output=True, text=True, check=True, timeout=60)
+    return int(done.stdout)
+
+
+def test_threads_share_one_heap() -> None:
+    if not keep_one_heap():
+        pytest.skip("not glibc")
+    assert heaps_beside_the_first("several") > 0
+    assert heaps_beside_the_first("one") == 0
