@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from supervisor.cli import exit_codes
-from supervisor.cli.app import App, CliError, end, json_option, pass_app
+from supervisor.cli.app import App, end, json_option, pass_app
+from supervisor.cli.errors import CliError
 from supervisor.cli.formatting import ago
 from supervisor.cli.table import Cell, Pen
 from supervisor.core.sanitize import one_line

@@ -14,70 +14,16 @@ from typing import Any, NoReturn
 
 import click
 
-from supervisor.cli import exit_codes
+from supervisor.cli.errors import explained
 from supervisor.cli.paths import find_config, find_socket
 from supervisor.cli.table import Pen
-from supervisor.control.client import Client, ControlError, ForbiddenError, UnreachableError
-from supervisor.core.sanitize import one_line, sanitize, sanitized
+from supervisor.control.client import Client, ControlError, UnreachableError
+from supervisor.core.sanitize import one_line, sanitized
 
 
 def wall_clock() -> float:
     """Return Unix seconds, for ages such as "12 min ago"."""
     return time.time_ns() / 1e9
-
-
-class CliError(click.ClickException):
-    """An error with a message and a hint; each exit code has a subclass."""
-
-    exit_code = exit_codes.FAILED
-
-    def __init__(self, message: str, remedy: str = "", code: str = "failed") -> None:
-        super().__init__(message)
-        self.remedy = remedy
-        self.code = code
-        context = click.get_current_context(silent=True)
-        self.as_json = context is not None and _wants_json(context)
-
-    def show(self, file: Any = None) -> None:
-        """Print the error to stderr: two lines of text, or with --json one object."""
-        if self.as_json:
-            error = {"code": self.code, "message": sanitize(self.message), "remedy": sanitize(self.remedy)}
-            click.echo(json.dumps({"schema": 1, "error": error}), err=True)
-            return
-        click.echo(f"error: {sanitize(self.message)}", err=True)
-        if self.remedy:
-            click.echo(f"  try: {sanitize(self.remedy)}", err=True)
-
-
-class NoDaemonError(CliError):
-    """The daemon cannot be reached."""
-
-    exit_code = exit_codes.UNREACHABLE
-
-
-class WrongUsageError(CliError):
-    """The command line is invalid."""
-
-    exit_code = exit_codes.USAGE
-
-    def __init__(self, message: str, remedy: str) -> None:
-        super().__init__(message, remedy, "usage")
-
-
-class RefusedError(CliError):
-    """The daemon refused the request."""
-
-    exit_code = exit_codes.REFUSED
-
-
-def explained(error: ControlError) -> CliError:
-    """Return the command-line error for a failed request to the daemon."""
-    kind = CliError
-    if isinstance(error, UnreachableError):
-        kind = NoDaemonError
-    elif isinstance(error, ForbiddenError) or error.code in ("refused", "not_allowed"):
-        kind = RefusedError
-    return kind(str(error), error.remedy, error.code)
 
 
 @dataclass
@@ -155,12 +101,6 @@ class App:
         """Print one JSON object per line, sanitized as in `print_json`."""
         for value in values:
             click.echo(json.dumps(sanitized(value), ensure_ascii=False))
-
-
-def _wants_json(context: click.Context) -> bool:
-    """Whether --json was given; usage errors occur before there is an App."""
-    app = context.find_object(App)
-    return (app is not None and app.json) or context.find_root().params.get("as_json") is True
 
 
 def _set_json(context: click.Context, _parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001  # click's signature

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from supervisor.cli.app import App, CliError
+from supervisor.cli.app import App
+from supervisor.cli.errors import CliError
 from supervisor.control.client import quoted
 from supervisor.core.sanitize import one_line
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import click
 
 from supervisor.cli import exit_codes
-from supervisor.cli.app import App, WrongUsageError
+from supervisor.cli.app import App
+from supervisor.cli.errors import WrongUsageError
 from supervisor.cli.paths import other_supervisor
 
 COMMANDS: dict[str, tuple[str, str]] = {

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 
-from supervisor.cli.app import App, CliError, NoDaemonError
+from supervisor.cli.errors import CliError, NoDaemonError
 from supervisor.config import Settings, check
 from supervisor.config.derive import database_url
 from supervisor.control.record_view import Parameters, ReceiverState, RecordView, find_read
@@ -17,6 +17,25 @@ from supervisor.control.refusals import Refusal, Unreadable
 from supervisor.core.job import Job
 from supervisor.store.archive import Archive
 from supervisor.store.errors import ArchiveError
+
+
+class GlobalOptions(Protocol):
+    """What of the global options an answer depends on."""
+
+    @property
+    def config_given(self) -> Path | None:
+        """The configuration file named on the command line."""
+        ...
+
+    @property
+    def config(self) -> Path:
+        """The configuration file in use, whether it exists or not."""
+        ...
+
+    @property
+    def now(self) -> Callable[[], float]:
+        """Returns the time, in Unix seconds."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +69,7 @@ class ConfiguredFacts:
         }
 
 
-def answer(app: App, route: str, query: Mapping[str, str | int | None]) -> dict[str, Any]:
+def answer(app: GlobalOptions, route: str, query: Mapping[str, str | int | None]) -> dict[str, Any]:
     """Return what GET `route` would; parameters that are None are left out. Raises CliError."""
     found = find_read(route)
     if found is None:
@@ -73,7 +92,7 @@ def answer(app: App, route: str, query: Mapping[str, str | int | None]) -> dict[
     return plain
 
 
-def settings(app: App) -> Settings:
+def settings(app: GlobalOptions) -> Settings:
     """Return the settings, or the defaults if there is no file; raise CliError if the file is invalid."""
     if app.config_given is None and not app.config.exists():
         return Settings()

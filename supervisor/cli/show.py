@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from supervisor.cli.app import App, CliError, json_option, pass_app
+from supervisor.cli.app import App, json_option, pass_app
+from supervisor.cli.errors import CliError
 from supervisor.cli.evidence.files import Evidence
 from supervisor.cli.formatting import clock_time, size, span
 from supervisor.cli.history import story

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from supervisor.cli import exit_codes
-from supervisor.cli.app import App, CliError, WrongUsageError, end, json_option, pass_app
+from supervisor.cli.app import App, end, json_option, pass_app
+from supervisor.cli.errors import CliError, WrongUsageError
 from supervisor.cli.formatting import ago, epoch, number, part_of, size, span, until
 from supervisor.cli.limits_view import gauge_lines
 from supervisor.cli.name_completion import complete_job

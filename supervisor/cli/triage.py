@@ -15,7 +15,8 @@ from typing import Any
 import click
 
 from supervisor import untrusted_files
-from supervisor.cli.app import App, CliError, RefusedError, json_option, pass_app
+from supervisor.cli.app import App, json_option, pass_app
+from supervisor.cli.errors import CliError, RefusedError
 from supervisor.cli.name_completion import complete_incident
 from supervisor.cli.unneeded_root import refuse_root, user_name
 from supervisor.control.client import quoted

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import pwd
 
-from supervisor.cli.app import App, RefusedError
+from supervisor.cli.app import App
+from supervisor.cli.errors import RefusedError
 from supervisor.core.sanitize import one_line
 
 

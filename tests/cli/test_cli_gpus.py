@@ -14,7 +14,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "rigs"))
 
 from amdgpu_tree import AmdgpuTree, Card
 
-from supervisor.cli.app import App, CliError
+from supervisor.cli.app import App
+from supervisor.cli.errors import CliError
 from supervisor.cli.explain.pasted_input import LONGEST_BYTES
 from supervisor.cli.explain.smi import explain_smi, print_smi
 from supervisor.cli.gpus.sparkline import sparkline

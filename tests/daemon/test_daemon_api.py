@@ -13,7 +13,8 @@ import pytest
 from clocks_by_hand import START, HandClock
 
 from supervisor.alerts.channels.webhook import WebhookSettings
-from supervisor.cli.app import App, CliError
+from supervisor.cli.app import App
+from supervisor.cli.errors import CliError
 from supervisor.control import types
 from supervisor.control.listen import bind
 from supervisor.control.record_view import CLEARED, READS

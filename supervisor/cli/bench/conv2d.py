@@ -19,9 +19,10 @@ import click
 
 import supervisor
 from supervisor.cli import exit_codes
-from supervisor.cli.app import App, CliError, WrongUsageError, end, json_option, pass_app
+from supervisor.cli.app import App, end, json_option, pass_app
 from supervisor.cli.bench.picture import picture
 from supervisor.cli.bench.report import report
+from supervisor.cli.errors import CliError, WrongUsageError
 from supervisor.core.remedies.miopen import CONV2D_SETTINGS
 from supervisor.core.sanitize import one_line
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import IO
 
-from supervisor.cli.app import CliError
+from supervisor.cli.errors import CliError
 
 LONGEST_BYTES = 64 * 1024 * 1024
 LAST_PART = f"pass its last part: tail -c {LONGEST_BYTES} FILE | supervisorctl explain"

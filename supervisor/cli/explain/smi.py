@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from supervisor.cli.app import App, CliError
+from supervisor.cli.app import App
+from supervisor.cli.errors import CliError
 from supervisor.cli.explain.pasted_input import read_saved
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading

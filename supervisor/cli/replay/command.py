@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from supervisor.cli.app import App, CliError, json_option, pass_app
+from supervisor.cli.app import App, json_option, pass_app
+from supervisor.cli.errors import CliError
 from supervisor.cli.formatting import number, span
 from supervisor.cli.table import Cell
 from supervisor.core.sanitize import one_line

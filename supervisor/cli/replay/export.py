@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from supervisor.cli.app import App, CliError, pass_app
+from supervisor.cli.app import App, pass_app
+from supervisor.cli.errors import CliError
 from supervisor.cli.formatting import span
 from supervisor.cli.name_completion import complete_job
 from supervisor.cli.replay.source import recorded

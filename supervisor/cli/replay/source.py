@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.cli import offline
-from supervisor.cli.app import App, CliError
+from supervisor.cli.app import App
+from supervisor.cli.errors import CliError
 from supervisor.config.derive import database_url, rule_settings
 from supervisor.config.read import Reader
 from supervisor.replay.folder import RecordingError

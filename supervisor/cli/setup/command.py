@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from supervisor.cli.app import CliError, WrongUsageError
+from supervisor.cli.errors import CliError, WrongUsageError
 from supervisor.cli.paths import state_directory, user_config
 from supervisor.cli.setup.plan import (
     CONFIG,
