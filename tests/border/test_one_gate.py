@@ -49,10 +49,10 @@ HANDLED_BY_NAME = frozenset({
 
 ALLOWED: dict[str, dict[str, str]] = {
     "cli/evidence/command.py": {"command": PERSON, "_bundle": PERSON},
-    "cli/offline.py": {"output": OWN_GROUND, "settings": "the administrator's configuration"},
     "cli/replay/source.py": {"rules_in": PERSON},
     "cli/triage.py": {"_before": CHECKPOINTS, "_as_its_user": OWN_GROUND},
     "control/checkpoint_list.py": {"listed": CHECKPOINTS},
+    "control/record_view.py": {"_newest_attempt": OWN_GROUND},
     "daemon/launch/launchers.py": {"_units": OWN_GROUND},
     "daemon/checkpoints/candidates.py": {"describe_denied": CHECKPOINTS, "expand_globs": CHECKPOINTS},
     "daemon/cleanup.py": {"_remove_older": OWN_GROUND, "_folders": OWN_GROUND},
@@ -165,7 +165,7 @@ def test_the_rooms_that_read_attempts_are_under_the_rule() -> None:
         "sources/attempt/output_files.py",
         "daemon/attempt_reader.py", "daemon/cleanup.py", "daemon/triage.py", "daemon/checkpoints/collector.py",
         "control/tail.py",
-        "control/evidence.py", "cli/offline.py", "cli/triage.py", "replay/from_record.py",
+        "control/evidence.py", "control/record_view.py", "cli/triage.py", "replay/from_record.py",
     }  # fmt: skip
 
 
