@@ -64,6 +64,7 @@ class FakeView:
     receivers: list[types.AlertReceiver] = field(default_factory=list)
     sent: list[types.AlertEntry] = field(default_factory=list)
     answer_to_test: types.AlertEntry = DELIVERED
+    mutes: list[tuple[str | None, float]] = field(default_factory=list)
     refusal: str | None = None
     defect: Exception | None = None
     asked: list[tuple[str, Ask, str, bool]] = field(default_factory=list)
@@ -139,6 +140,14 @@ class FakeView:
             raise NoSuchReceiver(receiver, [known.name for known in self.receivers])
         self.sent.insert(0, self.answer_to_test)
         return self.answer_to_test.id
+
+    def mute_alerts(self, receiver: str | None, seconds: float) -> types.AlertsMuted:
+        known = [known.name for known in self.receivers]
+        if receiver is not None and receiver not in known:
+            raise NoSuchReceiver(receiver, known)
+        self.mutes.append((receiver, seconds))
+        names = known if receiver is None else [receiver]
+        return types.AlertsMuted(receivers=names, until=1_763_165_520.0 + seconds if seconds else None)
 
     def output(self, job: str, after: int | None, attempt: int | None, lines: int) -> types.Output:
         self._known(job)

@@ -215,7 +215,7 @@ class _Facts:
     @property
     def outcome(self) -> str:
         step, epoch = self.data.get("resumed_step"), self.data.get("resumed_epoch")
-        if self.text("outcome") in ("restarted", "began_anew"):
+        if self.text("outcome") in ("restarted", "checkpoint_ignored"):
             return "It began from the beginning."
         if isinstance(step, int):
             return f"Resumed from step {step:,}."

@@ -45,6 +45,9 @@ class Alert(Protocol):
         ...
 
 
+REPLACED = Answer(delivered=False, error="not sent yet: the receivers were changed by a reload")
+
+
 @dataclass(frozen=True, slots=True)
 class _Ping:
     status: str
@@ -70,9 +73,11 @@ class AlertSender:
         }
         self._threads: list[threading.Thread] = []
         self._under_way: set[str] = set()
+        self._covers: dict[str, tuple[str, ...]] = {}
         self._pinged_at: dict[str, Moment] = {}
         self._lock = threading.Lock()
         self._stopping = threading.Event()
+        self._replaced = False
 
     def start(self) -> None:
         """Start one thread for each receiver."""
@@ -82,15 +87,18 @@ class AlertSender:
             self._threads.append(thread)
             thread.start()
 
-    def offer(self, alert: Alert) -> bool:
+    def offer(self, alert: Alert, covers: tuple[str, ...] = ()) -> bool:
         """Take an alert to be delivered; return False where it is under way already.
 
+        `covers` has the ids of the alerts that it stands for, which its result is reported for in its place.
         One whose receiver is no longer configured is answered for at once.
         """
         with self._lock:
             if alert.id in self._under_way:
                 return False
             self._under_way.add(alert.id)
+            if covers:
+                self._covers[alert.id] = covers
         waiting = self._queues.get(alert.sink)
         if waiting is None:
             error = f"receiver {alert.sink!r} is no longer in the configuration"
@@ -107,8 +115,13 @@ class AlertSender:
                 self._pinged_at[name] = now
                 self._queues[name].put(_Ping(status))
 
-    def stop(self, timeout_s: float) -> None:
-        """Finish what is being sent, leave the rest to the record, and wait at most `timeout_s`."""
+    def stop(self, timeout_s: float, *, replaced: bool = False) -> None:
+        """Finish what is being sent, leave the rest to the record, and wait at most `timeout_s`.
+
+        `replaced`: another sender goes on in this process; what is left is reported as not delivered, so that the
+        record hands it out again.
+        """
+        self._replaced = replaced
         self._stopping.set()
         for waiting in self._queues.values():
             waiting.put(None)
@@ -118,9 +131,9 @@ class AlertSender:
     def _deliver_queued(self, name: str) -> None:
         while True:
             item = self._queues[name].get()
-            if item is None or self._stopping.is_set():
+            if item is None or (self._stopping.is_set() and not self._replaced):
                 return
-            answer = self._try_delivery(name, item)
+            answer = REPLACED if self._stopping.is_set() else self._try_delivery(name, item)
             if not isinstance(item, _Ping):
                 self._report_result(item, answer)
             elif not answer.delivered:
@@ -149,15 +162,17 @@ class AlertSender:
     def _report_result(self, alert: Alert, answer: Answer) -> None:
         with self._lock:
             self._under_way.discard(alert.id)
+            covers = self._covers.pop(alert.id, (alert.id,))
         fields = {"alert": alert.id, "sink": alert.sink, "error": answer.error}
         log.log(logging.INFO if answer.delivered else logging.WARNING, "alert.tried", extra={"fields": fields})
-        self._put(
-            AlertTried(
-                at=self._clock.now(),
-                alert=alert.id,
-                delivered=answer.delivered,
-                error=answer.error,
-                retry_after_s=answer.retry_after_s,
-                final=answer.final,
+        for alert_id in covers:
+            self._put(
+                AlertTried(
+                    at=self._clock.now(),
+                    alert=alert_id,
+                    delivered=answer.delivered,
+                    error=answer.error,
+                    retry_after_s=answer.retry_after_s,
+                    final=answer.final,
+                )
             )
-        )

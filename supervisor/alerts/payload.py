@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
@@ -57,6 +57,11 @@ def alert_id(notice: Notice, sink: str) -> str:
     """Return the `webhook-id` of a notice for one receiver: the same however often it is asked."""
     digest = hashlib.sha256("\0".join((notice.key, notice.type, sink)).encode("utf-8", "replace")).hexdigest()
     return f"msg_{digest[:32]}"
+
+
+def digest_id(ids: Iterable[str]) -> str:
+    """Return the id of a message that stands for several notices."""
+    return f"msg_{hashlib.sha256(' '.join(ids).encode()).hexdigest()[:32]}"
 
 
 def rfc3339(unix_s: float) -> str:

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 Text = Annotated[str, Meta(min_length=1)]
 PathText = Annotated[str, Meta(min_length=1, extra={"path": True})]
 TimeoutS = Annotated[float, Meta(gt=0, le=300)]
+HOURS = r"^([01][0-9]|2[0-3]):[0-5][0-9]-([01][0-9]|2[0-3]):[0-5][0-9]$"
+Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 LARGEST_FILE_BYTES = 16_384
 
 
@@ -32,8 +34,18 @@ class AlertSettings(Struct, frozen=True, kw_only=True):
 
     kind: Text = "webhook"
     min_severity: Literal["info", "warning", "critical"] = "warning"
+    jobs: list[Text] = field(default_factory=list)
+    """Patterns of the trainings that it is sent notices about; empty: all."""
+    types: list[Text] = field(default_factory=list)
+    """Patterns of the types of notices that it is sent; empty: all."""
+    digest: bool = False
+    """Whether notices are gathered, so that many become a few messages; channels for people begin with true."""
+    quiet_hours: Annotated[str, Meta(pattern=HOURS, extra={"allowed": 'two times, "22:30-07:00"'})] | None = None
+    """In them only what is critical is sent; the rest waits for their end."""
+    quiet_days: list[Day] = field(default_factory=list)
+    """Days on which quiet hours begin; empty: all."""
     time_zone: Text | None = None
-    """Name of the zone of times in messages, `Europe/Berlin`; None: that of this machine."""
+    """Name of the zone of quiet hours and of times in messages, `Europe/Berlin`; None: that of this machine."""
 
 
 class HttpSettings(AlertSettings, frozen=True, kw_only=True):

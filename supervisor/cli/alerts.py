@@ -1,4 +1,4 @@
-"""`supervisorctl alerts`: the receivers of alerts and the newest alerts; `alerts test` sends a test alert."""
+"""`supervisorctl alerts`: the receivers of alerts and the newest alerts; it sends test alerts and mutes receivers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,23 @@ import click
 from supervisor.cli import exit_codes
 from supervisor.cli.app import App, end, json_option, pass_app
 from supervisor.cli.errors import CliError
-from supervisor.cli.formatting import ago
+from supervisor.cli.formatting import ago, clock_time
+from supervisor.cli.since import Given, Since
 from supervisor.cli.table import Cell, Pen
 from supervisor.core.sanitize import one_line
 
-RECEIVERS = ("RECEIVER", "STATE", "FROM", "WAITING", "DELIVERED", "GIVEN UP", "LAST DELIVERED", "PROBLEM")
+RECEIVERS = ("RECEIVER", "CHANNEL", "STATE", "FROM", "WAITING", "DELIVERED", "GIVEN UP", "LAST DELIVERED", "PROBLEM")
 ALERTS = ("WHEN", "RECEIVER", "STATE", "TRIES", "TYPE", "JOB", "ERROR")
-STYLES = {"ok": "green", "failing": "yellow", "unusable": "red", "delivered": "green", "failed": "red"}
+STYLES = {
+    "ok": "green",
+    "failing": "yellow",
+    "unusable": "red",
+    "delivered": "green",
+    "failed": "red",
+    "muted": "yellow",
+}
 POLL_INTERVAL_S = 0.25
+LONGEST_MUTE_S = 86_400
 
 
 @click.group("alerts", invoke_without_command=True)
@@ -56,6 +65,38 @@ def test_command(app: App, receiver: str, limit_s: float) -> None:
     raise CliError(f"no response from {receiver} within {limit_s:g} s", "supervisorctl alerts shows its state")
 
 
+@command.command("mute")
+@click.argument("duration", type=Since())
+@click.argument("receiver", required=False)
+@json_option
+@pass_app
+def mute_command(app: App, duration: Given, receiver: str | None) -> None:
+    """Send RECEIVER, or all, nothing for DURATION (2h, 90min; at most 24h); what waits is sent afterwards."""
+    seconds = duration[0]
+    if seconds is None or not 0 < seconds <= LONGEST_MUTE_S:
+        raise click.UsageError("DURATION is from 1s to 24h, as in 90min or 2h")
+    _mute(app, seconds, receiver)
+
+
+@command.command("unmute")
+@click.argument("receiver", required=False)
+@json_option
+@pass_app
+def unmute_command(app: App, receiver: str | None) -> None:
+    """End the mute of RECEIVER, or of all receivers."""
+    _mute(app, 0, receiver)
+
+
+def _mute(app: App, seconds: float, receiver: str | None) -> None:
+    answer = app.post("/v1/alerts/mute", seconds=seconds, receiver=receiver)
+    if app.json:
+        app.print_json(answer)
+        return
+    names = ", ".join(one_line(name) for name in answer["receivers"]) or "no receiver is configured"
+    until = answer["until"]
+    app.print(f"{names}: not muted" if until is None else f"{names}: muted until {clock_time(until)}")
+
+
 def _print_result(app: App, receiver: str, alert: dict[str, Any]) -> None:
     if alert["state"] != "delivered":
         raise CliError(
@@ -79,15 +120,19 @@ def lines(answer: dict[str, Any], now: float, pen: Pen) -> list[str]:
 
 
 def _receiver_cells(receiver: dict[str, Any], now: float) -> list[Cell]:
+    state, muted = receiver["state"], receiver["muted_until"]
+    if state == "ok" and (muted is not None or receiver["quiet"]):
+        state = "quiet" if muted is None else "muted"
     return [
         Cell(one_line(receiver["name"]), "bold"),
-        Cell(one_line(receiver["state"]), STYLES.get(receiver["state"])),
+        Cell(one_line(receiver["kind"])),
+        Cell(one_line(state), STYLES.get(state)),
         Cell(one_line(receiver["min_severity"] or "-")),
         Cell(str(receiver["waiting"]), right=True),
         Cell(str(receiver["delivered"]), right=True),
         Cell(str(receiver["given_up"]), right=True),
         Cell(ago(receiver["last_delivered_at"], now) if receiver["last_delivered_at"] is not None else "never"),
-        Cell(one_line(receiver["problem"] or "")),
+        Cell(one_line(receiver["problem"] or ("" if muted is None else f"muted until {clock_time(muted)}"))),
     ]
 
 

@@ -28,7 +28,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "checkpoints": ("supervisor.cli.checkpoints", "The checkpoints of a job and their verdicts."),
     "account": ("supervisor.cli.account", "How a job spent its time, and what each fault cost."),
     "remedies": ("supervisor.cli.remedies", "Remedies in force, their trials, and what was learned."),
-    "alerts": ("supervisor.cli.alerts", "Alert receivers and the newest alerts; `alerts test` sends one."),
+    "alerts": (
+        "supervisor.cli.alerts",
+        "Alert receivers and the newest alerts; `alerts test` sends one, `alerts mute` holds them.",
+    ),
     "reload": ("supervisor.cli.reload", "Reload the daemon's configuration."),
     "explain": (
         "supervisor.cli.explain.command",

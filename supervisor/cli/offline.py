@@ -12,7 +12,8 @@ import msgspec
 from supervisor.cli.errors import CliError, NoDaemonError
 from supervisor.config import Settings, check
 from supervisor.config.derive import database_url
-from supervisor.control.record_view import Parameters, ReceiverState, RecordView, find_read
+from supervisor.control.alerts import ReceiverState
+from supervisor.control.record_view import Parameters, RecordView, find_read
 from supervisor.control.refusals import Refusal, Unreadable
 from supervisor.core.job import Job
 from supervisor.store.archive import Archive
@@ -65,7 +66,8 @@ class ConfiguredFacts:
     def receivers(self) -> Mapping[str, ReceiverState]:
         """Return the configured receivers; whether their address can be read, only the daemon can check."""
         return {
-            name: ReceiverState(min_severity=receiver.min_severity) for name, receiver in self.settings.alerts.items()
+            name: ReceiverState(kind=receiver.kind, min_severity=receiver.min_severity)
+            for name, receiver in self.settings.alerts.items()
         }
 
 

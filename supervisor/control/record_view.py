@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 from urllib.parse import unquote
 
 from supervisor.control import types
-from supervisor.control.alerts import alerts_report
+from supervisor.control.alerts import ReceiverState, alerts_report
 from supervisor.control.checkpoint_list import listed
 from supervisor.control.evidence import FILE_LIMIT_BYTES, evidence_files, evidence_part
 from supervisor.control.present import incident_entry, job_account, shadow_entry, story_lines
@@ -36,16 +36,6 @@ FOLDER = re.compile(rf"(?:{names.TRIAGE}-)?([0-9]+)(?:-.*)?")
 """The name of an attempt's folder, or of the replay that `current` points to during a triage of it."""
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReceiverState:
-    """A configured receiver of alerts."""
-
-    min_severity: str
-    """The lowest severity that it wants, in words."""
-    problem: str | None = None
-    """Why it cannot be sent to; None too where that was not tried."""
 
 
 class Facts(Protocol):
@@ -141,10 +131,7 @@ class RecordView:
 
     def alerts(self, limit: int) -> types.AlertsReport:
         """Return the receivers of alerts and at most `limit` of the newest alerts."""
-        receivers = self._facts.receivers()
-        floors = {name: receiver.min_severity for name, receiver in receivers.items()}
-        problems = {name: receiver.problem for name, receiver in receivers.items() if receiver.problem is not None}
-        return alerts_report(self._archive, floors, problems, limit)
+        return alerts_report(self._archive, self._facts.receivers(), limit)
 
     def output(self, job: str, after: int | None, attempt: int | None, lines: int) -> types.Output:
         """Return folded output after offset `after` of `attempt`.

@@ -98,8 +98,15 @@ def _action_endpoints(view: View, socket_gid: int) -> dict[str, Endpoint]:
         _log_action("control.alert_tested", peer, receiver=receiver)
         return answer(types.AlertQueued(id=queued, receiver=receiver), status=202)
 
+    async def mute_alerts(request: Request) -> Response:
+        peer, given = actor(request, socket_gid), await body(request, types.MuteBody)
+        muted = await asked(lambda: view.mute_alerts(given.receiver, given.seconds))
+        _log_action("control.alerts_muted", peer, receivers=muted.receivers, seconds=given.seconds)
+        return answer(muted)
+
     jobs = {f"/v1/jobs/{{job}}/{ask.value}": asking(ask) for ask in (Ask.START, Ask.STOP, Ask.RESTART)}
-    return {**jobs, "/v1/alerts/{receiver}/test": test_alert, "/v1/reload": reload}
+    alerts = {"/v1/alerts/{receiver}/test": test_alert, "/v1/alerts/mute": mute_alerts}
+    return {**jobs, **alerts, "/v1/reload": reload}
 
 
 # --- parts of a request -------------------------------------------------------------------------------------------

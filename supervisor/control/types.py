@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
-from msgspec import Struct, defstruct, field
+from msgspec import Meta, Struct, defstruct, field
 
 from supervisor.core.measured import measures_of
 from supervisor.core.readings import GpuReading, HostReading
@@ -21,6 +21,15 @@ class StartBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     fresh: bool = False
     """From the beginning, whatever was saved."""
+
+
+class MuteBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of POST /v1/alerts/mute."""
+
+    seconds: Annotated[float, Meta(ge=0, le=86_400)]
+    """0: end the mute."""
+    receiver: str | None = None
+    """None: all."""
 
 
 class EmptyBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -42,7 +51,7 @@ class DaemonStatus(Struct, frozen=True, kw_only=True):
     problem: str | None = None
     """What keeps it from doing all of its work (database lost, disk full)."""
     alert_problems: list[str] = field(default_factory=list)
-    """A sentence for each receiver of alerts that cannot be sent to, or whose alerts were not delivered yet."""
+    """A sentence for each receiver of alerts that cannot be sent to, whose alerts wait, or that is muted."""
 
 
 class Criterion(Struct, frozen=True, kw_only=True):
@@ -514,6 +523,12 @@ class AlertReceiver(Struct, frozen=True, kw_only=True):
     given_up: int = 0
     last_delivered_at: float | None = None
     problem: str | None = None
+    kind: str = "webhook"
+    """Its channel."""
+    muted_until: float | None = None
+    """Unix seconds; null where it is not muted."""
+    quiet: bool = False
+    """Whether it has quiet hours now."""
 
 
 class AlertEntry(Struct, frozen=True, kw_only=True):
@@ -548,8 +563,18 @@ class AlertQueued(Struct, frozen=True, kw_only=True):
     receiver: str
 
 
+class AlertsMuted(Struct, frozen=True, kw_only=True):
+    """Answer to POST /v1/alerts/mute."""
+
+    schema: int = SCHEMA
+    receivers: list[str]
+    until: float | None
+    """Unix seconds; null: not muted any more."""
+
+
 Answer = (
     AlertsReport
+    | AlertsMuted
     | AlertQueued
     | Status
     | History

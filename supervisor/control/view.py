@@ -34,6 +34,10 @@ class View(Protocol):
         """Queue a test alert and return its id; raise NoSuchReceiver, or Refused where it cannot be sent to."""
         ...
 
+    def mute_alerts(self, receiver: str | None, seconds: float) -> types.AlertsMuted:
+        """Send one receiver, or all, nothing for a time; 0 s ends a mute. Raise NoSuchReceiver."""
+        ...
+
     def doctor(self) -> Sequence[types.DoctorLine]:
         """Return the results of the daemon's own checks."""
         ...

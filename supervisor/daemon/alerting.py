@@ -8,13 +8,27 @@ are read again each half minute.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from supervisor.alerts.channel import Channel
+import msgspec
+
+from supervisor.alerts.channel import Channel, KeptNotice, read_notice
 from supervisor.alerts.channels import CHANNELS
 from supervisor.alerts.outbox import AlertSender
-from supervisor.alerts.payload import alert_id, notices, self_test
+from supervisor.alerts.payload import alert_id, digest_id, notices, self_test
+from supervisor.alerts.pipeline import (
+    Budget,
+    Pending,
+    Policy,
+    Situation,
+    build_digest,
+    full_budget,
+    plan,
+    policy_of,
+    routes,
+)
 from supervisor.alerts.schedule import next_try_s
 from supervisor.alerts.settings import AlertSettings, ReceiverError
 from supervisor.core import decisions as de
@@ -24,6 +38,7 @@ from supervisor.core.flags import Severity
 from supervisor.core.job import Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.daemon.clock import Clock
+from supervisor.store.outbox import WAITING_LIMIT, QueuedAlert
 from supervisor.store.store import NewAlert, Store
 
 log = logging.getLogger(__name__)
@@ -67,6 +82,7 @@ class Receivers:
         self._hasten = hasten
         self._started = False
         self._configured = dict(configured)
+        self._policies = {name: policy_of(name, settings) for name, settings in configured.items()}
         self._read = read_receivers(configured)
         self.sender = AlertSender(self._read.usable, put, clock)
         self._log_problems({})
@@ -77,6 +93,11 @@ class Receivers:
         return {
             name: Severity[alert_settings.min_severity.upper()] for name, alert_settings in self._configured.items()
         }
+
+    @property
+    def policies(self) -> Mapping[str, Policy]:
+        """What each configured receiver wants to be sent, and when."""
+        return self._policies
 
     @property
     def problems(self) -> Mapping[str, str]:
@@ -100,11 +121,12 @@ class Receivers:
     def replace(self, configured: Mapping[str, AlertSettings], read: ReadReceivers) -> None:
         """Send to these receivers from now on; what is under way to the old ones is finished."""
         before, self._configured, self._read = self._read, dict(configured), read
+        self._policies = {name: policy_of(name, settings) for name, settings in configured.items()}
         if read.usable != before.usable:
             old, self.sender = self.sender, AlertSender(read.usable, self._put, self._clock)
             if self._started:
                 self.sender.start()
-            old.stop(0.0)
+            old.stop(0.0, replaced=True)
         self._log_problems(before.problems)
         for name in before.problems.keys() & read.usable.keys():
             log.info("alerts.receiver_usable", extra={"fields": {"receiver": name}})
@@ -133,7 +155,20 @@ class Receivers:
                 log.error("alerts.receiver_unusable", extra={"fields": {"receiver": name, "reason": why}})
 
 
-DUE_AT_ONCE = 20
+MUTED = "alerts muted until"
+"""Key of the note that has the end of each mute by the name of the receiver, Unix seconds."""
+MUTE_LIMIT_S = 86_400.0
+PAUSE_LIMIT_S = 3_600.0
+"""Longest time that a receiver which asked for it is sent nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parcel:
+    """A message that stands for several alerts."""
+
+    id: str
+    sink: str
+    body: bytes
 
 
 @dataclass(slots=True, kw_only=True)
@@ -144,36 +179,115 @@ class Announcer:
     host: str
     floors: Callable[[], Mapping[str, Severity]] = dict
     """The lowest severity that each configured receiver wants."""
+    policies: Callable[[], Mapping[str, Policy]] = dict
+    """What each configured receiver wants besides; every notice by itself for one that is not in it."""
     problems: Callable[[], Mapping[str, str]] = dict
     """Why a receiver cannot be sent to, by its name."""
     _tests: int = field(default=0, init=False)
     _given_up: set[str] = field(default_factory=set, init=False)
     """Trainings that were given up since the daemon started and not started again."""
+    _open_jobs: set[str] = field(default_factory=set, init=False)
+    """Trainings with an open incident."""
+    _budgets: dict[str, Budget] = field(default_factory=dict, init=False)
+    _paused: dict[str, Moment] = field(default_factory=dict, init=False)
+    """Until when a receiver asked to be sent nothing."""
+    _notices: dict[str, KeptNotice] = field(default_factory=dict, init=False)
+    """What waits, read once."""
 
     def decision(self, before: Job, after: Job, decision: de.Decision) -> None:
         """Queue what a decision is worth telling."""
-        self._queue(before, after, decision, decision.at)
+        self._queue_notices(before, after, decision, decision.at)
 
     def job(self, before: Job, after: Job, at: Moment) -> None:
         """Queue what an event's change of a job is worth telling."""
-        self._queue(before, after, None, at)
+        self._queue_notices(before, after, None, at)
 
     def tried(self, event: ev.AlertTried) -> None:
         """Keep how a delivery went."""
-        self.store.alert_tried(event, next_try_s)
+        alert = self.store.alert_tried(event, next_try_s)
+        if alert is None:
+            return
+        if event.retry_after_s is not None and not event.delivered:
+            self._paused[alert.sink] = event.at.plus(min(event.retry_after_s, PAUSE_LIMIT_S))
+        if alert.due is None:
+            self._notices.pop(alert.id, None)
 
     def send_due(self, sender: AlertSender, now: Moment) -> None:
         """Hand out what is due, and report to the receivers that expect it that the daemon works."""
         problems = self.problems()
-        for alert in self.store.due_alerts(now, DUE_AT_ONCE):
+        by_sink: dict[str, list[QueuedAlert]] = {}
+        for alert in self.store.due_alerts(now, WAITING_LIMIT):
             why = problems.get(alert.sink)
             if why is None:
-                sender.offer(alert)
+                by_sink.setdefault(alert.sink, []).append(alert)
             else:
                 self.tried(ev.AlertTried(at=now, alert=alert.id, delivered=False, error=why))
+        for sink, alerts in by_sink.items():
+            self._send_planned(sender, sink, alerts, now)
         # A training that was given up, and a record that cannot be written, are to be noticed by a missing ping.
         if self.store.problem is None and not self._given_up:
             sender.ping_due(f"rocm-supervisor on {self.host}; alerts waiting: {len(self.store.waiting_alerts())}", now)
+
+    def _send_planned(self, sender: AlertSender, sink: str, alerts: Sequence[QueuedAlert], now: Moment) -> None:
+        """Send one receiver what its policy allows now; the rest stays due."""
+        by_id = {alert.id: alert for alert in alerts}
+        policy = self.policies().get(sink, Policy())
+        situation = Situation(
+            now=now, muted=self.muted_until(sink, now) is not None, open_jobs=frozenset(self._open_jobs)
+        )
+        paused = self._paused.get(sink)
+        planned = plan(
+            []
+            if paused is not None and paused.seconds_since(now) > 0
+            else [self._pending(alert, now) for alert in alerts],
+            policy,
+            self._budgets.get(sink) or full_budget(now),
+            situation,
+        )
+        self._budgets[sink] = planned.budget
+        for message in planned.messages:
+            ids = tuple(item.id for item in message)
+            if len(ids) == 1:
+                sender.offer(by_id[ids[0]])
+            else:
+                body = build_digest([item.notice for item in message], self.host, now, policy.zone)
+                sender.offer(_Parcel(id=digest_id(ids), sink=sink, body=body), covers=ids)
+            for sent in ids:
+                del by_id[sent]
+        self.store.put_back_alerts(by_id)
+
+    def _pending(self, alert: QueuedAlert, now: Moment) -> Pending:
+        notice = self._notices.setdefault(alert.id, read_notice(alert.id, alert.body))
+        waited_s = math.inf if alert.tries or alert.due is None else now.seconds_since(alert.due)
+        return Pending(id=alert.id, notice=notice, waited_s=waited_s)
+
+    def mute(self, receivers: Iterable[str], until_unix_s: float) -> None:
+        """Send these receivers nothing until then; a time that has passed ends their mute."""
+        muted = {**self._read_mutes(), **dict.fromkeys(receivers, until_unix_s)}
+        self.store.set_note(MUTED, msgspec.json.encode(muted).decode())
+
+    def muted_until(self, receiver: str, now: Moment) -> float | None:
+        """Return the end of a receiver's mute, Unix seconds, None where it is not muted.
+
+        A mute that would last longer than the longest there is was made before the clock was set back: it is over.
+        """
+        until = self._read_mutes().get(receiver, 0.0)
+        return until if 0 < until - now.unix_s <= MUTE_LIMIT_S else None
+
+    def list_mutes(self, now: Moment) -> tuple[str, ...]:
+        """Return a sentence for each receiver that is muted."""
+        ends = {name: self.muted_until(name, now) for name in sorted(self.floors())}
+        return tuple(
+            f"alerts.{name}: muted for {(until - now.unix_s) / 60:.0f} min more; supervisorctl alerts unmute"
+            for name, until in ends.items()
+            if until is not None
+        )
+
+    def _read_mutes(self) -> dict[str, float]:
+        try:
+            return msgspec.json.decode(self.store.note(MUTED) or "{}", type=dict[str, float])
+        except msgspec.MsgspecError:
+            return {}
 
     def queue_test(self, receiver: str, now: Moment) -> str:
         """Queue a test alert for one receiver and return its id."""
@@ -193,11 +307,14 @@ class Announcer:
                 problems[alert.sink] = f"alerts.{alert.sink}: {alert.error}; {count} not delivered yet"
         return tuple(problems[name] for name in sorted(problems))
 
-    def _queue(self, before: Job, after: Job, decision: de.Decision | None, at: Moment) -> None:
+    def _queue_notices(self, before: Job, after: Job, decision: de.Decision | None, at: Moment) -> None:
         (self._given_up.add if after.phase is Phase.FAILED else self._given_up.discard)(after.name)
+        is_open = after.incident is not None and not after.incident.closed
+        (self._open_jobs.add if is_open else self._open_jobs.discard)(after.name)
+        policies = self.policies()
         for notice in notices(before, after, decision, at, self.host):
             for name, floor in self.floors().items():
-                if notice.wanted(floor):
+                if notice.wanted(floor) and routes(policies.get(name, Policy()), notice.type, notice.job):
                     alert = NewAlert(
                         id=alert_id(notice, name), sink=name, type=notice.type, job=notice.job, body=notice.body()
                     )

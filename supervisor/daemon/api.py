@@ -10,8 +10,9 @@ from typing import ClassVar
 
 from supervisor import __version__
 from supervisor.control import types
+from supervisor.control.alerts import ReceiverState
 from supervisor.control.present import gpu_status, host_status
-from supervisor.control.record_view import ReceiverState, RecordView
+from supervisor.control.record_view import RecordView
 from supervisor.control.refusals import NoSuchJob, NoSuchReceiver, Refused
 from supervisor.core import events as ev
 from supervisor.core.job import ALIVE, Job, Phase
@@ -67,11 +68,18 @@ class LoopFacts:
         return self.inbox.ask(self._collect_receivers)
 
     def _collect_receivers(self) -> dict[str, ReceiverState]:
-        problems = self.announcer.problems()
-        return {
-            name: ReceiverState(min_severity=floor.word, problem=problems.get(name))
-            for name, floor in self.announcer.floors().items()
-        }
+        problems, policies, now = self.announcer.problems(), self.announcer.policies(), self.clock.now()
+        states = {}
+        for name, floor in self.announcer.floors().items():
+            quiet = policies[name].quiet if name in policies else None
+            states[name] = ReceiverState(
+                kind=policies[name].kind if name in policies else "webhook",
+                min_severity=floor.word,
+                problem=problems.get(name),
+                muted_until=self.announcer.muted_until(name, now),
+                quiet=quiet is not None and quiet.includes(now.unix_s),
+            )
+        return states
 
 
 class DaemonView:
@@ -120,7 +128,7 @@ class DaemonView:
                 state_dir=str(self._state),
                 database=self._database,
                 problem=self._problem(),
-                alert_problems=list(self._announcer.failing()),
+                alert_problems=[*self._announcer.failing(), *self._announcer.list_mutes(self._clock.now())],
             ),
             jobs=[job_status(job_state, now) for job_state in self._loop.job_states.values()],
             gpus=[gpu_status(reading) for reading in self._newest.gpus.values()],
@@ -150,6 +158,18 @@ class DaemonView:
         if receiver in problems:
             raise Refused(problems[receiver], "the daemon's user must be able to read it; supervisorctl config check")
         return self._announcer.queue_test(receiver, self._clock.now())
+
+    def mute_alerts(self, receiver: str | None, seconds: float) -> types.AlertsMuted:
+        """Send one receiver, or all, nothing for a time."""
+        return self._inbox.ask(lambda: self._mute_alerts(receiver, seconds))
+
+    def _mute_alerts(self, receiver: str | None, seconds: float) -> types.AlertsMuted:
+        known = sorted(self._announcer.floors())
+        if receiver is not None and receiver not in known:
+            raise NoSuchReceiver(receiver, known)
+        names, until = known if receiver is None else [receiver], self._clock.now().unix_s + seconds
+        self._announcer.mute(names, until)
+        return types.AlertsMuted(receivers=names, until=until if seconds > 0 else None)
 
     def doctor(self) -> Sequence[types.DoctorLine]:
         """Return what the daemon finds of its surroundings."""

@@ -81,6 +81,7 @@ class Assembly:
             store=self.store,
             host=platform.node(),
             floors=lambda: self.receivers.floors,
+            policies=lambda: self.receivers.policies,
             problems=lambda: self.receivers.problems,
         )
         self.gpus = GpuWatch(settings.telemetry.sources)

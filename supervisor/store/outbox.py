@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -15,6 +15,8 @@ LONGEST_WAIT_S = 86400.0 * 2
 WAITING_LIMIT = 1000
 WAITING, DELIVERED, FAILED = "waiting", "delivered", "failed"
 """The states of an alert."""
+GIVEN_UP_FIRST = frozenset({"flag.warning", "flag.info"})
+"""Types of alerts of which the oldest are given up where too many wait."""
 TEST = "test"
 """Type of an alert that a person waits for at a terminal: it is tried once."""
 
@@ -114,11 +116,17 @@ class Outbox:
         return alert_id in self._waiting
 
     def add(self, alert: QueuedAlert) -> QueuedAlert | None:
-        """Add an alert to be tried; return the oldest one, now failed, where too many wait."""
+        """Add an alert to be tried; return the oldest warning, now failed, where too many wait.
+
+        Outcomes and critical alerts are never given up for newer ones.
+        """
         self._waiting[alert.id] = alert
         if len(self._waiting) <= WAITING_LIMIT:
             return None
-        oldest = self._waiting.pop(next(iter(self._waiting)))
+        oldest = next((waiting for waiting in self._waiting.values() if waiting.type in GIVEN_UP_FIRST), None)
+        if oldest is None:
+            return None
+        del self._waiting[oldest.id]
         return replace(oldest, state=FAILED, due=None, error=f"given up: {WAITING_LIMIT} newer alerts wait")
 
     def due(self, now: Moment, limit: int) -> tuple[QueuedAlert, ...]:
@@ -131,6 +139,10 @@ class Outbox:
         chosen = tuple(alert for _, alert in sorted(ready, key=lambda pair: pair[0])[:limit])
         self._handed_out.update(alert.id for alert in chosen)
         return chosen
+
+    def put_back(self, alert_ids: Iterable[str]) -> None:
+        """Take back alerts that were handed out and not tried."""
+        self._handed_out.difference_update(alert_ids)
 
     def tried(self, event: AlertTried, next_try_s: NextTry) -> QueuedAlert | None:
         """Record the result of a delivery attempt; return the alert as it is now, None where it is not known here."""

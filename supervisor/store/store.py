@@ -284,6 +284,10 @@ class Store:
         """Hand out alerts whose time has come, each once until `alert_tried` reports its result."""
         return self._outbox.due(now, limit)
 
+    def put_back_alerts(self, alert_ids: Iterable[str]) -> None:
+        """Take back alerts that were handed out and are not to be tried yet; they stay due."""
+        self._outbox.put_back(alert_ids)
+
     def alert_tried(self, tried: ev.AlertTried, next_try_s: NextTry) -> QueuedAlert | None:
         """Keep how a delivery went and when it is tried next; return the alert, None where it is unknown."""
         alert = self._outbox.tried(tried, next_try_s)

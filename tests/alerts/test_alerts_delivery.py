@@ -181,6 +181,36 @@ def test_stopping_waits_for_nobody_longer_than_it_may(server: Receiver) -> None:
     assert inbox.empty()
 
 
+def test_what_a_replaced_sender_did_not_send_is_reported_so_that_the_next_one_sends_it() -> None:
+    entered, go_on = threading.Event(), threading.Event()
+
+    def slow(_: KeptNotice) -> Answer:
+        entered.set()
+        go_on.wait(DEADLINE_S)
+        return Answer(delivered=True)
+
+    with sender({"owner": Calling(slow)}) as (running, inbox):
+        running.offer(One("msg_1"))
+        running.offer(One("msg_2"))
+        assert entered.wait(DEADLINE_S)
+        running.stop(0.0, replaced=True)
+        go_on.set()
+        results = [inbox.get(timeout=DEADLINE_S) for _ in range(2)]
+    assert [(result.alert, result.delivered, result.final) for result in results] == [
+        ("msg_1", True, False), ("msg_2", False, False)
+    ]  # fmt: skip
+
+
+def test_a_message_that_stands_for_several_alerts_is_reported_for_each() -> None:
+    def refuse(_: KeptNotice) -> Answer:
+        return Answer(delivered=False, error="status 500")
+
+    with sender({"owner": Calling(refuse)}) as (running, inbox):
+        assert running.offer(One("msg_digest"), covers=("msg_1", "msg_2"))
+        results = [inbox.get(timeout=DEADLINE_S) for _ in range(2)]
+    assert [(result.alert, result.error) for result in results] == [("msg_1", "status 500"), ("msg_2", "status 500")]
+
+
 def test_the_whole_way_from_record_to_receiver(server: Receiver, tmp_path: Path) -> None:
     """The receiver fails twice; the daemon is restarted in between; the alert arrives once."""
     server.answers = [status(503, Retry_After="40"), status(500)]

@@ -46,9 +46,9 @@ def test_each_receiver_is_shown_with_what_is_wrong_with_it(desk: Desk) -> None:
     result = desk.run("alerts")
     assert result.exit_code == 1
     first, *_ = (line for line in result.output.splitlines() if line.startswith("desk"))
-    assert first.split()[1:4] == ["unusable", "critical", "2"]
+    assert first.split()[1:5] == ["webhook", "unusable", "critical", "2"]
     assert first.endswith("alerts.desk.url_file: cannot be read")
-    assert "phone     ok        warning         0          7         0  2 min ago" in result.output
+    assert "phone     webhook  ok        warning         0          7         0  2 min ago" in result.output
 
 
 def test_receivers_that_all_work_end_with_0(desk: Desk) -> None:
@@ -87,3 +87,35 @@ def test_an_unknown_receiver_is_named_with_the_known_ones(desk: Desk) -> None:
     assert result.exit_code == 1
     assert "no receiver 'pager' is configured" in result.stderr
     assert "configured: desk, phone" in result.stderr
+
+
+def test_receivers_are_muted_for_a_time_and_the_answer_says_until_when(desk: Desk) -> None:
+    result = desk.run("alerts", "mute", "2h")
+    assert result.exit_code == 0
+    assert result.output.startswith("desk, phone: muted until 20")
+    assert desk.run("--json", "alerts", "mute", "90min", "phone").exit_code == 0
+    assert desk.run("alerts", "unmute", "phone").output == "phone: not muted\n"
+    assert desk.view.mutes == [(None, 7200), ("phone", 5400), ("phone", 0)]
+
+
+@pytest.mark.parametrize("duration", ["0s", "25h", "2d", "2026-01-31", "soon"])
+def test_a_mute_is_from_a_second_to_a_day_long(desk: Desk, duration: str) -> None:
+    assert desk.run("alerts", "mute", duration).exit_code == 2
+    assert desk.view.mutes == []
+
+
+def test_an_unknown_receiver_cannot_be_muted(desk: Desk) -> None:
+    result = desk.run("alerts", "mute", "1h", "pager")
+    assert result.exit_code == 1
+    assert "no receiver 'pager' is configured" in result.stderr
+
+
+def test_a_muted_receiver_and_one_in_quiet_hours_are_shown_as_such(desk: Desk) -> None:
+    muted = msgspec.structs.replace(PHONE, muted_until=NOW + 60, kind="ntfy")
+    quiet = msgspec.structs.replace(PHONE, name="night", quiet=True)
+    desk.view.receivers = [muted, quiet]
+    result = desk.run("alerts")
+    assert result.exit_code == 0
+    first, second = (line.split() for line in result.output.splitlines()[1:3])
+    assert (first[:3], second[:3]) == (["phone", "ntfy", "muted"], ["night", "webhook", "quiet"])
+    assert "muted until 20" in result.output

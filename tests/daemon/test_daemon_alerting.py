@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from clocks_by_hand import START, HandClock
 
 from supervisor.alerts.channels.webhook import WebhookSettings
 from supervisor.alerts.outbox import AlertSender
+from supervisor.alerts.pipeline import Policy
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
+from supervisor.core.flags import Severity
 from supervisor.core.job import Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.daemon.alerting import Announcer, Receivers, read_receivers
 from supervisor.store.outbox import QueuedAlert
 from supervisor.store.store import NewAlert, Store
 
+DIGEST = Policy(digest=True)
 INCIDENT = NewAlert(id="msg_1", sink="phone", type="incident.opened", job="night", body=b"{}")
 
 
@@ -77,7 +82,7 @@ def test_once_it_can_be_read_it_is_used_without_a_restart(house: House) -> None:
 
 def test_its_alerts_wait_with_the_reason_and_are_due_at_once_when_it_can_be_read(house: House) -> None:
     class Refusing(AlertSender):
-        def offer(self, alert: object) -> bool:
+        def offer(self, alert: object, covers: tuple[str, ...] = ()) -> bool:
             raise AssertionError("nothing can be sent there")
 
     house.receivers.sender = Refusing({}, house.came.append, house.clock)
@@ -147,3 +152,93 @@ def test_a_check_is_pinged_while_the_daemon_works_and_not_while_a_training_stand
     house.announcer.job(failed, replace(failed, phase=Phase.PENDING), START)
     house.announcer.send_due(sender, START)
     assert sender.reported[1:] == ["rocm-supervisor on here; alerts waiting: 1"]
+
+
+class Phone(AlertSender):
+    """Keeps what is offered, and answers for nothing."""
+
+    def __init__(self) -> None:
+        super().__init__({}, lambda _: None, HandClock())
+        self.offered: list[tuple[str, tuple[str, ...]]] = []
+
+    def offer(self, alert: Any, covers: tuple[str, ...] = ()) -> bool:
+        self.offered.append((json.loads(alert.body)["type"], covers))
+        return True
+
+
+class Evening:
+    """An announcer to one receiver for people."""
+
+    def __init__(self, folder: Path, policy: Policy = DIGEST) -> None:
+        self.store = Store.open(f"sqlite:///{folder / 'evening.db'}", START, "boot")
+        self.announcer = Announcer(
+            store=self.store,
+            host="here",
+            floors=lambda: {"phone": Severity.WARNING},
+            policies=lambda: {"phone": policy},
+        )
+        self.phone, self.now = Phone(), START
+
+    def warn(self, count: int) -> None:
+        for number in range(count):
+            body = {"type": "flag.warning", "data": {"severity": "warning", "job": "night", "rule": "thermal"}}
+            name = f"msg_{self.now.monotonic_s}_{number}"
+            alert = NewAlert(id=name, sink="phone", type="flag.warning", job="night", body=json.dumps(body).encode())
+            self.store.queue_alert(alert, self.now)
+
+    def send(self, later_s: float = 0.0) -> list[tuple[str, tuple[str, ...]]]:
+        self.now = self.now.plus(later_s)
+        self.phone.offered.clear()
+        self.announcer.send_due(self.phone, self.now)
+        return list(self.phone.offered)
+
+
+def test_warnings_are_sent_as_one_message_that_is_tried_for_each_of_them(tmp_path: Path) -> None:
+    evening = Evening(tmp_path)
+    evening.warn(30)
+    assert evening.send() == []
+    ((kind, covers),) = evening.send(21.0)
+    assert (kind, len(covers)) == ("digest", 30)
+    assert evening.send(1.0) == []
+    for alert in covers:
+        evening.announcer.tried(ev.AlertTried(at=evening.now, alert=alert, delivered=True, error=None))
+    assert evening.store.waiting_alerts() == ()
+
+
+def test_a_mute_holds_what_comes_outlives_a_restart_and_ends_by_itself(tmp_path: Path) -> None:
+    evening = Evening(tmp_path)
+    evening.announcer.mute(["phone"], START.unix_s + 7200.0)
+    assert evening.announcer.muted_until("phone", START) == START.unix_s + 7200.0
+    assert evening.announcer.list_mutes(START) == ("alerts.phone: muted for 120 min more; supervisorctl alerts unmute",)
+    evening.warn(1)
+    test = evening.announcer.queue_test("phone", START)
+    assert [kind for kind, _ in evening.send(60.0)] == ["test"]
+    evening.announcer.tried(ev.AlertTried(at=START, alert=test, delivered=True, error=None))
+    evening.store.close(evening.now)
+    again = Evening(tmp_path)
+    assert again.announcer.muted_until("phone", START) is not None
+    assert again.send(7199.0) == []
+    assert [kind for kind, _ in again.send(30.0)] == ["flag.warning"]
+
+
+def test_a_mute_made_before_the_clock_was_set_back_is_over(tmp_path: Path) -> None:
+    evening = Evening(tmp_path)
+    evening.announcer.mute(["phone"], START.unix_s + 7200.0)
+    set_back = Moment(START.monotonic_s, START.unix_s - 86_400.0)
+    assert evening.announcer.muted_until("phone", set_back) is None
+    evening.announcer.mute(["phone"], START.unix_s)
+    assert evening.announcer.muted_until("phone", START) is None
+
+
+def test_a_receiver_that_asks_for_time_is_sent_nothing_else_meanwhile(tmp_path: Path) -> None:
+    evening = Evening(tmp_path, Policy())
+    evening.warn(2)
+    first, second = (alert.id for alert in evening.store.waiting_alerts())
+    assert len(evening.send()) == 2
+    for alert, wait_s in ((first, 30.0), (second, None)):
+        refused = ev.AlertTried(at=evening.now, alert=alert, delivered=False, error="429", retry_after_s=wait_s)
+        evening.announcer.tried(refused)
+    evening.now = evening.now.plus(1.0)
+    evening.warn(1)
+    assert evening.send(28.0) == []
+    assert len(evening.send(2.0)) == 3

@@ -119,3 +119,19 @@ def test_a_receiver_that_is_gone_for_weeks_fills_no_memory(store: Store, tmp_pat
     archive = Archive(tmp_path / "supervisor.db")
     assert len(archive.alerts("failed", limit=5000)) == 200
     assert "newer alerts wait" in (archive.alerts("failed")[0].error or "")
+
+
+def test_outcomes_and_critical_alerts_are_never_given_up_for_newer_ones(store: Store) -> None:
+    kinds = ["job.gave_up", *["flag.warning"] * 1200, "incident.opened", *["flag.critical"] * 1200]
+    with store.turn(START):
+        for number, kind in enumerate(kinds):
+            store.queue_alert(NewAlert(id=f"msg_{number}", sink="owner", type=kind, job=None, body=b"{}"), START)
+    left = [item.type for item in store.waiting_alerts()]
+    assert left == ["job.gave_up", "incident.opened", *["flag.critical"] * 1200]
+
+
+def test_what_is_put_back_is_handed_out_again(store: Store) -> None:
+    queue(store, "one", "two")
+    store.due_alerts(START, 10)
+    store.put_back_alerts(["msg_two"])
+    assert [item.id for item in store.due_alerts(at(1), 10)] == ["msg_two"]

@@ -44,6 +44,7 @@ sys.exit(0 if sent else "Apprise could not deliver to every address")
 class AppriseSettings(AlertSettings, frozen=True, kw_only=True):
     """Keys of `[alerts.NAME]` with kind = "apprise"."""
 
+    digest: bool = True
     REQUIRED: ClassVar[tuple[str, ...]] = ("url",)
 
     url_file: PathText | None = None

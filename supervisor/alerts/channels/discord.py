@@ -25,6 +25,8 @@ MARKUP = frozenset("\\*_~`|<>@#:[]()-+=!.")
 class DiscordSettings(HttpSettings, frozen=True, kw_only=True):
     """Keys of `[alerts.NAME]` with kind = "discord"; the address is that of the channel's webhook."""
 
+    digest: bool = True
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discord:

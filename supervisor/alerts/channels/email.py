@@ -55,6 +55,7 @@ MailAddress = Annotated[
 class EmailSettings(AlertSettings, frozen=True, kw_only=True):
     """Keys of `[alerts.NAME]` with kind = "email"."""
 
+    digest: bool = True
     host: Text
     port: Annotated[int, Meta(ge=1, le=65_535)] = 587
     security: Literal["starttls", "tls", "none"] = "starttls"

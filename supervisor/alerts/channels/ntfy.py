@@ -35,6 +35,7 @@ TAGS = {Urgency.CALM: "white_check_mark", Urgency.NORMAL: "warning", Urgency.HIG
 class NtfySettings(HttpSettings, frozen=True, kw_only=True):
     """Keys of `[alerts.NAME]` with kind = "ntfy"; the address is that of the topic, `https://ntfy.sh/TOPIC`."""
 
+    digest: bool = True
     secret_file: PathText | None = None
     """Holds an access token, `tk_...`; not needed where everybody may publish to the topic."""
     secret_env: Text | None = None

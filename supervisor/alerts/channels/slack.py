@@ -24,6 +24,8 @@ ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 class SlackSettings(HttpSettings, frozen=True, kw_only=True):
     """Keys of `[alerts.NAME]` with kind = "slack"; the address is that of an incoming webhook."""
 
+    digest: bool = True
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slack:

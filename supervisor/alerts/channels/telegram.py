@@ -37,6 +37,7 @@ ChatId = Annotated[
 class TelegramSettings(HttpSettings, frozen=True, kw_only=True):
     """Keys of `[alerts.NAME]` with kind = "telegram"; an address only for a Bot API server of one's own."""
 
+    digest: bool = True
     REQUIRED: ClassVar[tuple[str, ...]] = ("secret",)
 
     chat_id: ChatId

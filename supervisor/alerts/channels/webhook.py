@@ -8,7 +8,7 @@ from typing import ClassVar
 from supervisor.alerts.channel import Answer, KeptNotice
 from supervisor.alerts.endpoint import Endpoint
 from supervisor.alerts.http import Request, exchange
-from supervisor.alerts.settings import AlertSettings, HttpSettings, PathText, ReceiverError, Text, read_text
+from supervisor.alerts.settings import AlertSettings, HttpSettings, PathText, ReceiverError, Text, find_zone, read_text
 from supervisor.alerts.signing import Secret, headers, read_secrets
 
 
@@ -31,6 +31,7 @@ class Webhook:
     def from_settings(cls, name: str, settings: WebhookSettings) -> Webhook:
         """Read address and secrets; raise ReceiverError, which never holds either."""
         endpoint = Endpoint.from_settings(name, settings)
+        find_zone(name, settings)
         secret = read_text(name, "secret", settings)
         try:
             return cls(endpoint=endpoint, secrets=() if secret is None else read_secrets(secret))
