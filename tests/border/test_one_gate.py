@@ -48,9 +48,9 @@ HANDLED_BY_NAME = frozenset({
 """These handle such files, too, and import none of those."""
 
 ALLOWED: dict[str, dict[str, str]] = {
-    "cli/evidence/command.py": {"command": PERSON, "_bundle": PERSON},
+    "cli/evidence/command.py": {"command": PERSON, "_write_bundle": PERSON},
     "cli/replay/source.py": {"rules_in": PERSON},
-    "cli/triage.py": {"_before": CHECKPOINTS, "_as_its_user": OWN_GROUND},
+    "cli/triage.py": {"_find_state_before": CHECKPOINTS, "_as_its_user": OWN_GROUND},
     "control/checkpoint_list.py": {"listed": CHECKPOINTS},
     "control/record_view.py": {"_newest_attempt": OWN_GROUND},
     "daemon/launch/launchers.py": {"_units": OWN_GROUND},
