@@ -1,8 +1,8 @@
 """Reads the files of live attempts (recorder, agent log, output, exit record) and turns them into events.
 
-A thread for each attempt looks ten times a second, so that a step is known a tenth of a second after it was made. When
-a shim has ended, all that its attempt wrote is read before the end is reported: the last step comes before the exit.
-A file that cannot be read, or whose reading does not end, is named and left out: the others are read on.
+A thread for each attempt reads ten times a second. When a shim has ended, all that its attempt wrote is read before the
+end is reported: the last step comes before the exit. A file that cannot be read, or whose reading does not return, is
+reported and left out; the others are still read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from supervisor.sources.attempt.recorder import RecorderPage, RecorderReader
 log = logging.getLogger(__name__)
 
 Cleared = Callable[[str, Path], bool]
-"""Ends what a shim that was killed left running of an attempt (its job and folder); whether nothing is left."""
+"""Ends the processes that a killed shim left running (job, folder of the attempt); returns whether none is left."""
 
 LOOK_EVERY_S = 0.1
 ASIDE_AFTER_S = 3.0
@@ -46,15 +46,15 @@ RANKS_EVERY_LOOKS = 50
 RANKS_LIMIT = 64
 """Recorders that are followed; more belong to no training of one machine."""
 WORDS_PER_S, WORDS_AT_ONCE = 50.0, 2000
-"""Of an attempt's agents together. 64 ranks whose allocators change all the time say 32 a second."""
+"""Reports of all agents of an attempt together. 64 ranks whose allocators change steadily write 32 a second."""
 WAITING_LIMIT = 200
-"""Weight of a job's events that wait to be decided on; the rest waits in its files, where it delays nobody else."""
+"""Weight of a job's queued events above which its files are not read on, so that other jobs are not delayed."""
 RANK_RECORDER = re.compile(r"recorder\.rank([1-9][0-9]{0,5})\.bin", re.ASCII)
 """`str.isdigit` would let through digits that are no number, such as a superscript."""
 HUNG_S = 5.0
-"""One piece of one file is read in so long; a reading that takes longer is left to itself, and the rest goes on."""
+"""Time limit of one read; a read that takes longer is abandoned to its thread, and another thread reads the rest."""
 CATCH_UP_LIMIT_S = 10.0
-"""So long a start waits until what happened without a daemon is read."""
+"""How long a start waits until what was written without a daemon is read."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -150,7 +150,7 @@ class AttemptReader:
         with self._lock:
             self._followed[key] = followed
             if self._started:
-                self._send(followed)
+                self._start_thread(followed)
 
     def gone(self, job: str, attempt: int) -> None:
         """Mark the shim of an attempt as ended; the remaining data is read at once."""
@@ -166,72 +166,74 @@ class AttemptReader:
             if not self._started:
                 self._started = True
                 for followed in self._followed.values():
-                    self._send(followed)
+                    self._start_thread(followed)
 
     def end(self) -> None:
         """Stop following; the trainings are not touched."""
         self._ended = True
-        for followed in self._all():
+        for followed in self._list_followed():
             followed.wake.set()
 
     def join(self, limit_s: float) -> None:
         """Wait until nothing is read any more, at most so long for each thread."""
-        for followed in self._all():
+        for followed in self._list_followed():
             if followed.post.thread is not None:
                 followed.post.thread.join(limit_s)
 
     def is_alive(self) -> bool:
         """Whether anything is still read."""
-        return any(followed.post.thread is not None and followed.post.thread.is_alive() for followed in self._all())
+        return any(
+            followed.post.thread is not None and followed.post.thread.is_alive() for followed in self._list_followed()
+        )
 
     def catch_up(self, limit_s: float = CATCH_UP_LIMIT_S) -> None:
         """Start, and wait until all that was written while no daemon ran is read; a hanging read is not waited for."""
-        for followed in self._all():
+        for followed in self._list_followed():
             followed.patient = True
         self.start()
         until = self._clock.now().plus(limit_s)
-        for followed in self._all():
+        for followed in self._list_followed():
             if not followed.caught_up.wait(max(0.0, until.seconds_since(self._clock.now()))):
                 log.error("attempt.not_caught_up", extra={"fields": {"job": followed.job, "at": followed.post.at}})
 
     def check(self, now: Moment) -> None:
-        """Send another thread where one has died or hangs; called each second or so, by a thread that never hangs."""
-        for followed in self._all():
+        """Start another thread where one has died or hangs; called about once a second."""
+        for followed in self._list_followed():
             thread, at, age_s = followed.post.thread, followed.post.at, followed.post.age_s(now)
             if thread is None or followed.over or self._ended:
                 continue
             if at is not None and age_s is not None and age_s > HUNG_S and at not in followed.blocked:
                 followed.blocked.add(at)
-                self._tell(followed, at, f"has not been read for {age_s:.0f} s")
+                self._report_degraded(followed, at, f"has not been read for {age_s:.0f} s")
             elif thread.is_alive():
                 continue
             followed.post.restarts += 1
             fields = {"job": followed.job, "attempt": followed.attempt, "at": at, "alive": thread.is_alive()}
             log.error("attempt.thread_replaced", extra={"fields": fields})
-            self._send(followed)
+            self._start_thread(followed)
 
-    def _all(self) -> list[FollowedAttempt]:
+    def _list_followed(self) -> list[FollowedAttempt]:
         with self._lock:
             return list(self._followed.values())
 
-    def _send(self, followed: FollowedAttempt) -> None:
-        """Have a new thread follow an attempt; one that does so already ends when it comes back."""
+    def _start_thread(self, followed: FollowedAttempt) -> None:
+        """Start a new thread for an attempt; a thread that still hangs in a read ends when the read returns."""
         followed.thread += 1
         followed.post.at = None
         followed.post.thread = threading.Thread(
-            target=self._follow, args=(followed, followed.thread), name=f"follow-{followed.job}", daemon=True
+            target=self._read_until_end, args=(followed, followed.thread), name=f"follow-{followed.job}", daemon=True
         )
         followed.post.thread.start()
 
-    def _follow(self, followed: FollowedAttempt, thread: int) -> None:
-        """Look, wait, look again, until its end is told."""
+    def _read_until_end(self, followed: FollowedAttempt, thread: int) -> None:
+        """Read all parts again and again until the end of the attempt is reported."""
         patient = followed.patient
         while not self._ended and followed.thread == thread:
             followed.wake.clear()
             final = followed.gone
-            self._look(followed, thread, final=final, patient=patient)
+            self._read_all_parts(followed, thread, final=final, patient=patient)
             patient = followed.patient = False
-            over = final and followed.thread == thread and self._finish(followed, thread)
+            over = final and followed.thread == thread and self._report_end(followed, thread)
             if over or not final:
                 # Until the end is reported, the missing steps would look like a stall.
                 followed.caught_up.set()
@@ -239,8 +241,8 @@ class AttemptReader:
                 return
             followed.wake.wait(LOOK_EVERY_S)
 
-    def _part(self, followed: FollowedAttempt, thread: int, name: str, read: Callable[[], None]) -> None:
-        """Read one part behind a fence; a thread that was replaced meanwhile says so when it comes back, and ends."""
+    def _read_part(self, followed: FollowedAttempt, thread: int, name: str, read: Callable[[], None]) -> None:
+        """Read one part behind a fence; if the thread was replaced meanwhile, report that the read returned."""
         if followed.thread != thread or name in followed.blocked:
             return
         followed.post.since, followed.post.at = self._clock.now(), name
@@ -250,18 +252,18 @@ class AttemptReader:
             if name not in followed.failed:
                 followed.failed.add(name)
                 log.exception("source.failed", extra={"fields": {"source": name, "job": followed.job}})
-                self._tell(followed, name, describe_error(error))
+                self._report_degraded(followed, name, describe_error(error))
         else:
             if name in followed.failed:
                 followed.failed.discard(name)
-                self._tell(followed, name, "", mended=True)
+                self._report_degraded(followed, name, "", mended=True)
         if followed.thread == thread:
             followed.post.at = None
         else:
             followed.blocked.discard(name)
-            self._tell(followed, name, "", mended=True)
+            self._report_degraded(followed, name, "", mended=True)
 
-    def _tell(self, followed: FollowedAttempt, part: str, error: str, *, mended: bool = False) -> None:
+    def _report_degraded(self, followed: FollowedAttempt, part: str, error: str, *, mended: bool = False) -> None:
         self._put(
             ev.SupervisionDegraded(
                 at=self._clock.now(),
@@ -273,21 +275,21 @@ class AttemptReader:
             )
         )
 
-    def _look(self, followed: FollowedAttempt, thread: int, *, final: bool, patient: bool) -> None:
+    def _read_all_parts(self, followed: FollowedAttempt, thread: int, *, final: bool, patient: bool) -> None:
         now, looks = self._clock.now(), followed.looks
         followed.looks += 1
         if final or looks % RANKS_EVERY_LOOKS == 0:
-            self._part(followed, thread, "the list of ranks", followed.find_ranks)
+            self._read_part(followed, thread, "the list of ranks", followed.find_ranks)
         if not (final or patient) and self._waiting(followed.job) >= WAITING_LIMIT:
             return
-        self._part(followed, thread, fo.AGENT, lambda: self._read_agent(followed, now, final=final))
+        self._read_part(followed, thread, fo.AGENT, lambda: self._read_agent(followed, now, final=final))
         for rank, reader in list(followed.recorders.items()):
             part = fo.RECORDER if rank == 0 else f"recorder of rank {rank}"
-            self._part(
+            self._read_part(
                 followed, thread, part, partial(self._read_recorders, followed, rank, reader, now, final or patient)
             )
         if final or looks % OUTPUT_EVERY_LOOKS == 0:
-            self._part(followed, thread, fo.OUTPUT, lambda: self._read_output(followed, now, final=final))
+            self._read_part(followed, thread, fo.OUTPUT, lambda: self._read_output(followed, now, final=final))
 
     def _read_recorders(
         self,
@@ -321,11 +323,11 @@ class AttemptReader:
             )
             followed.told_at = now if rank == 0 else followed.told_at
         if rank == 0:
-            self._tell_stage(followed, page, now)
-            self._tell_quiet(followed, page, now)
+            self._report_stage(followed, page, now)
+            self._report_idle(followed, page, now)
         return page.behind > 0
 
-    def _tell_stage(self, followed: FollowedAttempt, page: RecorderPage, now: Moment) -> None:
+    def _report_stage(self, followed: FollowedAttempt, page: RecorderPage, now: Moment) -> None:
         stage, since = _stage_of(page, now)
         if stage is None or (stage, page.stages_complete) == (followed.stage, followed.stage_complete):
             return
@@ -337,7 +339,7 @@ class AttemptReader:
         )
         self._put(entered)
 
-    def _tell_quiet(self, followed: FollowedAttempt, page: RecorderPage, now: Moment) -> None:
+    def _report_idle(self, followed: FollowedAttempt, page: RecorderPage, now: Moment) -> None:
         if page.behind:
             return
         if followed.told_at is None or now.seconds_since(followed.told_at) >= QUIET_EVERY_S:
@@ -369,15 +371,15 @@ class AttemptReader:
 
     def _read_output(self, followed: FollowedAttempt, now: Moment, *, final: bool) -> None:
         page = followed.output.read(now)
-        self._tell_output(followed, page, now)
+        self._report_output(followed, page, now)
         while final and page.behind_bytes:
             followed.post.since = self._clock.now()
             page = followed.output.read(now)
-            self._tell_output(followed, page, now)
+            self._report_output(followed, page, now)
         if final:
-            self._tell_output(followed, followed.output.finish(now), now)
+            self._report_output(followed, followed.output.finish(now), now)
 
-    def _tell_output(self, followed: FollowedAttempt, page: OutputPage, now: Moment) -> None:
+    def _report_output(self, followed: FollowedAttempt, page: OutputPage, now: Moment) -> None:
         if page.new_bytes or page.findings:
             self._put(
                 ev.OutputSeen(
@@ -392,14 +394,16 @@ class AttemptReader:
                 )
             )
 
-    def _finish(self, followed: FollowedAttempt, thread: int) -> bool:
-        """Tell the end of an attempt whose shim is gone; False where something of it still runs."""
+    def _report_end(self, followed: FollowedAttempt, thread: int) -> bool:
+        """Report the end of an attempt whose shim has ended; return False while processes of it still run."""
         now = self._clock.now()
         found: list[ExitStatus] = []
-        self._part(followed, thread, fo.EXIT, lambda: found.extend(filter(None, [read_exit(followed.folder, now)])))
+        self._read_part(
+            followed, thread, fo.EXIT, lambda: found.extend(filter(None, [read_exit(followed.folder, now)]))
+        )
         if not found:
             cleared: list[bool] = []
-            self._part(
+            self._read_part(
                 followed,
                 thread,
                 "what is left of it",
@@ -426,7 +430,7 @@ class AttemptReader:
 
 
 def _stage_of(page: RecorderPage, now: Moment) -> tuple[Stage | None, Moment | None]:
-    """Return where the training stands and since when: what lies inside a step counts once it lasts."""
+    """Return the stage of the training and since when; a stage within a step counts after ASIDE_AFTER_S."""
     since = page.aside_since
     if page.stage is Stage.STEP and since is not None and now.seconds_since(since) >= ASIDE_AFTER_S:
         return page.aside, since

@@ -18,25 +18,25 @@ log = logging.getLogger(__name__)
 RECORDERS_KEPT = 5
 """Newest attempts of a job whose flight recorder (8 MB) stays; the record has their steps for longer."""
 RECORDERS_LOOKED_AT = 3 * RECORDERS_KEPT
-"""Each launch clears one attempt's; a few more, for a daemon may have died in between."""
+"""A launch clears one attempt's recorder; a few more are checked, in case a daemon died in between."""
 ATTEMPTS_KEPT = 500
-"""Newest attempts of a job whose folder stays, with its output and evidence; the record has the others' story."""
+"""Newest attempts of a job whose folder stays, with its output and evidence; the record keeps the others."""
 DAY_S = 86400.0
 REPLAYS_DAYS = 2.0
 """No triage takes longer."""
 
 
 def sweep(state: Path, incidents_days: float, unix_s: float) -> int:
-    """Remove recorders of all but the newest attempts, and whole folders past `incidents_days`; return what went."""
+    """Remove recorders of all but the newest attempts, and folders older than `incidents_days`; return how many."""
     removed = 0
-    for job in _folders(state / "jobs"):
-        attempts = _attempts(job)
+    for job in _list_folders(state / "jobs"):
+        attempts = _list_attempts(job)
         for attempt in attempts[:-RECORDERS_KEPT]:
-            removed += _recorders(attempt)
+            removed += _remove_recorders(attempt)
         for attempt in attempts[:-1]:
             removed += _remove_older(attempt, incidents_days, unix_s)
-        for replay in (path for path in _folders(job) if path.name.startswith(f"{fo.TRIAGE}-")):
-            # The daemon that made it died before it could clear up.
+        for replay in (path for path in _list_folders(job) if path.name.startswith(f"{fo.TRIAGE}-")):
+            # The daemon that made it died before it removed it.
             removed += _remove_older(replay, REPLAYS_DAYS, unix_s)
     if removed:
         log.info("attempts.swept", extra={"fields": {"removed": removed}})
@@ -44,7 +44,7 @@ def sweep(state: Path, incidents_days: float, unix_s: float) -> int:
 
 
 def clear_code(copies: CodeCopies, state: Path, alive: Callable[[str, Path], bool]) -> int:
-    """Remove copies of earlier versions that nothing runs any more; return how many went.
+    """Remove copies of earlier versions that no process runs any more; return how many.
 
     `alive(slot, folder)` says whether anything of an attempt or a replay may still run.
     """
@@ -62,32 +62,32 @@ def clear_code(copies: CodeCopies, state: Path, alive: Callable[[str, Path], boo
 
 
 def make_room(job: Path) -> int:
-    """Before a launch, bound what a job's attempts take however often it is restarted; return what went.
+    """Before a launch, bound the disk space of a job's attempts; return how many files and folders were removed.
 
-    A storm of restarts makes 8 MB each, and thousands of folders, long before the next hour's sweep.
+    Frequent restarts write 8 MB each, and thousands of folders, before the next hourly sweep.
     """
-    attempts = _attempts(job)
-    removed = sum(_recorders(attempt) for attempt in attempts[-RECORDERS_LOOKED_AT : 1 - RECORDERS_KEPT])
+    attempts = _list_attempts(job)
+    removed = sum(_remove_recorders(attempt) for attempt in attempts[-RECORDERS_LOOKED_AT : 1 - RECORDERS_KEPT])
     for attempt in attempts[: 1 - ATTEMPTS_KEPT]:
         removed += untrusted_files.remove_tree(attempt.parent, attempt.name)
     return removed
 
 
-def _attempts(job: Path) -> list[Path]:
+def _list_attempts(job: Path) -> list[Path]:
     """Return the folders of a job's attempts, the first one first."""
-    return sorted((path for path in _folders(job) if _is_number(path.name)), key=lambda path: int(path.name))
+    return sorted((path for path in _list_folders(job) if _is_number(path.name)), key=lambda path: int(path.name))
 
 
 def clear_snapshots(folder: Path) -> None:
-    """Remove what a training that has come to its end will not resume from."""
-    for name in _names(folder.parent, folder.name):
+    """Remove the snapshots of a finished training."""
+    for name in _list_names(folder.parent, folder.name):
         if name.endswith((".pt", ".part")):
             _remove(folder.parent, f"{folder.name}/{name}")
 
 
 def clear_replays(job: Path) -> None:
     """Remove the folders of a triage's replays; what a user's program wrote there may stay until its user clears it."""
-    for path in _folders(job):
+    for path in _list_folders(job):
         if path.name.startswith(f"{fo.TRIAGE}-"):
             untrusted_files.remove_tree(job, path.name)
 
@@ -100,8 +100,8 @@ def _remove_older(folder: Path, days: float, unix_s: float) -> int:
     return 1
 
 
-def _recorders(attempt: Path) -> int:
-    found = [text for text in _names(attempt, fo.RUN) if text.startswith("recorder") and text.endswith(".bin")]
+def _remove_recorders(attempt: Path) -> int:
+    found = [text for text in _list_names(attempt, fo.RUN) if text.startswith("recorder") and text.endswith(".bin")]
     return sum(_remove(attempt, f"{fo.RUN}/{name}") for name in found)
 
 
@@ -112,16 +112,16 @@ def _remove(folder: Path, name: str) -> bool:
         return False  # a folder of that name, or one that its owner has closed
 
 
-def _names(folder: Path, name: str) -> tuple[str, ...]:
+def _list_names(folder: Path, name: str) -> tuple[str, ...]:
     try:
         return untrusted_files.list_names(folder, name).names
     except OSError:
         return ()
 
 
-def _folders(place: Path) -> Iterator[Path]:
+def _list_folders(place: Path) -> Iterator[Path]:
     """Yield the folders in one that is the daemon's own; another thread may remove some of them meanwhile."""
-    for name in _names(place, ""):
+    for name in _list_names(place, ""):
         try:
             mode = (place / name).lstat().st_mode
         except FileNotFoundError:

@@ -19,21 +19,21 @@ class DaemonChecks:
     def doctor(self) -> Sequence[DoctorLine]:
         """Return a line for each part that is checked."""
         return [
-            *self._daemon(),
-            *self._sources(),
-            *self._kernel_log(),
-            *self._record(),
-            *self._alerts(),
-            *self._cards(),
-            *self._jobs(),
+            *self._check_parts(),
+            *self._check_sources(),
+            *self._check_kernel_log(),
+            *self._check_record(),
+            *self._check_alerts(),
+            *self._check_gpus(),
+            *self._check_jobs(),
         ]
 
-    def _daemon(self) -> Iterator[DoctorLine]:
+    def _check_parts(self) -> Iterator[DoctorLine]:
         for part, error in list(self._parts.loop.fences.troubles.items()):
             yield DoctorLine(name="daemon", level="fail", found=f"{part} failed: {error}")
-        yield from self._threads()
+        yield from self._check_threads()
 
-    def _threads(self) -> Iterator[DoctorLine]:
+    def _check_threads(self) -> Iterator[DoctorLine]:
         """Yield a line for each thread whose work is overdue, and for each that was restarted."""
         now, posts = self._parts.clock.now(), self._parts.threads.posts()
         late = [post for post in posts if post.overdue(now)]
@@ -50,7 +50,7 @@ class DaemonChecks:
         if not late:
             yield DoctorLine(name="threads", level="ok", found=f"{len(posts)} threads, none overdue")
 
-    def _sources(self) -> Iterator[DoctorLine]:
+    def _check_sources(self) -> Iterator[DoctorLine]:
         for source_status in self._parts.gpus.status():
             cost = "" if source_status.cost_s is None else f", {source_status.cost_s * 1000:.2f} ms a reading"
             yield DoctorLine(
@@ -59,7 +59,7 @@ class DaemonChecks:
                 found=f"{source_status.detail}{cost}",
             )
 
-    def _kernel_log(self) -> Iterator[DoctorLine]:
+    def _check_kernel_log(self) -> Iterator[DoctorLine]:
         if self._parts.kernel is None:
             yield DoctorLine(
                 name="kernel log", level="warn", found="switched off", remedy="set kernel_log.enabled = true"
@@ -78,19 +78,19 @@ class DaemonChecks:
         if self._parts.uevents is not None and (deaf := self._parts.uevents.problem) is not None:
             yield DoctorLine(name="uevents", level="warn", found=deaf)
 
-    def _record(self) -> Iterator[DoctorLine]:
+    def _check_record(self) -> Iterator[DoctorLine]:
         store = self._parts.store
         yield DoctorLine(
             name="database", level="fail" if store.problem else "ok", found=store.problem or f"{store.path} is written"
         )
         yield from (DoctorLine(name="database", level="warn", found=notice) for notice in store.notices)
 
-    def _alerts(self) -> Iterator[DoctorLine]:
+    def _check_alerts(self) -> Iterator[DoctorLine]:
         for problem in self._parts.announcer.failing():
             remedy = "check it with supervisorctl alerts test NAME"
             yield DoctorLine(name="alerts", level="fail", found=problem, remedy=remedy)
 
-    def _cards(self) -> Iterator[DoctorLine]:
+    def _check_gpus(self) -> Iterator[DoctorLine]:
         newest = self._parts.newest
         if not newest.gpus:
             yield DoctorLine(
@@ -110,7 +110,7 @@ class DaemonChecks:
                     remedy=trouble.remedy,
                 )
 
-    def _jobs(self) -> Iterator[DoctorLine]:
+    def _check_jobs(self) -> Iterator[DoctorLine]:
         for job_state in list(self._parts.loop.job_states.values()):
             job, history = job_state.job, job_state.history
             for degraded in list(job_state.degraded.values()):

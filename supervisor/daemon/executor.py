@@ -1,7 +1,7 @@
-"""Carries decisions out, each in a thread of its own, and reports the results as events.
+"""Carries out decisions, each in a thread of its own, and reports the results as events.
 
-Every act may be asked for twice (a daemon died between deciding and acting) and then does no harm: a signal repeats,
-a launch finds the slot taken, evidence is written again.
+Every act is safe to repeat, as after a daemon that died between deciding and acting: a signal is sent again, a launch
+finds the slot taken, evidence is written again.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class ThreadExecutor:
             group=deps.group,
         )
         self._launched: dict[str, threading.Event] = {}
-        """Set once the launch of a job is through, well or not: a shim that is not there yet hears no signal."""
+        """Set once the launch of a job has succeeded or failed: a shim that has not started receives no signal."""
 
     def folder(self, job: str, attempt: int) -> Path:
         """Return an attempt's folder."""
@@ -101,19 +101,19 @@ class ThreadExecutor:
         match decision:
             case de.Launch():
                 self._launched[job.name] = launched = threading.Event()
-                begin("launch", job.name, lambda: self._launch(decision, job, launched))
+                begin("launch", job.name, lambda: self._launch_and_release(decision, job, launched))
             case de.Stop():
-                facts = self._facts(job, history) if decision.flag is not None else None
+                facts = self._gather_facts(job, history) if decision.flag is not None else None
                 incident = job.incident.id if job.incident else f"{job.name}-{decision.attempt}"
-                begin("stop", job.name, lambda: self._stop(decision, facts, incident))
+                begin("stop", job.name, lambda: self._stop_attempt(decision, facts, incident))
             case de.Kill():
-                begin("kill", job.name, lambda: self._kill(decision))
+                begin("kill", job.name, lambda: self._kill_attempt(decision))
             case de.LastResort():
-                begin("last resort", job.name, lambda: self._resort(decision))
+                begin("last resort", job.name, lambda: self._run_last_resort(decision))
             case de.Triage():
                 begin("triage", job.name, lambda: self._examiner.examine(decision, job))
             case de.StartTriage() | de.Retry() | de.GiveUp() if _ended_without_evidence(decision, job):
-                facts = self._facts(job, history)
+                facts = self._gather_facts(job, history)
                 begin("evidence", job.name, lambda: self._take_evidence(decision, facts, f"{job.name}-{job.number}"))
             case de.Finish() if not decision.by_user:
                 begin("clear", job.name, lambda: clear_snapshots(self._resume_search.snapshots(job.name)))
@@ -131,7 +131,7 @@ class ThreadExecutor:
             self._deps.threads.begin("clear", job.name, lambda: clear_replays(self._deps.state / "jobs" / job.name))
 
     def adopt(self, job: str, attempt: int, followed: FollowedAttempt) -> bool:
-        """Take up an attempt whose shim left word in this boot; return False where none did."""
+        """Follow an attempt again whose shim wrote its record in this boot; return False if there is none."""
         note = read_shim(followed.folder)
         followed.other_boot = note is not None and note.boot_id != self._deps.boot_id
         self._deps.attempts.follow(followed)
@@ -145,7 +145,7 @@ class ThreadExecutor:
         self._deps.exits.add(job, attempt, note.pid, note.start_ticks)
         return True
 
-    def _launch(self, decision: de.Launch, job: Job, launched: threading.Event) -> None:
+    def _launch_and_release(self, decision: de.Launch, job: Job, launched: threading.Event) -> None:
         try:
             self._launch_now(decision, job)
         finally:
@@ -156,7 +156,7 @@ class ThreadExecutor:
         try:
             make_room(self._deps.state / "jobs" / name)
             self._resume_search.look(name, number)
-            folder = self._prepare(decision, job)
+            folder = self._prepare_folder(decision, job)
             if decision.resume_from is None:
                 self._resume_search.begin_anew(name, number)
             if not self._deps.standbys.go(name, folder):
@@ -173,7 +173,7 @@ class ThreadExecutor:
             )
             return
         except Exception as error:
-            # Without an answer the job would wait for its shim for ever.
+            # Without an answer the job would wait for its shim indefinitely.
             log.exception("act.failed", extra={"fields": {"act": "launch", "job": name}})
             self._put(ev.LaunchFailed(at=self._clock.now(), job=name, attempt=number, error=describe_error(error)))
             return
@@ -184,7 +184,7 @@ class ThreadExecutor:
             # It ended before it could be followed: its files are read, then its end is reported.
             self._deps.attempts.gone(name, number)
 
-    def _prepare(self, decision: de.Launch, job: Job) -> Path:
+    def _prepare_folder(self, decision: de.Launch, job: Job) -> Path:
         settings, deps = self._deps.settings(job.name), self._deps
         composed = deps.compose(job, decision.attempt, decision.resume_from)
         return prepare(
@@ -201,33 +201,33 @@ class ThreadExecutor:
             code=composed.code,
         )
 
-    def _stop(self, decision: de.Stop, facts: evidence.EvidenceFacts | None, incident: str) -> None:
+    def _stop_attempt(self, decision: de.Stop, facts: evidence.EvidenceFacts | None, incident: str) -> None:
         folder = self.folder(decision.job, decision.attempt)
         if facts is not None:
             try:
                 self._take_evidence(decision, facts, incident)
             except Exception as error:
-                # Evidence that cannot be taken must not keep a training alive that is to be ended.
-                self._failed(decision.job, decision.attempt, "evidence", error)
+                # A failure to collect evidence must not prevent the stop.
+                self._report_failure(decision.job, decision.attempt, "evidence", error)
         if (launched := self._launched.get(decision.job)) is not None:
             launched.wait(2 * LAUNCH_LIMIT_S)
         number = signal.Signals[fo.SHIM_SAVE_AND_END if decision.save else fo.SHIM_END]
         while not self._deps.launcher.signal(decision.job, folder, number):
-            # Where the order itself was refused (polkit is away), it is given again until the attempt has ended.
+            # If the signal could not be sent (polkit is not running), it is sent again until the attempt has ended.
             if not self._deps.launcher.alive(decision.job, folder):
                 return
             time.sleep(STOP_AGAIN_S)
         self._put(ev.Signalled(at=self._clock.now(), job=decision.job, attempt=decision.attempt))
 
-    def _facts(self, job: Job, history: History | None) -> evidence.EvidenceFacts:
-        """Return what is known for the evidence; what cannot be gathered is missing in it."""
+    def _gather_facts(self, job: Job, history: History | None) -> evidence.EvidenceFacts:
+        """Return the facts for the evidence; what cannot be gathered is left out."""
         try:
             return self._deps.evidence(job, history)
         except Exception as error:
-            self._failed(job.name, job.number, "evidence", error)
+            self._report_failure(job.name, job.number, "evidence", error)
             return evidence.EvidenceFacts()
 
-    def _failed(self, job: str, attempt: int, place: str, error: Exception) -> None:
+    def _report_failure(self, job: str, attempt: int, place: str, error: Exception) -> None:
         log.error("act.failed", extra={"fields": {"act": place, "job": job}}, exc_info=error)
         self._put(
             ev.SupervisionDegraded(
@@ -251,12 +251,12 @@ class ThreadExecutor:
             )
         )
 
-    def _kill(self, decision: de.Kill) -> None:
+    def _kill_attempt(self, decision: de.Kill) -> None:
         """SIGKILL until nothing is left: by the shim first, which reports the exit; from outside after that."""
         kill_until_gone(self._deps.launcher, decision.job, self.folder(decision.job, decision.attempt), KILL_AGAIN_S)
 
-    def _resort(self, decision: de.LastResort) -> None:
-        """Run the command of a last resort within its time, and tell what came of it."""
+    def _run_last_resort(self, decision: de.LastResort) -> None:
+        """Run the command of a last resort within its time limit, and report the result."""
         limit_s = self._deps.settings(decision.job).last_resorts.limit_s
         printed, problem = tools.run(decision.command, limit_s)
         last = (printed.strip().splitlines() or [""])[-1][:RESORT_CHARACTERS]

@@ -1,6 +1,6 @@
-"""Fences around what is done for one job: what raises there is named, recorded, and passed by from then on.
+"""Fences around the work for one job: an error there is recorded, and the event that caused it is skipped from then on.
 
-No other job hears of it, and the job itself stays supervised by everything else.
+Other jobs are not affected, and the job itself stays supervised by its other parts.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ SEARCH = "resume search"
 """The name of the part that looks for where to resume."""
 ERROR_CHARACTERS = 300
 KEPT_OF_A_PLACE = 20
-"""Events of one attempt that are recorded as passed by at one place; of a place that fails at each of them, no more."""
+"""Skipped events recorded for one place in one attempt, at most."""
 LOG_AGAIN_S = 60.0
 ROOT = Path(supervisor.__file__).resolve().parent
 
 
 class Record(Protocol):
-    """Where it is kept that something failed."""
+    """Where failures are recorded."""
 
     def event(self, event: ev.Event, job_state: JobState | None) -> None:
         """Record an event."""
@@ -49,7 +49,7 @@ class Record(Protocol):
 
 
 class Fences:
-    """Knows what failed; used in the deciding thread."""
+    """Keeps what failed. Used in the deciding thread."""
 
     def __init__(self, clock: Clock, record: Record) -> None:
         self._clock = clock
@@ -59,7 +59,7 @@ class Fences:
         self._logged_at: dict[str, Moment] = {}
 
     def judged(self, job_state: JobState, history: History) -> tuple[RedFlag, ...]:
-        """Return what the rules conclude; one that raises is switched off for the attempt."""
+        """Return the flags of the rules; a rule that raises is switched off for the attempt."""
         flags = []
         for rule in job_state.rules:
             if not rule.enabled or rule.name in job_state.switched_off:
@@ -75,12 +75,12 @@ class Fences:
         return worst_first(flags)
 
     def passes(self, job_state: JobState, place: str, event: ev.Event) -> bool:
-        """Whether an event is passed by at a place, because an earlier daemon could not take it there."""
-        return bool(job_state.passed) and (place, *_key(event)) in job_state.passed
+        """Whether a place skips an event because processing it failed before, perhaps in an earlier daemon."""
+        return bool(job_state.passed) and (place, *_event_key(event)) in job_state.passed
 
     def failed(self, job_state: JobState, place: str, error: Exception, event: ev.Event | None = None) -> None:
-        """Record that a place failed for a job, at an event where it was one; tell of each place once an attempt."""
-        kind, offset = _key(event) if event is not None else (None, None)
+        """Record that a place failed for a job, and at which event; each place is reported once per attempt."""
+        kind, offset = _event_key(event) if event is not None else (None, None)
         known = job_state.degraded.get(place)
         if known is None:
             fields = {"job": job_state.job.name, "attempt": job_state.job.number, "place": place, "event": kind}
@@ -104,7 +104,7 @@ class Fences:
         self.mark(job_state, degraded)
 
     def mark(self, job_state: JobState, degraded: ev.SupervisionDegraded) -> None:
-        """Mark a job as supervised in part, or in full again; the alert is queued with the flag."""
+        """Mark a part of a job's supervision as failed or working again; the alert is queued with the flag."""
         place = degraded.place
         if degraded.mended:
             if job_state.degraded.pop(place, None) is not None:
@@ -127,7 +127,7 @@ class Fences:
             self.trouble("record", error)
 
     def trouble(self, place: str, error: Exception) -> None:
-        """Hold that a part of the daemon failed that belongs to no job; it is logged once a minute at most."""
+        """Keep the failure of a part of the daemon that belongs to no job; logged at most once a minute."""
         now = self._clock.now()
         self.troubles[place] = describe_error(error)
         last = self._logged_at.get(place)
@@ -155,7 +155,7 @@ def describe_degraded(degraded: ev.SupervisionDegraded) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an error as one bounded line with the place in our code; whatever the error holds, this raises nothing."""
+    """Return an error as one bounded line with its place in our code. Raises nothing."""
     try:
         text = str(error)
     except Exception:  # a number too long to be written is such an error's own text
@@ -170,6 +170,6 @@ def _place_of(error: BaseException) -> str:
     return "" if ours is None else f" ({Path(ours.filename).relative_to(ROOT.parent)}:{ours.lineno})"
 
 
-def _key(event: ev.Event) -> tuple[str, int | None]:
+def _event_key(event: ev.Event) -> tuple[str, int | None]:
     offset = getattr(event, "offset", None)
     return kind_of(event), offset if offset is not None else getattr(event, "cursor", None)

@@ -1,7 +1,7 @@
-"""The inbox: every fact and every question enters the deciding thread here.
+"""The inbox: every event and every question reaches the deciding thread through it.
 
-Steps and readings that are as they should be are judged by at the next tick. They wait for it, or for whatever comes
-first that is judged at once, and wake nobody; the steps of one recorder that wait together become one event.
+Unremarkable steps and readings are judged at the next tick. They are held until then, or until an event comes that is
+judged at once, without waking the thread; the steps of one recorder that are held together become one event.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 
 STEPS_WEIGHED = 64
-"""Taking in so many steps is as much work as deciding about one event."""
+"""Steps whose processing costs as much as one decision."""
 STEPS_TOGETHER = 1024
-"""Steps that become one event at most: a turn takes them in without holding up a deadline."""
+"""Most steps in one event, so that a turn does not hold up a deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class Inbox:
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Event | Inquiry] = queue.SimpleQueue()
-        self._counting = threading.RLock()  # that of the thread itself, where a signal's handler interrupts it
+        self._counting = threading.RLock()  # reentrant: a signal handler may interrupt its own thread
         self._held: OrderedDict[Hashable, Event] = OrderedDict()
-        """What waits for the next tick, oldest first; it comes before all that is put after it."""
+        """Events held for the next tick, oldest first; they come before all that is put after them."""
         self._put: Counter[str] = Counter()
         self._taken: Counter[str] = Counter()
 
@@ -53,11 +53,11 @@ class Inbox:
         with self._counting:
             if (job := getattr(event, "job", None)) is not None:
                 self._put[job] += weight_of(event)
-            if not self._hold(event):
+            if not self._hold_for_tick(event):
                 self._enqueue(event)
 
     def waiting(self, job: str) -> int:
-        """Return about how much of a job is in it; whoever reads a job's files reads on when that is little."""
+        """Return about how much work of a job is queued; the readers of its files pause while that is much."""
         return self._put[job] - self._taken[job]
 
     def ask(self, question: Callable[[], Answer], limit_s: float = 5.0) -> Answer:
@@ -72,7 +72,7 @@ class Inbox:
     def later(self, work: Callable[[], Any]) -> None:
         """Have the deciding thread do `work` between two events, without waiting; for signal handlers too."""
         done: Future[Any] = Future()
-        done.add_done_callback(_tell_failure)
+        done.add_done_callback(_log_failure)
         self._enqueue(Inquiry(work, done))
 
     def get(self, timeout_s: float) -> Event | Inquiry | None:
@@ -80,7 +80,7 @@ class Inbox:
         try:
             entry = self._queue.get(timeout=max(0.0, timeout_s))
         except queue.Empty:
-            self._release()
+            self._release_held()
             try:
                 entry = self._queue.get_nowait()
             except queue.Empty:
@@ -93,8 +93,8 @@ class Inbox:
         """Whether nothing is in it at this moment."""
         return self._queue.empty() and not self._held
 
-    def _hold(self, event: Event) -> bool:
-        """Have an event wait for the next tick; return whether it may."""
+    def _hold_for_tick(self, event: Event) -> bool:
+        """Hold an event for the next tick; return False where it has to be judged at once."""
         match event:
             case GpusRead() | HostRead() | ProcessesRead():
                 self._held[id(event)] = event
@@ -103,7 +103,7 @@ class Inbox:
                 key = (event.job, event.attempt, event.rank)
                 held = self._held.get(key)
                 if isinstance(held, StepsMade):
-                    if (both := _together(held, event)) is None:
+                    if (both := _merge_steps(held, event)) is None:
                         return False
                     self._put[event.job] += weight_of(both) - weight_of(held) - weight_of(event)
                     event = both
@@ -114,11 +114,11 @@ class Inbox:
 
     def _enqueue(self, entry: Event | Inquiry) -> None:
         with self._counting:
-            self._release()
+            self._release_held()
             self._queue.put(entry)
 
-    def _release(self) -> None:
-        """Let go of what was held, in its order; a signal's handler may come in between and do so, too."""
+    def _release_held(self) -> None:
+        """Queue what was held, in its order; a signal handler may interrupt this and do the same."""
         with self._counting:
             while self._held:
                 try:
@@ -128,19 +128,19 @@ class Inbox:
                 self._queue.put(event)
 
 
-def _together(earlier: StepsMade, later: StepsMade) -> StepsMade | None:
-    """Return the steps of two readings of a recorder as one; None where that would hide that some were lost."""
+def _merge_steps(earlier: StepsMade, later: StepsMade) -> StepsMade | None:
+    """Return the steps of two readings of a recorder as one event; None where that would hide lost steps."""
     if later.lost or len(earlier.records) + len(later.records) > STEPS_TOGETHER:
         return None
     return replace(later, records=earlier.records + later.records, lost=earlier.lost)
 
 
 def weight_of(event: Event) -> int:
-    """Return how much work an event is: one, and one more for each so many steps."""
+    """Return how much work an event is: 1, plus 1 for every STEPS_WEIGHED steps."""
     return 1 + len(event.records) // STEPS_WEIGHED if isinstance(event, StepsMade) else 1
 
 
-def _tell_failure(done: Future[Any]) -> None:
+def _log_failure(done: Future[Any]) -> None:
     """Log why work failed that no caller waits for."""
     if (error := done.exception()) is not None:
         log.error("inbox.work_failed", exc_info=error)

@@ -30,19 +30,19 @@ class JobState:
     learned_kept_at: Moment | None = None
     searching: bool = False
     standby: str | None = None
-    """How far an interpreter is that stands by for the next attempt: "importing" or "ready"."""
+    """State of the standby interpreter for the next attempt: "importing" or "ready"."""
     degraded: dict[str, ev.SupervisionDegraded] = field(default_factory=dict)
     """The parts of its supervision that failed, by name."""
     switched_off: set[str] = field(default_factory=set)
     """Rules that raised in this attempt."""
     passed: set[tuple[str, str, int | None]] = field(default_factory=set)
-    """What is passed by: the part that cannot take it, the kind of the event, its offset."""
+    """Events that are skipped: the part that cannot process them, their kind and offset."""
     faults: dict[str, int] = field(default_factory=dict)
     """How often each part failed."""
     search_not_before: Moment | None = None
 
     def forget_failures(self) -> None:
-        """Forget what failed for the attempt before; what does not hang on an attempt goes on standing."""
+        """Forget what failed for the previous attempt; problems that do not depend on an attempt stay."""
         self.degraded = {
             place: supervision_degraded
             for place, supervision_degraded in self.degraded.items()
@@ -72,6 +72,6 @@ def seed_history(job_state: JobState, records: Iterable[StepRecord], now: Moment
     history.first_step_at = job.attempt.first_step_at or history.first_step_at
     history.last_step_at = job.attempt.last_step_at or history.last_step_at
     history.scale, history.first_step = job.attempt.scale, job.attempt.first_step
-    # What was made while no daemon was there is not read yet: until then its absence says nothing.
+    # Steps made while no daemon ran are not read yet: their absence is no evidence until then.
     history.looked_at = history.last_step_at or job.attempt.launched_at
     job_state.history = history

@@ -1,8 +1,7 @@
-"""The deciding loop: one event in, the record, the verdict, the decision, and only then the act.
+"""The deciding loop: each event is recorded, applied and judged, the decision is recorded, and only then carried out.
 
-It owns every job and history; no other thread reads or changes them, questions come in through the inbox. It reads
-no file, sends no signal and decides nothing itself: `core` decides, `Executor` acts. Each stage of a job has a fence:
-what raises there marks that job alone, and the others do not notice.
+Its thread alone reads and changes jobs and histories; questions from other threads come in through the inbox. `core`
+decides, `Executor` acts. Each stage of a job has a fence: an error marks that job and does not affect the others.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ from supervisor.runner.launcher import shortage_of
 log = logging.getLogger(__name__)
 
 TICK_S = 0.25
-"""A limit that ran out is seen this much later at most."""
+"""Longest delay after which an expired limit is found."""
 LATE_S = 0.1
-"""So long a tick waits for what came before it: it judges by all that is known."""
+"""How long a tick may wait for events that were queued before it."""
 DECISIONS_PER_TURN = 20
 CLOCK_STEP_S = 1.0
 KEEP_LEARNED_S = 60.0
@@ -84,7 +83,7 @@ class Executor(Protocol):
         ...
 
     def noticed(self, event: ev.Event, job: Job) -> None:
-        """Be shown an event, for what follows from it without any decision (a saved checkpoint is proven)."""
+        """Take in an event, for work that needs no decision (a saved checkpoint is proven)."""
         ...
 
 
@@ -114,53 +113,53 @@ class Loop:
         while not finished():
             entry = self._inbox.get(TICK_S - self._clock.now().seconds_since(ticked_at))
             if isinstance(entry, Inquiry):
-                self._answer(entry)
+                self._answer_inquiry(entry)
             elif entry is not None:
                 self.turn(entry)
-            # By the clock, not by the inbox's silence: somebody who keeps asking must not hold up a deadline.
+            # By the clock, not when the inbox is empty: a client that keeps asking must not hold up a deadline.
             late_s = (now := self._clock.now()).seconds_since(ticked_at) - TICK_S
             if late_s >= LATE_S or (late_s >= 0 and self._inbox.empty()):
                 ticked_at = now
                 self.turn(ev.Tick(at=now))
 
     def _catch_up(self) -> None:
-        """Take in what happened while there was no daemon, and decide nothing before all of it is known.
+        """Apply what happened while no daemon ran, before anything is decided.
 
-        A training that went on meanwhile has not stalled, and one that came to its end neither.
+        A training that made steps or ended meanwhile has not stalled.
         """
         known: list[bool] = []
         self._inbox.later(lambda: known.append(True))
         while not known:
             entry = self._inbox.get(TICK_S)
             if isinstance(entry, Inquiry):
-                self._answer(entry)
+                self._answer_inquiry(entry)
             elif entry is not None:
                 self.turn(entry, deciding=False)
 
     def turn(self, event: ev.Event, *, deciding: bool = True) -> None:
-        """Take one event through the whole direction: record, apply, judge, decide, record, act."""
+        """Process one event: record, apply, judge, decide, record the decision, act."""
         now = self._clock.now()
         for away in self.absences():
-            # Known before anything is judged by `now`: what was read since then speaks of silence that is none.
-            self._turn(away, now, deciding=False)
-        self._turn(event, now, deciding=deciding)
+            # Applied before anything is judged at `now`: the time of the absence counts as no silence.
+            self._process_event(away, now, deciding=False)
+        self._process_event(event, now, deciding=deciding)
 
-    def _turn(self, event: ev.Event, now: Moment, *, deciding: bool) -> None:
+    def _process_event(self, event: ev.Event, now: Moment, *, deciding: bool) -> None:
         self._check_clock(now)
         acts: list[tuple[de.Decision, JobState]] = []
         begun = False
         try:
             with self._record.turn(now):
                 begun = True
-                acts = self._through(event, now, deciding=deciding)
+                acts = self._apply_and_decide(event, now, deciding=deciding)
         except Exception as error:  # the record itself: trainings are looked after without it
             self.fences.trouble("record", error)
-            acts = acts if begun else self._through(event, now, deciding=deciding)
+            acts = acts if begun else self._apply_and_decide(event, now, deciding=deciding)
         for decision, job_state in acts:
-            self._act(decision, job_state)
-        for job_state in self._concerned(event):
-            self._notice(event, job_state)
-            self._search(job_state, now)
+            self._carry_out(decision, job_state)
+        for job_state in self._list_concerned(event):
+            self._show_executor(event, job_state)
+            self._request_search(job_state, now)
         self.turned_at = now
         for work in self.each_turn:
             try:
@@ -168,18 +167,18 @@ class Loop:
             except Exception as error:
                 self.fences.trouble(getattr(work, "__qualname__", "after each turn"), error)
 
-    def _through(self, event: ev.Event, now: Moment, *, deciding: bool) -> list[tuple[de.Decision, JobState]]:
-        """Record and apply an event, and return what is decided by it; it raises nothing."""
+    def _apply_and_decide(self, event: ev.Event, now: Moment, *, deciding: bool) -> list[tuple[de.Decision, JobState]]:
+        """Record and apply an event, and return what is decided because of it. Raises nothing."""
         acts: list[tuple[de.Decision, JobState]] = []
-        self._keep(event)
-        for job_state in self._concerned(event):
-            self._apply(job_state, event)
+        self._record_event(event)
+        for job_state in self._list_concerned(event):
+            self._apply_event(job_state, event)
             if deciding and not can_wait(event):
-                acts.extend((decision, job_state) for decision in self._decided(job_state, now))
+                acts.extend((decision, job_state) for decision in self._decide_with_fallback(job_state, now))
         return acts
 
-    def _keep(self, event: ev.Event) -> None:
-        job_state = self._of(event)
+    def _record_event(self, event: ev.Event) -> None:
+        job_state = self._find_job(event)
         if job_state is not None and self.fences.passes(job_state, "record", event):
             return
         try:
@@ -190,7 +189,7 @@ class Loop:
             else:
                 self.fences.trouble(f"record of {type(event).__name__}", error)
 
-    def _act(self, decision: de.Decision, job_state: JobState) -> None:
+    def _carry_out(self, decision: de.Decision, job_state: JobState) -> None:
         try:
             self._executor.act(decision, job_state.job, job_state.history)
         except Exception as error:
@@ -205,7 +204,7 @@ class Loop:
                 )
                 self._inbox.put(failed)
 
-    def _notice(self, event: ev.Event, job_state: JobState) -> None:
+    def _show_executor(self, event: ev.Event, job_state: JobState) -> None:
         if self.fences.passes(job_state, "checkpoints", event):
             return
         try:
@@ -213,18 +212,18 @@ class Loop:
         except Exception as error:
             self.fences.failed(job_state, "checkpoints", error, event)
 
-    def _of(self, event: ev.Event) -> JobState | None:
+    def _find_job(self, event: ev.Event) -> JobState | None:
         name = getattr(event, "job", None)
         return self.job_states.get(name) if isinstance(name, str) else None
 
-    def _concerned(self, event: ev.Event) -> Iterable[JobState]:
-        job_state = self._of(event)
+    def _list_concerned(self, event: ev.Event) -> Iterable[JobState]:
+        job_state = self._find_job(event)
         if hasattr(event, "job"):
             return [job_state] if job_state is not None else []
         return list(self.job_states.values())
 
-    def _apply(self, job_state: JobState, event: ev.Event) -> None:
-        before, belongs = job_state.job, job_state.history is not None and _belongs(event, job_state.job)
+    def _apply_event(self, job_state: JobState, event: ev.Event) -> None:
+        before, belongs = job_state.job, job_state.history is not None and _is_about_attempt(event, job_state.job)
         if isinstance(event, ev.SupervisionDegraded):
             self.fences.mark(job_state, event)
             if event.place == SEARCH and not event.mended:
@@ -259,19 +258,19 @@ class Loop:
         if not self.fences.passes(job_state, "history", event):
             try:
                 history.add(event)
-                _place(job_state, history, event)
+                _pass_on_scale(job_state, history, event)
             except Exception as error:
                 self.fences.failed(job_state, "history", error, event)
                 history.add_barely(event)
         if self.fences.passes(job_state, "learned limits", event):
             return
         try:
-            self._learn(job_state, history, event)
+            self._update_learned_limits(job_state, history, event)
         except Exception as error:
             self.fences.failed(job_state, "learned limits", error, event)
 
-    def _learn(self, job_state: JobState, history: History, event: ev.Event) -> None:
-        """Take up what earlier attempts learned once the set-up is known, and keep what this one adds to it."""
+    def _update_learned_limits(self, job_state: JobState, history: History, event: ev.Event) -> None:
+        """Load the limits learned by earlier attempts once the set-up is known, and save what this attempt adds."""
         if isinstance(event, ev.AgentReported) and event.word is ev.Word.PLAN:
             card = next((readings[-1].gfx_version for readings in history.readings_by_gpu().values() if readings), None)
             if job_state.setting is not None:
@@ -286,7 +285,7 @@ class Loop:
             self._record.keep_learned(job_state.job.name, job_state.setting, history.learned)
             job_state.learned_kept_at = None if ended else event.at
 
-    def _decided(self, job_state: JobState, now: Moment) -> list[de.Decision]:
+    def _decide_with_fallback(self, job_state: JobState, now: Moment) -> list[de.Decision]:
         """Return what is decided about one job; where that fails, what is decided without flags and remedies.
 
         A user's request, an expired deadline and the end of the process need neither.
@@ -294,17 +293,17 @@ class Loop:
         decided: list[de.Decision] = []
         for barely in (False, True):
             try:
-                decided.extend(self._decide(job_state, now, barely=barely))
+                decided.extend(self._decide_until_settled(job_state, now, barely=barely))
                 break
             except Exception as error:
                 self.fences.failed(job_state, "deciding without flags" if barely else "deciding", error)
         return decided
 
-    def _decide(self, job_state: JobState, now: Moment, *, barely: bool) -> Iterable[de.Decision]:
+    def _decide_until_settled(self, job_state: JobState, now: Moment, *, barely: bool) -> Iterable[de.Decision]:
         for _ in range(DECISIONS_PER_TURN):
-            flags = () if barely else self._flags(job_state, now)
+            flags = () if barely else self._check_rules(job_state, now)
             job_state.job = after_flags(job_state.job, flags)
-            ground = RemedyContext() if barely else self._ground(job_state, now)
+            ground = RemedyContext() if barely else self._read_remedy_context(job_state, now)
             decision = decide(job_state.job, flags, now, launch_allowed=self.may_launch(), ground=ground)
             if decision is None:
                 return
@@ -319,11 +318,11 @@ class Loop:
                 self._record.decision(before, job_state.job, decision)
             except Exception as error:
                 self.fences.failed(job_state, "record", error)
-            _tell(decision)
+            _log_decision(decision)
             yield decision
         log.error("loop.too_many_decisions", extra={"fields": {"job": job_state.job.name}})
 
-    def _flags(self, job_state: JobState, now: Moment) -> tuple[RedFlag, ...]:
+    def _check_rules(self, job_state: JobState, now: Moment) -> tuple[RedFlag, ...]:
         history = job_state.history if job_state.job.phase in ALIVE else None
         if history is None:
             return ()
@@ -333,20 +332,20 @@ class Loop:
         history.flagged = any(flag.severity is Severity.CRITICAL for flag in flags)
         return flags
 
-    def _ground(self, job_state: JobState, now: Moment) -> RemedyContext:
+    def _read_remedy_context(self, job_state: JobState, now: Moment) -> RemedyContext:
         try:
             return self.ground(job_state, now)
         except Exception as error:
             self.fences.failed(job_state, "remedies", error)
             return RemedyContext()
 
-    def _search(self, job_state: JobState, now: Moment) -> None:
+    def _request_search(self, job_state: JobState, now: Moment) -> None:
         plan, not_before = job_state.job.retry, job_state.search_not_before
         if not_before is not None and now.seconds_since(not_before) < 0:
             return
         if job_state.job.phase is Phase.BACKOFF and plan and plan.resume_point is None and not job_state.searching:
             job_state.searching = True
-            # After what is in the inbox by now: the report of the last checkpoint may still be among it.
+            # After what is already in the inbox: it may hold the report of the last checkpoint.
             self._inbox.later(lambda: self._begin_search(job_state))
 
     def _begin_search(self, job_state: JobState) -> None:
@@ -360,12 +359,12 @@ class Loop:
                 self.fences.failed(job_state, SEARCH, error)
 
     def _search_later(self, job_state: JobState) -> None:
-        """Try a search that failed again after a while: that its answer is unknown does not mean a beginning."""
+        """Repeat a failed search after a delay: an unknown result must not start the training from the beginning."""
         job_state.searching = False
         job_state.search_not_before = self._clock.now().plus(SEARCH_AGAIN_S)
 
     def job_not_kept(self, job: str, error: Exception) -> None:
-        """Hold that a job, as it stands, could not be written to the record."""
+        """Mark a job whose state could not be written to the record."""
         if (job_state := self.job_states.get(job)) is not None:
             self.fences.failed(job_state, "record", error)
 
@@ -376,7 +375,7 @@ class Loop:
         self._offset_s = offset_s
 
     @staticmethod
-    def _answer(inquiry: Inquiry) -> None:
+    def _answer_inquiry(inquiry: Inquiry) -> None:
         if not inquiry.answer.set_running_or_notify_cancel():
             return
         try:
@@ -385,8 +384,8 @@ class Loop:
             inquiry.answer.set_exception(error)
 
 
-def _place(job_state: JobState, history: History, event: ev.Event) -> None:
-    """Have the window know on which scale its steps are, and the job what the first losses tell of its beginning."""
+def _pass_on_scale(job_state: JobState, history: History, event: ev.Event) -> None:
+    """Set the scale of the history's steps, and show the job its first losses."""
     new = len(event.records) if isinstance(event, ev.StepsMade) and event.rank == 0 else 0
     if new and len(history.steps) >= FIRST_LOSSES > len(history.steps) - new:
         first = islice(history.steps, FIRST_LOSSES)
@@ -396,13 +395,13 @@ def _place(job_state: JobState, history: History, event: ev.Event) -> None:
         history.scale, history.first_step, history.resumed = attempt.scale, attempt.first_step, attempt.resumed
 
 
-def _belongs(event: ev.Event, job: Job) -> bool:
+def _is_about_attempt(event: ev.Event, job: Job) -> bool:
     """Whether an event is about the job's present attempt or about the machine."""
     attempt = getattr(event, "attempt", None)
     return attempt is None or (job.attempt is not None and attempt == job.attempt.number)
 
 
-def _tell(decision: de.Decision) -> None:
+def _log_decision(decision: de.Decision) -> None:
     name = type(decision).__name__.lower()
     reason = decision.flag.message if isinstance(decision, de.Warn | de.Note) else decision.reason
     good = isinstance(decision, de.Warn) and decision.flag.severity is Severity.INFO

@@ -44,17 +44,17 @@ class LostRecord:
         if not unknown:
             return job
         job = replace(job, highest_number=numbers[-1])
-        newest = self._newest(job.name, folder, unknown, now)
+        newest = self._find_newest(job.name, folder, unknown, now)
         runs = newest is not None and self._alive(job.name, newest.folder)
         if newest is None or (job.desired_state is DesiredState.STOP and not runs):
             return job
         found = [found_attempt(folder / str(number), now) for number in unknown[-REBUILT_LIMIT:]]
-        self._keep([match for match in found if match is not None], job.name, newest.number)
-        job = _taken_up(job, newest, unknown, runs=runs)
+        self._rebuild_history([match for match in found if match is not None], job.name, newest.number)
+        job = _take_up_newest(job, newest, unknown, runs=runs)
         log.warning("record.lost", extra={"fields": {"job": job.name, "attempts": len(unknown), "runs": runs}})
         return job
 
-    def _newest(self, job: str, folder: Path, unknown: Sequence[int], now: Moment) -> FoundAttempt | None:
+    def _find_newest(self, job: str, folder: Path, unknown: Sequence[int], now: Moment) -> FoundAttempt | None:
         """Return the newest attempt of which something runs; where nothing does, the newest that left any word."""
         newest_first = [folder / str(number) for number in reversed(unknown[-REBUILT_LIMIT:])]
         running = next((place for place in newest_first[:LAST_STEPS_LIMIT] if self._alive(job, place)), None)
@@ -65,14 +65,14 @@ class LostRecord:
             (match for match in found if match is not None and (match.shim_pid is not None or match.exit)), None
         )
 
-    def _keep(self, found: Sequence[FoundAttempt], job: str, newest: int) -> None:
+    def _rebuild_history(self, found: Sequence[FoundAttempt], job: str, newest: int) -> None:
         """Write the attempts into the history; the newest is closed by what is read of it from now on."""
         for place, match in enumerate(reversed(found)):
             launch = de.Launch(at=match.launched_at, job=job, attempt=match.number, resume_from=None, reason=REASON)
             self._store.open_attempt(launch, str(match.folder))
             if match.number == newest:
                 continue
-            last_step = _last_step(match.folder) if place < LAST_STEPS_LIMIT else None
+            last_step = _read_last_step(match.folder) if place < LAST_STEPS_LIMIT else None
             ended = match.exit.at if match.exit is not None else match.launched_at
             lost = None if match.exit is not None else "no exit record was found in its folder"
             attempt = Attempt(
@@ -81,7 +81,7 @@ class LostRecord:
             self._store.close_attempt(job, attempt, ended)
 
 
-def _taken_up(job: Job, newest: FoundAttempt, unknown: Sequence[int], *, runs: bool) -> Job:
+def _take_up_newest(job: Job, newest: FoundAttempt, unknown: Sequence[int], *, runs: bool) -> Job:
     which = f"attempt {unknown[0]}" if len(unknown) == 1 else f"attempts {unknown[0]} to {unknown[-1]}"
     stands = f"attempt {newest.number} {'still ran' if runs else 'had ended'}"
     return replace(
@@ -101,7 +101,7 @@ def _taken_up(job: Job, newest: FoundAttempt, unknown: Sequence[int], *, runs: b
     )
 
 
-def _last_step(folder: Path) -> int | None:
+def _read_last_step(folder: Path) -> int | None:
     reader = RecorderReader(folder)
     try:
         return reader.step_by(EVER_S)

@@ -47,7 +47,7 @@ class Periodic:
             job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1},
             timezone=timezone.utc,
         )
-        self._scheduler.add_listener(self._tell, EVENT_JOB_MISSED | EVENT_JOB_MAX_INSTANCES | EVENT_JOB_ERROR)
+        self._scheduler.add_listener(self._log_skipped, EVENT_JOB_MISSED | EVENT_JOB_MAX_INSTANCES | EVENT_JOB_ERROR)
 
     def every(self, interval_s: float, name: str, work: Callable[[], None]) -> None:
         """Run `work` each `interval_s` from now on; a second call of the same name replaces the first."""
@@ -82,6 +82,6 @@ class Periodic:
             self._scheduler.shutdown(wait=False)
 
     @staticmethod
-    def _tell(event: JobEvent) -> None:
+    def _log_skipped(event: JobEvent) -> None:
         error = getattr(event, "exception", None)
         log.warning("periodic.skipped", extra={"fields": {"work": event.job_id, "error": repr(error)}})

@@ -104,19 +104,19 @@ class StoreRecord:
             case ev.AlertTried():
                 self._announcer.tried(event)
             case ev.AgentReported():
-                self._agent_said(event, job_state)
+                self._record_agent_report(event, job_state)
             case _:
-                self._rare(event)
+                self._record_rare_event(event)
 
     def decision(self, before: Job, after: Job, decision: de.Decision) -> None:
         """Keep a decision with what it changed, and queue its alerts."""
         self._store.record_decision(decision)
-        flag = _told_with(before, decision)
+        flag = _flag_raised_by(before, decision)
         if flag is not None:
             self._store.record_flag(after.name, after.number, flag)
         if isinstance(decision, de.Launch):
             self._store.open_attempt(decision, str(self._folder(decision.job, decision.attempt)))
-        self._changed(before, after)
+        self._save_changes(before, after)
         self._announcer.decision(before, after, decision)
 
     def job(self, before: Job, after: Job, event: ev.Event) -> None:
@@ -125,7 +125,7 @@ class StoreRecord:
         if isinstance(event, ev.StepsMade) and before.phase is after.phase and not told:
             self._moved[after.name] = after
             return
-        self._changed(before, after)
+        self._save_changes(before, after)
         self._announcer.job(before, after, event.at)
 
     def learned(self, job: str, setting: str) -> Learned:
@@ -140,7 +140,7 @@ class StoreRecord:
         """Keep what is known of a set-up by now."""
         self._store.set_note(f"{LEARNED} {job}: {setting}", msgspec.json.encode(learned.plain()).decode())
 
-    def _changed(self, before: Job, after: Job) -> None:
+    def _save_changes(self, before: Job, after: Job) -> None:
         self._moved[after.name] = after
         self._save_moved()
         known = before.course.trials
@@ -171,25 +171,25 @@ class StoreRecord:
             except Exception as error:  # a fence: the other jobs are kept
                 self.failed(job.name, error)
 
-    def _rare(self, event: ev.Event) -> None:
+    def _record_rare_event(self, event: ev.Event) -> None:
         match event:
             case ev.CheckpointSeen():
                 self._store.save_checkpoint(event.job, event.attempt, event.checkpoint, event.at)
             case ev.OutputSeen():
                 self._store.save_offsets(event.job, event.attempt, output_bytes=event.offset)
             case ev.KernelReported():
-                self._kernel_read(event)
+                self._save_kernel_position(event)
             case _:
                 pass
-        self._keep_word(event)
+        self._record_within_budget(event)
 
-    def _keep_word(self, event: ev.Event) -> None:
+    def _record_within_budget(self, event: ev.Event) -> None:
         """Keep an event, unless its job has said too much by now; how far it was read is kept in any case."""
         told = not isinstance(event, ev.OutputSeen) or bool(event.findings)
         if told and self._words.take(event, self._now or event.at):
             self._store.record_event(event)
 
-    def _kernel_read(self, event: ev.KernelReported) -> None:
+    def _save_kernel_position(self, event: ev.KernelReported) -> None:
         """Keep the position in the kernel log; a position in one log is not valid in another."""
         if event.sequence is None and event.cursor is None:
             return
@@ -197,11 +197,11 @@ class StoreRecord:
         self._store.set_note(KERNEL_CURSOR, event.cursor or "")
         self._store.set_note(KERNEL_BOOT, self._boot_id)
 
-    def _agent_said(self, event: ev.AgentReported, job_state: JobState | None) -> None:
+    def _record_agent_report(self, event: ev.AgentReported, job_state: JobState | None) -> None:
         # A new daemon reads the agent log from the start, to know the plan; what the record has, it has.
         if job_state is not None and event.offset <= job_state.agent_offset:
             return
-        self._keep_word(event)
+        self._record_within_budget(event)
         self._store.save_offsets(event.job, event.attempt, agent_log_bytes=event.offset)
 
 
@@ -209,7 +209,7 @@ def _log_failure(job: str, error: Exception) -> None:
     log.error("record.job_not_kept", extra={"fields": {"job": job}}, exc_info=error)
 
 
-def _told_with(before: Job, decision: de.Decision) -> RedFlag | None:
+def _flag_raised_by(before: Job, decision: de.Decision) -> RedFlag | None:
     """Return the flag that a decision brings up; the one that stopped an attempt is not recorded again at its end."""
     if isinstance(decision, de.Warn | de.Stop):
         return decision.flag

@@ -47,7 +47,7 @@ class Recovery:
         if job.phase not in ALIVE or attempt is None or attempt.over:
             return
         folder = self._executor.folder(job.name, attempt.number)
-        self._await_word(folder, job)
+        self._await_shim(folder, job)
         job_state.job = _with_cursors(job, cursors)
         job_state.agent_offset = cursors.agent_log_bytes
         now = self._clock.now()
@@ -69,7 +69,7 @@ class Recovery:
         log.info("attempt.adopted", extra={"fields": {"job": job.name, "attempt": attempt.number}})
         self._act_again(job_state.job)
 
-    def _await_word(self, folder: Path, job: Job) -> None:
+    def _await_shim(self, folder: Path, job: Job) -> None:
         """Wait for the shim of a launch that was under way; an older one without word never came up."""
         if job.phase is not Phase.STARTING or self._clock.now().seconds_since(job.since) > LAUNCH_UNDER_WAY_S:
             return

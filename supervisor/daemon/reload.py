@@ -92,7 +92,7 @@ class Reloading:
     def reload(self) -> types.ReloadReport:
         """Read and apply; called in the deciding thread."""
         self._notifier.reloading(int(self._parts.clock.now().monotonic_s * 1e6))
-        report = self._reloaded()
+        report = self._read_and_apply()
         for key in ("applied", "needs_restart", "problems"):
             for text in getattr(report, key):
                 level = logging.ERROR if key == "problems" else logging.INFO
@@ -101,7 +101,7 @@ class Reloading:
         self._notifier.ready()
         return report
 
-    def _reloaded(self) -> types.ReloadReport:
+    def _read_and_apply(self) -> types.ReloadReport:
         checked = check(self._config)
         if checked.settings is None:
             return types.ReloadReport(problems=[str(problem) for problem in checked.problems])
@@ -111,29 +111,29 @@ class Reloading:
             return types.ReloadReport(problems=list(receivers.problems.values()))
         changed = difference(self._parts.settings, checked.settings)
         kept = self._still_running(checked.settings)
-        self._apply(checked.settings, receivers)
+        self._apply_settings(checked.settings, receivers)
         keep(self._parts.state, self._config, checked.settings)
         return types.ReloadReport(applied=list(changed.applied), needs_restart=[*changed.needs_restart, *kept])
 
     def _still_running(self, new: Settings) -> list[str]:
         gone = self._parts.settings.jobs.keys() - new.jobs.keys()
-        return [f"jobs.{name}: removed; it is being stopped first" for name in sorted(gone) if self._alive(name)]
+        return [f"jobs.{name}: removed; it is being stopped first" for name in sorted(gone) if self._is_alive(name)]
 
-    def _alive(self, name: str) -> bool:
+    def _is_alive(self, name: str) -> bool:
         job_state = self._parts.loop.job_states.get(name)
         return job_state is not None and (job_state.job.phase in ALIVE or job_state.job.replaying)
 
-    def _apply(self, new: Settings, receivers: ReadReceivers) -> None:
+    def _apply_settings(self, new: Settings, receivers: ReadReceivers) -> None:
         parts, old = self._parts, self._parts.settings
         now = parts.clock.now()
         # A job that runs keeps its settings until it has ended: ending it needs them.
-        kept = {name: job for name, job in old.jobs.items() if name not in new.jobs and self._alive(name)}
+        kept = {name: job for name, job in old.jobs.items() if name not in new.jobs and self._is_alive(name)}
         parts.settings = _with_jobs(new, kept)
         for name, job in new.jobs.items():
             if name in parts.loop.job_states:
                 job_state = parts.loop.job_states[name]
                 rules, job_state.rules = job_state.rules, rules_of(job)
-                self._tell_promotions(name, rules, job_state.rules, now)
+                self._record_rule_changes(name, rules, job_state.rules, now)
                 job_state.expected = expectation_of(job)
                 job_state.gpus_used = parts.cards.used_by(job)
                 job_state.job = replace(job_state.job, limits=limits_of(job))
@@ -150,7 +150,7 @@ class Reloading:
         logging_setup.set_level(new.supervisor.log_level)
         self._schedule(parts.settings)
 
-    def _tell_promotions(self, job: str, before: Iterable[Rule], after: Iterable[Rule], now: Moment) -> None:
+    def _record_rule_changes(self, job: str, before: Iterable[Rule], after: Iterable[Rule], now: Moment) -> None:
         """Record for which rules it changed what they may do; one that leaves its probation is said aloud."""
         acted = {rule.name: rule.act for rule in before if isinstance(rule, ActingRule)}
         for rule in (item for item in after if isinstance(item, ActingRule)):
@@ -164,7 +164,7 @@ class Reloading:
 
     def _forget_removed(self, _event: ev.Event, _now: Moment) -> None:
         """Let go of the removed jobs that have ended by now."""
-        for name in [text for text in self._removed if not self._alive(text)]:
+        for name in [text for text in self._removed if not self._is_alive(text)]:
             self._removed.discard(name)
             del self._parts.loop.job_states[name]
             left = {text: job for text, job in self._parts.settings.jobs.items() if text != name}

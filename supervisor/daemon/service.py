@@ -72,7 +72,7 @@ class Service:
             archive=Archive(parts.store.path),
             state=parts.state,
             database=database,
-            problem=self._problem,
+            problem=self._describe_problem,
             announcer=parts.announcer,
             reload=self._reloading.reload,
             doctor=checks.doctor,
@@ -83,7 +83,7 @@ class Service:
     def run(self) -> int:
         """Run until a stop is requested; return the exit status."""
         parts = self._parts
-        self._read_cards_once()
+        self._read_gpus_once()
         parts.read_last_boot()
         parts.take_up_jobs()
         parts.attempts.catch_up()
@@ -91,20 +91,26 @@ class Service:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         parts.on_turn(parts.standbys.take)
-        parts.on_turn(self._read_freed_cards)
-        for work in (self._say_away, self._watch_newest, self._send_alerts, self._say_alive, self._check_threads):
+        parts.on_turn(self._read_freed_gpus)
+        for work in (
+            self._take_up_absence,
+            self._watch_newest,
+            self._send_alerts,
+            self._ping_watchdog,
+            self._check_threads,
+        ):
             parts.on_turn(work)
-        parts.on_turn(self._say_status)
-        parts.on_turn(self._prune)
+        parts.on_turn(self._send_status)
+        parts.on_turn(self._prune_record)
         self._notifier.ready()
         log.info("daemon.ready", extra={"fields": {"pid": os.getpid(), "jobs": list(parts.loop.job_states)}})
         try:
-            parts.loop.run(self._finished)
+            parts.loop.run(self._is_finished)
         finally:
-            self._end()
+            self._end_parts()
         return 0
 
-    def _read_cards_once(self) -> None:
+    def _read_gpus_once(self) -> None:
         now = self._parts.clock.now()
         self._parts.newest.take(ev.GpusRead(at=now, readings=self._parts.gpus.read(now)))
 
@@ -119,7 +125,7 @@ class Service:
         self._schedule_telemetry(parts.settings)
         self._periodic.every(GLOBS_EVERY_S, "checkpoint globs", self._look_for_checkpoints)
         self._periodic.every(STANDBYS_EVERY_S, "standbys", parts.standbys.look)
-        self._periodic.every(SWEEP_EVERY_S, "sweep attempts", self._sweep)
+        self._periodic.every(SWEEP_EVERY_S, "sweep attempts", self._sweep_attempts)
         self._periodic.every(READ_AGAIN_EVERY_S, "read receivers", self._read_receivers)
         self._periodic.start()
         self._control.start()
@@ -133,7 +139,7 @@ class Service:
     def _read_receivers(self) -> None:
         self._parts.receivers.read_again(self._parts.inbox.later)
 
-    def _sweep(self) -> None:
+    def _sweep_attempts(self) -> None:
         parts = self._parts
         sweep(parts.state, parts.settings.retention.incidents_days, parts.clock.now().unix_s)
         clear_code(parts.code_copies, parts.state, parts.launcher.alive)
@@ -158,7 +164,7 @@ class Service:
 
     # --- after each turn, in the deciding thread ------------------------------------------------------------------
 
-    def _due(self, name: str, now: Moment, every_s: float) -> bool:
+    def _is_due(self, name: str, now: Moment, every_s: float) -> bool:
         last = self._told.get(name)
         if last is not None and now.seconds_since(last) < every_s:
             return False
@@ -171,13 +177,13 @@ class Service:
             log.warning("clock.stepped", extra={"fields": {"by_s": event.by_s}})
             self._periodic.clock_stepped(datetime.fromtimestamp(now.unix_s, tz=timezone.utc))
 
-    def _say_away(self, event: ev.Event, _: Moment) -> None:
+    def _take_up_absence(self, event: ev.Event, _: Moment) -> None:
         """Give the threads their time as well: what could not run is no thread that hangs."""
         if isinstance(event, ev.DaemonAway):
             log.warning("daemon.suspended", extra={"fields": {"away_s": event.away_s}})
             self._parts.threads.move_on(event)
 
-    def _read_freed_cards(self, event: ev.Event, now: Moment) -> None:
+    def _read_freed_gpus(self, event: ev.Event, now: Moment) -> None:
         """Read the GPUs more often after an end: the next launch waits until ended processes' memory is released."""
         if isinstance(event, ev.Exited | ev.HostLost | ev.Tick):
             jobs = [job_state.job for job_state in self._parts.loop.job_states.values()]
@@ -185,35 +191,35 @@ class Service:
                 self._periodic.soon(CARDS, datetime.fromtimestamp(now.unix_s, tz=timezone.utc))
 
     def _send_alerts(self, _: ev.Event, now: Moment) -> None:
-        if self._due("alerts", now, ALERTS_EVERY_S):
+        if self._is_due("alerts", now, ALERTS_EVERY_S):
             self._parts.announcer.send_due(self._parts.receivers.sender, now)
 
-    def _say_alive(self, _: ev.Event, now: Moment) -> None:
+    def _ping_watchdog(self, _: ev.Event, now: Moment) -> None:
         interval_s = self._notifier.watchdog_interval_s
-        if interval_s is not None and self._due("watchdog", now, interval_s):
+        if interval_s is not None and self._is_due("watchdog", now, interval_s):
             self._notifier.watchdog()
 
     def _check_threads(self, _: ev.Event, now: Moment) -> None:
-        if self._due("threads", now, THREADS_EVERY_S):
+        if self._is_due("threads", now, THREADS_EVERY_S):
             self._parts.attempts.check(now)
             self._parts.threads.check(now)
 
-    def _problem(self) -> str | None:
+    def _describe_problem(self) -> str | None:
         """Return what keeps the daemon from doing all of its work."""
         parts = self._parts
         failed = next((f"{part} failed: {why}" for part, why in parts.loop.fences.troubles.items()), None)
         threads = parts.threads.problem(parts.clock.now())
         return parts.store.problem or failed or threads or self._reloading.refused
 
-    def _say_status(self, _: ev.Event, now: Moment) -> None:
+    def _send_status(self, _: ev.Event, now: Moment) -> None:
         jobs = [job_state.job for job_state in self._parts.loop.job_states.values()]
         phases = [job.phase for job in jobs]
-        if phases != self._phases or self._due("status", now, STATUS_EVERY_S):
+        if phases != self._phases or self._is_due("status", now, STATUS_EVERY_S):
             self._phases = phases
-            self._notifier.status(line(jobs, self._problem()))
+            self._notifier.status(line(jobs, self._describe_problem()))
 
-    def _prune(self, _: ev.Event, now: Moment) -> None:
-        if self._due("prune", now, PRUNE_EVERY_S):
+    def _prune_record(self, _: ev.Event, now: Moment) -> None:
+        if self._is_due("prune", now, PRUNE_EVERY_S):
             self._parts.store.prune(now, self._parts.settings.retention)
 
     # --- the end --------------------------------------------------------------------------------------------------
@@ -254,7 +260,7 @@ class Service:
         for name in parts.loop.job_states:
             parts.inbox.put(ev.UserRequest(at=now, job=name, ask=ev.Ask.SHUT_DOWN, by=self._stopping or "signal"))
 
-    def _finished(self) -> bool:
+    def _is_finished(self) -> bool:
         if self._leave_running:
             return True
         if self._stopping is None or not self._cause_known or not self._parts.inbox.empty():
@@ -264,7 +270,7 @@ class Service:
             job.shutting_down and ((job.phase not in ALIVE and not job.replaying) or job.unkillable) for job in jobs
         )
 
-    def _end(self) -> None:
+    def _end_parts(self) -> None:
         parts = self._parts
         self._notifier.stopping()
         parts.threads.end()

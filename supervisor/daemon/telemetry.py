@@ -158,9 +158,9 @@ class KernelWatch(threading.Thread):
                 now = self._clock.now()
                 detail = problem or "reads"
                 self._put(ev.SourceChanged(at=now, source=self._source, answering=problem is None, detail=detail))
-            self._wait()
+            self._wait_for_line()
 
-    def _wait(self) -> None:
+    def _wait_for_line(self) -> None:
         poller = select.poll()
         if (descriptor := self._log.fileno()) >= 0:
             poller.register(descriptor, select.POLLIN)

@@ -1,6 +1,6 @@
-"""Every thread of the daemon by name: what it is at, since when, and what was done about one that died.
+"""Every thread of the daemon by name: what it is doing, since when, and how often it was restarted.
 
-A thread that works for a job and does not come round in its time is a standing problem of that job, never waited for.
+Nothing waits for a thread that exceeds its time limit; it is reported as a standing problem of its job.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ log = logging.getLogger(__name__)
 
 RESTART_AFTER_S = 1.0
 IDLE_S = 30.0
-"""A thread with nothing to do for so long ends; the next work has a new one."""
+"""An idle thread ends after this time; the next work starts a new one."""
 WAITING_AT_MOST = 500
 LIMIT_S = 10.0
-"""How long one piece of work that may block takes at most, as long as all is well."""
+"""Default limit of one piece of work that may block."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,9 +34,9 @@ class Post:
     name: str
     job: str | None = None
     limit_s: float | None = LIMIT_S
-    """How long it may be at one thing; None: as long as it likes."""
+    """Time limit of one piece of work; None: no limit."""
     at: str | None = None
-    """What it is at; None while it waits for something to do."""
+    """What it is doing; None while it is idle."""
     since: Moment | None = None
     thread: threading.Thread | None = None
     restarts: int = 0
@@ -45,12 +45,12 @@ class Post:
     told: bool = field(default=False)
 
     def age_s(self, now: Moment) -> float | None:
-        """Return for how long it has been at what it is at; None while it waits."""
+        """Return for how long it has been doing its present work; None while it is idle."""
         since = self.since
         return None if self.at is None or since is None else now.seconds_since(since)
 
     def overdue(self, now: Moment) -> bool:
-        """Whether it has been at one thing for longer than that may take."""
+        """Whether its present work exceeds the time limit."""
         age_s = self.age_s(now)
         return age_s is not None and self.limit_s is not None and age_s > self.limit_s
 
@@ -63,7 +63,7 @@ class _Work:
 
 
 class Lane:
-    """One thread and what waits for it, oldest first; work of one key waits once, as it was last asked for."""
+    """One thread and its queue, oldest first; of work with the same key only the latest is queued."""
 
     def __init__(self, threads: Threads, post: Post, kind: str) -> None:
         self._threads = threads
@@ -74,11 +74,11 @@ class Lane:
 
     @property
     def busy(self) -> bool:
-        """Whether it is at something."""
+        """Whether it is working or has work queued."""
         return self._post.at is not None or bool(self._waiting)
 
     def do(self, what: str, work: Callable[[], None], *, key: Hashable = None, limit_s: float = LIMIT_S) -> None:
-        """Have work done, after what waits already; with a key it takes the place of what waits under that key."""
+        """Queue work; with a key it replaces what is queued under that key."""
         with self._wake:
             self._waiting[object() if key is None else key] = _Work(what=what, do=work, limit_s=limit_s)
             while len(self._waiting) > WAITING_AT_MOST:
@@ -91,14 +91,14 @@ class Lane:
             self._wake.notify()
 
     def _run(self) -> None:
-        while (work := self._next()) is not None:
+        while (work := self._wait_for_next()) is not None:
             try:
                 with self._threads.working(self._post, work.what, work.limit_s):
                     work.do()
             except Exception as error:
                 self._threads.failed(self._post, self._kind, error)
 
-    def _next(self) -> _Work | None:
+    def _wait_for_next(self) -> _Work | None:
         with self._wake:
             if not self._waiting:
                 self._wake.wait(IDLE_S)
@@ -109,7 +109,7 @@ class Lane:
 
 
 class Threads:
-    """Starts threads and knows them; `check` is called in the deciding thread, the rest in any."""
+    """Starts and lists threads. `check` is called in the deciding thread, the rest in any thread."""
 
     def __init__(self, clock: Clock, put: Callable[[ev.Event], None]) -> None:
         self._clock = clock
@@ -125,15 +125,15 @@ class Threads:
             return self._posts.setdefault(name, Post(name=name, job=job, limit_s=limit_s))
 
     def leave(self, name: str) -> None:
-        """Forget a post whose work is over for good; a problem that stood with it is mended."""
+        """Remove a post whose work is finished; a problem reported for it is resolved."""
         with self._lock:
             post = self._posts.pop(name, None)
         if post is not None and post.told:
-            self._tell(post, None, mended=True)
+            self._report_overdue(post, None, mended=True)
 
     @contextmanager
     def working(self, post: Post, what: str, limit_s: float | None = LIMIT_S) -> Iterator[None]:
-        """Be at `what` within."""
+        """Mark the post as doing `what` within the context."""
         post.since, post.limit_s, post.at = self._clock.now(), limit_s, what
         try:
             yield
@@ -141,7 +141,7 @@ class Threads:
             post.at = None
 
     def keep(self, name: str, work: Callable[[], None], *, job: str | None = None) -> Post:
-        """Have a thread do `work`, which ends with the daemon; where it ends before that, it is begun again."""
+        """Run `work` in a thread until the daemon ends; if it ends earlier it is started again."""
         post = self.post(name, job=job, limit_s=None)
 
         def kept() -> None:
@@ -161,7 +161,7 @@ class Threads:
         return post
 
     def begin(self, what: str, job: str, work: Callable[[], None], limit_s: float | None = None) -> None:
-        """Run one piece of `work` in a thread of its own; an error that it did not expect is reported."""
+        """Run one piece of `work` in a thread of its own; an unexpected error is reported."""
         post = self.post(f"{what} {job} {id(work)}", job=job, limit_s=limit_s)
 
         def fenced() -> None:
@@ -170,7 +170,7 @@ class Threads:
                     work()
             except Exception as error:
                 log.exception("act.failed", extra={"fields": {"act": what, "job": job}})
-                self._put(self._degraded(job, what, describe_error(error)))
+                self._put(self._degraded_event(job, what, describe_error(error)))
             finally:
                 self.leave(post.name)
 
@@ -184,11 +184,11 @@ class Threads:
             return self._lanes.setdefault(post.name, Lane(self, post, kind))
 
     def failed(self, post: Post, place: str, error: Exception) -> None:
-        """Tell that a piece of work raised."""
+        """Report that a piece of work raised."""
         log.error("work.failed", extra={"fields": {"thread": post.name}}, exc_info=error)
         post.error = describe_error(error)
         if post.job is not None:
-            self._put(self._degraded(post.job, place, post.error))
+            self._put(self._degraded_event(post.job, place, post.error))
 
     def check(self, now: Moment) -> None:
         """Report posts whose work is overdue, and those that recovered."""
@@ -199,10 +199,10 @@ class Threads:
             post.told = overdue
             fields = {"thread": post.name, "job": post.job, "at": post.at, "age_s": post.age_s(now)}
             log.log(logging.ERROR if overdue else logging.WARNING, "thread.overdue", extra={"fields": fields})
-            self._tell(post, post.age_s(now), mended=not overdue)
+            self._report_overdue(post, post.age_s(now), mended=not overdue)
 
     def move_on(self, away: ev.DaemonAway) -> None:
-        """Do not count an absence of the daemon as time in which its threads were at something."""
+        """Leave an absence of the daemon out of the time that its threads took."""
         for post in self.posts():
             if post.at is not None and post.since is not None:
                 post.since = moved_on(post.since, away)
@@ -222,16 +222,18 @@ class Threads:
         return None
 
     def end(self) -> None:
-        """Begin nothing again from here on."""
+        """Restart no thread from now on."""
         self._end.set()
 
-    def _tell(self, post: Post, age_s: float | None, *, mended: bool) -> None:
+    def _report_overdue(self, post: Post, age_s: float | None, *, mended: bool) -> None:
         if post.job is not None:
             age = f" for {age_s:.0f} s" if age_s is not None else ""
             place = post.name.removesuffix(f" {post.job}")
-            self._put(self._degraded(post.job, place, f"{post.at} has not answered{age}", mended=mended, standing=True))
+            self._put(
+                self._degraded_event(post.job, place, f"{post.at} has not answered{age}", mended=mended, standing=True)
+            )
 
-    def _degraded(
+    def _degraded_event(
         self, job: str, place: str, error: str, *, mended: bool = False, standing: bool = False
     ) -> ev.SupervisionDegraded:
         return ev.SupervisionDegraded(

@@ -1,7 +1,7 @@
-"""Makes the triage that a retry waits for, one replay after the other, each started as an attempt is.
+"""Runs the triage that a retry waits for: replays one after another, each started as an attempt is.
 
-All that it knows lies in the folders of the replays, so that the next daemon goes on where one died. It answers once,
-when nothing of its replays runs any more, and whatever happens: without an answer the job would wait for ever.
+Its state is in the folders of the replays, so that the next daemon continues where this one ended. It always answers,
+once no process of a replay is left: without an answer the job would wait indefinitely.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ MEASURE_EVERY_S = 2.0
 KILL_AGAIN_S = 0.5
 LAST_WORDS_S = 2.0
 FOLDER_LIMIT_BYTES = 2_000_000_000
-"""What one replay may write: as much as its training saves at the end of an epoch, and more."""
+"""Limit of what one replay may write; above what a training saves at the end of an epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriageRunner:
-    """Works in the thread of whoever calls."""
+    """Works in the thread of its caller."""
 
     clock: Clock
     put: Callable[[ev.Event], None]
@@ -54,24 +54,24 @@ class TriageRunner:
     settings: Callable[[str], JobSettings]
     job: Callable[[str], Job | None]
     exact: Callable[[Job, int], Checkpoint | None]
-    """Returns a state from which the steps up to one are made again as they were; None without one."""
+    """Returns a checkpoint from which the steps up to the given one can be repeated exactly; None if there is none."""
     group: int | None
     code: Callable[[], Code]
     """Returns what a replay that is launched now runs; raises OSError or ValueError where that cannot be had."""
     folder_limit_bytes: int = FOLDER_LIMIT_BYTES
 
     def examine(self, decision: de.Triage, job: Job) -> None:
-        """Replay until there is something to say, and say it by TriageEnded, once nothing of it is left."""
+        """Replay until there is a finding, and report it as TriageEnded once no process of a replay is left."""
         triage_state, attempt = job.triage, self.state / "jobs" / job.name / str(decision.attempt)
         began_at = (
             triage_state.began_at if triage_state is not None and triage_state.began_at is not None else decision.at
         )
         try:
-            finding = self._found(decision, job, began_at)
+            finding = self._replay_until_conclusive(decision, job, began_at)
         except Exception as error:  # a fence: a job whose triage never answers is never retried
             log.exception("triage.failed", extra={"fields": {"job": job.name}})
             finding = inconclusive(f"the triage failed: {type(error).__name__}: {error}")
-        for folder in _replays(attempt):
+        for folder in _list_replays(attempt):
             kill_until_gone(self.launcher, job.name, folder, KILL_AGAIN_S)
         with contextlib.suppress(OSError):
             point(attempt.parent, Path(attempt.name))
@@ -81,28 +81,28 @@ class TriageRunner:
         now = self.clock.now()
         self.put(ev.TriageEnded(at=now, job=job.name, attempt=decision.attempt, finding=told, began_at=began_at))
 
-    def _found(self, decision: de.Triage, job: Job, began_at: Moment) -> Finding:
+    def _replay_until_conclusive(self, decision: de.Triage, job: Job, began_at: Moment) -> Finding:
         limit_s = self.settings(job.name).triage_limit_s
-        case, deadline = self._case(decision, job, limit_s), began_at.plus(limit_s)
+        case, deadline = self._build_case(decision, job, limit_s), began_at.plus(limit_s)
         done: tuple[Replay, ...] = ()
-        while (name := needed(done)) is not None and self._wanted(job.name, decision.attempt):
+        while (name := needed(done)) is not None and self._is_wanted(job.name, decision.attempt):
             log.info("triage.replays", extra={"fields": {"job": job.name, "replay": name}})
-            done = (*done, self._replayed(case, job, name, deadline))
-        if not self._wanted(job.name, decision.attempt):
+            done = (*done, self._run_replay(case, job, name, deadline))
+        if not self._is_wanted(job.name, decision.attempt):
             return inconclusive(UNWANTED)
         finding = conclude(done)
-        self._keep(case, finding, done, job)
+        self._write_report(case, finding, done, job)
         return finding
 
-    def _wanted(self, name: str, attempt: int) -> bool:
-        """Whether the job still waits for it: its user may have stopped it, and the daemon may be ending."""
+    def _is_wanted(self, name: str, attempt: int) -> bool:
+        """Whether the job still waits for the triage: it may have been stopped, and the daemon may be ending."""
         job = self.job(name)
         triage_state: TriageState | None = job.triage if job is not None else None
         if job is None or triage_state is None or triage_state.attempt != attempt or not triage_state.replaying:
             return False
         return job.desired_state is DesiredState.RUN and not triage_state.unwanted and not job.shutting_down
 
-    def _case(self, decision: de.Triage, job: Job, limit_s: float) -> Case:
+    def _build_case(self, decision: de.Triage, job: Job, limit_s: float) -> Case:
         settings, folders = self.settings(job.name), self.state / "jobs" / job.name
         checkpoint = self.exact(job, decision.step) or decision.resume_from
         incident = job.incident.id if job.incident is not None else "triage"
@@ -122,20 +122,20 @@ class TriageRunner:
 
     # --- one replay -------------------------------------------------------------------------------------------------
 
-    def _replayed(self, case: Case, job: Job, name: str, deadline: Moment) -> Replay:
-        """Return what a replay said: one that runs already is waited for, one that is over is read."""
+    def _run_replay(self, case: Case, job: Job, name: str, deadline: Moment) -> Replay:
+        """Return the result of a replay: a running one is waited for, a finished one is read."""
         folder = case.attempt.parent / f"{fo.TRIAGE}-{case.attempt.name}-{name}"
         problem = None
         if not untrusted_files.exists(folder, fo.SHIM) and not untrusted_files.exists(folder, fo.EXIT):
-            problem = self._launch(case, job, name, folder)
-        problem = problem or self._waited(case, job, folder, deadline)
+            problem = self._launch_replay(case, job, name, folder)
+        problem = problem or self._wait_for_replay(case, job, folder, deadline)
         kill_until_gone(self.launcher, job.name, folder, KILL_AGAIN_S)
-        return read(case, name, folder, problem or self._ending(folder))
+        return read(case, name, folder, problem or self._describe_ending(folder))
 
-    def _launch(self, case: Case, job: Job, name: str, folder: Path) -> str | None:
-        """Start it as an attempt of the job is started; return why it could not be."""
+    def _launch_replay(self, case: Case, job: Job, name: str, folder: Path) -> str | None:
+        """Start a replay as an attempt of the job is started; return why it could not be started, else None."""
         if self.launcher.alive(job.name, folder):
-            return None  # by the daemon before this one, and its shim has not left word yet
+            return None  # started by the previous daemon; its shim has not written its record yet
         try:
             code = self.code()
             launch = launch_of(case, read_launch(case), folder, name, code)
@@ -148,18 +148,18 @@ class TriageRunner:
             return f"it could not be started: {error}"
         return None
 
-    def _waited(self, case: Case, job: Job, folder: Path, deadline: Moment) -> str | None:
-        """Wait until nothing of it runs, or it has said all it can; return why it has to be ended before that."""
+    def _wait_for_replay(self, case: Case, job: Job, folder: Path, deadline: Moment) -> str | None:
+        """Wait until a replay has ended or written its result; return why it has to be ended before that, else None."""
         measured, said_at = self.clock.now(), None
         while self.launcher.alive(job.name, folder):
             now = self.clock.now()
             if said_at is None and untrusted_files.exists(folder, SAID):
                 said_at = now
             if said_at is not None and now.seconds_since(said_at) >= LAST_WORDS_S:
-                return None  # other processes of it wait for the one that has ended: they have nothing to add
+                return None  # its other processes wait for the one that has ended
             if now.seconds_since(deadline) >= 0:
                 return f"it did not get to the step within the {case.limit_s:.0f} s of the triage"
-            if not self._wanted(job.name, int(case.attempt.name)):
+            if not self._is_wanted(job.name, int(case.attempt.name)):
                 return UNWANTED
             if now.seconds_since(measured) >= MEASURE_EVERY_S:
                 measured = now
@@ -168,11 +168,11 @@ class TriageRunner:
             time.sleep(LOOK_EVERY_S)
         return None
 
-    def _ending(self, folder: Path) -> str:
+    def _describe_ending(self, folder: Path) -> str:
         status = read_exit(folder, self.clock.now())
         return f"it {status.words} before the step" if status is not None else "it ended without an exit record"
 
-    def _keep(self, case: Case, finding: Finding, done: tuple[Replay, ...], job: Job) -> None:
+    def _write_report(self, case: Case, finding: Finding, done: tuple[Replay, ...], job: Job) -> None:
         """Write the report next to the evidence, with the last output of each replay."""
         try:
             keep(case, finding, done)
@@ -184,7 +184,7 @@ class TriageRunner:
             log.warning("triage.not_kept", extra={"fields": {"job": job.name, "why": str(error)}})
 
 
-def _replays(attempt: Path) -> list[Path]:
+def _list_replays(attempt: Path) -> list[Path]:
     """Return the folders of an attempt's replays; the job's folder is the daemon's own."""
     start, found = f"{fo.TRIAGE}-{attempt.name}-", untrusted_files.list_names(attempt.parent).names
     return [attempt.with_name(name) for name in found if name.startswith(start)]

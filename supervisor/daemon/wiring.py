@@ -88,21 +88,21 @@ class Assembly:
         self.newest = NewestReadings()
         self.cards = JobGpus(self.newest)
         self.threads = Threads(clock, self.inbox.put)
-        self.attempts = AttemptReader(clock, self.inbox.put, self._cleared, self.inbox.waiting, self.threads)
+        self.attempts = AttemptReader(clock, self.inbox.put, self._clear_remains, self.inbox.waiting, self.threads)
         self.exits = ExitWatch(lambda gone: self.attempts.gone(gone.job, gone.attempt))
-        self.save_steps = SaveSteps(clock, self.state, self._job, boot_id)
+        self.save_steps = SaveSteps(clock, self.state, self._find_job, boot_id)
         self.code_copies = CodeCopies(self.state, same_user=group is None)
-        self.collector = self._collector()
-        self.resume_search = self._resume_search()
-        self.compose = self._launch_builder()
-        self.standbys = self._standbys(group)
-        self.executor = ThreadExecutor(clock, self.inbox.put, self._executor_deps(group), self.resume_search)
+        self.collector = self._build_collector()
+        self.resume_search = self._build_resume_search()
+        self.compose = self._build_launch_builder()
+        self.standbys = self._build_standbys(group)
+        self.executor = ThreadExecutor(clock, self.inbox.put, self._build_executor_deps(group), self.resume_search)
         self.record = StoreRecord(self.store, self.announcer, self.executor.folder, boot_id)
         self.loop = Loop(clock, self.inbox, self.record, self.executor)
         places = (self.state, *_working_directories(settings))
         self.telemetry = Telemetry(clock, self.inbox.put, self.gpus, places, self.threads)
-        self.kernel = self._kernel_log()
-        self.uevents = self._uevents()
+        self.kernel = self._build_kernel_log()
+        self.uevents = self._build_uevents()
         self.record.failed = self.loop.job_not_kept
         self.loop.may_launch = self.may_launch
         self.presence = Presence(clock)
@@ -118,9 +118,9 @@ class Assembly:
             installed=Installed(clock, self.threads),
         )
         self.loop.ground = remedy_contexts.of
-        self.telemetry.live = self._live
+        self.telemetry.live = self._list_live
 
-    def _resume_search(self) -> ResumeSearch:
+    def _build_resume_search(self) -> ResumeSearch:
         return ResumeSearch(
             clock=self.clock,
             put=self.inbox.put,
@@ -132,28 +132,28 @@ class Assembly:
             threads=self.threads,
         )
 
-    def _collector(self) -> JobCollectors:
+    def _build_collector(self) -> JobCollectors:
         world = CollectorDeps(
             clock=self.clock,
             put=self.inbox.put,
             state=self.state,
             settings=lambda name: self.settings.jobs[name],
-            job=self._job,
+            job=self._find_job,
             examine=Prover(program=lambda: self.code_copies.current_or_installed().prover).examine,
             step_of=self.save_steps.step_of,
             is_whole=self.save_steps.is_whole,
         )
         return JobCollectors(world, self.threads)
 
-    def _job(self, name: str) -> Job | None:
+    def _find_job(self, name: str) -> Job | None:
         job_state = self.loop.job_states.get(name)
         return job_state.job if job_state is not None else None
 
-    def _executor_deps(self, group: int | None) -> ExecutorDeps:
+    def _build_executor_deps(self, group: int | None) -> ExecutorDeps:
         return ExecutorDeps(
             state=self.state,
             launcher=self.launcher,
-            job=self._job,
+            job=self._find_job,
             attempts=self.attempts,
             exits=self.exits,
             settings=lambda name: self.settings.jobs[name],
@@ -166,7 +166,7 @@ class Assembly:
             threads=self.threads,
         )
 
-    def _launch_builder(self) -> LaunchBuilder:
+    def _build_launch_builder(self) -> LaunchBuilder:
         return LaunchBuilder(
             clock=self.clock,
             state=self.state,
@@ -179,7 +179,7 @@ class Assembly:
             saves=self.save_steps.saves,
         )
 
-    def _standbys(self, group: int | None) -> StandbyStarter:
+    def _build_standbys(self, group: int | None) -> StandbyStarter:
         world = StandbyDeps(
             clock=self.clock,
             state=self.state,
@@ -193,7 +193,7 @@ class Assembly:
         )
         return StandbyStarter(world)
 
-    def _kernel_log(self) -> KernelWatch | None:
+    def _build_kernel_log(self) -> KernelWatch | None:
         if not self.settings.kernel_log.enabled:
             return None
         sequence = self.store.note(KERNEL_SEQUENCE)
@@ -211,7 +211,7 @@ class Assembly:
             return KernelWatch(self.clock, self.inbox.put, "journal", journal)
         return KernelWatch(self.clock, self.inbox.put, "kmsg", kernel_log)
 
-    def _uevents(self) -> KernelWatch | None:
+    def _build_uevents(self) -> KernelWatch | None:
         if not self.settings.kernel_log.enabled:
             return None
         return KernelWatch(self.clock, self.inbox.put, "uevents", Uevents())
@@ -274,13 +274,13 @@ class Assembly:
             self._disk_limit = (self.settings, limit_bytes)
         return all(disk.free_bytes >= limit_bytes for disk in host.disks)
 
-    def _cleared(self, job: str, folder: Path) -> bool:
+    def _clear_remains(self, job: str, folder: Path) -> bool:
         if not self.launcher.alive(job, folder):
             return True
         self.launcher.kill_all(job, folder)
         return False
 
-    def _live(self) -> tuple[tuple[str, int, int], ...]:
+    def _list_live(self) -> tuple[tuple[str, int, int], ...]:
         live = []
         for job_state in list(self.loop.job_states.values()):
             job = job_state.job
@@ -298,7 +298,7 @@ class Assembly:
             kernel_lines=[finding.line for finding in history.kernel],
             gpus=[reading for readings in history.gpus.values() for reading in list(readings)[-EVIDENCE_READINGS:]],
             host=list(history.host)[-EVIDENCE_READINGS:],
-            configuration=partial(_configuration, self.settings),
+            configuration=partial(_dump_configuration, self.settings),
             checkpoints=[Path(path) for path in dict.fromkeys(checkpoint.path for checkpoint in known)],
             stands_still=(quiet := history.no_step_since()) is not None
             and history.seconds_since(quiet) >= EVIDENCE_STILL_S,
@@ -309,7 +309,7 @@ class Assembly:
         self.loop.each_turn.append(work)
 
 
-def _configuration(settings: Settings) -> str:
+def _dump_configuration(settings: Settings) -> str:
     return json.dumps(redacted(settings), indent=2, default=str)
 
 

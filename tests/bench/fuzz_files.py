@@ -32,7 +32,7 @@ from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.stats.rate_limit import Allowance
 from supervisor.daemon.attempt_reader import parse_ranks
-from supervisor.daemon.checkpoints.resume_search import _checkpoint
+from supervisor.daemon.checkpoints.resume_search import _checkpoint_of_report
 from supervisor.runner.attempt_folder import read_exit, read_note, read_shim, read_start_error
 from supervisor.runner.evidence import read_output_tail
 from supervisor.runner.generation_store import FACTS, PROFILE, SERIAL, GenerationStore
@@ -181,7 +181,7 @@ def _read_words(attempt: Path) -> None:
         row = event_row(said)
         _fits(row is not None and len(str(row["body"])) <= 65_536, "body")
         if fact.word is Word.CHECKPOINT_SAVED:
-            item = _checkpoint("/runs/last.pt", Fingerprint(size_bytes=1, modified_ns=1, inode=1), fact.facts)
+            item = _checkpoint_of_report("/runs/last.pt", Fingerprint(size_bytes=1, modified_ns=1, inode=1), fact.facts)
             kept = checkpoint_row("night", 1, item, NOW)
             _fits((kept["step"] or 0) <= STEP_MAX and abs(kept["epoch"] or 0) <= EPOCH_MAX, "step")
     _fits((history.epochs or 0) <= EPOCH_MAX and (history.batches_per_epoch or 0) <= STEP_MAX, "plan")

@@ -258,7 +258,7 @@ def test_a_new_course_is_believed_only_when_it_has_lasted(make: Callable[..., Pl
     for step, seed in ((10, 1), (20, 1), (30, 5), (40, 5), (50, 5)):
         path = item.write(f"{step}.st", *matrix(seed), shape=[16, 16])
         os.utime(path, (1_700_000_000 + step, 1_700_000_000 + step))
-        item.collector._take(*item.said(path, step))
+        item.collector._capture_once(*item.said(path, step))
     generations = sorted(item.kept().values(), key=lambda generation: generation.step or 0)
     verdicts = [item.collector.proofs.prove("one", Path(generation.path)).verdict for generation in generations]
     assert verdicts == [Verdict.PROVEN] * 2 + [Verdict.REJECTED] * 2 + [Verdict.PROVEN]
@@ -281,7 +281,7 @@ def test_checkpoints_that_agree_with_each_other_alone_are_not_believed_by_a_sear
     for step, seed in ((10, 1), (20, 5), (30, 5), (40, 5), (50, 5)):
         path = item.write(f"{step}.st", *matrix(seed), shape=[16, 16])
         os.utime(path, (1_700_000_000 + step, 1_700_000_000 + step))
-        item.collector._take(*item.said(path, step))
+        item.collector._capture_once(*item.said(path, step))
         if step == 10:
             item.collector.proofs.prove("one", Path(item.kept()[10].path))
     chosen = item.resume()

@@ -315,7 +315,7 @@ def test_a_search_that_raises_is_tried_again_after_a_while_and_not_at_every_tick
         while not world.inbox.empty():
             entry = world.inbox.get(0.0)
             asked += 1
-            world.loop._answer(entry)  # type: ignore[arg-type]  # an inquiry: nothing else is put in here
+            world.loop._answer_inquiry(entry)  # type: ignore[arg-type]  # an inquiry: nothing else is put in here
         world.tick()
     assert asked == 2
 

@@ -96,7 +96,7 @@ class World:
         for _ in range(self.inbox._queue.qsize()):
             entry = self.inbox.get(0.0)
             if isinstance(entry, Inquiry):
-                self.loop._answer(entry)
+                self.loop._answer_inquiry(entry)
             elif entry is not None:
                 self.loop.turn(entry)
 

@@ -103,7 +103,9 @@ def candidates(search: Search) -> tuple[Checkpoint, ...]:
             found.append(replace(last[path], verdict=Verdict.REJECTED, reason=why))
         elif now is not None:
             kind = "snapshot" if search.snapshots == str(Path(path).parent) else "checkpoint"
-            found.extend(_own(known.get((path, now), Checkpoint(path=path, fingerprint=now, kind=kind)), search))
+            found.extend(
+                _exclude_captured(known.get((path, now), Checkpoint(path=path, fingerprint=now, kind=kind)), search)
+            )
     ours = of_this_training(found, search.began_unix_s)
     ordered = sorted(ours, key=lambda checkpoint: checkpoint.saved_unix_s, reverse=True)
     unproven = [checkpoint for checkpoint in ordered if checkpoint.verdict is None]
@@ -119,7 +121,7 @@ def _with_record(generation: Checkpoint, known: Checkpoint | None) -> Checkpoint
     return generation
 
 
-def _own(checkpoint: Checkpoint, search: Search) -> Iterable[Checkpoint]:
+def _exclude_captured(checkpoint: Checkpoint, search: Search) -> Iterable[Checkpoint]:
     """Yield the training's own file, unless a generation holds it, with the verdict of the generation pruned of it."""
     if any(generation.is_of(checkpoint) for generation in search.generations):
         return
@@ -147,7 +149,7 @@ def find(search: Search, prove: Prove, report: Callable[[Checkpoint], None]) -> 
     usable = {checkpoint.key for checkpoint in before_fault(todo, search.fault_unix_s, search.fault_step)}
     judged: list[Checkpoint] = []
     for checkpoint in todo:
-        proven = any(_answers(other, checkpoint, search) for other in judged)
+        proven = any(_makes_proof_unneeded(other, checkpoint, search) for other in judged)
         verdict = checkpoint
         if checkpoint.key not in usable:
             why = checkpoint.reason if checkpoint.verdict is Verdict.REJECTED else search.condemned
@@ -160,18 +162,18 @@ def find(search: Search, prove: Prove, report: Callable[[Checkpoint], None]) -> 
             report(verdict)
         judged.append(verdict)
     barriers = find_unreadable(search.globs, search.cwd)
-    point = _chosen(search, judged)
+    point = _choose_among(search, judged)
     unknown = barriers.patterns or (() if point.checkpoint is not None or not point.possible else barriers.everything)
-    return _unknown(unknown) if unknown else point
+    return _refuse_start(unknown) if unknown else point
 
 
-def _unknown(barriers: tuple[str, ...]) -> ResumePoint:
+def _refuse_start(barriers: tuple[str, ...]) -> ResumePoint:
     """Return that the saved checkpoints are not known; a start could overwrite the ones that cannot be read."""
     why = f"checkpoints cannot be read, and a start could overwrite them: {'; '.join(barriers)}"
     return ResumePoint(checkpoint=None, possible=False, reason=f"{why}; then start the job again")
 
 
-def _chosen(search: Search, judged: list[Checkpoint]) -> ResumePoint:
+def _choose_among(search: Search, judged: list[Checkpoint]) -> ResumePoint:
     return choose(
         judged,
         search.fault_unix_s,
@@ -182,7 +184,7 @@ def _chosen(search: Search, judged: list[Checkpoint]) -> ResumePoint:
     )
 
 
-def _answers(proven: Checkpoint, other: Checkpoint, search: Search) -> bool:
+def _makes_proof_unneeded(proven: Checkpoint, other: Checkpoint, search: Search) -> bool:
     """Whether a checkpoint is proven, and no older one needs to be: only a snapshot answers for a snapshot."""
     if proven.verdict is not Verdict.PROVEN or not older(proven, search.older_than):
         return False

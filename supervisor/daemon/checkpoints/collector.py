@@ -137,14 +137,14 @@ class GenerationCollector(threading.Thread):
 
     def run(self) -> None:
         """Take, and wait for the next."""
-        while (entry := self._next()) is not None:
+        while (entry := self._wait_for_next()) is not None:
             try:
                 with self._at(f"taking {entry[0].path}"):
-                    self._take(*entry)
+                    self._capture_once(*entry)
             except Exception:
                 log.exception("generation.failed", extra={"fields": {"job": entry[0].job}})
 
-    def _next(self) -> tuple[Saved, Fingerprint] | None:
+    def _wait_for_next(self) -> tuple[Saved, Fingerprint] | None:
         with self._wake:
             while not self._waiting and not self._ended:
                 self._wake.wait()
@@ -155,43 +155,43 @@ class GenerationCollector(threading.Thread):
 
     # --- taking ---------------------------------------------------------------------------------------------------
 
-    def _take(self, saved: Saved, seen: Fingerprint) -> None:
+    def _capture_once(self, saved: Saved, seen: Fingerprint) -> None:
         if saved.step is None:
             saved = replace(saved, step=self._world.step_of(saved.job, seen))
         checkpoint = Checkpoint(
             path=str(saved.path), fingerprint=seen, epoch=saved.epoch, step=saved.step, kind=saved.kind
         )
         if not self._world.settings(saved.job).checkpoints.keep:
-            self._as_it_lies(saved, checkpoint)
+            self._prove_original(saved, checkpoint)
             return
         store = self.store_of(saved.job)
         if store.has_taken(seen) or any(
-            generation.is_of(checkpoint) or _same(generation, checkpoint) for generation in store.all()
+            generation.is_of(checkpoint) or _is_same_save(generation, checkpoint) for generation in store.all()
         ):
             return
         try:
-            generation = self._taken(store, saved, checkpoint)
+            generation = self._capture_with_room(store, saved, checkpoint)
         except ChangedError as error:
             log.info("generation.source_changed", extra={"fields": {"job": saved.job, "why": str(error)}})
             return
         except (NoRoomError, NotTheirsError, OSError) as error:
-            self._not_kept(saved, checkpoint, str(error))
+            self._fall_back_to_original(saved, checkpoint, str(error))
             return
-        self._tell(saved, generation)
+        self._report_seen(saved, generation)
         self._watch.saved(replace(saved, path=Path(generation.path)))
         self.sweep(saved.job)
 
-    def _taken(self, store: GenerationStore, saved: Saved, checkpoint: Checkpoint) -> Checkpoint:
-        wanted = Wanted(seen=checkpoint, attempt=saved.attempt, owner=self._owner(saved))
+    def _capture_with_room(self, store: GenerationStore, saved: Saved, checkpoint: Checkpoint) -> Checkpoint:
+        wanted = Wanted(seen=checkpoint, attempt=saved.attempt, owner=self._find_owner(saved))
         try:
             return store.take(wanted)
         except NoRoomError as error:
             self.sweep(saved.job, room=False)
             generation = store.take(wanted)
-            self._miss(saved, f"{error}: older generations were pruned to make room")
+            self._report_not_kept(saved, f"{error}: older generations were pruned to make room")
             return generation
 
-    def _owner(self, saved: Saved) -> int | None:
+    def _find_owner(self, saved: Saved) -> int | None:
         """Return the user of a training: the one who wrote its shim's word."""
         folder = self._world.state / "jobs" / saved.job / str(saved.attempt)
         try:
@@ -200,23 +200,23 @@ class GenerationCollector(threading.Thread):
             return None
         return None if found is None else found.st_uid
 
-    def _not_kept(self, saved: Saved, checkpoint: Checkpoint, why: str) -> None:
+    def _fall_back_to_original(self, saved: Saved, checkpoint: Checkpoint, why: str) -> None:
         log.warning("generation.not_kept", extra={"fields": {"job": saved.job, "path": checkpoint.path, "why": why}})
-        self._miss(saved, why)
-        self._as_it_lies(saved, checkpoint)
+        self._report_not_kept(saved, why)
+        self._prove_original(saved, checkpoint)
 
-    def _as_it_lies(self, saved: Saved, checkpoint: Checkpoint) -> None:
+    def _prove_original(self, saved: Saved, checkpoint: Checkpoint) -> None:
         """Have the training's own file proven: it is a checkpoint until it is overwritten."""
-        self._tell(saved, checkpoint)
+        self._report_seen(saved, checkpoint)
         self._watch.saved(saved)
 
-    def _miss(self, saved: Saved, why: str) -> None:
+    def _report_not_kept(self, saved: Saved, why: str) -> None:
         now = self._world.clock.now()
         self._world.put(
             ev.CheckpointNotKept(at=now, job=saved.job, attempt=saved.attempt, path=str(saved.path), reason=why)
         )
 
-    def _tell(self, saved: Saved, checkpoint: Checkpoint) -> None:
+    def _report_seen(self, saved: Saved, checkpoint: Checkpoint) -> None:
         now = self._world.clock.now()
         self._world.put(ev.CheckpointSeen(at=now, job=saved.job, attempt=saved.attempt, checkpoint=checkpoint))
 
@@ -228,9 +228,9 @@ class GenerationCollector(threading.Thread):
         if known is None or known.phase not in ALIVE or known.attempt is None:
             return  # somebody may be choosing among them just now
         with self._sweeping:
-            self._sweep(job, known, known.attempt, room=room)
+            self._prune_generations(job, known, known.attempt, room=room)
 
-    def _sweep(self, job: str, known: Job, attempt: Attempt, *, room: bool) -> None:
+    def _prune_generations(self, job: str, known: Job, attempt: Attempt, *, room: bool) -> None:
         store = self.store_of(job)
         everything = store.all()
         words = dict(kept(everything, policy_of(self._world.settings(job)), room=room))
@@ -251,7 +251,7 @@ class GenerationCollector(threading.Thread):
             )
 
 
-def _same(generation: Checkpoint, checkpoint: Checkpoint) -> bool:
+def _is_same_save(generation: Checkpoint, checkpoint: Checkpoint) -> bool:
     """Whether a file is the same save under another name, as last.pt and best.pt often are."""
     alike = checkpoint.step is not None and generation.step == checkpoint.step
     together = abs(generation.saved_unix_s - checkpoint.saved_unix_s) < SAME_SAVE_S

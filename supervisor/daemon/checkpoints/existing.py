@@ -37,8 +37,8 @@ def keep_existing(
 ) -> Kept:
     """Copy what lies at `paths`, the newest first, unless a copy of the same content is there already."""
     base = job_folder / FOLDER
-    known, folder = _known(base), base / str(attempt)
-    found = sorted(filter(None, map(_stated, paths)), key=lambda pair: pair[1].modified_ns, reverse=True)
+    known, folder = _list_copied(base), base / str(attempt)
+    found = sorted(filter(None, map(_stat_path, paths)), key=lambda pair: pair[1].modified_ns, reverse=True)
     made: dict[str, str] = {}
     left_out: list[str] = []
     copies = 0
@@ -49,7 +49,11 @@ def keep_existing(
         limit_bytes -= stated.size_bytes
         number = f"{len(made) + 1:04d}"
         room = limit_bytes >= 0 and len(made) < FILES_AT_MOST
-        why = _copy(path, folder / number, reserve_bytes) if room else "checkpoints.limit_mb has no room for it"
+        why = (
+            _copy_checkpoint(path, folder / number, reserve_bytes)
+            if room
+            else "checkpoints.limit_mb has no room for it"
+        )
         if why is None:
             made[number] = path
         else:
@@ -59,19 +63,19 @@ def keep_existing(
     return Kept(base, copies + len(made), tuple(left_out))
 
 
-def _stated(path: str) -> tuple[str, Fingerprint] | None:
+def _stat_path(path: str) -> tuple[str, Fingerprint] | None:
     try:
         return path, fingerprint_of(Path(path))
     except OSError:
         return None
 
 
-def _known(folder: Path) -> set[tuple[int, int]]:
-    found = (_stated(str(path)) for path in folder.glob("*/*/*"))
+def _list_copied(folder: Path) -> set[tuple[int, int]]:
+    found = (_stat_path(str(path)) for path in folder.glob("*/*/*"))
     return {(pair[1].size_bytes, pair[1].modified_ns) for pair in found if pair is not None}
 
 
-def _copy(path: str, folder: Path, reserve_bytes: int) -> str | None:
+def _copy_checkpoint(path: str, folder: Path, reserve_bytes: int) -> str | None:
     """Copy a file, or a folder's files, into a folder; return why that could not be done, None where it was."""
     source = Path(path)
     if source.is_dir() and not source.is_symlink():
@@ -97,5 +101,5 @@ def _copy_folder(source: Path, target: Path, reserve_bytes: int) -> str | None:
         files = files_in(source)
     except OSError as error:
         return str(error)
-    found = (_copy(str(path), (target / path.relative_to(source)).parent, reserve_bytes) for path in files)
+    found = (_copy_checkpoint(str(path), (target / path.relative_to(source)).parent, reserve_bytes) for path in files)
     return next((why for why in found if why is not None), None)

@@ -28,7 +28,7 @@ def past_curve(folders: Iterable[Path], step: int, fault_step: int | None, now: 
             break
         if not _counts_training(folder, now):
             continue
-        near = [record for record in _records(folder, now) if abs(record.step - step) <= REACH_STEPS]
+        near = [record for record in _read_records(folder, now) if abs(record.step - step) <= REACH_STEPS]
         curve = around(near, step, fault_step)
         if curve is not None:
             return curve
@@ -45,7 +45,7 @@ def past_losses(folders: Iterable[Path], before_step: int, now: Moment) -> dict[
             continue
         mine = {
             record.step: record.loss
-            for record in _records(folder, now)
+            for record in _read_records(folder, now)
             if record.loss is not None and before_step - LOSSES_READ <= record.step < before_step
         }
         losses = {**mine, **losses}
@@ -63,7 +63,7 @@ def _counts_training(folder: Path, now: Moment) -> bool:
     return True
 
 
-def _records(folder: Path, now: Moment) -> Iterator[StepRecord]:
+def _read_records(folder: Path, now: Moment) -> Iterator[StepRecord]:
     reader, cursor = RecorderReader(folder), 0
     try:
         while True:

@@ -72,12 +72,14 @@ class JobCollectors:
             if job not in self._collectors:
                 watch = ProofQueue(
                     self._world.clock,
-                    self._put,
+                    self._put_event,
                     lambda name: self.of(name).sweep(name),
-                    at=self._at("checkpoint proofs", job, PROVING_LIMIT_S),
+                    at=self._enter_work("checkpoint proofs", job, PROVING_LIMIT_S),
                     rest_factor=self._rest_factor,
                 )
-                collector = GenerationCollector(self._world, watch, at=self._at("generations", job, TAKING_LIMIT_S))
+                collector = GenerationCollector(
+                    self._world, watch, at=self._enter_work("generations", job, TAKING_LIMIT_S)
+                )
                 self._collectors[job] = (collector, watch)
                 if not self._ended:
                     watch.start()
@@ -112,12 +114,12 @@ class JobCollectors:
                 collector.end()
                 watch.end()
 
-    def _put(self, event: CheckpointSeen) -> None:
+    def _put_event(self, event: CheckpointSeen) -> None:
         self._world.put(event)
 
     def _rest_factor(self) -> float:
         return (REST_FACTOR + 1) * max(1, len(self._collectors)) - 1
 
-    def _at(self, kind: str, job: str, limit_s: float) -> Callable[[str], AbstractContextManager[None]]:
+    def _enter_work(self, kind: str, job: str, limit_s: float) -> Callable[[str], AbstractContextManager[None]]:
         post = self._threads.post(f"{kind} {job}", job=job)
         return partial(self._threads.working, post, limit_s=limit_s)

@@ -74,16 +74,16 @@ class ProofQueue(threading.Thread):
 
     def run(self) -> None:
         """Prove, rest, prove the next."""
-        while (saved := self._next()) is not None:
+        while (saved := self._wait_for_next()) is not None:
             began = self._clock.now()
             try:
                 with self._at(f"proving {saved.path}"):
-                    self._prove(saved)
+                    self._prove_saved(saved)
             except Exception:
                 log.exception("checkpoint.proof_failed", extra={"fields": {"job": saved.job}})
-            self._rest(self._clock.now().seconds_since(began) * self._rest_factor())
+            self._rest_for(self._clock.now().seconds_since(began) * self._rest_factor())
 
-    def _next(self) -> Saved | None:
+    def _wait_for_next(self) -> Saved | None:
         with self._wake:
             while not self._waiting and not self._ended:
                 self._wake.wait()
@@ -91,13 +91,13 @@ class ProofQueue(threading.Thread):
                 return None
             return self._waiting.pop(next(iter(self._waiting)))
 
-    def _rest(self, rest_s: float) -> None:
+    def _rest_for(self, rest_s: float) -> None:
         until = self._clock.now().monotonic_s + rest_s
         with self._wake:
             while not self._ended and (left := until - self._clock.now().monotonic_s) > 0:
                 self._wake.wait(left)
 
-    def _prove(self, saved: Saved) -> None:
+    def _prove_saved(self, saved: Saved) -> None:
         stat = fingerprint(saved.path)
         if stat is None or self._told.get((saved.job, saved.path)) == stat:
             return

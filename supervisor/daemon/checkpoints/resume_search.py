@@ -99,16 +99,16 @@ class ResumeSearch:
             snapshots=str(self.snapshots(job.name)),
             given=given_for_exactness(settings, history),
             step_of=partial(self._steps.step_of, job.name),
-            condemned=_condemned(job),
+            condemned=_why_condemned(job),
         )
-        self._threads.begin(SEARCH, job.name, lambda: self._searched(job, partly), SEARCH_LIMIT_S)
+        self._threads.begin(SEARCH, job.name, lambda: self._search_and_answer(job, partly), SEARCH_LIMIT_S)
         return True
 
-    def _searched(self, job: Job, partly: Search) -> None:
+    def _search_and_answer(self, job: Job, partly: Search) -> None:
         """Search, and answer in any case: a job waits for it."""
         try:
             store = self._collector.store_of(job.name)
-            self._search(job, replace(partly, generations=store.all(), generations_folder=str(store.folder)))
+            self._find_resume_point(job, replace(partly, generations=store.all(), generations_folder=str(store.folder)))
         except Exception as error:
             log.exception("search.failed", extra={"fields": {"job": job.name}})
             self._put(
@@ -168,15 +168,15 @@ class ResumeSearch:
         known, lane = self._known(job.name) or (), self._threads.lane("checkpoints", job.name)
         for path in paths:
             # What it lies on may never answer, and this thread is everybody's.
-            lane.do(f"looking at {path}", partial(self._saved, event, job, Path(str(path)), known))
+            lane.do(f"looking at {path}", partial(self._take_up_save, event, job, Path(str(path)), known))
 
-    def _saved(self, event: ev.AgentReported, job: Job, path: Path, known: tuple[Checkpoint, ...]) -> None:
+    def _take_up_save(self, event: ev.AgentReported, job: Job, path: Path, known: tuple[Checkpoint, ...]) -> None:
         stat = fingerprint(path)
         if stat is None and (why := describe_denied(path)) is not None:
-            self._unseen(event, job, path, why)
+            self._report_unseen(event, job, path, why)
         if stat is None or stat.modified_ns / 1e9 > event.at.unix_s + 1.0:
             return  # rewritten since: the later word about it counts
-        seen = _checkpoint(str(path), stat, event.facts)
+        seen = _checkpoint_of_report(str(path), stat, event.facts)
         if job.attempt is not None and job.attempt.number == event.attempt:
             seen = replace(seen, step=job.attempt.training_step(seen.step))
         if any(checkpoint.is_of(seen) for checkpoint in known):
@@ -195,19 +195,19 @@ class ResumeSearch:
         )
         self._collector.saved(saved, stat)
 
-    def _unseen(self, event: ev.AgentReported, job: Job, path: Path, why: str) -> None:
+    def _report_unseen(self, event: ev.AgentReported, job: Job, path: Path, why: str) -> None:
         """Record that something was saved there: a job with checkpoints never starts from the beginning on its own."""
         log.error("checkpoint.unseen", extra={"fields": {"job": job.name, "path": str(path), "why": why}})
         told = Fingerprint(size_bytes=0, modified_ns=int(event.at.unix_s * 1e9), inode=0)
         unseen = Checkpoint(path=str(path), fingerprint=told, verdict=Verdict.REJECTED, reason=why)
         self._put(ev.CheckpointSeen(at=event.at, job=job.name, attempt=event.attempt, checkpoint=unseen))
 
-    def _search(self, job: Job, search: Search) -> None:
+    def _find_resume_point(self, job: Job, search: Search) -> None:
         def tell(checkpoint: Checkpoint) -> None:
             self._collector.proofs.judge(job.name, checkpoint)
             self._put(ev.CheckpointSeen(at=self._clock.now(), job=job.name, attempt=job.number, checkpoint=checkpoint))
 
-        search = replace(search, known=(*search.known, *self._unheard(job, search.known)))
+        search = replace(search, known=(*search.known, *self._read_unrecorded_saves(job, search.known)))
         point = find(search, partial(self._collector.proofs.prove, job.name), tell)
         if point.checkpoint is not None and point.checkpoint.step is not None:
             folders = [self._state / "jobs" / job.name / str(number) for number in range(job.number, 0, -1)]
@@ -215,7 +215,7 @@ class ResumeSearch:
             point = replace(point, curve=curve)
         self._put(ev.ResumePointFound(at=self._clock.now(), job=job.name, attempt=job.number, point=point))
 
-    def _unheard(self, job: Job, known: tuple[Checkpoint, ...]) -> Iterator[Checkpoint]:
+    def _read_unrecorded_saves(self, job: Job, known: tuple[Checkpoint, ...]) -> Iterator[Checkpoint]:
         """Yield saves that the last attempt reported and the record lacks: a daemon ended before recording them."""
         now, reader = self._clock.now(), AgentLogReader(self._state / "jobs" / job.name / str(job.number))
         told: dict[str, Checkpoint] = {}
@@ -227,7 +227,7 @@ class ResumeSearch:
                 for path in paths if isinstance(paths, list) else ():
                     stat = fingerprint(Path(str(path)))
                     if stat is not None and stat.modified_ns / 1e9 <= agent_fact.at.unix_s + 1.0:
-                        told[str(path)] = _checkpoint(str(path), stat, agent_fact.facts)
+                        told[str(path)] = _checkpoint_of_report(str(path), stat, agent_fact.facts)
         yield from (
             checkpoint
             for checkpoint in told.values()
@@ -247,13 +247,13 @@ def given_for_exactness(settings: JobSettings, history: History | None) -> Given
     return given_between(seconds, pace.steps / stepping_s if stepping_s > 0 else None)
 
 
-def _checkpoint(path: str, stat: Fingerprint, facts: Mapping[str, object]) -> Checkpoint:
+def _checkpoint_of_report(path: str, stat: Fingerprint, facts: Mapping[str, object]) -> Checkpoint:
     kind = "snapshot" if facts.get("kind") == "snapshot" else "checkpoint"
     epoch, step = as_int(facts.get("epoch"), -1, EPOCH_MAX), as_int(facts.get("step"), maximum=STEP_MAX)
     return Checkpoint(path=path, fingerprint=stat, epoch=epoch, step=step, kind=kind)
 
 
-def _condemned(job: Job) -> str | None:
+def _why_condemned(job: Job) -> str | None:
     """Return why the checkpoint last resumed from is rejected; None where it did not cause the fault."""
     incident = job.incident
     if incident is None or incident.attempt != job.number or incident.flag.rule != ResumedLoss.name:

@@ -49,32 +49,32 @@ class SaveSteps:
         if job.attempt.scale is None or known is None or job.attempt.number != event.attempt:
             return
         saved = Fingerprint(size_bytes=size_bytes, modified_ns=seconds * NS + rest_ns, inode=0)
-        self._keep(job.name, saved, known, told=True)
+        self._remember_step(job.name, saved, known, told=True)
 
-    def _keep(self, name: str, saved: Fingerprint, step: int, *, told: bool) -> None:
+    def _remember_step(self, name: str, saved: Fingerprint, step: int, *, told: bool) -> None:
         with self._lock:
-            self._known[_key(name, saved)] = (step, told)
+            self._known[_content_key(name, saved)] = (step, told)
             while len(self._known) > SAVES_KEPT:
                 self._known.popitem(last=False)
 
     def is_whole(self, name: str, saved: Fingerprint) -> bool:
         """Whether the agent reported this content after its save ended, so that no wait for it to settle is needed."""
         with self._lock:
-            return self._known.get(_key(name, saved), (0, False))[1]
+            return self._known.get(_content_key(name, saved), (0, False))[1]
 
     def step_of(self, name: str, saved: Fingerprint) -> int | None:
         """Return the step after which a file of a job was saved; None where it was not seen, or cannot be known."""
         with self._lock:
-            known = self._known.get(_key(name, saved))
+            known = self._known.get(_content_key(name, saved))
         job = self._job(name)
         if known is not None or job is None or job.attempt is None:
             return None if known is None else known[0]
         used = job.attempt.resume_from
-        if used is not None and _key(name, used.fingerprint) == _key(name, saved):
+        if used is not None and _content_key(name, used.fingerprint) == _content_key(name, saved):
             return used.step  # the file may be looked at again while the next attempt runs already
-        step = self._by_time(name, job.attempt, saved)
+        step = self._find_step_by_time(name, job.attempt, saved)
         if step is not None:
-            self._keep(name, saved, step, told=False)
+            self._remember_step(name, saved, step, told=False)
         return step
 
     def saves(self, name: str) -> tuple[Save, ...]:
@@ -84,7 +84,7 @@ class SaveSteps:
         saves = (Save(size_bytes=size_bytes, modified_ns=ns, step=step) for (_, size_bytes, ns), step in known)
         return tuple(sorted(saves, key=lambda save: save.modified_ns, reverse=True))
 
-    def _by_time(self, name: str, attempt: Attempt, saved: Fingerprint) -> int | None:
+    def _find_step_by_time(self, name: str, attempt: Attempt, saved: Fingerprint) -> int | None:
         saved_unix_s = saved.modified_ns / 1e9
         if attempt.scale is not Scale.TRAINING or saved_unix_s < attempt.launched_at.unix_s:
             return None
@@ -100,6 +100,6 @@ class SaveSteps:
             reader.close()
 
 
-def _key(job: str, saved: Fingerprint) -> tuple[str, int, int]:
+def _content_key(job: str, saved: Fingerprint) -> tuple[str, int, int]:
     """Return what names a content: it keeps its time when it is renamed or kept as a generation."""
     return job, saved.size_bytes, saved.modified_ns

@@ -51,35 +51,35 @@ class _Look:
         if not parts:
             return
         if not _is_magic(parts[0]):
-            self._named(folder, parts, anywhere=anywhere)
+            self._follow_name(folder, parts, anywhere=anywhere)
             return
-        for entry in self._entries(folder, anywhere=anywhere):
+        for entry in self._list_entries(folder, anywhere=anywhere):
             deep = parts[0] == "**"
             rest = parts if deep else parts[1:]
             if deep or fnmatch(entry.name, parts[0]):
-                self._entry(Path(entry.path), rest, is_folder=_is_folder(entry), anywhere=anywhere or deep)
+                self._check_entry(Path(entry.path), rest, is_folder=_is_folder(entry), anywhere=anywhere or deep)
         if parts[0] == "**":
             self.down(folder, parts[1:], anywhere=True)
 
-    def _named(self, folder: Path, parts: tuple[str, ...], *, anywhere: bool) -> None:
+    def _follow_name(self, folder: Path, parts: tuple[str, ...], *, anywhere: bool) -> None:
         path = folder / parts[0]
         try:
             is_folder = path.is_dir()
             path.stat()
         except PermissionError:
-            self._note(folder, anywhere=anywhere)
+            self._note_closed(folder, anywhere=anywhere)
         except OSError:
             return
         else:
-            self._entry(path, parts[1:], is_folder=is_folder, anywhere=anywhere)
+            self._check_entry(path, parts[1:], is_folder=is_folder, anywhere=anywhere)
 
-    def _entry(self, path: Path, rest: tuple[str, ...], *, is_folder: bool, anywhere: bool) -> None:
+    def _check_entry(self, path: Path, rest: tuple[str, ...], *, is_folder: bool, anywhere: bool) -> None:
         if is_folder:
             self.down(path, rest, anywhere=anywhere)
         elif not rest and not os.access(path, os.R_OK):
             self.files[f"{path} may not be read by the daemon: `chmod g+r {path}`, and a umask of 027"] = None
 
-    def _entries(self, folder: Path, *, anywhere: bool) -> Iterator[os.DirEntry[str]]:
+    def _list_entries(self, folder: Path, *, anywhere: bool) -> Iterator[os.DirEntry[str]]:
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
@@ -88,11 +88,11 @@ class _Look:
                         return
                     yield entry
         except PermissionError:
-            self._note(folder, anywhere=anywhere)
+            self._note_closed(folder, anywhere=anywhere)
         except OSError:
             return
 
-    def _note(self, folder: Path, *, anywhere: bool) -> None:
+    def _note_closed(self, folder: Path, *, anywhere: bool) -> None:
         shut = next((path for path in (*reversed(folder.parents), folder) if not os.access(path, os.X_OK)), folder)
         found = self.beneath if anywhere else self.patterns
         if len(found) < NAMED_AT_MOST:

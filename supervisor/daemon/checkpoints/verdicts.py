@@ -40,17 +40,19 @@ class Proofs:
         Raises OSError where the file is not there.
         """
         store = self._store_of(job)
-        known = _found(store, path)
+        known = _find_generation(store, path)
         if known is not None and known.verdict is not None:
             return known  # its content cannot have changed
         proof = self._examine(path)
         with self._lock:
-            known = _found(store, path)
+            known = _find_generation(store, path)
             if known is not None and known.verdict is not None:
                 return known  # it was condemned meanwhile
             checkpoint = proof.checkpoint if known is None else merge_proof(known, proof.checkpoint)
             if checkpoint.verdict is Verdict.PROVEN and proof.profile is not None:
-                checkpoint = self._compared(job, store, checkpoint, replace(proof.profile, step=checkpoint.step))
+                checkpoint = self._compare_with_earlier(
+                    job, store, checkpoint, replace(proof.profile, step=checkpoint.step)
+                )
             if known is not None and known.fingerprint == checkpoint.fingerprint:
                 store.judge(checkpoint, proof.said if checkpoint.verdict is Verdict.PROVEN else None)
         return checkpoint
@@ -61,9 +63,11 @@ class Proofs:
             if self._store_of(job).holds(checkpoint):
                 self._store_of(job).judge(checkpoint)
 
-    def _compared(self, job: str, store: GenerationStore, checkpoint: Checkpoint, profile: Profile) -> Checkpoint:
+    def _compare_with_earlier(
+        self, job: str, store: GenerationStore, checkpoint: Checkpoint, profile: Profile
+    ) -> Checkpoint:
         """Return it rejected where it does not fit the newest proven generation that it can have come from."""
-        before = self._before(job, store, checkpoint)
+        before = self._find_earlier_profile(job, store, checkpoint)
         # Only what was saved later can show that a new course lasts: a search goes back in time.
         doubted = [each for at_s, each in self._doubted.get(job, []) if at_s < checkpoint.saved_unix_s]
         measures = [*([before] if before else []), *(doubted[-1:] if len(doubted) >= DOUBTED_TIMES else [])]
@@ -75,7 +79,7 @@ class Proofs:
             self._doubted.pop(job, None)
         return checkpoint if why is None else replace(checkpoint, verdict=Verdict.REJECTED, reason=why)
 
-    def _before(self, job: str, store: GenerationStore, checkpoint: Checkpoint) -> Profile | None:
+    def _find_earlier_profile(self, job: str, store: GenerationStore, checkpoint: Checkpoint) -> Profile | None:
         known = self._job(job)
         ours = of_this_training(store.all(), known.began_unix_s if known else None)
         for other in sorted(ours, key=lambda other: other.saved_unix_s, reverse=True):
@@ -88,5 +92,5 @@ class Proofs:
         return None
 
 
-def _found(store: GenerationStore, path: Path) -> Checkpoint | None:
+def _find_generation(store: GenerationStore, path: Path) -> Checkpoint | None:
     return next((own for own in store.all() if own.path == str(path)), None)

@@ -26,7 +26,7 @@ class GpuAvailability:
 
     def take(self, event: ev.Event) -> None:
         """Take in an event."""
-        for reading in filter(_answers, event.readings if isinstance(event, ev.GpusRead) else ()):
+        for reading in filter(_has_measurement, event.readings if isinstance(event, ev.GpusRead) else ()):
             since, last = self._heard.get(reading.gpu, (reading.at, reading.at))
             self._heard[reading.gpu] = (
                 reading.at if reading.at.seconds_since(last) > self.gap_s() else since,
@@ -46,8 +46,8 @@ class GpuAvailability:
         return max(GAP_S, GAP_READINGS * self._interval_s())
 
 
-def _answers(reading: GpuReading) -> bool:
-    """Whether a card itself was heard: what changes with every reading is there, or it sleeps."""
+def _has_measurement(reading: GpuReading) -> bool:
+    """Whether the GPU itself answered: a reading has a measured value, or the GPU is suspended."""
     if reading.runtime_status in ("suspended", "suspending"):
         return True
     measured = (

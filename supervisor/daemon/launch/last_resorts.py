@@ -36,11 +36,11 @@ class Installed:
         if at is None or now.seconds_since(at) >= LOOK_AGAIN_S:
             self._found[name] = (path, now)
             self._threads.lane("programs", "in PATH", of_job=False).do(
-                f"which {name}", lambda: self._look(name), key=name
+                f"which {name}", lambda: self._find_program(name), key=name
             )
         return path
 
-    def _look(self, name: str) -> None:
+    def _find_program(self, name: str) -> None:
         self._found[name] = (shutil.which(name), self._clock.now())
 
 
@@ -76,18 +76,18 @@ def reset_command(
     """
     reading = next((item for item in readings if item.gpu == card), None)
     mine = sorted(
-        item.gpu for item in readings if (item.source in NVIDIA) == (reading is not None and _nvidia(reading))
+        item.gpu for item in readings if (item.source in NVIDIA) == (reading is not None and _is_nvidia(reading))
     )
     index = str(mine.index(card)) if card in mine else None
     if settings.reset_command:
         words = (text.replace("{card}", card).replace("{index}", index or "") for text in settings.reset_command)
         return tuple(words)
-    if reading is not None and _nvidia(reading):
+    if reading is not None and _is_nvidia(reading):
         return ("nvidia-smi", "--gpu-reset", "-i", card)
     if found("amd-smi") is not None or index is None:
         return ("amd-smi", "reset", "--gpureset", "--gpu", card)
     return ("rocm-smi", "--gpureset", "-d", index)
 
 
-def _nvidia(reading: GpuReading) -> bool:
+def _is_nvidia(reading: GpuReading) -> bool:
     return reading.source in NVIDIA

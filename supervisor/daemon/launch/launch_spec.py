@@ -65,11 +65,13 @@ def build_launch(
             **(visible.env if visible is not None else {}),
         },
         conv2d=conv2d,
-        remedies=_for_the_agent(changes, profile, visible),
+        remedies=_list_agent_settings(changes, profile, visible),
     )
 
 
-def _for_the_agent(changes: Changes, profile: ProfileSettings | None, visible: VisibleGpu | None) -> dict[str, object]:
+def _list_agent_settings(
+    changes: Changes, profile: ProfileSettings | None, visible: VisibleGpu | None
+) -> dict[str, object]:
     found: dict[str, object] = {
         name: {"value": setting.value, "remedies": list(setting.remedies)} for name, setting in changes.settings
     }
@@ -112,12 +114,12 @@ class LaunchPlan:
     """What its shim runs, and its agent."""
 
 
-def _resumes(settings: JobSettings) -> bool:
+def _has_resume_setting(settings: JobSettings) -> bool:
     """Whether the configuration says how the job goes on from a checkpoint."""
     return settings.resume.command is not None or settings.resume.to is not None
 
 
-def _put_first(code: Code, argv: list[str], checkpoint: Checkpoint | None, to: str | None) -> list[str]:
+def _prepend_placement(code: Code, argv: list[str], checkpoint: Checkpoint | None, to: str | None) -> list[str]:
     """Return the command with, before it, the program that puts the checkpoint where the training looks for it."""
     if checkpoint is None or to is None:
         return argv
@@ -151,7 +153,7 @@ class LaunchBuilder:
         launch = build_launch(settings, job, checkpoint, self.gfx_versions(settings), self.visible(job.gpu))
         planned, code = conv2d_environment(settings), self.code()
         return LaunchPlan(
-            argv=_put_first(code, launch.argv, checkpoint, settings.resume.to),
+            argv=_prepend_placement(code, launch.argv, checkpoint, settings.resume.to),
             cwd=settings.cwd or str(folder / names.RUN),
             env=compose_env(
                 job=job.name,
@@ -165,7 +167,7 @@ class LaunchBuilder:
                 conv2d_settings={name: launch.env.get(name, value) for name, value in planned.items()},
                 resume_from=checkpoint.path if checkpoint else None,
                 resume_steps=resume_steps(
-                    checkpoint, self.kept(job.name), self.saves(job.name), asked=_resumes(settings)
+                    checkpoint, self.kept(job.name), self.saves(job.name), asked=_has_resume_setting(settings)
                 ),
                 snapshot_every=snapshot_every(settings),
                 mean_fault_s=job.ledger.mean_fault_s(self.clock.now(), job.began_unix_s, settings.budget),

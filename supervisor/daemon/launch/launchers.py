@@ -35,16 +35,16 @@ def launcher_of(setting: str, state: Path) -> Chosen:
         why_not = available(user=user, state=state)
         if why_not is not None:
             raise LauncherError(f'supervisor.launcher = "{setting}" cannot work here: {why_not}; "direct" always can')
-        return _units(user=user, state=state)
-    return _automatic(state)
+        return _choose_units(user=user, state=state)
+    return _choose_automatically(state)
 
 
-def _automatic(state: Path) -> Chosen:
+def _choose_automatically(state: Path) -> Chosen:
     unit = own_unit()
     for user in (False, True) if unit is None else (unit[1],):
         why_not = available(user=user, state=state)
         if why_not is None:
-            return _units(user=user, state=state)
+            return _choose_units(user=user, state=state)
         log.info("launcher.unavailable", extra={"fields": {"user": user, "why": why_not}})
         if unit is not None:
             # A training started by ourselves would lie in this service's cgroup, and die with each restart of it.
@@ -52,7 +52,7 @@ def _automatic(state: Path) -> Chosen:
     return Chosen(launcher=DirectLauncher())
 
 
-def _units(*, user: bool, state: Path) -> Chosen:
+def _choose_units(*, user: bool, state: Path) -> Chosen:
     launcher = UnitLauncher(user=user, state=state)
     if user:
         return Chosen(launcher=launcher)

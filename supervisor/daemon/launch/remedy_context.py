@@ -47,7 +47,9 @@ class RemedyContextReader:
         if job is None or job_state.job.phase in ENDED:
             return RemedyContext()
         if job_state.job.phase not in ALIVE and not job_state.job.awaits_triage:
-            return RemedyContext(memory=self._memory(job_state, now), resorts=self._resorts(job_state, job))
+            return RemedyContext(
+                memory=self._read_memory(job_state, now), resorts=self._list_last_resorts(job_state, job)
+            )
         answering = self._answering.answering_s(now)
         over = job_state.job.attempt is not None and job_state.job.attempt.over
         worst = over or job_state.job.phase is Phase.KILLING
@@ -56,24 +58,24 @@ class RemedyContextReader:
             conv2d_auto=job.conv2d == "auto",
             resume_command=job.resume.command is not None,
             cpu_profile=job.profiles.cpu.enabled,
-            free_gpus=self._free([gpu for gpu, _ in answering]) if over else (),
+            free_gpus=self._list_free_gpus([gpu for gpu, _ in answering]) if over else (),
             answering_s=answering,
             experience=self._experience() if over else (),
-            memory=self._memory(job_state, now) if job_state.job.awaits_triage else (),
-            resorts=self._resorts(job_state, job) if worst else (),
+            memory=self._read_memory(job_state, now) if job_state.job.awaits_triage else (),
+            resorts=self._list_last_resorts(job_state, job) if worst else (),
         )
 
-    def _free(self, answering: list[str]) -> tuple[str, ...]:
+    def _list_free_gpus(self, answering: list[str]) -> tuple[str, ...]:
         """Return the cards that no job has: one that names none has the first, as every framework takes it."""
-        taken = {text for job_state in self._alive() for text in _cards_of(job_state) or answering[:1]}
+        taken = {text for job_state in self._list_alive() for text in _cards_of(job_state) or answering[:1]}
         return tuple(text for text in answering if text not in taken)
 
-    def _memory(self, job_state: JobState, now: Moment) -> tuple[GpuMemory, ...]:
+    def _read_memory(self, job_state: JobState, now: Moment) -> tuple[GpuMemory, ...]:
         """Return the memory in use on a job's GPUs, from recent readings.
 
         A card that another job has, or may have because it names none, says nothing about this one.
         """
-        others = [item for item in self._alive() if item is not job_state]
+        others = [item for item in self._list_alive() if item is not job_state]
         if job_state.job.on_cpu or any(not _cards_of(other) for other in others):
             return ()
         taken = {card for other in others for card in _cards_of(other)}
@@ -87,13 +89,13 @@ class RemedyContextReader:
             and (not mine or gpu in mine)
         )
 
-    def _resorts(self, job_state: JobState, job: JobSettings) -> tuple[Resort, ...]:
-        others = [item for item in self._alive() if item is not job_state]
+    def _list_last_resorts(self, job_state: JobState, job: JobSettings) -> tuple[Resort, ...]:
+        others = [item for item in self._list_alive() if item is not job_state]
         card = _find_faulty_gpu(job_state, tuple(sorted(self._newest.gpus)))
         sharing = {other.job.name: not _cards_of(other) or card in _cards_of(other) for other in others}
         return list_resorts(job.last_resorts, card, tuple(self._newest.gpus.values()), sharing, self._installed)
 
-    def _alive(self) -> Iterator[JobState]:
+    def _list_alive(self) -> Iterator[JobState]:
         return (
             job_state
             for job_state in self._job_states.values()

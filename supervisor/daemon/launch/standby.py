@@ -76,7 +76,7 @@ class StandbyStarter:
         """By job: the attempt, the process of it that trains, and what that imported."""
         self._ended = False
 
-    def _lock(self, job: str) -> threading.Lock:
+    def _lock_of(self, job: str) -> threading.Lock:
         return self._locks.setdefault(job, threading.Lock())
 
     # --- what the training reports --------------------------------------------------------------------------------
@@ -84,9 +84,9 @@ class StandbyStarter:
     def take(self, event: ev.Event, _now: Moment) -> None:
         """Learn from the training that runs what the next one will import first."""
         if isinstance(event, ev.AgentReported) and event.word is ev.Word.CLAIMED and event.rank in (0, None):
-            self._imported[event.job] = (event.attempt, event.pid, _modules(event.facts.get("imported")))
+            self._imported[event.job] = (event.attempt, event.pid, _parse_modules(event.facts.get("imported")))
 
-    def _modules(self, job: Job, settings: JobSettings | None) -> Modules:
+    def _list_modules(self, job: Job, settings: JobSettings | None) -> Modules:
         """Return what to import, in its order; nothing where the command itself is not what trains."""
         number, pid, told = self._imported.get(job.name, (0, None, ()))
         if settings is None or job.attempt is None or number != job.number or pid != job.attempt.training_pid:
@@ -100,28 +100,28 @@ class StandbyStarter:
         job_states = dict(self._world.job_states())
         for name in {*job_states, *list(self._standing)}:
             job_state = job_states.get(name)
-            with self._lock(name):
+            with self._lock_of(name):
                 try:
-                    state = self._look(name, None if job_state is None else job_state.job)
+                    state = self._look_after(name, None if job_state is None else job_state.job)
                 except (LaunchError, OSError) as error:
                     state = None
-                    self._gave_up(name, job_state, str(error))
+                    self._give_up(name, job_state, str(error))
             if job_state is not None:
                 job_state.standby = state
 
-    def _look(self, name: str, job: Job | None) -> str | None:
+    def _look_after(self, name: str, job: Job | None) -> str | None:
         """Return what there is of it now: "ready", "importing", or None."""
         why, standing = self._why_none(name, job), self._standing.get(name)
         if standing is not None and why is None and job is not None:
             if standing.number == job.next_number:
-                return self._state(standing)
+                return self._read_state(standing)
             if standing.number == job.number and job.phase is Phase.STARTING:
                 return None  # it is about to be told to go
             why = "the attempt was launched without it"
         if why is not None:
-            self._dismiss(name, why)
+            self._dismiss_standby(name, why)
         elif job is not None and not self._ended and self._spent.get(name) != job.number:
-            return self._start(job)
+            return self._start_standby(job)
         return None
 
     def _why_none(self, name: str, job: Job | None) -> str | None:
@@ -132,11 +132,11 @@ class StandbyStarter:
             return "it is switched off"
         return core.why_none(job, self._world.host())
 
-    def _start(self, job: Job) -> str | None:
+    def _start_standby(self, job: Job) -> str | None:
         world, now = self._world, self._world.clock.now()
         if not core.may_start(job, world.host(), now):
             return None
-        modules = self._modules(job, world.settings(job.name))
+        modules = self._list_modules(job, world.settings(job.name))
         if not modules:
             raise LaunchError(NOTHING)
         number = job.next_number
@@ -158,7 +158,7 @@ class StandbyStarter:
         log.info("standby.started", extra={"fields": fields})
         return "importing"
 
-    def _state(self, standing: _Standing) -> str:
+    def _read_state(self, standing: _Standing) -> str:
         """Return how far it is; raise LaunchError where it is not there any more."""
         if standby.ready(standing.attempt):
             return "ready"
@@ -170,20 +170,20 @@ class StandbyStarter:
             raise LaunchError(f"it was not ready within {IMPORT_LIMIT_S:.0f} s")
         return "importing"
 
-    def _gave_up(self, name: str, job_state: JobState | None, why: str) -> None:
+    def _give_up(self, name: str, job_state: JobState | None, why: str) -> None:
         log.warning("standby.failed", extra={"fields": {"job": name, "why": why}})
         if job_state is not None:
             self._spent[name] = job_state.job.number
-        self._dismiss(name, why)
+        self._dismiss_standby(name, why)
 
-    def _dismiss(self, name: str, why: str) -> None:
+    def _dismiss_standby(self, name: str, why: str) -> None:
         standing = self._standing.pop(name, None)
         if standing is None:
             return
         log.info("standby.dismissed", extra={"fields": {"job": name, "attempt": standing.number, "why": why}})
-        self._clear(name, standing.attempt)
+        self._clear_files(name, standing.attempt)
 
-    def _clear(self, name: str, attempt: Path) -> None:
+    def _clear_files(self, name: str, attempt: Path) -> None:
         self._world.launcher.dismiss(name, attempt)
         if not standby.going(attempt):  # the word may have been on its way
             standby.clear(attempt)
@@ -195,7 +195,7 @@ class StandbyStarter:
 
         Raises LaunchError where it began and failed.
         """
-        with self._lock(job):
+        with self._lock_of(job):
             standing = self._standing.get(job)
             if standing is None or standing.attempt != attempt:
                 return False
@@ -208,7 +208,7 @@ class StandbyStarter:
                 log.info("standby.promoted", extra={"fields": fields})
                 return True
             log.warning("standby.not_used", extra={"fields": {**fields, "why": why}})
-            self._clear(job, attempt)
+            self._clear_files(job, attempt)
             return False
 
     # --- beginning and end ----------------------------------------------------------------------------------------
@@ -218,17 +218,17 @@ class StandbyStarter:
         for name in jobs:
             for attempt in standby.stood_by_for(self._world.state, name):
                 if not standby.going(attempt):
-                    self._clear(name, attempt)
+                    self._clear_files(name, attempt)
 
     def end(self) -> None:
         """Let go of everything: the daemon ends."""
         self._ended = True
         for name in list(self._standing):
-            with self._lock(name):
-                self._dismiss(name, "the daemon ends")
+            with self._lock_of(name):
+                self._dismiss_standby(name, "the daemon ends")
 
 
-def _modules(told: object) -> Modules:
+def _parse_modules(told: object) -> Modules:
     """Return the imports that an agent reported; malformed entries are left out."""
     pairs = told if isinstance(told, list) else []
     return tuple(

@@ -109,10 +109,14 @@ class Line(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a record."""
         fields = getattr(record, "fields", {})
-        told = " ".join(f"{key}={_value(value)}" for key, value in fields.items())
+        told = " ".join(f"{key}={_format_value(value)}" for key, value in fields.items())
         text = f"{cut(record.getMessage(), VALUE_CHARS)} {told}".rstrip()
         if record.exc_info:
-            text = cut(text, LINE_CHARS - TRACE_CHARS) + " exception=" + _trace(self.formatException(record.exc_info))
+            text = (
+                cut(text, LINE_CHARS - TRACE_CHARS)
+                + " exception="
+                + _format_trace(self.formatException(record.exc_info))
+            )
         text = cut(text, LINE_CHARS)
         if self._journal:
             # The journal has the time; `<4>` before a line is its priority (sd-daemon(3)).
@@ -120,7 +124,7 @@ class Line(logging.Formatter):
         return f"{self.formatTime(record)} {record.levelname.lower()} {text}"
 
 
-def _value(value: object) -> str:
+def _format_value(value: object) -> str:
     """Return a value as JSON of some VALUE_CHARS characters; of one that is cut, as a string, the beginning."""
     if isinstance(value, str):
         value = cut(value, VALUE_CHARS)
@@ -131,7 +135,7 @@ def _value(value: object) -> str:
     return json.dumps(cut(value if isinstance(value, str) else text, VALUE_CHARS // 6))
 
 
-def _trace(text: str) -> str:
+def _format_trace(text: str) -> str:
     """Return a trace with its beginning and its end, which names the error."""
     if len(text) > TRACE_CHARS // 2:
         text = text[: TRACE_CHARS // 8] + "\n[...]\n" + text[-TRACE_CHARS * 3 // 8 :]
@@ -154,9 +158,9 @@ class Handler(logging.StreamHandler[TextIO | LogWriter]):
         if self._told_at_s is None:
             self._told_at_s = at_s
         if self._left_out and at_s - self._told_at_s >= SUMMARY_EVERY_S:
-            self._tell(record)
+            self._write_summary(record)
         about = str(getattr(record, "fields", {}).get("job", ""))[:200]
-        if not self._of(name, about).take(at_s) or not self._all.take(at_s):
+        if not self._allowance_of(name, about).take(at_s) or not self._all.take(at_s):
             self._left_out[name] += 1
             return
         super().emit(record)
@@ -164,15 +168,15 @@ class Handler(logging.StreamHandler[TextIO | LogWriter]):
     def close(self) -> None:
         """Tell what was left out at last."""
         if self._left_out:
-            self._tell(logging.makeLogRecord({"created": self._told_at_s}))
+            self._write_summary(logging.makeLogRecord({"created": self._told_at_s}))
         super().close()
 
-    def _of(self, name: str, about: str) -> Allowance:
+    def _allowance_of(self, name: str, about: str) -> Allowance:
         if len(self._each) >= EVENTS_KNOWN and (name, about) not in self._each:
             del self._each[next(iter(self._each))]
         return self._each.setdefault((name, about), Allowance(LINES_PER_S, LINES_AT_ONCE))
 
-    def _tell(self, like: logging.LogRecord) -> None:
+    def _write_summary(self, like: logging.LogRecord) -> None:
         """Write how many lines of which events were left out, and begin to count anew."""
         lines = dict(self._left_out.most_common(SUMMARY_EVENTS))
         record = logging.makeLogRecord({"levelno": logging.WARNING, "levelname": "WARNING", "msg": "log.left_out"})

@@ -44,29 +44,29 @@ class Notifier:
 
     def ready(self) -> None:
         """Say that the start, or a reload, is complete."""
-        self._send("READY=1")
+        self._send_message("READY=1")
 
     def status(self, text: str) -> None:
         """Show one line in `systemctl status`."""
-        self._send("STATUS=" + " ".join(text.split()))
+        self._send_message("STATUS=" + " ".join(text.split()))
 
     def watchdog(self) -> None:
         """Say that the daemon works; systemd restarts one that stops saying so."""
-        self._send("WATCHDOG=1")
+        self._send_message("WATCHDOG=1")
 
     def extend_timeout(self, seconds: float) -> None:
         """Ask for `seconds` more, from now, to start or to stop."""
-        self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
+        self._send_message(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
 
     def reloading(self, now_monotonic_us: int) -> None:
         """Say that the settings are being read again; `ready()` ends it. Microseconds of CLOCK_MONOTONIC."""
-        self._send(f"RELOADING=1\nMONOTONIC_USEC={now_monotonic_us}")
+        self._send_message(f"RELOADING=1\nMONOTONIC_USEC={now_monotonic_us}")
 
     def stopping(self) -> None:
         """Say that the daemon is on its way out."""
-        self._send("STOPPING=1")
+        self._send_message("STOPPING=1")
 
-    def _send(self, message: str) -> None:
+    def _send_message(self, message: str) -> None:
         if self._address is None:
             return
         try:
@@ -99,7 +99,7 @@ def stop_is_restart(
     name, user = unit
     command = ["systemctl", *(["--user"] if user else []), "list-jobs", "--no-legend", "--plain", "--no-pager", name]
     try:
-        said = _asked_twice(ask or _ask, command)
+        said = _run_twice(ask or _run_command, command)
     except (OSError, subprocess.SubprocessError) as error:
         log.warning("stop.cause_unknown", extra={"fields": {"unit": name, "error": str(error)}})
         return False
@@ -127,7 +127,7 @@ def own_unit(
     return parts[at], any(part.startswith("user@") for part in parts[:at])
 
 
-def _asked_twice(ask: Ask, command: Sequence[str]) -> str:
+def _run_twice(ask: Ask, command: Sequence[str]) -> str:
     try:
         return ask(command)
     except subprocess.CalledProcessError:
@@ -135,7 +135,7 @@ def _asked_twice(ask: Ask, command: Sequence[str]) -> str:
         return ask(command)
 
 
-def _ask(command: Sequence[str]) -> str:
+def _run_command(command: Sequence[str]) -> str:
     done = subprocess.run(
         list(command), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ASK_LIMIT_S, check=True
     )
