@@ -117,7 +117,7 @@ WATCHED = [
     types.WatchedStatus(
         rule="gpu_idle",
         group="steps",
-        what="every card idle, and no step",
+        what="every GPU idle, and no step",
         unit="s",
         now=30.0,
         limit=30.0,
@@ -238,7 +238,7 @@ class TestStatus:
             "",
             "GROUP   RULE             NOW          LIMIT  % OF LIMIT  ACTION  CHECK",
             "steps   stall            6 s  8 s (learned)        75 %  stop    no step, in stage step",
-            "        gpu_idle        30 s           30 s       100 %  shadow  every card idle, and no step",
+            "        gpu_idle        30 s           30 s       100 %  shadow  every GPU idle, and no step",
             "cards   thermal        101 C          100 C       100 %  warn    hottest sensor of 0a:00; "
             "held for 12 s of 30 s",
             "memory  fragmentation      4              3       100 %  warn    retried allocations; "

@@ -21,7 +21,7 @@ def test_full_load_and_no_step_acts() -> None:
     flag = stepping().gpu(45, busy=99.0).check(RULE)
     assert flag is not None
     assert flag.severity is Severity.CRITICAL
-    assert flag.message == "every card at least 90 % busy for 45 s, and no step for 45 s"
+    assert flag.message == "every GPU at least 90 % busy for 45 s, and no step for 45 s"
     assert flag.fault is None
 
 

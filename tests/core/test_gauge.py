@@ -139,7 +139,7 @@ def test_a_card_that_does_not_answer_is_near_to_be_lost() -> None:
     near = {item.what[:12]: item.now for item in GpuLost(min_readings=2).measure(told.history)}
     assert near == {GPU: 5.0, OTHER_GPU: 0.0}
     alone = story().training().gpu(5).history
-    assert only(GpuLost().measure(alone)).not_watched == "there is no other card that answers"
+    assert only(GpuLost().measure(alone)).not_watched == "there is no other GPU that answers"
 
 
 def test_what_else_must_agree_is_named() -> None:

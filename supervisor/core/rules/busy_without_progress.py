@@ -1,11 +1,10 @@
 """Busy without progress: the GPUs are at full load and no step is made. A busy GPU alone is normal.
 
-What is proof. Inside a step two signals agree: every card of the job is at full load in every reading for `hold_s`,
-and no step is made. Before the first step, or at a new shape, that is also what a search for kernels looks like, which
-may take minutes and end well: it warns after `search_s`, with what it most likely is, and the doubt ends with the
-limits of `start_timeout` and `stall`. Where the card is one on which MIOpen is known to find no kernel and Conv2d was
-not replaced, that knowledge is the second witness, and it acts (the owner's log: 99 % GPU and 100 W, no batch in
-eight minutes).
+When it acts. Within a step two facts must hold together: every GPU of the job is at full load in every reading for
+`hold_s`, and no step is made. Before the first step, or at a new shape, a kernel search looks the same, may take
+minutes and end well: it warns after `search_s`, and the limits of `start_timeout` and `stall` apply. On a GPU for which
+MIOpen is known to find no kernel, with Conv2d not replaced, it acts (recorded on 10 November: 99 % GPU use and 100 W,
+no batch in eight minutes).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from supervisor.core.unseen import no_cards, no_steps_due
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusyWithoutProgress:
-    """GPU use of at least `busy_percent` on every card for `hold_s`, `search_s` where kernels may be searched for."""
+    """GPU use of at least `busy_percent` on every GPU for `hold_s`, `search_s` where kernels may be searched for."""
 
     name: ClassVar[str] = "busy_without_progress"
     group: ClassVar[Group] = "steps"
@@ -42,14 +41,14 @@ class BusyWithoutProgress:
     min_readings: int = 5
 
     def may_flag(self, history: History) -> bool:
-        """Whether no step was made for the shorter of both limits, and no card is known not to be busy."""
+        """Whether no step was made for the shorter of both limits, and no GPU is known not to be busy."""
         return (history.no_step_s or 0.0) >= min(self.hold_s, self.search_s) and all(
             self._is_busy(readings[-1]) is not False for readings in history.readings_by_gpu().values()
         )
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
-        """Return how long every card has been at full load without a step."""
-        what, no_step_s = "every card at full load, and no step", history.no_step_s
+        """Return how long every GPU has been at full load without a step."""
+        what, no_step_s = "every GPU at full load, and no step", history.no_step_s
         why = _why_blind(history)
         if why is not None or no_step_s is None:
             return not_applicable(what, why or "its steps are not seen")
@@ -70,7 +69,7 @@ class BusyWithoutProgress:
         searching = _is_searching(history)
         hold_s = self.search_s if searching else self.hold_s
         return Observation(
-            message=f"every card at least {self.busy_percent:.0f} % busy for {hold_s:.0f} s, and no step for "
+            message=f"every GPU at least {self.busy_percent:.0f} % busy for {hold_s:.0f} s, and no step for "
             f"{history.no_step_s:.0f} s" + (": a search for kernels that may never end" if searching else ""),
             fault=FaultClass.MIOPEN.value if searching and _is_sure(history) else None,
             diagnosis=diagnosis_of(history),
@@ -89,7 +88,7 @@ class BusyWithoutProgress:
 
 
 def _why_blind(history: History) -> str | None:
-    """Return why load beside no step would say nothing; None where it says something."""
+    """Return why full load without a step would prove nothing; None where it would."""
     if (why := no_steps_due(history) or no_cards(history)) is not None:
         return why
     if not history.hooked:
@@ -97,7 +96,7 @@ def _why_blind(history: History) -> str | None:
     if history.stage not in (None, Stage.SETUP, Stage.WARMUP, Stage.STEP, Stage.COMPILE):
         return "no step is due"
     if any(gpu not in history.gpus for gpu in history.gpus_used):
-        return "a card of the job is not read"
+        return "a GPU of the job is not read"
     if not history.gpus_used and len(history.gpus) > 1:
         return "its GPUs are not known: another job's load could be taken for its own"
     return None

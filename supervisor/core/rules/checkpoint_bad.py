@@ -16,7 +16,7 @@ from supervisor.core.unseen import ENDED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointBad:
-    """The newest checkpoint of a path was rejected; `limit` in a row act, where `act` says so.
+    """The newest checkpoint of a path was rejected; `limit` in a row act, where `act` is set.
 
     It warns by default: a save that was read halfway, or another kind of file under the same pattern, is rejected too.
     """

@@ -1,10 +1,10 @@
-"""Crash: the process ended and the training did not. It names the cause as far as facts go and guesses no further.
+"""Crash: the process ended and the training did not. It names the cause as far as facts go.
 
-Facts outrank each other: what the kernel saw, then what the training raised, then what it printed last, then the
-bare status. A line printed long before the end explains nothing: frameworks survive an out-of-memory in epoch 1.
+Facts outrank each other: what the kernel saw, then what the training raised, then what it printed last, then the exit
+status. A line printed long before the end explains nothing: frameworks survive an out-of-memory error in epoch 1.
 
-What is proof. That a process is gone is a fact, and needs no second witness; that its training had not come to its end
-is told by its plan, its last step and its status, and where they disagree it is told and not retried.
+When it acts. That a process ended is a fact and needs no second one. Whether its training was complete follows from its
+plan, its last step and its status; where they disagree it warns and does not retry.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ class Cause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crash:
-    """The process ended in any way but as a training ends; `fault` is the class of the cause.
+    """The process ended otherwise than a training ends; `fault` is the class of the cause.
 
-    Status 0 is a finish, unless the training had told a plan and stopped short of it. A training that was asked to
-    save before it ended had not come to its end either. Where torch was met and no step was ever seen, nobody knows:
-    that is told and not retried, and so is a process that crashed after its training had ended.
+    Status 0 is a finish, unless the training had reported a plan and stopped short of it. A training that was asked to
+    save before it ended was not complete either. Where torch was found and no step was ever seen, it is not known: that
+    is a warning without a retry, and so is a process that crashed after its training had ended.
     """
 
     name: ClassVar[str] = "crash"
@@ -149,7 +149,7 @@ class Crash:
             return Cause(fault="exit_code", text=text)
         if failure.kind != "KeyboardInterrupt":
             return _cause_of(failure)
-        # What SIGINT makes Python raise tells where it was, not why; some processes end with status 1 after it.
+        # What SIGINT makes Python raise says where it was, not why; some processes end with status 1 after it.
         text = status.words if _signal_of(status) == SIGINT else f"{status.words}: interrupted by SIGINT"
         return Cause(fault="killed_by_signal", text=text)
 
@@ -207,13 +207,13 @@ def _describe_loss(history: History, reason: str) -> str:
 
 
 def _came_to_its_end(history: History) -> bool:
-    """Whether the training itself is done: its plan is fulfilled, or it said so and nobody had asked it to stop."""
+    """Whether the training is complete: its plan is fulfilled, or it reported its end and was not asked to stop."""
     fulfilled = _plan_fulfilled(history)
     return fulfilled is True or (history.train_ended and (fulfilled is None or not history.save_requested))
 
 
 def _plan_fulfilled(history: History) -> bool | None:
-    """Whether the last step is the last of the plan; None where that cannot be told."""
+    """Whether the last step is the last of the plan; None where that is not known."""
     if history.epochs is None or not history.steps:
         return None
     last = history.steps[-1]

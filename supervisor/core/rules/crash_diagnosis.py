@@ -1,4 +1,4 @@
-"""What is behind each class of crash, in words: causes with sources, and what the owner could do; it classes none."""
+"""What may be behind each class of crash, in words: causes with their sources, and what the owner can do."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Mapping
 from supervisor.core.findings import FaultClass
 from supervisor.core.flags import Diagnosis
 
-_NOT_ITSELF = "its own end: the training had more to do, and nobody had asked it to stop"
+_NOT_ITSELF = "its own end: the training had more to do, and was not asked to stop"
 _GPU = Diagnosis(
-    ruled_out=("a fault of the script: the kernel saw the card fail first",),
+    ruled_out=("a fault of the script: the kernel saw the GPU fail first",),
     causes=(
-        "the card or its driver failed under load: heat, power, memory, or a defect of the driver (ROCm#2533)",
+        "the GPU or its driver failed under load: heat, power, memory, or a defect of the driver (ROCm#2533)",
         "a kernel that never ended was ended by the driver's timeout",
     ),
     advice=(
         "`supervisorctl gpus` and the evidence show temperature, power and errors of that minute",
-        "if it comes back on the same card only, lower its power cap or clocks, or name other cards in `gpus`",
+        "if it comes back on the same GPU only, lower its power cap or clocks, or name other GPUs in `gpus`",
     ),
 )
 _DIAGNOSES: Mapping[str, Diagnosis] = {
     FaultClass.OOM_GPU.value: Diagnosis(
         causes=(
-            "a batch that needs more memory than the card has left (yolov5#6904)",
+            "a batch that needs more memory than the GPU has left (yolov5#6904)",
             "memory in pieces: reserved grows, allocated does not (ROCm's allocator, RX 7900 XT, after 35-50 batches)",
         ),
         advice=(
@@ -39,11 +39,11 @@ _DIAGNOSES: Mapping[str, Diagnosis] = {
     ),
     FaultClass.MIOPEN.value: Diagnosis(
         ruled_out=("the model: the same layers run where MIOpen is not asked",),
-        causes=("MIOpen has no working kernel for this card, or its database is missing (ROCm/MIOpen#1995)",),
+        causes=("MIOpen has no working kernel for this GPU, or its database is missing (ROCm/MIOpen#1995)",),
         advice=('conv2d = "planned"; with "auto" the next attempt has it already',),
     ),
     FaultClass.NO_KERNEL_IMAGE.value: Diagnosis(
-        causes=("this torch was built without code for the card, or HSA_OVERRIDE_GFX_VERSION names a wrong one",),
+        causes=("this torch was built without code for the GPU, or HSA_OVERRIDE_GFX_VERSION names a wrong one",),
         advice=("`supervisorctl doctor` shows the GPU's target and the override that is known to work",),
     ),
     FaultClass.ILLEGAL_ACCESS.value: Diagnosis(
@@ -54,11 +54,11 @@ _DIAGNOSES: Mapping[str, Diagnosis] = {
         advice=("AMD_SERIALIZE_KERNEL=3 names the kernel; a run on the CPU names a wrong index",),
     ),
     FaultClass.BLAS.value: Diagnosis(
-        causes=("rocBLAS has no kernel for the card or failed to reserve memory (rocBLAS, two RX 7900 XT)",),
+        causes=("rocBLAS has no kernel for the GPU or failed to reserve memory (rocBLAS, two RX 7900 XT)",),
         advice=("a smaller batch; TORCH_BLAS_PREFER_HIPBLASLT=0",),
     ),
     FaultClass.DATA_LOADER.value: Diagnosis(
-        ruled_out=("the card: a worker of the data loader died, the training only noticed",),
+        ruled_out=("the GPU: a worker of the data loader died, the training only noticed",),
         causes=("a worker was killed for memory, or /dev/shm is too small (pytorch#5040)",),
         advice=("fewer workers or workers=0; a larger /dev/shm",),
     ),
@@ -77,8 +77,8 @@ _DIAGNOSES: Mapping[str, Diagnosis] = {
     ),
     FaultClass.NO_GPU.value: Diagnosis(
         causes=(
-            "the driver does not show the card: it is in reset, off the bus, or its module is not loaded",
-            "HIP_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES names no card that is there, or this torch is built without",
+            "the driver does not show the GPU: it is in reset, off the bus, or its module is not loaded",
+            "HIP_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES names no GPU that is there, or this torch is built without",
         ),
         advice=(
             "`supervisorctl doctor` shows which GPUs are visible; its user must be in the groups render and video",
@@ -90,18 +90,18 @@ _DIAGNOSES: Mapping[str, Diagnosis] = {
         advice=("see which rank's steps stopped first; all of them go on from one checkpoint",),
     ),
     FaultClass.NCCL_ERROR.value: Diagnosis(
-        causes=("the transport between the cards failed: a card, its link, or too little shared memory (nccl.h)",),
+        causes=("the transport between the GPUs failed: a GPU, its link, or too little shared memory (nccl.h)",),
         advice=("NCCL_DEBUG=INFO names the transport; NCCL_P2P_DISABLE=1 goes round a bad link",),
     ),
     FaultClass.ASSERTION.value: Diagnosis(
-        ruled_out=("the card: a check in the program itself did not hold",),
+        ruled_out=("the GPU: a check in the program itself did not hold",),
         causes=(
             "a label beyond the number of classes, an image that cannot be read, settings that do not fit together",
         ),
         advice=("read the traceback in its output; it comes back at every start until it is corrected",),
     ),
     FaultClass.COMPILE.value: Diagnosis(
-        causes=("torch.compile or HIPRTC failed to build a kernel for this card (torch/_dynamo/exc.py, hiprtc.h)",),
+        causes=("torch.compile or HIPRTC failed to build a kernel for this GPU (torch/_dynamo/exc.py, hiprtc.h)",),
         advice=("compile=False or TORCHDYNAMO_DISABLE=1; the training does not need it",),
     ),
     FaultClass.IO_ERROR.value: Diagnosis(
@@ -118,7 +118,7 @@ _DIAGNOSES: Mapping[str, Diagnosis] = {
     ),
     "killed_by_signal": Diagnosis(
         ruled_out=(_NOT_ITSELF, "a want of memory that the kernel logged: its log names no such kill"),
-        causes=("somebody or something killed it: a person, a limit of its cgroup, systemd-oomd, earlyoom",),
+        causes=("it was killed from outside: a person, a limit of its cgroup, systemd-oomd, earlyoom",),
         advice=("`journalctl -b` around that second shows who",),
     ),
     "host_lost": Diagnosis(

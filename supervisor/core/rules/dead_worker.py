@@ -1,8 +1,8 @@
-"""Dead worker: a loader's process or a rank is gone while the training waits for it. Gone and stepping is no fault.
+"""Dead worker: a loader's process or a rank is gone while the training waits for it.
 
-Proof for acting, all three: the agent named the worker and never said that it was let go, it is missing from the
-process tree, and no step was made since. A loader whose workers each have an end of their own is left out. A rank may
-have come to its end and left another to finish up: that is only told.
+When it acts. Three facts: the agent named the worker and did not report its end, it is missing from the process tree,
+and no step was made since. A loader whose workers each end on their own is left out. A rank may have ended normally and
+left another to finish: that is a warning.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _observe_missing(history: History, who: str, pid: int, missing: tuple[Proces
 
 
 def _why_blind(history: History) -> str | None:
-    """Return why it cannot be said that one is missing and waited for; None where it can."""
+    """Return why it is not known whether a worker is missing and waited for; None where it is."""
     if (why := no_steps_due(history)) is not None:
         return why
     if history.no_step_since() is None or history.stage not in (Stage.STEP, Stage.DATA_WAIT):

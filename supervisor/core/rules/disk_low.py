@@ -1,4 +1,4 @@
-"""Disk low: no room for the next checkpoint. It stops before a save fails halfway, and frees nothing itself."""
+"""Disk low: no room for the next checkpoint. It stops the training before a save fails halfway, and frees nothing."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class DiskLow:
         return left_s is not None and left_s <= self.warn_left_s
 
     def _left_s(self, history: History, disk: DiskReading) -> float | None:
-        """Return the time until `limit_bytes` are left; None where it does not fill, or that cannot be told."""
+        """Return the time until `limit_bytes` are left; None where it does not fill, or that is not known."""
         trend = history.disks_used.get(disk.path)
         slope = None if trend is None else trend.slope(SLOPE_OVER_S)
         if slope is None or slope.falls_short_of(0.0) is not None:

@@ -1,7 +1,7 @@
-"""ECC: a card's error counters grow. It counts from the launch on: what was there before says nothing of this training.
+"""ECC: a GPU's error counters grow; only what is counted since the launch matters.
 
-Proof for acting: uncorrectable errors grew, and the kernel's log told of a fault of that card too. One without the
-other may lie in memory that the training does not use.
+When it acts. Uncorrectable errors grew, and the kernel's log reports a fault of that GPU too. One without the other may
+lie in memory that the training does not use.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Ecc:
     tolerated_correctable: int = 100
 
     def may_flag(self, history: History) -> bool:
-        """Whether a card has had errors since the launch."""
+        """Whether a GPU has had errors since the launch."""
         return not history.over and any(
             history.cards[gpu].ecc_grew_at is not None
             or (_count_corrected(readings[-1], history.cards[gpu]) or 0) > self.tolerated_correctable
@@ -42,12 +42,15 @@ class Ecc:
         )
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
-        """Return how many errors each card has had since the launch, uncorrectable ones first."""
+        """Return how many errors each GPU has had since the launch, uncorrectable ones first."""
         if (why := no_cards(history)) is not None:
-            return not_applicable("memory errors of its cards", why)
+            return not_applicable("memory errors of its GPUs", why)
         cards = [(gpu, history.cards[gpu], readings[-1]) for gpu, readings in history.readings_by_gpu().items()]
-        spoilt = (self._measure_uncorrectable(history, gpu, card) for gpu, card, _ in cards)
-        return (*spoilt, *(self._measure_corrected(gpu, _count_corrected(newest, card)) for gpu, card, newest in cards))
+        uncorrectable = (self._measure_uncorrectable(history, gpu, card) for gpu, card, _ in cards)
+        return (
+            *uncorrectable,
+            *(self._measure_corrected(gpu, _count_corrected(newest, card)) for gpu, card, newest in cards),
+        )
 
     def _measure_uncorrectable(self, history: History, gpu: str, card: CardFacts) -> Gauge:
         acts = bool(self.act) and _is_in_kernel_log(history, gpu) and gpu in history.gpus_used
@@ -70,7 +73,7 @@ class Ecc:
 
     def _observe_corrected(self, gpu: str, more: int | None) -> Observation:
         return Observation(
-            message=f"{gpu}: {more} memory errors were corrected since the launch (told from "
+            message=f"{gpu}: {more} memory errors were corrected since the launch (reported from "
             f"{self.tolerated_correctable} on)",
             can_save=True,
             subject=f"{gpu} correctable",
@@ -89,7 +92,7 @@ def _observe_uncorrectable(history: History, gpu: str, card: CardFacts) -> Obser
 
 
 def _is_in_kernel_log(history: History, gpu: str) -> bool:
-    """Whether the kernel's log tells of a fault of that card too."""
+    """Whether the kernel's log reports a fault of that GPU too."""
     return any(
         finding.gpu == gpu
         and finding.fault in (FaultClass.ECC_UNCORRECTABLE, FaultClass.PAGE_FAULT, FaultClass.GPU_RESET)

@@ -1,8 +1,8 @@
-"""Fragmentation: the card is taken whole, much of that is unused, and allocations fail at their first try.
+"""Fragmentation: the allocator holds most of the GPU, much of that is unused, and allocations fail at the first try.
 
-The death of the two RX 7900 XT after 35 to 50 batches, foretold: an out-of-memory error although memory is free, in
-pieces too small. One signal alone is ambiguous: a retry happens in sound trainings too, when a kernel's workspace does
-not fit, and at a step's end what activations will need is unused.
+This precedes an out-of-memory error with memory free in pieces that are too small (two RX 7900 XT, after 35 to 50
+batches). One sign alone is ambiguous: a retry happens in healthy trainings too, when a kernel's workspace does not fit,
+and at the end of a step the memory that activations will need is unused.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from supervisor.core.unseen import no_steps_due
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fragmentation:
-    """Within `window_s`: `min_retries` more retries, in two readings at least, and all that while a card that is full.
+    """Within `window_s`: `min_retries` more retries, in two readings at least, on a GPU that is full all that time.
 
-    Full: the allocator holds `taken_fraction` of it, `unused_fraction` of that unused. Its state is sound, so a stop
-    saves first. By default it warns: some trainings go on like this for days.
+    Full: the allocator holds `taken_fraction` of it, `unused_fraction` of that unused. The state of the training is
+    good, so a stop saves first. By default it warns: some trainings go on like this for days.
     """
 
     name: ClassVar[str] = "fragmentation"
@@ -71,10 +71,10 @@ class Fragmentation:
         return [allocation for allocation in readings if history.now.seconds_since(allocation.at) <= self.window_s]
 
     def _find_lack(self, recent: Sequence[Allocation]) -> str | None:
-        """Return which sign of memory in pieces is not there beside the retries; None where all are."""
+        """Return which sign of fragmentation is missing apart from the retries; None where all are there."""
         newest = recent[-1]
         if newest.total_bytes is None or newest.reserved_bytes < self.taken_fraction * newest.total_bytes:
-            return f"{self.taken_fraction:.0%} of the card taken"
+            return f"{self.taken_fraction:.0%} of the GPU taken"
         if newest.unused_bytes < self.unused_fraction * newest.reserved_bytes:
             return f"{self.unused_fraction:.0%} of that unused"
         grew = sum(later.retries > earlier.retries for earlier, later in pairwise(recent))
@@ -105,7 +105,7 @@ def _count_retries(recent: Sequence[Allocation]) -> int:
 
 PIECES = Diagnosis(
     ruled_out=(
-        "not a full card alone: what is unused would do, were it in one piece",
+        "not a full GPU alone: what is unused would do, were it in one piece",
         "not a leak: that is vram_leak's, by the memory in use",
     ),
     causes=(
@@ -113,7 +113,7 @@ PIECES = Diagnosis(
         "kernels' workspaces that come and go [pytorch/pytorch#175431: out of memory on ROCm with most of it free]",
     ),
     advice=(
-        'env = { PYTORCH_HIP_ALLOC_CONF = "expandable_segments:True" } where torch and card support it, else '
+        'env = { PYTORCH_HIP_ALLOC_CONF = "expandable_segments:True" } where torch and GPU support it, else '
         '"garbage_collection_threshold:0.8,max_split_size_mb:256"',
         "a smaller batch, one image size (rect=False, no multi_scale)",
         "act = true makes a planned restart of it: save, end, resume",

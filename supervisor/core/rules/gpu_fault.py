@@ -17,13 +17,13 @@ LINE_CHARACTERS = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuFault:
-    """A fault of a card in use, since the launch: a fatal one acts, the newest other one is a warning.
+    """A fault of a GPU in use, since the launch: a fatal one acts, the newest other one is a warning.
 
-    What was saved after a fatal fault may hold what a dying card computed, so the fault begins with its line.
+    What was saved after a fatal fault may hold wrong results, so checkpoints count as spoilt from that line on.
 
-    A hang acts once it has stood for `hold_s`, any other fatal fault at once: from Linux 6.11 on the driver resets the
-    ring that timed out, and says within milliseconds that it succeeded. Where it does not, its own wait for the ring is
-    over after two seconds, and the whole card is reset.
+    A hang acts once it has lasted `hold_s`, any other fatal fault at once: from Linux 6.11 on the driver resets the
+    ring that timed out, and reports within milliseconds that it succeeded. Where it does not, its own wait for the ring
+    ends after two seconds, and the whole GPU is reset.
     """
 
     name: ClassVar[str] = "gpu_fault"
@@ -38,7 +38,7 @@ class GpuFault:
         return bool(history.kernel)
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
-        """Return whether the kernel's log tells of a fault; no number is near to that."""
+        """Return whether the kernel's log reports a fault; no number is near to that."""
         what = "fault of a GPU in use in the kernel log"
         found, fatal = self._find_fault(history)
         observed = None if found is None else _observe_fault(history, found, fatal=fatal)
@@ -101,7 +101,7 @@ def message_of(finding: KernelFinding, device: str) -> str:
 
 
 def diagnosis_of(finding: KernelFinding) -> Diagnosis | None:
-    """Return what stands behind a finding of the kernel: what it means, by whose word, and what cures it."""
+    """Return the meaning of a kernel finding, its source and its remedy; None where neither is known."""
     cause = () if finding.what is None else (f"{finding.what} [{finding.source}]",)
     advice = () if finding.remedy is None else (finding.remedy,)
     return Diagnosis(causes=cause, advice=advice) if cause or advice else None

@@ -1,9 +1,9 @@
 """GPU idle: every GPU of the job is idle and no step is made. Neither of the two proves anything alone.
 
-What is proof. Both together, while the agent says that a step is due. While it waits for its batch an idle card is to
-be expected, so a third must agree: every process of the job idles too, and none reads what it waits for. Where not
-every stage is reported (a script may upload its results between two steps), or where the machine is short of memory,
-it warns after `hold_s` and acts after twice that time.
+When it acts. Both hold while the agent reports that a step is due. While it waits for its batch an idle GPU is
+expected, so a third fact is needed: every process of the job is idle too, so that none reads what it waits for. Where
+not every stage is reported (a script may upload its results between two steps), or where the machine is short of
+memory, it warns after `hold_s` and acts after twice that time.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ RESTS_CPU_PERCENT = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuIdle:
-    """GPU use at most `idle_percent` on every card in each of at least `min_readings` over `hold_s`, and no step.
+    """GPU use at most `idle_percent` on every GPU in each of at least `min_readings` over `hold_s`, and no step.
 
-    Only while batches are due (stage step, or warmup once it has stepped): a validation or a checkpoint may leave the
-    card idle. A card that is suspended, or a sensor that is silent, says nothing. A slow data loader makes steps.
+    Only while batches are due (stage step, or warmup after the first step): a validation or a checkpoint may leave the
+    GPU idle. A suspended GPU and a sensor without a value are unknown. A slow data loader makes steps.
     """
 
     name: ClassVar[str] = "gpu_idle"
@@ -47,15 +47,15 @@ class GpuIdle:
     min_readings: int = 3
 
     def may_flag(self, history: History) -> bool:
-        """Whether no step was made for `hold_s`, and no card is known to be busy."""
+        """Whether no step was made for `hold_s`, and no GPU is known to be busy."""
         return (history.no_step_s or 0.0) >= self.hold_s and all(
             self._is_idle(readings[-1]) is not False for readings in history.readings_by_gpu().values()
         )
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
-        """Return how long every card has idled without a step, and every process where that must agree."""
+        """Return how long every GPU has idled without a step, and every process where that must agree."""
         waits = history.stage is Stage.DATA_WAIT
-        what = "every card and process idle, and no step" if waits else "every card idle, and no step"
+        what = "every GPU and process idle, and no step" if waits else "every GPU idle, and no step"
         if (why := _why_blind(history)) is not None:
             return not_applicable(what, why)
         runs = tuple(self._list_witnesses(history))
@@ -84,7 +84,7 @@ class GpuIdle:
         return Severity.acting(act=self.act if sure else False)
 
     def _list_witnesses(self, history: History) -> Iterator[tuple[GpuReading, ...] | tuple[ProcessReading, ...]]:
-        """Yield the runs that have to last: of idle processes while it waits for data, and of each idle card."""
+        """Yield the runs that have to last: of idle processes while it waits for data, and of each idle GPU."""
         since = history.no_step_since() or history.launched_at
         if history.stage is Stage.DATA_WAIT:
             yield run_of(
@@ -106,7 +106,7 @@ class GpuIdle:
 
 
 def _why_blind(history: History) -> str | None:
-    """Return why an idle card beside no step would say nothing; None where it says something."""
+    """Return why an idle GPU without a step would prove nothing; None where it would."""
     if (why := no_steps_due(history) or no_cards(history)) is not None:
         return why
     if not history.hooked or history.no_step_since() is None:
@@ -114,7 +114,7 @@ def _why_blind(history: History) -> str | None:
     if history.starting or history.stage not in (Stage.STEP, Stage.WARMUP, Stage.DATA_WAIT):
         return "no step is due"
     if any(gpu not in history.gpus for gpu in history.gpus_used):
-        return "a card of the job is not read"
+        return "a GPU of the job is not read"
     return None
 
 

@@ -1,6 +1,6 @@
-"""GPU lost: a card of the job is gone from the readings while others answer. A sensor that is silent for all is none.
+"""GPU lost: a GPU of the job is missing from the readings while others answer. A tool that fails for all is not this.
 
-Proof for acting: it is gone, others answer, and no step was made since. The kernel's own word for it is `gpu_fault`'s.
+When it acts. It is missing, others answer, and no step was made since. The kernel's report of it is `gpu_fault`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from supervisor.core.unseen import no_cards
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuLost:
-    """A card in use that had answered `min_readings` times is missing for `hold_s` from rounds that others answer.
+    """A GPU in use that had answered `min_readings` times is missing for `hold_s` from rounds that others answer.
 
-    It acts once no step was made for `no_step_s` either: a training that steps has its card, whatever the tool says.
+    It acts once no step was made for `no_step_s` either: a training that steps has its GPU.
     Where the job names no GPUs, it is not known whether it was this job's: it only warns.
     """
 
@@ -35,16 +35,16 @@ class GpuLost:
     min_readings: int = 5
 
     def may_flag(self, history: History) -> bool:
-        """Whether a card has been gone for `hold_s`."""
+        """Whether a GPU has been gone for `hold_s`."""
         several = not history.over and len(history.cards) >= 2
         return several and any(gone_s >= self.hold_s for _, gone_s in self._list_gone(history))
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
-        """Return for how long each card has been gone."""
-        why = no_cards(history) or ("there is no other card that answers" if len(history.cards) < 2 else None)
+        """Return for how long each GPU has been gone."""
+        why = no_cards(history) or ("there is no other GPU that answers" if len(history.cards) < 2 else None)
         gone = tuple(self._list_gone(history))
         if why is not None or not gone:
-            return not_applicable("cards gone from the readings", why or "too few readings of its cards")
+            return not_applicable("GPUs gone from the readings", why or "too few readings of its GPUs")
         return tuple(
             Gauge(
                 what=f"{gpu} gone from the readings, others answer",
@@ -58,7 +58,7 @@ class GpuLost:
         )
 
     def _list_gone(self, history: History) -> Iterator[tuple[str, float]]:
-        """Yield each card that is known well enough, and the seconds since it last answered."""
+        """Yield each GPU that is known well enough, and the seconds since it last answered."""
         read_at = history.gpus_read_at
         for gpu, card in history.cards.items():
             if read_at is not None and history.uses(gpu) and card.readings >= self.min_readings:
@@ -75,7 +75,7 @@ class GpuLost:
         stepped = last is not None and last.seconds_since(gone_at) > 0
         steps = "steps go on" if stepped else f"no step for {history.seconds_since(gone_at):.0f} s"
         return Observation(
-            message=f"{gpu}: gone from the readings for {gone_s:.0f} s while other cards answer; {steps}",
+            message=f"{gpu}: gone from the readings for {gone_s:.0f} s while other GPUs answer; {steps}",
             since=gone_at if self._is_stuck(history, gpu) else None,
             subject=gpu,
             diagnosis=GONE,
@@ -83,11 +83,11 @@ class GpuLost:
 
 
 GONE = Diagnosis(
-    ruled_out=("not a tool that fails: it reads the other cards",),
+    ruled_out=("not a tool that fails: it reads the other GPUs",),
     causes=(
-        "the card fell off the bus: power, slot, riser [kernel: amdgpu, device lost from bus]",
+        "the GPU fell off the bus: power, slot, riser [kernel: amdgpu, device lost from bus]",
         "a reset that failed [kernel: amdgpu, GPU reset end with ret]",
-        "somebody took it away: unbound, or given to a virtual machine",
+        "it was taken away: unbound, or given to a virtual machine",
     ),
-    advice=("lspci -s ADDRESS; a card that is gone comes back with a cold start [ROCm/ROCm#2689]",),
+    advice=("lspci -s ADDRESS; a GPU that is gone comes back with a cold start [ROCm/ROCm#2689]",),
 )

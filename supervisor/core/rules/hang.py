@@ -1,14 +1,14 @@
-"""Hang: the training is alive and no signal reaches it. It sends none to find out.
+"""Hang: a process of the training waits in the kernel and no signal reaches it. No signal is sent to find out.
 
-What is proof. Two things that must hold together. No step comes, while the agent says that a step is what it is in.
-And one and the same process waits in the kernel (state D) in every reading for `hold_s` without having run once: a
-signal is taken when a process comes back from the kernel, so none has reached it in all that time. A process that is
-merely found waiting again and again (a slow disk, swapping) has run in between, by its count of context switches, and
-hears signals. Where that count is not told, in a stage that may read or write for long (loading, saving, validating),
-where not every stage is told, and where the machine swaps it is doubtful: that is told, and the doubt ends with the
-limits of `stall`. A process that is stopped (SIGSTOP, a debugger) hears nothing either, but somebody wanted that: it
-is told. That its stacks do not change is no witness: a search for kernels sits in one call for minutes. That a process
-which was asked to end did not is no matter of this rule: its grace runs out.
+When it acts. Two facts must hold together: no step is made while the agent reports that a step is due, and the same
+process waits in the kernel (state D) in every reading for `hold_s` without having run. A signal is delivered when a
+process returns from the kernel, so none has reached it in that time. A process that is often found waiting (a slow
+disk, swapping) has run in between, by its count of context switches, and receives signals.
+
+It only warns where that count is not available, in a stage that may read or write for long (loading, saving,
+validating), where not every stage is reported, and where the machine swaps; the limits of `stall` apply then. It also
+warns of a process that is stopped (SIGSTOP, a debugger). Unchanged stacks are no evidence: a kernel search stays in one
+call for minutes. A process that ignores SIGTERM is handled by the grace period of the stop.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _observe_run(history: History, run: Run, seen: str) -> Observation:
 
 
 def _describe_wait(reading: ProcessReading, pid: int) -> str:
-    """Return who waits, and where as far as the kernel tells."""
+    """Return who waits, and where as far as the kernel reports it."""
     wait = next((kernel_wait for kernel_wait in reading.waits if kernel_wait.pid == pid), None)
     name = "" if wait is None else f" ({wait.name})"
     channel = "" if wait is None or wait.channel is None else f", {wait.channel}"
@@ -113,7 +113,7 @@ def _describe_wait(reading: ProcessReading, pid: int) -> str:
 def _find_waiting(readings: Reversible[ProcessReading], since: Moment, now: Moment) -> tuple[Run, dict[int, bool]]:
     """Return the newest readings in which the same process waits in the kernel.
 
-    With it: which processes do, each with whether all of these readings tell that it never ran in between.
+    With it: which processes do, each with whether all of these readings show that it never ran in between.
     """
     run: list[ProcessReading] = []
     waiting: dict[int, int | None] = {}
@@ -143,7 +143,7 @@ def _read_switches(reading: ProcessReading, pid: int) -> int | None:
 
 
 def _may_be_same(number: int | None, other: int | None) -> bool:
-    """Whether two counts may be those of one wait; of one that is not known nothing can be said."""
+    """Whether two counts may be those of one wait; a count that is not known may be."""
     return number is None or other is None or number == other
 
 

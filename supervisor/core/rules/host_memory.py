@@ -1,4 +1,4 @@
-"""Host memory: the machine runs out of it. It stops only a job whose end would give a real share of it back."""
+"""Host memory: the machine runs out of it. A job is stopped only where that would free a real share of it."""
 
 from __future__ import annotations
 

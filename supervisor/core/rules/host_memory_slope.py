@@ -66,7 +66,7 @@ def _observe_growth(slope: Slope, available: int, total: int) -> Observation:
 
 
 def _read_memory(history: History) -> tuple[int, int] | None:
-    """Return what of the machine's memory is available, and all of it, in bytes; None where no new reading tells."""
+    """Return the available and the total memory of the machine in bytes; None where no new reading has both."""
     newest = newest_of(history.host, lambda reading: reading.memory_available_bytes is not None, history.now)
     if newest is None or newest.memory_available_bytes is None or not newest.memory_total_bytes:
         return None

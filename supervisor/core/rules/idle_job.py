@@ -1,9 +1,9 @@
-"""Idle job: nothing of the job runs although it has not ended; for what makes no steps that anybody sees.
+"""Idle job: no process of the job runs although it has not ended; for trainings whose steps are not seen.
 
-What is proof. All together, over the whole of `limit_s`: no process of the job takes processor time, no thread of it is
-scheduled to speak of, it prints nothing, and no card of it works. That is what a process looks like that somebody has
-stopped, that waits for a lock that nobody gives back, or for a terminal. A long `sleep` looks like it as well, so it
-warns; with `act` it acts once `act_limit_s` have gone by. Where steps are seen, `stall` is sooner.
+When it acts. All of this holds over the whole of `limit_s`: no process of the job takes processor time, its threads are
+hardly scheduled, it prints nothing, and no GPU of it works. A stopped process looks like that, one that waits for a
+lock that is never released, or for a terminal. So does a long `sleep`: it warns, and with `act` it acts after
+`act_limit_s`. Where steps are seen, `stall` is sooner.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from supervisor.core.unseen import ENDED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleJob:
-    """No processor, no scheduling, no output and no card in use for `limit_s`; acts after `act_limit_s` if told to."""
+    """No processor time, scheduling, output or GPU use for `limit_s`; with `act` it acts after `act_limit_s`."""
 
     name: ClassVar[str] = "idle_job"
     group: ClassVar[Group] = "process"

@@ -1,4 +1,4 @@
-"""Loss over epochs: it rises again, or nothing improves any more. It stops nothing by default: both can be meant."""
+"""Loss over epochs: it rises again, or nothing improves any more. Both can be intended: it warns by default."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _find_least(means: Sequence[float]) -> float:
 
 
 def _list_merits(history: History) -> tuple[str, list[float]]:
-    """Return the name and values, greater is better, of what tells best whether the training improves."""
+    """Return the name and values, greater is better, of the best measure of progress that there is."""
     fitness = [
         epoch_end.fitness
         for epoch_end in history.told.epochs

@@ -137,7 +137,7 @@ def _diagnose(*, stays: bool) -> Diagnosis:
         causes=(
             "a broken image or label in that batch [OLMo-core, skip-step optimizers leave such batches out]",
             "a learning rate too high for this batch size [LLM-Foundry, KillLossSpike: mean of a window x 2]",
-            "a fault of the card's memory that changed a weight [Megatron-LM, rerun state machine]",
+            "a fault of the GPU's memory that changed a weight [Megatron-LM, rerun state machine]",
         ),
         advice=(
             "look at the batch: the step number is its place in the epoch",

@@ -1,8 +1,8 @@
-"""Non-finite gradients: the norm is NaN or infinite while the loss is a number. It judges no norm by its size.
+"""Non-finite gradients: the norm is NaN or infinite while the loss is a number. The size of a norm is not judged.
 
-What is proof. Under automatic mixed precision some are healthy: the scaler tries a scale that is too large, skips the
-step and halves it. More than `tolerated` of them within `window_steps` are told. `run_steps` of them in a row are
-a training that learns nothing any more, whatever its loss says: nothing but skipped or spoilt steps, and it acts.
+When it acts. Under automatic mixed precision some are normal: the scaler tries a scale that is too large, skips the
+step and halves it. More than `tolerated` of them within `window_steps` are a warning. With `run_steps` of them in a row
+every step is skipped or spoilt, so the training learns nothing, and it acts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DIAGNOSIS = Diagnosis(
     ruled_out=("a scaler in search of its scale: that takes a handful of steps, and then they are finite",),
     causes=(
         "the scaler's scale has fallen to where every step is skipped, or the weights are spoilt (torch.amp's manual)",
-        "a learning rate too high (ultralytics#17282), or half precision that overflows on this card",
+        "a learning rate too high (ultralytics#17282), or half precision that overflows on this GPU",
     ),
     advice=("amp=False, or a lower learning rate, from the newest checkpoint before the first of them",),
 )
@@ -30,7 +30,7 @@ _DIAGNOSIS = Diagnosis(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NonFiniteGrad:
-    """More than `tolerated` norms within `window_steps` are told, `run_steps` of them in a row act."""
+    """More than `tolerated` norms within `window_steps` are a warning, `run_steps` of them in a row act."""
 
     name: ClassVar[str] = "non_finite_grad"
     group: ClassVar[Group] = "losses"

@@ -1,7 +1,7 @@
-"""How long a whole job has rested, and how long it may by what was learned; it flags nothing.
+"""How long a whole job has rested, and how long it may by what was learned.
 
-A wait for data and a validation are given much longer than they ever took, for a machine may be under load. Load makes
-slow, not idle: where no process of the job works, and no card of it, less silence is proof.
+A wait for data and a validation are given much more time than they ever took, for a machine may be under load. Load
+makes slow, not idle: where no process and no GPU of the job works, a shorter time is proof.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ RESTS_SWITCHES_PER_S = 5.0
 def resting_limit_s(history: History, cap_s: float) -> float | None:
     """Return the limit learned for the present stage in seconds of rest, at most `cap_s`.
 
-    None where the stage has none, too little is known, or rest would prove nothing: where stages may go untold, and
-    where the machine gasps for memory.
+    None where the stage has none, too little is known, or rest would prove nothing: where not every stage is reported,
+    and where the machine is short of memory.
     """
     if not (history.hooked and history.whole) or machine_gasps(history) or history.learned_limit_s(cap_s) is None:
         return None
@@ -47,8 +47,8 @@ def stopped_s(history: History) -> float:
 def whole_job_rested_s(history: History) -> float:
     """Return for how many seconds nothing in the whole job ran, and nothing in it could wake what trains.
 
-    Beside the processor and the cards that is: no thread was scheduled to speak of, as one is that waits for a network
-    or a disk, and the training has no child that it could be waiting for. Unknown is no rest.
+    Apart from the processor and the GPUs: threads were hardly scheduled, unlike those that wait for a network or a
+    disk, and the training has no child that it could be waiting for. Unknown is no rest.
     """
     since = history.no_step_since() or history.launched_at
     workers = {pid for loader in history.told.loaders.values() for pid in loader.pids}
@@ -63,7 +63,7 @@ def whole_job_rested_s(history: History) -> float:
 
     if any(gpu not in history.gpus for gpu in history.gpus_used) and history.device != "cpu":
         return 0.0
-    return min([_lasted_s(history, history.processes, still), *_cards_rested_s(history, since)])
+    return min([_lasted_s(history, history.processes, still), *_gpus_rested_s(history, since)])
 
 
 def find_last_sign(history: History) -> Moment:
@@ -84,11 +84,11 @@ def idle_s(history: History) -> float:
         rests = process.switches_per_s <= RESTS_SWITCHES_PER_S and bool(_is_resting(process))
         return rests and process.processes > 0 and process.at.seconds_since(since) >= 0
 
-    return min([_lasted_s(history, history.processes, still), *_cards_rested_s(history, since)])
+    return min([_lasted_s(history, history.processes, still), *_gpus_rested_s(history, since)])
 
 
 def rested_s(history: History) -> float:
-    """Return for how many seconds no process of the job, and no card of it, has done anything since its last sign."""
+    """Return for how many seconds no process of the job, and no GPU of it, has done anything since its last sign."""
     since, cards = history.no_step_since(), history.readings_by_gpu()
     unseen = not cards or any(gpu not in cards for gpu in history.gpus_used)
     if since is None or (history.device != "cpu" and unseen):
@@ -97,18 +97,18 @@ def rested_s(history: History) -> float:
     def run(readings: Iterable[R], rests: Callable[[R], bool | None]) -> float:
         return _lasted_s(history, readings, lambda item: item.at.seconds_since(since) >= 0 and rests(item))
 
-    return min([run(history.processes, _is_resting), *(run(readings, _card_rests) for readings in cards.values())])
+    return min([run(history.processes, _is_resting), *(run(readings, _is_gpu_resting) for readings in cards.values())])
 
 
 def _lasted_s(history: History, readings: Iterable[R], holds: Callable[[R], bool | None]) -> float:
     return history.lasted_s(run_of(readings, holds, history.now))
 
 
-def _cards_rested_s(history: History, since: Moment) -> list[float]:
-    """Return for how many seconds each card of the job has done nothing, since a moment."""
+def _gpus_rested_s(history: History, since: Moment) -> list[float]:
+    """Return for how many seconds each GPU of the job has done nothing, since a moment."""
 
     def still(reading: GpuReading) -> bool | None:
-        return reading.at.seconds_since(since) >= 0 and _card_rests(reading)
+        return reading.at.seconds_since(since) >= 0 and _is_gpu_resting(reading)
 
     return [_lasted_s(history, readings, still) for readings in history.readings_by_gpu().values()]
 
@@ -119,5 +119,5 @@ def _is_resting(reading: ProcessReading) -> bool | None:
     return None if reading.cpu_percent is None else reading.cpu_percent <= RESTS_CPU_PERCENT
 
 
-def _card_rests(reading: GpuReading) -> bool | None:
+def _is_gpu_resting(reading: GpuReading) -> bool | None:
     return None if reading.gpu_busy_percent is None else reading.gpu_busy_percent <= IDLE_PERCENT

@@ -1,4 +1,4 @@
-"""Resumed loss: the first losses after a resume leave the old curve. It asks nothing of a training begun anew."""
+"""Resumed loss: the first losses after a resume leave the old curve."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from supervisor.core.remedies import causes
 class ResumedLoss:
     """The first losses after a resume lie far from the losses made around the checkpoint's step.
 
-    They are compared once there are `window_steps` of them, and again at two, three and four times as many: what noise
-    hides in few losses is seen in more. Then the generation that was resumed from is no good, whatever its proof said:
-    the trouble began with it, so the next resume takes the one before. The flag stays as long as the attempt has made
-    no more than four windows: a rule may be asked late.
+    They are compared once there are `window_steps` of them, and again at two, three and four times as many, since more
+    losses show what noise hides in few. The generation that was resumed from is then unusable, whatever its proof said:
+    the next resume takes the one before. The flag stays as long as the attempt has made no more than four windows.
     """
 
     name: ClassVar[str] = "resumed_loss"

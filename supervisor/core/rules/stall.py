@@ -1,15 +1,14 @@
-"""Stall: the step counter stands still. Judged by step numbers alone, never by log activity or load.
+"""Stall: no step is made for longer than the present stage may last.
 
-Heartbeat threads keep printing while a step loop is wedged, and a wedged kernel shows 99 % GPU use (issue 1381 of the
-PortOS project, the owner's nights of 14 and 15 November): neither says anything about progress.
+Only step numbers count, never log activity or load: heartbeat threads keep printing while a step loop hangs, and a
+kernel that never ends shows 99 % GPU use (PortOS issue 1381; the recorded nights of 14 and 15 November).
 
-What is proof. The settings' own limits are the owner's word: beyond them the silence alone is enough. Short of them
-a limit that was learned takes two: the silence, and an agent that tells every stage there is, so that what takes so
-long is no validation, no checkpoint, no wait for data and no search for kernels. Where the agent cannot tell them all
-(a script that only torch's own hooks follow), or where the machine gasps for memory, it is told, and the doubt ends
-at the setting's limit. Less silence is needed where the whole job rests (`rest.py`): `rest_limit_s` in a plain loop.
-Steps that only a progress bar shows are held back by whatever holds back the output: they are doubtful for
-`output_limit_s`, unless every process of the job idles as well.
+When it acts. Beyond a configured limit the missing step is enough. A shorter, learned limit needs two facts: the
+missing step, and an agent that reports every stage, so that a validation, a checkpoint, a wait for data or a kernel
+search is excluded. Where the agent does not report every stage (a script with torch's hooks only), or where the machine
+is short of memory, it only warns until the configured limit. If the whole job rests (`rest.py`), less time is needed:
+`rest_limit_s` in a plain loop. Steps that are seen only in a progress bar may be delayed by output buffering: they act
+after three times `output_limit_s`, or after `output_limit_s` if every process is idle as well.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ SHORTEST_LEARNED_S = min(
 class Stall:
     """No step for `limit_s` while training, or a stage around or within a step longer than its own limit.
 
-    With `learn` a limit becomes shorter as it is learned how long such a stage takes here.
-    If the newest failure of a hook is younger than the last step, the hook may be at fault: that is only told.
-    A training that stands still spoils nothing: what it saved between its last step and the hang is as sound as
-    its proof says, and a file that it was writing just then is not proven.
-    Before the first step, of the attempt or of a further training in one process, `start_timeout` watches instead.
+    With `learn` a limit becomes shorter as the usual duration of such a stage becomes known.
+    If a hook failed after the last step, the hook may be the cause: it only warns.
+    A stall does not spoil checkpoints: what was saved before it is as good as its proof says, and a file that was being
+    written is not proven.
+    Before the first step, of the attempt or of a further training in one process, `start_timeout` applies instead.
     """
 
     name: ClassVar[str] = "stall"
@@ -156,7 +155,7 @@ class Stall:
     def _whole_job_rests(self, history: History) -> bool:
         """Whether nothing of the job has run for `rest_limit_s` in a loop, and no limit for rest was learned for it.
 
-        None is learned where not every stage is told, nor in the first minutes of a loop that tells them all.
+        None is learned where not every stage is reported, nor in the first minutes of a loop that reports them all.
         """
         unlearned = not history.whole or history.learned.limit_s(history.stage, self.limit_s, resting=True) is None
         plain = unlearned and history.stage in (Stage.STEP, Stage.DATA_WAIT, None) and not machine_gasps(history)

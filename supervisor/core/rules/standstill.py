@@ -1,6 +1,6 @@
-"""What may be behind a training that makes no step, in words, by what cards and processes showed; it flags nothing.
+"""What may be behind a training that makes no step, in words, by what GPUs and processes showed.
 
-Sources in brackets are public threads, and the owner's own log of November 2025 (research of this project).
+Sources in brackets are public threads, and the recorded nights of November 2025.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MEMORY_GASPS_PERCENT = 20.0
 """Share of time in which some process waits for memory, beyond which no pause proves anything."""
 
 _SPINNING = "a kernel that never ends, or a queue that the driver lost (owner's log, 14 and 15 November; ROCm#2533)"
-_SEARCH = "MIOpen searches for a kernel and finds none that works on this card (ROCm/MIOpen#1995)"
+_SEARCH = "MIOpen searches for a kernel and finds none that works on this GPU (ROCm/MIOpen#1995)"
 _LOADER = (
     "the data loader is stuck: a dead or deadlocked worker, storage that does not answer (ultralytics#20415: freezes "
     "at random epochs, GPU at 0 %)"
@@ -35,7 +35,7 @@ _HELD = "somebody has stopped the process, by SIGSTOP or with a debugger (state 
 
 
 def diagnosis_of(history: History) -> Diagnosis:
-    """Return what a standstill is not, what it may be, and what the owner could do."""
+    """Return what a missing step is not, what it may be, and what the owner can do."""
     since = history.no_step_since() or history.launched_at
     busy = _busy_percent(history, since)
     waiting = _in_kernel(history, since)
@@ -53,7 +53,7 @@ def _list_ruled_out(history: History, busy: float | None) -> list[str]:
     if history.exit is None and not history.raised:
         found.append("a crash: the process is there and has raised nothing")
     if not history.kernel:
-        found.append("a fault that the kernel saw: its log says nothing of a card in use since the launch")
+        found.append("a fault that the kernel saw: its log says nothing of a GPU in use since the launch")
     if busy is not None and busy <= IDLE_PERCENT:
         found.append(f"a kernel under way: the GPU is {busy:.0f} % busy")
     return found
@@ -79,7 +79,7 @@ def _list_advice(history: History, busy: float | None, *, waiting: bool) -> list
     if held := _held_pids(history):
         advice.append(f"kill -CONT {' '.join(map(str, held))} lets it go on")
     if waiting:
-        advice.append("if SIGKILL does not end it, only a reset of the card or a reboot does")
+        advice.append("if SIGKILL does not end it, only a reset of the GPU or a reboot does")
     if busy is not None and busy >= BUSY_PERCENT and _may_search_kernels(history):
         advice.append('conv2d = "planned" computes convolutions without MIOpen')
     if not _inside_a_step(history) and (busy is None or busy < BUSY_PERCENT):
@@ -88,12 +88,12 @@ def _list_advice(history: History, busy: float | None, *, waiting: bool) -> list
 
 
 def _inside_a_step(history: History) -> bool:
-    """Whether the agent, which tells of every stage, says that a batch is being computed."""
+    """Whether the agent, which reports every stage, reports that a batch is being computed."""
     return history.stage is Stage.STEP and history.whole
 
 
 def _may_search_kernels(history: History) -> bool:
-    """Whether MIOpen may be searching: a card that it may run on, and a Conv2d that was not replaced."""
+    """Whether MIOpen may be searching: a GPU that it may run on, and a Conv2d that was not replaced."""
     newest = [readings[-1] for readings in history.readings_by_gpu().values() if readings]
     amd = any(reading.gfx_version is None or reading.gfx_version.startswith("gfx") for reading in newest)
     return bool(newest) and amd and not history.patched
@@ -108,13 +108,13 @@ def machine_gasps(history: History) -> bool:
 
 
 def miopen_known_to_fail(history: History) -> bool:
-    """Whether a card of the job is one on which MIOpen is known not to work, and Conv2d was not replaced."""
+    """Whether a GPU of the job is one on which MIOpen is known not to work, and Conv2d was not replaced."""
     newest = [readings[-1] for readings in history.readings_by_gpu().values() if readings]
     return not history.patched and any(reading.gfx_version and miopen_fails(reading.gfx_version) for reading in newest)
 
 
 def _busy_percent(history: History, since: Moment) -> float | None:
-    """Return the mean use of the job's busiest card since a moment; None where no reading tells."""
+    """Return the mean use of the job's busiest GPU since a moment; None where no reading has it."""
     means = []
     for readings in history.readings_by_gpu().values():
         known = [
@@ -127,7 +127,7 @@ def _busy_percent(history: History, since: Moment) -> float | None:
 
 
 def _held_pids(history: History) -> tuple[int, ...]:
-    """Return the processes that are stopped, where a new reading tells of any."""
+    """Return the processes that are stopped, by the newest reading."""
     newest = newest_of(history.processes, lambda _: True, history.now)
     return () if newest is None else newest.stopped_pids
 

@@ -1,10 +1,10 @@
-"""Start timeout: a training that never makes its first step. It judges no training whose steps cannot be seen.
+"""Start timeout: a training that does not make its first step. Trainings whose steps cannot be seen are not stopped.
 
 A kernel search of MIOpen that never ends, and a hang after the epoch's header and before its first batch, look like
 this: 99 % GPU or 100 % CPU, and no step.
 
-What is proof. Two things together: an agent that follows the training, and no step of it beyond the time that setting
-up or the first batch may take. Without the agent nothing is: it warns once and leaves it alone.
+When it acts. An agent follows the training, and no step was made in the time that setup or the first batch may take.
+Without the agent it warns once.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from supervisor.core.unseen import no_steps_due
 class StartTimeout:
     """No first step within `setup_limit_s` of setting up, or `warmup_limit_s` once the first batch was due.
 
-    It acts only on a training that the agent follows (it claimed the recorder, told its plan or entered a stage). Any
-    other may well be training unseen, so it is never stopped for making no steps; one that has also printed nothing
-    for `setup_limit_s` is told about, once, for output that goes into a file is often held back and proves little.
+    It acts only on a training that the agent follows (it claimed the recorder, reported its plan or entered a stage).
+    Any other may be training without being seen, so it is not stopped for missing steps; if it has also printed nothing
+    for `setup_limit_s`, there is one warning, since output that goes into a file is often buffered.
     """
 
     name: ClassVar[str] = "start_timeout"

@@ -19,12 +19,12 @@ from supervisor.core.stats.holds import lasted_s
 from supervisor.core.unseen import no_cards
 
 AT_WORK_C = 60.0
-"""What a cooled card reads under load: nearness counts from there."""
+"""What a cooled GPU reads under load: nearness counts from there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thermal:
-    """The hottest of a card's sensors at `warn_c` for `hold_s` is a warning, at `limit_c` it acts where `act` is set.
+    """The hottest of a GPU's sensors at `warn_c` for `hold_s` is a warning, at `limit_c` it acts where `act` is set.
 
     It warns by default: GPUs protect themselves, and AMD allows 110 C at the hot spot of some.
     """
@@ -39,14 +39,14 @@ class Thermal:
     hold_s: float = 30.0
 
     def may_flag(self, history: History) -> bool:
-        """Whether the newest reading of a card is as hot as the lower limit."""
+        """Whether the newest reading of a GPU is as hot as the lower limit."""
         lower = Bound(value=_read_celsius, limit=min(self.warn_c, self.limit_c), hold_s=self.hold_s)
         return not history.over and any(map(lower.may_be_reached, history.readings_by_gpu().values()))
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
-        """Return how hot each card is."""
+        """Return how hot each GPU is."""
         if (why := no_cards(history)) is not None:
-            return not_applicable("the hottest sensor of its cards", why)
+            return not_applicable("the hottest sensor of its GPUs", why)
         return tuple(
             bound.measure(
                 readings,
@@ -90,7 +90,7 @@ HEAT = Diagnosis(
     causes=("dust, a stopped fan, a hot room", "a power limit above what the cooler carries"),
     advice=(
         "a lower power cap (rocm-smi --setpoweroverdrive) costs a few percent of speed and many degrees",
-        "at its own limit the card slows down, at its emergency limit the driver powers the machine off "
+        "at its own limit the GPU slows down, at its emergency limit the driver powers the machine off "
         "[kernel: amdgpu, over temperature range (SW CTF)]",
     ),
 )

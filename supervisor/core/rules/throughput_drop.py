@@ -137,7 +137,7 @@ def _diagnose(history: History, recent: Recent, usual: Usual) -> Diagnosis:
         )
     if host is not None and host.memory_stall_percent is not None and host.memory_stall_percent > 10:
         likely.append(f"memory is short: {host.memory_stall_percent:.0f} % of the time something waited for it")
-    likely.append("another program on the same card or processor [supervisorctl gpus shows a card's processes]")
+    likely.append("another program on the same GPU or processor [supervisorctl gpus shows a GPU's processes]")
     if usual.stretches < 4:
         likely.append("a layer benchmark promised more than a whole model can do [owner's record of 12 November]")
     return Diagnosis(

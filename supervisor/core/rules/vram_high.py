@@ -20,7 +20,7 @@ from supervisor.core.unseen import no_cards
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VramHigh:
-    """VRAM use of `warn_fraction` is a warning; `limit_fraction` (or `limit_bytes`, where given) for `hold_s` acts.
+    """Memory use of `warn_fraction` is a warning; `limit_fraction` (or `limit_bytes`, where given) for `hold_s` acts.
 
     Where the job names no GPUs and the machine has several, it is not known whose GPU is full: it only warns.
     """
@@ -37,7 +37,7 @@ class VramHigh:
     hold_s: float = 10.0
 
     def may_flag(self, history: History) -> bool:
-        """Whether the newest reading of a card is beyond either limit."""
+        """Whether the newest reading of a GPU is beyond either limit."""
         full, warn = self._bound_full(), self._bound_warn()
         return not history.over and any(
             full.may_be_reached(readings) or warn.may_be_reached(readings)
@@ -45,9 +45,9 @@ class VramHigh:
         )
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
-        """Return how full each card is, the fullest first: against the limit that acts, then against the warning."""
+        """Return how full each GPU is, the fullest first: against the limit that acts, then against the warning."""
         if (why := no_cards(history)) is not None:
-            return not_applicable("memory of its cards", why)
+            return not_applicable("memory of its GPUs", why)
         cards = [
             (newest_of(readings, _is_known, history.now), readings) for readings in history.readings_by_gpu().values()
         ]
@@ -126,8 +126,8 @@ def _used_percent(reading: GpuReading) -> float | None:
 
 FULL = Diagnosis(
     causes=(
-        "the batch or the image size is too large for the card [ultralytics/ultralytics#4679: lower it on a resume]",
-        "another program holds a part of it: supervisorctl gpus shows each card's processes",
+        "the batch or the image size is too large for the GPU [ultralytics/ultralytics#4679: lower it on a resume]",
+        "another program holds a part of it: supervisorctl gpus shows each GPU's processes",
         "it grows: see vram_leak and fragmentation",
     ),
     advice=(

@@ -23,9 +23,9 @@ from supervisor.core.unseen import ENDED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VramLeak:
-    """The slope over `window_s` is above 0 with 99.9 % confidence and the card would be full within `full_within_s`.
+    """The slope over `window_s` is above 0 with 99.9 % confidence and the GPU would be full within `full_within_s`.
 
-    In that time it must have risen by `min_rise_fraction` of the card. It warns by default: memory may level off.
+    In that time it must have risen by `min_rise_fraction` of the GPU. It warns by default: memory may level off.
     """
 
     name: ClassVar[str] = "vram_leak"
@@ -101,11 +101,11 @@ LEAK = Diagnosis(
     ),
     causes=(
         "losses or outputs kept with their graph, as `total += loss` instead of `loss.item()` [PyTorch docs, FAQ]",
-        "a list of predictions or metrics that lives on the card and is never emptied [PyTorch docs, FAQ]",
+        "a list of predictions or metrics that lives on the GPU and is never emptied [PyTorch docs, FAQ]",
         "kernels compiled for ever new shapes [PyTorch docs, torch.compile and dynamic shapes]",
     ),
     advice=(
         "torch.cuda.memory_snapshot() an hour apart names the lines that allocate",
-        "until it is mended: a planned restart from a checkpoint before it is full, act = true does that",
+        "until it is fixed: a planned restart from a checkpoint before it is full, act = true does that",
     ),
 )

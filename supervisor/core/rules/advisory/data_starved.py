@@ -1,6 +1,6 @@
-"""Data starved: the card waits for batches. It only warns: a starved training still makes steps and is not a hang.
+"""Data starved: the GPU waits for batches. It only warns: a starved training still makes steps and is not a hang.
 
-A ResNet-50 on an A10G at 0.19 batches/s with the card at 0-10 % looks like a hang to whoever sees the card alone.
+A ResNet-50 on an A10G at 0.19 batches/s with the GPU at 0-10 % looks like a hang if only the GPU is watched.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from supervisor.core.unseen import no_steps_due
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataStarved:
-    """`wait_fraction` of the newest `window_s` of stepping went into waiting for data, every card at `busy_percent`.
+    """`wait_fraction` of the newest `window_s` of stepping went into waiting for data, every GPU at `busy_percent`.
 
     It needs two signals, the agent's and the GPUs'; without either there is no flag.
     """
@@ -43,7 +43,7 @@ class DataStarved:
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return how much of its time goes into waiting for data."""
-        what = "time that goes into waiting for data, the cards idle"
+        what = "time that goes into waiting for data, the GPUs idle"
         recent = history.pace.recent(self.window_s, history.now)
         share = wait_share_of(recent) if recent else None
         why = no_steps_due(history) or (None if recent else "it has not stepped for long enough")
@@ -58,13 +58,13 @@ class DataStarved:
                 unit="%",
                 now=100 * share,
                 limit=100 * self.wait_fraction,
-                lacks=None if idle else f"cards at {self.busy_percent:g} % or less: {busy_percent:.0f} % now",
+                lacks=None if idle else f"GPUs at {self.busy_percent:g} % or less: {busy_percent:.0f} % now",
                 observe=partial(_observe_wait, history, recent, share, busy_percent),
             ),
         )
 
     def _find_busy_percent(self, history: History) -> float | None:
-        """Return the use of the busiest card, the median over the time looked at; None where any is silent."""
+        """Return the use of the busiest GPU, the median over the time looked at; None where any is silent."""
         uses = []
         for readings in history.readings_by_gpu().values():
             values = [
@@ -114,7 +114,7 @@ def _diagnose(history: History, steps: int) -> Diagnosis:
     return Diagnosis(
         ruled_out=(
             f"not a hang: {steps} steps were made in that time",
-            "not a slow card: it has nothing to do",
+            "not a slow GPU: it has nothing to do",
         ),
         causes=tuple(causes),
         advice=tuple(advice),

@@ -1,4 +1,4 @@
-"""Deadline: the training will be done too late. It only warns: what to give up is the owner's choice."""
+"""Deadline: the training will be done too late. It only warns: the owner chooses what to give up."""
 
 from __future__ import annotations
 

@@ -31,19 +31,19 @@ class Fan:
     hold_s: float = 60.0
 
     def may_flag(self, history: History) -> bool:
-        """Whether a fan that was seen to turn stands, by the newest reading."""
+        """Whether a fan that was seen to turn is stopped, by the newest reading."""
         return not history.over and any(
             history.cards[gpu].fan_turned and self._is_stopped_hot(readings[-1]) is not False
             for gpu, readings in history.readings_by_gpu().items()
         )
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
-        """Return for how long the fan of each card has stood while it is hot."""
+        """Return for how long the fan of each GPU has been stopped while it is hot."""
         if (why := no_cards(history)) is not None:
             return not_applicable("stopped fans", why)
-        return tuple(self._measure_card(history, gpu, readings) for gpu, readings in history.readings_by_gpu().items())
+        return tuple(self._measure_gpu(history, gpu, readings) for gpu, readings in history.readings_by_gpu().items())
 
-    def _measure_card(self, history: History, gpu: str, readings: Iterable[GpuReading]) -> Gauge:
+    def _measure_gpu(self, history: History, gpu: str, readings: Iterable[GpuReading]) -> Gauge:
         what = f"fan of {gpu} stopped at {self.hot_c:g} C and more"
         if not history.cards[gpu].fan_turned:
             return Gauge(what=what, not_watched="it was never seen to turn")
@@ -68,7 +68,7 @@ class Fan:
 
 
 STANDS = Diagnosis(
-    ruled_out=("not a passive card: this fan has turned before", "not the rest of a cool card: it is hot"),
+    ruled_out=("not a passive GPU: this fan has turned before", "not the rest of a cool GPU: it is hot"),
     causes=("a dead or blocked fan", "a manual fan setting of 0 (pwm1_enable) [kernel docs, amdgpu thermal control]"),
     advice=("give the fan back to the firmware: rocm-smi --resetfans; look at it",),
 )

@@ -13,7 +13,7 @@ from supervisor.core.unseen import ENDED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fp32Fallback:
-    """The agent says that half precision was asked for and single is used, on a card.
+    """The agent says that half precision was asked for and single is used, on a GPU.
 
     On the CPU single precision is expected and is not flagged.
     """

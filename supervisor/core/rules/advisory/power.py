@@ -1,4 +1,4 @@
-"""Power: a card draws more than its limit allows, or its limit was lowered under way. It sets no limit itself."""
+"""Power: a GPU draws more than its limit allows, or its limit was lowered during the attempt."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Power:
     hold_s: float = 60.0
 
     def may_flag(self, history: History) -> bool:
-        """Whether the newest reading of a card is beyond one of its limits."""
+        """Whether the newest reading of a GPU is beyond one of its limits."""
         return not history.over and any(
             self._bound_drawn().may_be_reached(readings) or self._bound_cap(highest_w).may_be_reached(readings)
             for gpu, readings in history.readings_by_gpu().items()
@@ -40,16 +40,16 @@ class Power:
         )
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
-        """Return what each card draws of its cap, and what its cap is."""
+        """Return what each GPU draws of its cap, and what its cap is."""
         if (why := no_cards(history)) is not None:
-            return not_applicable("power of its cards", why)
+            return not_applicable("power of its GPUs", why)
         return tuple(
             gauge
             for gpu, readings in history.readings_by_gpu().items()
-            for gauge in self._measure_card(gpu, readings, history.cards[gpu].highest_cap_w or 0.0, history.now)
+            for gauge in self._measure_gpu(gpu, readings, history.cards[gpu].highest_cap_w or 0.0, history.now)
         )
 
-    def _measure_card(
+    def _measure_gpu(
         self, gpu: str, readings: Sequence[GpuReading], highest_w: float, now: Moment
     ) -> tuple[Gauge, Gauge]:
         drawn, cap = self._bound_drawn(), self._bound_cap(highest_w)
@@ -116,7 +116,7 @@ OVER = Diagnosis(
 LOWERED = Diagnosis(
     causes=(
         "set by a person or a tool",
-        "the driver was reloaded or the card reset, which brings defaults back",
+        "the driver was reloaded or the GPU reset, which brings defaults back",
     ),
     advice=("steps will be slower: rocm-smi --showmaxpower shows the present cap",),
 )

@@ -102,6 +102,6 @@ def _find_ends(paces: dict[int, Pace]) -> tuple[int, StepRecord, StepRecord]:
 
 BEHIND = Diagnosis(
     ruled_out=("not the job as a whole: the other ranks are ahead of it",),
-    causes=("its card is slower or hotter: compare clocks", "its part of the data lies on slower storage"),
-    advice=("supervisorctl gpus --watch; give it another card and see whether the rank or the card is slow",),
+    causes=("its GPU is slower or hotter: compare clocks", "its part of the data lies on slower storage"),
+    advice=("supervisorctl gpus --watch; give it another GPU and see whether the rank or the GPU is slow",),
 )

@@ -1,4 +1,4 @@
-"""Throttling: heat or its regulators hold a card's clocks down. A power limit at full load is how cards work."""
+"""Throttling: a limit other than power holds a GPU's clocks down. The power limit at full load is normal."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class Throttling:
     hold_s: float = 120.0
 
     def may_flag(self, history: History) -> bool:
-        """Whether a card is slowed down, by the newest reading that tells."""
+        """Whether a GPU is slowed down, by the newest reading that has the reasons."""
         return not history.over and any(
             _is_slowed_now(readings, history.now) for readings in history.readings_by_gpu().values()
         )
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
-        """Return how long each card has been slowed down."""
+        """Return how long each GPU has been slowed down."""
         if (why := no_cards(history)) is not None:
-            return not_applicable("cards that are slowed down", why)
-        return tuple(self._measure_card(history, gpu, readings) for gpu, readings in history.readings_by_gpu().items())
+            return not_applicable("GPUs that are slowed down", why)
+        return tuple(self._measure_gpu(history, gpu, readings) for gpu, readings in history.readings_by_gpu().items())
 
-    def _measure_card(self, history: History, gpu: str, readings: Iterable[GpuReading]) -> Gauge:
+    def _measure_gpu(self, history: History, gpu: str, readings: Iterable[GpuReading]) -> Gauge:
         what = f"{gpu} slowed down by other than power"
         if newest_of(readings, lambda reading: reading.throttled_by is not None, history.now) is None:
             return Gauge(what=what, not_watched="throttling reasons not reported by this GPU")
@@ -73,7 +73,7 @@ def _is_slowed(reading: GpuReading) -> bool | None:
 SLOWED = Diagnosis(
     ruled_out=(
         "not the power limit: that is left out",
-        "not RDNA3's false bit on a cold card: a thermal bit counts near its limit only [ROCm/rocm-systems#11781]",
+        "not RDNA3's false bit on a cold GPU: a thermal bit counts near its limit only [ROCm/rocm-systems#11781]",
     ),
     causes=("the cooler is at its end: dust, fan curve, hot room", "voltage regulators without air over them"),
     advice=("a lower power cap, a steeper fan curve; throughput_drop shows what it costs",),
