@@ -14,7 +14,7 @@ from msgspec import Meta, Struct, field
 
 from supervisor.alerts.settings import AlertSettings
 from supervisor.core.remedies.budget import Budget
-from supervisor.core.remedies.remedy import Remedies
+from supervisor.core.remedies.settings import Remedies
 
 NonNegative = Annotated[float, Meta(ge=0)]
 Positive = Annotated[float, Meta(gt=0)]

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from supervisor.control import types
 from supervisor.core.job import Job
-from supervisor.core.remedies.choose import Experience
-from supervisor.core.remedies.remedy import BY_THE_AGENT, WORDS
+from supervisor.core.remedies.context import Experience
+from supervisor.core.remedies.table import BY_NAME
 from supervisor.store.records import RemedyRecord
 
 
@@ -48,7 +48,7 @@ def in_force(job: Job) -> list[types.RemedyInForce]:
             remedy=remedy.remedy,
             cause=remedy.cause,
             attempt=remedy.attempt,
-            what=WORDS.get(remedy.remedy, remedy.remedy),
+            what=BY_NAME[remedy.remedy].words if remedy.remedy in BY_NAME else remedy.remedy,
             applied=remedy.applied,
         )
         for remedy in job.course.in_force
@@ -64,4 +64,6 @@ def in_words(job: Job) -> list[str]:
 def _describe_state(remedy: types.RemedyInForce) -> str:
     if remedy.applied is not None:
         return remedy.applied
-    return f"{remedy.what} (not reported by the agent yet)" if remedy.remedy in BY_THE_AGENT else remedy.what
+    if remedy.remedy in BY_NAME and BY_NAME[remedy.remedy].reported:
+        return f"{remedy.what} (not reported by the agent yet)"
+    return remedy.what

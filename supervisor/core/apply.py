@@ -19,6 +19,7 @@ from supervisor.core.checkpoints.checkpoint import Checkpoint, ResumePoint, Verd
 from supervisor.core.checkpoints.loss_curve import first_curve, went_on_by_losses
 from supervisor.core.findings import FaultClass
 from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.foreign_values import as_list, as_text
 from supervisor.core.incident import Incident
 from supervisor.core.job import ALIVE, ENDED, UNKILLABLE, Attempt, DesiredState, Job, Move, Phase, RetryPlan, StopOrder
 from supervisor.core.moments import Moment
@@ -464,20 +465,26 @@ def fold_report(job: Job, attempt: Attempt, event: ev.AgentReported) -> Job:
         case ev.Word.PLAN:
             framework = facts.get("framework")
             job = replace(job, framework=framework if isinstance(framework, str) else job.framework)
+            job = _with_adjustable(job, as_list(facts.get("adjusts")))
             return _rescale_steps(job, facts.get("batches_per_epoch"))
         case ev.Word.COUNTING if event.rank in (None, 0):
             return replace(job, attempt=_set_scale(attempt, facts))
         case ev.Word.RESUMED:
             return replace(job, attempt=replace(attempt, went_on=True))
         case ev.Word.SETTING_ASKED:
-            asked = dict.fromkeys((*job.asked, str(facts.get("setting"))))
-            return replace(job, asked=tuple(asked)[:SETTINGS_KEPT])
+            return _with_adjustable(job, [facts.get("setting")])
         case ev.Word.REMEDY_APPLIED:
             remedies = facts.get("remedies")
             named = [str(remedy) for remedy in remedies] if isinstance(remedies, list) else []
             return replace(job, course=job.course.confirmed(named, str(facts.get("set", ""))[:APPLIED_CHARACTERS]))
         case _:
             return job
+
+
+def _with_adjustable(job: Job, settings: Iterable[object]) -> Job:
+    """Return the job with further settings that the hook or the script can change."""
+    names = [name for setting in settings if (name := as_text(setting)) is not None]
+    return replace(job, adjustable=tuple(dict.fromkeys((*job.adjustable, *names)))[:SETTINGS_KEPT])
 
 
 def _set_scale(attempt: Attempt, facts: Mapping[str, object]) -> Attempt:

@@ -51,8 +51,9 @@ Fields of agent.jsonl beside the common ones, by event:
     claimed           rank, world_size, torch (its version, or null where it was not met), imported (what takes long to
                       import, in the order in which that was begun: a list of [name, file])
     plan              framework, version, epochs, start_epoch, batches_per_epoch, save_dir, device, model, batch,
-                      image_size, torch; or, of a framework that counts steps of the optimizer, total_steps and
-                      steps_per_epoch in place of batches_per_epoch
+                      image_size, torch; of a framework that counts steps of the optimizer, total_steps and
+                      steps_per_epoch in place of batches_per_epoch; adjusts (the settings of remedies that the
+                      hook can change) and saves_each_epoch, where they apply
     checkpoint_saved  paths (list), epoch, step, requested (bool); of a snapshot kind ("snapshot"), and where it was
                       taken by itself stall_s, write_s, size_bytes, every_s
     snapshots         every_s: from now on snapshots are taken by themselves

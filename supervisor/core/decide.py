@@ -16,7 +16,8 @@ from supervisor.core.job import ALIVE, LAUNCH, UNKILLABLE, Attempt, DesiredState
 from supervisor.core.judge import spoiling, untold, worst
 from supervisor.core.moments import Moment
 from supervisor.core.remedies.causes import GPU_LOST, SLOW_START
-from supervisor.core.remedies.choose import Choice, RemedyContext, back_to, choose, help_against
+from supervisor.core.remedies.choose import Choice, back_to, choose, help_against
+from supervisor.core.remedies.context import RemedyContext
 from supervisor.core.remedies.gpu_memory import GpuMemory, held_words, still_held
 from supervisor.core.remedies.last_resorts import Resort, due, would_help
 from supervisor.core.remedies.trials import Trial

@@ -252,8 +252,6 @@ class Window:
 
 
 RANKS_KEPT = 64
-SAVING_EACH_EPOCH = frozenset({"ultralytics"})
-"""Frameworks that save a checkpoint at the end of each epoch, unless they are told not to."""
 PAUSING = frozenset({Stage.SETUP, Stage.WARMUP, Stage.VALIDATE, Stage.CHECKPOINT, Stage.ENDED})
 """Time spent in these is no time of stepping."""
 
@@ -484,7 +482,7 @@ class History(Window):
 
     def _add_plan(self, facts: dict[str, object]) -> None:
         self.planned, self.train_ended = True, False
-        self.saves_each_epoch = facts.get("framework") in SAVING_EACH_EPOCH
+        self.saves_each_epoch = facts.get("saves_each_epoch") is True
         self.batches_per_epoch = as_int(facts.get("batches_per_epoch"), maximum=STEP_MAX)
         self.epochs = as_int(facts.get("epochs"), maximum=EPOCH_MAX)
         self.steps_per_epoch = as_int(facts.get("steps_per_epoch"), maximum=STEP_MAX)

@@ -22,10 +22,10 @@ from supervisor.core.incident import Incident
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus, KernelWait
 from supervisor.core.remedies.budget import Budget, Ledger
-from supervisor.core.remedies.choose import Ended
+from supervisor.core.remedies.context import Ended
 from supervisor.core.remedies.gpu_memory import GpuMemory
 from supervisor.core.remedies.last_resorts import ResortTaken
-from supervisor.core.remedies.remedy import Remedies
+from supervisor.core.remedies.settings import Remedies
 from supervisor.core.remedies.trials import Course
 from supervisor.core.scale import Place, Scale, on_training
 from supervisor.core.triage import Finding
@@ -283,8 +283,8 @@ class Job:
     """The triage under way, or the last one."""
     framework: str | None = None
     """The framework, as the agent reported in a plan: `ultralytics`."""
-    asked: tuple[str, ...] = ()
-    """Settings that the script itself asks the agent for."""
+    adjustable: tuple[str, ...] = ()
+    """Settings that the framework's hook can change, or that the script itself asks the agent for."""
     torch: bool = False
     """Whether the agent met torch in a training of this job."""
     batches_per_epoch: int | None = None
@@ -348,8 +348,7 @@ class Job:
         return Ended(
             cause=cause,
             step=step,
-            framework=self.framework,
-            asked=self.asked,
+            adjustable=self.adjustable,
             torch=self.torch or self.framework is not None,
             patched=attempt is not None and attempt.patched,
             resumed=attempt is not None and attempt.resume_from is not None,

@@ -21,7 +21,7 @@ from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.job import ALIVE, Job, Phase
 from supervisor.core.moments import Moment
-from supervisor.core.remedies.choose import RemedyContext
+from supervisor.core.remedies.context import RemedyContext
 from supervisor.core.stats.learned_limits import Learned, setting_of
 from supervisor.core.urgent import can_wait
 from supervisor.daemon.clock import Clock

@@ -17,7 +17,7 @@ from supervisor.core.incident import Incident
 from supervisor.core.job import Job
 from supervisor.core.measured import measures_of
 from supervisor.core.readings import GpuReading, HostReading
-from supervisor.core.remedies.choose import Experience
+from supervisor.core.remedies.context import Experience
 from supervisor.store import files, schema, steps, tables
 from supervisor.store.errors import ArchiveError, StoreError
 from supervisor.store.experience import experience_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from supervisor.core.remedies.choose import Experience
+from supervisor.core.remedies.context import Experience
 from supervisor.core.remedies.trials import Outcome
 from supervisor.store.steps import Row
 

@@ -20,7 +20,7 @@ from supervisor.core.incident import Incident
 from supervisor.core.job import Attempt, Job
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading, HostReading, ProcessReading
-from supervisor.core.remedies.choose import Experience
+from supervisor.core.remedies.context import Experience
 from supervisor.core.remedies.trials import Trial
 from supervisor.store import files, rows, statements, steps, tables
 from supervisor.store.cursors import Cursors, cursors_of

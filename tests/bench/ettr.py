@@ -207,7 +207,7 @@ class Trial:
 
     def reckoned(self) -> dict[str, Any]:
         """Return all figures as of now."""
-        answer = json.loads(self.one.ctl("--json", "account", JOB).stdout)["whole"]
+        answer = json.loads(self.one.ctl("--json", "account", JOB).stdout)["lifetime"]
         found = lives(marks(self.log))
         incidents = {incident["attempt"]: incident for incident in self.one.incidents(JOB)}
         launches = dict(self.one.query("SELECT number, launched_unix_s FROM attempts WHERE job = ?", JOB))

@@ -35,7 +35,7 @@ from supervisor.core.readings import (
     Stage,
     StepRecord,
 )
-from supervisor.core.remedies.choose import RemedyContext
+from supervisor.core.remedies.context import RemedyContext
 from supervisor.core.rules import RULES, Rule, flag_of
 from tests.rigs.agreeing import agrees
 
@@ -44,6 +44,12 @@ GPU = "0000:0a:00.0"
 OTHER_GPU = "0000:0b:00.0"
 GB = 1_000_000_000
 START = Moment(1000.0, 1_700_000_000.0)
+TRAINER: dict[str, object] = {
+    "framework": "ultralytics",
+    "adjusts": ["batch_factor", "image_factor", "skip_batches"],
+    "saves_each_epoch": True,
+}
+"""Of the plan that the hook of ultralytics reports."""
 NAN = float("nan")
 
 

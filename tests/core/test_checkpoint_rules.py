@@ -10,6 +10,7 @@ from supervisor.core.rules.checkpoint_bad import CheckpointBad
 from supervisor.core.rules.checkpoint_overdue import CheckpointOverdue
 
 from .long_stories import LongStory, trained
+from .stories import TRAINER
 
 RULE = CheckpointOverdue()
 BAD = CheckpointBad(act=True)
@@ -42,18 +43,16 @@ def test_a_save_interrupts_and_one_on_request_is_not_usual() -> None:
 
 
 def test_epochs_without_any_save_are_told_where_epochs_are_known() -> None:
-    told = trained(1).says(ev.Word.PLAN, framework="ultralytics", batches_per_epoch=100, epochs=10).steps(2, 221)
+    told = trained(1).says(ev.Word.PLAN, **TRAINER, batches_per_epoch=100, epochs=10).steps(2, 221)
     flag = told.check(RULE)
     assert flag is not None
     assert "in this attempt and none was seen saved" in flag.message
-    resumed = (
-        LongStory().says(ev.Word.PLAN, framework="ultralytics", batches_per_epoch=100, epochs=10).steps(5001, 5200)
-    )
+    resumed = LongStory().says(ev.Word.PLAN, **TRAINER, batches_per_epoch=100, epochs=10).steps(5001, 5200)
     assert resumed.check(RULE) is None
 
 
 def test_a_new_daemon_that_reads_old_words_again_counts_from_the_steps_they_name() -> None:
-    told = LongStory().says(ev.Word.PLAN, framework="ultralytics", batches_per_epoch=100, epochs=10).steps(701, 950)
+    told = LongStory().says(ev.Word.PLAN, **TRAINER, batches_per_epoch=100, epochs=10).steps(701, 950)
     for epoch in range(7):
         told.says(ev.Word.CHECKPOINT_SAVED, requested=False, step=(epoch + 1) * 100)
     flag = told.check(RULE)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from supervisor.core import decisions as de
 from supervisor.core.job import Limits, Phase
-from supervisor.core.remedies.choose import RemedyContext
+from supervisor.core.remedies.context import RemedyContext
 from supervisor.core.remedies.gpu_memory import GpuMemory, still_held
 
 from .stories import GPU, Life, life

@@ -9,7 +9,7 @@ from supervisor.core import events as ev
 from supervisor.core.findings import FaultClass
 from supervisor.core.job import Limits, Phase
 from supervisor.core.remedies.budget import Budget
-from supervisor.core.remedies.choose import RemedyContext
+from supervisor.core.remedies.context import RemedyContext
 from supervisor.core.remedies.last_resorts import Resort
 
 from .stories import JOB, Life, life

@@ -8,7 +8,7 @@ from supervisor.core.findings import FaultClass
 from supervisor.core.job import Phase
 from supervisor.core.readings import Stage
 
-from .stories import NAN, Life, life
+from .stories import NAN, TRAINER, Life, life
 
 BATCHES = 41_163
 MISSING_DATABASE = "MIOpen(HIP): Warning [SQLiteBase] Missing system database file: gfx1030_18.kdb"
@@ -16,7 +16,7 @@ MISSING_DATABASE = "MIOpen(HIP): Warning [SQLiteBase] Missing system database fi
 
 def night() -> Life:
     """A training that has made its first steps, half a second each."""
-    told = life().says(ev.Word.PLAN, framework="ultralytics", epochs=50, batches_per_epoch=BATCHES, device="cuda:0")
+    told = life().says(ev.Word.PLAN, **TRAINER, epochs=50, batches_per_epoch=BATCHES, device="cuda:0")
     return told.training(steps=200, every_s=0.4)
 
 

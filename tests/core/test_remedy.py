@@ -17,16 +17,18 @@ from supervisor.core.job import Limits, Phase
 from supervisor.core.readings import Stage
 from supervisor.core.remedies.budget import Budget
 from supervisor.core.remedies.causes import CAUSES
-from supervisor.core.remedies.choose import Ended, Experience, RemedyContext, choose
+from supervisor.core.remedies.choose import choose
+from supervisor.core.remedies.context import Ended, Experience, RemedyContext
 from supervisor.core.remedies.effects import changes_of
-from supervisor.core.remedies.remedy import PASSING, WORDS, Remedies
+from supervisor.core.remedies.settings import Remedies
+from supervisor.core.remedies.table import BY_NAME
 from supervisor.core.remedies.trials import Course, Outcome, Trial
 from supervisor.core.rules import RULES, cause_of
 from supervisor.core.rules.non_finite_loss import NonFiniteLoss
 from supervisor.core.scale import on_training, same_place
 from tests.examples import at_least
 
-from .stories import GB, GPU, NAN, OTHER_GPU, START, Life, life
+from .stories import GB, GPU, NAN, OTHER_GPU, START, TRAINER, Life, life
 
 PATIENT = Limits(budget=Budget(restarts=50, restarts_per_cause=50, restarts_per_period=99, backoff_s=(0.0,)))
 """Room for every ladder: what ends it is the ladder."""
@@ -44,7 +46,7 @@ def patient(limits: Limits = PATIENT, ground: RemedyContext = EVERYTHING) -> Lif
 def trains(told: Life, steps: int = 60, *, patched: bool = False) -> Life:
     """An ordinary beginning, or a resume, up to step `steps`."""
     told.started().says(ev.Word.CLAIMED, torch="2.12.0")
-    told.says(ev.Word.PLAN, framework="ultralytics", epochs=50, batches_per_epoch=1000, device="cuda:0")
+    told.says(ev.Word.PLAN, **TRAINER, epochs=50, batches_per_epoch=1000, device="cuda:0")
     if patched or told.job.course.has("conv2d"):
         told.says(ev.Word.PATCHED, conv2d="planned")
     start = told.present().resume_from
@@ -163,10 +165,10 @@ def test_cards_that_wait_for_data_get_a_loader_without_workers() -> None:
 def test_every_cause_has_a_ladder_of_its_own_and_every_remedy_a_meaning() -> None:
     table = Remedies()
     for cause in CAUSES:
-        assert set(table.ladder(cause)) <= set(WORDS)
+        assert set(table.ladder(cause)) <= set(BY_NAME)
     assert set(LADDERS) | {"stall_data", "hardware"} == set(CAUSES)
     used = {item for cause in CAUSES for item in table.ladder(cause)}
-    assert used == set(WORDS)
+    assert used == set(BY_NAME)
 
 
 @pytest.mark.parametrize(
@@ -394,7 +396,7 @@ def test_half_a_batch_makes_twice_the_steps_and_that_is_no_progress() -> None:
     told = patient()
     LADDERS["oom_gpu"][0](told)
     told.looks().silence(1).started()
-    told.says(ev.Word.PLAN, framework="ultralytics", epochs=50, batches_per_epoch=2000)
+    told.says(ev.Word.PLAN, **TRAINER, epochs=50, batches_per_epoch=2000)
     told.steps(41, 120)
     assert told.job.ledger.furthest_step == 120
     assert told.job.ledger.in_a_row == 1, "step 120 is where step 60 was"
@@ -487,13 +489,19 @@ def test_in_no_order_of_troubles_is_anything_tried_in_vain(troubles: list[tuple[
     table, course = Remedies(), Course()
     for attempt, (cause, step) in enumerate(troubles, start=1):
         course = course.failed(cause, START)
-        ended = Ended(cause=cause, step=step, framework="ultralytics", torch=True, resumed=True)
+        ended = Ended(
+            cause=cause,
+            step=step,
+            adjustable=("batch_factor", "image_factor", "skip_batches"),
+            torch=True,
+            resumed=True,
+        )
         choice = choose(course, table, ended, EVERYTHING)
         if choice.remedy is None:
             assert any(item.step is not None for item in course.episode(cause))
             continue
         past = [item for item in course.episode(cause) if item.remedy == choice.remedy]
-        if choice.remedy in PASSING:
+        if not BY_NAME[choice.remedy].lasts:
             assert not any(
                 same_place(on_training(item.step), on_training(step), table.same_place_steps) for item in past
             )

@@ -9,7 +9,7 @@ from supervisor.core import events as ev
 from supervisor.core.job import Limits, Phase
 from supervisor.core.readings import Stage
 from supervisor.core.remedies.budget import Budget
-from supervisor.core.remedies.choose import RemedyContext
+from supervisor.core.remedies.context import RemedyContext
 
 from .stories import JOB, Life, life
 

@@ -10,12 +10,12 @@ from supervisor.core import decisions as de
 from supervisor.core import events as ev
 from supervisor.core.job import Limits, Phase
 from supervisor.core.remedies.budget import Budget
-from supervisor.core.remedies.choose import RemedyContext
+from supervisor.core.remedies.context import RemedyContext
 from supervisor.core.remedies.gpu_memory import GpuMemory
-from supervisor.core.remedies.remedy import Remedies
+from supervisor.core.remedies.settings import Remedies
 from supervisor.core.triage import Finding, inconclusive
 
-from .stories import GB, GPU, JOB, NAN, OTHER_GPU, Life, life
+from .stories import GB, GPU, JOB, NAN, OTHER_GPU, TRAINER, Life, life
 
 LIMITS = Limits(triage_s=600.0, budget=Budget(backoff_s=(0.0,), jitter_fraction=0.0))
 DATA = Finding(verdict="data", words="img is not finite", files=("3.png",), speaks_for=("skip_data",))
@@ -30,9 +30,7 @@ def trainee(limits: Limits = LIMITS, ground: RemedyContext | None = None) -> Lif
     """A training of ultralytics that has saved something."""
     told = life(limits=limits)
     told.ground = ground or RemedyContext()
-    told.training(20).says(ev.Word.PLAN, framework="ultralytics", batches_per_epoch=100).says(
-        ev.Word.CLAIMED, torch="2.12"
-    )
+    told.training(20).says(ev.Word.PLAN, **TRAINER, batches_per_epoch=100).says(ev.Word.CLAIMED, torch="2.12")
     told.saves("a.pt", 10).silence(1).saves("b.pt", 20)
     told.steps(21, 40)
     return told

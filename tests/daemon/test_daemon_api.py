@@ -27,7 +27,8 @@ from supervisor.core.history import History
 from supervisor.core.incident import Incident
 from supervisor.core.job import Attempt, Job, Phase
 from supervisor.core.moments import Moment
-from supervisor.core.remedies.trials import Course, InForce, Trial
+from supervisor.core.remedies.spec import InForce
+from supervisor.core.remedies.trials import Course, Trial
 from supervisor.core.stats.learned_limits import Learned
 from supervisor.daemon.alerting import Announcer, Receivers
 from supervisor.daemon.api import DaemonView, NewestReadings

@@ -11,7 +11,8 @@ from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint
 from supervisor.core.job import Attempt, Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus, GpuReading
-from supervisor.core.remedies.trials import Course, InForce
+from supervisor.core.remedies.spec import InForce
+from supervisor.core.remedies.trials import Course
 from supervisor.daemon.api import NewestReadings
 from supervisor.daemon.job_state import JobState
 from supervisor.daemon.launch.gpus import GpuAvailability, JobGpus

@@ -26,6 +26,11 @@ from supervisor.replay.recording import Recording  # noqa: E402
 CARD = "0000:0a:00.0"
 VRAM_BYTES = 6144 << 20
 BATCHES = 41_163
+TRAINER: dict[str, object] = {
+    "framework": "ultralytics",
+    "adjusts": ["batch_factor", "image_factor", "skip_batches"],
+    "saves_each_epoch": True,
+}
 RATE = 2.4
 """Batches a second at batch 8, as trained; the layer benchmark had promised 18."""
 MISSING_DATABASE = "MIOpen(HIP): Warning [SQLiteBase] Missing system database file: gfx1030_18.kdb"
@@ -54,7 +59,7 @@ class Night:
         return self
 
     def plans(self) -> Night:
-        facts = {"framework": "ultralytics", "epochs": 50, "batches_per_epoch": BATCHES, "device": "cuda:0", "batch": 8}
+        facts = {**TRAINER, "epochs": 50, "batches_per_epoch": BATCHES, "device": "cuda:0", "batch": 8}
         return self._says(ev.Word.PLAN, dict(facts))
 
     def passes(self, seconds: float, busy: float, cpu: float = 100.0) -> Night:

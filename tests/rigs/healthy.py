@@ -27,7 +27,12 @@ JOB = "well"
 GPU = "0000:0a:00.0"
 PID = 4242
 START = Moment(5000.0, 1_763_000_000.0)
-PLAN: dict[str, object] = {"framework": "ultralytics", "epochs": 10_000, "batches_per_epoch": 50_000}
+TRAINER: dict[str, object] = {
+    "framework": "ultralytics",
+    "adjusts": ["batch_factor", "image_factor", "skip_batches"],
+    "saves_each_epoch": True,
+}
+PLAN: dict[str, object] = {**TRAINER, "epochs": 10_000, "batches_per_epoch": 50_000}
 READ_WHILE_STEPPING_S = 5.0
 TOLD_AFTER_S = 3.0
 """A wait for data that is shorter is no stage, as in the daemon's `attempt_watch`."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from record_by_hand import START, open_store, trial
 
-from supervisor.core.remedies.choose import Experience
+from supervisor.core.remedies.context import Experience
 from supervisor.core.remedies.trials import Outcome
 from supervisor.store.archive import Archive
 

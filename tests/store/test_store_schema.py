@@ -24,8 +24,9 @@ from sqlalchemy import create_engine
 from supervisor.core.checkpoints.checkpoint import Verdict
 from supervisor.core.job import Job
 from supervisor.core.remedies.budget import Ledger
-from supervisor.core.remedies.choose import Experience
-from supervisor.core.remedies.trials import Course, InForce
+from supervisor.core.remedies.context import Experience
+from supervisor.core.remedies.spec import InForce
+from supervisor.core.remedies.trials import Course
 from supervisor.shipped import shipped
 from supervisor.store import schema
 from supervisor.store.archive import Archive

@@ -18,7 +18,7 @@ COMPILE = "compile"
 LOADER = "loader"
 CRASH = "crash"
 HARDWARE = "hardware"
-"""Numbers that are not finite because a card computed them wrong: what a triage found."""
+"""Numbers that are not finite because a GPU computed them wrong: the finding of a triage."""
 
 CAUSES = (
     NON_FINITE,
@@ -39,6 +39,10 @@ CAUSES = (
     HARDWARE,
 )
 """Every cause; each is a key of `[jobs.NAME.remedies]`."""
+
+ADDING_UP = frozenset({NON_FINITE, OOM_GPU, OOM_HOST, FRAGMENTATION, MIOPEN})
+"""Causes whose remedies add up, so that one that was not enough stays in force with the next. For the others each
+remedy is an alternative, and one that failed is ended."""
 
 OF_FAULT = {
     "non_finite": NON_FINITE,

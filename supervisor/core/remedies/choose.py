@@ -1,84 +1,24 @@
-"""Which remedy comes next, from what was tried and what the machine offers; it applies nothing.
+"""Which remedy comes next, from what was tried and what the machine offers.
 
-What has not helped at the same place will not help there: it is the data or the code, so the next remedy is taken,
-and where none is left the answer is that none is left.
+What has not helped at the same place will not help there: the data or the code is at fault, so the next remedy is
+taken, and where none is left the answer says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from supervisor.core.remedies.gpu_memory import GpuMemory
-from supervisor.core.remedies.last_resorts import RESORTS, Resort, would_help
-from supervisor.core.remedies.remedy import (
-    ADDING_UP,
-    ASKED_AS,
-    BY_THE_AGENT,
-    BY_THE_FRAMEWORK,
-    LAST_RESORTS,
-    PASSING,
-    WORDS,
-    Remedies,
-)
-from supervisor.core.remedies.trials import Course
-from supervisor.core.scale import is_beyond, on_training, same_place
+from supervisor.core.remedies.context import Ended, RemedyContext, Situation
+from supervisor.core.remedies.last_resorts import RESORTS, would_help
+from supervisor.core.remedies.settings import Remedies
+from supervisor.core.remedies.table import BY_NAME
+from supervisor.core.remedies.trials import Course, Trial
+from supervisor.core.scale import on_training, same_place
 from supervisor.core.triage import Finding
 
 PLAIN_TRIES = 2
 """How often a remedy that changes nothing may fail at different places of one episode."""
-NEEDS_A_GPU = frozenset({"reset_gpu", "allocator", "conv2d_workspace", "conv2d", "cudnn_off", "other_gpu"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Experience:
-    """What a remedy has come to on this machine against one cause."""
-
-    cause: str
-    remedy: str
-    helped: int
-    failed: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemedyContext:
-    """What of the machine and the settings decides which remedies there are."""
-
-    agent: bool = True
-    conv2d_auto: bool = True
-    cpu_profile: bool = False
-    free_gpus: tuple[str, ...] = ()
-    """PCI addresses of GPUs that answer and that no job uses, the best first."""
-    answering_s: tuple[tuple[str, float], ...] = ()
-    """For how long each GPU has answered without a gap."""
-    experience: tuple[Experience, ...] = ()
-    memory: tuple[GpuMemory, ...] = ()
-    """What is taken of each of the job's GPUs, as far as that is known and no other job has a part in it."""
-    resorts: tuple[Resort, ...] = ()
-    """The last resorts that there are, on or off, the milder first."""
-    resume_command: bool = False
-    """Whether its owner has written what it is resumed with."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """What of an attempt that ended in trouble, and of its job, decides which remedy comes next."""
-
-    cause: str
-    step: int | None = None
-    """Where in the training the trouble was; None where that is not known."""
-    framework: str | None = None
-    asked: tuple[str, ...] = ()
-    """Settings that the script itself asks for."""
-    torch: bool = False
-    patched: bool = False
-    """Whether it computed its Conv2d without MIOpen."""
-    resumed: bool = False
-    """Whether it had been resumed from a checkpoint, so that there is one to be older than."""
-    resorts_taken: tuple[str, ...] = ()
-    """The last resorts that were taken since it last made progress."""
-    finding: Finding | None = None
-    """What a triage said of the trouble."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,74 +30,90 @@ class Choice:
     gpu: str | None = None
 
 
-def choose(course: Course, remedies: Remedies, ended: Ended, ground: RemedyContext) -> Choice:
-    """Return the remedy for an attempt that ended; `course` knows of that already."""
-    cause, step = ended.cause, ended.step
+def choose(course: Course, remedies: Remedies, ended: Ended, context: RemedyContext) -> Choice:
+    """Return the remedy for an attempt that ended; `course` contains its outcome already."""
     if not remedies.enabled:
         return Choice(remedy="restart", reason="remedies are disabled")
-    past = course.episode(cause)
-    again = next((trial for trial in reversed(past) if _is_same_place(trial.step, step, remedies)), None)
-    told = []
-    if again is not None:
-        told.append(f"the same {cause} at the same place (step {step}, before it step {again.step})")
-        told.append(f"{again.remedy} did not help: the data or the code is at fault")
-    order, said = _order_by_experience(remedies, cause, ground)
-    if ended.finding is not None:
-        order, of_finding = _order_by_finding(order, ended.finding)
-        said = [of_finding, *said]
-    told += said
+    past = course.episode(ended.cause)
+    again = next((trial for trial in reversed(past) if _is_same_place(trial.step, ended.step, remedies)), None)
+    reasons = [] if again is None else _explain_again(again, ended)
+    order, notes = _order_ladder(remedies, ended, context)
+    reasons += notes
+    held = tuple(remedy.remedy for remedy in course.in_force)
+    situation = Situation(
+        ended=ended,
+        context=context,
+        on_cpu="cpu_profile" in held,
+        earlier_steps=tuple(trial.step for trial in past),
+    )
     for remedy in order:
-        possible = remedies.allows(remedy) and _is_possible(remedy, course, ended, ground)
-        if possible and not _is_used_up(remedy, course, remedies, ended):
-            gpu = ground.free_gpus[0] if remedy == "other_gpu" else None
-            return Choice(remedy=remedy, reason="; ".join([*told, WORDS[remedy]]), gpu=gpu)
+        possible = remedies.allows(remedy) and BY_NAME[remedy].is_available(situation)
+        if possible and not _is_used_up(remedy, past, held, remedies, ended):
+            gpu = context.free_gpus[0] if remedy == "other_gpu" else None
+            return Choice(remedy=remedy, reason="; ".join([*reasons, BY_NAME[remedy].words]), gpu=gpu)
     in_vain = ended.finding.in_vain if ended.finding is not None else ()
     if again is None and remedies.allows("restart") and "restart" not in in_vain:
-        place = "place is not known" if step is None else "place is another"
+        place = "place is not known" if ended.step is None else "place is another"
         why = f"no remedy is left, and the {place}: " if past else "no remedy applies: "
-        return Choice(remedy="restart", reason="; ".join([*told, why + WORDS["restart"]]))
-    return Choice(remedy=None, reason="; ".join([*told, f"no remedy is left for {cause}"]))
+        return Choice(remedy="restart", reason="; ".join([*reasons, why + BY_NAME["restart"].words]))
+    return Choice(remedy=None, reason="; ".join([*reasons, f"no remedy is left for {ended.cause}"]))
 
 
-def help_against(cause: str, remedies: Remedies, ground: RemedyContext, taken: Iterable[str]) -> str:
+def _explain_again(again: Trial, ended: Ended) -> list[str]:
+    return [
+        f"the same {ended.cause} at the same place (step {ended.step}, before it step {again.step})",
+        f"{again.remedy} did not help: the data or the code is at fault",
+    ]
+
+
+def help_against(cause: str, remedies: Remedies, context: RemedyContext, taken: Iterable[str]) -> str:
     """Return in words which last resorts a person has against a cause, empty where they would not help."""
-    return would_help([resort for resort in ground.resorts if resort.kind in remedies.ladder(cause)], taken)
+    return would_help([resort for resort in context.resorts if resort.kind in remedies.ladder(cause)], taken)
 
 
-def _order_by_experience(remedies: Remedies, cause: str, ground: RemedyContext) -> tuple[tuple[str, ...], list[str]]:
-    """Return the ladder in the order that experience gives it, and what is to be said about that."""
+def _order_ladder(remedies: Remedies, ended: Ended, context: RemedyContext) -> tuple[tuple[str, ...], list[str]]:
+    """Return the ladder in the order that experience and a triage give it, and the reasons for that order."""
+    order, notes = _order_by_experience(remedies, ended.cause, context)
+    if ended.finding is None:
+        return order, notes
+    order, note = _order_by_finding(order, ended.finding)
+    return order, [note, *notes]
+
+
+def _order_by_experience(remedies: Remedies, cause: str, context: RemedyContext) -> tuple[tuple[str, ...], list[str]]:
+    """Return the ladder in the order that experience gives it, and the reasons for that order."""
     ladder: tuple[str, ...] = remedies.ladder(cause)
     if not remedies.learn:
         return ladder, []
-    known = {experience.remedy: experience for experience in ground.experience if experience.cause == cause}
+    known = {experience.remedy: experience for experience in context.experience if experience.cause == cause}
     least = remedies.give_up_after_failures
     hopeless = [
         name
         for name in dict.fromkeys(ladder)
-        if name in known and known[name].helped == 0 and known[name].failed >= least and name not in PASSING
+        if name in known and known[name].helped == 0 and known[name].failed >= least and BY_NAME[name].lasts
     ]
     good = [
         name
         for name in dict.fromkeys(ladder)
-        if name in known and known[name].helped > known[name].failed and name not in LAST_RESORTS
+        if name in known and known[name].helped > known[name].failed and not BY_NAME[name].costly
     ]
     good.sort(key=lambda name: known[name].helped - known[name].failed, reverse=True)
-    said = [f"{name} skipped: failed {known[name].failed} times on this machine" for name in hopeless]
+    notes = [f"{name} skipped: failed {known[name].failed} times on this machine" for name in hopeless]
     first = ladder[0] if ladder else None
-    said += [f"{name} first: helped {known[name].helped} times on this machine" for name in good[:1] if name != first]
+    notes += [f"{name} first: helped {known[name].helped} times on this machine" for name in good[:1] if name != first]
     ordered = [*good, *_without_first(ladder, good)]
-    return tuple(entry for entry in ordered if entry not in hopeless), said
+    return tuple(entry for entry in ordered if entry not in hopeless), notes
 
 
 def _order_by_finding(order: tuple[str, ...], finding: Finding) -> tuple[tuple[str, ...], str]:
-    """Return the order as a triage's finding changes it: what it speaks for first, what would be in vain not at all."""
+    """Return the order as a triage's finding changes it: what it supports first, without what would be in vain."""
     first = [text for text in finding.speaks_for if text in order]
     rest = [text for text in _without_first(order, first) if text not in finding.in_vain]
     return (*first, *rest), f"triage: {finding.verdict.replace('_', ' ')}: {finding.words}"
 
 
 def _without_first(ladder: Iterable[str], taken: list[str]) -> Iterable[str]:
-    """Yield a ladder without the first stand of each remedy that was taken out of it."""
+    """Yield a ladder without the first place of each remedy that was taken out of it."""
     left = list(taken)
     for text in ladder:
         if text in left:
@@ -166,62 +122,29 @@ def _without_first(ladder: Iterable[str], taken: list[str]) -> Iterable[str]:
             yield text
 
 
-def _is_possible(remedy: str, course: Course, ended: Ended, ground: RemedyContext) -> bool:
-    if remedy in NEEDS_A_GPU and course.has("cpu_profile"):
-        return False
-    if remedy in BY_THE_FRAMEWORK:
-        return ground.agent and (ended.framework == "ultralytics" or ASKED_AS[remedy] in ended.asked)
-    if remedy in BY_THE_AGENT:
-        return ground.agent and ended.torch
-    match remedy:
-        case "conv2d":
-            return ground.agent and ground.conv2d_auto and not ended.patched
-        case "conv2d_workspace":
-            return ground.agent and ended.patched
-        case "other_gpu":
-            return bool(ground.free_gpus)
-        case "cpu_profile":
-            return ground.cpu_profile and not course.has("cpu_profile")
-        case "older_generation":
-            # What it was resumed from took it beyond every trouble before: that was sound, unless it is the numbers.
-            return ended.resumed and (ended.cause in ADDING_UP or not _has_come_further(course, ended))
-        case "reset_gpu" | "reboot":
-            free = any(resort.kind == remedy and resort.on and resort.refused is None for resort in ground.resorts)
-            return free and remedy not in ended.resorts_taken
-        case _:
-            return True
-
-
-def _has_come_further(course: Course, ended: Ended) -> bool:
-    """Whether the trouble is known to be beyond every one of its cause before it."""
-    places = [on_training(trial.step) for trial in course.episode(ended.cause)]
-    return bool(places) and all(is_beyond(on_training(ended.step), place) is True for place in places)
-
-
 def _is_same_place(step: int | None, other: int | None, remedies: Remedies) -> bool:
     return same_place(on_training(step), on_training(other), remedies.same_place_steps)
 
 
-def _is_used_up(remedy: str, course: Course, remedies: Remedies, ended: Ended) -> bool:
-    tried = [trial for trial in course.episode(ended.cause) if trial.remedy == remedy]
+def _is_used_up(remedy: str, past: Sequence[Trial], held: Sequence[str], remedies: Remedies, ended: Ended) -> bool:
+    tried = [trial for trial in past if trial.remedy == remedy]
     if remedy in RESORTS:
         return bool(tried)
-    if remedy in PASSING:
+    if not BY_NAME[remedy].lasts:
         here = any(_is_same_place(trial.step, ended.step, remedies) for trial in tried)
         return here or len(tried) >= PLAIN_TRIES
-    in_force = sum(item.remedy == remedy for item in course.in_force)
-    listed = sum(text == remedy for text in remedies.ladder(ended.cause))
-    return max(len(tried), in_force) >= listed
+    listed = remedies.ladder(ended.cause).count(remedy)
+    return max(len(tried), held.count(remedy)) >= listed
 
 
-def back_to(course: Course, remedies: Remedies, ground: RemedyContext, running_s: float) -> str | None:
+def back_to(course: Course, remedies: Remedies, context: RemedyContext, running_s: float) -> str | None:
     """Return the GPU to which a training on the CPU goes back, since it answers again; None: it stays."""
     lost = next(
         (remedy for remedy in course.in_force if remedy.remedy == "cpu_profile" and remedy.cause == "gpu_lost"), None
     )
     if lost is None or course.returns >= remedies.max_returns or running_s < remedies.back_after_s:
         return None
-    answering = dict(ground.answering_s)
+    answering = dict(context.answering_s)
     gpus = [lost.gpu] if lost.gpu is not None else list(answering)
     well = [gpu for gpu in gpus if answering.get(gpu, 0.0) >= remedies.back_after_s]
     return well[0] if well else None

@@ -1,26 +1,20 @@
-"""What the remedies in force mean for one launch: variables, and settings that the agent makes; it applies none.
-
-The agent gets factors, not results: only inside the training is it known what they are applied to, after the
-checkpoint has had its say.
-"""
+"""The sum of what the remedies in force change at one launch: variables, settings for the agent, device."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from supervisor.core.attempt_files import ENV_CONV2D_WORKSPACE
-from supervisor.core.remedies.remedy import Remedies
-from supervisor.core.remedies.trials import InForce
+from typing_extensions import assert_never
 
-HIDE_ALL_GPUS = (("HIP_VISIBLE_DEVICES", "-1"), ("CUDA_VISIBLE_DEVICES", "-1"), ("ROCR_VISIBLE_DEVICES", ""))
-"""Hides every card. ROCr takes the empty list for what it is; it is the layer that would open a card that is lost."""
-WORKERS_FACTOR = 0.5
+from supervisor.core.remedies.settings import Remedies
+from supervisor.core.remedies.spec import Assign, Env, InForce, Multiply, ReplaceConv2d, UseCpu, UseGpu
+from supervisor.core.remedies.table import BY_NAME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One setting for the agent, and the remedies that ask for it."""
+    """One setting for the agent, and the remedies that require it."""
 
     value: object
     remedies: tuple[str, ...]
@@ -33,70 +27,47 @@ class Changes:
     env: tuple[tuple[str, str], ...] = ()
     settings: tuple[tuple[str, Setting], ...] = ()
     conv2d: bool = False
-    """Whether Conv2d is to be computed without MIOpen."""
+    """Whether Conv2d is computed without MIOpen."""
     cpu: bool = False
     gpu: str | None = None
     """PCI address to run on."""
 
 
 def changes_of(in_force: Iterable[InForce], remedies: Remedies) -> Changes:
-    """Return what remedies in force change; those that their owner forbids by now change nothing."""
-    mine = [remedy for remedy in in_force if remedies.allows(remedy.remedy)]
-    names = [remedy.remedy for remedy in mine]
-    env: list[tuple[str, str]] = []
-    if "compile_off" in names:
-        env.append(("TORCHDYNAMO_DISABLE", "1"))
-    if "conv2d_workspace" in names:
-        env.append((ENV_CONV2D_WORKSPACE, str(remedies.conv2d_workspace_mb)))
-    cpu = "cpu_profile" in names
-    if cpu:
-        env += HIDE_ALL_GPUS
+    """Return what remedies in force change; those that are forbidden by now, or not known, change nothing."""
+    env: dict[str, str] = {}
+    settings: dict[str, Setting] = {}
+    conv2d, cpu, gpu = False, False, None
+    for held in in_force:
+        if not remedies.allows(held.remedy) or held.remedy not in BY_NAME:
+            continue
+        for change in BY_NAME[held.remedy].changes(held, remedies):
+            match change:
+                case Multiply(name, by):
+                    settings[name] = _multiply_setting(settings.get(name), by, held.remedy)
+                case Assign(name, value):
+                    settings[name] = Setting(value=value, remedies=(held.remedy,))
+                case Env(name, text):
+                    env[name] = text
+                case ReplaceConv2d():
+                    conv2d = True
+                case UseCpu():
+                    cpu = True
+                case UseGpu(address):
+                    gpu = address
+                case _:
+                    assert_never(change)
     return Changes(
-        env=tuple(env),
-        settings=tuple((name, setting) for name, setting in _settings(mine, remedies).items()),
-        conv2d="conv2d" in names,
+        env=tuple(env.items()),
+        settings=tuple(settings.items()),
+        conv2d=conv2d,
         cpu=cpu,
-        gpu=None if cpu else next((remedy.gpu for remedy in reversed(mine) if remedy.remedy == "other_gpu"), None),
+        gpu=None if cpu else gpu,
     )
 
 
-FACTORS: Mapping[str, tuple[str, Callable[[Remedies], float]]] = {
-    "lower_lr": ("lr_factor", lambda table: table.lr_factor),
-    "half_batch": ("batch_factor", lambda table: table.batch_factor),
-    "smaller_images": ("image_factor", lambda table: table.image_factor),
-    "fewer_workers": ("workers_factor", lambda _: WORKERS_FACTOR),
-}
-"""Remedies that can be taken twice: each time once more."""
-VALUES: Mapping[str, tuple[str, Callable[[Remedies], object]]] = {
-    "no_workers": ("workers", lambda _: 0),
-    "clip_gradients": ("clip_norm", lambda table: table.clip_norm),
-    "skip_step": ("skip_non_finite", lambda _: True),
-    "amp_off": ("amp", lambda _: False),
-    "cudnn_off": ("cudnn", lambda _: False),
-    "compile_off": ("compile", lambda _: False),
-    "allocator": ("allocator", lambda _: True),
-    "cpu_profile": ("device", lambda _: "cpu"),
-}
-
-
-def _settings(mine: Iterable[InForce], table: Remedies) -> dict[str, Setting]:
-    found: dict[str, Setting] = {}
-    for remedy in mine:
-        if remedy.remedy in FACTORS:
-            name, of = FACTORS[remedy.remedy]
-            _multiply(found, name, of(table), remedy.remedy)
-        if remedy.remedy == "half_batch" and table.scale_lr:
-            _multiply(found, "lr_factor", table.batch_factor, remedy.remedy)
-        if remedy.remedy in VALUES:
-            name, value = VALUES[remedy.remedy]
-            found[name] = Setting(value=value(table), remedies=(remedy.remedy,))
-        if remedy.remedy == "skip_data" and remedy.step is not None:
-            first, last = max(1, remedy.step - table.skip_steps), remedy.step + table.skip_steps
-            found["skip_batches"] = Setting(value=(first, last), remedies=(remedy.remedy,))
-    return found
-
-
-def _multiply(found: dict[str, Setting], name: str, by: float, remedy: str) -> None:
-    before = found.get(name, Setting(value=1.0, remedies=()))
+def _multiply_setting(before: Setting | None, by: float, remedy: str) -> Setting:
+    if before is None:
+        return Setting(value=by, remedies=(remedy,))
     value = before.value * by if isinstance(before.value, float) else by
-    found[name] = Setting(value=value, remedies=tuple(dict.fromkeys((*before.remedies, remedy))))
+    return Setting(value=value, remedies=tuple(dict.fromkeys((*before.remedies, remedy))))

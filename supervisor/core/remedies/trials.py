@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from supervisor.core.moments import Moment
-from supervisor.core.remedies.remedy import ADDING_UP, BY_THE_AGENT, PASSING
+from supervisor.core.remedies.causes import ADDING_UP
+from supervisor.core.remedies.spec import InForce
+from supervisor.core.remedies.table import BY_NAME
 
 TRIALS_KEPT = 64
 
@@ -45,21 +47,6 @@ class Trial:
     """Why this one, for a person."""
     outcome: Outcome = Outcome.OPEN
     settled_at: Moment | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InForce:
-    """A remedy that every attempt gets until it is taken back."""
-
-    remedy: str
-    cause: str
-    attempt: int
-    """The first attempt that has it."""
-    step: int | None = None
-    gpu: str | None = None
-    """PCI address: the GPU to run on (`other_gpu`), or the one that was lost (`cpu_profile`)."""
-    applied: str | None = None
-    """What the agent told that it set; None: nothing was told yet, or there is nothing to tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +96,7 @@ class Course:
 
     def _was_made(self, trial: Trial) -> bool:
         """Whether a remedy can be judged: one that the agent makes, and told nothing of, was not made."""
-        if trial.remedy not in BY_THE_AGENT:
+        if trial.remedy not in BY_NAME or not BY_NAME[trial.remedy].reported:
             return True
         return any(remedy.applied is not None for remedy in self.in_force if remedy.attempt == trial.attempt)
 
@@ -137,7 +124,7 @@ class Course:
     def taken(self, trial: Trial, gpu: str | None) -> Course:
         """Return it with one more remedy."""
         trials = (*self.trials, trial)[-TRIALS_KEPT:]
-        if trial.remedy in PASSING:
+        if trial.remedy in BY_NAME and not BY_NAME[trial.remedy].lasts:
             return replace(self, trials=trials)
         remedy = InForce(remedy=trial.remedy, cause=trial.cause, attempt=trial.attempt, step=trial.step, gpu=gpu)
         return replace(self, trials=trials, in_force=(*self.in_force, remedy))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from supervisor.config.settings import JobSettings, Settings
 from supervisor.core.job import ALIVE, ENDED, Job, Phase
 from supervisor.core.moments import Moment
-from supervisor.core.remedies.choose import Experience, RemedyContext
+from supervisor.core.remedies.context import Experience, RemedyContext
 from supervisor.core.remedies.gpu_memory import GpuMemory
 from supervisor.core.remedies.last_resorts import Resort
 from supervisor.daemon.api import NewestReadings

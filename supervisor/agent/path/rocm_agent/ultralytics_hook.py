@@ -77,6 +77,8 @@ class Run:
             batch=getattr(trainer, "batch_size", None),
             image_size=getattr(trainer.args, "imgsz", None),
             torch=_torch_version(),
+            adjusts=list(ultralytics_remedies.ADJUSTS),
+            saves_each_epoch=True,
         )
         _tell_precision(trainer)
 

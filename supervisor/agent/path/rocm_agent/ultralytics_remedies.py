@@ -16,6 +16,8 @@ from typing import Any, Callable, Dict, Iterator, Tuple
 from . import remedies
 from .fence import failed, fenced
 
+ADJUSTS = ("batch_factor", "image_factor", "skip_batches")
+"""Settings of remedies that need this framework's trainer; the plan names them."""
 PIXELS = 32
 MARK = "ROCM_SUPERVISOR_REMEDIES_MADE"
 """Set once they are made: the ranks that ultralytics starts get arguments that are changed already."""

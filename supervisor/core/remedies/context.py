@@ -1,0 +1,71 @@
+"""What the choice of a remedy depends on beside its past trials: the end of the attempt, the machine, experience."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from supervisor.core.remedies.gpu_memory import GpuMemory
+from supervisor.core.remedies.last_resorts import Resort
+from supervisor.core.triage import Finding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experience:
+    """The outcomes of a remedy on this machine against one cause."""
+
+    cause: str
+    remedy: str
+    helped: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemedyContext:
+    """The machine and the settings that decide which remedies are available."""
+
+    agent: bool = True
+    conv2d_auto: bool = True
+    cpu_profile: bool = False
+    free_gpus: tuple[str, ...] = ()
+    """PCI addresses of GPUs that answer and that no job uses, the best first."""
+    answering_s: tuple[tuple[str, float], ...] = ()
+    """For how long each GPU has answered without a gap."""
+    experience: tuple[Experience, ...] = ()
+    memory: tuple[GpuMemory, ...] = ()
+    """Memory in use on each of the job's GPUs, as far as it is known and no other job has a part in it."""
+    resorts: tuple[Resort, ...] = ()
+    """The last resorts that exist, on or off, the milder first."""
+    resume_command: bool = False
+    """Whether the configuration has a command that resumes the job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """An attempt that ended with a fault, as far as it decides which remedy comes next."""
+
+    cause: str
+    step: int | None = None
+    """Step of the training at which the fault occurred; None where it is not known."""
+    adjustable: tuple[str, ...] = ()
+    """Settings that the framework's hook can change, or that the script itself asks the agent for."""
+    torch: bool = False
+    patched: bool = False
+    """Whether it computed its Conv2d without MIOpen."""
+    resumed: bool = False
+    """Whether it had been resumed from a checkpoint, so that there may be an older one."""
+    resorts_taken: tuple[str, ...] = ()
+    """The last resorts that were taken since the job last made progress."""
+    finding: Finding | None = None
+    """The finding of a triage about the fault."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What the condition of one remedy may depend on."""
+
+    ended: Ended
+    context: RemedyContext
+    on_cpu: bool = False
+    """Whether the CPU profile is in force."""
+    earlier_steps: tuple[int | None, ...] = ()
+    """Steps of the earlier faults of the same cause in this episode."""
