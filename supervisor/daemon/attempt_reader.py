@@ -74,7 +74,7 @@ class FollowedAttempt:
     output: OutputReader = field(init=False)
     stage: Stage | None = field(init=False, default=None)
     stage_complete: bool = field(init=False, default=False)
-    told_at: Moment | None = field(init=False, default=None)
+    reported_at: Moment | None = field(init=False, default=None)
     """When rank 0's recorder last gave a step, or word that there was none."""
     problems: set[str] = field(init=False, default_factory=set)
     post: Post = field(init=False)
@@ -321,7 +321,7 @@ class AttemptReader:
                     lost=page.lost,
                 )
             )
-            followed.told_at = now if rank == 0 else followed.told_at
+            followed.reported_at = now if rank == 0 else followed.reported_at
         if rank == 0:
             self._report_stage(followed, page, now)
             self._report_idle(followed, page, now)
@@ -342,8 +342,8 @@ class AttemptReader:
     def _report_idle(self, followed: FollowedAttempt, page: RecorderPage, now: Moment) -> None:
         if page.behind:
             return
-        if followed.told_at is None or now.seconds_since(followed.told_at) >= QUIET_EVERY_S:
-            followed.told_at = now
+        if followed.reported_at is None or now.seconds_since(followed.reported_at) >= QUIET_EVERY_S:
+            followed.reported_at = now
             self._put(ev.RecorderIdle(at=now, job=followed.job, attempt=followed.attempt))
 
     def _read_agent(self, followed: FollowedAttempt, now: Moment, *, final: bool) -> None:

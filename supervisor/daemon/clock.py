@@ -49,7 +49,7 @@ class Presence:
         self._clock = clock
         self._lock = threading.Lock()
         self._looked_at: Moment | None = None
-        self._untold: list[DaemonAway] = []
+        self._unreported: list[DaemonAway] = []
         self._ended = threading.Event()
 
     def keep(self) -> None:
@@ -63,16 +63,16 @@ class Presence:
             now, last = self._clock.now(), self._looked_at
             self._looked_at = now
             if last is not None and (away_s := now.seconds_since(last)) >= AWAY_S:
-                self._untold.append(DaemonAway(at=now, away_s=away_s))
+                self._unreported.append(DaemonAway(at=now, away_s=away_s))
 
     def taken(self) -> tuple[DaemonAway, ...]:
         """Return the absences up to now that were not returned before, oldest first."""
         self.look()
-        if not self._untold:
+        if not self._unreported:
             return ()
         with self._lock:
-            untold, self._untold = tuple(self._untold), []
-        return untold
+            unreported, self._unreported = tuple(self._unreported), []
+        return unreported
 
     def end(self) -> None:
         """Look no more."""

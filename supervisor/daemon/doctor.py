@@ -29,7 +29,7 @@ class DaemonChecks:
         ]
 
     def _check_parts(self) -> Iterator[DoctorLine]:
-        for part, error in list(self._parts.loop.fences.troubles.items()):
+        for part, error in list(self._parts.loop.fences.failures.items()):
             yield DoctorLine(name="daemon", level="fail", found=f"{part} failed: {error}")
         yield from self._check_threads()
 
@@ -102,12 +102,12 @@ class DaemonChecks:
         for gpu, reading in newest.gpus.items():
             what = " ".join(text for text in (reading.name, reading.gfx_version) if text) or "amdgpu"
             yield DoctorLine(name=f"card {gpu}", level="ok", found=f"{what}, by {reading.source}")
-            for trouble in issues_of(reading.gfx_version):
+            for issue in issues_of(reading.gfx_version):
                 yield DoctorLine(
                     name=f"known {gpu}",
-                    level="warn" if trouble.remedy else "ok",
-                    found=f"{reading.gfx_version}: {trouble.what} ({trouble.source})",
-                    remedy=trouble.remedy,
+                    level="warn" if issue.remedy else "ok",
+                    found=f"{reading.gfx_version}: {issue.what} ({issue.source})",
+                    remedy=issue.remedy,
                 )
 
     def _check_jobs(self) -> Iterator[DoctorLine]:

@@ -158,7 +158,7 @@ class ThreadExecutor:
             self._resume_search.look(name, number)
             folder = self._prepare_folder(decision, job)
             if decision.resume_from is None:
-                self._resume_search.begin_anew(name, number)
+                self._resume_search.keep_existing_files(name, number)
             if not self._deps.standbys.go(name, folder):
                 self._deps.launcher.launch(name, folder)
         except (LaunchError, OSError, ValueError) as error:

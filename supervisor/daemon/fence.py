@@ -54,7 +54,7 @@ class Fences:
     def __init__(self, clock: Clock, record: Record) -> None:
         self._clock = clock
         self._record = record
-        self.troubles: dict[str, str] = {}
+        self.failures: dict[str, str] = {}
         """Parts of the daemon that failed for no job in particular, each with its last error."""
         self._logged_at: dict[str, Moment] = {}
 
@@ -100,7 +100,7 @@ class Fences:
         try:
             self._record.event(degraded, job_state)
         except Exception as unkept:
-            self.trouble("record", unkept)
+            self.note_failure("record", unkept)
         self.mark(job_state, degraded)
 
     def mark(self, job_state: JobState, degraded: ev.SupervisionDegraded) -> None:
@@ -124,12 +124,12 @@ class Fences:
             job_state.job = after_decision(before, warning)
             self._record.decision(before, job_state.job, warning)
         except Exception as error:
-            self.trouble("record", error)
+            self.note_failure("record", error)
 
-    def trouble(self, place: str, error: Exception) -> None:
+    def note_failure(self, place: str, error: Exception) -> None:
         """Keep the failure of a part of the daemon that belongs to no job; logged at most once a minute."""
         now = self._clock.now()
-        self.troubles[place] = describe_error(error)
+        self.failures[place] = describe_error(error)
         last = self._logged_at.get(place)
         if last is None or now.seconds_since(last) >= LOG_AGAIN_S:
             self._logged_at[place] = now

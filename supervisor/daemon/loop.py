@@ -153,7 +153,7 @@ class Loop:
                 begun = True
                 acts = self._apply_and_decide(event, now, deciding=deciding)
         except Exception as error:  # the record itself: trainings are looked after without it
-            self.fences.trouble("record", error)
+            self.fences.note_failure("record", error)
             acts = acts if begun else self._apply_and_decide(event, now, deciding=deciding)
         for decision, job_state in acts:
             self._carry_out(decision, job_state)
@@ -165,7 +165,7 @@ class Loop:
             try:
                 work(event, now)
             except Exception as error:
-                self.fences.trouble(getattr(work, "__qualname__", "after each turn"), error)
+                self.fences.note_failure(getattr(work, "__qualname__", "after each turn"), error)
 
     def _apply_and_decide(self, event: ev.Event, now: Moment, *, deciding: bool) -> list[tuple[de.Decision, JobState]]:
         """Record and apply an event, and return what is decided because of it. Raises nothing."""
@@ -187,7 +187,7 @@ class Loop:
             if job_state is not None:
                 self.fences.failed(job_state, "record", error, event)
             else:
-                self.fences.trouble(f"record of {type(event).__name__}", error)
+                self.fences.note_failure(f"record of {type(event).__name__}", error)
 
     def _carry_out(self, decision: de.Decision, job_state: JobState) -> None:
         try:
@@ -272,10 +272,12 @@ class Loop:
     def _update_learned_limits(self, job_state: JobState, history: History, event: ev.Event) -> None:
         """Load the limits learned by earlier attempts once the set-up is known, and save what this attempt adds."""
         if isinstance(event, ev.AgentReported) and event.word is ev.Word.PLAN:
-            card = next((readings[-1].gfx_version for readings in history.readings_by_gpu().values() if readings), None)
+            gfx_version = next(
+                (readings[-1].gfx_version for readings in history.readings_by_gpu().values() if readings), None
+            )
             if job_state.setting is not None:
                 self._record.keep_learned(job_state.job.name, job_state.setting, history.learned)
-            job_state.setting = setting_of(event.facts, card)
+            job_state.setting = setting_of(event.facts, gfx_version)
             history.learned = self._record.learned(job_state.job.name, job_state.setting)
             job_state.learned_kept_at = event.at
         if job_state.setting is None or job_state.learned_kept_at is None:

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 EVENTS_PER_HOUR, EVENTS_AT_ONCE = 3600, 5000
 """Of one job. Eight ranks that tell of their allocators each half minute say a thousand in an hour."""
-TOLD_EVERY_S = 3600.0
+REPORT_EVERY_S = 3600.0
 
 
 class EventBudget:
@@ -34,7 +34,7 @@ class EventBudget:
     def __init__(self) -> None:
         self._each: dict[str, Allowance] = {}
         self._left_out: Counter[str] = Counter()
-        self._told_at: dict[str, Moment] = {}
+        self._reported_at: dict[str, Moment] = {}
 
     def take(self, event: ev.Event, now: Moment) -> bool:
         """Whether an event is recorded; what people, the system and the daemon do is, always."""
@@ -45,9 +45,9 @@ class EventBudget:
         if allowance.take(now.monotonic_s):
             return True
         self._left_out[job] += 1
-        told_at = self._told_at.get(job)
-        if told_at is None or now.seconds_since(told_at) >= TOLD_EVERY_S:
-            self._told_at[job] = now
+        reported_at = self._reported_at.get(job)
+        if reported_at is None or now.seconds_since(reported_at) >= REPORT_EVERY_S:
+            self._reported_at[job] = now
             fields = {"job": job, "events": self._left_out.pop(job), "per_hour": EVENTS_PER_HOUR}
             log.warning("record.events_left_out", extra={"fields": fields})
         return False
@@ -121,8 +121,8 @@ class StoreRecord:
 
     def job(self, before: Job, after: Job, event: ev.Event) -> None:
         """Keep how an event changed a job."""
-        told = before.incident != after.incident or before.course != after.course
-        if isinstance(event, ev.StepsMade) and before.phase is after.phase and not told:
+        worth_keeping = before.incident != after.incident or before.course != after.course
+        if isinstance(event, ev.StepsMade) and before.phase is after.phase and not worth_keeping:
             self._moved[after.name] = after
             return
         self._save_changes(before, after)
@@ -185,8 +185,8 @@ class StoreRecord:
 
     def _record_within_budget(self, event: ev.Event) -> None:
         """Keep an event, unless its job has said too much by now; how far it was read is kept in any case."""
-        told = not isinstance(event, ev.OutputSeen) or bool(event.findings)
-        if told and self._words.take(event, self._now or event.at):
+        worth_keeping = not isinstance(event, ev.OutputSeen) or bool(event.findings)
+        if worth_keeping and self._words.take(event, self._now or event.at):
             self._store.record_event(event)
 
     def _save_kernel_position(self, event: ev.KernelReported) -> None:

@@ -39,7 +39,7 @@ GLOBS_EVERY_S = 5.0
 GLOBS_LIMIT_S = 30.0
 SWEEP_EVERY_S = 3600.0
 STANDBYS_EVERY_S = 1.0
-CARDS = "read cards"
+READ_GPUS = "read cards"
 THREADS_EVERY_S = 1.0
 PERIODIC_LIMIT_S = 60.0
 
@@ -58,7 +58,7 @@ class Service:
         self._cause_known = False
         """Whether it was found out if systemd stops the daemon or starts it again."""
         self._leave_running = False
-        self._told: dict[str, Moment] = {}
+        self._done_at: dict[str, Moment] = {}
         self._phases: list[Phase] = []
         database = str(parts.store.path)
         self._reloading = Reloading(parts, config, notifier, self._schedule_telemetry)
@@ -132,7 +132,7 @@ class Service:
 
     def _schedule_telemetry(self, settings: Settings) -> None:
         interval_s = settings.telemetry.interval_s
-        self._periodic.every(interval_s, CARDS, self._parts.telemetry.read_cards)
+        self._periodic.every(interval_s, READ_GPUS, self._parts.telemetry.read_gpus)
         self._periodic.every(interval_s, "read machine", self._parts.telemetry.read_host)
         self._periodic.every(interval_s, "read processes", self._parts.telemetry.read_processes)
 
@@ -165,10 +165,10 @@ class Service:
     # --- after each turn, in the deciding thread ------------------------------------------------------------------
 
     def _is_due(self, name: str, now: Moment, every_s: float) -> bool:
-        last = self._told.get(name)
+        last = self._done_at.get(name)
         if last is not None and now.seconds_since(last) < every_s:
             return False
-        self._told[name] = now
+        self._done_at[name] = now
         return True
 
     def _watch_newest(self, event: ev.Event, now: Moment) -> None:
@@ -188,7 +188,7 @@ class Service:
         if isinstance(event, ev.Exited | ev.HostLost | ev.Tick):
             jobs = [job_state.job for job_state in self._parts.loop.job_states.values()]
             if memory_awaited(jobs, now):
-                self._periodic.soon(CARDS, datetime.fromtimestamp(now.unix_s, tz=timezone.utc))
+                self._periodic.soon(READ_GPUS, datetime.fromtimestamp(now.unix_s, tz=timezone.utc))
 
     def _send_alerts(self, _: ev.Event, now: Moment) -> None:
         if self._is_due("alerts", now, ALERTS_EVERY_S):
@@ -207,7 +207,7 @@ class Service:
     def _describe_problem(self) -> str | None:
         """Return what keeps the daemon from doing all of its work."""
         parts = self._parts
-        failed = next((f"{part} failed: {why}" for part, why in parts.loop.fences.troubles.items()), None)
+        failed = next((f"{part} failed: {why}" for part, why in parts.loop.fences.failures.items()), None)
         threads = parts.threads.problem(parts.clock.now())
         return parts.store.problem or failed or threads or self._reloading.refused
 

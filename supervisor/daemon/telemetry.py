@@ -26,11 +26,11 @@ DISK_WAIT_S = 0.5
 """A file system that answers at all has done so by then."""
 
 
-class Cards(Protocol):
-    """Whatever reads the cards."""
+class GpuReader(Protocol):
+    """A reader of the GPUs."""
 
     def read(self, now: Moment) -> tuple[GpuReading, ...]:
-        """Return one reading of each card that answers."""
+        """Return one reading of each GPU that answers."""
         ...
 
 
@@ -41,13 +41,13 @@ class Telemetry:
         self,
         clock: Clock,
         put: Callable[[ev.Event], None],
-        cards: Cards,
+        gpu_reader: GpuReader,
         paths: tuple[Path, ...],
         threads: Threads | None = None,
     ) -> None:
         self._clock = clock
         self._put = put
-        self._cards = cards
+        self._gpu_reader = gpu_reader
         self._host = HostWatch(())
         self._threads = threads or Threads(clock, put)
         self._disks: dict[Path, DiskReading | None] = dict.fromkeys(paths)
@@ -55,9 +55,9 @@ class Telemetry:
         self.live: Callable[[], tuple[tuple[str, int, int], ...]] = tuple
         """Returns (job, attempt, shim pid) of each live attempt."""
 
-    def read_cards(self) -> None:
-        """Read every card."""
-        readings = self._cards.read(self._clock.now())
+    def read_gpus(self) -> None:
+        """Read every GPU."""
+        readings = self._gpu_reader.read(self._clock.now())
         if readings:
             self._put(ev.GpusRead(at=self._clock.now(), readings=readings))
 

@@ -42,7 +42,7 @@ class Post:
     restarts: int = 0
     error: str | None = None
     """What it last died of."""
-    told: bool = field(default=False)
+    reported: bool = field(default=False)
 
     def age_s(self, now: Moment) -> float | None:
         """Return for how long it has been doing its present work; None while it is idle."""
@@ -128,7 +128,7 @@ class Threads:
         """Remove a post whose work is finished; a problem reported for it is resolved."""
         with self._lock:
             post = self._posts.pop(name, None)
-        if post is not None and post.told:
+        if post is not None and post.reported:
             self._report_overdue(post, None, mended=True)
 
     @contextmanager
@@ -194,9 +194,9 @@ class Threads:
         """Report posts whose work is overdue, and those that recovered."""
         for post in self.posts():
             overdue = post.overdue(now)
-            if overdue == post.told:
+            if overdue == post.reported:
                 continue
-            post.told = overdue
+            post.reported = overdue
             fields = {"thread": post.name, "job": post.job, "at": post.at, "age_s": post.age_s(now)}
             log.log(logging.ERROR if overdue else logging.WARNING, "thread.overdue", extra={"fields": fields})
             self._report_overdue(post, post.age_s(now), mended=not overdue)

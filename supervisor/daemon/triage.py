@@ -77,9 +77,9 @@ class TriageRunner:
             point(attempt.parent, Path(attempt.name))
         fields = {"job": job.name, "attempt": decision.attempt, "verdict": finding.verdict, "words": finding.words}
         log.warning("triage.ended", extra={"fields": fields})
-        told = replace(finding, words=without_secrets(finding.words), files=finding.files[:FINDING_FILES])
+        shown = replace(finding, words=without_secrets(finding.words), files=finding.files[:FINDING_FILES])
         now = self.clock.now()
-        self.put(ev.TriageEnded(at=now, job=job.name, attempt=decision.attempt, finding=told, began_at=began_at))
+        self.put(ev.TriageEnded(at=now, job=job.name, attempt=decision.attempt, finding=shown, began_at=began_at))
 
     def _replay_until_conclusive(self, decision: de.Triage, job: Job, began_at: Moment) -> Finding:
         limit_s = self.settings(job.name).triage_limit_s

@@ -86,7 +86,7 @@ class Assembly:
         )
         self.gpus = GpuWatch(settings.telemetry.sources)
         self.newest = NewestReadings()
-        self.cards = JobGpus(self.newest)
+        self.job_gpus = JobGpus(self.newest)
         self.threads = Threads(clock, self.inbox.put)
         self.attempts = AttemptReader(clock, self.inbox.put, self._clear_remains, self.inbox.waiting, self.threads)
         self.exits = ExitWatch(lambda gone: self.attempts.gone(gone.job, gone.attempt))
@@ -141,7 +141,7 @@ class Assembly:
             job=self._find_job,
             examine=Prover(program=lambda: self.code_copies.current_or_installed().prover).examine,
             step_of=self.save_steps.step_of,
-            is_whole=self.save_steps.is_whole,
+            is_complete=self.save_steps.is_complete,
         )
         return JobCollectors(world, self.threads)
 
@@ -171,8 +171,8 @@ class Assembly:
             clock=self.clock,
             state=self.state,
             settings=lambda name: self.settings.jobs[name],
-            gfx_versions=self.cards.gfx_versions,
-            visible=self.cards.visible,
+            gfx_versions=self.job_gpus.gfx_versions,
+            visible=self.job_gpus.visible,
             with_agent=lambda: self.settings.supervisor.agent,
             code=self.code_copies.current,
             kept=lambda job: self.collector.store_of(job).all(),
@@ -256,7 +256,7 @@ class Assembly:
     def add(self, name: str, settings: JobSettings, known: Job | None, now: Moment) -> JobState:
         """Begin to hold a job."""
         job = known or _new_job(name, settings, now)
-        gpus = self.cards.used_by(settings)
+        gpus = self.job_gpus.used_by(settings)
         job, rules = replace(job, limits=limits_of(settings)), rules_of(settings)
         job_state = JobState(job=job, rules=rules, gpus_used=gpus, expected=expectation_of(settings))
         self.loop.job_states[name] = job_state

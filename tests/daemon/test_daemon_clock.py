@@ -53,7 +53,7 @@ def test_it_looks_by_itself_until_its_end() -> None:
     clock.sleep(10)
     thread = threading.Thread(target=presence.keep)
     thread.start()
-    until(lambda: bool(presence._untold), "a look")
+    until(lambda: bool(presence._unreported), "a look")
     presence.end()
     thread.join(120)
     assert not thread.is_alive()

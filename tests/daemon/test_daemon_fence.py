@@ -326,7 +326,7 @@ def test_a_record_that_fails_altogether_stops_no_supervision(broken: str) -> Non
     at = world.clock.now()
     world.turn_of(ev.UserRequest(at=at, job="well", ask=ev.Ask.STOP, by="me"))
     assert "well: act Stop" in world.lines
-    assert "PlantedError" in world.loop.fences.troubles["record"]
+    assert "PlantedError" in world.loop.fences.failures["record"]
 
 
 def test_what_is_done_after_each_turn_fails_alone() -> None:
@@ -338,7 +338,7 @@ def test_what_is_done_after_each_turn_fails_alone() -> None:
     world.loop.each_turn += [fails, lambda event, _: done.append(event)]
     world.tick()
     assert len(done) == 1
-    assert [trouble for trouble in world.loop.fences.troubles if trouble.endswith("fails")]
+    assert [trouble for trouble in world.loop.fences.failures if trouble.endswith("fails")]
 
 
 def test_a_part_that_works_again_is_no_longer_named() -> None:

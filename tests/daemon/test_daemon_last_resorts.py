@@ -41,6 +41,6 @@ def test_without_a_known_card_only_the_reboot_is_left() -> None:
 def test_other_jobs_are_not_harmed() -> None:
     offered = list_resorts(LastResortSettings(), "0000:0a:00.0", AMD, {"day": False, "other": True}, installed())
     assert [item.refused for item in offered] == [
-        "refused while other may be on that card",
+        "refused while other may be on that GPU",
         "refused while day, other runs",
     ]

@@ -58,7 +58,7 @@ class Known:
         fact = parse(json.dumps(said).encode(), NOW)
         assert fact is not None
         event = ev.AgentReported(at=NOW, job="one", attempt=1, word=fact.word, facts=fact.facts)
-        self.steps.told(event, self.job)
+        self.steps.take_report(event, self.job)
 
 
 @pytest.fixture
@@ -136,4 +136,4 @@ def test_only_what_the_agent_told_of_is_known_to_be_whole(known: Known) -> None:
     told, found = known.saved_after(50.5), known.saved_after(60.5)
     known.says(told, 50)
     assert known.steps.step_of("one", found) == 60
-    assert (known.steps.is_whole("one", told), known.steps.is_whole("one", found)) == (True, False)
+    assert (known.steps.is_complete("one", told), known.steps.is_complete("one", found)) == (True, False)

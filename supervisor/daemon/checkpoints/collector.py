@@ -53,7 +53,7 @@ class CollectorDeps:
     examine: Callable[[Path], Proof]
     step_of: Callable[[str, Fingerprint], int | None] = lambda _job, _saved: None
     """Returns the step of the training after which a file of a job was saved."""
-    is_whole: Callable[[str, Fingerprint], bool] = lambda _job, _saved: False
+    is_complete: Callable[[str, Fingerprint], bool] = lambda _job, _saved: False
     """Whether the training reported that a file is complete in its current state."""
     reserve_bytes: int = RESERVE_BYTES
 
@@ -120,7 +120,7 @@ class GenerationCollector(threading.Thread):
         if seen is None:
             return
         settled = now.unix_s - seen.modified_ns / 1e9 >= SETTLED_AFTER_S
-        if not settled and not self._world.is_whole(saved.job, seen):
+        if not settled and not self._world.is_complete(saved.job, seen):
             return
         key = (saved.job, saved.path)
         with self._wake:

@@ -56,7 +56,7 @@ class ProofQueue(threading.Thread):
         self._at = at
         self._rest_factor = rest_factor
         self._waiting: dict[tuple[str, Path], Saved] = {}
-        self._told: dict[tuple[str, Path], Fingerprint] = {}
+        self._proven_as: dict[tuple[str, Path], Fingerprint] = {}
         self._wake = threading.Condition()
         self._ended = False
 
@@ -99,12 +99,12 @@ class ProofQueue(threading.Thread):
 
     def _prove_saved(self, saved: Saved) -> None:
         stat = fingerprint(saved.path)
-        if stat is None or self._told.get((saved.job, saved.path)) == stat:
+        if stat is None or self._proven_as.get((saved.job, saved.path)) == stat:
             return
         said = Checkpoint(path=str(saved.path), fingerprint=stat, epoch=saved.epoch, step=saved.step, kind=saved.kind)
         verdict = merge_proof(said, saved.prove(saved.path))
         if fingerprint(saved.path) is None:
             return  # it was pruned meanwhile: a missing file is no fault
-        self._told[(saved.job, saved.path)] = verdict.fingerprint
+        self._proven_as[(saved.job, saved.path)] = verdict.fingerprint
         self._put(CheckpointSeen(at=self._clock.now(), job=saved.job, attempt=saved.attempt, checkpoint=verdict))
         self._proven(saved.job)

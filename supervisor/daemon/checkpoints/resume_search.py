@@ -125,7 +125,7 @@ class ResumeSearch:
             self._closed[(name, attempt)] = found
             self._put(ev.CheckpointsClosed(at=self._clock.now(), job=name, attempt=attempt, closed=found))
 
-    def begin_anew(self, name: str, attempt: int) -> None:
+    def keep_existing_files(self, name: str, attempt: int) -> None:
         """Keep copies of what lies where a training is about to begin from the beginning, and tell of them."""
         settings = self._settings(name)
         paths = tuple(expand_globs(settings.checkpoints.paths, self.working_directory(name, settings)))
@@ -159,7 +159,7 @@ class ResumeSearch:
     def noticed(self, event: ev.Event, job: Job) -> None:
         """Have a checkpoint proven as soon as the training says that it saved one."""
         if isinstance(event, ev.AgentReported) and event.word is ev.Word.FILE_SAVED:
-            self._steps.told(event, job)
+            self._steps.take_report(event, job)
         if not isinstance(event, ev.AgentReported) or event.word is not ev.Word.CHECKPOINT_SAVED:
             return
         paths = event.facts.get("paths")
@@ -198,8 +198,8 @@ class ResumeSearch:
     def _report_unseen(self, event: ev.AgentReported, job: Job, path: Path, why: str) -> None:
         """Record that something was saved there: a job with checkpoints never starts from the beginning on its own."""
         log.error("checkpoint.unseen", extra={"fields": {"job": job.name, "path": str(path), "why": why}})
-        told = Fingerprint(size_bytes=0, modified_ns=int(event.at.unix_s * 1e9), inode=0)
-        unseen = Checkpoint(path=str(path), fingerprint=told, verdict=Verdict.REJECTED, reason=why)
+        reported = Fingerprint(size_bytes=0, modified_ns=int(event.at.unix_s * 1e9), inode=0)
+        unseen = Checkpoint(path=str(path), fingerprint=reported, verdict=Verdict.REJECTED, reason=why)
         self._put(ev.CheckpointSeen(at=event.at, job=job.name, attempt=event.attempt, checkpoint=unseen))
 
     def _find_resume_point(self, job: Job, search: Search) -> None:
@@ -218,7 +218,7 @@ class ResumeSearch:
     def _read_unrecorded_saves(self, job: Job, known: tuple[Checkpoint, ...]) -> Iterator[Checkpoint]:
         """Yield saves that the last attempt reported and the record lacks: a daemon ended before recording them."""
         now, reader = self._clock.now(), AgentLogReader(self._state / "jobs" / job.name / str(job.number))
-        told: dict[str, Checkpoint] = {}
+        reported: dict[str, Checkpoint] = {}
         read_bytes = -1
         while reader.offset != read_bytes:
             read_bytes = reader.offset
@@ -227,19 +227,19 @@ class ResumeSearch:
                 for path in paths if isinstance(paths, list) else ():
                     stat = fingerprint(Path(str(path)))
                     if stat is not None and stat.modified_ns / 1e9 <= agent_fact.at.unix_s + 1.0:
-                        told[str(path)] = _checkpoint_of_report(str(path), stat, agent_fact.facts)
+                        reported[str(path)] = _checkpoint_of_report(str(path), stat, agent_fact.facts)
         yield from (
             checkpoint
-            for checkpoint in told.values()
+            for checkpoint in reported.values()
             if not any(other.key == checkpoint.key or other.is_of(checkpoint) for other in known)
         )
 
 
 def given_for_exactness(settings: JobSettings, history: History | None) -> Given:
     """Return how much work is made again for exactness, in seconds and, where the pace is known, in steps."""
-    told_s = history.told.saving.every_s if history is not None else None
+    reported_s = history.told.saving.every_s if history is not None else None
     every = snapshot_every(settings)
-    seconds = SNAPSHOT_EVERY_S if every == "auto" and told_s is None else told_s or float(every)
+    seconds = SNAPSHOT_EVERY_S if every == "auto" and reported_s is None else reported_s or float(every)
     pace = history.pace if history is not None else None
     if pace is None or pace.first is None or pace.last is None:
         return given_between(seconds, None)

@@ -38,7 +38,7 @@ class SaveSteps:
         """The step of a content, and whether the agent reported it."""
         self._lock = threading.Lock()
 
-    def told(self, event: ev.AgentReported, job: Job) -> None:
+    def take_report(self, event: ev.AgentReported, job: Job) -> None:
         """Take in the agent's word on a file that was saved, where its steps are the training's."""
         facts = event.facts
         size_bytes, step = as_int(facts.get("size_bytes")), as_int(facts.get("step"), 1, STEP_MAX)
@@ -49,15 +49,15 @@ class SaveSteps:
         if job.attempt.scale is None or known is None or job.attempt.number != event.attempt:
             return
         saved = Fingerprint(size_bytes=size_bytes, modified_ns=seconds * NS + rest_ns, inode=0)
-        self._remember_step(job.name, saved, known, told=True)
+        self._remember_step(job.name, saved, known, reported=True)
 
-    def _remember_step(self, name: str, saved: Fingerprint, step: int, *, told: bool) -> None:
+    def _remember_step(self, name: str, saved: Fingerprint, step: int, *, reported: bool) -> None:
         with self._lock:
-            self._known[_content_key(name, saved)] = (step, told)
+            self._known[_content_key(name, saved)] = (step, reported)
             while len(self._known) > SAVES_KEPT:
                 self._known.popitem(last=False)
 
-    def is_whole(self, name: str, saved: Fingerprint) -> bool:
+    def is_complete(self, name: str, saved: Fingerprint) -> bool:
         """Whether the agent reported this content after its save ended, so that no wait for it to settle is needed."""
         with self._lock:
             return self._known.get(_content_key(name, saved), (0, False))[1]
@@ -74,7 +74,7 @@ class SaveSteps:
             return used.step  # the file may be looked at again while the next attempt runs already
         step = self._find_step_by_time(name, job.attempt, saved)
         if step is not None:
-            self._remember_step(name, saved, step, told=False)
+            self._remember_step(name, saved, step, reported=False)
         return step
 
     def saves(self, name: str) -> tuple[Save, ...]:

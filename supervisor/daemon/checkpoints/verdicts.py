@@ -35,7 +35,7 @@ class Proofs:
         self._lock = threading.Lock()
 
     def prove(self, job: str, path: Path) -> Checkpoint:
-        """Return a checkpoint with its verdict: by itself, and beside the generation before it.
+        """Return a checkpoint with its verdict: from the file alone, and compared with the generation before it.
 
         Raises OSError where the file is not there.
         """

@@ -14,11 +14,11 @@ from supervisor.daemon.launch.launch_spec import VisibleGpu
 NVIDIA = ("nvml", "nvidia-smi")
 GAP_READINGS = 4
 GAP_S = 3.0
-"""A card that was not heard of for so many readings, and so long, did not answer."""
+"""A GPU that was not heard of for so many readings, and so long, did not answer."""
 
 
 class GpuAvailability:
-    """Knows since when each card has answered without a gap."""
+    """Knows since when each GPU has answered without a gap."""
 
     def __init__(self, interval_s: Callable[[], float]) -> None:
         self._interval_s = interval_s
@@ -34,7 +34,7 @@ class GpuAvailability:
             )
 
     def answering_s(self, now: Moment) -> tuple[tuple[str, float], ...]:
-        """Return for how long each card that answers has done so, in the order of addresses."""
+        """Return for how long each GPU that answers has done so, in the order of addresses."""
         return tuple(
             (gpu, now.seconds_since(since))
             for gpu, (since, last) in sorted(self._heard.items())
@@ -42,7 +42,7 @@ class GpuAvailability:
         )
 
     def gap_s(self) -> float:
-        """Return for how long a card may be silent before it counts as one that does not answer."""
+        """Return for how long a GPU may be silent before it counts as one that does not answer."""
         return max(GAP_S, GAP_READINGS * self._interval_s())
 
 
@@ -61,15 +61,15 @@ def _has_measurement(reading: GpuReading) -> bool:
 
 
 class JobGpus:
-    """Answers from the newest readings: a card that never answered is not known."""
+    """Answers from the newest readings: a GPU that never answered is not known."""
 
     def __init__(self, newest: NewestReadings) -> None:
         self._newest = newest
 
     def used_by(self, settings: JobSettings) -> tuple[str, ...]:
-        """Return the PCI addresses that a job's `gpus` name; empty: every card.
+        """Return the PCI addresses that a job's `gpus` name; empty: every GPU.
 
-        An index counts the cards in the order of their addresses, as ROCm and the kernel number them.
+        An index counts the GPUs in the order of their addresses, as ROCm and the kernel number them.
         """
         ordered = sorted(self._newest.gpus)
         named = []
@@ -81,21 +81,21 @@ class JobGpus:
         return tuple(named)
 
     def gfx_versions(self, settings: JobSettings) -> tuple[str, ...]:
-        """Return the gfx targets of the cards that a job runs on, as far as they are known."""
+        """Return the gfx targets of the GPUs that a job runs on, as far as they are known."""
         used = self.used_by(settings)
         readings = self._newest.gpus.values()
         return tuple(
             reading.gfx_version for reading in readings if reading.gfx_version and (not used or reading.gpu in used)
         )
 
-    def visible(self, card: str | None) -> VisibleGpu | None:
-        """Return how a training is shown one card alone; None for none, and for one that never answered.
+    def visible(self, gpu: str | None) -> VisibleGpu | None:
+        """Return how a training is shown one GPU alone; None for none, and for one that never answered.
 
-        AMD's cards are counted by ROCr in the order of their addresses and hidden below HIP, so that the training
-        finds its card as the first and only one, whatever its owner had set. ultralytics sets CUDA_VISIBLE_DEVICES
-        itself, to the device that it is given: for NVIDIA's cards that is the card's own number.
+        AMD's GPUs are counted by ROCr in the order of their addresses and hidden below HIP, so that the training
+        finds its GPU as the first and only one, whatever its owner had set. ultralytics sets CUDA_VISIBLE_DEVICES
+        itself, to the device that it is given: for NVIDIA's GPUs that is the GPU's own number.
         """
-        reading = self._newest.gpus.get(card) if card is not None else None
+        reading = self._newest.gpus.get(gpu) if gpu is not None else None
         if reading is None:
             return None
         nvidia = reading.source in NVIDIA

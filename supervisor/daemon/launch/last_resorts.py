@@ -46,20 +46,20 @@ class Installed:
 
 def list_resorts(
     settings: LastResortSettings,
-    card: str | None,
+    gpu: str | None,
     readings: Sequence[GpuReading],
     others: Mapping[str, bool],
     found: Found = shutil.which,
 ) -> tuple[Resort, ...]:
-    """Return what there is: a reset of the card where one is known, and a reboot.
+    """Return what there is: a reset of the GPU where one is known, and a reboot.
 
-    `others` are the other jobs that run, each with whether it may be on that card: a reboot would end all of them.
+    `others` are the other jobs that run, each with whether it may be on that GPU: a reboot would end all of them.
     """
     offered = []
-    command = reset_command(settings, card, readings, found) if card is not None else ()
+    command = reset_command(settings, gpu, readings, found) if gpu is not None else ()
     if command:
-        on_card = [name for name, shares in others.items() if shares]
-        refused = f"refused while {', '.join(on_card)} may be on that card" if on_card else None
+        on_gpu = [name for name, shares in others.items() if shares]
+        refused = f"refused while {', '.join(on_gpu)} may be on that GPU" if on_gpu else None
         offered.append(Resort(kind="reset_gpu", command=command, on=settings.reset_gpu, refused=refused))
     refused = f"refused while {', '.join(others)} runs" if others else None
     offered.append(Resort(kind="reboot", command=tuple(settings.reboot_command), on=settings.reboot, refused=refused))
@@ -67,25 +67,25 @@ def list_resorts(
 
 
 def reset_command(
-    settings: LastResortSettings, card: str, readings: Sequence[GpuReading], found: Found
+    settings: LastResortSettings, gpu: str, readings: Sequence[GpuReading], found: Found
 ) -> tuple[str, ...]:
-    """Return the command that resets one card: the owner's, else that of its vendor's tool.
+    """Return the command that resets one GPU: the owner's, else that of its vendor's tool.
 
-    amd-smi and nvidia-smi take the PCI address; rocm-smi counts AMD's cards, so that it is named only for a card that
+    amd-smi and nvidia-smi take the PCI address; rocm-smi counts AMD's GPUs, so that it is named only for a GPU that
     was read.
     """
-    reading = next((item for item in readings if item.gpu == card), None)
+    reading = next((item for item in readings if item.gpu == gpu), None)
     mine = sorted(
         item.gpu for item in readings if (item.source in NVIDIA) == (reading is not None and _is_nvidia(reading))
     )
-    index = str(mine.index(card)) if card in mine else None
+    index = str(mine.index(gpu)) if gpu in mine else None
     if settings.reset_command:
-        words = (text.replace("{card}", card).replace("{index}", index or "") for text in settings.reset_command)
+        words = (text.replace("{card}", gpu).replace("{index}", index or "") for text in settings.reset_command)
         return tuple(words)
     if reading is not None and _is_nvidia(reading):
-        return ("nvidia-smi", "--gpu-reset", "-i", card)
+        return ("nvidia-smi", "--gpu-reset", "-i", gpu)
     if found("amd-smi") is not None or index is None:
-        return ("amd-smi", "reset", "--gpureset", "--gpu", card)
+        return ("amd-smi", "reset", "--gpureset", "--gpu", gpu)
     return ("rocm-smi", "--gpureset", "-d", index)
 
 

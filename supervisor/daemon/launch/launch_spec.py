@@ -35,11 +35,11 @@ class LaunchSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisibleGpu:
-    """How a training is shown one card alone."""
+    """How a training is shown one GPU alone."""
 
     env: Mapping[str, str]
     device: str
-    """What the training then calls the card."""
+    """What the training then calls the GPU."""
 
 
 def build_launch(
@@ -49,7 +49,7 @@ def build_launch(
     gfx_versions: tuple[str, ...],
     visible: VisibleGpu | None,
 ) -> LaunchSpec:
-    """Return what to launch; `visible` shows the card that the job was moved to, where it was and that is known."""
+    """Return what to launch; `visible` shows the GPU that the job was moved to, where it was and that is known."""
     changes = changes_of(job.course.in_force, settings.remedies)
     profile = settings.profiles.cpu if changes.cpu else None
     conv2d = "off"
@@ -91,7 +91,7 @@ def command_of(
 ) -> list[str]:
     """Return the command of an attempt; `{checkpoint}` in the resume command stands for the file.
 
-    A profile with a command of its own has its own resume command too, or none: the job's would lead back to a card.
+    A profile with a command of its own has its own resume command too, or none: the job's would lead back to a GPU.
     """
     command, resume = settings.command, settings.resume.command
     if profile is not None and (profile.command is not None or profile.resume_command is not None):
@@ -135,7 +135,7 @@ class LaunchBuilder:
     settings: Callable[[str], JobSettings]
     gfx_versions: Callable[[JobSettings], tuple[str, ...]]
     visible: Callable[[str | None], VisibleGpu | None]
-    """How a training is shown the card of that address alone."""
+    """How a training is shown the GPU of that address alone."""
     with_agent: Callable[[], bool]
     code: Callable[[], Code]
     """Returns what an attempt that is launched now runs; raises OSError or ValueError where that cannot be had."""

@@ -66,20 +66,20 @@ class RemedyContextReader:
         )
 
     def _list_free_gpus(self, answering: list[str]) -> tuple[str, ...]:
-        """Return the cards that no job has: one that names none has the first, as every framework takes it."""
-        taken = {text for job_state in self._list_alive() for text in _cards_of(job_state) or answering[:1]}
+        """Return the GPUs that no job has: one that names none has the first, as every framework takes it."""
+        taken = {text for job_state in self._list_alive() for text in _gpus_of(job_state) or answering[:1]}
         return tuple(text for text in answering if text not in taken)
 
     def _read_memory(self, job_state: JobState, now: Moment) -> tuple[GpuMemory, ...]:
         """Return the memory in use on a job's GPUs, from recent readings.
 
-        A card that another job has, or may have because it names none, says nothing about this one.
+        A GPU that another job has, or may have because it names none, says nothing about this one.
         """
         others = [item for item in self._list_alive() if item is not job_state]
-        if job_state.job.on_cpu or any(not _cards_of(other) for other in others):
+        if job_state.job.on_cpu or any(not _gpus_of(other) for other in others):
             return ()
-        taken = {card for other in others for card in _cards_of(other)}
-        mine = _cards_of(job_state)
+        taken = {gpu for other in others for gpu in _gpus_of(other)}
+        mine = _gpus_of(job_state)
         return tuple(
             GpuMemory(gpu=gpu, used_bytes=used)
             for gpu, reading in sorted(self._newest.gpus.items())
@@ -91,9 +91,9 @@ class RemedyContextReader:
 
     def _list_last_resorts(self, job_state: JobState, job: JobSettings) -> tuple[Resort, ...]:
         others = [item for item in self._list_alive() if item is not job_state]
-        card = _find_faulty_gpu(job_state, tuple(sorted(self._newest.gpus)))
-        sharing = {other.job.name: not _cards_of(other) or card in _cards_of(other) for other in others}
-        return list_resorts(job.last_resorts, card, tuple(self._newest.gpus.values()), sharing, self._installed)
+        gpu = _find_faulty_gpu(job_state, tuple(sorted(self._newest.gpus)))
+        sharing = {other.job.name: not _gpus_of(other) or gpu in _gpus_of(other) for other in others}
+        return list_resorts(job.last_resorts, gpu, tuple(self._newest.gpus.values()), sharing, self._installed)
 
     def _list_alive(self) -> Iterator[JobState]:
         return (
@@ -104,7 +104,7 @@ class RemedyContextReader:
 
 
 def memory_awaited(jobs: Iterable[Job], now: Moment) -> bool:
-    """Whether a launch may hang on what a card holds, so shortly after an attempt ended that this changes quickly."""
+    """Whether a launch may hang on what a GPU holds, so shortly after an attempt ended that this changes quickly."""
     return any(
         job.phase is Phase.BACKOFF
         and job.attempt is not None
@@ -115,13 +115,13 @@ def memory_awaited(jobs: Iterable[Job], now: Moment) -> bool:
 
 
 def _find_faulty_gpu(job_state: JobState, known: tuple[str, ...]) -> str | None:
-    """Return the card that the kernel's log last blamed, else the only one that the job has; None where it has more."""
+    """Return the GPU that the kernel's log last blamed, else the only one that the job has; None where it has more."""
     kernel = job_state.history.kernel if job_state.history is not None else ()
     blamed = next((finding.gpu for finding in reversed(kernel) if finding.fatal and finding.gpu is not None), None)
-    cards = _cards_of(job_state) or known
-    return blamed or (cards[0] if len(cards) == 1 else None)
+    gpus = _gpus_of(job_state) or known
+    return blamed or (gpus[0] if len(gpus) == 1 else None)
 
 
-def _cards_of(job_state: JobState) -> tuple[str, ...]:
-    """Return the cards that a job is on; empty where it names none."""
+def _gpus_of(job_state: JobState) -> tuple[str, ...]:
+    """Return the GPUs that a job is on; empty where it names none."""
     return (job_state.job.gpu,) if job_state.job.gpu else job_state.gpus_used

@@ -88,10 +88,10 @@ class StandbyStarter:
 
     def _list_modules(self, job: Job, settings: JobSettings | None) -> Modules:
         """Return what to import, in its order; nothing where the command itself is not what trains."""
-        number, pid, told = self._imported.get(job.name, (0, None, ()))
+        number, pid, reported = self._imported.get(job.name, (0, None, ()))
         if settings is None or job.attempt is None or number != job.number or pid != job.attempt.training_pid:
             return ()
-        return tuple((name, None) for name in settings.standby_modules) or told
+        return tuple((name, None) for name in settings.standby_modules) or reported
 
     # --- keeping --------------------------------------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ class StandbyStarter:
             if standing.number == job.next_number:
                 return self._read_state(standing)
             if standing.number == job.number and job.phase is Phase.STARTING:
-                return None  # it is about to be told to go
+                return None  # it is about to be promoted
             why = "the attempt was launched without it"
         if why is not None:
             self._dismiss_standby(name, why)
@@ -228,9 +228,9 @@ class StandbyStarter:
                 self._dismiss_standby(name, "the daemon ends")
 
 
-def _parse_modules(told: object) -> Modules:
+def _parse_modules(reported: object) -> Modules:
     """Return the imports that an agent reported; malformed entries are left out."""
-    pairs = told if isinstance(told, list) else []
+    pairs = reported if isinstance(reported, list) else []
     return tuple(
         (group[0], group[1])
         for group in pairs

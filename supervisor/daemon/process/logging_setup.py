@@ -1,10 +1,10 @@
 """Log records as lines for a journal or a terminal, written by a thread so that a stalled reader blocks nothing.
 
-Standard error may be a pipe or the journal's socket. Both take a bounded number of bytes while nobody reads, and then a
-write waits: for a pager that somebody left open, for a journal that was stopped.
+Standard error may be a pipe or the journal's socket. Both hold a bounded number of bytes; when they are full because
+the reader has stopped (a pager left open, a stopped journal), a write blocks.
 
 A line is at most LINE_CHARS long, a value VALUE_CHARS. Of each event about each job a burst is written and then one
-line a second, of all together some twenty; what was left out is counted and told.
+line a second, of all together some twenty; what was left out is counted and reported.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class LogWriter(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Do nothing: what was queued is written as soon as somebody reads, and nobody waits for that."""
+        """Do nothing: what was queued is written once the reader reads; callers do not wait for that."""
 
     def drain(self) -> None:
         """Wait until everything is written, for a limited time."""
@@ -83,7 +83,7 @@ class LogWriter(io.TextIOBase):
             except BlockingIOError:  # another program made the terminal or pipe non-blocking for all that share it
                 select.select([], [self._fd], [])
             except OSError:
-                return  # the reader is gone, or the disk is full: there is nobody to report it to
+                return  # the reader is gone, or the disk is full: it cannot be reported
 
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -109,8 +109,8 @@ class Line(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a record."""
         fields = getattr(record, "fields", {})
-        told = " ".join(f"{key}={_format_value(value)}" for key, value in fields.items())
-        text = f"{cut(record.getMessage(), VALUE_CHARS)} {told}".rstrip()
+        shown = " ".join(f"{key}={_format_value(value)}" for key, value in fields.items())
+        text = f"{cut(record.getMessage(), VALUE_CHARS)} {shown}".rstrip()
         if record.exc_info:
             text = (
                 cut(text, LINE_CHARS - TRACE_CHARS)
@@ -150,14 +150,14 @@ class Handler(logging.StreamHandler[TextIO | LogWriter]):
         self._all = Allowance(ALL_LINES_PER_S, ALL_LINES_AT_ONCE)
         self._each: dict[tuple[str, str], Allowance] = {}
         self._left_out: Counter[str] = Counter()
-        self._told_at_s: float | None = None
+        self._reported_at_s: float | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write the line of a record, or count it."""
         at_s, name = record.created, cut(str(record.msg), 200)
-        if self._told_at_s is None:
-            self._told_at_s = at_s
-        if self._left_out and at_s - self._told_at_s >= SUMMARY_EVERY_S:
+        if self._reported_at_s is None:
+            self._reported_at_s = at_s
+        if self._left_out and at_s - self._reported_at_s >= SUMMARY_EVERY_S:
             self._write_summary(record)
         about = str(getattr(record, "fields", {}).get("job", ""))[:200]
         if not self._allowance_of(name, about).take(at_s) or not self._all.take(at_s):
@@ -168,7 +168,7 @@ class Handler(logging.StreamHandler[TextIO | LogWriter]):
     def close(self) -> None:
         """Tell what was left out at last."""
         if self._left_out:
-            self._write_summary(logging.makeLogRecord({"created": self._told_at_s}))
+            self._write_summary(logging.makeLogRecord({"created": self._reported_at_s}))
         super().close()
 
     def _allowance_of(self, name: str, about: str) -> Allowance:
@@ -177,13 +177,13 @@ class Handler(logging.StreamHandler[TextIO | LogWriter]):
         return self._each.setdefault((name, about), Allowance(LINES_PER_S, LINES_AT_ONCE))
 
     def _write_summary(self, like: logging.LogRecord) -> None:
-        """Write how many lines of which events were left out, and begin to count anew."""
+        """Write how many lines of which events were left out, and start counting again."""
         lines = dict(self._left_out.most_common(SUMMARY_EVENTS))
         record = logging.makeLogRecord({"levelno": logging.WARNING, "levelname": "WARNING", "msg": "log.left_out"})
         record.created, record.msecs = like.created, like.msecs
         record.fields = {"lines": self._left_out.total(), "of": lines}
         self._left_out.clear()
-        self._told_at_s = like.created
+        self._reported_at_s = like.created
         super().emit(record)
 
 

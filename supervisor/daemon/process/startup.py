@@ -40,7 +40,7 @@ def lock_state(state: Path) -> int:
 
 
 def keep_one_heap() -> bool:
-    """Have every thread from now on take its memory from the first heap; return whether the C library can be told."""
+    """Have every thread from now on take its memory from the first heap; return whether the C library supports that."""
     if not _is_glibc():
         return False
     return bool(ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1))
