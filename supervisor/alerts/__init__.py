@@ -1,1 +1,1 @@
-"""Telling people: payloads, signatures, webhooks, delivery; it decides neither what is wrong nor what to do."""
+"""Alerts: notices of changes, what is sent when, channels that render and send them, and their delivery."""

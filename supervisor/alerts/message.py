@@ -59,14 +59,14 @@ def compose(notice: KeptNotice, zone: tzinfo | None = None) -> Message:
     facts = _Facts(notice, zone)
     title, write = WORDS.get(notice.type, ("{job}: {type}", _write_plain))
     return Message(
-        title=_clean(title.format_map(facts.title_parts), TITLE_LIMIT),
-        lines=tuple(line for line in (_clean(line) for line in write(facts)) if line),
-        urgency=_rate(notice),
+        title=_clean_line(title.format_map(facts.title_parts), TITLE_LIMIT),
+        lines=tuple(line for line in (_clean_line(line) for line in write(facts)) if line),
+        urgency=_rate_urgency(notice),
     )
 
 
 def parse_time(text: str, zone: tzinfo | None) -> datetime | None:
-    """Return an RFC 3339 time of a notice in a zone, None where the text is no time, or none with a year beside it."""
+    """Return an RFC 3339 time of a notice in a zone; None for any other text, and in the years 1 and 9999."""
     try:
         moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
         return moment.astimezone(zone) if MINYEAR < moment.year < MAXYEAR else None
@@ -74,7 +74,7 @@ def parse_time(text: str, zone: tzinfo | None) -> datetime | None:
         return None
 
 
-def _rate(notice: KeptNotice) -> Urgency:
+def _rate_urgency(notice: KeptNotice) -> Urgency:
     match notice.type:
         case "job.gave_up" | "job.last_resort" | "flag.critical":
             return Urgency.URGENT
@@ -148,7 +148,7 @@ def _write_digest(facts: _Facts) -> Iterator[str]:
     yield from (str(line) for line in alerts) if isinstance(alerts, list) else ()
     counts = facts.data.get("more")
     if isinstance(counts, Mapping) and counts:
-        rest = ", ".join(f"{count} {_spell(str(name))}" for name, count in counts.items())
+        rest = ", ".join(f"{count} {_spell_name(str(name))}" for name, count in counts.items())
         yield f"and {sum(number for number in counts.values() if isinstance(number, int))} more: {rest}"
 
 
@@ -185,9 +185,13 @@ class _Facts:
 
     @property
     def title_parts(self) -> Mapping[str, str]:
-        rule = _spell(self.text("rule") or self.text("cause") or "see below")
-        parts = {"job": self.text("job") or "a training", "rule": rule, "type": _spell(self.notice.type) or "alert"}
-        texts = {"verdict": _spell(str(self.triage.get("verdict", ""))), "kind": _spell(self.text("kind"))}
+        rule = _spell_name(self.text("rule") or self.text("cause") or "see below")
+        parts = {
+            "job": self.text("job") or "a training",
+            "rule": rule,
+            "type": _spell_name(self.notice.type) or "alert",
+        }
+        texts = {"verdict": _spell_name(str(self.triage.get("verdict", ""))), "kind": _spell_name(self.text("kind"))}
         return {**parts, **texts, "host": self.text("host"), "count": self.text("count")}
 
     @property
@@ -231,14 +235,14 @@ class _Facts:
     @property
     def remedy(self) -> str:
         remedy, why = self.text("remedy"), self.text("remedy_why")
-        return f"Remedy: {_spell(remedy)}{f' ({why})' if why else ''}." if remedy else ""
+        return f"Remedy: {_spell_name(remedy)}{f' ({why})' if why else ''}." if remedy else ""
 
     @property
     def advice(self) -> Iterator[str]:
-        for key, word in (("causes", "Likely cause"), ("advice", "You can")):
+        for key, label in (("causes", "Likely cause"), ("advice", "You can")):
             texts = self.data.get(key)
             if isinstance(texts, list) and texts:
-                yield f"{word}: {texts[0]}"
+                yield f"{label}: {texts[0]}"
 
     @property
     def place(self) -> str:
@@ -248,14 +252,14 @@ class _Facts:
 
     def _local_time(self, text: str) -> str:
         """Return the hour of a time, with its date where that is not the day of the notice."""
-        moment, told = parse_time(text, self.zone), parse_time(self.notice.timestamp, self.zone)
+        moment, noticed = parse_time(text, self.zone), parse_time(self.notice.timestamp, self.zone)
         if moment is None:
             return ""
-        same_day = told is not None and moment.date() == told.date()
+        same_day = noticed is not None and moment.date() == noticed.date()
         return moment.strftime("%H:%M" if same_day else "%Y-%m-%d %H:%M")
 
 
-def _spell(name: str) -> str:
+def _spell_name(name: str) -> str:
     """Return the name of a rule, cause or remedy as words."""
     return name.replace("_", " ").replace(".", " ")
 
@@ -263,13 +267,13 @@ def _spell(name: str) -> str:
 def _spell_duration(seconds: float) -> str:
     if not 0 <= seconds < 1e9:
         return "an unknown time"
-    whole = round(seconds)
-    if whole < 120:
-        return f"{whole} s"
-    if whole < 7200:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    rounded_s = round(seconds)
+    if rounded_s < 120:
+        return f"{rounded_s} s"
+    if rounded_s < 7200:
+        return f"{rounded_s // 60} min {rounded_s % 60} s"
+    return f"{rounded_s // 3600} h {rounded_s % 3600 // 60} min"
 
 
-def _clean(text: str, limit: int = LINE_LIMIT) -> str:
+def _clean_line(text: str, limit: int = LINE_LIMIT) -> str:
     return one_line(text[: 4 * limit], limit)

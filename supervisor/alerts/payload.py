@@ -1,4 +1,4 @@
-"""What is told and in which words: a change of a job becomes notices, pure; it sends and remembers nothing."""
+"""Notices of what changes in a job, as the record keeps them and webhooks send them; pure."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ LARGEST_BODY_BYTES = 20_000
 TEXT_LIMIT = 700
 NAME_LIMIT = 150
 DIAGNOSIS_LIMIT = 200
-FILES_TOLD = 3
+FILES_LISTED = 3
 TEST = "test"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """One thing worth telling, the same for every receiver."""
+    """One change that is worth an alert, the same for every receiver."""
 
     type: str
     """`incident.opened`, `incident.triaged`, `incident.resumed`, `job.gave_up`, `job.finished`, `job.last_resort`,
     `flag.warning`, `flag.critical`, `test`."""
     severity: Severity
     key: str
-    """What it is about: notices of equal key and type are told once."""
+    """What it is about: notices of equal key and type are sent once."""
     job: str | None
     at: Moment
     data: Mapping[str, object]
     outcome: bool = False
-    """Whether it ends what was told before, or what its owner waits for: told however high the receiver's floor."""
+    """Whether it ends what was reported before, or what its owner waits for: sent however high the receiver's floor."""
 
     def wanted(self, floor: Severity) -> bool:
-        """Whether a receiver with this floor is told."""
+        """Whether a receiver with this floor is sent it."""
         return self.outcome or self.severity >= floor
 
     def body(self) -> bytes:
@@ -79,9 +79,9 @@ def clean(text: str, limit: int = TEXT_LIMIT) -> str:
 
 
 def notices(before: Job | None, after: Job, decision: de.Decision | None, at: Moment, host: str) -> tuple[Notice, ...]:
-    """Return what a change of a job is worth telling: by an event (`decision` None) or by a decision.
+    """Return the notices of a change of a job: by an event (`decision` None) or by a decision.
 
-    Asked again about the same change it returns the same keys, so that nothing is told twice.
+    Asked again about the same change it returns the same keys, so that nothing is sent twice.
     """
     return tuple(_list_notices(before, after, decision, at, {"host": clean(host, NAME_LIMIT), **_describe_job(after)}))
 
@@ -117,7 +117,7 @@ def _list_notices(
 
 
 def _has_finding(incident: Incident) -> bool:
-    """Whether a triage had something to say; that it had not is no news, and stands in what is told later."""
+    """Whether a triage came to a verdict; an inconclusive one is no news of its own."""
     return incident.finding is not None and incident.finding.verdict != "unknown"
 
 
@@ -236,15 +236,15 @@ def _describe_flag(flag: RedFlag) -> dict[str, object]:
 
 def _describe_finding(finding: Finding) -> dict[str, object]:
     """Return what a triage found with the first files: `supervisorctl show` has the rest."""
-    files = [clean(file, DIAGNOSIS_LIMIT) for file in finding.files[:FILES_TOLD]]
+    files = [clean(file, DIAGNOSIS_LIMIT) for file in finding.files[:FILES_LISTED]]
     words = clean(finding.words, DIAGNOSIS_LIMIT)
     return {"verdict": finding.verdict, "words": words, **({"files": files} if files else {})}
 
 
 def _describe_diagnosis(diagnosis: Diagnosis) -> dict[str, object]:
     """Return the likeliest causes and the first advice: a phone shows a few lines, `supervisorctl show` the rest."""
-    said = {"causes": diagnosis.causes, "advice": diagnosis.advice}
-    return {name: [clean(text, DIAGNOSIS_LIMIT) for text in texts[:2]] for name, texts in said.items() if texts}
+    lists = {"causes": diagnosis.causes, "advice": diagnosis.advice}
+    return {name: [clean(text, DIAGNOSIS_LIMIT) for text in texts[:2]] for name, texts in lists.items() if texts}
 
 
 def _drop_unknown(facts: Mapping[str, object | None]) -> dict[str, object]:

@@ -217,12 +217,12 @@ def build_digest(notices: Sequence[KeptNotice], host: str, now: Moment, zone: tz
         "severity": severity.word,
         "host": host,
         "count": len(notices),
-        "alerts": [_name(notice, zone) for notice in named],
+        "alerts": [_summarize_notice(notice, zone) for notice in named],
         "more": {**counts, **({"others": others} if others else {})},
     }
     return msgspec.json.encode({"type": DIGEST, "timestamp": rfc3339(now.unix_s), "data": data})
 
 
-def _name(notice: KeptNotice, zone: tzinfo | None) -> str:
+def _summarize_notice(notice: KeptNotice, zone: tzinfo | None) -> str:
     message = compose(notice, zone)
     return fit(": ".join((message.title, *message.lines[:1])), LISTED_CHARACTERS)

@@ -75,7 +75,7 @@ def mute_command(app: App, duration: Given, receiver: str | None) -> None:
     seconds = duration[0]
     if seconds is None or not 0 < seconds <= LONGEST_MUTE_S:
         raise click.UsageError("DURATION is from 1s to 24h, as in 90min or 2h")
-    _mute(app, seconds, receiver)
+    _request_mute(app, seconds, receiver)
 
 
 @command.command("unmute")
@@ -84,10 +84,10 @@ def mute_command(app: App, duration: Given, receiver: str | None) -> None:
 @pass_app
 def unmute_command(app: App, receiver: str | None) -> None:
     """End the mute of RECEIVER, or of all receivers."""
-    _mute(app, 0, receiver)
+    _request_mute(app, 0, receiver)
 
 
-def _mute(app: App, seconds: float, receiver: str | None) -> None:
+def _request_mute(app: App, seconds: float, receiver: str | None) -> None:
     answer = app.post("/v1/alerts/mute", seconds=seconds, receiver=receiver)
     if app.json:
         app.print_json(answer)

@@ -239,7 +239,7 @@ class Announcer:
         planned = plan(
             []
             if paused is not None and paused.seconds_since(now) > 0
-            else [self._pending(alert, now) for alert in alerts],
+            else [self._build_pending(alert, now) for alert in alerts],
             policy,
             self._budgets.get(sink) or full_budget(now),
             situation,
@@ -256,7 +256,7 @@ class Announcer:
                 del by_id[sent]
         self.store.put_back_alerts(by_id)
 
-    def _pending(self, alert: QueuedAlert, now: Moment) -> Pending:
+    def _build_pending(self, alert: QueuedAlert, now: Moment) -> Pending:
         notice = self._notices.setdefault(alert.id, read_notice(alert.id, alert.body))
         waited_s = math.inf if alert.tries or alert.due is None else now.seconds_since(alert.due)
         return Pending(id=alert.id, notice=notice, waited_s=waited_s)

@@ -27,11 +27,11 @@ try:
 except ImportError:
     sys.exit("the package apprise is not installed for " + sys.executable)
 given = json.load(sys.stdin)
-words = {key: given[key] for key in ("title", "body")}
+texts = {key: given[key] for key in ("title", "body")}
 try:
     services = apprise.Apprise()
     known = all([services.add(url) for url in given["urls"]])
-    sent = known and services.notify(notify_type=given["type"], body_format="text", **words)
+    sent = known and services.notify(notify_type=given["type"], body_format="text", **texts)
 except Exception as error:
     sys.exit("Apprise raised " + type(error).__name__)
 if not known:

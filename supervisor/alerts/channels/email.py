@@ -105,11 +105,11 @@ class Email:
         message["To"] = ", ".join(self.settings.to)
         message["Subject"] = fit(text.title, SUBJECT_LIMIT)
         message["Date"] = format_datetime(parse_time(notice.timestamp, timezone.utc) or EPOCH)
-        message["Message-ID"] = f"<{_hash(notice.id)}@{DOMAIN}>"
+        message["Message-ID"] = f"<{_hash_text(notice.id)}@{DOMAIN}>"
         incident = notice.data.get("incident")
         if incident:
             host = notice.data.get("host")
-            thread = f"<{_hash(f'{incident} {host}')}@{DOMAIN}>"
+            thread = f"<{_hash_text(f'{incident} {host}')}@{DOMAIN}>"
             message["In-Reply-To"] = thread
             message["References"] = thread
         message["Auto-Submitted"] = "auto-generated"
@@ -124,7 +124,7 @@ class Email:
         except RefusedAddressError as error:
             return Answer(delivered=False, error=f"{host}: {error}")
         except (OSError, UnicodeError, ValueError) as error:
-            return Answer(delivered=False, error=f"{host} does not resolve: {self._quote(str(error))}")
+            return Answer(delivered=False, error=f"{host} does not resolve: {self._quote_safely(str(error))}")
         if self.settings.security == "none" and not _is_this_machine(addresses[0]):
             return Answer(delivered=False, error=f"{host} is not on this machine; set security to starttls or tls")
         client = _PinnedSmtp(addresses[0], implicit_tls=self.settings.security == "tls")
@@ -133,7 +133,9 @@ class Email:
             client.connect(host, port)
         except (OSError, smtplib.SMTPException) as error:
             client.close()
-            return Answer(delivered=False, error=f"no connection to {host} ({addresses[0]}): {self._explain(error)}")
+            return Answer(
+                delivered=False, error=f"no connection to {host} ({addresses[0]}): {self._describe_error(error)}"
+            )
         with cut_after(lambda: client.sock, self.settings.read_timeout_s) as ended:
             try:
                 return self._hand_over(client, content)
@@ -142,7 +144,7 @@ class Email:
                 if ended.is_set() or isinstance(error.__context__ or error, TimeoutError):
                     return Answer(delivered=False, error=f"no answer within {self.settings.read_timeout_s:g} s")
                 final = isinstance(error, smtplib.SMTPDataError) and error.smtp_code >= FINAL
-                return Answer(delivered=False, error=self._explain(error), final=final)
+                return Answer(delivered=False, error=self._describe_error(error), final=final)
             finally:
                 client.close()
 
@@ -156,16 +158,16 @@ class Email:
             return Answer(delivered=True, error=f"{len(refused)} of {len(self.settings.to)} recipients were refused")
         return Answer(delivered=True)
 
-    def _explain(self, error: Exception) -> str:
+    def _describe_error(self, error: Exception) -> str:
         if isinstance(error, smtplib.SMTPResponseException):
-            said = error.smtp_error
-            text = said.decode("utf-8", "replace") if isinstance(said, bytes) else said
-            return f"status {error.smtp_code}: {self._quote(text)}"
+            reply = error.smtp_error
+            text = reply.decode("utf-8", "replace") if isinstance(reply, bytes) else reply
+            return f"status {error.smtp_code}: {self._quote_safely(text)}"
         if isinstance(error, smtplib.SMTPRecipientsRefused):
-            return "; ".join(self._quote(f"status {code}: {text!r}") for code, text in error.recipients.values())
-        return self._quote(str(error) or type(error).__name__)
+            return "; ".join(self._quote_safely(f"status {code}: {text!r}") for code, text in error.recipients.values())
+        return self._quote_safely(str(error) or type(error).__name__)
 
-    def _quote(self, text: str) -> str:
+    def _quote_safely(self, text: str) -> str:
         """Return a text of the server, unless it repeats the password or the form in which it was sent."""
         user, password = self.settings.user or "", self.password or ""
         plain = b64encode(f"\0{user}\0{password}".encode()).decode()
@@ -183,14 +185,14 @@ class _PinnedSmtp(smtplib.SMTP):
 
     def connect(self, host: str = "localhost", port: int = 0, source_address: object = None) -> tuple[int, bytes]:
         self._host = host  # what STARTTLS compares the certificate with
-        self.sock = self._open(host, port)
+        self.sock = self._open_socket(host, port)
         self.file = None
-        code, said = self.getreply()
+        code, reply = self.getreply()
         if code != 220:
-            raise smtplib.SMTPConnectError(code, said)
-        return code, said
+            raise smtplib.SMTPConnectError(code, reply)
+        return code, reply
 
-    def _open(self, host: str, port: int) -> socket.socket:
+    def _open_socket(self, host: str, port: int) -> socket.socket:
         connected = socket.create_connection((self._address, port), self.timeout)
         if not self._implicit_tls:
             return connected
@@ -201,5 +203,5 @@ def _is_this_machine(address: str) -> bool:
     return address == "::1" or address.startswith("127.")
 
 
-def _hash(text: str) -> str:
+def _hash_text(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:32]

@@ -54,13 +54,13 @@ class Healthchecks:
 
     def send(self, notice: KeptNotice, content: bytes, unix_s: float) -> Answer:
         """Post it to the check's address of failures or of log lines."""
-        return self._post(FAIL if notice.type == "job.gave_up" else LOG, content, unix_s)
+        return self._post_signal(FAIL if notice.type == "job.gave_up" else LOG, content, unix_s)
 
     def ping(self, status: str, unix_s: float) -> Answer:
         """Report that the daemon works, with a line on how."""
-        return self._post("", fit(status, BODY_BYTES, count_bytes).encode(), unix_s)
+        return self._post_signal("", fit(status, BODY_BYTES, count_bytes).encode(), unix_s)
 
-    def _post(self, signal: str, content: bytes, unix_s: float) -> Answer:
+    def _post_signal(self, signal: str, content: bytes, unix_s: float) -> Answer:
         path, mark, query = self.endpoint.target.partition("?")
         target = f"{path.rstrip('/')}{signal}{mark}{query}"
         request = Request(body=content, target=target, content_type="text/plain; charset=utf-8")
