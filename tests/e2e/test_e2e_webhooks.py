@@ -142,3 +142,29 @@ def test_a_receiver_that_cannot_be_read_keeps_nothing_from_being_watched(home: H
     assert (sent.returncode, sent.stdout) == (0, "delivered to phone\n"), sent
     assert [json.loads(body)["type"] for _, body in receiver.taken] == ["test"]
     assert home.ctl("alerts").returncode == 0
+
+
+def test_a_phone_is_sent_messages_in_words_and_a_mute_holds_them_until_it_ends(home: House, receiver: Receiver) -> None:
+    """A program gets each notice as it happens meanwhile: the mute is the phone's alone."""
+    receiver.failures = 0
+    notices = home.folder / "notices"
+    phone = f'[alerts.phone]\nkind = "ntfy"\nurl = "{receiver.url("night-7hq2")}"\nallow_private = true\n'
+    program = (
+        f"""[alerts.own]\nkind = "command"\ncommand = ["/bin/sh", "-c", "cat >> '{notices}'; echo >> '{notices}'"]\n"""
+    )
+    home.write(home.by_hand("one", "--wound", "kill:30") + phone + program)
+    home.start()
+    assert home.ctl("alerts", "mute", "1h", "phone").returncode == 0
+    home.resumed("one")
+    home.until(lambda: notices.is_file() and "incident.resumed" in notices.read_text(), 60, "the program to be run")
+    assert receiver.taken == []
+    (muted,) = (home.status() or {})["daemon"]["alert_problems"]
+    assert muted.startswith("alerts.phone: muted for ")
+    assert home.ctl("alerts", "unmute").returncode == 0
+
+    def titles() -> list[str]:
+        return [json.loads(body)["title"] for _, body in list(receiver.taken)]
+
+    again = "one is training again (nothing to do)"
+    home.until(lambda: again in titles(), 60, "the phone to be sent what waited")
+    assert titles()[0].startswith("one: ")
