@@ -15,7 +15,7 @@ Group: TypeAlias = Literal["steps", "losses", "cards", "memory", "storage", "pac
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What the flag of a reached gauge says beside rule, severity and time; the fields are those of `RedFlag`."""
+    """What the flag of a reached gauge says besides rule, severity and time; the fields are those of `RedFlag`."""
 
     message: str
     subject: str = ""

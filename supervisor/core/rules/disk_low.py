@@ -110,7 +110,7 @@ def _find_newest(history: History) -> HostReading | None:
 FULL = Diagnosis(
     causes=(
         "checkpoints of every epoch are kept [ultralytics docs, save_period]",
-        "caches of data sets, logs or core dumps beside them",
+        "caches of data sets, logs or core dumps on the same disk",
     ),
     advice=(
         "du -xh --max-depth=2 on that path names the largest; fewer kept checkpoints, another disk for runs",

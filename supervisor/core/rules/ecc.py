@@ -45,21 +45,21 @@ class Ecc:
         """Return how many errors each GPU has had since the launch, uncorrectable ones first."""
         if (why := no_cards(history)) is not None:
             return not_applicable("memory errors of its GPUs", why)
-        cards = [(gpu, history.cards[gpu], readings[-1]) for gpu, readings in history.readings_by_gpu().items()]
-        uncorrectable = (self._measure_uncorrectable(history, gpu, card) for gpu, card, _ in cards)
+        gpus = [(gpu, history.cards[gpu], readings[-1]) for gpu, readings in history.readings_by_gpu().items()]
+        uncorrectable = (self._measure_uncorrectable(history, gpu, facts) for gpu, facts, _ in gpus)
         return (
             *uncorrectable,
-            *(self._measure_corrected(gpu, _count_corrected(newest, card)) for gpu, card, newest in cards),
+            *(self._measure_corrected(gpu, _count_corrected(newest, facts)) for gpu, facts, newest in gpus),
         )
 
-    def _measure_uncorrectable(self, history: History, gpu: str, card: CardFacts) -> Gauge:
+    def _measure_uncorrectable(self, history: History, gpu: str, facts: CardFacts) -> Gauge:
         acts = bool(self.act) and _is_in_kernel_log(history, gpu) and gpu in history.gpus_used
         return Gauge(
             what=f"uncorrectable memory errors of {gpu} grow",
-            met=card.ecc_grew_at is not None,
+            met=facts.ecc_grew_at is not None,
             severity=Severity.acting(act=acts),
-            not_watched=NOT_REPORTED if card.ecc_uncorrectable is None else None,
-            observe=partial(_observe_uncorrectable, history, gpu, card),
+            not_watched=NOT_REPORTED if facts.ecc_uncorrectable is None else None,
+            observe=partial(_observe_uncorrectable, history, gpu, facts),
         )
 
     def _measure_corrected(self, gpu: str, more: int | None) -> Gauge:
@@ -81,11 +81,11 @@ class Ecc:
         )
 
 
-def _observe_uncorrectable(history: History, gpu: str, card: CardFacts) -> Observation:
+def _observe_uncorrectable(history: History, gpu: str, facts: CardFacts) -> Observation:
     return Observation(
-        message=f"{gpu}: uncorrectable memory errors grew from {card.ecc_uncorrectable} since the launch"
+        message=f"{gpu}: uncorrectable memory errors grew from {facts.ecc_uncorrectable} since the launch"
         + (", also in the kernel log" if _is_in_kernel_log(history, gpu) else ""),
-        since=card.ecc_sound_at or card.ecc_grew_at or history.now,
+        since=facts.ecc_sound_at or facts.ecc_grew_at or history.now,
         subject=gpu,
         diagnosis=UNCORRECTABLE,
     )
@@ -101,10 +101,10 @@ def _is_in_kernel_log(history: History, gpu: str) -> bool:
     )
 
 
-def _count_corrected(newest: GpuReading, card: CardFacts) -> int | None:
-    if newest.ecc_correctable is None or card.ecc_correctable is None:
+def _count_corrected(newest: GpuReading, facts: CardFacts) -> int | None:
+    if newest.ecc_correctable is None or facts.ecc_correctable is None:
         return None
-    return newest.ecc_correctable - card.ecc_correctable
+    return newest.ecc_correctable - facts.ecc_correctable
 
 
 UNCORRECTABLE = Diagnosis(

@@ -60,9 +60,9 @@ class GpuLost:
     def _list_gone(self, history: History) -> Iterator[tuple[str, float]]:
         """Yield each GPU that is known well enough, and the seconds since it last answered."""
         read_at = history.gpus_read_at
-        for gpu, card in history.cards.items():
-            if read_at is not None and history.uses(gpu) and card.readings >= self.min_readings:
-                yield gpu, history.absences.seconds(card.last_at, read_at)
+        for gpu, facts in history.cards.items():
+            if read_at is not None and history.uses(gpu) and facts.readings >= self.min_readings:
+                yield gpu, history.absences.seconds(facts.last_at, read_at)
 
     def _is_stuck(self, history: History, gpu: str) -> bool:
         gone_at, last = history.cards[gpu].last_at, history.last_step_at

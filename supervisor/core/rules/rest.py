@@ -89,15 +89,15 @@ def idle_s(history: History) -> float:
 
 def rested_s(history: History) -> float:
     """Return for how many seconds no process of the job, and no GPU of it, has done anything since its last sign."""
-    since, cards = history.no_step_since(), history.readings_by_gpu()
-    unseen = not cards or any(gpu not in cards for gpu in history.gpus_used)
+    since, gpus = history.no_step_since(), history.readings_by_gpu()
+    unseen = not gpus or any(gpu not in gpus for gpu in history.gpus_used)
     if since is None or (history.device != "cpu" and unseen):
         return 0.0
 
     def run(readings: Iterable[R], rests: Callable[[R], bool | None]) -> float:
         return _lasted_s(history, readings, lambda item: item.at.seconds_since(since) >= 0 and rests(item))
 
-    return min([run(history.processes, _is_resting), *(run(readings, _is_gpu_resting) for readings in cards.values())])
+    return min([run(history.processes, _is_resting), *(run(readings, _is_gpu_resting) for readings in gpus.values())])
 
 
 def _lasted_s(history: History, readings: Iterable[R], holds: Callable[[R], bool | None]) -> float:

@@ -20,7 +20,7 @@ class ResumedLoss:
     """The first losses after a resume lie far from the losses made around the checkpoint's step.
 
     They are compared once there are `window_steps` of them, and again at two, three and four times as many, since more
-    losses show what noise hides in few. The generation that was resumed from is then unusable, whatever its proof said:
+    losses show what noise hides in few. The generation that was resumed from is then unusable, whatever its proof:
     the next resume takes the one before. The flag stays as long as the attempt has made no more than four windows.
     """
 

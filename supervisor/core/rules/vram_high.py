@@ -48,12 +48,12 @@ class VramHigh:
         """Return how full each GPU is, the fullest first: against the limit that acts, then against the warning."""
         if (why := no_cards(history)) is not None:
             return not_applicable("memory of its GPUs", why)
-        cards = [
+        gpus = [
             (newest_of(readings, _is_known, history.now), readings) for readings in history.readings_by_gpu().values()
         ]
-        cards.sort(key=lambda pair: _rank_fullness(pair[0]), reverse=True)
-        acting = (self._measure_limit(history, readings, newest) for newest, readings in cards)
-        return (*acting, *(self._measure_warning(readings[-1].gpu, newest) for newest, readings in cards))
+        gpus.sort(key=lambda pair: _rank_fullness(pair[0]), reverse=True)
+        acting = (self._measure_limit(history, readings, newest) for newest, readings in gpus)
+        return (*acting, *(self._measure_warning(readings[-1].gpu, newest) for newest, readings in gpus))
 
     def _measure_limit(self, history: History, readings: Sequence[GpuReading], newest: GpuReading | None) -> Gauge:
         full = self._bound_full()

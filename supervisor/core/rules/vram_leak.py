@@ -87,11 +87,11 @@ def _list_memories(history: History) -> Iterator[tuple[str, Trend, float, float]
     if reported:
         return
     for gpu, readings_of_card in history.readings_by_gpu().items():
-        card, last = history.cards.get(gpu), readings_of_card[-1]
-        if card is None or history.now.seconds_since(last.at) > FRESH_S:
+        facts, last = history.cards.get(gpu), readings_of_card[-1]
+        if facts is None or history.now.seconds_since(last.at) > FRESH_S:
             continue
         if last.memory_used_bytes is not None and last.memory_total_bytes:
-            yield gpu, card.memory, float(last.memory_used_bytes), float(last.memory_total_bytes)
+            yield gpu, facts.memory, float(last.memory_used_bytes), float(last.memory_total_bytes)
 
 
 LEAK = Diagnosis(
