@@ -67,6 +67,8 @@ class FakeView:
     mutes: list[tuple[str | None, float]] = field(default_factory=list)
     refusal: str | None = None
     defect: Exception | None = None
+    disk: types.DiskUse = field(default_factory=lambda: types.DiskUse(state_dir="/s", code_bytes=0, database_bytes=0))
+    forgotten: list[str] = field(default_factory=list)
     asked: list[tuple[str, Ask, str, bool]] = field(default_factory=list)
 
     def status(self) -> types.Status:
@@ -153,6 +155,16 @@ class FakeView:
         self._known(job)
         part = tail(self.folder, "output.txt", after if attempt == 3 else None, lines)
         return types.Output(job=job, attempt=3, text=part.text, next_offset=part.next_offset)
+
+    def forget(self, job: str) -> types.Forgotten:
+        self._known(job)
+        if self.refusal is not None:
+            raise Refused(self.refusal)
+        self.forgotten.append(job)
+        return types.Forgotten(job=job, rows=12, folder_removed=True)
+
+    def disk_use(self) -> types.DiskUse:
+        return self.disk
 
     def doctor(self) -> list[types.DoctorLine]:
         return self.lines

@@ -27,6 +27,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "logs": ("supervisor.cli.logs", "The output of a job."),
     "checkpoints": ("supervisor.cli.checkpoints", "The checkpoints of a job and their verdicts."),
     "account": ("supervisor.cli.account", "How a job spent its time, and what each fault cost."),
+    "du": ("supervisor.cli.du", "Disk use of each job, and of the record."),
+    "forget": ("supervisor.cli.forget", "Remove the record and files of a job that is no longer configured."),
     "remedies": ("supervisor.cli.remedies", "Remedies in force, their trials, and what was learned."),
     "alerts": (
         "supervisor.cli.alerts",

@@ -17,6 +17,7 @@ from urllib.parse import unquote
 from supervisor.control import types
 from supervisor.control.alerts import ReceiverState, alerts_report
 from supervisor.control.checkpoint_list import listed
+from supervisor.control.disk_use import disk_use
 from supervisor.control.evidence import FILE_LIMIT_BYTES, evidence_files, evidence_part
 from supervisor.control.present import incident_entry, job_account, shadow_entry, story_lines
 from supervisor.control.present_remedies import remedy_report
@@ -147,6 +148,15 @@ class RecordView:
             raise Unreadable(f"{folder / names.FOLDED}: {error.strerror}", self._facts.unreadable_hint) from error
         return types.Output(job=job, attempt=number, text=part.text, next_offset=part.next_offset)
 
+    def disk_use(self) -> types.DiskUse:
+        """Return what the state directory takes on the disk; raise Unreadable."""
+        try:
+            return disk_use(self._jobs.parent, self._archive.path, self._facts.job_names())
+        except OSError as error:
+            raise Unreadable(
+                f"{error.filename or self._jobs}: {error.strerror}", self._facts.unreadable_hint
+            ) from error
+
     def _newest_attempt(self, job: str) -> int:
         """Return the number of the newest attempt that has a folder, 0 where there is none."""
         try:
@@ -236,6 +246,10 @@ def _list_alerts(record: RecordView, given: Parameters) -> types.AlertsReport:
     return record.alerts(given.integer("limit", 10, INCIDENTS_AT_ONCE))
 
 
+def _read_disk_use(record: RecordView, _given: Parameters) -> types.DiskUse:
+    return record.disk_use()
+
+
 def _list_checkpoints(record: RecordView, given: Parameters) -> types.Checkpoints:
     job = given.path["job"]
     return types.Checkpoints(job=job, checkpoints=list(record.checkpoints(job)[:CHECKPOINTS_AT_ONCE]))
@@ -258,6 +272,7 @@ READS = (
     Read("/v1/shadows", _list_shadows),
     Read("/v1/remedies", _list_remedies),
     Read("/v1/alerts", _list_alerts),
+    Read("/v1/disk", _read_disk_use, looks_at_files=True),
     Read("/v1/jobs/{job}/checkpoints", _list_checkpoints, looks_at_files=True),
     Read("/v1/jobs/{job}/account", _read_account),
     Read("/v1/jobs/{job}/output", _read_output, looks_at_files=True),

@@ -104,9 +104,16 @@ def _action_endpoints(view: View, socket_gid: int) -> dict[str, Endpoint]:
         _log_action("control.alerts_muted", peer, receivers=muted.receivers, seconds=given.seconds)
         return answer(muted)
 
+    async def forget(request: Request) -> Response:
+        peer, job = actor(request, socket_gid), request.path_params["job"]
+        await body(request, types.EmptyBody)
+        forgotten = await asked(lambda: view.forget(job), looking=True)
+        _log_action("control.forgotten", peer, job=job, rows=forgotten.rows)
+        return answer(forgotten)
+
     jobs = {f"/v1/jobs/{{job}}/{ask.value}": asking(ask) for ask in (Ask.START, Ask.STOP, Ask.RESTART)}
     alerts = {"/v1/alerts/{receiver}/test": test_alert, "/v1/alerts/mute": mute_alerts}
-    return {**jobs, **alerts, "/v1/reload": reload}
+    return {**jobs, "/v1/jobs/{job}/forget": forget, **alerts, "/v1/reload": reload}
 
 
 # --- parts of a request -------------------------------------------------------------------------------------------

@@ -397,6 +397,43 @@ class JobAccount(Struct, frozen=True, kw_only=True):
     last_hour: Spent
 
 
+class JobDisk(Struct, frozen=True, kw_only=True):
+    """What the folder of one job takes on the disk."""
+
+    job: str
+    configured: bool
+    """False: no longer; `supervisorctl forget` removes what is left of it."""
+    attempts: int
+    """Folders of attempts."""
+    attempts_bytes: int
+    """Their output, flight recorders and logs; evidence not counted."""
+    evidence_bytes: int
+    snapshots_bytes: int
+    generations_bytes: int
+
+
+class DiskUse(Struct, frozen=True, kw_only=True):
+    """What the state directory takes on the disk, the largest job first."""
+
+    schema: int = SCHEMA
+    state_dir: str
+    jobs: list[JobDisk] = field(default_factory=list)
+    code_bytes: int
+    """Copies of the program that running trainings were started with."""
+    database_bytes: int
+
+
+class Forgotten(Struct, frozen=True, kw_only=True):
+    """Answer to POST /v1/jobs/JOB/forget."""
+
+    schema: int = SCHEMA
+    job: str
+    rows: int
+    """Deleted from the record."""
+    folder_removed: bool
+    """False: a part of its folder could not be removed."""
+
+
 class RemedyInForce(Struct, frozen=True, kw_only=True):
     """A remedy that every attempt of a job gets."""
 
@@ -584,6 +621,8 @@ Answer = (
     | EvidencePart
     | Checkpoints
     | JobAccount
+    | DiskUse
+    | Forgotten
     | RemedyReport
     | Output
     | Doctor

@@ -38,6 +38,10 @@ class View(Protocol):
         """Send one receiver, or all, nothing for a time; 0 s ends a mute. Raise NoSuchReceiver."""
         ...
 
+    def forget(self, job: str) -> types.Forgotten:
+        """Remove the record and the folder of a job that is not configured; raise NoSuchJob or Refused."""
+        ...
+
     def doctor(self) -> Sequence[types.DoctorLine]:
         """Return the results of the daemon's own checks."""
         ...

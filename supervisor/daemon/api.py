@@ -99,6 +99,7 @@ class DaemonView:
         announcer: Announcer,
         reload: Callable[[], types.ReloadReport],
         doctor: Callable[[], Sequence[types.DoctorLine]],
+        forget: Callable[[str], types.Forgotten],
     ) -> None:
         self._clock = clock
         self._inbox = inbox
@@ -110,6 +111,7 @@ class DaemonView:
         self._announcer = announcer
         self._reload = reload
         self._doctor = doctor
+        self._forget = forget
         self._began = clock.now()
         facts = LoopFacts(clock=clock, inbox=inbox, loop=loop, announcer=announcer)
         self.record = RecordView(archive, state, facts)
@@ -170,6 +172,10 @@ class DaemonView:
         names, until = known if receiver is None else [receiver], self._clock.now().unix_s + seconds
         self._announcer.mute(names, until)
         return types.AlertsMuted(receivers=names, until=until if seconds > 0 else None)
+
+    def forget(self, job: str) -> types.Forgotten:
+        """Remove what is left of a job that is not configured."""
+        return self._forget(job)
 
     def doctor(self) -> Sequence[types.DoctorLine]:
         """Return what the daemon finds of its surroundings."""

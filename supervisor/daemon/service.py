@@ -22,6 +22,7 @@ from supervisor.daemon.checkpoints.candidates import expand_globs
 from supervisor.daemon.checkpoints.proof_queue import Saved
 from supervisor.daemon.cleanup import clear_code, sweep
 from supervisor.daemon.doctor import DaemonChecks
+from supervisor.daemon.forget import ForgetJobs
 from supervisor.daemon.launch.remedy_context import memory_awaited
 from supervisor.daemon.periodic import Periodic
 from supervisor.daemon.process.systemd import Notifier, stop_is_restart
@@ -64,6 +65,14 @@ class Service:
         self._reloading = Reloading(parts, config, notifier, self._schedule_telemetry)
         self._reloading.refused = refused
         checks = DaemonChecks(parts)
+        forget_jobs = ForgetJobs(
+            clock=parts.clock,
+            inbox=parts.inbox,
+            loop=parts.loop,
+            store=parts.store,
+            jobs=parts.state / "jobs",
+            alive=parts.launcher.alive,
+        )
         view = DaemonView(
             clock=parts.clock,
             inbox=parts.inbox,
@@ -76,6 +85,7 @@ class Service:
             announcer=parts.announcer,
             reload=self._reloading.reload,
             doctor=checks.doctor,
+            forget=forget_jobs.forget,
         )
         passed = listen.from_systemd(os.environ)
         self._control = ControlServer(view, passed or listen.bind(socket_path), unlink=passed is None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from sqlalchemy import ColumnElement, Delete, Select, Table, delete, func, select, tuple_
+from sqlalchemy import ColumnElement, Delete, Select, Table, delete, func, or_, select, tuple_
 
 from supervisor.store import tables
 from supervisor.store.database import Database
@@ -64,6 +64,21 @@ def prune(database: Database, unix_s: float, retention: Retention) -> int:
         deleted += _shed(database)
     database.give_back(FREED_PAGES)
     return deleted
+
+
+def rows_of_job(job: str, note_prefix: str, note: str) -> list[Delete]:
+    """Return the statements that delete every row of a job, and its notes: those that begin so, and one.
+
+    Alerts that wait are still delivered.
+    """
+    alerts, notes = tables.alerts, tables.notes
+    of_job = [table for table in tables.metadata.sorted_tables if "job" in table.c and table is not alerts]
+    return [
+        *(delete(table).where(table.c.job == job) for table in of_job),
+        delete(alerts).where(alerts.c.job == job, alerts.c.state != WAITING),
+        delete(notes).where(or_(notes.c.key.startswith(note_prefix, autoescape=True), notes.c.key == note)),
+        delete(tables.jobs).where(tables.jobs.c.name == job),
+    ]
 
 
 def _shed(database: Database) -> int:

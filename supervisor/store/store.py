@@ -43,6 +43,8 @@ CURSORS_KEPT = 8
 
 DEGRADED_KIND = "supervision_degraded"
 DEGRADED_READ = 1000
+UNREADABLE = "unreadable job"
+"""Begins the note that keeps a job which this version cannot read."""
 
 
 class Store:
@@ -134,6 +136,18 @@ class Store:
     def close_attempt(self, job: str, attempt: Attempt, at: Moment) -> None:
         """Keep how an attempt ended of which nothing runs any more."""
         self._writer.put(statements.ATTEMPT_CLOSED, (job, attempt.number), rows.closed_row(job, attempt, at))
+
+    def forget_job(self, job: str, note_prefix: str) -> int:
+        """Delete the record of a job, with the notes that begin so; return the rows deleted. Raises StoreError."""
+        deleted = self._writer.forget_job(job, note_prefix, f"{UNREADABLE} {job}")
+        self._cursors = {key: cursors for key, cursors in self._cursors.items() if key[0] != job}
+        self._trials = {key: row for key, row in self._trials.items() if key[0] != job}
+        self._notes = {
+            key: value
+            for key, value in self._notes.items()
+            if not key.startswith(note_prefix) and key != f"{UNREADABLE} {job}"
+        }
+        return deleted
 
     # --- steps and checkpoints ------------------------------------------------------------------------------------
 
@@ -341,7 +355,7 @@ class Store:
             job = decode_job(row["state"])
         except UnreadableRowError as error:
             log.error("store.job_unreadable", extra={"fields": {"job": row["name"], "error": str(error)}})
-            self.set_note(f"unreadable job {row['name']}", row["state"])
+            self.set_note(f"{UNREADABLE} {row['name']}", row["state"])
             return None
         if row["boot_id"] == self._boot_id:
             return job

@@ -102,6 +102,18 @@ class Writer:
             log.error("store.unreadable", extra={"fields": {"error": str(error)}})
             return None
 
+    def forget_job(self, job: str, note_prefix: str, note: str) -> int:
+        """Delete every row of a job, the notes that begin so, and one; return the rows deleted. Raises StoreError."""
+        self.flush(self.now)
+        if self.problem is not None:
+            raise StoreError(f"nothing can be deleted at present: {self.problem}")
+        try:
+            deleted = self._database.change(*prune.rows_of_job(job, note_prefix, note))
+        except UnusableError as error:
+            raise StoreError(f"nothing was deleted: {error}") from error
+        self._jobs.pop(job, None)
+        return deleted
+
     def prune(self, now: Moment, retention: prune.Retention) -> int:
         """Delete a bounded part of what is past its time; return the rows deleted."""
         if self.problem is not None:

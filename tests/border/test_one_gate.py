@@ -52,9 +52,11 @@ ALLOWED: dict[str, dict[str, str]] = {
     "cli/replay/source.py": {"rules_in": PERSON},
     "cli/triage.py": {"_find_state_before": CHECKPOINTS, "_as_its_user": OWN_GROUND},
     "control/checkpoint_list.py": {"listed": CHECKPOINTS},
+    "control/disk_use.py": {"_file_bytes": OWN_GROUND},
     "control/record_view.py": {"_newest_attempt": OWN_GROUND},
     "daemon/launch/launchers.py": {"_choose_units": OWN_GROUND},
     "daemon/checkpoints/candidates.py": {"describe_denied": CHECKPOINTS, "expand_globs": CHECKPOINTS},
+    "daemon/forget.py": {"_delete_record": OWN_GROUND},
     "daemon/cleanup.py": {"_remove_older": OWN_GROUND, "_list_folders": OWN_GROUND},
     "replay/folder.py": {"write": PERSON, "read": PERSON, "_each": PERSON, "_packed": PERSON},
     "runner/attempt_folder.py": {

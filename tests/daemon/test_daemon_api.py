@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 from clocks_by_hand import START, HandClock
 
 from supervisor.alerts.channels.webhook import WebhookSettings
 from supervisor.cli.app import App
 from supervisor.cli.errors import CliError
+from supervisor.cli.main import cli
 from supervisor.control import types
 from supervisor.control.listen import bind
 from supervisor.control.record_view import CLEARED, READS
@@ -32,6 +35,7 @@ from supervisor.core.remedies.trials import Course, Trial
 from supervisor.core.stats.learned_limits import Learned
 from supervisor.daemon.alerting import Announcer, Receivers
 from supervisor.daemon.api import DaemonView, NewestReadings
+from supervisor.daemon.forget import ForgetJobs
 from supervisor.daemon.inbox import Inbox
 from supervisor.daemon.job_state import JobState
 from supervisor.daemon.loop import Loop
@@ -74,6 +78,7 @@ class House:
     def __init__(self, folder: Path) -> None:
         self.clock = HandClock()
         self.clock.sleep(720.0)
+        self.running: list[Path] = []
         self.state = folder / "state"
         self.evidence = self.state / "jobs/night/1/evidence/night-1"
         self.evidence.mkdir(parents=True)
@@ -119,6 +124,23 @@ class House:
             store.queue_alert(NewAlert(id="msg_1", sink="phone", type="test", job="night", body=b"{}"), START)
         store.close(START)
 
+    def leave_old_job(self) -> Path:
+        """Add everything that a job leaves which was removed from the configuration; return its folder."""
+        folder = self.state / "jobs/older"
+        for name in ("1/run", "1/evidence/older-1", "snapshots", "generations/7"):
+            (folder / name).mkdir(parents=True)
+        for name, size in (("1/output.txt", 10_000), ("1/evidence/older-1/a", 20_000), ("generations/7/a.pt", 50_000)):
+            (folder / name).write_bytes(b"x" * size)
+        (folder / "1/run/elsewhere").symlink_to("/etc")
+        store = Store.open(f"sqlite:///{self.database}", START, "boot")
+        with store.turn(START):
+            store.save_incident(Incident(id="older-1", job="older", attempt=1, flag=STALL, decision="kill"))
+            store.save_checkpoint("older", 1, POINT, START)
+            store.set_note("learned limits of older: a setting", "{}")
+            store.set_note("learned limits of older-two: a setting", "{}")
+        store.close(START)
+        return folder
+
     @contextmanager
     def daemon(self) -> Iterator[None]:
         """A daemon with its deciding thread, at the socket."""
@@ -134,6 +156,14 @@ class House:
             floors=lambda: receivers.floors,
             problems=lambda: receivers.problems,
         )
+        forget_jobs = ForgetJobs(
+            clock=self.clock,
+            inbox=inbox,
+            loop=loop,
+            store=announcer.store,
+            jobs=self.state / "jobs",
+            alive=lambda _, folder: folder in self.running,
+        )
         view = DaemonView(
             clock=self.clock,
             inbox=inbox,
@@ -146,6 +176,7 @@ class House:
             announcer=announcer,
             reload=types.ReloadReport,
             doctor=lambda: (),
+            forget=forget_jobs.forget,
         )
         end = threading.Event()
         thread = threading.Thread(target=lambda: loop.run(end.is_set))
@@ -190,6 +221,7 @@ QUESTIONS: tuple[tuple[str, dict[str, str | int]], ...] = (
     ("/v1/remedies", {"job": "night"}),
     ("/v1/remedies", {"job": "nothing"}),
     ("/v1/alerts", {"limit": 5}),
+    ("/v1/disk", {}),
     ("/v1/jobs/night/checkpoints", {}),
     ("/v1/jobs/older/checkpoints", {}),
     ("/v1/jobs/%6Eothing/checkpoints", {}),
@@ -256,3 +288,62 @@ def test_during_a_triage_the_output_is_the_attempts(house: House) -> None:
     current.symlink_to("triage-2-1")
     answer: Any = house.ask("/v1/jobs/night/output", lines=1)
     assert (answer["attempt"], answer["text"]) == (2, "epoch 2\n")
+
+
+def forget(house: House, *words: str) -> Result:
+    return call(house, "forget", *words)
+
+
+def call(house: House, *words: str) -> Result:
+    given = ["--socket", str(house.socket), "--config", str(house.config)]
+    return CliRunner().invoke(cli, [*given, *words], obj=App(), input="n\n")
+
+
+def test_a_job_that_is_not_configured_is_forgotten_with_all_that_it_left(house: House) -> None:
+    folder = house.leave_old_job()
+    with house.daemon():
+        refused = forget(house, "older")
+        assert (refused.exit_code, folder.exists()) == (5, True)
+        assert "1 attempts (" in refused.stderr
+        assert "generations (" in refused.stderr
+        done = forget(house, "older", "--yes")
+        assert done.exit_code == 0, done.stderr
+        assert "older: 4 rows of the record deleted" in done.stdout
+        assert [path.name for path in (house.state / "jobs").iterdir()] == ["night"]
+        assert forget(house, "older", "--yes").exit_code == 1
+    archive = Archive(house.database)
+    assert [job.name for job in archive.jobs()] == ["night"]
+    assert [incident.job for incident in archive.incidents()] == ["night", "night"]
+    assert Path("/etc").is_dir()
+    with closing(sqlite3.connect(house.database)) as connection:
+        (note,) = connection.execute("SELECT key FROM notes WHERE key LIKE 'learned%'").fetchall()
+    assert note == ("learned limits of older-two: a setting",)
+
+
+def test_a_job_that_is_configured_or_runs_is_not_forgotten(house: House) -> None:
+    folder = house.leave_old_job()
+    house.running.append(folder / "1")
+    with house.daemon():
+        for job, why in (("night", "night is configured"), ("older", "a training of older may still be running")):
+            refused = forget(house, job, "--yes")
+            assert (refused.exit_code, why in refused.stderr) == (5, True)
+        unknown = forget(house, "..", "--yes")
+        assert (unknown.exit_code, "no job '..' is configured or recorded" in unknown.stderr) == (1, True)
+    assert folder.is_dir()
+    assert (house.state / "jobs/night").is_dir()
+
+
+def test_disk_use_is_counted_by_job_and_kind(house: House) -> None:
+    house.leave_old_job()
+    answer: Any = house.ask("/v1/disk")
+    older, night = answer["jobs"]
+    assert (older["job"], older["configured"], night["configured"]) == ("older", False, True)
+    assert older["attempts"] == 1
+    assert older["attempts_bytes"] >= 10_000
+    assert older["evidence_bytes"] >= 20_000
+    assert older["generations_bytes"] >= 50_000
+    assert older["snapshots_bytes"] == 0
+    assert answer["database_bytes"] >= house.database.stat().st_size
+    text = call(house, "du").stdout.splitlines()
+    assert text[0].split()[:3] == ["JOB", "TOTAL", "ATTEMPTS"]
+    assert "supervisorctl forget older removes it" in text[1]

@@ -1,0 +1,80 @@
+"""Removes what is left of a job that is no longer configured: its rows in the record, and its folder."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor import untrusted_files
+from supervisor.config.read import NAME
+from supervisor.control import types
+from supervisor.control.refusals import NoSuchJob, Refused
+from supervisor.core.job import ALIVE
+from supervisor.daemon.clock import Clock
+from supervisor.daemon.inbox import Inbox
+from supervisor.daemon.loop import Loop
+from supervisor.daemon.persistence import LEARNED
+from supervisor.store.errors import StoreError
+from supervisor.store.store import Store
+
+log = logging.getLogger(__name__)
+
+REMOVED = ".forgotten-"
+"""Begins the name of a folder that is being removed; no job can be called so."""
+ATTEMPTS_ASKED = 2
+"""Newest attempts that are asked for a living process; an older one ended before the next was launched."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetJobs:
+    """Called in threads of the server; the record is changed in the deciding thread, which owns it."""
+
+    clock: Clock
+    inbox: Inbox
+    loop: Loop
+    store: Store
+    jobs: Path
+    """The folder that has a folder of each job."""
+    alive: Callable[[str, Path], bool]
+    """Returns whether anything of an attempt, by its job and folder, may still run."""
+
+    def forget(self, job: str) -> types.Forgotten:
+        """Delete the record of a job and remove its folder; raise NoSuchJob or Refused."""
+        rows = self.inbox.ask(lambda: self._delete_record(job))
+        removed = untrusted_files.remove_tree(self.jobs, REMOVED + job)
+        log.warning("job.forgotten", extra={"fields": {"job": job, "rows": rows, "folder_removed": removed}})
+        return types.Forgotten(job=job, rows=rows, folder_removed=removed and not self._has_folder(job))
+
+    def _delete_record(self, job: str) -> int:
+        """Check that the job can be forgotten, delete its rows, and put its folder aside; return the rows deleted."""
+        if job in self.loop.job_states:
+            remedy = f"remove [jobs.{job}] from the configuration, then supervisorctl reload"
+            raise Refused(f"{job} is configured", remedy)
+        known = {recorded.name: recorded for recorded in self.store.load_jobs(self.clock.now())}
+        if job not in known and not self._has_folder(job):
+            raise NoSuchJob(job, sorted({*known, *self.loop.job_states}), or_recorded=True)
+        recorded = known.get(job)
+        if (recorded is not None and recorded.phase in ALIVE) or self._runs(job):
+            remedy = f"configure {job} again and stop it, or end its processes and restart the daemon"
+            raise Refused(f"a training of {job} may still be running", remedy)
+        try:
+            rows = self.store.forget_job(job, f"{LEARNED} {job}:")
+        except StoreError as error:
+            raise Refused(str(error), "see supervisorctl doctor") from error
+        untrusted_files.remove_tree(self.jobs, REMOVED + job)  # of a daemon that was killed meanwhile
+        with contextlib.suppress(OSError):
+            (self.jobs / job).rename(self.jobs / (REMOVED + job))
+        return rows
+
+    def _has_folder(self, job: str) -> bool:
+        return NAME.fullmatch(job) is not None and untrusted_files.lies_there(self.jobs, job)
+
+    def _runs(self, job: str) -> bool:
+        if not self._has_folder(job):
+            return False
+        names = untrusted_files.list_names(self.jobs, job).names
+        attempts = sorted(int(name) for name in names if name.isascii() and name.isdecimal())
+        return any(self.alive(job, self.jobs / job / str(number)) for number in attempts[-ATTEMPTS_ASKED:])
