@@ -104,11 +104,11 @@ def main(given: Dict[str, Any]) -> None:
 
     Raises Refused for what cannot be measured here.
     """
-    device = _device(given)
+    device = _choose_device(given)
     hip = getattr(torch.version, "hip", None)
     known = [*ALGORITHMS, *(["no-library"] if device == "cuda" else []), *([] if hip else ["native"])]
     names = given["algorithms"] or known
-    layers = _layers(given)
+    layers = _list_layers(given)
     dtype = getattr(torch, given["dtype"])
     for number, layer in enumerate(layers, 1):
         about = {"layer": number, "of": len(layers), "input": layer[0], "weight": layer[1], "count": layer[3]}
@@ -121,7 +121,7 @@ def main(given: Dict[str, Any]) -> None:
         attempt("stability", {"algorithm": name}, lambda: stability(name, layers, given, device, say))  # noqa: B023
 
 
-def _device(given: Dict[str, Any]) -> str:
+def _choose_device(given: Dict[str, Any]) -> str:
     """Choose the device and say which it is."""
     seen = torch.cuda.is_available()
     if given["device"] == "cuda" and not seen:
@@ -136,7 +136,7 @@ def _device(given: Dict[str, Any]) -> str:
     return device
 
 
-def _layers(given: Dict[str, Any]) -> List[Layer]:
+def _list_layers(given: Dict[str, Any]) -> List[Layer]:
     if given["model"]:
         return layers_of(model_named(given["model"]).float(), given["batch"], given["size"])
     batch, size = given["batch"], given["size"]

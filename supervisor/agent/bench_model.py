@@ -95,13 +95,13 @@ class Training:
 
     def step(self) -> Any:
         """Return the loss, with its gradients in the parameters."""
-        with torch.autocast(self._device, enabled=self._dtype is not torch.float32, **self._lower()):
+        with torch.autocast(self._device, enabled=self._dtype is not torch.float32, **self._dtype_options()):
             loss = sum((tensor.float() ** 2).mean() for tensor in tensors_in(self.model(self._x)))
         self.model.zero_grad(set_to_none=True)
         loss.backward()
         return loss.detach()
 
-    def _lower(self) -> Dict[str, Any]:
+    def _dtype_options(self) -> Dict[str, Any]:
         return {} if self._dtype is torch.float32 else {"dtype": self._dtype}
 
 

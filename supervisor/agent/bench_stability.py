@@ -36,7 +36,7 @@ def stability(name: str, layers: List[Layer], given: Dict[str, Any], device: str
             values = torch.stack(sums).cpu().tolist()
             first = first or values
             finite = finite and all(math.isfinite(value) for pair in values for value in pair)
-            difference = max([difference, *_differences(values, first)])
+            difference = max([difference, *_iter_differences(values, first)])
             if number == count // 4:
                 memory = clock.in_use()
             if (number + 1) % max(1, count // 10) == 0:
@@ -76,7 +76,7 @@ def _layers_round(name: str, layers: List[Layer], given: Dict[str, Any], clock: 
             gradients = backward(y)
             end = clock.mark()
             total += clock.between(start, end)
-            sums += [_sums(tensor) for tensor in (y.detach(), *gradients)]
+            sums += [_sum_values(tensor) for tensor in (y.detach(), *gradients)]
         return total, sums
 
     return once
@@ -91,17 +91,17 @@ def _model_round(given: Dict[str, Any], clock: Clock) -> Round:
         loss = training.step()
         ms = clock.between(start, clock.mark())
         made = [parameter.grad for parameter in training.model.parameters() if parameter.grad is not None]
-        return ms, [_sums(tensor) for tensor in (loss, *made)]
+        return ms, [_sum_values(tensor) for tensor in (loss, *made)]
 
     return once
 
 
-def _sums(tensor: Any) -> Any:
+def _sum_values(tensor: Any) -> Any:
     """Return the sum of the values and of their magnitudes: one that is not finite shows in both."""
     return torch.stack([tensor.sum(dtype=torch.float64), tensor.abs().sum(dtype=torch.float64)])
 
 
-def _differences(values: List[List[float]], first: List[List[float]]) -> Iterator[float]:
+def _iter_differences(values: List[List[float]], first: List[List[float]]) -> Iterator[float]:
     for (total, size), (first_total, first_size) in zip(values, first):
         gap = max(abs(total - first_total), abs(size - first_size))
         yield gap if gap == 0 else gap / max(first_size, 1e-30)

@@ -68,7 +68,7 @@ def ultralytics() -> None:
     weights = [torch.zeros(1, requires_grad=True)]
     weights[0].grad = torch.ones(1)
     clip = torch.nn.utils.clip_grad_norm_
-    ultralytics_hook._begin(trainer)
+    ultralytics_hook._begin_run(trainer)
     assert claim.holding() is not None
 
     def batch(run: Callable[..., object], clip: Callable[..., object]) -> Callable[[], None]:

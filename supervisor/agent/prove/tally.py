@@ -78,14 +78,14 @@ class Numbers:
         """Count a tensor whose numbers are bytes `start` to `end` of what `read(start, length)` returns."""
         self.tensors += 1
         if tensor.kind not in FLOATS:
-            self._tell(tensor, None, None, 0, None)
+            self._append_row(tensor, None, None, 0, None)
             return
         span = (tensor.kind, start, end)
         if span not in self.done:
-            self.done[span] = self._look(tensor.kind, read, start, end)
+            self.done[span] = self._scan_floats(tensor.kind, read, start, end)
         bad, minus_infinite, zero, largest = self.done[span]
         if not bad:
-            self._measure(tensor, sample(read, start, end, tensor.kind), largest)
+            self._measure_tensor(tensor, sample(read, start, end, tensor.kind), largest)
         # A mask of attention is minus infinity by design; it is no weight, and no loss makes one.
         mask = bad == minus_infinite and "mask" in tensor.name.lower()
         if bad and not mask and not is_record(tensor):
@@ -95,9 +95,9 @@ class Numbers:
             self.matrices += 1
             self.zero_matrices += zero
 
-    def _measure(self, tensor: Tensor, values: Tuple[float, ...], largest: int) -> None:
+    def _measure_tensor(self, tensor: Tensor, values: Tuple[float, ...], largest: int) -> None:
         if not values:
-            self._tell(tensor, None, None, largest, None)
+            self._append_row(tensor, None, None, largest, None)
             return
         # Scaled first, as the square of a large number is none; a sum that is exact is the same in every Python.
         highest, lowest = max(values), min(values)
@@ -110,9 +110,9 @@ class Numbers:
             chosen = values[:: max(1, len(values) // SIGNS)][:SIGNS]
             signs = "".join("+" if value > 0 else "-" if value < 0 else "0" for value in chosen)
         zeros = values.count(0.0) / len(values)
-        self._tell(tensor, float("%.6g" % rms), float("%.4g" % zeros), largest, signs)
+        self._append_row(tensor, float("%.6g" % rms), float("%.4g" % zeros), largest, signs)
 
-    def _tell(
+    def _append_row(
         self, tensor: Tensor, rms: Optional[float], zeros: Optional[float], largest: int, signs: Optional[str]
     ) -> None:
         if len(self.rows) < PROFILE_ROWS:
@@ -120,7 +120,7 @@ class Numbers:
             self.rows.append([name, tensor.kind, list(tensor.size[:DIMENSIONS]), rms, zeros, largest, signs])
 
     @staticmethod
-    def _look(kind: str, read: Read, start: int, end: int) -> Tuple[int, int, bool, int]:
+    def _scan_floats(kind: str, read: Read, start: int, end: int) -> Tuple[int, int, bool, int]:
         code, unit = FLOATS[kind]
         bad = minus_infinite = largest = 0
         zero = True

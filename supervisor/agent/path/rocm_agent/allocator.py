@@ -32,7 +32,7 @@ def configure() -> str:
 
 def variables(torch: str) -> tuple:
     """Return the variables that a version of torch reads."""
-    if _number(torch) >= COMMON_SINCE:
+    if _parse_version(torch) >= COMMON_SINCE:
         return ("PYTORCH_ALLOC_CONF",)
     return VARIABLES[:2] if "rocm" in torch else VARIABLES[:1]
 
@@ -41,9 +41,11 @@ def options(torch: str, theirs: str) -> str:
     """Return the options for a version of torch; what the owner has set stays."""
     mine = OPTIONS if "rocm" in torch else (*OPTIONS, EXPANDABLE)
     named = {part.partition(":")[0].strip() for part in theirs.split(",")}
-    more = ["%s:%s" % (name, value) for name, value, since in mine if name not in named and _number(torch) >= since]
+    more = [
+        "%s:%s" % (name, value) for name, value, since in mine if name not in named and _parse_version(torch) >= since
+    ]
     return ",".join(filter(None, [theirs, *more]))
 
 
-def _number(torch: str) -> tuple:
+def _parse_version(torch: str) -> tuple:
     return tuple(int(item) for item in re.findall(r"\d+", torch)[:2])

@@ -40,13 +40,13 @@ def begin(folder: str) -> None:
     """Make claims in the attempt's folder possible."""
     global _folder, rank
     _folder = folder
-    rank = _number("RANK", _number("LOCAL_RANK", 0))
+    rank = _read_count("RANK", _read_count("LOCAL_RANK", 0))
 
 
 def take(source: int) -> Optional[Recorder]:
     """Return the recorder if this process has it, or can have it now, and no better source than `source` speaks."""
     global _source
-    if _recorder is None and not _claim():
+    if _recorder is None and not _claim_recorder():
         return None
     if source < _source:
         return None
@@ -70,7 +70,7 @@ def left_behind() -> int:
         return 0
     from .recorder import read_claim
 
-    return read_claim(_path())[1]
+    return read_claim(_recorder_path())[1]
 
 
 def fork() -> None:
@@ -81,7 +81,7 @@ def fork() -> None:
         recorder.abandon()
 
 
-def _claim() -> bool:
+def _claim_recorder() -> bool:
     global _recorder, _next_try_ns
     if _folder is None or _silent or monotonic_ns() < _next_try_ns:
         return False
@@ -89,30 +89,30 @@ def _claim() -> bool:
     from .recorder import open_recorder  # only the process that trains pays for it
 
     try:
-        _recorder = open_recorder(_path(), rank)
+        _recorder = open_recorder(_recorder_path(), rank)
     except OSError as error:
         failed("claim", error)
     if _recorder is None:
         return False
     _recorder.stage = WARMUP
     torch = getattr(sys.modules.get("torch"), "__version__", None)
-    version, world_size = torch and str(torch), _number("WORLD_SIZE", 1)
-    events.write("claimed", rank=rank, world_size=world_size, torch=version, imported=_imported())
+    version, world_size = torch and str(torch), _read_count("WORLD_SIZE", 1)
+    events.write("claimed", rank=rank, world_size=world_size, torch=version, imported=_list_slow_imports())
     return True
 
 
-def _imported() -> List[List[str]]:
+def _list_slow_imports() -> List[List[str]]:
     """Return what took long to import, in its order, each with the file that it came from."""
     files = [[name, getattr(sys.modules.get(name), "__file__", None)] for name in begun()]
     return [file for file in files if file[1] is not None]
 
 
-def _path() -> str:
+def _recorder_path() -> str:
     name = RECORDER if rank == 0 else "recorder.rank%d.bin" % rank
     return os.path.join(_folder or "", name)
 
 
-def _number(variable: str, otherwise: int) -> int:
+def _read_count(variable: str, otherwise: int) -> int:
     """Return a count from the environment; launchers write -1 for "not distributed"."""
     text = os.environ.get(variable, "")
     return int(text) if text.isdigit() else otherwise

@@ -42,7 +42,7 @@ def write(event: str, **fields: object) -> None:
     facts["unix_s"] = time.time_ns() / 1e9
     facts.update(fields)
     try:
-        line = (_json(facts) + "\n").encode("ascii")
+        line = (_encode_json(facts) + "\n").encode("ascii")
         file = os.open(_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o640)
         try:
             if os.fstat(file).st_size < FILE_LIMIT_BYTES:
@@ -53,7 +53,7 @@ def write(event: str, **fields: object) -> None:
         pass
 
 
-def _json(value: object) -> str:
+def _encode_json(value: object) -> str:
     """Return `value` as JSON; what is not finite becomes null, and what JSON has no word for its bounded text."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
@@ -62,7 +62,7 @@ def _json(value: object) -> str:
     if isinstance(value, float):
         return float.__repr__(value) if value - value == 0.0 else "null"
     if isinstance(value, dict):
-        return "{" + ", ".join(_quoted(str(key)) + ": " + _json(item) for key, item in value.items()) + "}"
+        return "{" + ", ".join(_quoted(str(key)) + ": " + _encode_json(item) for key, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(_json, value)) + "]"
+        return "[" + ", ".join(map(_encode_json, value)) + "]"
     return _quoted(str(value)[:TEXT_LIMIT])

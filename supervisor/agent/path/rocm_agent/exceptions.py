@@ -25,7 +25,7 @@ def begin() -> None:
     users = sys.excepthook
 
     def hook(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
-        _tell(kind, error, trace)
+        _report_once(kind, error, trace)
         users(kind, error, trace)
 
     sys.excepthook = hook
@@ -36,24 +36,24 @@ def _tell_last() -> None:
     """Report what the interpreter remembers as its last words, unless the hook was asked already."""
     error = getattr(sys, "last_value", None)
     if error is not None:
-        _tell(sys.last_type, error, sys.last_traceback)
+        _report_once(sys.last_type, error, sys.last_traceback)
 
 
 @fenced
-def _tell(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
+def _report_once(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
     global _told
     if error is _told:
         return
     _told = error
     try:
-        _write(kind, error, trace)
+        _write_exception(kind, error, trace)
     except RuntimeError as interrupting:
         # A signal's handler of the program raised in here. torch's does when a loader's worker was killed, which is
         # why the program is ending; where it ended is in the first traceback.
-        _write(type(interrupting), interrupting, trace)
+        _write_exception(type(interrupting), interrupting, trace)
 
 
-def _write(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
+def _write_exception(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
     import traceback  # costs milliseconds, and most programs end without it
 
     text = "".join(traceback.format_exception(kind, error, trace))

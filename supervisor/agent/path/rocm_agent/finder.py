@@ -68,12 +68,12 @@ class Finder:
                 continue
             spec = find(name, path, target)
             if spec is not None:
-                _watch(spec, hook)
+                _call_after_import(spec, hook)
                 return spec
         return None
 
 
-def _watch(spec: ModuleSpec, hook: Hook) -> None:
+def _call_after_import(spec: ModuleSpec, hook: Hook) -> None:
     """Have this one loader object call the hook; it is made for this import, and is its old self afterwards."""
     loader = spec.loader
     try:

@@ -50,15 +50,15 @@ class Fit:
 def install(module: ModuleType) -> None:
     """Wrap the CallbackList of `module`, keras.src.callbacks.callback_list."""
     kind = module.CallbackList
-    _after(kind, "on_train_begin", lambda *_, **__: None)
-    _after(kind, "on_epoch_begin", lambda fit, epoch, *_, **__: fit.epoch_begins(int(epoch)))
-    _after(kind, "on_train_batch_end", lambda fit, batch, logs=None: fit.batch_ends(batch, logs))
-    _after(kind, "on_test_begin", lambda fit, *_, **__: _in_stage(VALIDATE))
-    _after(kind, "on_test_end", lambda fit, *_, **__: _in_stage(STEP))
-    _after(kind, "on_train_end", lambda fit, *_, **__: _in_stage(ENDED))
+    _call_after(kind, "on_train_begin", lambda *_, **__: None)
+    _call_after(kind, "on_epoch_begin", lambda fit, epoch, *_, **__: fit.epoch_begins(int(epoch)))
+    _call_after(kind, "on_train_batch_end", lambda fit, batch, logs=None: fit.batch_ends(batch, logs))
+    _call_after(kind, "on_test_begin", lambda fit, *_, **__: _in_stage(VALIDATE))
+    _call_after(kind, "on_test_end", lambda fit, *_, **__: _in_stage(STEP))
+    _call_after(kind, "on_train_end", lambda fit, *_, **__: _in_stage(ENDED))
 
 
-def _begin(callbacks: Any) -> None:
+def _begin_fit(callbacks: Any) -> None:
     if "torch" in sys.modules:
         from . import torch_hook  # noqa: PLC0415 - a training on another backend has no torch
 
@@ -72,7 +72,7 @@ def _in_stage(stage: int) -> None:
         recorder.stage, recorder.aside = stage, 0
 
 
-def _after(kind: type, name: str, hook: Callable[..., None]) -> None:
+def _call_after(kind: type, name: str, hook: Callable[..., None]) -> None:
     original = getattr(kind, name)
 
     @wraps(original)
@@ -80,7 +80,7 @@ def _after(kind: type, name: str, hook: Callable[..., None]) -> None:
         result = original(self, *args, **kwargs)
         try:
             if name == "on_train_begin":
-                _begin(self)
+                _begin_fit(self)
             else:
                 fit: Optional[Fit] = vars(self).get("_rocm_fit")
                 if fit is not None:

@@ -81,7 +81,7 @@ def first_step(own: Optional[int]) -> int:
 
 @fenced
 def _first_step(own: Optional[int]) -> Dict[str, Any]:
-    given = _given()
+    given = _read_known_checkpoints()
     path, step, sure = _resumed_from(given)
     if own is not None and own > 1:
         near = step is not None and abs(own - step - 1) <= max(NEAR_STEPS, step // 10)
@@ -102,7 +102,7 @@ def _resumed_from(given: Dict[str, Any]) -> Tuple[Optional[str], Optional[int], 
     """Return (path, its step, whether it surely was loaded) of what the training goes on from; (None, None, False)."""
     files = [item for item in given.get("files") or [] if len(item) == 4]
     for path, size, modified_ns in reversed(_loads):
-        matching = [file for file in files if _names(file, path, (size, modified_ns))]
+        matching = [file for file in files if _matches_row(file, path, (size, modified_ns))]
         if matching:
             return path, next((step for *_, step in matching if step is not None), None), True
     asked_for = os.environ.get(ENV_RESUME_FROM)
@@ -111,13 +111,13 @@ def _resumed_from(given: Dict[str, Any]) -> Tuple[Optional[str], Optional[int], 
     return None, None, False
 
 
-def _names(row: List[Any], path: str, content: Tuple[int, int]) -> bool:
+def _matches_row(row: List[Any], path: str, content: Tuple[int, int]) -> bool:
     """Whether a row of the daemon's is about a loaded file; one without a path knows it by its content alone."""
     known, size, modified_ns, _ = row
     return content == (size, modified_ns) or (known is not None and path.startswith(os.path.join(known, "")))
 
 
-def _given() -> Dict[str, Any]:
+def _read_known_checkpoints() -> Dict[str, Any]:
     """Return what the daemon knows of checkpoints to resume from; {} where there are none."""
     text = os.environ.get(ENV_RESUME_STEPS)
     if not text:

@@ -57,10 +57,10 @@ class Watch:
         self._steps += 1
         if self._steps >= DECIDED_AT_STEP:
             self._steps = None
-            self._tell(loss)
+            self._report_precision(loss)
 
     @fenced
-    def _tell(self, loss: Any) -> None:
+    def _report_precision(self, loss: Any) -> None:
         device = getattr(getattr(loss, "device", None), "type", None)
         if device is None or not (self._entered or self._scaled):
             return

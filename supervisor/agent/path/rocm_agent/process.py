@@ -23,7 +23,7 @@ def start(folder: str) -> None:
     events.begin(folder, claim.rank)
     fenced(lambda: stacks.begin(folder))()
     prepare(folder)
-    fenced(_announce)()
+    fenced(_report_alive)()
 
 
 def prepare(folder: str) -> None:
@@ -46,7 +46,7 @@ def prepare(folder: str) -> None:
                 "keras.src.callbacks.callback_list": _keras_imported,
             }
         ),
-        lambda: os.register_at_fork(after_in_child=_forked),
+        lambda: os.register_at_fork(after_in_child=_handle_fork),
     ]
     for step in steps:
         fenced(step)()
@@ -57,7 +57,7 @@ def begin(folder: str) -> None:
     claim.begin(folder)
     events.begin(folder, claim.rank)
     fenced(lambda: stacks.begin(folder))()
-    fenced(_announce)()
+    fenced(_report_alive)()
 
 
 def _look_at_steps() -> None:
@@ -76,12 +76,12 @@ def _tell_the_allocator() -> None:
             remedies.told("allocator", said)
 
 
-def _announce() -> None:
+def _report_alive() -> None:
     if not _is_helper():
         events.write("alive", python=sys.executable, argv=_command_line())
 
 
-def _forked() -> None:
+def _handle_fork() -> None:
     fenced(claim.fork)()
     fenced(stacks.fork)()
 

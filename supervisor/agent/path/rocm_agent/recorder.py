@@ -29,7 +29,7 @@ def open_recorder(path: str, rank: int) -> Optional[Recorder]:
         # Opened anew, because mmap keeps a duplicate of its descriptor, which would hold the lock in forked children.
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            memory = mmap.mmap(file, _size(capacity))
+            memory = mmap.mmap(file, _file_size(capacity))
         finally:
             os.close(file)
     except BlockingIOError:
@@ -56,7 +56,7 @@ def read_claim(path: str) -> Tuple[int, int]:
     return (at.CLAIM.unpack_from(header, at.CLAIM_OFFSET)[0], at.STAGE.unpack_from(header, at.STAGE_OFFSET)[0])
 
 
-def _size(capacity: int) -> int:
+def _file_size(capacity: int) -> int:
     return at.HEADER_BYTES + capacity * at.RECORD.size
 
 
@@ -70,7 +70,7 @@ def _made_whole(file: int, rank: int) -> int:
         known = (magic, header_bytes, record_bytes) == (at.MAGIC, at.HEADER_BYTES, at.RECORD.size)
         known = known and 0 < found <= CAPACITY_LIMIT
         capacity = found if known else capacity
-    os.posix_fallocate(file, 0, _size(capacity))  # costs nothing where all of it is there
+    os.posix_fallocate(file, 0, _file_size(capacity))  # costs nothing where all of it is there
     if not known:
         os.fchmod(file, 0o660)  # the daemon may be another user of the group, whatever the training's umask says
         os.pwrite(file, at.IDENTITY.pack(at.MAGIC, at.HEADER_BYTES, at.RECORD.size, capacity, rank), 0)
@@ -113,7 +113,7 @@ class Recorder:
             | bool(skipped) << 6
         )
         try:
-            self._write(
+            self._write_record(
                 step,
                 epoch or 0,
                 known,
@@ -124,10 +124,10 @@ class Recorder:
                 gpu_memory_bytes or 0,
             )
         except (OverflowError, struct.error):  # a finite double that no single-precision float holds
-            floats = (_narrow(lr), _narrow(grad_norm), _narrow(data_wait_s))
-            self._write(step, epoch or 0, known, loss or 0.0, *floats, gpu_memory_bytes or 0)
+            floats = (_clamp_to_float32(lr), _clamp_to_float32(grad_norm), _clamp_to_float32(data_wait_s))
+            self._write_record(step, epoch or 0, known, loss or 0.0, *floats, gpu_memory_bytes or 0)
 
-    def _write(  # noqa: PLR0913, PLR0917 - the fields of a record
+    def _write_record(  # noqa: PLR0913, PLR0917 - the fields of a record
         self,
         step: int,
         epoch: int,
@@ -198,6 +198,6 @@ class Recorder:
         os.close(self._lock)
 
 
-def _narrow(value: Optional[float]) -> float:
+def _clamp_to_float32(value: Optional[float]) -> float:
     """Return the nearest double that a single-precision float holds; what is not finite is held as it is."""
     return max(-FLOAT_LIMIT, min(FLOAT_LIMIT, value)) if value and math.isfinite(value) else value or 0.0

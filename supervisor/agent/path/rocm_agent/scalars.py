@@ -49,20 +49,20 @@ class LateScalars:
             return (number(loss), number(grad_norm))
         if self._torch.cuda.is_current_stream_capturing():
             return (None, None)  # asking an event would break the capture
-        arrived = self._arrived()
+        arrived = self._take_arrived()
         if self._under_way == (False, False):
-            self._under_way = (self._send(0, loss), self._send(1, grad_norm))
+            self._under_way = (self._start_copy(0, loss), self._start_copy(1, grad_norm))
             self._event = self._event or self._torch.cuda.Event()
             self._event.record()
         return arrived
 
-    def _arrived(self) -> Pair:
+    def _take_arrived(self) -> Pair:
         if self._under_way == (False, False) or not self._event.query():
             return (None, None)
         (loss, grad_norm), self._under_way = self._under_way, (False, False)
         return (float(self._pinned[0]) if loss else None, float(self._pinned[1]) if grad_norm else None)
 
-    def _send(self, place: int, value: Any) -> bool:
+    def _start_copy(self, place: int, value: Any) -> bool:
         """Begin the copy of a scalar; its type is kept, since a conversion would be a kernel more at every step."""
         if not is_scalar(value):
             return False
@@ -92,10 +92,10 @@ class GpuMemory:
         now = self._clock()
         if now >= self._next_ns:
             self._next_ns = now + MEMORY_EVERY_NS
-            self._bytes = self._look(now) if self._cuda.is_initialized() else None
+            self._bytes = self._read_allocator(now) if self._cuda.is_initialized() else None
         return self._bytes
 
-    def _look(self, now: int) -> int:
+    def _read_allocator(self, now: int) -> int:
         stats = self._cuda.memory_stats()
         reserved = int(stats.get("reserved_bytes.all.current", 0))
         counts = (reserved, int(stats.get("num_alloc_retries", 0)), int(stats.get("num_ooms", 0)))
@@ -103,11 +103,11 @@ class GpuMemory:
         changed = counts[1:] != before[1:] or abs(reserved - before[0]) * 100 > max(reserved, before[0])
         if since >= TELL_EVERY_NS or (changed and since >= TELL_AGAIN_NS):
             self._told_ns, self._told = now, counts
-            self._tell(stats, counts)
+            self._report_allocator(stats, counts)
         return reserved
 
     @fenced
-    def _tell(self, stats: Any, counts: Tuple[int, int, int]) -> None:
+    def _report_allocator(self, stats: Any, counts: Tuple[int, int, int]) -> None:
         events.write(
             "allocator",
             reserved_bytes=counts[0],

@@ -42,7 +42,7 @@ def step(loss: Any = None, step: Optional[int] = None, epoch: Optional[int] = No
     if step is None:
         step = _last_step + 1 if _last_step else origin.first_step(None)
     _last_step = int(step)
-    loss_now = _late(loss) if hasattr(loss, "is_cuda") else number(loss)
+    loss_now = _read_late(loss) if hasattr(loss, "is_cuda") else number(loss)
     recorder.record(_last_step, epoch, loss_now, number(lr), None, None, _memory_bytes())
     recorder.stage, recorder.aside = layout.STEP, 0
     save_command.refuse_unheard(recorder)
@@ -90,7 +90,7 @@ def checkpoint_saved(path: Any, epoch: Optional[int] = None, step: Optional[int]
 
     Where `save_requested` asked for it and the supervisor wants the process to stop, this ends it as SIGTERM does.
     """
-    ending = _saved(path, epoch, step)
+    ending = _report_saved(path, epoch, step)
     if ending is not None:
         from .save_command import end_if_asked
 
@@ -98,7 +98,7 @@ def checkpoint_saved(path: Any, epoch: Optional[int] = None, step: Optional[int]
 
 
 @fenced
-def _saved(path: Any, epoch: Optional[int], step: Optional[int]) -> Any:
+def _report_saved(path: Any, epoch: Optional[int], step: Optional[int]) -> Any:
     global _requested
     recorder = claim.take(claim.EXPLICIT)
     if recorder is None:
@@ -153,7 +153,7 @@ def _memory_bytes() -> Optional[int]:
     return _memory.read()
 
 
-def _late(loss: Any) -> Any:
+def _read_late(loss: Any) -> Any:
     global _scalars
     if _scalars is None:
         from .scalars import LateScalars

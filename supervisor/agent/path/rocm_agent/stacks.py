@@ -24,7 +24,7 @@ def begin(folder: str) -> None:
     global _folder
     _folder = os.path.join(folder, STACKS)
     os.makedirs(_folder, exist_ok=True)
-    _answer()
+    _register_dump()
     atexit.register(end)
 
 
@@ -46,7 +46,7 @@ def fork() -> None:
         return
     os.close(_file)
     _file = None
-    _answer()
+    _register_dump()
     processes = sys.modules.get("multiprocessing.util")
     if processes is not None:
         # multiprocessing's children leave without atexit; what it runs after the fork may register their own ending.
@@ -57,7 +57,7 @@ class _Ending:
     """A key for multiprocessing's table of what to run after a fork, which holds keys weakly: a class lives on."""
 
 
-def _answer() -> None:
+def _register_dump() -> None:
     global _file, _path
     _path = _own_path()
     early = _path + ".new"

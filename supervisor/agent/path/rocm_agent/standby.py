@@ -43,7 +43,7 @@ def wait(import_the_users: Callable[[], None]) -> None:
         os._exit(0)
     line = Line(*map(int, said.split()))
     try:
-        imported = _prepare(line.hear(), import_the_users)
+        imported = _prepare_imports(line.hear(), import_the_users)
         line.say({"ready": sys.argv[1:]})
         arguments = line.hear()["arguments"]
         imported.check()
@@ -53,7 +53,7 @@ def wait(import_the_users: Callable[[], None]) -> None:
         os._exit(0)
     word = line.hear()
     line.close()
-    _become(word, arguments)
+    _become_attempt(word, arguments)
 
 
 class Line:
@@ -89,7 +89,7 @@ class Line:
         os.close(self._writing)
 
 
-def _prepare(task: Dict[str, Any], import_the_users: Callable[[], None]) -> Imported:
+def _prepare_imports(task: Dict[str, Any], import_the_users: Callable[[], None]) -> Imported:
     """Do what the attempt's interpreter would do first, in its order."""
     from . import events, process
 
@@ -101,14 +101,14 @@ def _prepare(task: Dict[str, Any], import_the_users: Callable[[], None]) -> Impo
     early = frozenset(sys.modules)
     events.hold()
     process.prepare(task["folder"])
-    _import(task["modules"])
+    _import_modules(task["modules"])
     _no_device()
     imported = Imported(early)
     imported.check()
     return imported
 
 
-def _import(modules: List[Tuple[str, Optional[str]]]) -> None:
+def _import_modules(modules: List[Tuple[str, Optional[str]]]) -> None:
     import random
     from importlib import import_module
 
@@ -152,13 +152,13 @@ class Imported:
         paths = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
         settings = getattr(sys.modules.get("ultralytics.utils"), "SETTINGS_FILE", None)  # it is read on import
         paths.add(None if settings is None else str(settings))
-        self._files = {path: _mark(path) for path in paths if isinstance(path, str)}
+        self._files = {path: _file_signature(path) for path in paths if isinstance(path, str)}
         self._names = {name.partition(".")[0] for name in sys.modules if name not in early}
 
     def check(self) -> None:
         """Raise Refused where Python, started now, would import something else."""
         for path, mark in self._files.items():
-            if _mark(path) != mark:
+            if _file_signature(path) != mark:
                 raise Refused("%s has changed since it was imported" % path)
         folder = _program_folder()
         if folder is not None:
@@ -178,7 +178,7 @@ class Imported:
                 raise Refused("the program would import %s from %s" % (name, spec.origin))
 
 
-def _mark(path: str) -> Tuple[int, ...]:
+def _file_signature(path: str) -> Tuple[int, ...]:
     try:
         stat = os.stat(path)
     except OSError:
@@ -196,7 +196,7 @@ def _program_folder() -> Optional[str]:
     return program if os.path.isdir(program) else os.path.dirname(program)
 
 
-def _become(word: Dict[str, Any], arguments: List[str]) -> None:
+def _become_attempt(word: Dict[str, Any], arguments: List[str]) -> None:
     """Take on what only the launch knows: from here on this is the attempt."""
     from . import process
 

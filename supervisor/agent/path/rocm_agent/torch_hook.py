@@ -81,7 +81,7 @@ class Watch:
 
     def counted(self, recorder: Recorder, optimizer: Any) -> None:
         """An optimizer has stepped, by itself and not within another's step, or its scaler has skipped that."""
-        if not self._leads(optimizer):
+        if not self._takes_lead(optimizer):
             return
         self.step = self.step + 1 if self.step else self._first_step(optimizer)
         self.precision.stepped(self._loss)
@@ -102,7 +102,7 @@ class Watch:
             return self.resumed_step + 1
         return origin.first_step(None if optimizer is None else _steps_made(optimizer))
 
-    def _leads(self, optimizer: Any) -> bool:
+    def _takes_lead(self, optimizer: Any) -> bool:
         leader, now = self._leader(), monotonic_ns()
         if leader is not optimizer:
             self._others += 1
@@ -118,7 +118,7 @@ def install(torch: Any) -> None:
     global _watch
     _watch = watch = Watch(torch)
     _watch_optimizers(torch, watch)
-    _after(torch.Tensor, "backward", lambda tensor, *_, **__: watch.saw_backward(tensor))
+    _call_after(torch.Tensor, "backward", lambda tensor, *_, **__: watch.saw_backward(tensor))
     _watch_scalers(torch, watch)
     _watch_clipping(torch, watch)
     _watch_loaders(torch, watch)
@@ -149,11 +149,11 @@ def watch_compiler(module: ModuleType) -> None:
 
     The step that it happens in stays one of compiling: what was made is tuned when it first runs.
     """
-    module.callback_handler.register_start_callback(lambda *_: _compiling())
+    module.callback_handler.register_start_callback(lambda *_: _mark_compiling())
 
 
 @fenced
-def _compiling() -> None:
+def _mark_compiling() -> None:
     recorder = claim.holding()
     if recorder is not None and recorder.stage == STEP:
         recorder.aside = COMPILE
@@ -193,13 +193,13 @@ def _watch_optimizers(torch: Any, watch: Watch) -> None:
         watch.optimizers_made = True
         kind = type(optimizer)
         if not hasattr(kind.step, "_watched_by_rocm_agent"):
-            kind.step = _watched(kind.step, watch, compiling)
+            kind.step = _wrap_step(kind.step, watch, compiling)
 
-    _after(base, "__init__", step_is_watched)
-    _after(base, "__setstate__", step_is_watched)  # an optimizer that was pickled whole
+    _call_after(base, "__init__", step_is_watched)
+    _call_after(base, "__setstate__", step_is_watched)  # an optimizer that was pickled whole
 
 
-def _watched(step: Callable[..., Any], watch: Watch, compiling: Callable[[], bool]) -> Callable[..., Any]:
+def _wrap_step(step: Callable[..., Any], watch: Watch, compiling: Callable[[], bool]) -> Callable[..., Any]:
     """Return `step` with its outermost calls counted.
 
     It looks like `step` to GradScaler, which reads the signature, and to torch, which marks steps as `hooked`. It has
@@ -211,7 +211,7 @@ def _watched(step: Callable[..., Any], watch: Watch, compiling: Callable[[], boo
         if compiling():
             return bare(self, *args, **kwargs)
         watch.steps_called += 1
-        recorder = None if watch.stepping else _claimed()
+        recorder = None if watch.stepping else _take_recorder()
         if recorder is None:
             return step(self, *args, **kwargs)
         watch.stepping = True
@@ -233,7 +233,7 @@ def _watched(step: Callable[..., Any], watch: Watch, compiling: Callable[[], boo
 
 
 @fenced
-def _claimed() -> Optional[Recorder]:
+def _take_recorder() -> Optional[Recorder]:
     """Return the recorder, claimed at the first step, unless a better informed hook speaks."""
     return claim.take(claim.GENERIC)
 
@@ -267,15 +267,15 @@ def _watch_skipping(kind: Any, watch: Watch) -> None:
         result = original(self, optimizer, *args, **kwargs)
         if watch.steps_called == before:
             watch.skipped = True
-            _skipped(watch, optimizer)
+            _count_skipped(watch, optimizer)
         return result
 
     kind.step = step
 
 
 @fenced
-def _skipped(watch: Watch, optimizer: Any) -> None:
-    recorder = _claimed()
+def _count_skipped(watch: Watch, optimizer: Any) -> None:
+    recorder = _take_recorder()
     if recorder is not None:
         watch.counted(recorder, optimizer)
 
@@ -315,7 +315,7 @@ def _watch_loaders(torch: Any, watch: Watch) -> None:
     @wraps(original)
     def __next__(self: Any) -> Any:  # noqa: N807 - it takes that method's place
         if not training():  # the wait for a batch of validation is no step's
-            _validating()
+            _enter_validation()
             return original(self)
         workers.drawn(self)
         began = monotonic_ns()
@@ -353,14 +353,14 @@ def _watch_saving(torch: Any, watch: Watch) -> None:
 
     @wraps(original)
     def save(*args: Any, **kwargs: Any) -> Any:
-        recorder = _saving()
+        recorder = _enter_checkpoint()
         try:
             result = original(*args, **kwargs)
         finally:
             own_saves.seen(*args[1:2])
             if recorder is not None:
                 recorder.stage = STEP
-        _saved(watch, args, kwargs)
+        _report_saved(watch, args, kwargs)
         return result
 
     torch.save = save
@@ -379,7 +379,7 @@ def _watch_loading(torch: Any) -> None:
 
 
 @fenced
-def _saved(watch: Watch, args: Any, kwargs: Any) -> None:
+def _report_saved(watch: Watch, args: Any, kwargs: Any) -> None:
     """Tell the step of a file that the training saved, unless a framework's hook tells of it with more knowledge."""
     if claim.holding() is None or threading.current_thread() is not threading.main_thread():
         return
@@ -390,7 +390,7 @@ def _saved(watch: Watch, args: Any, kwargs: Any) -> None:
 
 
 @fenced
-def _saving() -> Optional[Recorder]:
+def _enter_checkpoint() -> Optional[Recorder]:
     recorder = claim.holding()
     if recorder is None or not claim.speaks(claim.GENERIC) or recorder.stage != STEP:
         return None
@@ -409,14 +409,14 @@ def _step_waits() -> Optional[Recorder]:
 
 
 @fenced
-def _validating() -> None:
+def _enter_validation() -> None:
     """Say that batches are drawn with gradients off: a long validation is no stall. The next step ends it."""
     recorder = claim.holding()
     if recorder is not None and recorder.stage == STEP and claim.speaks(claim.GENERIC):
         recorder.stage = VALIDATE
 
 
-def _after(kind: type, name: str, hook: Callable[..., None]) -> None:
+def _call_after(kind: type, name: str, hook: Callable[..., None]) -> None:
     """Have `hook` called with a method's arguments after each call of it that did not raise."""
     original = getattr(kind, name)
 

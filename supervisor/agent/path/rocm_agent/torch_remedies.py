@@ -37,10 +37,10 @@ def _with_treated_steps(torch: Any) -> None:
     """Have the steps of every optimizer made from now on treated."""
     base = torch.optim.Optimizer
     for name in ("__init__", "__setstate__"):
-        _after(base, name, lambda optimizer: _treat_steps_of(torch, type(optimizer)))
+        _call_after(base, name, lambda optimizer: _treat_steps_of(torch, type(optimizer)))
 
 
-def _after(kind: type, name: str, hook: Callable[[Any], Any]) -> None:
+def _call_after(kind: type, name: str, hook: Callable[[Any], Any]) -> None:
     original = getattr(kind, name)
 
     @wraps(original)
@@ -121,11 +121,11 @@ def _without_amp(torch: Any) -> None:
     """Have every autocast and every scaler made from now on do nothing."""
     scalers = {getattr(getattr(torch, "amp", None), "GradScaler", None), torch.cuda.amp.GradScaler}
     for kind in (torch.autocast, *(scaler for scaler in scalers if scaler is not None and "__init__" in vars(scaler))):
-        _disabled(kind)
+        _disable_at_init(kind)
     remedies.told("amp", "autocast and GradScaler do nothing")
 
 
-def _disabled(kind: Any) -> None:
+def _disable_at_init(kind: Any) -> None:
     original = kind.__init__
 
     @wraps(original)
@@ -146,7 +146,7 @@ def _with_fewer_workers(torch: Any) -> None:
 
     @wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        changed = _changed(signature, (self, *args), kwargs)
+        changed = _reduce_workers(signature, (self, *args), kwargs)
         if changed is None:
             original(self, *args, **kwargs)
         else:
@@ -156,7 +156,7 @@ def _with_fewer_workers(torch: Any) -> None:
 
 
 @fenced
-def _changed(signature: inspect.Signature, args: Any, kwargs: Any) -> Optional[inspect.BoundArguments]:
+def _reduce_workers(signature: inspect.Signature, args: Any, kwargs: Any) -> Optional[inspect.BoundArguments]:
     """Return the arguments of a loader with fewer workers; without any, nothing is pinned and nothing prefetched."""
     bound = signature.bind(*args, **kwargs)
     given, asked = bound.arguments.get("num_workers", 0) or 0, remedies.wanted("workers")

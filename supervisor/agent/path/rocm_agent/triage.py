@@ -73,7 +73,7 @@ class Replay:
             self.end(seen=False)
 
     @property
-    def _near(self) -> bool:
+    def _is_near_bad_step(self) -> bool:
         # Before the first step nobody knows the number of the one under way: then it is looked at.
         return self._made is None or self._made + 1 >= self.bad_step - WATCHED_STEPS
 
@@ -95,8 +95,8 @@ class Replay:
             self._given_other = True
             args = self._kept
         elif self._other_batch:
-            self._kept = _copied(args)
-        if self._near:
+            self._kept = _copy_args(args)
+        if self._is_near_bad_step:
             self._names = {id(item): name for name, item in module.named_modules()}
             self._batch = _batch_of(self.torch, args)
         return args if self._given_other else None
@@ -105,18 +105,20 @@ class Replay:
         """Look at what a module returns: the first that made something not finite of finite things is the place."""
         if module is self._top:
             self._top = None
-        if not module.training or self._where is not None or not self._near:
+        if not module.training or self._where is not None or not self._is_near_bad_step:
             return
-        tensors = list(_tensors(self.torch, output))
+        tensors = list(_iter_tensors(self.torch, output))
         self._half = self._half or any(tensor.dtype in (self.torch.float16, self.torch.bfloat16) for tensor in tensors)
-        bad = [tensor for tensor in tensors if not _finite(self.torch, tensor)]
+        bad = [tensor for tensor in tensors if not _is_tensor_finite(self.torch, tensor)]
         if bad:
             self._where = {
                 "module": self._names.get(id(module), ""),
                 "kind": type(module).__name__,
                 "dtype": str(bad[0].dtype),
-                "inputs_finite": all(_finite(self.torch, tensor) for tensor in _tensors(self.torch, args)),
-                "weights_finite": all(_finite(self.torch, parameter) for parameter in module.parameters()),
+                "inputs_finite": all(
+                    _is_tensor_finite(self.torch, tensor) for tensor in _iter_tensors(self.torch, args)
+                ),
+                "weights_finite": all(_is_tensor_finite(self.torch, parameter) for parameter in module.parameters()),
             }
 
     def backward(self, loss: Any) -> None:
@@ -125,16 +127,16 @@ class Replay:
         if self._gradients:
             self._top = None
             return
-        if loss.numel() == 1 and not _finite(self.torch, loss):
+        if loss.numel() == 1 and not _is_tensor_finite(self.torch, loss):
             self.end(seen=True, loss=str(float(loss.detach())))
         self._top = None
 
     def after_backward(self) -> None:
         """Look for the first gradient that is not finite, where gradients are what went wrong."""
-        if not self._gradients or not self._near or self._where is not None or self._outermost is None:
+        if not self._gradients or not self._is_near_bad_step or self._where is not None or self._outermost is None:
             return
         for name, parameter in self._outermost.named_parameters():
-            if parameter.grad is not None and not _finite(self.torch, parameter.grad):
+            if parameter.grad is not None and not _is_tensor_finite(self.torch, parameter.grad):
                 self._where = {
                     "module": "the gradient of " + name,
                     "kind": GRADIENT,
@@ -244,7 +246,7 @@ def _watch_steps(replay: Replay) -> None:
 # --- looking ----------------------------------------------------------------------------------------------------------
 
 
-def _finite(torch: Any, tensor: Any) -> bool:
+def _is_tensor_finite(torch: Any, tensor: Any) -> bool:
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return True
     return bool(torch.isfinite(tensor.detach()).all())
@@ -254,18 +256,18 @@ def _is_finite(value: Optional[float]) -> bool:
     return value is None or math.isfinite(value)
 
 
-def _tensors(torch: Any, value: Any, depth: int = 0) -> Iterator[Any]:
+def _iter_tensors(torch: Any, value: Any, depth: int = 0) -> Iterator[Any]:
     if isinstance(value, torch.Tensor):
         yield value
     elif depth < 4 and isinstance(value, (list, tuple)):
         for item in value:
-            yield from _tensors(torch, item, depth + 1)
+            yield from _iter_tensors(torch, item, depth + 1)
     elif depth < 4 and isinstance(value, dict):
         for item in value.values():
-            yield from _tensors(torch, item, depth + 1)
+            yield from _iter_tensors(torch, item, depth + 1)
 
 
-def _copied(args: Tuple[Any, ...]) -> Tuple[Any, ...]:
+def _copy_args(args: Tuple[Any, ...]) -> Tuple[Any, ...]:
     """Return the arguments with dictionaries of their own: a loss may take things out of them."""
     return tuple(dict(arg) if isinstance(arg, dict) else arg for arg in args)
 
@@ -275,28 +277,30 @@ def _batch_of(torch: Any, args: Tuple[Any, ...]) -> Dict[str, Any]:
     batch = args[0] if args and isinstance(args[0], dict) else None
     if batch is None:
         bad = [
-            str(number) for number, arg in enumerate(args) if not all(_finite(torch, t) for t in _tensors(torch, arg))
+            str(number)
+            for number, arg in enumerate(args)
+            if not all(_is_tensor_finite(torch, t) for t in _iter_tensors(torch, arg))
         ]
         return {"not_finite": bad, "out_of_range": [], "files": [], "bad_files": []}
     files = [str(item) for item in batch.get("im_file") or ()][:FILES_KEPT]
     bad_names, bad_rows = [], set()
     for name, value in batch.items():
-        for tensor in _tensors(torch, value):
-            if not _finite(torch, tensor):
+        for tensor in _iter_tensors(torch, value):
+            if not _is_tensor_finite(torch, tensor):
                 bad_names.append(str(name))
-                bad_rows |= _rows(torch, batch, name, tensor)
+                bad_rows |= _find_bad_images(torch, batch, name, tensor)
     out, rows = _out_of_range(torch, batch)
     bad_files = [files[row] for row in sorted(bad_rows | rows) if row < len(files)]
     return {"not_finite": bad_names, "out_of_range": out, "files": files, "bad_files": bad_files}
 
 
-def _rows(torch: Any, batch: Dict[str, Any], name: str, tensor: Any) -> Any:
+def _find_bad_images(torch: Any, batch: Dict[str, Any], name: str, tensor: Any) -> Any:
     """Return which images of the batch a tensor is not finite for."""
     bad = (~torch.isfinite(tensor.detach())).reshape(len(tensor), -1).any(1).nonzero().flatten().tolist()
-    return _images(batch, bad) if name in ("bboxes", "cls") else set(bad)
+    return _images_of_labels(batch, bad) if name in ("bboxes", "cls") else set(bad)
 
 
-def _images(batch: Dict[str, Any], labels: List[int]) -> Any:
+def _images_of_labels(batch: Dict[str, Any], labels: List[int]) -> Any:
     """Return the images that labels belong to, as ultralytics numbers them."""
     owner = batch.get("batch_idx")
     return set() if owner is None else {int(owner[label]) for label in labels}
@@ -313,5 +317,5 @@ def _out_of_range(torch: Any, batch: Dict[str, Any]) -> Tuple[List[str], Any]:
         bad = outside.reshape(len(value), -1).any(1).nonzero().flatten().tolist()
         if bad:
             found.append(name)
-            rows |= _images(batch, bad)
+            rows |= _images_of_labels(batch, bad)
     return found, rows

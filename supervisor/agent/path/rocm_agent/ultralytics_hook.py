@@ -67,7 +67,7 @@ class Run:
         events.write(
             "plan",
             framework="ultralytics",
-            version=_version(),
+            version=_ultralytics_version(),
             epochs=trainer.epochs,
             start_epoch=trainer.start_epoch,
             batches_per_epoch=self.batches_per_epoch,
@@ -106,7 +106,7 @@ class Run:
         self.step = epoch * self.batches_per_epoch + self.batches
         norm = torch_hook.take_grad_norm()
         loss, grad_norm = (
-            (_loss(trainer), None if norm is None else float(norm)) if _may_read(trainer) else (None, None)
+            (_read_loss(trainer), None if norm is None else float(norm)) if _may_read(trainer) else (None, None)
         )
         lr = trainer.optimizer.param_groups[0]["lr"] * remedies.lr_factor
         memory = None if self._memory is None else self._memory.read()
@@ -155,11 +155,11 @@ class Run:
         """Say how the epoch came out; metrics of an earlier validation are not said again."""
         validated = trainer.metrics is not self._metrics and getattr(trainer, "fitness", None) is not None
         self._metrics = trainer.metrics
-        metrics = {str(name): _figure(item) for name, item in (trainer.metrics or {}).items()} if validated else {}
+        metrics = {str(name): _read_metric(item) for name, item in (trainer.metrics or {}).items()} if validated else {}
         losses = [item for name, item in metrics.items() if name.startswith("val/") and item is not None]
-        facts: Dict[str, Any] = {"epoch": trainer.epoch, "train_loss": _total(trainer.tloss), "metrics": metrics}
+        facts: Dict[str, Any] = {"epoch": trainer.epoch, "train_loss": _sum_losses(trainer.tloss), "metrics": metrics}
         if validated:
-            facts.update(fitness=_figure(trainer.fitness), val_loss=sum(losses) if losses else None)
+            facts.update(fitness=_read_metric(trainer.fitness), val_loss=sum(losses) if losses else None)
         events.write("epoch_end", **{name: item for name, item in facts.items() if item is not None})
 
     def train_ends(self, trainer: Any, recorder: Recorder) -> None:
@@ -229,13 +229,13 @@ def _with_moments(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def run_callbacks(self: Any, event: str, *args: Any, **kwargs: Any) -> Any:
         if event in SETTING_UP:
-            _begin(self)
+            _begin_run(self)
         before = BEFORE.get(event)
         if before is not None:
-            _reach(before, self, event)
+            _pass_moment(before, self, event)
         result = original(self, event, *args, **kwargs)
         after = AFTER.get(event)
-        ending = None if after is None else _reach(after, self, event)
+        ending = None if after is None else _pass_moment(after, self, event)
         if ending is not None:
             end_if_asked(ending)  # outside the fence: a handler of the user's may raise what it likes
         return result
@@ -284,7 +284,7 @@ def _in_stage(original: Callable[..., Any], stage: int, *, final: bool = False) 
     return method
 
 
-def _begin(trainer: Any) -> None:
+def _begin_run(trainer: Any) -> None:
     """A training is being set up in this process; ultralytics' parent of several ranks trains nothing itself."""
     global _run
     try:
@@ -298,7 +298,7 @@ def _begin(trainer: Any) -> None:
         failed("ultralytics_hook.begin", error)
 
 
-def _reach(moment: Moment, trainer: Any, event: str) -> Any:
+def _pass_moment(moment: Moment, trainer: Any, event: str) -> Any:
     """Pass a moment of the training to its run."""
     try:
         run, recorder = _run, claim.take(claim.ULTRALYTICS)
@@ -314,7 +314,7 @@ def _between_validations() -> Optional[Tuple[int, int]]:
     run = _run
     if run is None or run.final or run.trainer is None:
         return None
-    return _reach(Run.batch_is_over, run.trainer, "on_val_batch_end")
+    return _pass_moment(Run.batch_is_over, run.trainer, "on_val_batch_end")
 
 
 def _tell_precision(trainer: Any) -> None:
@@ -328,19 +328,19 @@ def _tell_precision(trainer: Any) -> None:
     events.write("precision", asked=asked, used=used, why=why, device=trainer.device.type)
 
 
-def _loss(trainer: Any) -> Optional[float]:
+def _read_loss(trainer: Any) -> Optional[float]:
     """Return the sum of the newest batch's losses."""
-    return _total(trainer.loss_items)
+    return _sum_losses(trainer.loss_items)
 
 
-def _figure(value: Any) -> Optional[float]:
+def _read_metric(value: Any) -> Optional[float]:
     try:
         return number(value)
     except (TypeError, ValueError):
         return None
 
 
-def _total(items: Any) -> Optional[float]:
+def _sum_losses(items: Any) -> Optional[float]:
     """Return the sum of loss items: a dict of tensors since ultralytics 8.4, one tensor before."""
     if isinstance(items, dict):
         return sum([float(item) for item in items.values()])
@@ -373,7 +373,7 @@ def _torch_version() -> str:
     return str(torch.__version__)
 
 
-def _version() -> Optional[str]:
+def _ultralytics_version() -> Optional[str]:
     import ultralytics
 
     return getattr(ultralytics, "__version__", None)

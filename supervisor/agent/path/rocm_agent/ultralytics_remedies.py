@@ -31,16 +31,16 @@ def install(module: ModuleType) -> None:
     if _inherited or not remedies.any_wanted():
         return
     trainer = module.BaseTrainer
-    trainer.__init__ = _changing(trainer.__init__)
+    trainer.__init__ = _wrap_init(trainer.__init__)
     trainer.save_model = _as_asked_for(trainer.save_model)
 
 
-def _changing(original: Callable[..., None]) -> Callable[..., None]:
+def _wrap_init(original: Callable[..., None]) -> Callable[..., None]:
     @wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it takes that method's place
         args, kwargs = _with_device(args, kwargs) or (args, kwargs)
         original(self, *args, **kwargs)
-        _change(self)
+        _change_arguments(self)
 
     return __init__
 
@@ -60,9 +60,9 @@ def _with_device(args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
 
 
 @fenced
-def _change(trainer: Any) -> None:
+def _change_arguments(trainer: Any) -> None:
     owners = {}
-    for name, setting, value in _wanted(trainer.args):
+    for name, setting, value in _list_changes(trainer.args):
         before = getattr(trainer.args, name, None)
         if before == value:
             continue
@@ -77,7 +77,7 @@ def _change(trainer: Any) -> None:
     os.environ[MARK] = "1"
 
 
-def _wanted(args: Any) -> Iterator[Tuple[str, str, Any]]:
+def _list_changes(args: Any) -> Iterator[Tuple[str, str, Any]]:
     """Yield argument, setting and value of each change; a factor of what ultralytics works out itself is none."""
     batch, size = getattr(args, "batch", None), getattr(args, "imgsz", None)
     for name in ("batch", "imgsz", "epochs"):

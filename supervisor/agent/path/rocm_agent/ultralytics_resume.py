@@ -39,8 +39,8 @@ def install(module: ModuleType) -> None:
     trainer = module.BaseTrainer
     trainer.__init__ = _asked_to_resume(trainer.__init__)
     trainer.setup_model = _loading_the_checkpoint(trainer.setup_model)
-    trainer.resume_training = _told(trainer.resume_training)
-    trainer._do_train = _completed(trainer._do_train)
+    trainer.resume_training = _wrap_resume_training(trainer.resume_training)
+    trainer._do_train = _wrap_do_train(trainer._do_train)
     trainer._model_train = _or_over(trainer._model_train)
 
 
@@ -89,7 +89,7 @@ def _loading_the_checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
     return setup_model
 
 
-def _told(original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_resume_training(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def resume_training(self: Any, ckpt: Any, *args: Any, **kwargs: Any) -> Any:
         if not _is_resuming(self) or not isinstance(ckpt, dict):
@@ -106,7 +106,7 @@ def _told(original: Callable[..., Any]) -> Callable[..., Any]:
         else:
             original(self, ckpt, *args, **kwargs)
         _load_exact_model(self, ckpt)
-        _report(self, ckpt)
+        _report_resume(self, ckpt)
         return None
 
     return resume_training
@@ -162,7 +162,7 @@ def _or_over(original: Callable[..., Any]) -> Callable[..., Any]:
     return _model_train
 
 
-def _completed(original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_do_train(original: Callable[..., Any]) -> Callable[..., Any]:
     """Have a training that had made its last epoch do what ultralytics does after it: validate, strip, plot."""
 
     @wraps(original)
@@ -208,7 +208,7 @@ def taken_up(trainer: Any) -> Optional[Dict[str, Any]]:
     return exact if exact is not None and exact.get("position") is not None and _is_resuming(trainer) else None
 
 
-def _report(trainer: Any, ckpt: Dict[str, Any]) -> None:
+def _report_resume(trainer: Any, ckpt: Dict[str, Any]) -> None:
     try:
         epoch = int(ckpt.get("epoch", -1))
         exact = ckpt.get(OURS) or {}

@@ -23,12 +23,13 @@ def install(torch: Any) -> None:
     @wraps(begin)
     def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - takes that method's place
         begin(self, loader, *args, **kwargs)
-        _begun(self)
+        _report_begun(self)
 
     @wraps(shut_down)
     def _shutdown_workers(self: Any) -> Any:
-        if _ended is not None:  # the names of a module are gone where an interpreter that ends clears iterators away
-            _ended(self)
+        # An interpreter that ends sets the names of a module to None before it clears iterators away.
+        if _report_ended is not None:
+            _report_ended(self)
         return shut_down(self)
 
     kind.__init__, kind._shutdown_workers = __init__, _shutdown_workers
@@ -45,36 +46,38 @@ def drawn(iterator: Any) -> None:
 @fenced
 def _tell_drawn(iterator: Any) -> None:
     global _drawn_workers
-    pids = _pids(iterator)
+    pids = _worker_pids(iterator)
     if len(pids) != _drawn_workers and claim.speaks(claim.EXPLICIT):
         _drawn_workers = len(pids)
-        _, number = _known(iterator) or (0, 0)
+        _, number = _loader_identity(iterator) or (0, 0)
         events.write("workers", loader=number, pids=pids, training=True, iterable=_is_iterable(iterator))
 
 
 @fenced
-def _begun(iterator: Any) -> None:
+def _report_begun(iterator: Any) -> None:
     global _loaders
     if claim.speaks(claim.EXPLICIT):
         _loaders += 1
         iterator._rocm_agent_loader = (os.getpid(), _loaders)
-        events.write("workers", loader=_loaders, pids=_pids(iterator), training=False, iterable=_is_iterable(iterator))
+        events.write(
+            "workers", loader=_loaders, pids=_worker_pids(iterator), training=False, iterable=_is_iterable(iterator)
+        )
 
 
 @fenced
-def _ended(iterator: Any) -> None:
+def _report_ended(iterator: Any) -> None:
     """Say it once, and not from a worker, in which the parent's iterator is still to be found."""
-    process, number = _known(iterator) or (0, 0)
+    process, number = _loader_identity(iterator) or (0, 0)
     if process == os.getpid():
         iterator._rocm_agent_loader = None
         events.write("workers", loader=number, pids=[], ended=True)
 
 
-def _known(iterator: Any) -> Optional[Tuple[int, int]]:
+def _loader_identity(iterator: Any) -> Optional[Tuple[int, int]]:
     return getattr(iterator, "_rocm_agent_loader", None)
 
 
-def _pids(iterator: Any) -> List[int]:
+def _worker_pids(iterator: Any) -> List[int]:
     return [worker.pid for worker in getattr(iterator, "_workers", ())]
 
 

@@ -33,7 +33,7 @@ def again(  # noqa: PLR0913, PLR0917 - F.conv2d's arguments
     if dtype is not None:
         x, weight, bias = lowered(x, dtype), lowered(weight, dtype), lowered(bias, dtype)
     try:
-        found = known.get(_key(x, weight, bias, stride, padding, dilation, groups))
+        found = known.get(_cache_key(x, weight, bias, stride, padding, dilation, groups))
     except TypeError:  # a list
         return None
     # True and 1.0 are equal to 1, and no argument.
@@ -49,11 +49,11 @@ def remember(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, s
     if not unusual(x, weight, bias) and x.dim() == 4 and takes(x):
         if len(known) >= LIMIT:
             known.clear()
-        key = _key(x, weight, bias, shape.stride, shape.padding, shape.dilation, shape.groups)
+        key = _cache_key(x, weight, bias, shape.stride, shape.padding, shape.dilation, shape.groups)
         known[key] = shape, plan(x.shape, weight.shape, x.dtype, x.device, shape)
 
 
-def _key(  # noqa: PLR0913, PLR0917 - the same
+def _cache_key(  # noqa: PLR0913, PLR0917 - the same
     x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any
 ) -> Any:
     more = None if bias is None else (bias.shape, bias.dtype, bias.device)

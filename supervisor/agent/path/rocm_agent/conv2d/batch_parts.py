@@ -53,14 +53,16 @@ def fitted(kind: str, candidate: Candidate, batch: int, result: int, workspace: 
 
 def in_parts(kind: str, run: Callable[..., Any], samples: int) -> Callable[..., Any]:
     """Return the pass that goes over the batch `samples` at a time, for a smaller workspace."""
-    return {FORWARD: _forward, INPUT: _input_gradient, WEIGHT: _weight_gradient}.get(kind, _both)(run, samples)
+    return {FORWARD: _split_forward, INPUT: _input_gradient, WEIGHT: _weight_gradient}.get(kind, _split_both)(
+        run, samples
+    )
 
 
-def _forward(run: Callable[..., Any], samples: int) -> Callable[..., torch.Tensor]:
+def _split_forward(run: Callable[..., Any], samples: int) -> Callable[..., torch.Tensor]:
     def forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Geometry) -> torch.Tensor:
         y = x.new_empty((x.shape[0], weight.shape[0], *shape.out))
         for part, made in zip(x.split(samples), y.split(samples)):
-            _write(run, made, part, weight, bias, shape)
+            _write_result(run, made, part, weight, bias, shape)
         return y
 
     return forward
@@ -70,7 +72,7 @@ def _input_gradient(run: Callable[..., Any], samples: int) -> Callable[..., torc
     def input_gradient(dy: torch.Tensor, weight: torch.Tensor, size: Tuple[int, int], shape: Geometry) -> torch.Tensor:
         dx = dy.new_empty((dy.shape[0], weight.shape[1] * shape.groups, *size))
         for part, made in zip(dy.split(samples), dx.split(samples)):
-            _write(run, made, part, weight, size, shape)
+            _write_result(run, made, part, weight, size, shape)
         return dx
 
     return input_gradient
@@ -78,24 +80,24 @@ def _input_gradient(run: Callable[..., Any], samples: int) -> Callable[..., torc
 
 def _weight_gradient(run: Callable[..., Any], samples: int) -> Callable[..., torch.Tensor]:
     def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry) -> torch.Tensor:
-        return _total(run(a, b, shape) for a, b in zip(dy.split(samples), x.split(samples)))
+        return _sum_parts(run(a, b, shape) for a, b in zip(dy.split(samples), x.split(samples)))
 
     return weight_gradient
 
 
-def _both(run: Callable[..., Any], samples: int) -> Callable[..., Tuple[torch.Tensor, torch.Tensor]]:
+def _split_both(run: Callable[..., Any], samples: int) -> Callable[..., Tuple[torch.Tensor, torch.Tensor]]:
     def both(
         dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, shape: Geometry
     ) -> Tuple[torch.Tensor, torch.Tensor]:
         dx = torch.empty_like(x, memory_format=torch.contiguous_format)
         split = zip(dy.split(samples), x.split(samples), dx.split(samples))
-        dw = _total(_written(run, made, part, given, weight, shape) for part, given, made in split)
+        dw = _sum_parts(_write_both(run, made, part, given, weight, shape) for part, given, made in split)
         return dx, dw
 
     return both
 
 
-def _written(run: Callable[..., Any], out: torch.Tensor, dy: torch.Tensor, *others: Any) -> Any:
+def _write_both(run: Callable[..., Any], out: torch.Tensor, dy: torch.Tensor, *others: Any) -> Any:
     if run in IN_PLACE:
         return run(dy, *others, out=out)[1]
     dx, dw = run(dy, *others)
@@ -103,14 +105,14 @@ def _written(run: Callable[..., Any], out: torch.Tensor, dy: torch.Tensor, *othe
     return dw
 
 
-def _write(run: Callable[..., torch.Tensor], out: torch.Tensor, *operands: Any) -> None:
+def _write_result(run: Callable[..., torch.Tensor], out: torch.Tensor, *operands: Any) -> None:
     if run in IN_PLACE:
         run(*operands, out=out)
     else:
         out.copy_(run(*operands))
 
 
-def _total(parts: Iterable[torch.Tensor]) -> torch.Tensor:
+def _sum_parts(parts: Iterable[torch.Tensor]) -> torch.Tensor:
     """Return the sum of the parts, which are float32 where the operands are halves."""
     shares = iter(parts)
     total = next(shares)

@@ -80,22 +80,24 @@ def candidates(  # noqa: PLR0913, PLR0917 - what decides them
     if kind == BOTH and sizes.sums.casts:
         return {}  # what is lowered once serves a half's product and a float32 one only where the device makes both
     if shape.groups == 1 and shape.kernel == (1, 1) and shape.padding == (0, 0):
-        return _pointwise(kind, sizes, shape)
-    found = _columns(kind, sizes, shape)
+        return _pointwise_candidates(kind, sizes, shape)
+    found = _column_candidates(kind, sizes, shape)
     wide = dtype in (torch.float32, torch.float64)
     if shape.groups == x[1]:
-        found.update(_depthwise(kind, sizes, shape))
+        found.update(_depthwise_candidates(kind, sizes, shape))
     if shape.groups == 1:
         if lowers(shape):
-            found.update(_rows(kind, sizes, shape, wide=wide))
+            found.update(_row_candidates(kind, sizes, shape, wide=wide))
         if wide and takes_winograd(shape):
-            found.update(_winograd(kind, sizes))
+            found.update(_winograd_candidates(kind, sizes))
     if device.type == "cpu" and x[0] > 1:
-        found.update({f"{name}/1": item._replace(one_by_one=True) for name, item in found.items() if _caches(name)})
+        found.update(
+            {f"{name}/1": item._replace(one_by_one=True) for name, item in found.items() if _fits_caches(name)}
+        )
     return found
 
 
-def _columns(kind: str, s: Sizes, shape: Geometry) -> Candidates:
+def _column_candidates(kind: str, s: Sizes, shape: Geometry) -> Candidates:
     found = {} if kind == BOTH else {"columns": reference(kind, s)}
     if kind in (FORWARD, WEIGHT):
         run = columns.forward if kind == FORWARD else columns.weight_gradient
@@ -118,11 +120,11 @@ def takes_winograd(shape: Geometry) -> bool:
     return fits and min(shape.out) >= 4
 
 
-def _caches(name: str) -> bool:
+def _fits_caches(name: str) -> bool:
     return name in {"columns", "mec", "direct", "subpixel", "shifted", "tiles", "taps"}
 
 
-def _rows(kind: str, s: Sizes, shape: Geometry, *, wide: bool) -> Candidates:
+def _row_candidates(kind: str, s: Sizes, shape: Geometry, *, wide: bool) -> Candidates:
     if kind == FORWARD:
         found = {
             "mec": Candidate(mec.forward, s.mec_forward()),
@@ -159,7 +161,7 @@ def _gradients_of_stride_one(kind: str, s: Sizes, *, wide: bool) -> Candidates:
     return {**found, "shifted": Candidate(shifted.input_gradient, s.shifted_input())} if wide else found
 
 
-def _winograd(kind: str, s: Sizes) -> Candidates:
+def _winograd_candidates(kind: str, s: Sizes) -> Candidates:
     if kind == BOTH:
         return {}
     run = {FORWARD: winograd.forward, INPUT: winograd.input_gradient, WEIGHT: winograd.weight_gradient}[kind]
@@ -167,7 +169,7 @@ def _winograd(kind: str, s: Sizes) -> Candidates:
     return {"winograd": Candidate(run, need())}
 
 
-def _pointwise(kind: str, s: Sizes, shape: Geometry) -> Candidates:
+def _pointwise_candidates(kind: str, s: Sizes, shape: Geometry) -> Candidates:
     if kind == BOTH:
         return {}
     at = (FORWARD, INPUT, WEIGHT).index(kind)
@@ -183,7 +185,7 @@ def _pointwise(kind: str, s: Sizes, shape: Geometry) -> Candidates:
     return found
 
 
-def _depthwise(kind: str, s: Sizes, shape: Geometry) -> Candidates:
+def _depthwise_candidates(kind: str, s: Sizes, shape: Geometry) -> Candidates:
     single = s.outputs == s.channels
     if kind == BOTH:
         return {"tiles": Candidate(depthwise.both_gradients, s.tiles_both())} if single else {}

@@ -39,7 +39,7 @@ class Case:
             f"{str(dtype).rpartition('.')[2]} {x[1]}>{weight[0]}/{shape.groups} "
             f"k{kh}x{kw} s{sh}x{sw} p{ph}x{pw} d{dh}x{dw}"
         )
-        self.bucket = (_power(x[0]), _power(shape.out[0] * shape.out[1]))
+        self.bucket = (_round_log2(x[0]), _round_log2(shape.out[0] * shape.out[1]))
         self.exact = f"{self.layer} of {'x'.join(map(str, x))} in {limits.workspace_mb:g} MiB"
         self._found: Dict[str, Candidates] = {}
 
@@ -57,7 +57,7 @@ class Case:
             found = candidates(kind, self.x, self.weight, self.dtype, self.device, self.shape)
             if not self.limits.winograd:
                 found = {name: item for name, item in found.items() if name != "winograd"}
-            within = {name: item for name, item in found.items() if self._within(kind, item)}
+            within = {name: item for name, item in found.items() if self._fits_workspace(kind, item)}
             if not within and kind != BOTH:
                 least = min(found, key=lambda name: found[name].need.a_sample + found[name].need.fixed)
                 within = {least: found[least]}
@@ -66,22 +66,22 @@ class Case:
 
     def function(self, kind: str, candidate: Candidate) -> Callable[..., Any]:
         """Return the candidate's function, over parts of the batch where the workspace asks for it."""
-        return fitted(kind, candidate, self.x[0], self._result(kind), self._workspace)
+        return fitted(kind, candidate, self.x[0], self._result_elements(kind), self._workspace)
 
     def reference(self, kind: str) -> Callable[..., Any]:
         """Return im2col's function for the pass, within the workspace as far as one sample allows."""
         return self.function(kind, reference(kind, Sizes(self.x, self.weight, self.shape, self.dtype, self.device)))
 
-    def _within(self, kind: str, candidate: Candidate) -> bool:
+    def _fits_workspace(self, kind: str, candidate: Candidate) -> bool:
         whole = candidate.need.fixed + self.x[0] * candidate.need.a_sample <= self._workspace
-        return whole or samples_within(candidate, self._result(kind), self._workspace) > 0
+        return whole or samples_within(candidate, self._result_elements(kind), self._workspace) > 0
 
-    def _result(self, kind: str) -> int:
+    def _result_elements(self, kind: str) -> int:
         """Return the elements of one sample's result that is made in parts."""
         if kind == FORWARD:
             return self.weight[0] * self.shape.out[0] * self.shape.out[1]
         return 0 if kind == WEIGHT else self.x[1] * self.x[2] * self.x[3]
 
 
-def _power(number: int) -> int:
+def _round_log2(number: int) -> int:
     return round(math.log2(max(1, number)))

@@ -52,16 +52,16 @@ class Watch:
     def _on_card(self) -> None:
         torch.cuda.synchronize()
         if self._host_ms == float("inf"):
-            self._host_ms = self._asked(None)
+            self._host_ms = self._time_request(None)
             torch.cuda.synchronize()
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        _fill(min(max(1.5 * self._host_ms, FILLED_MS[0]), FILLED_MS[1]))
+        _fill_queue(min(max(1.5 * self._host_ms, FILLED_MS[0]), FILLED_MS[1]))
         begin.record()
-        self._host_ms = min(self._host_ms, self._asked(end))
+        self._host_ms = min(self._host_ms, self._time_request(end))
         end.synchronize()
         self._device_ms = min(self._device_ms, float(begin.elapsed_time(end)))
 
-    def _asked(self, end: Any) -> float:
+    def _time_request(self, end: Any) -> float:
         """Hand the work over and return the milliseconds that took; `end` is recorded while its result still lives."""
         began = time.perf_counter()
         result = self._work()
@@ -72,7 +72,7 @@ class Watch:
         return asked_ms
 
 
-def _fill(duration_ms: float) -> None:
+def _fill_queue(duration_ms: float) -> None:
     """Give the device something to do meanwhile, where this PyTorch has it: then events time the device alone."""
     sleep = getattr(torch.cuda, "_sleep", None)
     if sleep is not None:

@@ -25,7 +25,7 @@ def takes(shape: Geometry) -> bool:
     return shape.stride == (1, 1) and all(p <= most for p, most in zip(shape.padding, reach))
 
 
-def _columns(dy: torch.Tensor, size: Tuple[int, int], shape: Geometry) -> torch.Tensor:
+def _gather_columns(dy: torch.Tensor, size: Tuple[int, int], shape: Geometry) -> torch.Tensor:
     """Return dy's windows about each pixel of the input, as (N*g, o*kh*kw, H*W)."""
     (kh, kw), (dh, dw), (ph, pw), pixels = shape.kernel, shape.dilation, shape.padding, size[0] * size[1]
     around = (dh * (kh - 1) - ph, dw * (kw - 1) - pw)
@@ -33,7 +33,9 @@ def _columns(dy: torch.Tensor, size: Tuple[int, int], shape: Geometry) -> torch.
     return made.view(dy.shape[0] * shape.groups, -1, pixels)
 
 
-def _product(columns: torch.Tensor, weight: torch.Tensor, size: Tuple[int, int], shape: Geometry) -> torch.Tensor:
+def _multiply_columns(
+    columns: torch.Tensor, weight: torch.Tensor, size: Tuple[int, int], shape: Geometry
+) -> torch.Tensor:
     """Return dx: the weight turned by 180 degrees, (c, o*kh*kw) of each group, times the columns of each sample."""
     (outputs, channels, kh, kw), groups = weight.shape, shape.groups
     batch, rows = columns.shape[0] // groups, columns.shape[1]
@@ -48,7 +50,7 @@ def _product(columns: torch.Tensor, weight: torch.Tensor, size: Tuple[int, int],
 
 def input_gradient(dy: torch.Tensor, weight: torch.Tensor, size: Tuple[int, int], shape: Geometry) -> torch.Tensor:
     """Return the gradient of an input of `size` (H, W). Workspace: dy's columns, kh*kw times dy, and N weights."""
-    return _product(_columns(dy, size, shape), weight.contiguous(), size, shape)
+    return _multiply_columns(_gather_columns(dy, size, shape), weight.contiguous(), size, shape)
 
 
 def both_gradients(
@@ -60,10 +62,10 @@ def both_gradients(
     """
     (outputs, channels, kh, kw), groups, batch = weight.shape, shape.groups, x.shape[0]
     size = (x.shape[2], x.shape[3])
-    columns = _columns(dy, size, shape)
+    columns = _gather_columns(dy, size, shape)
     parts = sums.product(x.reshape(batch * groups, channels, -1), columns.transpose(1, 2))
     if batch > 1:
         parts = parts.view(batch, -1).sum(0)
     turned = parts.view(groups, channels, outputs // groups, kh, kw).flip(3, 4)
     dw = turned.transpose(1, 2).contiguous().view(weight.shape)
-    return _product(columns, weight.contiguous(), size, shape), dw
+    return _multiply_columns(columns, weight.contiguous(), size, shape), dw

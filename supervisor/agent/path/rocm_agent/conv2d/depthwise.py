@@ -73,7 +73,7 @@ def gradient_axes(shape: Geometry, size: Pair) -> Tuple[Axis, Axis]:
 
 
 @lru_cache(maxsize=128)
-def _places(
+def _place_taps(
     shape: Geometry, axes: Tuple[Axis, Axis], pass_: str, dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
     """Return the matrix (kh*kw, tile * window) of ones that puts taps into M, for that pass."""
@@ -95,7 +95,7 @@ def _places(
     return whole.to(device=device, dtype=dtype)
 
 
-def _windows(x: torch.Tensor, channels: int, axes: Tuple[Axis, Axis]) -> torch.Tensor:
+def _gather_windows(x: torch.Tensor, channels: int, axes: Tuple[Axis, Axis]) -> torch.Tensor:
     """Return the windows as (channels, N * count, maps a channel * window)."""
     down, across = axes
     height, width = ((axis.count - 1) * axis.step + axis.window for axis in axes)
@@ -108,7 +108,7 @@ def _windows(x: torch.Tensor, channels: int, axes: Tuple[Axis, Axis]) -> torch.T
     return rearranged(view, (1, 0, 5, 6, 2, 3, 4)).view(channels, count, -1)
 
 
-def _tiles(dy: torch.Tensor, channels: int, axes: Tuple[Axis, Axis]) -> torch.Tensor:
+def _gather_tiles(dy: torch.Tensor, channels: int, axes: Tuple[Axis, Axis]) -> torch.Tensor:
     """Return the tiles of `dy` as (channels, N * count, maps a channel * tile)."""
     down, across = axes
     room = padded(dy, 0, 0, down.tile * down.count, across.tile * across.count)
@@ -116,7 +116,7 @@ def _tiles(dy: torch.Tensor, channels: int, axes: Tuple[Axis, Axis]) -> torch.Te
     return rearranged(view, (1, 0, 3, 5, 2, 4, 6)).view(channels, dy.shape[0] * down.count * across.count, -1)
 
 
-def _maps(tiles: torch.Tensor, batch: int, axes: Tuple[Axis, Axis], size: Pair) -> torch.Tensor:
+def _tiles_to_maps(tiles: torch.Tensor, batch: int, axes: Tuple[Axis, Axis], size: Pair) -> torch.Tensor:
     """Return tiles as contiguous maps (N, channels, *size)."""
     down, across = axes
     view = tiles.view(tiles.shape[0], batch, down.count, across.count, -1, down.tile, across.tile)
@@ -130,9 +130,11 @@ def forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, sh
     Workspace: the windows, 100/64 of the input for a 3x3 kernel of stride 1 in tiles of 8x8, and the output once more.
     """
     axes, channels = forward_axes(shape), x.shape[1]
-    places = _places(shape, axes, FORWARD, x.dtype, x.device)
+    places = _place_taps(shape, axes, FORWARD, x.dtype, x.device)
     matrix = torch.mm(weight.reshape(weight.shape[0], -1), places).view(channels, -1, axes[0].window * axes[1].window)
-    y = _maps(torch.bmm(_windows(x, channels, axes), matrix.transpose(1, 2)), x.shape[0], axes, shape.out)
+    y = _tiles_to_maps(
+        torch.bmm(_gather_windows(x, channels, axes), matrix.transpose(1, 2)), x.shape[0], axes, shape.out
+    )
     return y if bias is None else y.add_(bias.view(-1, 1, 1))
 
 
@@ -140,13 +142,15 @@ def input_gradient(dy: torch.Tensor, weight: torch.Tensor, size: Pair, shape: Ge
     """Return the gradient of an input of `size` (H, W); nothing is scattered. Workspace: dy's windows, dx once more."""
     size = (size[0], size[1])
     axes, channels, outputs = gradient_axes(shape, size), shape.groups, weight.shape[0] // shape.groups
-    places = _places(shape, axes, INPUT, dy.dtype, dy.device)
+    places = _place_taps(shape, axes, INPUT, dy.dtype, dy.device)
     tile, window = axes[0].tile * axes[1].tile, axes[0].window * axes[1].window
     matrix = torch.mm(weight.reshape(weight.shape[0], -1), places).view(channels, outputs, tile, window)
     if outputs > 1:
         matrix = matrix.transpose(1, 2)
     matrix = matrix.reshape(channels, tile, outputs * window)
-    return _maps(torch.bmm(_windows(dy, channels, axes), matrix.transpose(1, 2)), dy.shape[0], axes, size)
+    return _tiles_to_maps(
+        torch.bmm(_gather_windows(dy, channels, axes), matrix.transpose(1, 2)), dy.shape[0], axes, size
+    )
 
 
 def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry) -> torch.Tensor:
@@ -156,8 +160,8 @@ def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry) -> torch
     as `forward`, and dy once more.
     """
     axes, (dy, x) = forward_axes(shape), sums.wide(dy, x)
-    dm = sums.product(_tiles(dy, x.shape[1], axes).transpose(1, 2), _windows(x, x.shape[1], axes))
-    places = _places(shape, axes, FORWARD, dm.dtype, x.device)
+    dm = sums.product(_gather_tiles(dy, x.shape[1], axes).transpose(1, 2), _gather_windows(x, x.shape[1], axes))
+    places = _place_taps(shape, axes, FORWARD, dm.dtype, x.device)
     return torch.mm(dm.view(dy.shape[1], -1), places.t()).view(dy.shape[1], 1, *shape.kernel)
 
 
@@ -169,10 +173,10 @@ def both_gradients(
     dx as in `input_gradient`; its M's gradient is the tiles of x times dy's windows, transposed, of halves in float32.
     """
     axes, channels = gradient_axes(shape, (x.shape[2], x.shape[3])), shape.groups
-    places = _places(shape, axes, INPUT, dy.dtype, dy.device)
-    tile, low = axes[0].tile * axes[1].tile, _windows(dy, channels, axes)
+    places = _place_taps(shape, axes, INPUT, dy.dtype, dy.device)
+    tile, low = axes[0].tile * axes[1].tile, _gather_windows(dy, channels, axes)
     matrix = torch.mm(weight.reshape(channels, -1), places).view(channels, tile, -1)
-    dm = sums.product(_tiles(x, channels, axes).transpose(1, 2), low).view(channels, -1)
-    dw = torch.mm(dm, _places(shape, axes, INPUT, dm.dtype, dy.device).t()).view(channels, 1, *shape.kernel)
-    dx = _maps(torch.bmm(low, matrix.transpose(1, 2)), x.shape[0], axes, (x.shape[2], x.shape[3]))
+    dm = sums.product(_gather_tiles(x, channels, axes).transpose(1, 2), low).view(channels, -1)
+    dw = torch.mm(dm, _place_taps(shape, axes, INPUT, dm.dtype, dy.device).t()).view(channels, 1, *shape.kernel)
+    dx = _tiles_to_maps(torch.bmm(low, matrix.transpose(1, 2)), x.shape[0], axes, (x.shape[2], x.shape[3]))
     return dx, dw

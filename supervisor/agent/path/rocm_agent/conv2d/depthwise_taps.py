@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .geometry import Geometry
 
 
-def _windows(x: torch.Tensor, shape: Geometry) -> torch.Tensor:
+def _view_windows(x: torch.Tensor, shape: Geometry) -> torch.Tensor:
     """Return the view (N, C, 1, kh, kw, Ho, Wo) of the padded input, in one step: here operators are what counts."""
     (top, left), (batch, channels, height, width) = shape.padding, x.shape
     height, width = height + 2 * top, width + 2 * left
@@ -29,7 +29,7 @@ def _windows(x: torch.Tensor, shape: Geometry) -> torch.Tensor:
     return room.as_strided((batch, channels, 1, *shape.kernel, *shape.out), strides)
 
 
-def _wide(operand: torch.Tensor) -> torch.Tensor:
+def _widen_half(operand: torch.Tensor) -> torch.Tensor:
     """Return the operand as what makes each product float32, or wider."""
     return operand.float() if operand.dtype in HALVES else operand
 
@@ -37,7 +37,7 @@ def _wide(operand: torch.Tensor) -> torch.Tensor:
 def forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Geometry) -> torch.Tensor:
     """Convolve; a channel may have several outputs, m. Workspace: the padded input and (N, C, m, kh, kw, Ho, Wo)."""
     channels, (kh, kw) = x.shape[1], shape.kernel
-    y = (_windows(x, shape) * _wide(weight).view(channels, -1, kh, kw, 1, 1)).sum((3, 4)).flatten(1, 2)
+    y = (_view_windows(x, shape) * _widen_half(weight).view(channels, -1, kh, kw, 1, 1)).sum((3, 4)).flatten(1, 2)
     return (y if bias is None else y.add_(bias.view(-1, 1, 1))).to(x.dtype)
 
 
@@ -48,7 +48,7 @@ def input_gradient(dy: torch.Tensor, weight: torch.Tensor, size: Tuple[int, int]
     """
     batch, channels = dy.shape[0], shape.groups
     columns = dy.reshape(batch, channels, -1, 1, shape.out[0] * shape.out[1])
-    columns = columns * _wide(weight).reshape(channels, columns.shape[2], -1, 1)
+    columns = columns * _widen_half(weight).reshape(channels, columns.shape[2], -1, 1)
     columns = columns.sum(2) if columns.shape[2] > 1 else columns
     columns = columns.view(batch, -1, columns.shape[-1])
     return folded(columns, size, shape).to(dy.dtype)
@@ -59,5 +59,5 @@ def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry) -> torch
 
     Workspace: as `forward`.
     """
-    given = _wide(dy).reshape(dy.shape[0], x.shape[1], -1, 1, 1, *shape.out)
-    return (_windows(x, shape) * given).sum((0, 5, 6)).view(dy.shape[1], 1, *shape.kernel)
+    given = _widen_half(dy).reshape(dy.shape[0], x.shape[1], -1, 1, 1, *shape.out)
+    return (_view_windows(x, shape) * given).sum((0, 5, 6)).view(dy.shape[1], 1, *shape.kernel)

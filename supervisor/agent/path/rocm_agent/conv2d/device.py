@@ -17,13 +17,13 @@ def processors(device: torch.device) -> int:
 def described(device: torch.device) -> str:
     """Return what makes one device's timings another's: its name and architecture, for a CPU its threads."""
     if device.type != "cuda":
-        return f"{_cpu()}, {torch.get_num_threads()} threads"
+        return f"{_read_cpu_name()}, {torch.get_num_threads()} threads"
     properties = torch.cuda.get_device_properties(device)
     arch = getattr(properties, "gcnArchName", "") or f"{properties.major}.{properties.minor}"
     return f"{properties.name}, {arch}, {properties.multi_processor_count} processors"
 
 
-def _cpu() -> str:
+def _read_cpu_name() -> str:
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             for line in file:

@@ -70,7 +70,7 @@ def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry) -> torch
     parts = None
     for sample in range(batch):
         view = windows(low, kh, sh, ho, batch, sample).transpose(1, 2)
-        parts = _added(parts, dy[sample].transpose(0, 1), view)
+        parts = _add_product(parts, dy[sample].transpose(0, 1), view)
     assert parts is not None
     return parts.sum(0).view(dy.shape[1], kh, kw, x.shape[1]).permute(0, 3, 1, 2).contiguous()
 
@@ -86,12 +86,12 @@ def both_gradients(
     for sample in range(batch):
         view = windows(low, shape.kernel[0], 1, rows, batch, sample)
         torch.bmm(flat, view, out=dx[sample].transpose(0, 1))
-        parts = _added(parts, x[sample].transpose(0, 1), view.transpose(1, 2))
+        parts = _add_product(parts, x[sample].transpose(0, 1), view.transpose(1, 2))
     assert parts is not None
     parts = parts.sum(0)
     dw = parts.view(x.shape[1], *shape.kernel, dy.shape[1]).flip(1, 2).permute(3, 0, 1, 2).contiguous()
     return dx, dw
 
 
-def _added(total: torch.Tensor | None, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def _add_product(total: torch.Tensor | None, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.bmm(a, b) if total is None else total.baddbmm_(a, b)

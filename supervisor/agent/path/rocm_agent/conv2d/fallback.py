@@ -48,7 +48,7 @@ def forward(
     try:
         return chosen.forward(x, weight, bias, shape)
     except FAILURES as error:
-        return _instead(error, chosen, FORWARD, x, weight, bias, shape)
+        return _compute_instead(error, chosen, FORWARD, x, weight, bias, shape)
 
 
 def input_gradient(
@@ -58,7 +58,7 @@ def input_gradient(
     try:
         return chosen.input_gradient(dy, weight, size, shape)
     except FAILURES as error:
-        return _instead(error, chosen, INPUT, dy, weight, size, shape)
+        return _compute_instead(error, chosen, INPUT, dy, weight, size, shape)
 
 
 def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry, chosen: Plan) -> torch.Tensor:
@@ -66,7 +66,7 @@ def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry, chosen: 
     try:
         made = chosen.weight_gradient(dy, x, shape)
     except FAILURES as error:
-        made = _instead(error, chosen, WEIGHT, dy, x, shape)
+        made = _compute_instead(error, chosen, WEIGHT, dy, x, shape)
     return made if made.dtype is dy.dtype else made.to(dy.dtype)
 
 
@@ -80,7 +80,7 @@ def both_gradients(
         else:
             dx, dw = chosen.input_gradient(dy, weight, x.shape[2:], shape), chosen.weight_gradient(dy, x, shape)
     except FAILURES as error:
-        dx, dw = _instead(error, chosen, BOTH, dy, x, weight, shape)
+        dx, dw = _compute_instead(error, chosen, BOTH, dy, x, weight, shape)
     return dx, dw if dw.dtype is dy.dtype else dw.to(dy.dtype)
 
 
@@ -98,7 +98,7 @@ def natively(error: Exception, layer: Any, run: Callable[[], torch.Tensor], size
     except Exception:
         raise error from None
     native_layers.add(layer)
-    _report(str(layer), "forward", sizes, error, "native", len(native_layers))
+    _report_failure(str(layer), "forward", sizes, error, "native", len(native_layers))
     return made
 
 
@@ -113,7 +113,7 @@ def forget() -> None:
     native_layers.clear()
 
 
-def _instead(error: Exception, chosen: Plan, kind: str, *operands: Any) -> Any:
+def _compute_instead(error: Exception, chosen: Plan, kind: str, *operands: Any) -> Any:
     """Return what im2col makes of the pass that raised `error`; raise `error` where it cannot either."""
     case = chosen.case
     if case is None or _is_memory(error):
@@ -129,11 +129,11 @@ def _instead(error: Exception, chosen: Plan, kind: str, *operands: Any) -> Any:
     if len(given_back) == LAYERS:
         for forget_plans in when_all_given_back:
             forget_plans()
-    _report(case.layer, kind, case.exact.rpartition(" of ")[2], error, "unfold", len(given_back))
+    _report_failure(case.layer, kind, case.exact.rpartition(" of ")[2], error, "unfold", len(given_back))
     return made
 
 
-def _report(  # noqa: PLR0913, PLR0917 - what is reported
+def _report_failure(  # noqa: PLR0913, PLR0917 - what is reported
     layer: str, kind: str, sizes: str, error: Exception, instead: str, layers: int
 ) -> None:
     why = f"{type(error).__name__}: {str(error)[:300]}"

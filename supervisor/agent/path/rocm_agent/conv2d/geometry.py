@@ -83,7 +83,7 @@ def check_dimensions(x_shape: Tuple[int, ...], weight_shape: Tuple[int, ...]) ->
         wanted = len(weight_shape)
         raise RuntimeError(
             f"Expected {wanted}-dimensional input for {wanted}-dimensional weight{list(weight_shape)}, but got "
-            f"4-dimensional input of size {_batched(x_shape)} instead"
+            f"4-dimensional input of size {_with_batch(x_shape)} instead"
         )
 
 
@@ -113,7 +113,7 @@ def geometry(  # noqa: PLR0913, PLR0917 - what decides a convolution's sizes, an
     return Geometry(kernel=kernel, stride=stride, padding=padding, dilation=dilation, groups=groups, out=out)
 
 
-def _batched(x_shape: Tuple[int, ...]) -> List[int]:
+def _with_batch(x_shape: Tuple[int, ...]) -> List[int]:
     return list(x_shape) if len(x_shape) == 4 else [1, *x_shape]
 
 
@@ -144,7 +144,7 @@ def _check_channels(
         )
     if x_shape[-3] != weight[1] * groups:
         raise RuntimeError(
-            f"Given groups={groups}, weight of size {weight}, expected input{_batched(x_shape)} to have "
+            f"Given groups={groups}, weight of size {weight}, expected input{_with_batch(x_shape)} to have "
             f"{weight[1] * groups} channels, but got {x_shape[-3]} channels instead"
         )
     if bias_shape is not None and tuple(bias_shape) != (weight[0],):

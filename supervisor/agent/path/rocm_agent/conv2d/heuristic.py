@@ -43,10 +43,10 @@ def preferred(case: Case, kind: str) -> Tuple[str, ...]:
         return () if kind == BOTH else ("columns",)
     if _winograd_pays(case, shape):
         return () if kind == BOTH else ("winograd", "mec", "columns")
-    return _rows(case, kind, shape)
+    return _rank_row_families(case, kind, shape)
 
 
-def _rows(case: Case, kind: str, shape: Geometry) -> Tuple[str, ...]:
+def _rank_row_families(case: Case, kind: str, shape: Geometry) -> Tuple[str, ...]:
     cached = case.device.type == "cpu" and case.x[0] > 1 and shape.out[1] >= CACHED_WIDTH
     first = ("direct/1",) if cached else ()
     if kind == BOTH:

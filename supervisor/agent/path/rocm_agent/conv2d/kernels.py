@@ -62,28 +62,30 @@ class Kernels:
         Raises RuntimeError as native, whose own words they are.
         """
         numbers = (tuple(stride), tuple(padding), tuple(dilation), transposed, tuple(output_padding), groups)
-        if torch._C._is_tracing() or not _alike(x, weight, bias):
-            return _native(x, weight, bias, numbers)
+        if torch._C._is_tracing() or not _are_alike(x, weight, bias):
+            return _call_native(x, weight, bias, numbers)
         name = (weight.dtype, tuple(weight.shape), *numbers)
         if fallback.native_layers and fallback.is_native(name):
-            return _native(x, weight, bias, numbers)
+            return _call_native(x, weight, bias, numbers)
         try:
-            return self._convolution(x, weight, bias, numbers)
+            return self._compute_convolution(x, weight, bias, numbers)
         except fallback.FAILURES as error:
-            return fallback.natively(error, name, lambda: _native(x, weight, bias, numbers), str(list(x.shape)))
+            return fallback.natively(error, name, lambda: _call_native(x, weight, bias, numbers), str(list(x.shape)))
 
-    def _convolution(self, x: Tensor, weight: Tensor, bias: Optional[Tensor], numbers: Tuple[Any, ...]) -> Tensor:
+    def _compute_convolution(
+        self, x: Tensor, weight: Tensor, bias: Optional[Tensor], numbers: Tuple[Any, ...]
+    ) -> Tensor:
         transposed = numbers[3]
         found = layer(tuple(x.shape), tuple(weight.shape), None if bias is None else tuple(bias.shape), *numbers)
         if found is None:
-            return _native(x, weight, bias, numbers)
+            return _call_native(x, weight, bias, numbers)
         if x.numel() == 0:
             return x.new_empty(found.input if transposed else found.output)
-        chosen, plane = self._plan(found, x), weight.reshape(found.plane_weight)
+        chosen, plane = self._plan_for(found, x), weight.reshape(found.plane_weight)
         if not transposed:
             y = without_autocast(fallback.forward, lowering.input_plane(x, found), plane, bias, found.plane, chosen)
             return laid_out(lowering.output(y, found), x, weight)
-        dy = lowering.output_plane(_whole(x, found), found)
+        dy = lowering.output_plane(_pad_operand(x, found), found)
         dx = with_autocast_off(fallback.input_gradient, dy, plane, found.plane_input[2:], found.plane, chosen)
         y = lowering.gradient_of_input(dx, found)
         if bias is not None:
@@ -112,7 +114,7 @@ class Kernels:
         found = layer(tuple(x.shape), tuple(weight.shape), None, *numbers)
         if found is None:
             raise RuntimeError(f"no convolution has the gradients of {list(x.shape)} and {list(weight.shape)}")
-        make = self._transposed_gradients if transposed else self._gradients
+        make = self._transposed_gradients if transposed else self._compute_gradients
         dx, dw = make(found, dy, x, weight.reshape(found.plane_weight), wanted)
         return (
             None if dx is None else laid_out(dx, x, weight),
@@ -120,10 +122,10 @@ class Kernels:
             db,
         )
 
-    def _gradients(
+    def _compute_gradients(
         self, found: Layer, dy: Tensor, x: Tensor, weight: Tensor, wanted: Sequence[bool]
     ) -> Tuple[Optional[Tensor], Optional[Tensor]]:
-        chosen, dx, dw = self._plan(found, x), None, None
+        chosen, dx, dw = self._plan_for(found, x), None, None
         dy = lowering.output_plane(dy, found)
         plane = lowering.input_plane(x, found) if wanted[1] else x
         if wanted[0] and wanted[1]:
@@ -139,18 +141,18 @@ class Kernels:
         self, found: Layer, dy: Tensor, x: Tensor, weight: Tensor, wanted: Sequence[bool]
     ) -> Tuple[Optional[Tensor], Optional[Tensor]]:
         """Swap the roles: x is the output of the convolution whose input's gradient was computed forward."""
-        chosen, dx, dw = self._plan(found, dy), None, None
+        chosen, dx, dw = self._plan_for(found, dy), None, None
         plane = lowering.input_plane(dy, found)
         if wanted[0]:
             dx = without_autocast(fallback.forward, plane, weight, None, found.plane, chosen)
             dx = lowering.output(dx, found)
             dx = dx[tuple(slice(size) for size in x.shape)].contiguous()
         if wanted[1]:
-            given = lowering.output_plane(_whole(x, found), found)
+            given = lowering.output_plane(_pad_operand(x, found), found)
             dw = with_autocast_off(fallback.weight_gradient, given, plane, found.plane, chosen)
         return dx, dw
 
-    def _plan(self, found: Layer, like: Tensor) -> Plan:
+    def _plan_for(self, found: Layer, like: Tensor) -> Plan:
         if self._fixed is not None:
             return self._fixed
         return plan(found.plane_input, found.plane_weight, like.dtype, like.device, found.plane)
@@ -184,7 +186,7 @@ class Kernels:
         return self.convolution(x, weight, bias, stride, padding, dilation, True, output_padding, groups)  # noqa: FBT003
 
 
-def _alike(x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> bool:
+def _are_alike(x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> bool:
     """Whether products take these operands; others are native's to compute without the library, or to refuse."""
     dtype, device = x.dtype, x.device
     return (
@@ -195,7 +197,7 @@ def _alike(x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> bool:
     )
 
 
-def _native(x: Tensor, weight: Tensor, bias: Optional[Tensor], numbers: Tuple[Any, ...]) -> Tensor:
+def _call_native(x: Tensor, weight: Tensor, bias: Optional[Tensor], numbers: Tuple[Any, ...]) -> Tensor:
     """Call ATen's own kernels, on a card never the vendor's library: to have the call recorded, or refused."""
     cudnn = torch.backends.cudnn
     enabled = cudnn.enabled and not x.is_cuda
@@ -203,7 +205,7 @@ def _native(x: Tensor, weight: Tensor, bias: Optional[Tensor], numbers: Tuple[An
     return torch.ops.aten._convolution.default(x, weight, bias, *numbers, *flags)
 
 
-def _whole(x: Tensor, found: Layer) -> Tensor:
+def _pad_operand(x: Tensor, found: Layer) -> Tensor:
     """Return a transposed convolution's operand with zeros where output_padding beyond the stride adds to its sizes."""
     missing = [size - has for size, has in zip(found.output[2:], x.shape[2:])]
     if not any(missing):

@@ -63,16 +63,16 @@ def layer(  # noqa: PLR0913, PLR0917 - aten::convolution's own arguments, and th
     if not len(stride) == len(padding) == len(dilation) == len(output_padding) == dimensions:
         return None
     if transposed:
-        if not _transposes(x, weight, bias, stride, padding, dilation, output_padding, groups):
+        if not _is_transposed(x, weight, bias, stride, padding, dilation, output_padding, groups):
             return None
-        grown = _grown(x[2:], weight[2:], stride, padding, dilation, output_padding)
+        grown = _transposed_sizes(x[2:], weight[2:], stride, padding, dilation, output_padding)
         if min(grown) < 1:
             return None
         x, bias = (x[0], weight[1] * groups, *grown), None
-    return _forward(x, weight, bias, stride, padding, dilation, groups)
+    return _forward_layer(x, weight, bias, stride, padding, dilation, groups)
 
 
-def _transposes(  # noqa: PLR0913, PLR0917 - the same arguments
+def _is_transposed(  # noqa: PLR0913, PLR0917 - the same arguments
     x: Sizes,
     weight: Sizes,
     bias: Optional[Sizes],
@@ -95,7 +95,7 @@ def _transposes(  # noqa: PLR0913, PLR0917 - the same arguments
     )
 
 
-def _grown(  # noqa: PLR0913, PLR0917 - the same arguments
+def _transposed_sizes(  # noqa: PLR0913, PLR0917 - the same arguments
     x: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, more: Sizes
 ) -> Sizes:
     """Return the spatial sizes of a transposed convolution's result."""
@@ -103,7 +103,7 @@ def _grown(  # noqa: PLR0913, PLR0917 - the same arguments
     return tuple((size - 1) * s - 2 * p + d * (k - 1) + 1 + m for size, k, s, p, d, m in each)
 
 
-def _forward(  # noqa: PLR0913, PLR0917 - the same arguments
+def _forward_layer(  # noqa: PLR0913, PLR0917 - the same arguments
     x: Sizes,
     weight: Sizes,
     bias: Optional[Sizes],
@@ -115,7 +115,7 @@ def _forward(  # noqa: PLR0913, PLR0917 - the same arguments
     dimensions = len(x) - 2
     depth = None
     if dimensions == 3:
-        depth = _depth(x[2], weight[2], stride[0], padding[0], dilation[0])
+        depth = _make_depth(x[2], weight[2], stride[0], padding[0], dilation[0])
         if depth is None or 0 in x[1:]:
             return None
         plane_x = (x[0] * depth.out, x[1] * depth.kernel, *x[3:])
@@ -124,7 +124,9 @@ def _forward(  # noqa: PLR0913, PLR0917 - the same arguments
         flat = (1,) * (2 - dimensions)
         plane_x, plane_weight = (*x[:2], *flat, *x[2:]), (*weight[:2], *flat, *weight[2:])
     try:
-        plane = geometry(plane_x, plane_weight, bias, _pair(stride, 1), _pair(padding, 0), _pair(dilation, 1), groups)
+        plane = geometry(
+            plane_x, plane_weight, bias, _to_pair(stride, 1), _to_pair(padding, 0), _to_pair(dilation, 1), groups
+        )
     except RuntimeError:
         return None
     out = plane.out[2 - min(dimensions, 2) :]
@@ -132,13 +134,13 @@ def _forward(  # noqa: PLR0913, PLR0917 - the same arguments
     return Layer(dimensions, plane, depth, x, output, plane_x, plane_weight)
 
 
-def _depth(size: int, kernel: int, stride: int, padding: int, dilation: int) -> Optional[Depth]:
+def _make_depth(size: int, kernel: int, stride: int, padding: int, dilation: int) -> Optional[Depth]:
     reach, padded = dilation * (kernel - 1) + 1, size + 2 * padding
     if min(kernel, stride, dilation) < 1 or padding < 0 or padded < reach:
         return None
     return Depth(kernel, stride, padding, dilation, (padded - reach) // stride + 1)
 
 
-def _pair(numbers: Sizes, along_height: int) -> Tuple[int, int]:
+def _to_pair(numbers: Sizes, along_height: int) -> Tuple[int, int]:
     """Return the numbers of height and width; of one dimension, the height's changes nothing."""
     return (along_height, numbers[0]) if len(numbers) == 1 else (numbers[-2], numbers[-1])

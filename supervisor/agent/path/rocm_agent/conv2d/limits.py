@@ -28,7 +28,7 @@ class Limits(NamedTuple):
     """Where plans are kept; None: nowhere."""
 
 
-def _number(name: str, default: float) -> float:
+def _read_number(name: str, default: float) -> float:
     try:
         value = float(os.environ.get(name, ""))
     except ValueError:
@@ -36,7 +36,7 @@ def _number(name: str, default: float) -> float:
     return value if 0 <= value < float("inf") else default
 
 
-def _folder() -> Optional[str]:
+def _find_folder() -> Optional[str]:
     """Return the folder that the environment names, or the supervised job's, or the user's cache; None for "off"."""
     given = os.environ.get(ENV_CONV2D_FOLDER, "")
     if given:
@@ -57,8 +57,8 @@ def _folder() -> Optional[str]:
 def from_environment() -> Limits:
     """Return the limits that the environment sets."""
     return Limits(
-        workspace_mb=max(1.0, _number(ENV_CONV2D_WORKSPACE, WORKSPACE_MB)),
+        workspace_mb=max(1.0, _read_number(ENV_CONV2D_WORKSPACE, WORKSPACE_MB)),
         winograd=os.environ.get(ENV_CONV2D_WINOGRAD, "") != "off",
-        tune_s=_number(ENV_CONV2D_TUNE, TUNE_S),
-        folder=_folder(),
+        tune_s=_read_number(ENV_CONV2D_TUNE, TUNE_S),
+        folder=_find_folder(),
     )

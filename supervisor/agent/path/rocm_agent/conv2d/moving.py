@@ -19,7 +19,7 @@ def copied(out: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     """Copy `source` into `out`, of one shape and dtype, and return `out`."""
     if out.is_cuda and out.numel() >= WORTH:
         for width, dtype in WIDER:
-            if _fits(out, width) and _fits(source, width):
+            if _fits_width(out, width) and _fits_width(source, width):
                 out.view(dtype).copy_(source.view(dtype))
                 return out
     return out.copy_(source)
@@ -33,7 +33,7 @@ def rearranged(source: torch.Tensor, order: Tuple[int, ...]) -> torch.Tensor:
     return copied(view.new_empty(view.shape), view)
 
 
-def _fits(tensor: torch.Tensor, width: int) -> bool:
+def _fits_width(tensor: torch.Tensor, width: int) -> bool:
     """Whether the tensor can be seen as one of elements `width` bytes wide."""
     size, strides = tensor.element_size(), tensor.stride()
     if size >= width or strides[-1] != 1 or tensor.is_complex():

@@ -38,7 +38,7 @@ def conv2d(  # noqa: PLR0913, PLR0917 - F.conv2d's own arguments, in its order
             return y
     run = algorithm_named(algorithm)
     _check_tensors(x, weight, bias)
-    x, weight, bias = _cast(x, weight, bias)
+    x, weight, bias = _apply_autocast(x, weight, bias)
     given, stride, dilation = padding, pair("stride", stride), pair("dilation", dilation)
     check_dimensions(x.shape, weight.shape)
     if isinstance(padding, str):
@@ -48,9 +48,9 @@ def conv2d(  # noqa: PLR0913, PLR0917 - F.conv2d's own arguments, in its order
     else:
         padding = pair("padding", padding)
     shape = geometry(
-        _sizes(x),
-        _sizes(weight),
-        None if bias is None else _sizes(bias),
+        _plain_sizes(x),
+        _plain_sizes(weight),
+        None if bias is None else _plain_sizes(bias),
         stride,
         padding,
         dilation,
@@ -70,7 +70,7 @@ def _check_tensors(x: Any, weight: Any, bias: Any) -> None:
             raise TypeError(f"conv2d(): argument '{name}' must be Tensor, not {type(value).__name__}")
 
 
-def _cast(x: Any, weight: Any, bias: Any) -> Any:
+def _apply_autocast(x: Any, weight: Any, bias: Any) -> Any:
     """Apply autocast; raise RuntimeError where dtypes or devices still differ, which no product would take."""
     dtype = autocast_dtype(x)
     x, weight, bias = lowered(x, dtype), lowered(weight, dtype), lowered(bias, dtype)
@@ -83,6 +83,6 @@ def _cast(x: Any, weight: Any, bias: Any) -> Any:
     return x, weight, bias
 
 
-def _sizes(tensor: torch.Tensor) -> Any:
+def _plain_sizes(tensor: torch.Tensor) -> Any:
     """Return the shape as plain numbers: inside torch.jit.trace sizes are tensors, which must not enter the cache."""
     return tuple(int(size) for size in tensor.shape) if torch.jit.is_tracing() else tuple(tensor.shape)

@@ -84,23 +84,23 @@ def _conv_forward(self: nn.Conv2d, input: Tensor, weight: Tensor, bias: Optional
     if _scope != "modules":
         return _native(self, input, weight, bias)
     if is_compiling():
-        return _ours(self, input, weight, bias)
-    if fallback.native_layers and fallback.is_native(_named(self, weight)):
+        return _compute_conv(self, input, weight, bias)
+    if fallback.native_layers and fallback.is_native(_layer_key(self, weight)):
         return _without_library(self, input, weight, bias)
     try:
-        return _ours(self, input, weight, bias)
+        return _compute_conv(self, input, weight, bias)
     except fallback.FAILURES as error:
         native = functools.partial(_without_library, self, input, weight, bias)
-        return fallback.natively(error, _named(self, weight), native, str(list(getattr(input, "shape", ()))))
+        return fallback.natively(error, _layer_key(self, weight), native, str(list(getattr(input, "shape", ()))))
 
 
-def _ours(self: nn.Conv2d, input: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:  # noqa: A002 - native's
+def _compute_conv(self: nn.Conv2d, input: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:  # noqa: A002 - native's
     if _algorithm == "planned" and self.padding_mode == "zeros":
         y = again(input, weight, bias, self.stride, self.padding, self.dilation, self.groups)
         if y is not None:
             return y
-    if _exporting():
-        return _recorded(self, input, weight, bias)
+    if _is_exported():
+        return _run_native_recorded(self, input, weight, bias)
     padding = self.padding
     if self.padding_mode != "zeros":
         input = F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)  # noqa: A001 - native's
@@ -108,12 +108,12 @@ def _ours(self: nn.Conv2d, input: Tensor, weight: Tensor, bias: Optional[Tensor]
     return conv2d(input, weight, bias, self.stride, padding, self.dilation, self.groups, _algorithm)
 
 
-def _exporting() -> bool:
+def _is_exported() -> bool:
     """Whether the call is being recorded for use elsewhere (ONNX, TorchScript, torch.export)."""
     return torch.jit.is_tracing() or is_exporting() or torch.onnx.is_in_onnx_export()
 
 
-def _named(self: nn.Conv2d, weight: Tensor) -> Any:
+def _layer_key(self: nn.Conv2d, weight: Tensor) -> Any:
     """Return what a layer is remembered by."""
     return weight.dtype, tuple(weight.shape), self.stride, self.padding, self.dilation, self.groups, self.padding_mode
 
@@ -124,7 +124,7 @@ def _without_library(self: nn.Conv2d, input: Tensor, weight: Tensor, bias: Optio
         return _native(self, input, weight, bias)
 
 
-def _recorded(self: nn.Conv2d, input: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:  # noqa: A002 - native's
+def _run_native_recorded(self: nn.Conv2d, input: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:  # noqa: A002 - native's
     """Run native, so that a Conv is recorded; on a card by ATen's own kernels, since tracing runs what it records."""
     if torch.jit.is_tracing():
         return _without_library(self, input, weight, bias)

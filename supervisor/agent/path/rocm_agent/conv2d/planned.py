@@ -27,16 +27,16 @@ REAL = frozenset((torch.float32, torch.float16, torch.bfloat16, torch.float64))
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-def _never() -> bool:
+def _never_rerun() -> bool:
     return False
 
 
-_transforming = getattr(torch._C, "_are_functorch_transforms_active", _never)
-is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", _never)
+_transforming = getattr(torch._C, "_are_functorch_transforms_active", _never_rerun)
+is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", _never_rerun)
 if not hasattr(torch, "compiler"):
-    is_compiling = getattr(getattr(torch, "_dynamo", None), "is_compiling", _never)
+    is_compiling = getattr(getattr(torch, "_dynamo", None), "is_compiling", _never_rerun)
 
-is_exporting = getattr(getattr(torch, "compiler", None), "is_exporting", _never)
+is_exporting = getattr(getattr(torch, "compiler", None), "is_exporting", _never_rerun)
 """Whether torch.export is recording."""
 
 
@@ -95,7 +95,7 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: torch.Tensor) -> Any:
-        dx, dw = with_autocast_off(_gradients, dy, *ctx.saved_tensors, ctx.sizes, ctx.shape, ctx.chosen)
+        dx, dw = with_autocast_off(_compute_gradients, dy, *ctx.saved_tensors, ctx.sizes, ctx.shape, ctx.chosen)
         return dx, dw, dy.sum((0, 2, 3)) if ctx.needs_input_grad[2] else None, None, None
 
 
@@ -103,7 +103,7 @@ _apply = super(torch.autograd.Function, _Convolution).apply
 """Function's own `apply` in C: the one in Python asks anew whether a transform is active, and binds defaults."""
 
 
-def _gradients(  # noqa: PLR0913, PLR0917 - what a backward pass has
+def _compute_gradients(  # noqa: PLR0913, PLR0917 - what a backward pass has
     dy: torch.Tensor,
     x: torch.Tensor | None,
     weight: torch.Tensor | None,

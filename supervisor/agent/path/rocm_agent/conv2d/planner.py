@@ -84,7 +84,7 @@ def plan(
 ) -> Plan:
     """Return the plan for an input and a weight of these sizes; each pass is chosen at its first use."""
     case = Case(x, weight, dtype, device, shape, limits())
-    chosen = Plan(_undecided, _undecided, _undecided, case=case)
+    chosen = Plan(_raise_undecided, _raise_undecided, _raise_undecided, case=case)
     chosen.forward = _First(case, chosen, FORWARD)
     chosen.input_gradient = _First(case, chosen, INPUT)
     chosen.weight_gradient = _First(case, chosen, WEIGHT)
@@ -93,7 +93,7 @@ def plan(
     return chosen
 
 
-def _undecided(*_: Any) -> Any:
+def _raise_undecided(*_: Any) -> Any:
     raise AssertionError("a plan without passes")
 
 
@@ -114,7 +114,7 @@ class _First:
         with _choosing, torch.no_grad():
             try:
                 given_back = fallback.is_given_back(case.layer)
-                run = case.reference(kind) if given_back else _chosen(case, kind, operands, store_of(case.device))
+                run = case.reference(kind) if given_back else _choose_pass(case, kind, operands, store_of(case.device))
             except Scarce:
                 return _by_rule(case, kind)
             except Exception as error:
@@ -132,13 +132,13 @@ class _FirstBoth:
         self._case, self._plan = case, chosen
 
     def __call__(self, dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, shape: Geometry) -> Any:
-        run = self._decided(dy, x, weight, shape)
+        run = self._decide_both(dy, x, weight, shape)
         if run is not None:
             return run(dy, x, weight, shape)
         dx = self._plan.input_gradient(dy, weight, x.shape[2:], shape)
         return dx, self._plan.weight_gradient(dy, x, shape)
 
-    def _decided(self, dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, shape: Geometry) -> Any:
+    def _decide_both(self, dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, shape: Geometry) -> Any:
         case = self._case
         if case.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return None
@@ -148,7 +148,7 @@ class _FirstBoth:
             try:
                 store = store_of(case.device)
                 pairs = ((INPUT, (dy, weight, x.shape[2:], shape)), (WEIGHT, (dy, x, shape)))
-                together = _together(case, (dy, x, weight, shape), pairs, store)
+                together = _rank_together(case, (dy, x, weight, shape), pairs, store)
                 run = _first_right(case, BOTH, together, (dy, x, weight, shape), store) if together else None
             except Scarce:
                 return None
@@ -159,19 +159,19 @@ class _FirstBoth:
         return run
 
 
-def _together(case: Case, operands: Any, pairs: Any, store: Store) -> Tuple[str, ...]:
+def _rank_together(case: Case, operands: Any, pairs: Any, store: Store) -> Tuple[str, ...]:
     """Return the names that make both gradients at once for less than the best two apart, the best first."""
-    apart = [_times(case, kind, given, store) for kind, given in pairs]
-    both = _times(case, BOTH, operands, store)
+    apart = [_find_times(case, kind, given, store) for kind, given in pairs]
+    both = _find_times(case, BOTH, operands, store)
     if both is None or apart[0] is None or apart[1] is None:
         return preferred(case, BOTH)
     limit = min(apart[0].values()) + min(apart[1].values())
-    return tuple(name for name in _ranked(both) if both[name] < limit)
+    return tuple(name for name in _rank_by_time(both) if both[name] < limit)
 
 
-def _chosen(case: Case, kind: str, operands: Tuple[Any, ...], store: Store) -> Callable[..., Any]:
-    timed = _times(case, kind, operands, store)
-    names = _ranked(timed) if timed else ()
+def _choose_pass(case: Case, kind: str, operands: Tuple[Any, ...], store: Store) -> Callable[..., Any]:
+    timed = _find_times(case, kind, operands, store)
+    names = _rank_by_time(timed) if timed else ()
     run = _first_right(case, kind, (*names, *preferred(case, kind)), operands, store, by_rule=not timed)
     return case.reference(kind) if run is None else run
 
@@ -200,11 +200,11 @@ def _by_rule(case: Case, kind: str) -> Callable[..., Any]:
     return case.reference(kind)
 
 
-def _ranked(ms: Dict[str, float]) -> Tuple[str, ...]:
+def _rank_by_time(ms: Dict[str, float]) -> Tuple[str, ...]:
     return tuple(sorted(ms, key=lambda name: ms[name]))
 
 
-def _times(case: Case, kind: str, operands: Tuple[Any, ...], store: Store) -> Optional[Dict[str, float]]:
+def _find_times(case: Case, kind: str, operands: Tuple[Any, ...], store: Store) -> Optional[Dict[str, float]]:
     """Return what the pass' candidates cost: as known, or timed now, or of the nearest size; None where none is known.
 
     Of names that are allowed here and not banned.

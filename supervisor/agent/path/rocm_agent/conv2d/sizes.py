@@ -64,22 +64,22 @@ class Sizes:
         self.columns = x[1] * kh * kw * shape.out[0] * shape.out[1]
         self.padded = x[1] * (x[2] + 2 * ph) * (x[3] + 2 * pw)
 
-    def _lowered(self) -> Tuple[int, int]:
+    def _lowered_elements(self) -> Tuple[int, int]:
         """Return the elements of T and of the padded input it is gathered from."""
         (kh, kw), (sh, sw), (ho, wo) = self.shape.kernel, self.shape.stride, self.shape.out
         rows = (ho - 1) * sh + kh
-        return self.channels * rows * kw * wo, self.channels * rows * ((wo - 1) * sw + self._spread() + 1)
+        return self.channels * rows * kw * wo, self.channels * rows * ((wo - 1) * sw + self._dilated_reach() + 1)
 
     def _lowered_gradient(self) -> Tuple[int, int]:
         """Return the elements of D and of the padded dy it is gathered from."""
         rows = self.height + self.shape.kernel[0] - 1
         lines = self.outputs * rows
-        return lines * self.shape.kernel[1] * self.width, lines * (self.width + self._spread())
+        return lines * self.shape.kernel[1] * self.width, lines * (self.width + self._dilated_reach())
 
-    def _spread(self) -> int:
+    def _dilated_reach(self) -> int:
         return self.shape.dilation[1] * (self.shape.kernel[1] - 1)
 
-    def _summed(self, low: Need, shares: Need, length: int, products: int) -> Need:
+    def _sum_need(self, low: Need, shares: Need, length: int, products: int) -> Need:
         """Return what a gradient takes: `low`, and the shares of its sum, float32 where the operands are halves.
 
         The sum is made by so many `products` of that inner `length`.
@@ -112,19 +112,19 @@ class Sizes:
     def columns_weight(self) -> Need:
         """As forward, and a weight a sample."""
         low, length = Need(self.padded + self.columns), self.shape.out[0] * self.shape.out[1]
-        return self._summed(low, Need(self.weights), length, self.batch * self.shape.groups)
+        return self._sum_need(low, Need(self.weights), length, self.batch * self.shape.groups)
 
     def columns_of_gradient(self) -> Need:
         """Columns of dy, dy itself where it is not contiguous, and two weights a sample."""
         (kh, kw), pixels = self.shape.kernel, self.height * self.width
         low = Need(self.outside + self.outputs * kh * kw * pixels + self.weights, 3 * self.weights)
-        return self._summed(low, Need(self.weights), pixels, self.batch * self.shape.groups)
+        return self._sum_need(low, Need(self.weights), pixels, self.batch * self.shape.groups)
 
     # --- MEC ------------------------------------------------------------------------------------------------------
 
     def mec_forward(self) -> Need:
         """T, and the padded input or the output as rows."""
-        low, room = self._lowered()
+        low, room = self._lowered_elements()
         return Need(low + max(room, self.outside), self.weights)
 
     def mec_input(self) -> Need:
@@ -134,19 +134,19 @@ class Sizes:
 
     def mec_weight(self) -> Need:
         """T, and the padded input or dy as rows; a weight a row of output."""
-        low, room = self._lowered()
+        low, room = self._lowered_elements()
         shares, length = Need(0, (self.shape.out[0] + 2) * self.weights), self.batch * self.shape.out[1]
-        return self._summed(Need(low + max(room, self.outside)), shares, length, self.shape.out[0])
+        return self._sum_need(Need(low + max(room, self.outside)), shares, length, self.shape.out[0])
 
     def mec_both(self) -> Need:
         """D, and the padded dy, x or dx as rows; a weight a row of input."""
         low, room = self._lowered_gradient()
         shares, length = Need(0, (self.height + 3) * self.weights), self.batch * self.width
-        return self._summed(Need(low + max(room, self.inside)), shares, length, self.height)
+        return self._sum_need(Need(low + max(room, self.inside)), shares, length, self.height)
 
     def direct_forward(self) -> Need:
         """T and the padded input."""
-        return Need(sum(self._lowered()), self.weights)
+        return Need(sum(self._lowered_elements()), self.weights)
 
     def direct_input(self) -> Need:
         """D and the padded dy."""
@@ -154,7 +154,7 @@ class Sizes:
 
     def direct_weight(self) -> Need:
         """T and the padded input; a weight a row of output."""
-        return Need(sum(self._lowered()), (self.shape.out[0] + 2) * self.weights)
+        return Need(sum(self._lowered_elements()), (self.shape.out[0] + 2) * self.weights)
 
     def direct_both(self) -> Need:
         """D and the padded dy; a weight a row of input."""
@@ -162,35 +162,38 @@ class Sizes:
 
     # --- shifts ---------------------------------------------------------------------------------------------------
 
-    def _shifted(self, channels: int, outputs: int, width: int, size: Tuple[int, int], kernel: Tuple[int, int]) -> int:
+    def _shifted_elements(
+        self, channels: int, outputs: int, width: int, size: Tuple[int, int], kernel: Tuple[int, int]
+    ) -> int:
         """Return the elements a sample of what is shifted and of the products, for `width` columns of `channels`."""
-        line = self._line(width, size[1])
+        line = self._line_columns(width, size[1])
         return channels * (size[0] + kernel[0] - 1) * line + outputs * size[0] * line
 
-    def _line(self, width: int, outputs: int) -> int:
+    def _line_columns(self, width: int, outputs: int) -> int:
         """Return the most columns a sample takes in a row: its own and margins, all rounded up to 16 bytes."""
-        return max(width, outputs) + 2 * self._spread() + 48
+        return max(width, outputs) + 2 * self._dilated_reach() + 48
 
     def shifted_forward(self) -> Need:
         """The padded input and the padded output."""
-        need = self._shifted(self.channels, self.outputs, self.width, self.shape.out, self.shape.kernel)
+        need = self._shifted_elements(self.channels, self.outputs, self.width, self.shape.out, self.shape.kernel)
         return Need(need, 2 * self.weights)
 
     def shifted_input(self) -> Need:
         """The padded dy and the padded dx."""
         size = (self.height, self.width)
         return Need(
-            self._shifted(self.outputs, self.channels, self.shape.out[1], size, self.shape.kernel), 3 * self.weights
+            self._shifted_elements(self.outputs, self.channels, self.shape.out[1], size, self.shape.kernel),
+            3 * self.weights,
         )
 
     def shifted_weight(self) -> Need:
         """The padded input and dy; a weight's row a row of output."""
         (ho, wo), kh = self.shape.out, self.shape.kernel[0]
-        line = self._line(self.width, wo)
+        line = self._line_columns(self.width, wo)
         low = Need((self.channels * (ho + kh - 1) + self.outputs * ho) * line)
-        return self._summed(low, Need(0, (ho + 2) * self.weights), self.batch * line, ho)
+        return self._sum_need(low, Need(0, (ho + 2) * self.weights), self.batch * line, ho)
 
-    def _phases(self) -> Tuple[int, int, Tuple[int, int], Tuple[int, int]]:
+    def _phase_elements(self) -> Tuple[int, int, Tuple[int, int], Tuple[int, int]]:
         (rows, _, _), (columns, _, _) = (
             taps(k, s, p) for k, s, p in zip(self.shape.kernel, self.shape.stride, self.shape.padding)
         )
@@ -201,20 +204,20 @@ class Sizes:
 
     def subpixel_input(self) -> Need:
         """Lowered dy, and padded or the phases' images; those once more where they are cut."""
-        images, fixed, (high, wide), (rows, columns) = self._phases()
+        images, fixed, (high, wide), (rows, columns) = self._phase_elements()
         lines = self.outputs * (high + rows - 1)
         low, room, dx = lines * columns * wide, lines * (wide + columns - 1), images * high * wide
         return Need(max(low + max(room, dx), 2 * dx), fixed)
 
     def shifted_strided_input(self) -> Need:
         """The padded dy and the phases' images; those once more where they are cut."""
-        images, fixed, cut, kernel = self._phases()
-        need = self._shifted(self.outputs, images, self.shape.out[1], cut, kernel)
-        return Need(max(need, images * cut[0] * (self._line(self.shape.out[1], cut[1]) + cut[1])), fixed)
+        images, fixed, cut, kernel = self._phase_elements()
+        need = self._shifted_elements(self.outputs, images, self.shape.out[1], cut, kernel)
+        return Need(max(need, images * cut[0] * (self._line_columns(self.shape.out[1], cut[1]) + cut[1])), fixed)
 
     # --- Winograd -------------------------------------------------------------------------------------------------
 
-    def _winograd(self, channels: int, outputs: int, size: Tuple[int, int]) -> Need:
+    def _winograd_need(self, channels: int, outputs: int, size: Tuple[int, int]) -> Need:
         high, wide = -(-size[0] // 4), -(-size[1] // 4)
         room, tiles = (4 * high + 2) * (4 * wide + 2), high * wide
         made = channels * (room + 72 * tiles)
@@ -222,11 +225,11 @@ class Sizes:
 
     def winograd_forward(self) -> Need:
         """The input's tiles twice, or transformed ones of input and output."""
-        return self._winograd(self.channels, self.outputs, self.shape.out)
+        return self._winograd_need(self.channels, self.outputs, self.shape.out)
 
     def winograd_input(self) -> Need:
         """As forward, from dy to dx."""
-        return self._winograd(self.outputs, self.channels, (self.height, self.width))
+        return self._winograd_need(self.outputs, self.channels, (self.height, self.width))
 
     def winograd_weight(self) -> Need:
         """The gradient's transformed tiles, and dy's own or the input's twice."""
@@ -234,34 +237,37 @@ class Sizes:
         room, tiles = (4 * high + 2) * (4 * wide + 2), high * wide
         more = max(self.channels * (room + 72 * tiles), self.outputs * (room + 16 * tiles))
         low = Need(36 * self.outputs * tiles + more, 2 * self.weights)
-        return self._summed(low, Need(0, 4 * self.weights), self.batch * tiles, 36)
+        return self._sum_need(low, Need(0, 4 * self.weights), self.batch * tiles, 36)
 
     # --- 1x1 ------------------------------------------------------------------------------------------------------
 
-    def _picked(self) -> int:
+    def _picked_elements(self) -> int:
         return self.channels * self.shape.out[0] * self.shape.out[1]
 
     def pointwise(self) -> Need:
         """The pixels that a stride picks."""
-        return Need(self._picked() if self.shape.stride != (1, 1) else 0, self.weights)
+        return Need(self._picked_elements() if self.shape.stride != (1, 1) else 0, self.weights)
 
     def pointwise_weight(self) -> Need:
         """The pixels that a stride picks, and a weight a sample."""
         length = self.shape.out[0] * self.shape.out[1]
-        return self._summed(Need(self.pointwise().a_sample), Need(self.weights), length, self.batch)
+        return self._sum_need(Need(self.pointwise().a_sample), Need(self.weights), length, self.batch)
 
     def pointwise_whole_weight(self) -> Need:
         """Input and dy once more each, and what a stride picks."""
-        low, length = Need(2 * self._picked() + 2 * self.outside), self.batch * self.shape.out[0] * self.shape.out[1]
-        return self._summed(low, Need(0, 2 * self.weights), length, 1)
+        low, length = (
+            Need(2 * self._picked_elements() + 2 * self.outside),
+            self.batch * self.shape.out[0] * self.shape.out[1],
+        )
+        return self._sum_need(low, Need(0, 2 * self.weights), length, 1)
 
     def pointwise_whole(self) -> Need:
         """Input and output once more each, and what a stride picks."""
-        return Need(2 * self._picked() + 2 * self.outside, 2 * self.weights)
+        return Need(2 * self._picked_elements() + 2 * self.outside, 2 * self.weights)
 
     # --- depthwise ------------------------------------------------------------------------------------------------
 
-    def _tiles(self, axes: Tuple[Axis, Axis], inputs: int, outputs: int) -> Tuple[int, int, int, int]:
+    def _tile_elements(self, axes: Tuple[Axis, Axis], inputs: int, outputs: int) -> Tuple[int, int, int, int]:
         """Return a sample's elements of windows, tiles and padded maps, from `inputs` to `outputs` maps, and M's."""
         many = axes[0].count * axes[1].count
         tile, window = axes[0].tile * axes[1].tile, axes[0].window * axes[1].window
@@ -271,34 +277,34 @@ class Sizes:
 
     def tiles_forward(self) -> Need:
         """The windows, and what they are gathered from or the output's tiles; those twice."""
-        windows, tiles, room, matrix = self._tiles(forward_axes(self.shape), self.channels, self.outputs)
+        windows, tiles, room, matrix = self._tile_elements(forward_axes(self.shape), self.channels, self.outputs)
         return Need(max(windows + max(room, tiles), 2 * tiles), matrix)
 
     def tiles_input(self) -> Need:
         """As forward, from dy to dx."""
         axes = gradient_axes(self.shape, (self.height, self.width))
-        windows, tiles, room, matrix = self._tiles(axes, self.outputs, self.channels)
+        windows, tiles, room, matrix = self._tile_elements(axes, self.outputs, self.channels)
         return Need(max(windows + max(room, tiles), 2 * tiles), 2 * matrix)
 
     def tiles_weight(self) -> Need:
         """The tiles of dy, padded before, and the windows of x with what they are gathered from."""
-        windows, tiles, room, matrix = self._tiles(forward_axes(self.shape), self.channels, self.outputs)
+        windows, tiles, room, matrix = self._tile_elements(forward_axes(self.shape), self.channels, self.outputs)
         low, (down, across) = Need(tiles + max(tiles, windows + room)), forward_axes(self.shape)
         length = self.batch * down.count * across.count
-        return self._matrices(low, 2 * matrix, length)
+        return self._matrices_need(low, 2 * matrix, length)
 
     def tiles_both(self) -> Need:
         """The gradient's windows, and what they are gathered from, or dx's tiles twice, as large as those of x."""
         axes = gradient_axes(self.shape, (self.height, self.width))
-        windows, tiles, room, matrix = self._tiles(axes, self.outputs, self.channels)
+        windows, tiles, room, matrix = self._tile_elements(axes, self.outputs, self.channels)
         length = self.batch * axes[0].count * axes[1].count
-        return self._matrices(Need(windows + max(room, 2 * tiles), matrix), 2 * matrix, length)
+        return self._matrices_need(Need(windows + max(room, 2 * tiles), matrix), 2 * matrix, length)
 
-    def _matrices(self, low: Need, matrix: int, length: int) -> Need:
+    def _matrices_need(self, low: Need, matrix: int, length: int) -> Need:
         """Return what a sum of matrices a channel takes, and their places."""
         pieces = 1 if not self.sums.longest else -(-length // self.sums.longest)
         most = max(2, pieces) if pieces > 1 else 1
-        return self._summed(low, Need(0, most * matrix), 0, self.channels)
+        return self._sum_need(low, Need(0, most * matrix), 0, self.channels)
 
     def taps(self) -> Need:
         """The products of every tap, and the padded input; of halves the products are float32, and their sum is."""
@@ -323,4 +329,4 @@ class Sizes:
         """M's gradient and the places, and the operands where they are not contiguous."""
         pixels = self.height * self.width * self.shape.out[0] * self.shape.out[1]
         many = self.channels + self.shape.kernel[0] * self.shape.kernel[1]
-        return self._summed(Need(max(self.inside, self.outside)), Need(0, many * pixels), self.batch, self.channels)
+        return self._sum_need(Need(max(self.inside, self.outside)), Need(0, many * pixels), self.batch, self.channels)

@@ -48,13 +48,13 @@ class Store:
         if folder is not None:
             slug = re.sub(r"[^A-Za-z0-9.]+", "-", f"{device}-{torch_version}").strip("-")[:80]
             slug = f"{slug}-{zlib.crc32(f'{device}|{torch_version}'.encode()):08x}"
-            self._open(os.path.join(folder, slug))
+            self._open_file(os.path.join(folder, slug))
 
-    def _open(self, stem: str) -> None:
+    def _open_file(self, stem: str) -> None:
         try:
             os.makedirs(os.path.dirname(stem), mode=0o700, exist_ok=True)
             self._path = stem + ".jsonl"
-            self._load(self._path)
+            self._load_facts(self._path)
             self._trying = Trying(stem)
             for kind, layer, name in self._trying.unanswered():
                 self.hung(kind, layer, name)
@@ -74,7 +74,7 @@ class Store:
 
     def nearest(self, kind: str, layer: str, bucket: Tuple[int, int]) -> Optional[Dict[str, float]]:
         """Return the times of the layer's bucket most like this one, None where no bucket of it was timed."""
-        found = [(_apart(key[2], bucket), ms) for key, ms in self.times.items() if key[:2] == (kind, layer)]
+        found = [(_bucket_distance(key[2], bucket), ms) for key, ms in self.times.items() if key[:2] == (kind, layer)]
         return min(found, key=lambda pair: pair[0])[1] if found else None
 
     def buckets(self, kind: str, layer: str) -> int:
@@ -86,30 +86,30 @@ class Store:
     def timed(self, kind: str, layer: str, bucket: str, ms: Dict[str, float]) -> None:
         """Keep what each name cost."""
         self.times[kind, layer, bucket] = ms
-        self._append({"timed": [kind, layer, bucket], "ms": {name: round(item, 4) for name, item in ms.items()}})
+        self._append_fact({"timed": [kind, layer, bucket], "ms": {name: round(item, 4) for name, item in ms.items()}})
 
     def right(self, kind: str, exact: str, name: str) -> None:
         """Keep that `name` agreed with im2col on these sizes."""
         if (kind, exact, name) not in self._right:
             self._right.add((kind, exact, name))
-            self._append({"right": [kind, exact, name]})
+            self._append_fact({"right": [kind, exact, name]})
 
     def wrong(self, kind: str, layer: str, name: str, why: str) -> None:
         """Keep that `name` is not to be used for the layer; after STRIKES layers, for none on this device."""
-        self._ban(kind, layer, name, why, STRIKES)
+        self._ban_algorithm(kind, layer, name, why, STRIKES)
 
     def hung(self, kind: str, layer: str, name: str) -> None:
         """Keep that the process ended, killed or crashed, while `name` was tried."""
-        self._ban(kind, layer, name, UNANSWERED, HANGS)
+        self._ban_algorithm(kind, layer, name, UNANSWERED, HANGS)
 
-    def _ban(self, kind: str, layer: str, name: str, why: str, limit: int) -> None:
+    def _ban_algorithm(self, kind: str, layer: str, name: str, why: str, limit: int) -> None:
         if self.why_wrong(kind, layer, name):
             return
         tell(f"{name} ({kind}) is not used for {layer} on this device: {why}")
         alike = sum(key[0] == kind and key[2] == name and key[1] != EVERYWHERE for key in self._wrong)
         for where in (layer, EVERYWHERE) if alike + 1 >= limit else (layer,):
             self._wrong[kind, where, name] = why
-            self._append({"wrong": [kind, where, name], "why": why[:500]})
+            self._append_fact({"wrong": [kind, where, name], "why": why[:500]})
 
     def trying(self, kind: str, layer: str, name: str) -> Any:
         """Return a context in which the next start will know, should this process not survive it, what was tried."""
@@ -117,7 +117,7 @@ class Store:
 
     # --- the file -------------------------------------------------------------------------------------------------
 
-    def _load(self, path: str) -> None:
+    def _load_facts(self, path: str) -> None:
         """Take in what the file says; write it anew where it does not read as one that was written here."""
         with locked(path):
             try:
@@ -125,20 +125,20 @@ class Store:
                     lines = file.read(LIMIT_BYTES + 1)
             except FileNotFoundError:
                 lines = b""
-            sound = list(_facts(lines))
+            sound = list(_parse_facts(lines))
             complete = len(lines) <= LIMIT_BYTES and lines.endswith(b"\n") and None not in sound
             if sound and sound[0] == self._header:
                 for fact in sound[1:]:
-                    if fact is not None and not self._take(fact):
+                    if fact is not None and not self._take_fact(fact):
                         complete = False
             else:
                 complete = False
             if not complete:
                 if lines:
                     tell(f"{path} is damaged or another version's; what could be read of it was kept")
-                self._rewrite(path)
+                self._rewrite_file(path)
 
-    def _take(self, fact: Dict[str, Any]) -> bool:
+    def _take_fact(self, fact: Dict[str, Any]) -> bool:
         """Take in one fact; return False for what is none."""
         for word in ("timed", "right", "wrong"):
             key = fact.get(word)
@@ -160,7 +160,7 @@ class Store:
         self.times[key] = {str(name): float(item) for name, item in ms.items()}
         return True
 
-    def _rewrite(self, path: str) -> None:
+    def _rewrite_file(self, path: str) -> None:
         facts: List[Dict[str, Any]] = [self._header]
         facts += [{"timed": list(key), "ms": ms} for key, ms in self.times.items()]
         facts += [{"right": list(key)} for key in sorted(self._right)]
@@ -172,7 +172,7 @@ class Store:
             os.fsync(file.fileno())
         os.replace(draft, path)
 
-    def _append(self, fact: Dict[str, Any]) -> None:
+    def _append_fact(self, fact: Dict[str, Any]) -> None:
         if self._path is None:
             return
         line = (json.dumps(fact) + "\n").encode("ascii")
@@ -193,7 +193,7 @@ def _is_time(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf")
 
 
-def _facts(lines: bytes) -> Iterator[Optional[Dict[str, Any]]]:
+def _parse_facts(lines: bytes) -> Iterator[Optional[Dict[str, Any]]]:
     """Yield each line's object, None for one that holds none."""
     for line in lines.splitlines():
         try:
@@ -203,7 +203,7 @@ def _facts(lines: bytes) -> Iterator[Optional[Dict[str, Any]]]:
         yield fact if isinstance(fact, dict) else None
 
 
-def _apart(bucket: str, other: Tuple[int, int]) -> float:
+def _bucket_distance(bucket: str, other: Tuple[int, int]) -> float:
     try:
         batch, pixels = (int(part) for part in bucket.split("x"))
     except ValueError:

@@ -36,7 +36,7 @@ def multiplies_wide(dtype: torch.dtype, device: torch.device) -> bool:
     if key not in _sums:
         if torch.cuda.is_current_stream_capturing():
             return False
-        _sums[key] = _tried(dtype, device)
+        _sums[key] = _try_float32_output(dtype, device)
     return _sums[key]
 
 
@@ -98,7 +98,7 @@ def _side_by_side(a: torch.Tensor, b: torch.Tensor, piece: int) -> torch.Tensor:
     return made
 
 
-def _tried(dtype: torch.dtype, device: torch.device) -> bool:
+def _try_float32_output(dtype: torch.dtype, device: torch.device) -> bool:
     """Whether a product of the device is float32, and not merely called so."""
     numbers = torch.linspace(0.1, 1.0, 2 * 16 * 64, dtype=torch.float64).to(dtype).view(2, 16, 64)
     exact = torch.bmm(numbers.double(), numbers.double().transpose(1, 2))

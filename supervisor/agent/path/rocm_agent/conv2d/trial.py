@@ -29,34 +29,36 @@ def agrees(run: Callable[..., Any], reference: Callable[..., Any], operands: Tup
     """
     samples = max(2, operands[0].shape[0] // PARTS)
     given = [*(operand[:samples] for operand in operands[:batched]), *operands[batched:]]
-    given = [_telling(operand) if isinstance(operand, torch.Tensor) else operand for operand in given]
-    expected = _each(reference(*given))
-    found = _each(run(*given))
-    bound = _tolerance(expected[0])
+    given = [_rescale_operand(operand) if isinstance(operand, torch.Tensor) else operand for operand in given]
+    expected = _as_tuple(reference(*given))
+    found = _as_tuple(run(*given))
+    bound = _tolerance_for(expected[0])
     if any(a.shape != e.shape or a.dtype is not e.dtype for a, e in zip(found, expected)):
         return "other shapes or dtypes than im2col"
-    gaps = [_gap(a, e, e) for a, e in zip(found, expected)]
+    gaps = [_relative_gap(a, e, e) for a, e in zip(found, expected)]
     if all(gap <= bound for gap in gaps):  # which NaN is not
         return ""
-    summed = _each(reference(*(operand.abs() if isinstance(operand, torch.Tensor) else operand for operand in given)))
+    summed = _as_tuple(
+        reference(*(operand.abs() if isinstance(operand, torch.Tensor) else operand for operand in given))
+    )
     rounding = max(ROUNDING, bound / 30)
-    if all(gap <= bound or _gap(a, e, s) <= rounding for gap, a, e, s in zip(gaps, found, expected, summed)):
+    if all(gap <= bound or _relative_gap(a, e, s) <= rounding for gap, a, e, s in zip(gaps, found, expected, summed)):
         return ""
     return "relative distances to im2col " + ", ".join(f"{gap:.1e}" for gap in gaps)
 
 
-def _tolerance(tensor: torch.Tensor) -> float:
+def _tolerance_for(tensor: torch.Tensor) -> float:
     if tensor.dtype in (torch.float16, torch.bfloat16):
         return TOLERANCE
     rounded = tensor.is_cuda and torch.get_float32_matmul_precision() != "highest"
     return TOLERANCE if rounded or torch.backends.cuda.matmul.allow_tf32 else TOLERANCE_WIDE
 
 
-def _each(result: Any) -> Tuple[torch.Tensor, ...]:
+def _as_tuple(result: Any) -> Tuple[torch.Tensor, ...]:
     return result if isinstance(result, tuple) else (result,)
 
 
-def _telling(operand: torch.Tensor) -> torch.Tensor:
+def _rescale_operand(operand: torch.Tensor) -> torch.Tensor:
     """Return the operand with 1/16 as its largest magnitude: gradients in half precision are often too small to tell.
 
     The passes are linear in it, and neither overflow nor underflow then hides what a kernel does.
@@ -69,7 +71,7 @@ def _telling(operand: torch.Tensor) -> torch.Tensor:
     return pattern.view(operand.shape).to(operand.dtype)
 
 
-def _gap(actual: torch.Tensor, expected: torch.Tensor, whole: torch.Tensor) -> float:
+def _relative_gap(actual: torch.Tensor, expected: torch.Tensor, whole: torch.Tensor) -> float:
     """Return the distance of the two relative to the size of `whole`."""
     size = float(whole.float().norm())
     gap = float((actual.float() - expected.float()).norm())

@@ -45,23 +45,23 @@ class Trying:
     @contextmanager
     def about(self, kind: str, layer: str, name: str) -> Iterator[None]:
         """Leave word of the trial for the block. A folder that does not take it changes nothing."""
-        self._write(json.dumps([kind, layer, name]), sync=(kind, name) not in self._survived)
+        self._write_marker(json.dumps([kind, layer, name]), sync=(kind, name) not in self._survived)
         try:
             yield
             self._survived.add((kind, name))
         finally:
-            self._write("", sync=False)
+            self._write_marker("", sync=False)
 
     def _own_path(self) -> str:
         return f"{self._stem}.trying-{os.getpid()}"
 
-    def _write(self, text: str, *, sync: bool) -> None:
+    def _write_marker(self, text: str, *, sync: bool) -> None:
         """Replace what the file says; on disk at once for an algorithm's first trial, which may take the host along."""
         if self._stem is None:
             return
         try:
             if self._file is None or self._pid != os.getpid():
-                self._file, self._pid = _own(self._own_path()), os.getpid()
+                self._file, self._pid = _open_locked(self._own_path()), os.getpid()
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, text.encode("ascii"), 0)
             if sync:
@@ -70,7 +70,7 @@ class Trying:
             self._stem = None
 
 
-def _own(path: str) -> int:
+def _open_locked(path: str) -> int:
     """Return the file, locked; where another process takes it away in between, a new one."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -60,7 +60,7 @@ def times(
     to say.
     """
     found, ends = case.candidates(kind), monotonic_ns() + int(PASS_S[case.device.type] * 1e9)
-    given = operands if case.shape.kernel == (1, 1) else _part(operands, BATCHED[kind])
+    given = operands if case.shape.kernel == (1, 1) else _take_samples(operands, BATCHED[kind])
     share = given[0].shape[0] / max(1, operands[0].shape[0])
     watches: Dict[str, Watch] = {}
     for name in (*(name for name in first if name in found), *(name for name in found if name not in first)):
@@ -70,19 +70,19 @@ def times(
         try:
             if verdict(case, kind, name, run, operands, store):
                 watch = Watch(partial(run, *given), case.device, share, by_sample=found[name].by_sample)
-                if _ran(watch, case, kind, name, store):
+                if _time_run(watch, case, kind, name, store):
                     watches[name] = watch
         except Scarce:
             continue
     for _ in range(REPEATS - 1):
         best = min((watch.ms for watch in watches.values()), default=0.0)
         for name, watch in tuple(watches.items()):
-            if watch.ms <= HOPELESS * best and monotonic_ns() < ends and not _ran(watch, case, kind, name, store):
+            if watch.ms <= HOPELESS * best and monotonic_ns() < ends and not _time_run(watch, case, kind, name, store):
                 del watches[name]
     return {name: watch.ms for name, watch in watches.items()} or None
 
 
-def _ran(watch: Watch, case: Case, kind: str, name: str, store: Store) -> bool:
+def _time_run(watch: Watch, case: Case, kind: str, name: str, store: Store) -> bool:
     """Time one run and return whether it came to its end; ban what fails for another reason than memory."""
     try:
         with store.trying(kind, case.layer, name):
@@ -94,7 +94,7 @@ def _ran(watch: Watch, case: Case, kind: str, name: str, store: Store) -> bool:
     return True
 
 
-def _part(operands: Tuple[Any, ...], batched: int) -> Tuple[Any, ...]:
+def _take_samples(operands: Tuple[Any, ...], batched: int) -> Tuple[Any, ...]:
     batch = operands[0].shape[0]
     samples = min(batch, max(SAMPLES, batch // 2))
     return (*(operand[:samples] for operand in operands[:batched]), *operands[batched:])

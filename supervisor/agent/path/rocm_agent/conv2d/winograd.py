@@ -46,7 +46,7 @@ _OUTPUT = (
 
 
 @lru_cache(maxsize=16)
-def _matrices(dtype: torch.dtype, device: torch.device) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _make_transforms(dtype: torch.dtype, device: torch.device) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the transforms of input (36, 36), kernel (36, 9) and output (16, 36)."""
     made = [torch.tensor(m, dtype=torch.float64) for m in (_INPUT, _KERNEL, _OUTPUT)]
     return tuple(torch.kron(m, m).to(device=device, dtype=dtype) for m in made)  # type: ignore[return-value] # three
@@ -57,14 +57,14 @@ def _transformed_input(x: torch.Tensor, top: int, left: int, high: int, wide: in
     tiles = windows(padded(x, top, left, 4 * high + 2, 4 * wide + 2), (6, 6), (4, 4), (1, 1))
     flat = rearranged(tiles, (1, 0, 4, 5, 2, 3)).view(-1, 36)
     del tiles
-    return torch.mm(_matrices(x.dtype, x.device)[0], flat.t()).view(36, x.shape[1], -1)
+    return torch.mm(_make_transforms(x.dtype, x.device)[0], flat.t()).view(36, x.shape[1], -1)
 
 
-def _convolved(x: torch.Tensor, weight: torch.Tensor, top: int, left: int, size: Tuple[int, int]) -> torch.Tensor:
+def _convolve_tiles(x: torch.Tensor, weight: torch.Tensor, top: int, left: int, size: Tuple[int, int]) -> torch.Tensor:
     """Return the convolution to `size` as a view (N, O, size); `weight` is (O, C, 3, 3) in any layout."""
     (height, width), batch, out_channels = size, x.shape[0], weight.shape[0]
     high, wide = -(-height // 4), -(-width // 4)
-    _, kernel, output = _matrices(x.dtype, x.device)
+    _, kernel, output = _make_transforms(x.dtype, x.device)
     lines = torch.mm(kernel, weight.permute(2, 3, 0, 1).reshape(9, -1)).view(36, out_channels, -1)
     product = torch.bmm(lines, _transformed_input(x, top, left, high, wide))
     tiles = torch.mm(product.view(36, -1).t(), output.t()).view(out_channels, batch, high, wide, 4, 4)
@@ -75,21 +75,21 @@ def _convolved(x: torch.Tensor, weight: torch.Tensor, top: int, left: int, size:
 
 def forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Geometry) -> torch.Tensor:
     """Convolve. Workspace: the tiles of x twice and of y once, 2.25 times their sizes, and y once more."""
-    y = _convolved(x, weight, *shape.padding, shape.out)
+    y = _convolve_tiles(x, weight, *shape.padding, shape.out)
     return y.contiguous() if bias is None else torch.add(y, bias.view(-1, 1, 1), out=y.new_empty(y.shape))
 
 
 def input_gradient(dy: torch.Tensor, weight: torch.Tensor, size: Tuple[int, int], shape: Geometry) -> torch.Tensor:
     """Return the gradient of an input of `size` (H, W): dy convolved with the turned weight; padding at most 2."""
     turned = weight.flip(2, 3).transpose(0, 1)
-    return _convolved(dy, turned, 2 - shape.padding[0], 2 - shape.padding[1], size).contiguous()
+    return _convolve_tiles(dy, turned, 2 - shape.padding[0], 2 - shape.padding[1], size).contiguous()
 
 
 def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry) -> torch.Tensor:
     """Return the weight's gradient: the adjoint of `forward`, 36 products (O, tiles) by (tiles, C)."""
     (height, width), batch, out_channels = shape.out, dy.shape[0], dy.shape[1]
     high, wide = -(-height // 4), -(-width // 4)
-    _, kernel, output = _matrices(x.dtype, x.device)
+    _, kernel, output = _make_transforms(x.dtype, x.device)
     tiles = padded(dy, 0, 0, 4 * high, 4 * wide).view(batch, out_channels, high, 4, wide, 4)
     tiles = rearranged(tiles, (1, 0, 2, 4, 3, 5)).view(-1, 16)
     tiles = torch.mm(output.t(), tiles.t()).view(36, out_channels, -1)

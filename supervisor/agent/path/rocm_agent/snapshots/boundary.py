@@ -84,7 +84,7 @@ class Boundary:
         """Save where it was asked for, else where a snapshot is due; return the command that was served."""
         keeper = self._keeper = self._keeper or Keeper(self._torch, self._form)
         if self._problem is None:
-            self._begin(moment)
+            self._find_world(moment)
         if self._problem:
             return None
         if self._ranks is not None:
@@ -96,17 +96,17 @@ class Boundary:
             return None
         return served(recorder, command, moment.saving(keeper), lambda path: keeper.save(moment.collect, path))
 
-    def _begin(self, moment: Moment) -> None:
+    def _find_world(self, moment: Moment) -> None:
         """Find out who trains together."""
         found = world.of(self._torch, moment.replicas()[0])
-        self._problem = found.problem or self._join(found)
+        self._problem = found.problem or self._join_ranks(found)
         self._alone = found.size == 1 and not self._problem
         save_command.listening = self.listens
         if self._problem and found.rank == 0:
             every_s = None if self._keeper is None else self._keeper.every_s
             events.write("save_failed", error=self._problem, kind="snapshot", step=moment.step, every_s=every_s)
 
-    def _join(self, found: world.World) -> str:
+    def _join_ranks(self, found: world.World) -> str:
         """Come forward among several ranks; return why that cannot be."""
         if found.size == 1:
             return ""

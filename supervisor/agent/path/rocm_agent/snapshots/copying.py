@@ -23,7 +23,7 @@ class Copier:
 
     def reserve(self, state: Any) -> None:
         """Make the buffers for a state like this one; it may run beside the training."""
-        mapped(state, self._buffer)
+        mapped(state, self._buffer_at)
 
     def copy(self, state: Any) -> Tuple[Any, Callable[[], float]]:
         """Begin the copy; return it with a function that waits for its end and returns how long the GPU took for it.
@@ -37,24 +37,24 @@ class Copier:
             key = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
             if tensor.numel() and key in same:  # tied weights stay tied
                 return same[key]
-            same[key] = buffer = self._buffer(place, tensor)
+            same[key] = buffer = self._buffer_at(place, tensor)
             pairs.append((buffer, tensor))
             return buffer
 
         with self._torch.no_grad(), self._torch.inference_mode(mode=False):
             copied = mapped(state, begin)
-            return copied, self._begin(pairs)
+            return copied, self._begin_copies(pairs)
 
-    def _buffer(self, place: Place, tensor: Any) -> Any:
+    def _buffer_at(self, place: Place, tensor: Any) -> Any:
         """Return the buffer at a place in the state, a new one where the tensor there is another than last time."""
         found = self._buffers.get(place)
         if found is None or found.shape != tensor.shape or found.dtype != tensor.dtype:
             with self._torch.inference_mode(mode=False):
-                found = self._empty(tensor)
+                found = self._allocate_like(tensor)
             self._buffers[place] = found
         return found
 
-    def _empty(self, tensor: Any) -> Any:
+    def _allocate_like(self, tensor: Any) -> Any:
         if tensor.is_cuda:
             try:
                 return self._torch.empty_like(tensor, device="cpu", pin_memory=True)
@@ -62,7 +62,7 @@ class Copier:
                 pass
         return self._torch.zeros_like(tensor, device="cpu")  # written to, so that the first copy meets no page fault
 
-    def _begin(self, pairs: List[Tuple[Any, Any]]) -> Callable[[], float]:
+    def _begin_copies(self, pairs: List[Tuple[Any, Any]]) -> Callable[[], float]:
         cuda = self._torch.cuda
         by_device: Dict[Any, List[Tuple[Any, Any]]] = {}
         for pair in pairs:
@@ -70,7 +70,7 @@ class Copier:
         events = []
         for device, some in by_device.items():
             if device.type != "cuda":
-                _copy(self._torch, some)
+                _copy_pairs(self._torch, some)
                 continue
             stream = self._streams.get(device) or cuda.Stream(device)
             self._streams[device] = stream
@@ -79,7 +79,7 @@ class Copier:
             stream.wait_stream(main)
             with cuda.stream(stream):
                 began.record(stream)
-                _copy(self._torch, some)
+                _copy_pairs(self._torch, some)
                 ended.record(stream)
             main.wait_event(ended)
             events.append((began, ended))
@@ -94,7 +94,7 @@ class Copier:
         return wait
 
 
-def _copy(torch: Any, pairs: List[Tuple[Any, Any]]) -> None:
+def _copy_pairs(torch: Any, pairs: List[Tuple[Any, Any]]) -> None:
     together = getattr(torch, "_foreach_copy_", None)
     if together is not None:
         together([pair for pair, _ in pairs], [other for _, other in pairs], non_blocking=True)

@@ -45,10 +45,10 @@ class Interval:
         self._auto = setting == AUTO
         self._costs: Deque[Tuple[float, float]] = deque(maxlen=COSTS_KEPT)
         self._began_ns = self._last_ns = now_ns
-        self._mean_fault_s = _seconds(mean_fault) or MEAN_FAULT_S
+        self._mean_fault_s = _parse_seconds(mean_fault) or MEAN_FAULT_S
         # The first one measures what it costs.
-        self.every_s: Optional[float] = SHORTEST_S if self._auto else _seconds(setting)
-        self._next_ns = self._after(now_ns)
+        self.every_s: Optional[float] = SHORTEST_S if self._auto else _parse_seconds(setting)
+        self._next_ns = self._due_after(now_ns)
 
     def due(self, now_ns: int) -> bool:
         """Whether the next one is due."""
@@ -72,7 +72,7 @@ class Interval:
     def taken(self, now_ns: int) -> None:
         """Count from now."""
         self._last_ns = now_ns
-        self._next_ns = self._after(now_ns)
+        self._next_ns = self._due_after(now_ns)
 
     def measured(self, stall_s: float, write_s: float) -> None:
         """Choose the interval anew from what the last ones cost."""
@@ -85,11 +85,11 @@ class Interval:
             if self._next_ns is not None:
                 self._next_ns += int((self.every_s - (before or 0.0)) * 1e9)
 
-    def _after(self, now_ns: int) -> Optional[int]:
+    def _due_after(self, now_ns: int) -> Optional[int]:
         return None if not self.every_s else now_ns + int(self.every_s * 1e9)
 
 
-def _seconds(text: str) -> Optional[float]:
+def _parse_seconds(text: str) -> Optional[float]:
     try:
         found = float(text)
     except ValueError:

@@ -101,7 +101,7 @@ class Keeper:
         if self._interval.none_taken:
             patience_s = max(patience_s, FIRST_PATIENCE_S)
         if self._interval.may_follow_a_save(monotonic_ns()) and self._background.wait(patience_s):
-            self._begin()
+            self._announce_snapshots()
             self.take(collect, step, epoch)
 
     def settle(self) -> None:
@@ -113,7 +113,7 @@ class Keeper:
             self._settled = True
             self._background.wait(FIRST_PATIENCE_S)
 
-    def _begin(self) -> None:
+    def _announce_snapshots(self) -> None:
         if not self._reserved:
             self._reserved = True
             events.write("snapshots", every_s=self._interval.every_s)
@@ -130,7 +130,7 @@ class Keeper:
         """
         try:
             if not self._reserved:
-                self._begin()
+                self._announce_snapshots()
                 state = collect()
                 self._background.begin(lambda: self._copier.reserve(state))
                 return
@@ -139,7 +139,7 @@ class Keeper:
             self._saves = own_saves.made
             copied, wait = self._copier.copy(collect())
             stall_s = (monotonic_ns() - began_ns) / 1e9
-            self._background.begin(lambda: self._keep(copied, wait, join, (step, epoch, taken_ns, stall_s)))
+            self._background.begin(lambda: self._write_copy(copied, wait, join, (step, epoch, taken_ns, stall_s)))
         except Exception as error:
             failed("snapshots.take", error)
 
@@ -161,7 +161,7 @@ class Keeper:
             raise ValueError("%s names no folder for snapshots" % ENV_SNAPSHOTS)
         return os.path.join(self._folder, files.NAME % step)
 
-    def _keep(self, copied: Any, wait: Callable[[], float], join: Join, taken: Any) -> None:
+    def _write_copy(self, copied: Any, wait: Callable[[], float], join: Join, taken: Any) -> None:
         """Write a copy and tell of it; what does not work out is told once until it works again."""
         step, epoch, taken_ns, stall_s = taken
         try:

@@ -39,7 +39,7 @@ def install(module: ModuleType) -> None:
 
     @wraps(fit)
     def fit_or_resume(self: Any, *args: Any, **kwargs: Any) -> Any:
-        followed = _follow(self, module.__name__.rpartition(".trainer.trainer")[0])
+        followed = _follow_trainer(self, module.__name__.rpartition(".trainer.trainer")[0])
         path = None if followed is None else followed.resumed_from()
         if path is not None:
             kwargs["ckpt_path"] = path
@@ -52,7 +52,7 @@ def install(module: ModuleType) -> None:
 
 
 @fenced
-def _follow(trainer: Any, package: str) -> Optional[Snapshots]:
+def _follow_trainer(trainer: Any, package: str) -> Optional[Snapshots]:
     """Return the snapshots of a trainer, with a callback telling them of its steps; None where it is to be pickled.
 
     What is put on it here cannot be.
@@ -146,9 +146,9 @@ class Snapshots:
             return Moment(
                 step=int(trainer.global_step),
                 epoch=int(trainer.current_epoch) - 1,
-                collect=lambda: self._collect(trainer, made),
-                own=lambda: self._own(made),
-                replicas=lambda: _replicas(trainer),
+                collect=lambda: self._collect_state(trainer, made),
+                own=lambda: self._own_state(made),
+                replicas=lambda: _list_replicas(trainer),
             )
 
         self._boundary.reached(look)
@@ -180,11 +180,11 @@ class Snapshots:
         steps = -(-int(batches) // accumulated) if batches != math.inf else None
         self._plan.tell(trainer.max_epochs, trainer.estimated_stepping_batches, steps)
 
-    def _collect(self, trainer: Any, made: int) -> Dict[str, Any]:
-        ours = {"lightning": 1, "step": int(trainer.global_step), **self._own(made)}
+    def _collect_state(self, trainer: Any, made: int) -> Dict[str, Any]:
+        ours = {"lightning": 1, "step": int(trainer.global_step), **self._own_state(made)}
         return {**trainer._checkpoint_connector.dump_checkpoint(weights_only=False), files.OURS: ours}
 
-    def _own(self, made: int) -> Dict[str, Any]:
+    def _own_state(self, made: int) -> Dict[str, Any]:
         random = randomness.capture(self._torch)
         place, data = self._positioned, None
         if place is not None and place.passes:
@@ -226,8 +226,8 @@ class Snapshots:
         if anew:
             trainer.fit_loop.epoch_loop.restarting = False
         buffers, self._buffers = self._buffers, {}
-        replicas.put_buffers(self._torch, _replicas(trainer)[0], buffers)
+        replicas.put_buffers(self._torch, _list_replicas(trainer)[0], buffers)
 
 
-def _replicas(trainer: Any) -> Tuple[Dict[str, Any], List[Any]]:
+def _list_replicas(trainer: Any) -> Tuple[Dict[str, Any], List[Any]]:
     return {"model": trainer.lightning_module}, list(trainer.optimizers)

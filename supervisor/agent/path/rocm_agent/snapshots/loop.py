@@ -42,11 +42,11 @@ class State:
         """Return the whole state as it is, of which nothing is copied yet."""
         return {
             "step": self.step,
-            OURS: {"loop": 1, "step": self.step, "epoch": self.epoch, **self._place()},
+            OURS: {"loop": 1, "step": self.step, "epoch": self.epoch, **self._data_position()},
             **{name: _state_of(part) for name, part in self._parts.items()},
         }
 
-    def _place(self) -> Dict[str, Any]:
+    def _data_position(self) -> Dict[str, Any]:
         random = randomness.capture(self.torch)
         return {"random": random, "data": None if self._data is None else self._data.state(random)}
 
@@ -55,7 +55,7 @@ class State:
         modules, optimizers = self.replicas()
         optimizing = {id(optimizer) for optimizer in optimizers}
         alone = [name for name, part in self._parts.items() if name not in modules and id(part) not in optimizing]
-        return {**self._place(), "parts": {name: _state_of(self._parts[name]) for name in alone}}
+        return {**self._data_position(), "parts": {name: _state_of(self._parts[name]) for name in alone}}
 
     def replicas(self) -> Tuple[Dict[str, Any], List[Any]]:
         """Return the modules by their names, and the optimizers."""
@@ -86,7 +86,7 @@ class State:
             raise ValueError("the snapshot holds %s, and asked for are %s" % (sorted(theirs), sorted(self._parts)))
         ours = found[OURS]
         for name, part in self._parts.items():
-            _load(part, ours.get("parts", {}).get(name, found[name]))
+            _load_part(part, ours.get("parts", {}).get(name, found[name]))
         replicas.put_buffers(self.torch, self.replicas()[0], ours.get(replicas.BUFFERS, {}))
         self.step, self._first_epoch = ours["step"], ours["epoch"]
         self.counting = True
@@ -200,7 +200,7 @@ def _state_of(part: Any) -> Any:
     return scaler_state(part) if _is_scaler(part) else part.state_dict()
 
 
-def _load(part: Any, found: Any) -> None:
+def _load_part(part: Any, found: Any) -> None:
     if isinstance(part, dict):
         part.clear()
         part.update(found)

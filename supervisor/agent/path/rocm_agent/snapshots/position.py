@@ -75,7 +75,7 @@ class Positioned:
     def __iter__(self) -> Iterator[Any]:
         resume, self._resume = self._resume, None
         if resume is not None:
-            self._restore(resume["begun"])
+            self._restore_order(resume["begun"])
         self.begun[self.passes] = {
             "random": randomness.capture(self._torch),
             "generators": [generator.get_state() for generator in self._generators],
@@ -85,7 +85,7 @@ class Positioned:
         self.passes += 1
         self.asked = 0 if resume is None else resume["batches"]
         random = {} if resume is None else resume["random"]
-        for batch in self.inner if resume is None else self._rest(resume["samples"], resume["batches"]):
+        for batch in self.inner if resume is None else self._rest_of_pass(resume["samples"], resume["batches"]):
             self._at_batch(random)
             yield batch
         if self.asked in random:
@@ -99,14 +99,14 @@ class Positioned:
             self._before.pop(self.asked - BATCHES_NOTED, None)
         self.asked += 1
 
-    def _rest(self, samples: int, batches: int) -> Iterator[Any]:
+    def _rest_of_pass(self, samples: int, batches: int) -> Iterator[Any]:
         """Return the batches of a new pass after the first `samples` indices, whatever size batches have now."""
         if type(self.inner) is not self._torch.utils.data.BatchSampler or not batches:
             return islice(iter(self.inner), batches, None)
         indices = islice(iter(self.inner.sampler), samples, None)
         return iter(type(self.inner)(indices, self.inner.batch_size, self.inner.drop_last))
 
-    def _restore(self, begun: Dict[str, Any]) -> None:
+    def _restore_order(self, begun: Dict[str, Any]) -> None:
         randomness.restore(self._torch, begun["random"])
         for generator, state in zip(self._generators, begun["generators"]):
             generator.set_state(state.cpu())

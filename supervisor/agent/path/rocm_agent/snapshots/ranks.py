@@ -68,16 +68,16 @@ class Ranks:
 
     def at_boundary(self, keeper: Keeper, recorder: Any, moment: Moment) -> Optional[Tuple[int, int]]:
         """Announce, save or give a part, as is due; return the command after which this process is to end."""
-        due = self._due(moment.step)
+        due = self._take_due(moment.step)
         if self._rank:
-            return None if due is None else self._give(due, moment)
+            return None if due is None else self._give_part(due, moment)
         if due is not None:
-            return self._join(due, keeper, recorder, moment)
+            return self._save_jointly(due, keeper, recorder, moment)
         if self._pending is None:
-            self._lead(keeper, recorder, moment)
+            self._announce_if_due(keeper, recorder, moment)
         return None
 
-    def _due(self, step: int) -> Optional[Announced]:
+    def _take_due(self, step: int) -> Optional[Announced]:
         """Show where this rank stands; return what was announced for this very boundary."""
         announced = self._board.announced
         if announced != self._seen:
@@ -95,35 +95,35 @@ class Ranks:
 
     # --- rank 0 ---------------------------------------------------------------------------------------------------
 
-    def _lead(self, keeper: Keeper, recorder: Any, moment: Moment) -> None:
+    def _announce_if_due(self, keeper: Keeper, recorder: Any, moment: Moment) -> None:
         """Announce a save where one is due or asked for."""
         command = recorder.command()
         if command is None and not keeper.wants():
             return
         if command is None and not keeper.reserved:
-            keeper.take(self._collecting(moment), moment.step, moment.epoch)
+            keeper.take(self._collect_with_sample(moment), moment.step, moment.epoch)
             return
-        absent = self._absent()
+        absent = self._list_absent()
         if absent:
-            self._without(absent, recorder, command)
+            self._report_absent(absent, recorder, command)
             return
         self._alone_ns = None
         kind = board.SNAPSHOT
         if command is not None:
             kind = board.SAVE_AND_STOP if command[0] == COMMAND_SAVE_AND_STOP else board.SAVE
         for rank in range(1, self._size):
-            files.remove(self._path(rank))
+            files.remove(self._part_path(rank))
         furthest = max(standing.step for standing in self._board.standings())
         self._seen = self._pending = self._board.announce(kind, furthest + self._margin)
 
-    def _absent(self) -> List[int]:
+    def _list_absent(self) -> List[int]:
         """Return the ranks that are not seen in this training."""
         others = [standing for standing in self._board.standings() if standing.rank]
         return [
-            other.rank for other in others if other.who & 0xFFFF != self._who & 0xFFFF or not _lives(other.who >> 16)
+            other.rank for other in others if other.who & 0xFFFF != self._who & 0xFFFF or not _is_alive(other.who >> 16)
         ]
 
-    def _without(self, absent: List[int], recorder: Any, command: Optional[Tuple[int, int]]) -> None:
+    def _report_absent(self, absent: List[int], recorder: Any, command: Optional[Tuple[int, int]]) -> None:
         """Say once that ranks are missing, and refuse a command that has waited long enough."""
         self._alone_ns = self._alone_ns or monotonic_ns()
         waited_s = (monotonic_ns() - self._alone_ns) / 1e9
@@ -135,17 +135,17 @@ class Ranks:
             events.write("save_failed", error=text)
             recorder.answer(ANSWER_CANNOT, command[1])
 
-    def _collecting(self, moment: Moment) -> Collect:
+    def _collect_with_sample(self, moment: Moment) -> Collect:
         return lambda: {**moment.collect(), ALIKE: replicas.alike(*moment.replicas())}
 
-    def _join(self, due: Announced, keeper: Keeper, recorder: Any, moment: Moment) -> Optional[Tuple[int, int]]:
+    def _save_jointly(self, due: Announced, keeper: Keeper, recorder: Any, moment: Moment) -> Optional[Tuple[int, int]]:
         """Take rank 0's part, and have the others' joined to it."""
         if any(self._board.refused(rank, due.number) for rank in range(1, self._size)):
             self._margin = min(self._margin * 2, MARGIN_LIMIT_STEPS)  # a rank was beyond it before it could see it
             self._board.settle(due.number, board.CANNOT)
             return None
-        collect = self._collecting(moment)
-        join = lambda copied: self._joined(copied, due, moment.step)  # noqa: E731 - two arguments long
+        collect = self._collect_with_sample(moment)
+        join = lambda copied: self._join_parts(copied, due, moment.step)  # noqa: E731 - two arguments long
         if due.kind == board.SNAPSHOT:
             keeper.take(collect, moment.step, moment.epoch, join)
             return None
@@ -156,25 +156,25 @@ class Ranks:
         self._board.settle(due.number, board.CANNOT if ending is None else board.SAVED)
         return ending
 
-    def _joined(self, copied: Dict[str, Any], due: Announced, step: int) -> Dict[str, Any]:
+    def _join_parts(self, copied: Dict[str, Any], due: Announced, step: int) -> Dict[str, Any]:
         """Return rank 0's copy with the parts of all others; raise Missing where one does not come."""
         sample = copied.pop(ALIKE)
         deadline_ns = monotonic_ns() + PARTS_LIMIT_NS
         own = {}
         try:
             for rank in range(1, self._size):
-                part = self._part(rank, due, deadline_ns)
+                part = self._wait_for_part(rank, due, deadline_ns)
                 if part["step"] != step or not replicas.same(self._torch, sample, part[ALIKE]):
                     raise Missing("rank %d does not hold what rank 0 holds after step %d: no replica" % (rank, step))
                 files.check_finite(self._torch, part["own"], (replicas.BUFFERS,))
                 own[rank] = part["own"]
         finally:
             for rank in range(1, self._size):
-                files.remove(self._path(rank))
+                files.remove(self._part_path(rank))
         return {**copied, OURS: {**copied[OURS], replicas.SIZE: self._size, replicas.RANKS: own}}
 
-    def _part(self, rank: int, due: Announced, deadline_ns: int) -> Dict[str, Any]:
-        path = self._path(rank)
+    def _wait_for_part(self, rank: int, due: Announced, deadline_ns: int) -> Dict[str, Any]:
+        path = self._part_path(rank)
         while monotonic_ns() < deadline_ns:
             if self._board.refused(rank, due.number):
                 raise Missing("rank %d has no part in the snapshot of step %d" % (rank, due.step))
@@ -182,17 +182,17 @@ class Ranks:
                 part = files.load(self._torch, path)
                 if part["number"] == due.number:
                     return part
-            if rank in self._absent():
+            if rank in self._list_absent():
                 raise Missing("rank %d is gone" % rank)
             time.sleep(LOOK_S)
         raise Missing("no part of rank %d came within %d s" % (rank, PARTS_LIMIT_S))
 
-    def _path(self, rank: int) -> str:
+    def _part_path(self, rank: int) -> str:
         return os.path.join(self._folder, PART % rank)
 
     # --- the others -----------------------------------------------------------------------------------------------
 
-    def _give(self, due: Announced, moment: Moment) -> Optional[Tuple[int, int]]:
+    def _give_part(self, due: Announced, moment: Moment) -> Optional[Tuple[int, int]]:
         """Have this rank's part written; return the command to end where rank 0 has saved for a stop."""
         try:
             modules, optimizers = moment.replicas()
@@ -201,22 +201,22 @@ class Ranks:
             if not self._background.wait(PARTS_LIMIT_S):
                 raise OSError("the last part is still being written")
             copied, wait = self._copier.copy(part)
-            self._background.begin(lambda: self._write(due, copied, wait))
+            self._background.begin(lambda: self._write_part(due, copied, wait))
         except Exception as error:
             self._board.refuse(self._rank, due.number)
             failed("snapshots.ranks", error)
             return None
-        return self._ending(due) if due.kind == board.SAVE_AND_STOP else None
+        return self._wait_for_outcome(due) if due.kind == board.SAVE_AND_STOP else None
 
-    def _write(self, due: Announced, copied: Any, wait: Callable[[], float]) -> None:
+    def _write_part(self, due: Announced, copied: Any, wait: Callable[[], float]) -> None:
         try:
             wait()
-            files.write(self._torch, copied, self._path(self._rank), time.time_ns())
+            files.write(self._torch, copied, self._part_path(self._rank), time.time_ns())
         except Exception:
             self._board.refuse(self._rank, due.number)
             raise
 
-    def _ending(self, due: Announced) -> Optional[Tuple[int, int]]:
+    def _wait_for_outcome(self, due: Announced) -> Optional[Tuple[int, int]]:
         """Wait for what rank 0 makes of it: it makes no further step until then, and neither could this rank."""
         deadline_ns = monotonic_ns() + PARTS_LIMIT_NS
         while self._board.outcome(due.number) is None and monotonic_ns() < deadline_ns:
@@ -224,7 +224,7 @@ class Ranks:
         return (COMMAND_SAVE_AND_STOP, 0) if self._board.outcome(due.number) == board.SAVED else None
 
 
-def _lives(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except OSError:

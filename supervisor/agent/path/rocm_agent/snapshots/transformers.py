@@ -43,7 +43,7 @@ def install(module: ModuleType) -> None:
     @wraps(made)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it takes that method's place
         made(self, *args, **kwargs)
-        _follow(self, module.TrainerCallback)
+        _follow_trainer(self, module.TrainerCallback)
 
     @wraps(train)
     def train_or_resume(self: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -60,7 +60,7 @@ def install(module: ModuleType) -> None:
 
 
 @fenced
-def _follow(trainer: Any, base: type) -> None:
+def _follow_trainer(trainer: Any, base: type) -> None:
     import torch
 
     trainer._rocm_snapshots = snapshots = Snapshots(torch, trainer)
@@ -92,7 +92,7 @@ class Snapshots:
 
     def __init__(self, torch: Any, trainer: Any) -> None:
         self._torch = torch
-        self._boundary = Boundary(torch, "transformers", claim.GENERIC, Form(self._finished, lambda: ROOTS))
+        self._boundary = Boundary(torch, "transformers", claim.GENERIC, Form(self._finish_copy, lambda: ROOTS))
         self._positioned: Optional[Positioned] = None
         self._data: Optional[Dict[str, Any]] = None
         self._buffers: Dict[str, Any] = {}
@@ -104,20 +104,20 @@ class Snapshots:
 
     def training(self, trainer: Any) -> Any:
         """Return a context in which the trainer's loaders are followed."""
-        self._put(trainer, "get_train_dataloader", self._following(trainer.get_train_dataloader))
-        return _Leaving(lambda: self._leave(trainer))
+        self._replace_method(trainer, "get_train_dataloader", self._follow_dataloader(trainer.get_train_dataloader))
+        return _Leaving(lambda: self._restore_methods(trainer))
 
-    def _put(self, trainer: Any, name: str, function: Any) -> None:
+    def _replace_method(self, trainer: Any, name: str, function: Any) -> None:
         self._replaced.append(name)
         setattr(trainer, name, function)
 
-    def _leave(self, trainer: Any) -> None:
+    def _restore_methods(self, trainer: Any) -> None:
         for name in self._replaced:
             vars(trainer).pop(name, None)
         self._replaced = []
         self._remove_folder()
 
-    def _following(self, original: Any) -> Any:
+    def _follow_dataloader(self, original: Any) -> Any:
         def get_train_dataloader(*args: Any, **kwargs: Any) -> Any:
             loader = original(*args, **kwargs)
             self._follow_loader(loader)
@@ -153,17 +153,17 @@ class Snapshots:
                 raise NotImplementedError("weights spread over processes are not saved between two checkpoints")
             if self._epoch_is_over(trainer) and (trainer.args.world_size > 1 or recorder.command() is None):
                 return None  # its evaluation is still to come, and nobody would make up for it
-            return self._moment(trainer, step)
+            return self._moment_after(trainer, step)
 
         self._boundary.reached(look)
 
-    def _moment(self, trainer: Any, step: int) -> Moment:
+    def _moment_after(self, trainer: Any, step: int) -> Moment:
         return Moment(
             step=step,
             epoch=None,
-            collect=lambda: self._collect(trainer, step),
-            own=lambda: self._own(trainer),
-            replicas=lambda: _replicas(trainer),
+            collect=lambda: self._collect_state(trainer, step),
+            own=lambda: self._own_state(trainer),
+            replicas=lambda: _list_replicas(trainer),
         )
 
     @fenced
@@ -173,7 +173,7 @@ class Snapshots:
             return
         step = int(trainer.state.global_step)
         if not _is_sharded(trainer):
-            self._boundary.beside_a_save(self._moment(trainer, step))
+            self._boundary.beside_a_save(self._moment_after(trainer, step))
         folder = os.path.abspath(os.path.join(trainer.args.output_dir, "checkpoint-%d" % step))
         paths = [os.path.join(folder, name) for name in WEIGHTS if os.path.isfile(os.path.join(folder, name))]
         if paths and os.path.isfile(os.path.join(folder, STATE)):
@@ -186,11 +186,11 @@ class Snapshots:
         if recorder is not None and claim.speaks(claim.GENERIC):
             recorder.stage = VALIDATE
 
-    def _collect(self, trainer: Any, step: int) -> Dict[str, Any]:
+    def _collect_state(self, trainer: Any, step: int) -> Dict[str, Any]:
         scaler = getattr(trainer.accelerator, "scaler", None)
         return {
             "step": step,
-            files.OURS: {"transformers": 1, "step": step, **self._own(trainer)},
+            files.OURS: {"transformers": 1, "step": step, **self._own_state(trainer)},
             "model": trainer.model.state_dict(),
             "optimizer": trainer.optimizer.state_dict(),
             "scheduler": trainer.lr_scheduler.state_dict(),
@@ -198,31 +198,31 @@ class Snapshots:
             "trainer_state": SimpleNamespace(**facts_of(trainer)),
         }
 
-    def _own(self, trainer: Any) -> Dict[str, Any]:
+    def _own_state(self, trainer: Any) -> Dict[str, Any]:
         random = randomness.capture(self._torch)
-        return {"random": random, "data": self._place(trainer, random)}
+        return {"random": random, "data": self._data_position(trainer, random)}
 
-    def _place(self, trainer: Any, random: Dict[str, Any]) -> Optional[Dict[str, Any]]:
+    def _data_position(self, trainer: Any, random: Dict[str, Any]) -> Optional[Dict[str, Any]]:
         """Return how the pass under way began and the random states to go on with; None between two passes."""
-        made, batches = self._positioned, self._batches(trainer)
+        made, batches = self._positioned, self._batches_made(trainer)
         if made is None or not made.passes or not batches:
             return None
         return {"begun": made.begun[made.passes - 1], "batches": batches, "random": made.random_from(batches, random)}
 
-    def _batches(self, trainer: Any) -> int:
+    def _batches_made(self, trainer: Any) -> int:
         """Return how many batches of the epoch are trained on, as the Trainer reckons it when it resumes."""
         accumulated = trainer.args.gradient_accumulation_steps
-        return int(trainer.state.global_step % self._steps(trainer) * accumulated)
+        return int(trainer.state.global_step % self._steps_per_epoch(trainer) * accumulated)
 
-    def _steps(self, trainer: Any) -> int:
+    def _steps_per_epoch(self, trainer: Any) -> int:
         """Return the steps of an epoch, 1 where its length is unknown."""
         size = 0 if self._positioned is None else len(self._positioned)
         return max(-(-size // trainer.args.gradient_accumulation_steps), 1)
 
     def _epoch_is_over(self, trainer: Any) -> bool:
-        return self._steps(trainer) > 1 and not self._batches(trainer)
+        return self._steps_per_epoch(trainer) > 1 and not self._batches_made(trainer)
 
-    def _finished(self, copied: Dict[str, Any]) -> Dict[str, Any]:
+    def _finish_copy(self, copied: Dict[str, Any]) -> Dict[str, Any]:
         text = json.dumps(vars(copied["trainer_state"]))
         scaler = copied["scaler"]
         return {**copied, "trainer_state": text, "scaler": None if scaler is None else settled_scaler(scaler)}
@@ -246,7 +246,7 @@ class Snapshots:
         found, problem = replicas.of_this_rank(self._torch, found)
         ours = found[files.OURS]
         trainer.model.load_state_dict(found["model"])
-        self._put(trainer, "_load_from_checkpoint", lambda *_, **__: None)
+        self._replace_method(trainer, "_load_from_checkpoint", lambda *_, **__: None)
         self._folder = os.path.join(trainer.args.output_dir, "%s%d" % (FOLDER, claim.rank))
         if problem:
             ours = {}
@@ -274,7 +274,7 @@ class _Leaving:
         self._leave()
 
 
-def _replicas(trainer: Any) -> Tuple[Dict[str, Any], List[Any]]:
+def _list_replicas(trainer: Any) -> Tuple[Dict[str, Any], List[Any]]:
     return {"model": trainer.model}, [trainer.optimizer]
 
 

@@ -45,7 +45,7 @@ class Snapshots:
         self._batches_made = batches_made
         self._size = max(getattr(trainer, "world_size", 0), 1)
         self._skeleton = skeleton(trainer) if claim.rank == 0 else None
-        self.keeper = Keeper(torch, Form(self._finished))
+        self.keeper = Keeper(torch, Form(self._finish_copy))
         self._together: Optional[Boundary] = None
         """Of several ranks; where they cannot be saved together rank 0 is saved when asked, and resumed by epochs."""
         if self._size > 1:
@@ -98,7 +98,7 @@ class Snapshots:
             step=step,
             epoch=trainer.epoch - 1,
             collect=lambda: self.collect(trainer, step),
-            own=lambda: self._own(trainer, step),
+            own=lambda: self._own_state(trainer, step),
             replicas=lambda: (models(self._torch, trainer), [trainer.optimizer]),
             asked=lambda: save_request.asked(trainer, step),
         )
@@ -127,20 +127,20 @@ class Snapshots:
             OURS: {
                 "step": step,
                 "model": model.state_dict(),
-                "gradients": self._gradients(model, step),
+                "gradients": self._pending_gradients(model, step),
                 replicas.SIZE: self._size,
-                **self._own(trainer, step),
+                **self._own_state(trainer, step),
             },
         }
 
-    def _own(self, trainer: Any, step: int) -> Dict[str, Any]:
+    def _own_state(self, trainer: Any, step: int) -> Dict[str, Any]:
         return {
             "random": randomness.capture(self._torch),
-            "position": self._position(trainer, step),
+            "position": self._data_position(trainer, step),
             "counters": {name: getattr(trainer, name, None) for name in COUNTERS},
         }
 
-    def _position(self, trainer: Any, step: int) -> Optional[Dict[str, Any]]:
+    def _data_position(self, trainer: Any, step: int) -> Optional[Dict[str, Any]]:
         """Return where the epoch stands in its data; None where its order was drawn before anybody could note how."""
         loader = trainer.train_loader
         begun = None if self._positioned is None else self._positioned.begun.get(self._pass)
@@ -156,13 +156,13 @@ class Snapshots:
             "csv_bytes": os.stat(str(trainer.csv)).st_size if os.path.exists(str(trainer.csv)) else 0,
         }
 
-    def _gradients(self, model: Any, step: int) -> Optional[Dict[str, Any]]:
+    def _pending_gradients(self, model: Any, step: int) -> Optional[Dict[str, Any]]:
         """Return the gradients that the optimizer has not stepped on yet, None right after its step."""
         if self._last_step == step - 1:
             return None
         return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 
-    def _finished(self, copied: Dict[str, Any]) -> Dict[str, Any]:
+    def _finish_copy(self, copied: Dict[str, Any]) -> Dict[str, Any]:
         """Return the copy as a checkpoint: the average as a module, numbers as numbers."""
         for name, tensor in self._skeleton.state_dict(keep_vars=True).items():
             tensor.data = copied["ema"][name].to(tensor.dtype)  # while it validates, ultralytics has it in half
@@ -195,13 +195,13 @@ class Snapshots:
 
         def optimizer_step(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
-            self._stepped(trainer)
+            self._note_optimizer_step(trainer)
             return result
 
         trainer.optimizer_step = optimizer_step
 
     @fenced
-    def _stepped(self, trainer: Any) -> None:
+    def _note_optimizer_step(self, trainer: Any) -> None:
         self._last_step = trainer.epoch * len(trainer.train_loader) + self._batches_made()
         unshift(trainer)
 
@@ -236,12 +236,12 @@ class Snapshots:
     def enumerated(self, loader: Any) -> Iterator[Tuple[int, Any]]:
         """Return what `enumerate(loader)` returns for an epoch, from the batch on with which it goes on."""
         first = self._first
-        self._reach(loader, first)
+        self._reach_first_batch(loader, first)
         batches = iter(loader)
         yield from builtins.enumerate(islice(batches, len(loader) - first) if first else batches, first)
 
     @fenced
-    def _reach(self, loader: Any, first: int) -> None:
+    def _reach_first_batch(self, loader: Any, first: int) -> None:
         if self._positioned is None:
             return
         fresh = getattr(loader, "iterator", None) is None or loader.num_workers == 0

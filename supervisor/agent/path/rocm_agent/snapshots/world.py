@@ -25,7 +25,7 @@ def of(torch: Any, modules: Dict[str, Any]) -> World:
     rank, size = place(torch)
     if size == 1:
         return World(rank, size, "" if rank == 0 else "another process speaks for this training")
-    return World(rank, size, _problem(rank, size, modules))
+    return World(rank, size, _find_problem(rank, size, modules))
 
 
 def place(torch: Any) -> Tuple[int, int]:
@@ -38,7 +38,7 @@ def place(torch: Any) -> Tuple[int, int]:
     return claim.rank, 1
 
 
-def _problem(rank: int, size: int, modules: Dict[str, Any]) -> str:
+def _find_problem(rank: int, size: int, modules: Dict[str, Any]) -> str:
     here = os.environ.get("LOCAL_WORLD_SIZE", "")
     if here.isdigit() and int(here) != size:
         return "%s of its %d processes run on this machine: only those of one machine are saved in mid-epoch" % (
@@ -47,12 +47,12 @@ def _problem(rank: int, size: int, modules: Dict[str, Any]) -> str:
         )
     if rank != claim.rank:
         return "rank %d was not started with RANK or LOCAL_RANK in its environment, as torchrun does" % rank
-    if any(_sharded(module) for module in modules.values()):
+    if any(_is_sharded(module) for module in modules.values()):
         return "its weights are spread over its processes: only replicas, as DDP has them, are saved in mid-epoch"
     return ""
 
 
-def _sharded(module: Any) -> bool:
+def _is_sharded(module: Any) -> bool:
     """Whether reading the state would be a collective operation, or give this process its share alone."""
     wrapped = any(type(item).__name__ in ("FullyShardedDataParallel", "DeepSpeedEngine") for item in module.modules())
     return wrapped or any(
