@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
-from agent_by_hand import Attempts
+from agent_by_hand import Attempts, plain_environment
 
 from supervisor.agent import prove
 
@@ -89,3 +90,20 @@ def test_keras_is_followed_batch_by_batch_on_any_backend(foreign_python: Path, t
     (plan,) = attempt.said("plan")
     assert (plan["framework"], plan["epochs"], plan["total_steps"], plan["steps_per_epoch"]) == ("keras", 3, 18, 6)
     assert attempt.stage() == "ended"
+
+
+def test_every_update_of_a_jax_training_is_a_step_also_inside_compiled_functions(
+    foreign_python: Path, tmp_path: Path
+) -> None:
+    script = HERE / "checks_optax.py"
+    runs = Attempts(foreign_python, tmp_path, script)
+    finished = runs.run(every="0")
+    (attempt,) = runs.attempts
+    assert attempt.failures() == []
+    assert attempt.head() == 12 * len(finished.output.splitlines()) == 96, finished.output
+    records = attempt.records()
+    assert [record.step for record in records] == [*range(9, 13), *list(range(1, 13)) * 5], "the ring holds the last 64"
+    assert attempt.stage() == "validate", "the last of them evaluates after its last step"
+    command = [str(foreign_python), str(script)]
+    alone = subprocess.run(command, env=plain_environment(), capture_output=True, text=True, timeout=240, check=True)
+    assert finished.output == alone.stdout, "the same weights as without a supervisor"

@@ -44,6 +44,8 @@ def prepare(folder: str) -> None:
                 "lightning.pytorch.trainer.trainer": _lightning_imported,
                 "pytorch_lightning.trainer.trainer": _lightning_imported,
                 "keras.src.callbacks.callback_list": _keras_imported,
+                "jax": _jax_imported,
+                "optax": _optax_imported,
             }
         ),
         lambda: os.register_at_fork(after_in_child=_handle_fork),
@@ -175,6 +177,18 @@ def _keras_imported(module: ModuleType) -> None:
     from . import keras_hook
 
     keras_hook.install(module)
+
+
+def _jax_imported(module: ModuleType) -> None:
+    from . import optax_hook
+
+    optax_hook.install_jax(module)
+
+
+def _optax_imported(module: ModuleType) -> None:
+    from . import optax_hook
+
+    optax_hook.install(module)
 
 
 def _command_line() -> List[str]:

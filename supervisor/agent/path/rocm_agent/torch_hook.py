@@ -18,12 +18,10 @@ from typing import Any, Callable, Optional
 from . import claim, origin, own_saves, precision, remedies, save_command, script, workers
 from .fence import failed, fenced
 from .layout import CHECKPOINT, COMPILE, DATA_WAIT, ENDED, STEP, VALIDATE
+from .leader import Leader
 from .recorder import Recorder
 from .scalars import GpuMemory, LateScalars, is_scalar, number
 from .shapes import Shapes
-
-SILENT_STEPS = 50
-SILENT_NS = 20_000_000_000
 
 _watch: Optional[Watch] = None
 
@@ -42,9 +40,7 @@ class Watch:
         self._loss: Any = None
         self._scaled: Callable[[], Any] = lambda: None
         self._unscaled: Any = None
-        self._leader: Callable[[], Any] = lambda: None
-        self._leader_ns = 0
-        self._others = 0
+        self._leader = Leader()
         self.step = 0
         """Number of the last step; 0 before the first."""
         self.resumed_step = 0
@@ -81,7 +77,7 @@ class Watch:
 
     def counted(self, recorder: Recorder, optimizer: Any) -> None:
         """An optimizer has stepped, by itself and not within another's step, or its scaler has skipped that."""
-        if not self._takes_lead(optimizer):
+        if not self._leader.takes_lead(optimizer):
             return
         self.step = self.step + 1 if self.step else self._first_step(optimizer)
         self.precision.stepped(self._loss)
@@ -101,16 +97,6 @@ class Watch:
         if self.resumed_step:
             return self.resumed_step + 1
         return origin.first_step(None if optimizer is None else _steps_made(optimizer))
-
-    def _takes_lead(self, optimizer: Any) -> bool:
-        leader, now = self._leader(), monotonic_ns()
-        if leader is not optimizer:
-            self._others += 1
-            if leader is not None and self._others <= SILENT_STEPS and now - self._leader_ns < SILENT_NS:
-                return False
-            self._leader = weakref.ref(optimizer)
-        self._leader_ns, self._others = now, 0
-        return True
 
 
 def install(torch: Any) -> None:

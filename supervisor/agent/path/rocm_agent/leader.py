@@ -1,0 +1,38 @@
+"""Decides which of several optimizers counts the steps: the first that stepped, until it has fallen silent.
+
+A GAN has two optimizers, and both step once per step of the training.
+"""
+
+from __future__ import annotations
+
+import weakref
+from time import monotonic_ns
+from typing import Any, Callable
+
+SILENT_STEPS = 50
+SILENT_NS = 20_000_000_000
+
+
+class Leader:
+    """The optimizer that counts, held weakly."""
+
+    def __init__(self) -> None:
+        self._leader: Callable[[], Any] = lambda: None
+        self._leader_ns = 0
+        self._others = 0
+
+    def takes_lead(self, optimizer: Any) -> bool:
+        """Whether `optimizer`, which has just stepped, leads; it takes over from a leader that is silent or gone."""
+        leader, now = self._leader(), monotonic_ns()
+        if leader is not optimizer:
+            self._others += 1
+            if leader is not None and self._others <= SILENT_STEPS and now - self._leader_ns < SILENT_NS:
+                return False
+            self._leader = weakref.ref(optimizer)
+        self._leader_ns, self._others = now, 0
+        return True
+
+    def hand_over(self, optimizer: Any, other: Any) -> None:
+        """Have `other` lead where `optimizer` does: it steps within the other from now on."""
+        if self._leader() is optimizer:
+            self._leader = weakref.ref(other)
