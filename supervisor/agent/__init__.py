@@ -1,1 +1,1 @@
-"""What runs inside the user's training lies under `path/`: recorder, hooks and Conv2d; it imports nothing of ours."""
+"""What runs in the training (`path/`: recorder, hooks, Conv2d), and the prover. It imports nothing of ours."""

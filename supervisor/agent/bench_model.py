@@ -1,4 +1,4 @@
-"""A model's own Conv2d layers, found by hooks, and its whole training step on noise; it downloads and reads nothing."""
+"""Finds a model's Conv2d layers by hooks, and times its complete training step on random input."""
 
 from __future__ import annotations
 

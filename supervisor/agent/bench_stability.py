@@ -1,4 +1,4 @@
-"""The same work over and over: whether its time, its memory and its results stay what they were; it trains nothing."""
+"""Repeats the same work and reports how time, memory and results change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench_model import Training
 from bench_ways import BOUNDS, WARM_UPS, Clock, Layer, median, passes, using
 
 ALLOWED_BYTES = 64 << 20
-"""A CPU's allocator gives memory back late; a card's count is exact, and nothing is allowed there."""
+"""A CPU's allocator gives memory back late; a GPU's count is exact, and nothing is allowed there."""
 
 Said = Callable[..., None]
 Round = Callable[[], Tuple[float, List[Any]]]

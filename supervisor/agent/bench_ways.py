@@ -1,4 +1,4 @@
-"""The ways to convolve that the benchmark compares, and the device's clock and memory; it measures nothing itself."""
+"""The convolution implementations that the benchmark compares, and the device's clock and memory counters."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def passes(
 
 
 class Clock:
-    """Milliseconds and memory of a device: by its own events on a card, by the process's clock on a CPU."""
+    """Milliseconds and memory of a device: by its own events on a GPU, by the process's clock on a CPU."""
 
     def __init__(self, device: str) -> None:
         self.device, self.card = device, device == "cuda"
@@ -93,7 +93,7 @@ class Clock:
         return int(torch.cuda.max_memory_allocated()) if self.card else None
 
     def in_use(self) -> int:
-        """Return the bytes that torch has in use on the card, on a CPU those that the process has in memory."""
+        """Return the bytes that torch has in use on the GPU, on a CPU those that the process has in memory."""
         if self.card:
             return int(torch.cuda.memory_allocated())
         with open("/proc/self/statm", encoding="ascii") as file:

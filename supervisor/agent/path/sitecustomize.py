@@ -1,4 +1,4 @@
-"""Starts the agent in every Python process of a supervised training; it never raises into the program.
+"""Starts the agent in every Python process of a supervised training. Never raises into the program.
 
 Python imports the first `sitecustomize` on its path at start, which under supervision is this one, so the user's own,
 further down the path, is imported after it as if this one were not there.

@@ -1,4 +1,4 @@
-"""Proves that a checkpoint is whole and its numbers finite, and never runs anything that it contains.
+"""Proves that a checkpoint is complete and its numbers finite, without running anything that it contains.
 
     python -I prove/__main__.py CHECKPOINT [MEMORY_LIMIT_BYTES [CPU_LIMIT_S]]
 

@@ -1,4 +1,4 @@
-"""Prints the answer about one file; with limits, it takes no more memory and processor time than that."""
+"""Prints the result for one file, within limits of memory and processor time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds the tensors in what a pickle came to, with their names; it looks at no number."""
+"""Finds the tensors in an unpickled object, with their names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gives away, in the process that proves, all that reading an open file does not need; it reads nothing itself."""
+"""Drops, in the process that proves, all rights that reading an open file does not need."""
 
 from __future__ import annotations
 

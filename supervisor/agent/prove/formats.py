@@ -1,4 +1,4 @@
-"""Finds a checkpoint's numbers in its file, format by format, and has each looked at; it judges none."""
+"""Finds a checkpoint's numbers in its file, format by format, and passes them on to be checked."""
 
 from __future__ import annotations
 

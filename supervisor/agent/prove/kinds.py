@@ -1,4 +1,4 @@
-"""The kinds of numbers there are, by the names that torch and safetensors give them, and the word for a refusal."""
+"""The kinds of numbers, by the names that torch and safetensors give them, and the exception for a rejected file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers about one file: what it is, where its training stood, and whether it is sound; nothing in it can raise."""
+"""Answers about one file: its format, where its training was, whether it is valid. Nothing in the file can raise."""
 
 from __future__ import annotations
 

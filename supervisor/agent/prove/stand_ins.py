@@ -1,4 +1,4 @@
-"""Reads a pickle with nothing in it that acts: whatever it names is an inert stand-in; it calls nothing."""
+"""Reads a pickle with inert stand-ins for whatever it names, so that nothing in it is called."""
 
 from __future__ import annotations
 

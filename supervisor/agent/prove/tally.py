@@ -1,4 +1,4 @@
-"""Counts and measures numbers: what is not finite, what is zero, and a few figures of each tensor; it finds none."""
+"""Counts and measures numbers: non-finite values, zeros, and a few figures of each tensor."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import torch
 from comparing import unlike
 from patching import kernels, patched
 from rocm_agent import events
-from rocm_agent.conv2d import candidates, case, fallback, limits, planner, told
+from rocm_agent.conv2d import candidates, case, fallback, limits, planner, warn_once
 from rocm_agent.conv2d.geometry import geometry
 from rocm_agent.conv2d.kernels import Kernels
 from torch import nn
@@ -74,9 +74,9 @@ def raising(error: type[Exception] = RuntimeError, text: str = "no kernel for th
 def reported() -> Iterator[list[Any]]:
     """Yield the list of what is reported to the daemon and warned of."""
     seen: list[Any] = []
-    write, known = events.write, set(told._said)
+    write, known = events.write, set(warn_once._said)
     events.write = lambda event, **fields: seen.append((event, fields))
-    told._said.clear()
+    warn_once._said.clear()
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -84,7 +84,7 @@ def reported() -> Iterator[list[Any]]:
         seen += [str(each.message) for each in caught if str(each.message).startswith("conv2d:")]
     finally:
         events.write = write
-        told._said.update(known)
+        warn_once._said.update(known)
 
 
 def check_a_family_that_raises_in_a_training_is_replaced_once_a_layer_and_reported_with_its_sizes() -> None:
@@ -156,13 +156,13 @@ def check_what_raises_outside_of_a_pass_leaves_the_layer_to_native() -> None:
             calls.append(1)  # noqa: B023 - called at once
             raise TypeError("a class of tensors that nobody foresaw")
 
-        before = module.again, Kernels._convolution
-        module.again, Kernels._convolution = broken, broken
+        before = module.fast_path, Kernels._compute_convolution
+        module.fast_path, Kernels._compute_convolution = broken, broken
         try:
             with reported() as seen, patched("planned", scope):
                 found = trained(net())
         finally:
-            module.again, Kernels._convolution = before
+            module.fast_path, Kernels._compute_convolution = before
             fallback.forget()
         for a, e in zip(found, expected, strict=True):
             assert not unlike(scope, a, e, 1e-5)

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from comparing import differences, operands, outcome, unlike
 from patching import Spy
-from rocm_agent.conv2d import batch_parts, conv2d, limits, mec, moving, planner, shifted, winograd
+from rocm_agent.conv2d import batch_parts, conv2d, layout_copy, limits, mec, planner, shifted, winograd
 from rocm_agent.conv2d.candidates import PASSES
 from rocm_agent.conv2d.case import Case as Planned
 from rocm_agent.conv2d.geometry import Geometry, geometry
 from rocm_agent.conv2d.heuristic import preferred
-from rocm_agent.conv2d.trial import agrees
+from rocm_agent.conv2d.verify import agrees
 from torch.nn.functional import conv2d as native
 
 planned = functools.partial(conv2d, algorithm="planned")
@@ -87,14 +87,14 @@ def check_every_candidate_for_every_pass_agrees_with_native_on_any_geometry() ->
 
 
 def check_the_ways_of_copying_that_large_sizes_take_agree_with_native_too() -> None:
-    before = mec.FEW_A_PROCESSOR, shifted.SMALL_A_PROCESSOR, moving.WORTH
-    mec.FEW_A_PROCESSOR = shifted.SMALL_A_PROCESSOR = moving.WORTH = 0
+    before = mec.FEW_A_PROCESSOR, shifted.SMALL_A_PROCESSOR, layout_copy.WORTH
+    mec.FEW_A_PROCESSOR = shifted.SMALL_A_PROCESSOR = layout_copy.WORTH = 0
     try:
         for case in cases(((3, 3), (2, 5)), STRIDES, PADDINGS, ((1, 1), (1, 2))):
             found = differing(case, 1e-12, set())
             assert not found, found
     finally:
-        mec.FEW_A_PROCESSOR, shifted.SMALL_A_PROCESSOR, moving.WORTH = before
+        mec.FEW_A_PROCESSOR, shifted.SMALL_A_PROCESSOR, layout_copy.WORTH = before
 
 
 def check_winograd_stays_within_its_error_in_float32() -> None:

@@ -1,4 +1,4 @@
-"""What a training script may tell its supervisor; every call is free and does nothing where there is none."""
+"""The calls that a training script can make to its supervisor. Without a supervisor each returns at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words for torch's caching allocator that fragment less; it says only what the version at hand understands.
+"""Sets options of torch's caching allocator that reduce fragmentation, as far as the installed version knows them.
 
 An option that a version does not know ends the training, so the version is asked before torch is imported. Segments
 that expand are kept from ROCm: builds before ROCm 7 ignore them, and later ones have hung in them (pytorch#192259).

@@ -1,4 +1,4 @@
-"""Decides which process, and which hook in it, speaks for the training; nobody waits to be the one.
+"""Decides which process, and which hook in it, reports for the training, without blocking.
 
 The recorder's lock is the claim. It is taken at the first sign of a training and not at the interpreter's start, so
 launchers never have it; data loader workers that are forked fall silent, spawned ones make no step.

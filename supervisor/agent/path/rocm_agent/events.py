@@ -1,4 +1,4 @@
-"""Appends rare events to `agent.jsonl`, one write a line; it never raises and never waits for a reader."""
+"""Appends rare events to `agent.jsonl`, one write per line. Never raises, never blocks."""
 
 from __future__ import annotations
 

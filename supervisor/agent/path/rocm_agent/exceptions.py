@@ -1,4 +1,4 @@
-"""Reports the exception that ends a program; it prints nothing and lets the program's own hook do its work."""
+"""Reports the exception that ends a program, then calls the program's own hook. Prints nothing."""
 
 # ruff: noqa: PLC0415 - imported where first needed: the programs of a job that do not train shall not pay for it
 

@@ -1,4 +1,4 @@
-"""Calls a hook when a module has been imported; the module keeps its own spec, loader and source."""
+"""Calls a hook when a module has been imported. The module keeps its own spec, loader and source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Follows `fit` of Keras on any backend through its own list of callbacks; it adds no callback and reads no device.
+"""Follows `fit` of Keras on any backend through Keras' own list of callbacks, without reading from a device.
 
 A batch counts as a step: `epoch * steps an epoch + batch`, which goes on over a resume with `initial_epoch`.
 """

@@ -1,4 +1,4 @@
-"""The numbers of the attempt's folder as `supervisor/core/attempt_files.py` decides them; a test compares the two."""
+"""The numbers of the attempt's folder as `supervisor/core/attempt_files.py` defines them (a test compares both)."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""What an attempt's steps are counted from: what it was told to resume from, what it loaded, what it counts itself.
+"""Finds the number of an attempt's first step: by what it resumes from, what it loaded, or the optimizer's own count.
 
 Where an optimizer keeps no count, the first step of a process is the step after the one that its checkpoint holds. The
 daemon hands over the steps of the checkpoints that it knows; which of them the training loaded is seen here. Where that

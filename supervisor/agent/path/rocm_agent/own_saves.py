@@ -1,4 +1,4 @@
-"""Counts the saves that the training makes itself: after each, an exact state is worth having."""
+"""Counts the saves that the training makes itself: after each, an exact snapshot is worth taking."""
 
 from __future__ import annotations
 

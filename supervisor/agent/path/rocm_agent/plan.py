@@ -1,4 +1,4 @@
-"""Tells once, at the first step, what a framework is going to train: its epochs and its steps."""
+"""Reports once, at the first step, what a framework is going to train: its epochs and its steps."""
 
 from __future__ import annotations
 

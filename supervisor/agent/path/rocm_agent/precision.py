@@ -1,4 +1,4 @@
-"""Tells which arithmetic a training asked for and which it uses; looked at for its first steps, and then no more."""
+"""Reports which precision a training asked for and which it uses, from its first steps."""
 
 from __future__ import annotations
 

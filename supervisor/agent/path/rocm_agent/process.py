@@ -1,4 +1,4 @@
-"""Starts the agent in one Python process; a program that trains nothing pays for nothing that a training needs."""
+"""Starts the agent in one Python process, at no cost for programs that train nothing."""
 
 # ruff: noqa: PLC0415 - imported where first needed: the programs of a job that do not train shall not pay for it
 

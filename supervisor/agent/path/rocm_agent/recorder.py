@@ -1,4 +1,4 @@
-"""The flight recorder: an mmap ring of step records in `recorder.bin`; it never grows, never syncs and never waits."""
+"""The flight recorder: an mmap ring of step records in `recorder.bin`, of fixed size, without sync or lock per step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def open_recorder(path: str, rank: int) -> Optional[Recorder]:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         capacity = _made_whole(lock, rank)
-        # Opened anew, because mmap keeps a duplicate of its descriptor, which would hold the lock in forked children.
+        # Opened again, because mmap keeps a duplicate of its descriptor, which would hold the lock in forked children.
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             memory = mmap.mmap(file, _file_size(capacity))

@@ -1,4 +1,4 @@
-"""What the daemon wants changed in this training, from the attempt's folder; whoever makes a change says so here."""
+"""The changes to this training that the daemon asks for, read from the attempt's folder, and reports of those made."""
 
 # ruff: noqa: PLC0415 - most attempts have no remedies, and no interpreter of theirs shall pay for reading them
 

@@ -1,4 +1,4 @@
-"""The command to save, seen from a script that may or may not be able to: a command nobody hears is refused."""
+"""Answers the command to save for a script that cannot: a command that is never asked for is refused."""
 
 from __future__ import annotations
 

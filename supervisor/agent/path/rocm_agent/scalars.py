@@ -1,4 +1,4 @@
-"""Reads numbers out of tensors for the record; it never makes a training wait for its GPU."""
+"""Reads numbers out of tensors for the record, without making the training wait for its GPU."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class GpuMemory:
         )
 
     def _may_take_bytes(self) -> int:
-        """Return the card's memory, or the share of it that the program allows itself: full is full."""
+        """Return the GPU's memory, or the share of it that the program allows itself: full is full."""
         total_bytes = int(self._cuda.get_device_properties(self._cuda.current_device()).total_memory)
         share = getattr(self._cuda, "get_per_process_memory_fraction", None)  # torch 1.13 keeps it to itself
         return total_bytes if share is None else int(total_bytes * share())

@@ -1,4 +1,4 @@
-"""The calls that a training script may make itself; they never raise, and do nothing where no supervisor is.
+"""The calls that a training script can make. They never raise, and do nothing without a supervisor.
 
 Once a script has called `step`, what the hooks would have counted by themselves is not counted.
 """

@@ -1,4 +1,4 @@
-"""Knows which shapes of batches were seen: the first step of a new one may search for kernels for minutes.
+"""Tracks the shapes of batches: the first step of a new shape can take minutes, as kernels are searched or compiled.
 
 MIOpen and cuDNN look for the fastest kernel at the first use of each shape, torch.compile makes one. A training whose
 batches never look alike is left alone after a while: there every step would be a first one.

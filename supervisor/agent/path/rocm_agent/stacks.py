@@ -1,4 +1,4 @@
-"""Lets the daemon see where every Python process stands: a signal makes it dump its stacks into its own file.
+"""Lets the daemon read the stacks of every Python process: on a signal the process dumps them into its own file.
 
 faulthandler writes from C without the interpreter's help, so a process that hangs in a GPU driver answers too. The
 file's presence says that the process answers; the signal's default action would end one that does not.

@@ -1,4 +1,4 @@
-"""Is the next attempt's interpreter before its time: imports what takes long, waits for the word, and trains nothing.
+"""Prepares the next attempt's interpreter: imports what takes long, then waits until the attempt is launched.
 
 It runs inside our sitecustomize, so that Python has not come to the program yet: its script, `-m` or `-c`,
 `sys.path[0]`, `__main__` and the way it ends are Python's own afterwards. Without the word the process ends here.
@@ -134,7 +134,7 @@ def _no_usercustomize() -> None:
 
 
 def _no_device() -> None:
-    """A card that is open takes memory on it, and knows the card as it was before the trouble."""
+    """A GPU that is open takes memory on it, and knows the GPU as it was before the trouble."""
     for number in os.listdir("/proc/self/fd"):
         try:
             path = os.readlink("/proc/self/fd/" + number)

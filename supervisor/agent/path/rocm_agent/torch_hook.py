@@ -1,4 +1,4 @@
-"""Watches any PyTorch training through its optimizer, losses and loaders; it changes no number and no RNG state.
+"""Follows any PyTorch training through its optimizer, losses and loaders. No number and no RNG state is changed.
 
 It counts the steps of one optimizer. A GAN has two: the first that stepped leads, and another takes over only when the
 leader has fallen silent. Hooks that know more (ultralytics', the script's own calls) silence this one.

@@ -1,4 +1,4 @@
-"""Makes the changes that any PyTorch training can have: to each step, to autocast, to loaders; none unless asked.
+"""The changes that any PyTorch training can have: to its steps, autocast and loaders. None without a remedy.
 
 The learning rate is changed within each step alone: whatever a schedule, a warm-up or a checkpoint sets it to, the
 step sees the factor, and what is saved is the owner's.

@@ -1,4 +1,4 @@
-"""Replays a training up to a step that went wrong, looks for what is not finite on the way, tells it and ends.
+"""Repeats a training up to a step that went wrong, looks for non-finite values on the way, reports and exits.
 
 The training itself resumes and computes, with all that belongs to it; this only looks. It never lets the process
 live on past the step, and what ultralytics writes goes into the triage's own folder.
@@ -79,7 +79,7 @@ class Replay:
 
     @property
     def _in_gradient(self) -> bool:
-        # Of a card the norm that ends the replay is read a step late: the next forward must not hide the place.
+        # Of a GPU the norm that ends the replay is read a step late: the next forward must not hide the place.
         return self._where is not None and self._where["kind"] == GRADIENT
 
     # --- modules ------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Tells where an ultralytics training stands, batch by batch; its trainer keeps its callbacks and its numbers.
+"""Reports the progress of an ultralytics training, batch by batch. Its callbacks and numbers stay as they are.
 
 The methods are wrapped on BaseTrainer itself, so every trainer of every task has them. Step n is the n-th batch of the
 whole training, `epoch * batches_per_epoch + batch + 1`, which goes on counting over a resume.

@@ -1,4 +1,4 @@
-"""Changes an ultralytics training after its checkpoint had its say and before anything is built; none unless asked.
+"""Changes an ultralytics training's arguments after its checkpoint was read and before anything is built.
 
 A resumed trainer takes its arguments from the checkpoint, so that new ones on the command line are lost. These are set
 on the trainer that is ready to build, and taken off while it saves: a checkpoint holds what its owner asked for, and

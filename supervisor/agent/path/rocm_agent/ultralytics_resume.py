@@ -1,4 +1,4 @@
-"""Makes the first ultralytics training of a process go on from a given checkpoint; it chooses none.
+"""Makes the first ultralytics training of a process resume from the checkpoint that the daemon chose.
 
 It asks for what `yolo train resume=PATH` asks for, whichever way the training was started, and leaves the work and the
 refusals to ultralytics: a checkpoint that cannot be resumed must not become a training from the beginning.

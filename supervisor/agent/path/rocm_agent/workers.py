@@ -1,4 +1,4 @@
-"""Tells which processes the data loaders of a training have, and when they are let go; it touches no loader."""
+"""Reports the worker processes of a training's data loaders, and when they end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conv2d out of matrix products, for cards whose MIOpen does not work; it never calls a convolution kernel."""
+"""Conv2d made of matrix products, for GPUs on which MIOpen does not work. No convolution kernel is called."""
 
 from .algorithms import ALGORITHMS
 from .operator import conv2d

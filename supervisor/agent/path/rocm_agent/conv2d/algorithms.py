@@ -1,4 +1,4 @@
-"""The convolution algorithms by name; it chooses none of them.
+"""The convolution algorithms by name.
 
 Each is `algorithm(x, weight, bias, shape)`: `x` is (N, C, H, W) in any memory layout, `weight` (O, C / groups, kh, kw),
 `bias` (O,) or None, all of one dtype and already checked against the Geometry `shape`. Gradients of any order come with

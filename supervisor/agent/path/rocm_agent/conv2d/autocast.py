@@ -1,4 +1,4 @@
-"""Which dtype autocast wants of a convolution's operands; and computing what autocast shall not lower again."""
+"""The dtype that autocast wants of a convolution's operands, and computing with autocast off."""
 
 from __future__ import annotations
 

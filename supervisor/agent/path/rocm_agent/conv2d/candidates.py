@@ -1,4 +1,4 @@
-"""Which families can compute each pass of a convolution, by name; it prefers none of them.
+"""The algorithm families that can compute each pass of a convolution, by name.
 
 The names are what a plan is kept under, so that a family keeps its name. "/1" after a name: a sample at a time, whose
 workspace a CPU's cache holds.

@@ -1,4 +1,4 @@
-"""One convolution of one size, as the planner sees it: its candidates and the names it is kept under; it chooses none.
+"""One convolution of one size, as the planner sees it: its candidates and the names it is stored under.
 
 A layer is what a training keeps while image sizes and batches change. Sizes are put into buckets, a power of two wide
 in batch and in pixels of output: a training at many sizes is timed a few times a layer, and not for each size.

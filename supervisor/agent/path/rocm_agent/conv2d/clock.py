@@ -1,4 +1,4 @@
-"""How long a pass takes a device, and how long a process takes to ask for it; it compares nothing."""
+"""Measures the device time of a pass, and the host time that it takes to launch it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Callable
 import torch
 
 CYCLES_A_MS = 2_000_000
-"""Of the kernel that fills a card's queue; a card's clock may be slower, which fills it for longer."""
+"""Of the kernel that fills a GPU's queue; a GPU's clock may be slower, which fills it for longer."""
 FILLED_MS = (0.3, 20.0)
 """The least and the most that a queue is filled for."""
 HOST = 2.0
@@ -30,7 +30,7 @@ class Watch:
     def ms(self) -> float:
         """Return the cost in milliseconds, for the whole batch.
 
-        On a card the larger of two: what the device takes behind a filled queue, and what the process takes to hand the
+        On a GPU the larger of two: what the device takes behind a filled queue, and what the process takes to hand the
         work over. Where a training waits for the device the first is what it pays, where it waits for launches the
         second.
         """

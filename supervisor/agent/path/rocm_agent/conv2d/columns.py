@@ -1,4 +1,4 @@
-"""im2col without the copies that torch.matmul adds, for any geometry and groups; each product is one batched GEMM."""
+"""im2col without the copies that torch.matmul adds, for any geometry and groups: each product is one batched GEMM."""
 
 from __future__ import annotations
 

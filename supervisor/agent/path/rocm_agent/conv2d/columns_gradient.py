@@ -1,4 +1,4 @@
-"""The gradients of a convolution of stride 1 by the columns of dy: a convolution of dy by the turned weight; no `fold`.
+"""The gradients of a convolution of stride 1 as a convolution of dy by the turned weight, without `fold`.
 
 `columns.input_gradient` multiplies first and sums kh*kw times the input into place; here dy is gathered by im2col, and
 one product makes the gradient. The same columns serve the weight's gradient. For any groups, dilated or not.

@@ -1,4 +1,4 @@
-"""A group a channel: each channel's kernel becomes the small matrix from a window of input to a tile of output.
+"""Depthwise convolution: each channel's kernel becomes the small matrix from a window of input to a tile of output.
 
 The windows overlap, the tiles lie side by side. So y (C, tile, count) = M (C, tile, window) @ windows of x (C, window,
 count), one batched product for all channels instead of a product a channel; M holds every tap where its output finds it
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Tuple
 import torch
 
 from . import sums
-from .moving import rearranged
+from .layout_copy import rearranged
 from .padding import padded, windows
 
 if TYPE_CHECKING:

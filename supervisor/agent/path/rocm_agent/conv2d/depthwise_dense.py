@@ -1,4 +1,4 @@
-"""A group a channel on small maps: each channel's kernel becomes one matrix from the whole input map to the output's.
+"""Depthwise convolution on small maps: each channel's kernel becomes one matrix from input map to output map.
 
 With N samples, P = H*W and L = Ho*Wo pixels: y (C, N, L) = x (C, N, P) @ M (C, P, L), where x is only a view, for
 `torch.bmm` takes the channels of NCHW as its batch. No padding is copied: M has no row for it. It multiplies by P/9
@@ -52,7 +52,7 @@ def _view_maps(x: torch.Tensor) -> torch.Tensor:
 
 
 def _multiply_maps(x: torch.Tensor, matrix: torch.Tensor, size: Pair) -> torch.Tensor:
-    """Return x (N, C, H, W) times every channel's matrix as (N, C, *size), which a card's BLAS writes into place."""
+    """Return x (N, C, H, W) times every channel's matrix as (N, C, *size), which a GPU's BLAS writes into place."""
     y = x.new_empty((x.shape[0], x.shape[1], *size))
     if x.is_cuda:
         torch.bmm(_view_maps(x.contiguous()), matrix, out=_view_maps(y))

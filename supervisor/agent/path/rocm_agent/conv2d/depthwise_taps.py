@@ -1,6 +1,6 @@
-"""A group a channel, with no product of matrices: windows times their channel's taps, summed; the fewest operators.
+"""Depthwise convolution with the fewest operators: windows times their channel's taps, summed.
 
-A product of halves is float32 until it is summed. It moves kh*kw times the output through memory, and wins where a card
+A product of halves is float32 until it is summed. It moves kh*kw times the output through memory, and wins where a GPU
 waits for launches rather than for memory.
 
 Source: the definition of a depthwise convolution; nothing is rearranged.

@@ -1,4 +1,4 @@
-"""How wide a device computes, and what name its plans are kept under; it asks nothing else of it."""
+"""The number of compute units of a device, and the name that its plans are stored under."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @lru_cache(maxsize=64)
 def processors(device: torch.device) -> int:
-    """Return the number of multiprocessors (compute units) of a card; 1 for a CPU, where operators cost little."""
+    """Return the number of multiprocessors (compute units) of a GPU; 1 for a CPU, where operators cost little."""
     return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else 1
 
 

@@ -1,4 +1,4 @@
-"""MEC with a product a sample, whose results are written where they belong in NCHW; for one group, rows undilated.
+"""MEC with one product per sample, which writes its result into NCHW in place. One group, rows undilated.
 
 MEC's one product for the whole batch leaves rows (H, O, N*W), and a pass over the output and the gradient puts them
 into NCHW and back. A product a sample has a matrix (O, W) with the rows' distance H*W for each output row: BLAS writes

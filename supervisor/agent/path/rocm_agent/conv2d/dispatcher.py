@@ -1,7 +1,7 @@
-"""Puts the kernels into PyTorch's dispatcher, where every caller arrives, and takes them out; it computes nothing.
+"""Installs the kernels in PyTorch's dispatcher, which every caller goes through, and removes them.
 
 Whoever convolves ends at the operators of which kernels.py has others: modules, torch.nn.functional under any name and
-however early imported, scripted models, C++. Only the kernels of CPUs and cards are replaced ("cuda" is ROCm too).
+however early imported, scripted models, C++. Only the kernels of CPUs and GPUs are replaced ("cuda" is ROCm too).
 SyncBatchNorm never asks the library. Recurrent layers and CTC loss do: those only `torch.backends.cudnn.enabled` stops.
 """
 

@@ -1,4 +1,4 @@
-"""Gives a layer whose pass raised to im2col, else to native, and reports it once; errors of the caller go through.
+"""Replaces a layer's pass that raised by im2col, else by native, and reports it once. Errors of the caller are raised.
 
 A pass takes its trial before it is used, but a library may refuse it later, for another size, in another thread or with
 less memory. Whatever replaced it has to succeed first: where that raises too, the first error is the caller's to see.
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, List, Set, Tuple
 from rocm_agent import events
 
 from .candidates import BOTH, FORWARD, INPUT, WEIGHT
-from .told import tell
+from .warn_once import warn_once
 
 if TYPE_CHECKING:
     import torch
@@ -137,9 +137,9 @@ def _report_failure(  # noqa: PLR0913, PLR0917 - what is reported
     layer: str, kind: str, sizes: str, error: Exception, instead: str, layers: int
 ) -> None:
     why = f"{type(error).__name__}: {str(error)[:300]}"
-    tell(f"the {kind} pass of {layer}, input {sizes}, raised {why}; {instead} computes this layer from now on")
+    warn_once(f"the {kind} pass of {layer}, input {sizes}, raised {why}; {instead} computes this layer from now on")
     if layers == LAYERS:
-        tell(f"{layers} layers raised; {instead} computes every layer from now on")
+        warn_once(f"{layers} layers raised; {instead} computes every layer from now on")
     events.write(
         "conv2d_failed", layer=layer, kind=kind, sizes=sizes, error=why, instead=instead, everywhere=layers >= LAYERS
     )

@@ -1,4 +1,4 @@
-"""What a convolution's arguments mean in sizes, and F.conv2d's errors where they mean nothing; it touches no data."""
+"""The sizes that a convolution's arguments mean, and F.conv2d's errors for invalid ones. Touches no data."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Which family computes each pass of a convolution by rules that hold without measuring; it times nothing.
+"""Ranks the algorithm families for each pass of a convolution by fixed rules, without measuring.
 
-The rules come from timing every family on an H200 and on a CPU of two cores. No AMD card has been measured.
+The rules come from timing every family on an H200 and on a CPU of two cores. No AMD GPU has been measured.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ WINOGRAD_CHANNELS = 96
 """From here on float32 sums are long enough that saving multiplications pays for the transforms."""
 SHIFTED_CHANNELS = 16
 SHIFTED_A_PROCESSOR = 1 << 18
-"""Elements of input per processor from which a card computes float32 at stride 1 faster in kw passes than lowered."""
+"""Elements of input per processor from which a GPU computes float32 at stride 1 faster in kw passes than lowered."""
 LAUNCH_BOUND_A_PROCESSOR = 1 << 14
-"""Elements of columns per processor below which a card waits for the next launch, and fewer operators win."""
+"""Elements of columns per processor below which a GPU waits for the next launch, and fewer operators win."""
 CACHED_WIDTH = 128
 """Columns of output from which a CPU gains by a sample at a time, whose workspace its cache holds."""
 
@@ -66,7 +66,7 @@ def _winograd_pays(case: Case, shape: Geometry) -> bool:
 
 
 def _shifting_pays(case: Case) -> bool:
-    """Whether a forward pass gains by lowering nothing, which a card showed for float32, and a CPU did not."""
+    """Whether a forward pass gains by lowering nothing, which a GPU showed for float32, and a CPU did not."""
     if case.device.type != "cuda" or case.dtype is not torch.float32 or case.x[1] < SHIFTED_CHANNELS:
         return False
     return case.x[0] * case.x[1] * case.x[2] * case.x[3] >= SHIFTED_A_PROCESSOR * processors(case.device)

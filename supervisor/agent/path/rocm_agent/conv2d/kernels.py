@@ -1,4 +1,4 @@
-"""Kernels for PyTorch's own convolution operators, made of matrix products; it installs none of them.
+"""Kernels for PyTorch's own convolution operators, made of matrix products.
 
 They stand below autograd, autocast, torch.func and the tracers, which therefore work as with native: derivatives of any
 order, their dtypes and layouts, the recorded graphs. What is no convolution is handed to native, which says why.
@@ -198,7 +198,7 @@ def _are_alike(x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> bool:
 
 
 def _call_native(x: Tensor, weight: Tensor, bias: Optional[Tensor], numbers: Tuple[Any, ...]) -> Tensor:
-    """Call ATen's own kernels, on a card never the vendor's library: to have the call recorded, or refused."""
+    """Call ATen's own kernels, on a GPU never the vendor's library: to have the call recorded, or refused."""
     cudnn = torch.backends.cudnn
     enabled = cudnn.enabled and not x.is_cuda
     flags = (cudnn.benchmark, cudnn.deterministic, enabled, cudnn.allow_tf32)

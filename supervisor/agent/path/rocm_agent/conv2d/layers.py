@@ -1,4 +1,4 @@
-"""What aten::convolution's arguments mean in one to three dimensions, in terms of a 2-D one; it touches no data."""
+"""The meaning of aten::convolution's arguments in one to three dimensions, as those of a 2-D one. Touches no data."""
 
 from __future__ import annotations
 

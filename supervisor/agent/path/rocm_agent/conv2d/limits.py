@@ -1,4 +1,4 @@
-"""What the settings allow the planner, read once from the environment; it decides nothing.
+"""The planner's limits, read once from the environment.
 
 The daemon sets the variables from the job's table; by hand they may be set as well. A value that is no number counts as
 its default: a training is not refused for one.

@@ -1,4 +1,4 @@
-"""Tensors of 1-D and 3-D convolutions as those of a 2-D one and back; it multiplies nothing.
+"""Converts tensors of 1-D and 3-D convolutions to those of a 2-D convolution and back.
 
 One dimension becomes rows of an image of height 1. Of three, each output slice becomes a sample whose channels are
 those of the kernel's depth slices: `kernel depth` copies of the input, and no more products than the convolution has.

@@ -1,4 +1,4 @@
-"""Convolution lowered along the width only, whose rows' windows overlap in memory; for one group, rows undilated.
+"""Convolution lowered along the width only (MEC): the windows of its rows overlap in memory. One group, rows undilated.
 
 `torch.bmm` does not copy an operand whose batch stride is smaller than one matrix: so one product a row of output reads
 its kh rows straight out of the lowered tensor, and nothing is lowered along the height.
@@ -15,7 +15,7 @@ import torch
 
 from . import sums
 from .device import processors
-from .moving import copied, rearranged
+from .layout_copy import copied, rearranged
 from .padding import padded, span
 
 if TYPE_CHECKING:

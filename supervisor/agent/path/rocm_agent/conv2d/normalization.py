@@ -1,4 +1,4 @@
-"""Kernels for the BatchNorm operators of MIOpen and cuDNN: PyTorch's own in their place; it sums nothing itself.
+"""Kernels for the BatchNorm operators of MIOpen and cuDNN that call PyTorch's own instead.
 
 Autograd pairs each operator with its own backward operator, so that both are needed. They exist for training alone:
 PyTorch differentiates an evaluation by its own kernel.

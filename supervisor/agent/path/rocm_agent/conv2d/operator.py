@@ -1,4 +1,4 @@
-"""F.conv2d's arguments, dtypes and errors around an algorithm that only knows checked ones; it does no arithmetic."""
+"""F.conv2d's arguments, dtypes and errors, checked before an algorithm that expects valid ones is called."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from .again import again, remember
 from .algorithms import algorithm_named
 from .autocast import autocast_dtype, lowered
+from .fast_path import fast_path, remember
 from .geometry import check_dimensions, geometry, integer, named_padding, pair
 from .result import own_shape
 
@@ -33,7 +33,7 @@ def conv2d(  # noqa: PLR0913, PLR0917 - F.conv2d's own arguments, in its order
     Raises ValueError for an unknown algorithm; TypeError and RuntimeError as native does, in nearly its words.
     """
     if algorithm == "planned":
-        y = again(x, weight, bias, stride, padding, dilation, groups)
+        y = fast_path(x, weight, bias, stride, padding, dilation, groups)
         if y is not None:
             return y
     run = algorithm_named(algorithm)

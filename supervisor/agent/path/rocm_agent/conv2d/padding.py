@@ -1,4 +1,4 @@
-"""Copies of feature maps with zeros around them, and gathers of windows from them; it multiplies nothing."""
+"""Copies feature maps with zeros around them, and gathers windows from them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .device import processors
 Pair = Tuple[int, int]
 
 FEW_A_PROCESSOR = 1 << 13
-"""Elements per processor up to which a card waits for operators rather than for memory."""
+"""Elements per processor up to which a GPU waits for operators rather than for memory."""
 ONE = (1, 1)
 
 

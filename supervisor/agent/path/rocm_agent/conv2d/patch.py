@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn.modules.utils import _pair
 
 from . import dispatcher, fallback
-from .again import again
 from .algorithms import algorithm_named
+from .fast_path import fast_path
 from .operator import conv2d
 from .planned import is_compiling, is_exporting
 
@@ -96,7 +96,7 @@ def _conv_forward(self: nn.Conv2d, input: Tensor, weight: Tensor, bias: Optional
 
 def _compute_conv(self: nn.Conv2d, input: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:  # noqa: A002 - native's
     if _algorithm == "planned" and self.padding_mode == "zeros":
-        y = again(input, weight, bias, self.stride, self.padding, self.dilation, self.groups)
+        y = fast_path(input, weight, bias, self.stride, self.padding, self.dilation, self.groups)
         if y is not None:
             return y
     if _is_exported():
@@ -119,13 +119,13 @@ def _layer_key(self: nn.Conv2d, weight: Tensor) -> Any:
 
 
 def _without_library(self: nn.Conv2d, input: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:  # noqa: A002
-    """Run native, on a card by ATen's own kernels."""
+    """Run native, on a GPU by ATen's own kernels."""
     with torch.backends.cudnn.flags(enabled=False) if input.is_cuda else nullcontext():
         return _native(self, input, weight, bias)
 
 
 def _run_native_recorded(self: nn.Conv2d, input: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:  # noqa: A002 - native's
-    """Run native, so that a Conv is recorded; on a card by ATen's own kernels, since tracing runs what it records."""
+    """Run native, so that a Conv is recorded; on a GPU by ATen's own kernels, since tracing runs what it records."""
     if torch.jit.is_tracing():
         return _without_library(self, input, weight, bias)
     return _native(self, input, weight, bias)

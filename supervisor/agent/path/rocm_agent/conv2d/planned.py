@@ -1,4 +1,4 @@
-"""The convolution that a plan computes, with gradients that keep the input and not its columns; it plans nothing.
+"""The convolution that a plan computes, with gradients that keep the input and not its columns.
 
 What the plan's functions cannot follow takes `unfold` instead, which autograd and every transform understand:
 gradients of gradients, torch.func and vmap, forward-mode gradients, compilers and tracers, tensors without data or of
@@ -100,7 +100,7 @@ class _Convolution(torch.autograd.Function):
 
 
 _apply = super(torch.autograd.Function, _Convolution).apply
-"""Function's own `apply` in C: the one in Python asks anew whether a transform is active, and binds defaults."""
+"""Function's own `apply` in C: the one in Python checks again whether a transform is active, and binds defaults."""
 
 
 def _compute_gradients(  # noqa: PLR0913, PLR0917 - what a backward pass has

@@ -1,8 +1,8 @@
-"""Chooses what computes each pass of a convolution, at its first use, and remembers it; it computes none itself.
+"""Chooses the algorithm of each pass of a convolution at its first use, and remembers it.
 
 What was timed on this device before is taken, in this process or in one that came before. Otherwise the candidates are
 timed, as long as there is time for it (limits.tune_s) and the layer was not timed for many sizes already. After that
-the nearest size that was timed decides, and where there is none, heuristic.py. Nothing is used on a card, and nothing
+the nearest size that was timed decides, and where there is none, heuristic.py. Nothing is used on a GPU, and nothing
 that was chosen by timing anywhere, before it agreed with im2col on the sizes at hand. Whatever fails here, im2col
 computes the pass.
 """
@@ -24,8 +24,8 @@ from .device import described
 from .heuristic import preferred
 from .plan import Plan
 from .store import Store
-from .told import tell
 from .tuner import Scarce, times, verdict
+from .warn_once import warn_once
 
 if TYPE_CHECKING:
     from .geometry import Geometry
@@ -37,7 +37,7 @@ _choosing = threading.RLock()
 _limits: Optional[limits_.Limits] = None
 _stores: Dict[str, Store] = {}
 known: Dict[Any, Tuple[Geometry, Plan]] = {}
-"""The plans again by what again.py knows them by."""
+"""The plans again by what fast_path.py knows them by."""
 _spent_s = 0.0
 timings = 0
 """Passes that this process timed; for those who want to know whether it did."""
@@ -52,7 +52,7 @@ def limits() -> limits_.Limits:
 
 
 def use(given: limits_.Limits) -> None:
-    """Plan under these limits from now on, as a new process would: nothing is remembered, files are read anew."""
+    """Plan under these limits from now on, as a new process would: nothing is remembered, files are read again."""
     global _limits, _spent_s, timings
     with _choosing:
         _limits, _spent_s, timings = given, 0.0, 0
@@ -118,7 +118,7 @@ class _First:
             except Scarce:
                 return _by_rule(case, kind)
             except Exception as error:
-                tell(f"a plan could not be made ({type(error).__name__}: {error}); im2col takes its place")
+                warn_once(f"a plan could not be made ({type(error).__name__}: {error}); im2col takes its place")
                 run = case.reference(kind)
             self._plan.give(kind, run)
             self._plan.join(case.shape)
@@ -153,7 +153,7 @@ class _FirstBoth:
             except Scarce:
                 return None
             except Exception as error:
-                tell(f"a plan could not be made ({type(error).__name__}: {error}); im2col takes its place")
+                warn_once(f"a plan could not be made ({type(error).__name__}: {error}); im2col takes its place")
                 run = None
             self._plan.both = run
         return run
@@ -233,7 +233,7 @@ def _timed_now(case: Case, kind: str, operands: Tuple[Any, ...], store: Store) -
         measured = times(case, kind, preferred(case, kind), operands, store)
     finally:
         if case.device.type == "cuda":
-            torch.cuda.empty_cache()  # what was timed and not chosen shall not stay in the card's memory
+            torch.cuda.empty_cache()  # what was timed and not chosen shall not stay in the GPU's memory
         _spent_s += (monotonic_ns() - began) / 1e9
     if measured is not None:
         timings += 1

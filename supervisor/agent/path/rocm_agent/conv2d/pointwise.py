@@ -1,6 +1,6 @@
-"""1x1 kernels without padding, one group: the input is the matrix of columns already; strides only pick from it.
+"""1x1 kernels without padding, one group: the input is already the matrix of columns, strides select from it.
 
-On small maps a process takes as long to ask for a view as a card for a product. So each view is made in one step.
+On small maps a process takes as long to ask for a view as a GPU for a product. So each view is made in one step.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Tuple
 import torch
 
 from . import sums
-from .moving import rearranged
+from .layout_copy import rearranged
 
 if TYPE_CHECKING:
     from .geometry import Geometry
@@ -121,7 +121,7 @@ def _side_by_side_product(matrix: torch.Tensor, x: torch.Tensor) -> torch.Tensor
 
 
 def turned_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Geometry) -> torch.Tensor:
-    """Convolve by a copy of the weight with its outputs side by side: a card's BLAS has another kernel for it."""
+    """Convolve by a copy of the weight with its outputs side by side: a GPU's BLAS has another kernel for it."""
     x = _pick_pixels(x, shape)
     batch, channels, height, width = x.shape
     flat = weight.reshape(-1, channels).t().contiguous().t()

@@ -1,4 +1,4 @@
-"""What a convolution returns, as native's is: a tensor of its own, in native's memory format; it computes nothing.
+"""Gives a convolution's result the form of native's: a tensor of its own, in native's memory format.
 
 The families end in whatever view of their product is cheapest. To a caller a view is another thing than a result:
 autograd refuses to change one in place that a Function has returned, or that was made without gradients.

@@ -1,7 +1,7 @@
-"""Convolution of stride 1 with nothing lowered at all: MEC's rows, and a shift of the columns for each tap of a row.
+"""Convolution of stride 1 without lowering: MEC's rows, and a shift of the columns for each tap of a row.
 
 Cheaper than MEC where the lowered copy costs more than kw passes over the output, as with few channels in float32 on a
-card. Half precision would round at each of the kw additions, and is not sent here. For one group, rows undilated.
+GPU. Half precision would round at each of the kw additions, and is not sent here. For one group, rows undilated.
 
 Source: as mec.py, without its lowering; kn2row (Anderson et al., arXiv 1709.03395) shifts whole maps in this way.
 """
@@ -14,8 +14,8 @@ import torch
 
 from . import sums
 from .device import processors
+from .layout_copy import copied
 from .mec import written
-from .moving import copied
 from .subpixel import phases, pixels, taps
 
 if TYPE_CHECKING:

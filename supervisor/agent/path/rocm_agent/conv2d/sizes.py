@@ -1,4 +1,4 @@
-"""How much memory each family needs beside operands and results, in elements; it allocates nothing.
+"""The memory that each family needs in addition to operands and results, in elements.
 
 Every number is an upper bound of what lives at one moment in the family's code; a test measures them.
 """

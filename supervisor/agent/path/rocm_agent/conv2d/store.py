@@ -1,7 +1,7 @@
-"""What was learned of one device's algorithms, kept in a file for the next process; it judges nothing.
+"""What was measured of one device's algorithms, kept in a file for later processes.
 
 FOLDER/DEVICE-TORCH.jsonl: a header, then one fact a line. Lines are appended under a lock, several processes' in turn;
-of two about the same the later counts. A file that is damaged, too long or of another version is written anew from what
+of two about the same the later counts. A file that is damaged, too long or of another version is rewritten from what
 can be read of it. Nothing here raises: a folder that cannot be written is told once, and facts then live in memory.
 
     {"conv2d": 1, "device": "...", "torch": "..."}
@@ -18,9 +18,9 @@ import re
 import zlib
 from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
-from .locked import locked
-from .told import tell
-from .trying import Trying
+from .crash_marker import CrashMarker
+from .file_lock import locked
+from .warn_once import warn_once
 
 VERSION = 2
 LIMIT_BYTES = 8 << 20
@@ -44,7 +44,7 @@ class Store:
         self._right: Set[Key] = set()
         self._wrong: Dict[Key, str] = {}
         self._path: Optional[str] = None
-        self._trying: Optional[Trying] = None
+        self._trying: Optional[CrashMarker] = None
         if folder is not None:
             slug = re.sub(r"[^A-Za-z0-9.]+", "-", f"{device}-{torch_version}").strip("-")[:80]
             slug = f"{slug}-{zlib.crc32(f'{device}|{torch_version}'.encode()):08x}"
@@ -55,12 +55,12 @@ class Store:
             os.makedirs(os.path.dirname(stem), mode=0o700, exist_ok=True)
             self._path = stem + ".jsonl"
             self._load_facts(self._path)
-            self._trying = Trying(stem)
+            self._trying = CrashMarker(stem)
             for kind, layer, name in self._trying.unanswered():
                 self.hung(kind, layer, name)
         except OSError as error:
             self._path = None
-            tell(f"plans are not kept: {error}")
+            warn_once(f"plans are not kept: {error}")
 
     # --- asking ---------------------------------------------------------------------------------------------------
 
@@ -105,7 +105,7 @@ class Store:
     def _ban_algorithm(self, kind: str, layer: str, name: str, why: str, limit: int) -> None:
         if self.why_wrong(kind, layer, name):
             return
-        tell(f"{name} ({kind}) is not used for {layer} on this device: {why}")
+        warn_once(f"{name} ({kind}) is not used for {layer} on this device: {why}")
         alike = sum(key[0] == kind and key[2] == name and key[1] != EVERYWHERE for key in self._wrong)
         for where in (layer, EVERYWHERE) if alike + 1 >= limit else (layer,):
             self._wrong[kind, where, name] = why
@@ -113,12 +113,12 @@ class Store:
 
     def trying(self, kind: str, layer: str, name: str) -> Any:
         """Return a context in which the next start will know, should this process not survive it, what was tried."""
-        return (self._trying or Trying(None)).about(kind, layer, name)
+        return (self._trying or CrashMarker(None)).about(kind, layer, name)
 
     # --- the file -------------------------------------------------------------------------------------------------
 
     def _load_facts(self, path: str) -> None:
-        """Take in what the file says; write it anew where it does not read as one that was written here."""
+        """Take in what the file says; write it again where it does not read as one that was written here."""
         with locked(path):
             try:
                 with open(path, "rb") as file:
@@ -135,7 +135,7 @@ class Store:
                 complete = False
             if not complete:
                 if lines:
-                    tell(f"{path} is damaged or another version's; what could be read of it was kept")
+                    warn_once(f"{path} is damaged or another version's; what could be read of it was kept")
                 self._rewrite_file(path)
 
     def _take_fact(self, fact: Dict[str, Any]) -> bool:
@@ -186,7 +186,7 @@ class Store:
                     os.close(file)
         except OSError as error:
             self._path = None
-            tell(f"plans are no longer kept: {error}")
+            warn_once(f"plans are no longer kept: {error}")
 
 
 def _is_time(value: Any) -> bool:

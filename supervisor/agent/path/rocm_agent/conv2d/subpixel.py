@@ -1,4 +1,4 @@
-"""The input's gradient of a strided convolution without scattering; for one group, undilated."""
+"""The input's gradient of a strided convolution without scattering. One group, undilated."""
 
 from __future__ import annotations
 

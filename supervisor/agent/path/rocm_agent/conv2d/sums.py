@@ -1,8 +1,8 @@
-"""Products whose inner dimension runs over pixels and samples, and what their sums are kept in; it chooses no family.
+"""Products whose inner dimension runs over pixels and samples, and the dtype of their sums.
 
 The gradient of a weight adds as many products as the batch has pixels, and most of them cancel. So that its error stays
 that of one rounding, shares of half precision are made and added in float32 and rounded once, by whoever asked for the
-pass; and a card, whose BLAS may add all products of a long inner dimension one after another, gets it in pieces.
+pass; and a GPU, whose BLAS may add all products of a long inner dimension one after another, gets it in pieces.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _sums: Dict[Tuple[torch.dtype, torch.device], bool] = {}
 
 
 def multiplies_wide(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether the device makes float32 products of `dtype`, a half: PyTorch 2.8 does on NVIDIA's cards, 2.10 on AMD's.
+    """Whether the device makes float32 products of `dtype`, a half: PyTorch 2.8 does on NVIDIA's GPUs, 2.10 on AMD's.
 
-    Found out by a product at the first question; while a card records a graph, the answer is no.
+    Found out by a product at the first question; while a GPU records a graph, the answer is no.
     """
     if device.type != "cuda":
         return False

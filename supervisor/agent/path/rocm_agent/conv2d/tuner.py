@@ -1,4 +1,4 @@
-"""Times the candidates for one pass on the training's own tensors, and bans those that are wrong; it keeps no plan.
+"""Times the candidates for one pass on the training's own tensors, and bans those with wrong results.
 
 Every candidate is compared with im2col before it is timed, on a part of the batch. Timing takes a part as well where
 the batch is large, but for 1x1 kernels, which have no columns: a first step shall need no more memory than the others.
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Tuple
 
 from .candidates import BATCHED
 from .clock import Watch
-from .trial import agrees
+from .verify import agrees
 
 if TYPE_CHECKING:
     from .case import Case

@@ -1,4 +1,4 @@
-"""Plain im2col, group by group, as first published; kept as it was so that others are compared with it."""
+"""Plain im2col, group by group, as first published. Unchanged, so that others can be compared with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Winograd's F(4x4, 3x3) for undilated 3x3 kernels of stride 1, one group; float32 or wider only.
+"""Winograd's F(4x4, 3x3) for undilated 3x3 kernels of stride 1, one group, float32 or wider only.
 
 A 4x4 tile of output takes 36 multiplications a channel pair instead of 144. The transforms are products with constant
 Kronecker squares, the channels are summed by 36 batched products. Rounding errors grow to about 4e-6 (relative L2), ten
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Tuple
 import torch
 
 from . import sums
-from .moving import rearranged
+from .layout_copy import rearranged
 from .padding import padded, windows
 
 if TYPE_CHECKING:

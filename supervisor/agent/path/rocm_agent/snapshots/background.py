@@ -1,4 +1,4 @@
-"""One thread that does one thing at a time beside the training; the interpreter's end waits for it, within a limit.
+"""One thread that does one task at a time next to the training. The interpreter's exit waits for it, up to a limit.
 
 A thread that is cut off by that end while it is inside torch takes the process down with it.
 """

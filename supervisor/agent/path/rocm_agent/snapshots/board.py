@@ -1,4 +1,4 @@
-"""Words that the ranks of one training on one machine show each other; a look takes no lock and waits for nobody.
+"""Shared memory in which the ranks of one training on one machine show their state, read without locks.
 
 Each word is 64 bits wide and aligned, and is written and read as one: nobody sees half of it. Rank 0 announces at
 which step all are to save; each rank shows where it stands. Nothing here is a collective operation, and no rank is held

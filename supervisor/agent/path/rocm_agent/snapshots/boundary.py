@@ -1,4 +1,4 @@
-"""The step boundaries of one training, where it is saved when that is due or asked for; hooks tell of each.
+"""The step boundaries of one training, at which it is saved where that is due or asked for.
 
 It is the same for every framework: who counts the steps tells where the training stands and how its state is had. One
 process saves by itself; several of one machine save together; of what cannot be saved that is said once.

@@ -1,4 +1,4 @@
-"""Copies a nested state off the device at a step boundary; the training waits for the copy and for nothing else.
+"""Copies a nested state off the device at a step boundary. The training waits for the copy only.
 
 The buffers are made once, outside the step loop, and used again: pinned for what lies on a GPU, so that the copy joins
 the GPU's queue on a stream of its own and the host goes on. What the training enqueues afterwards waits, on the GPU,

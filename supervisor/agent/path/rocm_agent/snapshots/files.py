@@ -1,4 +1,4 @@
-"""Snapshots as files: whole or not there, each part with its checksum, a few kept; what is in them is not its matter.
+"""Snapshot files: written atomically, each part with a checksum, a few kept.
 
 torch's archive holds a CRC-32 of every entry, which torch itself does not look at when it loads. `verify` does.
 """

@@ -1,4 +1,4 @@
-"""When the next snapshot is due; it reads the clock it is given and takes none itself.
+"""Computes when the next snapshot is due, by the clock that the caller reads.
 
 "auto" is the interval that loses least to saving and to faults together (Young 1974, Daly 2006), kept between a
 shortest and a longest so that a wrong estimate costs little.
@@ -75,7 +75,7 @@ class Interval:
         self._next_ns = self._due_after(now_ns)
 
     def measured(self, stall_s: float, write_s: float) -> None:
-        """Choose the interval anew from what the last ones cost."""
+        """Choose the interval again from what the last ones cost."""
         if self._auto:
             self._costs.append((stall_s, write_s))
             stall_s, write_s = (sorted(each)[len(each) // 2] for each in zip(*self._costs))

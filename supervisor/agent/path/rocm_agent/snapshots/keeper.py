@@ -1,4 +1,4 @@
-"""Takes snapshots of one training: when they are due, off the device at a step boundary, onto the disk beside it.
+"""Takes the snapshots of one training: off the device at a step boundary, then onto the disk in the background.
 
 It knows nothing of frameworks: whoever calls it collects the state. It raises nothing into the training, except where
 a save was asked for and waits for its answer.

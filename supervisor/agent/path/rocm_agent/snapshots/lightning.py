@@ -1,4 +1,4 @@
-"""Snapshots of a Lightning Trainer: its own checkpoint, taken at a step boundary, with the place in the data beside it.
+"""Snapshots of a Lightning Trainer: its own checkpoint, taken at a step boundary, with its position in the data added.
 
 Lightning's own resume reads the file and goes on in mid-epoch; its loaders begin at the beginning, and that is put
 right here.

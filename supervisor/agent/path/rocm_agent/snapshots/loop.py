@@ -79,7 +79,7 @@ class State:
     def put_back(self, found: Dict[str, Any], *, exactly: bool) -> None:
         """Make everything as a snapshot has it; raise ValueError where its parts are others.
 
-        Not `exactly`, the epoch under way begins anew, and random states stay what they are on each rank.
+        Not `exactly`, the epoch under way starts again, and random states stay what they are on each rank.
         """
         theirs = set(found) - {"step", OURS}
         if theirs != set(self._parts):

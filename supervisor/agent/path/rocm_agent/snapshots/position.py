@@ -1,4 +1,4 @@
-"""Where a training stands in its data: which batches of a pass were made, and the order in which the rest will come.
+"""The position of a training in its data: which batches of a pass were made, and the order of the rest.
 
 It stands in for a loader's batch sampler. At each pass it notes the random states that the order is drawn from; a
 pass that is resumed draws the same order from the same states and passes over the first indices, without loading

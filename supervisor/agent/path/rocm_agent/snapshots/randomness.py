@@ -1,4 +1,4 @@
-"""The states of every random generator a training draws from, as plain values; it draws nothing itself."""
+"""Captures and restores the state of every random generator that a training draws from, without drawing."""
 
 from __future__ import annotations
 

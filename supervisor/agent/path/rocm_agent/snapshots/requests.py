@@ -1,4 +1,4 @@
-"""A save that the supervisor asks for, made between two steps and answered; the training waits for it."""
+"""A save that the supervisor asks for, made and answered between two steps while the training waits."""
 
 from __future__ import annotations
 

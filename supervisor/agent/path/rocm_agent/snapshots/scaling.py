@@ -1,4 +1,4 @@
-"""A gradient scaler's state without waiting for the GPU: its own state_dict reads numbers back, which would."""
+"""Reads a gradient scaler's state without waiting for the GPU, which its own state_dict would do."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ class Snapshots:
         """Note how the epoch's data is drawn; return how many batches of the epoch are made already."""
         again = trainer.epoch == self._epoch
         self._epoch = trainer.epoch
-        if again:  # ultralytics repeats it, with smaller batches or after NaN: its count of steps begins anew
+        if again:  # ultralytics repeats it, with smaller batches or after NaN: its count of steps starts again
             self._last_step = -1
             self._resuming = None
             unshift(trainer)

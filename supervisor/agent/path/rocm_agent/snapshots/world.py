@@ -1,4 +1,4 @@
-"""How many processes train together, which of them this is, and whether their state can be saved from here.
+"""Finds how many processes train together, this one's rank, and whether their state can be saved.
 
 It asks torch and the environment and nothing that another process would have to answer.
 """

@@ -1,4 +1,4 @@
-"""Says something to the training's user, once; it raises nothing, not even where warnings are errors."""
+"""Warns the training's user, once per message. Raises nothing, even where warnings are errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Set
 _said: Set[str] = set()
 
 
-def tell(message: str) -> None:
+def warn_once(message: str) -> None:
     """Warn, once a process for each message."""
     if message in _said:
         return

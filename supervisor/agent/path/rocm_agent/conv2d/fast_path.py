@@ -1,8 +1,8 @@
-"""The short way of a convolution like one that took the long way before: one look-up in place of checks.
+"""The fast path of a convolution whose like was planned before: one look-up instead of all checks.
 
-A small network on a fast card waits for the process that asks for its convolutions. What decides how one is computed
+A small network on a fast GPU waits for the process that asks for its convolutions. What decides how one is computed
 is the key, so that the checks which the key's first holder passed hold for every other; what may change from call to
-call, a transform or autocast, is asked anew. It refuses nothing: what it does not know takes the long way.
+call, a transform or autocast, is checked again. It refuses nothing: what it does not know takes the long way.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from .geometry import Geometry
 
 LIMIT = 4096
-"""Convolutions that are remembered; a training at ever new sizes starts anew then."""
+"""Convolutions that are remembered; a training at ever new sizes starts again then."""
 
 
-def again(  # noqa: PLR0913, PLR0917 - F.conv2d's arguments
+def fast_path(  # noqa: PLR0913, PLR0917 - F.conv2d's arguments
     x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any
 ) -> Optional[torch.Tensor]:
     """Return the planned convolution where one of its kind was remembered, else None."""

@@ -1,6 +1,6 @@
-"""Copies between layouts, in elements as wide as both sides allow; it computes nothing.
+"""Copies between memory layouts, in elements as wide as both sides allow.
 
-A card's copy of a permuted tensor takes its time by elements, not by bytes: rows of float32 move twice as fast when
+A GPU's copy of a permuted tensor takes its time by elements, not by bytes: rows of float32 move twice as fast when
 they are taken for rows of 16-byte numbers. A CPU gains nothing by it.
 """
 
@@ -28,7 +28,7 @@ def copied(out: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
 def rearranged(source: torch.Tensor, order: Tuple[int, ...]) -> torch.Tensor:
     """Return a contiguous copy of `source` permuted to `order`."""
     view = source.permute(order)
-    if not view.is_cuda or view.numel() < 8 * WORTH:  # asking for more costs a process more than the card saves
+    if not view.is_cuda or view.numel() < 8 * WORTH:  # asking for more costs a process more than the GPU saves
         return view.contiguous()
     return copied(view.new_empty(view.shape), view)
 

@@ -1,4 +1,4 @@
-"""Word of the algorithm that is being tried, left where the next process finds it; it survives what is tried.
+"""A marker file that names the algorithm being tried, so that a later process knows which one crashed or hung.
 
 Each process writes into a file of its own, STEM.trying-PID, and holds a record lock on it: the kernel drops that when
 the process ends, however it ends, and no child inherits it. A file without a lock that still names an algorithm is a
@@ -19,7 +19,7 @@ LIMIT_BYTES = 4096
 Tried = Tuple[str, str, str]
 
 
-class Trying:
+class CrashMarker:
     """The process's own file beside `stem`, made at the first trial; `stem` None leaves no word."""
 
     def __init__(self, stem: Optional[str]) -> None:

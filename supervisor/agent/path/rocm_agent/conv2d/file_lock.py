@@ -1,4 +1,4 @@
-"""One process at a time beside a file; it waits for another a moment and not for ever."""
+"""A lock file that lets one process at a time use another file, with a bounded wait."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Compares a pass with im2col on a part of the training's own batch; it times nothing and chooses nothing.
+"""Compares a pass with im2col on a part of the training's own batch.
 
-MEC hands the card's BLAS operands whose batches overlap in memory, and no AMD card was at hand to see that every
+MEC hands the GPU's BLAS operands whose batches overlap in memory, and no AMD GPU was at hand to see that every
 rocBLAS takes them. A quarter of the batch is compared: the trial needs less memory than the training.
 """
 
