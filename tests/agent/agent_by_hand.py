@@ -89,7 +89,10 @@ class Attempt:
         return layout.unpack_from(self.recorder(rank).read_bytes()[: at.HEADER_BYTES], offset)
 
     def head(self, rank: int = 0) -> int:
-        return int(self.header(at.HEAD_OFFSET, at.HEAD, rank)[0]) if self.recorder(rank).exists() else 0
+        path = self.recorder(rank)
+        if not path.exists() or path.stat().st_size < at.HEADER_BYTES:  # it is being made
+            return 0
+        return int(self.header(at.HEAD_OFFSET, at.HEAD, rank)[0])
 
     def stage(self) -> str:
         return at.STAGES[self.header(at.STAGE_OFFSET, at.STAGE)[0]]
