@@ -15,7 +15,7 @@ from supervisor.core.incident import Incident
 from supervisor.core.job import Job
 from supervisor.core.moments import Moment
 from supervisor.core.sanitize import sanitize
-from supervisor.core.triage import Finding
+from supervisor.core.triage.finding import Finding
 
 LARGEST_BODY_BYTES = 20_000
 TEXT_LIMIT = 700

@@ -15,7 +15,7 @@ from supervisor.core.readings import GpuReading, HostReading
 from supervisor.core.reports.account import Account, account
 from supervisor.core.reports.timeline import Life, Use
 from supervisor.core.rules import Rule, act_of
-from supervisor.core.triage import Finding
+from supervisor.core.triage.finding import Finding
 from supervisor.store.records import IncidentStory
 
 HOUR_S = 3600.0

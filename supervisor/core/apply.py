@@ -29,7 +29,7 @@ from supervisor.core.remedies.last_resorts import RESORTS, ResortTaken
 from supervisor.core.remedies.trials import Course, Trial
 from supervisor.core.rules import cause_of
 from supervisor.core.scale import Scale, on_training, steps_between
-from supervisor.core.triage_state import TriageState
+from supervisor.core.triage.state import TriageState
 
 _BEGINNING = ResumePoint(checkpoint=None, possible=True, reason="start from the beginning requested")
 

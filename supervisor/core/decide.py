@@ -23,8 +23,8 @@ from supervisor.core.remedies.last_resorts import Resort, due, would_help
 from supervisor.core.remedies.trials import Trial
 from supervisor.core.rules import cause_of
 from supervisor.core.start_failure import ABOUT_NO_CHECKPOINT
-from supervisor.core.triage import Finding
-from supervisor.core.triage_state import TriageState, cause_after_triage, find_earlier_finding, looked_for
+from supervisor.core.triage.finding import Finding
+from supervisor.core.triage.state import TriageState, cause_after_triage, find_earlier_finding, looked_for
 
 STOP_SLACK_S = 10.0
 """Time for evidence and signalling on top of the training's own limits, before SIGKILL."""

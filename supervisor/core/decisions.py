@@ -9,7 +9,7 @@ from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.flags import RedFlag
 from supervisor.core.moments import Moment
 from supervisor.core.remedies.gpu_memory import GpuMemory
-from supervisor.core.triage import Finding, LookedFor
+from supervisor.core.triage.finding import Finding, LookedFor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from supervisor.core.findings import KernelFinding, OutputFinding
 from supervisor.core.flags import SHADOW, Act
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus, GpuReading, HostReading, ProcessReading, Stage, StepRecord
-from supervisor.core.triage import Finding
+from supervisor.core.triage.finding import Finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,6 @@
 """What is known about one attempt: events go in, the questions of the rules are answered.
 
-`history.History` fills it.
-
-A new attempt gets a new window: nothing that a rule could remember crosses a restart.
+A new attempt gets a new history: nothing that a rule could remember crosses a restart.
 """
 
 from __future__ import annotations
@@ -34,11 +32,16 @@ STEPS_KEPT = 2048
 RAISED_KEPT = 64
 READINGS_KEPT = 600
 KERNEL_KEPT = 200
+RANKS_KEPT = 64
+PAUSING = frozenset({Stage.SETUP, Stage.WARMUP, Stage.VALIDATE, Stage.CHECKPOINT, Stage.ENDED})
+"""Time spent in these is no time of stepping."""
+ATTEMPT_ENDED = "the attempt has ended"
+"""Why something about it cannot be measured."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Window:
-    """Facts of one attempt, newest last, bounded; `now` is the time of the newest of them."""
+class History:
+    """Facts of one attempt, newest last, bounded; each event is added, and `now` is the time of the newest."""
 
     now: Moment
     launched_at: Moment
@@ -245,20 +248,24 @@ class Window:
         """Return the readings of the cards that the job runs on."""
         return {gpu: readings for gpu, readings in self.gpus.items() if self.uses(gpu)}
 
+    def why_not_stepping(self) -> str | None:
+        """Return why no step is expected; None where one is."""
+        if self.over:
+            return ATTEMPT_ENDED
+        return "the training has finished" if self.train_ended else None
+
+    def why_no_gpu_readings(self) -> str | None:
+        """Return why nothing is known of the job's GPUs; None where something is."""
+        if self.over:
+            return ATTEMPT_ENDED
+        if self.device == "cpu":
+            return "it trains on the CPU"
+        return None if any(self.uses(gpu) for gpu in self.gpus) else "no reading of its GPUs"
+
     def no_step_since(self) -> Moment | None:
         """Return when the step counter last moved or its stage began, whichever is later; None before both."""
         moments = [moment for moment in (self.last_step_at, self.stage_since) if moment is not None]
         return max(moments, key=lambda moment: moment.monotonic_s) if moments else None
-
-
-RANKS_KEPT = 64
-PAUSING = frozenset({Stage.SETUP, Stage.WARMUP, Stage.VALIDATE, Stage.CHECKPOINT, Stage.ENDED})
-"""Time spent in these is no time of stepping."""
-
-
-@dataclass(slots=True, kw_only=True)
-class History(Window):
-    """The window of one attempt, which each event of it is added to; `now` is the time of the newest."""
 
     def add(self, event: ev.Event) -> None:
         """Take in one event; events of other attempts must not be handed in."""
@@ -280,7 +287,7 @@ class History(Window):
             self.claimed, self.paused = True, False
             self.first_step_at = self.first_step_at or event.records[0].at
             self.last_step_at = event.records[-1].at
-            self._mark_read(event.at, only_where_told=True)
+            self._mark_read(event.at, only_where_read=True)
         elif isinstance(event, ev.StageEntered):
             self.stage, self.stage_since, self.whole = event.stage, event.at, event.whole
         elif isinstance(event, ev.Exited):
@@ -366,9 +373,9 @@ class History(Window):
         ended = {item.key for item in self.kernel if not item.fatal and item.key in since}
         self.kernel_mended = {item.key for item in self.kernel if item.key in self.kernel_mended | ended}
 
-    def _mark_read(self, at: Moment, *, only_where_told: bool = False) -> None:
+    def _mark_read(self, at: Moment, *, only_where_read: bool = False) -> None:
         known = self.looked_at
-        if (known is None and not only_where_told) or (known is not None and at.monotonic_s > known.monotonic_s):
+        if (known is None and not only_where_read) or (known is not None and at.monotonic_s > known.monotonic_s):
             self.looked_at = at
 
     def _add_stage(self, event: ev.StageEntered) -> None:
@@ -397,7 +404,7 @@ class History(Window):
 
     def _add_steps(self, event: ev.StepsMade) -> None:
         if event.rank == 0:
-            self._mark_read(event.at, only_where_told=True)
+            self._mark_read(event.at, only_where_read=True)
             for record in event.records:
                 self._add_step(record)
         elif event.rank in self.ranks or len(self.ranks) < RANKS_KEPT:

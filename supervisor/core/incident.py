@@ -8,7 +8,7 @@ from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.flags import RedFlag
 from supervisor.core.moments import Moment
 from supervisor.core.scale import Place, Scale, lost_steps, on_training
-from supervisor.core.triage import Finding
+from supervisor.core.triage.finding import Finding
 
 RELAUNCHED = frozenset({"resumed", "checkpoint_ignored"})
 

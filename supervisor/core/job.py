@@ -28,8 +28,8 @@ from supervisor.core.remedies.last_resorts import ResortTaken
 from supervisor.core.remedies.settings import Remedies
 from supervisor.core.remedies.trials import Course
 from supervisor.core.scale import Place, Scale, on_training
-from supervisor.core.triage import Finding
-from supervisor.core.triage_state import TriageState
+from supervisor.core.triage.finding import Finding
+from supervisor.core.triage.state import TriageState
 
 
 class DesiredState(Enum):

@@ -1,11 +1,13 @@
-"""The flags of the rules about an attempt, and which of them counts."""
+"""When the rules are asked about an attempt, their flags, and which of them counts."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
 from supervisor.core import decisions as de
+from supervisor.core import events as ev
 from supervisor.core.flags import SHADOW, RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.job import Job
@@ -64,3 +66,22 @@ def untold(job: Job, flags: Iterable[RedFlag], now: Moment) -> de.Warn | de.Note
         elif flag.severity is not Severity.CRITICAL and flag.key not in job.open_flags:
             return de.Warn(at=now, job=job.name, attempt=job.number, flag=flag)
     return None
+
+
+def can_wait(event: ev.Event) -> bool:
+    """Whether the next tick is soon enough to judge by: readings and steps that are as they should be."""
+    match event:
+        case ev.StepsMade():
+            return all(_is_finite(record.loss) and _is_finite(record.grad_norm) for record in event.records)
+        case ev.GpusRead() | ev.HostRead() | ev.ProcessesRead() | ev.AlertTried():
+            return True
+        case ev.CheckpointSeen() | ev.CheckpointNotKept():
+            return True
+        case ev.OutputSeen() | ev.KernelReported():
+            return not event.findings
+        case _:
+            return False
+
+
+def _is_finite(value: float | None) -> bool:
+    return value is None or math.isfinite(value)

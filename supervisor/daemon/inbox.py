@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from supervisor.core.events import Event, GpusRead, HostRead, ProcessesRead, StepsMade
-from supervisor.core.urgent import can_wait
+from supervisor.core.judge import can_wait
 
 log = logging.getLogger(__name__)
 

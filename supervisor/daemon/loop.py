@@ -20,10 +20,10 @@ from supervisor.core.decide import decide
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.job import ALIVE, Job, Phase
+from supervisor.core.judge import can_wait
 from supervisor.core.moments import Moment
 from supervisor.core.remedies.context import RemedyContext
 from supervisor.core.stats.learned_limits import Learned, setting_of
-from supervisor.core.urgent import can_wait
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.fence import SEARCH, Fences, describe_error
 from supervisor.daemon.inbox import Inbox, Inquiry

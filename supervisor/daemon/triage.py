@@ -22,8 +22,8 @@ from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.job import DesiredState, Job
 from supervisor.core.moments import Moment
 from supervisor.core.sanitize import without_secrets
-from supervisor.core.triage import FINDING_FILES, Finding, Replay, conclude, inconclusive, needed
-from supervisor.core.triage_state import UNWANTED, TriageState
+from supervisor.core.triage.finding import FINDING_FILES, Finding, Replay, conclude, inconclusive, needed
+from supervisor.core.triage.state import UNWANTED, TriageState
 from supervisor.daemon.checkpoints.past_losses import past_losses
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.launch.launch_spec import command_of

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from supervisor.core import events as ev
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.history import History
-from supervisor.core.judge import judge
+from supervisor.core.judge import can_wait, judge
 from supervisor.core.moments import Moment
 from supervisor.core.rules import Rule
-from supervisor.core.urgent import can_wait
 from supervisor.replay.recording import Recording, when
 
 TICK_S = 1.0

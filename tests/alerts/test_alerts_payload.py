@@ -19,7 +19,7 @@ from supervisor.core.incident import Incident
 from supervisor.core.job import Attempt, Job, Phase, RetryPlan
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus, StepRecord
-from supervisor.core.triage import Finding, inconclusive
+from supervisor.core.triage.finding import Finding, inconclusive
 
 START = Moment(1000.0, 1_763_600_000.0)
 POINT = Checkpoint(

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from supervisor.core.triage import Finding, Replay, conclude, needed, same_course
+from supervisor.core.triage.finding import Finding, Replay, conclude, needed, same_course
 
 CARD = Replay(name="device", seen=True, step=812, device="cuda:0", half=True, module="model.4.conv (Conv2d, float16)")
 

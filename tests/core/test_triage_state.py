@@ -13,7 +13,7 @@ from supervisor.core.remedies.budget import Budget
 from supervisor.core.remedies.context import RemedyContext
 from supervisor.core.remedies.gpu_memory import GpuMemory
 from supervisor.core.remedies.settings import Remedies
-from supervisor.core.triage import Finding, inconclusive
+from supervisor.core.triage.finding import Finding, inconclusive
 
 from .stories import GB, GPU, JOB, NAN, OTHER_GPU, TRAINER, Life, life
 

@@ -17,7 +17,7 @@ from supervisor.core import events as ev
 from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.incident import Incident
 from supervisor.core.job import Attempt, DesiredState, Job, Phase, RetryPlan
-from supervisor.core.triage_state import UNWANTED, TriageState
+from supervisor.core.triage.state import UNWANTED, TriageState
 from supervisor.daemon.cleanup import clear_replays
 from supervisor.daemon.clock import SystemClock
 from supervisor.daemon.triage import TriageRunner

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.core import attempt_files as names
-from supervisor.core.triage import Finding, LookedFor, Replay
+from supervisor.core.triage.finding import Finding, LookedFor, Replay
 from supervisor.daemon.checkpoints.past_losses import past_losses
 from supervisor.daemon.clock import SystemClock
 from supervisor.runner.attempt_folder import agent_path

@@ -15,7 +15,7 @@ from supervisor.core.job import Attempt
 from supervisor.core.readings import ExitStatus, Stage
 from supervisor.core.reports.account import account
 from supervisor.core.reports.timeline import Use
-from supervisor.core.triage import Finding
+from supervisor.core.triage.finding import Finding
 from supervisor.store.archive import Archive
 from supervisor.store.timelines import lives
 

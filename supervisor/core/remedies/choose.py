@@ -15,7 +15,7 @@ from supervisor.core.remedies.settings import Remedies
 from supervisor.core.remedies.table import BY_NAME
 from supervisor.core.remedies.trials import Course, Trial
 from supervisor.core.scale import on_training, same_place
-from supervisor.core.triage import Finding
+from supervisor.core.triage.finding import Finding
 
 PLAIN_TRIES = 2
 """How often a remedy that changes nothing may fail at different places of one episode."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from supervisor.core.remedies.gpu_memory import GpuMemory
 from supervisor.core.remedies.last_resorts import Resort
-from supervisor.core.triage import Finding
+from supervisor.core.triage.finding import Finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,6 @@ from supervisor.core.readings import GpuReading, Stage
 from supervisor.core.remedies import causes
 from supervisor.core.rules.standstill import diagnosis_of, miopen_known_to_fail
 from supervisor.core.stats.holds import run_of
-from supervisor.core.unseen import no_cards, no_steps_due
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +88,7 @@ class BusyWithoutProgress:
 
 def _why_blind(history: History) -> str | None:
     """Return why full load without a step would prove nothing; None where it would."""
-    if (why := no_steps_due(history) or no_cards(history)) is not None:
+    if (why := history.why_not_stepping() or history.why_no_gpu_readings()) is not None:
         return why
     if not history.hooked:
         return "its steps are not seen"

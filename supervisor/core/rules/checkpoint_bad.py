@@ -9,9 +9,8 @@ from typing import ClassVar
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Verdict
 from supervisor.core.flags import Act, Diagnosis, Severity
 from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
-from supervisor.core.history import History
+from supervisor.core.history import ATTEMPT_ENDED, History
 from supervisor.core.remedies import causes
-from supervisor.core.unseen import ENDED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +37,7 @@ class CheckpointBad:
         """Return how many in a row were rejected, of the path that has most of them."""
         what = "checkpoints in a row that failed verification"
         if history.over or not history.proofs:
-            return not_applicable(what, ENDED if history.over else "none was proven yet")
+            return not_applicable(what, ATTEMPT_ENDED if history.over else "none was proven yet")
         bad = _find_worst(history)
         warns = Gauge(what=what, now=len(bad), limit=1, observe=partial(self._observe_rejected, history, bad))
         acts = replace(

@@ -12,7 +12,6 @@ from supervisor.core.gauge import Gauge, Group, Observation, beyond, not_applica
 from supervisor.core.history import History
 from supervisor.core.remedies import causes
 from supervisor.core.stats.median import median
-from supervisor.core.unseen import no_steps_due
 
 SAME_SAVE_S = 0.5
 """Files that are written closer together than this, or at the same step, are one save."""
@@ -56,7 +55,7 @@ class CheckpointOverdue:
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return how much was done since the last checkpoint."""
-        why = no_steps_due(history) or (None if history.steps else "no step was made yet")
+        why = history.why_not_stepping() or (None if history.steps else "no step was made yet")
         if why is not None:
             return not_applicable("work that no checkpoint holds", why)
         usual = _find_usual(history)

@@ -19,7 +19,6 @@ from supervisor.core.readings import ProcessReading, Stage
 from supervisor.core.remedies import causes
 from supervisor.core.rules.bounds import lasting
 from supervisor.core.stats.holds import FRESH_S, run_of
-from supervisor.core.unseen import no_steps_due
 
 WORKER = "a data loader worker"
 
@@ -81,7 +80,7 @@ def _observe_missing(history: History, who: str, pid: int, missing: tuple[Proces
 
 def _why_blind(history: History) -> str | None:
     """Return why it is not known whether a worker is missing and waited for; None where it is."""
-    if (why := no_steps_due(history)) is not None:
+    if (why := history.why_not_stepping()) is not None:
         return why
     if history.no_step_since() is None or history.stage not in (Stage.STEP, Stage.DATA_WAIT):
         return "no batch is due"

@@ -8,11 +8,10 @@ from typing import ClassVar
 
 from supervisor.core.flags import Act, Diagnosis, Severity
 from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
-from supervisor.core.history import History
+from supervisor.core.history import ATTEMPT_ENDED, History
 from supervisor.core.readings import DiskReading, HostReading
 from supervisor.core.remedies import causes
 from supervisor.core.stats.holds import newest_of
-from supervisor.core.unseen import ENDED
 
 SLOPE_OVER_S = 1800.0
 
@@ -59,7 +58,7 @@ class DiskLow:
         """Return how much is free on each disk, the fullest first, then how long it lasts where it fills."""
         newest = _find_newest(history)
         if newest is None or history.over:
-            why = ENDED if history.over else "no reading of its disks"
+            why = ATTEMPT_ENDED if history.over else "no reading of its disks"
             return not_applicable("space on its disks", why)
         fullest = sorted(newest.disks, key=lambda disk_reading: disk_reading.free_bytes)
         free = (gauge for disk in fullest for gauge in self._measure_free(history, disk))

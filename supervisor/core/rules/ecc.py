@@ -17,7 +17,6 @@ from supervisor.core.gpu_facts import CardFacts
 from supervisor.core.history import History
 from supervisor.core.readings import GpuReading
 from supervisor.core.remedies import causes
-from supervisor.core.unseen import no_cards
 
 NOT_REPORTED = "counter not reported by this GPU"
 
@@ -43,7 +42,7 @@ class Ecc:
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return how many errors each GPU has had since the launch, uncorrectable ones first."""
-        if (why := no_cards(history)) is not None:
+        if (why := history.why_no_gpu_readings()) is not None:
             return not_applicable("memory errors of its GPUs", why)
         gpus = [(gpu, history.cards[gpu], readings[-1]) for gpu, readings in history.readings_by_gpu().items()]
         uncorrectable = (self._measure_uncorrectable(history, gpu, facts) for gpu, facts, _ in gpus)

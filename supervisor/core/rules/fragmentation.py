@@ -18,7 +18,6 @@ from supervisor.core.flags import Act, Diagnosis, Severity
 from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History
 from supervisor.core.remedies import causes
-from supervisor.core.unseen import no_steps_due
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +48,7 @@ class Fragmentation:
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return how many allocations of each rank had to be retried lately."""
         ranks = history.told.allocations
-        why = no_steps_due(history) or (None if ranks else "allocator statistics not reported by this training")
+        why = history.why_not_stepping() or (None if ranks else "allocator statistics not reported by this training")
         if why is not None:
             return not_applicable("allocations that had to be retried", why)
         return tuple(self._measure_rank(rank, self._list_recent(history, readings)) for rank, readings in ranks.items())

@@ -22,7 +22,6 @@ from supervisor.core.readings import GpuReading, ProcessReading, Stage
 from supervisor.core.remedies import causes
 from supervisor.core.rules.standstill import diagnosis_of, machine_gasps
 from supervisor.core.stats.holds import run_of
-from supervisor.core.unseen import no_cards, no_steps_due
 
 DOUBT = 2
 RESTS_CPU_PERCENT = 3.0
@@ -107,7 +106,7 @@ class GpuIdle:
 
 def _why_blind(history: History) -> str | None:
     """Return why an idle GPU without a step would prove nothing; None where it would."""
-    if (why := no_steps_due(history) or no_cards(history)) is not None:
+    if (why := history.why_not_stepping() or history.why_no_gpu_readings()) is not None:
         return why
     if not history.hooked or history.no_step_since() is None:
         return "its steps are not seen"

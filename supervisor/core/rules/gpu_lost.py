@@ -14,7 +14,6 @@ from supervisor.core.flags import Act, Diagnosis, Severity
 from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History
 from supervisor.core.remedies import causes
-from supervisor.core.unseen import no_cards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +40,9 @@ class GpuLost:
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return for how long each GPU has been gone."""
-        why = no_cards(history) or ("there is no other GPU that answers" if len(history.cards) < 2 else None)
+        why = history.why_no_gpu_readings() or (
+            "there is no other GPU that answers" if len(history.cards) < 2 else None
+        )
         gone = tuple(self._list_gone(history))
         if why is not None or not gone:
             return not_applicable("GPUs gone from the readings", why or "too few readings of its GPUs")

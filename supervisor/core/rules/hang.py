@@ -20,14 +20,13 @@ from typing import ClassVar, TypeAlias
 
 from supervisor.core.flags import Act, Severity
 from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
-from supervisor.core.history import History
+from supervisor.core.history import ATTEMPT_ENDED, History
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ProcessReading, Stage
 from supervisor.core.remedies import causes
 from supervisor.core.rules.bounds import lasting
 from supervisor.core.rules.standstill import diagnosis_of, machine_gasps
 from supervisor.core.stats.holds import FRESH_S, run_of
-from supervisor.core.unseen import ENDED
 
 Run: TypeAlias = tuple[ProcessReading, ...]
 
@@ -52,7 +51,7 @@ class Hang:
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return how long a process has waited in the kernel, or was stopped, without a step."""
         no_step_s, since = history.no_step_s, history.no_step_since()
-        why = ENDED if history.over else None if history.processes else "no reading of its processes"
+        why = ATTEMPT_ENDED if history.over else None if history.processes else "no reading of its processes"
         if why is not None:
             return not_applicable("no signal reaches a process, and no step", why)
         stopped = self._measure_stopped(history, since or history.launched_at)

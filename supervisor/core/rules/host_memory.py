@@ -7,12 +7,11 @@ from typing import ClassVar
 
 from supervisor.core.flags import Act, Diagnosis, Severity
 from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
-from supervisor.core.history import History
+from supervisor.core.history import ATTEMPT_ENDED, History
 from supervisor.core.readings import HostReading, ProcessReading
 from supervisor.core.remedies import causes
 from supervisor.core.rules.bounds import Bound
 from supervisor.core.stats.holds import newest_of
-from supervisor.core.unseen import ENDED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +41,7 @@ class HostMemory:
         what = "memory of the machine that is left"
         newest = newest_of(history.host, lambda reading: _left_percent(reading) is not None, history.now)
         if newest is None or history.over:
-            return not_applicable(what, ENDED if history.over else "no reading of the machine's memory")
+            return not_applicable(what, ATTEMPT_ENDED if history.over else "no reading of the machine's memory")
         low, short = self._bound_left(self.warn_fraction, hold_s=0.0), self._bound_left(self.limit_fraction)
         full = short.run(history.host, history.now)
         share = _read_share(history, full[-1] if full else newest)

@@ -8,12 +8,11 @@ from typing import ClassVar
 
 from supervisor.core.flags import Act, Diagnosis, Severity
 from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
-from supervisor.core.history import History
+from supervisor.core.history import ATTEMPT_ENDED, History
 from supervisor.core.remedies import causes
 from supervisor.core.rules.bounds import is_running_out, running_out
 from supervisor.core.stats.holds import newest_of
 from supervisor.core.stats.trend import WINDOW_S, Slope
-from supervisor.core.unseen import ENDED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +43,7 @@ class HostMemorySlope:
         what = f"time until memory is gone, at the job's rate of {self.window_s:.0f} s"
         memory, slope = _read_memory(history), history.rss.slope(self.window_s)
         if history.over or memory is None:
-            return not_applicable(what, ENDED if history.over else "no reading of the machine's memory")
+            return not_applicable(what, ATTEMPT_ENDED if history.over else "no reading of the machine's memory")
         available, total = memory
         named = Gauge(
             what=what,

@@ -14,11 +14,10 @@ from typing import ClassVar
 
 from supervisor.core.flags import Act, Severity
 from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
-from supervisor.core.history import History
+from supervisor.core.history import ATTEMPT_ENDED, History
 from supervisor.core.remedies import causes
 from supervisor.core.rules.rest import find_last_sign, idle_s
 from supervisor.core.rules.standstill import diagnosis_of, machine_gasps
-from supervisor.core.unseen import ENDED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +41,7 @@ class IdleJob:
         """Return for how long nothing ran, and how long that may be."""
         what = "nothing of the job runs"
         if history.over or not history.processes:
-            return not_applicable(what, ENDED if history.over else "no reading of its processes")
+            return not_applicable(what, ATTEMPT_ENDED if history.over else "no reading of its processes")
         if machine_gasps(history):
             return not_applicable(what, "the machine waits for memory")
         now = idle_s(history)

@@ -13,7 +13,6 @@ from supervisor.core.gauge import Gauge, Group, Observation, beyond, not_applica
 from supervisor.core.history import History
 from supervisor.core.remedies import causes
 from supervisor.core.stats.median import median
-from supervisor.core.unseen import no_steps_due
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +44,7 @@ class LossPlateauOrDivergence:
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return where the newest epochs stand against the best one before, and for how long nothing was better."""
-        why = no_steps_due(history) or (None if history.losses.epochs else "no epoch is over yet")
+        why = history.why_not_stepping() or (None if history.losses.epochs else "no epoch is over yet")
         if why is not None:
             return not_applicable("losses over epochs", why)
         return self._measure_divergence(history), self._measure_plateau(history)

@@ -14,10 +14,9 @@ from typing import ClassVar
 
 from supervisor.core.flags import Act, Diagnosis, Severity
 from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
-from supervisor.core.history import STEPS_KEPT, History
+from supervisor.core.history import ATTEMPT_ENDED, STEPS_KEPT, History
 from supervisor.core.remedies import causes
 from supervisor.core.stats.losses import Episode
-from supervisor.core.unseen import ENDED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +43,7 @@ class LossSpike:
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return how long the losses have been above what is usual, and how far the highest is."""
         known = history.losses.level or _find_episode(history)
-        why = ENDED if history.over else None if known else "no usual level yet"
+        why = ATTEMPT_ENDED if history.over else None if known else "no usual level yet"
         if why is not None:
             return not_applicable("losses above their usual level", why)
         return self._measure_level(history.losses.episode), self._measure_highest(history)

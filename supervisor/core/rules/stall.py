@@ -27,7 +27,6 @@ from supervisor.core.rules.rest import rested_s, resting_limit_s, stopped_s, who
 from supervisor.core.rules.standstill import diagnosis_of, machine_gasps
 from supervisor.core.stats.holds import run_of
 from supervisor.core.stats.learned_limits import BOUNDS
-from supervisor.core.unseen import no_steps_due
 
 IDLE_CPU_PERCENT = 3.0
 OUTPUT_DOUBT = 3
@@ -121,7 +120,7 @@ class Stall:
     def _measure_output(self, history: History) -> tuple[Gauge, ...]:
         """Return how long the progress bar of a training has stood whose steps are seen in its output alone."""
         what = "its progress bar does not advance"
-        why, since = no_steps_due(history), history.output_step_at
+        why, since = history.why_not_stepping(), history.output_step_at
         if why is None and history.hooked:
             why = "no first step yet: start_timeout watches"
         if why is not None or since is None:

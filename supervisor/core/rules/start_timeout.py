@@ -19,7 +19,6 @@ from supervisor.core.moments import Moment
 from supervisor.core.readings import Stage
 from supervisor.core.remedies import causes
 from supervisor.core.rules.standstill import diagnosis_of
-from supervisor.core.unseen import no_steps_due
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +57,7 @@ class StartTimeout:
         limit_s = self._limit_s(history.stage)
         stage = history.stage.value if history.stage else "unknown"
         what = f"no first step, in stage {stage}"
-        why = no_steps_due(history) or (None if history.starting else "it has begun")
+        why = history.why_not_stepping() or (None if history.starting else "it has begun")
         if why is None and not history.hooked:
             return (self._measure_silence(history),)
         if why is not None or limit_s is None:

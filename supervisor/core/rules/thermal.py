@@ -16,7 +16,6 @@ from supervisor.core.readings import GpuReading
 from supervisor.core.remedies import causes
 from supervisor.core.rules.bounds import Bound
 from supervisor.core.stats.holds import lasted_s
-from supervisor.core.unseen import no_cards
 
 AT_WORK_C = 60.0
 """What a cooled GPU reads under load: nearness counts from there."""
@@ -45,7 +44,7 @@ class Thermal:
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return how hot each GPU is."""
-        if (why := no_cards(history)) is not None:
+        if (why := history.why_no_gpu_readings()) is not None:
             return not_applicable("the hottest sensor of its GPUs", why)
         return tuple(
             bound.measure(

@@ -15,7 +15,6 @@ from supervisor.core.history import History
 from supervisor.core.remedies import causes
 from supervisor.core.stats.holds import FRESH_S
 from supervisor.core.stats.pace import Stretch, Usual, covered_s, step_s_of, wait_share_of
-from supervisor.core.unseen import no_steps_due
 
 Recent: TypeAlias = tuple[Stretch, ...]
 
@@ -55,7 +54,7 @@ class ThroughputDrop:
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return its pace, against what is wanted and what is usual."""
         recent, usual = history.pace.recent(self.window_s, history.now), history.pace.usual()
-        why = no_steps_due(history)
+        why = history.why_not_stepping()
         if why is not None or not recent or usual is None:
             return not_applicable("steps a second", why or "it has not stepped for long enough")
         own = self._measure_usual(history, recent)

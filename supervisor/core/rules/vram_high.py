@@ -15,7 +15,6 @@ from supervisor.core.readings import GpuReading
 from supervisor.core.remedies import causes
 from supervisor.core.rules.bounds import Bound
 from supervisor.core.stats.holds import lasted_s, newest_of
-from supervisor.core.unseen import no_cards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +45,7 @@ class VramHigh:
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return how full each GPU is, the fullest first: against the limit that acts, then against the warning."""
-        if (why := no_cards(history)) is not None:
+        if (why := history.why_no_gpu_readings()) is not None:
             return not_applicable("memory of its GPUs", why)
         gpus = [
             (newest_of(readings, _is_known, history.now), readings) for readings in history.readings_by_gpu().values()

@@ -13,12 +13,11 @@ from typing import ClassVar
 
 from supervisor.core.flags import Act, Diagnosis, Severity
 from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
-from supervisor.core.history import History
+from supervisor.core.history import ATTEMPT_ENDED, History
 from supervisor.core.remedies import causes
 from supervisor.core.rules.bounds import is_running_out, running_out
 from supervisor.core.stats.holds import FRESH_S
 from supervisor.core.stats.trend import WINDOW_S, Slope, Trend
-from supervisor.core.unseen import ENDED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +47,7 @@ class VramLeak:
         """Return when each memory would be full at the rate at which it rises."""
         memories = () if history.over else tuple(_list_memories(history))
         if not memories:
-            why = ENDED if history.over else "no reading of the memory in use"
+            why = ATTEMPT_ENDED if history.over else "no reading of the memory in use"
             return not_applicable("memory that rises", why)
         return tuple(self._measure_memory(*row) for row in memories)
 

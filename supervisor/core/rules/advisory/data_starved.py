@@ -16,7 +16,6 @@ from supervisor.core.gauge import Gauge, Group, Observation, beyond, not_applica
 from supervisor.core.history import History
 from supervisor.core.stats.median import median
 from supervisor.core.stats.pace import Stretch, covered_s, step_s_of, wait_share_of
-from supervisor.core.unseen import no_steps_due
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +45,7 @@ class DataStarved:
         what = "time that goes into waiting for data, the GPUs idle"
         recent = history.pace.recent(self.window_s, history.now)
         share = wait_share_of(recent) if recent else None
-        why = no_steps_due(history) or (None if recent else "it has not stepped for long enough")
+        why = history.why_not_stepping() or (None if recent else "it has not stepped for long enough")
         busy_percent = self._find_busy_percent(history)
         if why is not None or share is None or busy_percent is None:
             missing = "the time spent waiting for data is not reported" if share is None else "no reading of its GPUs"

@@ -10,7 +10,6 @@ from supervisor.core.flags import Diagnosis
 from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
 from supervisor.core.history import History
 from supervisor.core.reports.progress import Progress, progress_of
-from supervisor.core.unseen import no_steps_due
 
 MIN_STRETCHES = 20
 """Ten minutes of stepping: an estimate from the first minutes is too rough for a warning."""
@@ -55,7 +54,7 @@ class Deadline:
             return "no deadline is set"
         usual = history.pace.usual()
         early = usual is None or usual.stretches < MIN_STRETCHES
-        return no_steps_due(history) or ("an estimate takes ten minutes of stepping" if early else None)
+        return history.why_not_stepping() or ("an estimate takes ten minutes of stepping" if early else None)
 
 
 def _observe_delay(progress: Progress, left_s: float) -> Observation:

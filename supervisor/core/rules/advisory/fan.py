@@ -14,7 +14,6 @@ from supervisor.core.history import History
 from supervisor.core.readings import GpuReading
 from supervisor.core.rules.bounds import lasting
 from supervisor.core.stats.holds import run_of
-from supervisor.core.unseen import no_cards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +38,7 @@ class Fan:
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return for how long the fan of each GPU has been stopped while it is hot."""
-        if (why := no_cards(history)) is not None:
+        if (why := history.why_no_gpu_readings()) is not None:
             return not_applicable("stopped fans", why)
         return tuple(self._measure_gpu(history, gpu, readings) for gpu, readings in history.readings_by_gpu().items())
 

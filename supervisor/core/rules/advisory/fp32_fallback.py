@@ -7,8 +7,7 @@ from typing import ClassVar
 
 from supervisor.core.flags import Diagnosis
 from supervisor.core.gauge import Gauge, Group, Observation, event_gauge, not_applicable
-from supervisor.core.history import History
-from supervisor.core.unseen import ENDED
+from supervisor.core.history import ATTEMPT_ENDED, History
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +30,7 @@ class Fp32Fallback:
         """Return whether it fell back, for as long as the attempt runs; no number is near to that."""
         what, precision = "half precision asked for, single used", history.told.precision
         if history.over or precision is None:
-            return not_applicable(what, ENDED if history.over else "precision not reported by this training")
+            return not_applicable(what, ATTEMPT_ENDED if history.over else "precision not reported by this training")
         if "cpu" in (history.device, precision.device):
             return not_applicable(what, "it trains on the CPU")
         if precision.asked == precision.used or precision.used != "single":

@@ -14,7 +14,6 @@ from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading
 from supervisor.core.rules.bounds import Bound
 from supervisor.core.stats.holds import lasted_s
-from supervisor.core.unseen import no_cards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +40,7 @@ class Power:
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return what each GPU draws of its cap, and what its cap is."""
-        if (why := no_cards(history)) is not None:
+        if (why := history.why_no_gpu_readings()) is not None:
             return not_applicable("power of its GPUs", why)
         return tuple(
             gauge

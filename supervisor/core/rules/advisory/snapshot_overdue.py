@@ -9,7 +9,6 @@ from typing import ClassVar
 from supervisor.core.flags import Diagnosis
 from supervisor.core.gauge import Gauge, Group, Observation, event_gauge, not_applicable
 from supervisor.core.history import History
-from supervisor.core.unseen import no_steps_due
 
 SILENT_FACTOR = 3.0
 """Where no failure was reported: so many intervals, for the next boundary at which a save is possible may be far."""
@@ -35,7 +34,7 @@ class SnapshotOverdue:
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return for how long no snapshot was saved, and how long that may be."""
         what, saving = "time without a usable snapshot", history.told.saving
-        why = no_steps_due(history)
+        why = history.why_not_stepping()
         if why is None and saving.since is None and saving.failed_at is None and not saving.asked_error:
             why = "no snapshots are taken here"
         if why is not None:

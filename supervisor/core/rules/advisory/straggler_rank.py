@@ -16,7 +16,6 @@ from supervisor.core.history import History
 from supervisor.core.readings import StepRecord
 from supervisor.core.stats.median import median
 from supervisor.core.stats.pace import Pace, wait_share_of
-from supervisor.core.unseen import no_steps_due
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +36,7 @@ class StragglerRank:
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return how far the last rank is behind, and which waits most for its data."""
-        why = no_steps_due(history)
+        why = history.why_not_stepping()
         if why is None and (not history.ranks or history.pace.last is None):
             why = "it has no other rank"
         if why is not None:

@@ -14,7 +14,6 @@ from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading
 from supervisor.core.rules.bounds import lasting
 from supervisor.core.stats.holds import newest_of, run_of
-from supervisor.core.unseen import no_cards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +33,7 @@ class Throttling:
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return how long each GPU has been slowed down."""
-        if (why := no_cards(history)) is not None:
+        if (why := history.why_no_gpu_readings()) is not None:
             return not_applicable("GPUs that are slowed down", why)
         return tuple(self._measure_gpu(history, gpu, readings) for gpu, readings in history.readings_by_gpu().items())
 

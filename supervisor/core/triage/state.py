@@ -12,7 +12,7 @@ from supervisor.core.flags import RedFlag
 from supervisor.core.moments import Moment
 from supervisor.core.remedies.causes import HARDWARE, NON_FINITE
 from supervisor.core.scale import on_training, same_place
-from supervisor.core.triage import Finding, LookedFor
+from supervisor.core.triage.finding import Finding, LookedFor
 
 LOOKED_FOR: dict[str, LookedFor] = {"non_finite_loss": "loss", "non_finite_grad": "gradients"}
 """By rule: for any other a replay could not tell whether the fault was reproduced."""
