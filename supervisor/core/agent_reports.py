@@ -122,7 +122,7 @@ class Saving:
 
 
 @dataclass(slots=True)
-class Told:
+class AgentReports:
     """The reports of one attempt, newest last, bounded."""
 
     allocations: dict[int, deque[Allocation]] = field(default_factory=dict)

@@ -147,7 +147,9 @@ def _flag_failed_launch(attempt: Attempt, now: Moment) -> RedFlag | None:
 
 def retry(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, ground: RemedyContext) -> de.Decision:
     """Retry with the next remedy for the cause, unless budget, exit status or remedies forbid it."""
-    number, budget, finding = attempt.number, job.limits.budget, _find_finding(job, attempt, flag)
+    number, budget = attempt.number, job.limits.budget
+    fault_step = attempt.training_step(flag.since_step)  # a replay finds a step by the training's count alone
+    finding = _find_finding(job, attempt, flag, fault_step)
     cause = cause_after_triage(cause_of(flag), finding)
     code = attempt.exit.code if attempt.exit is not None and job.stop is None else None
     not_before = _earliest_retry(job, now)
@@ -169,7 +171,7 @@ def retry(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, ground: Remedy
         taken = [resort_taken.kind for resort_taken in job.resorts]
         said = (spent, help_against(cause, job.limits.remedies, ground, taken), f"last: {flag.message}")
         return de.GiveUp(at=now, job=job.name, attempt=number, reason="; ".join(filter(None, said)), flag=flag)
-    if finding is None and (examine := _plan_triage(job, attempt, flag, cause, now)) is not None:
+    if finding is None and (examine := _plan_triage(job, attempt, flag, cause, fault_step, now)) is not None:
         return examine
     gpu = choice.gpu or (flag.subject.split(" ")[0] or None if cause == GPU_LOST else None)
     return replace(again, remedy=choice.remedy, why=choice.reason, step=step, gpu=gpu, finding=finding)
@@ -197,21 +199,21 @@ def _shorten_wait(now: Moment, not_before: Moment) -> Moment:
     return min(not_before, now.plus(SAME_START_WAIT_S), key=lambda at: at.monotonic_s)
 
 
-def _find_finding(job: Job, attempt: Attempt, flag: RedFlag) -> Finding | None:
+def _find_finding(job: Job, attempt: Attempt, flag: RedFlag, step: int | None) -> Finding | None:
     """Return the finding of a triage about this fault, or about an earlier one at the same step."""
     last = job.triage
     if last is not None and last.attempt == attempt.number:
         return last.finding if last.finding is not None and last.finding.verdict != "unknown" else None
-    step = attempt.training_step(flag.since_step)
     if job.limits.triage_s is None or step is None or looked_for(flag, cause_of(flag)) is None:
         return None
     return find_earlier_finding(last, step, job.limits.remedies.same_place_steps)
 
 
-def _plan_triage(job: Job, attempt: Attempt, flag: RedFlag, cause: str, now: Moment) -> de.StartTriage | None:
+def _plan_triage(  # noqa: PLR0913 - what a triage is about
+    job: Job, attempt: Attempt, flag: RedFlag, cause: str, step: int | None, now: Moment
+) -> de.StartTriage | None:
     """Postpone the retry until a triage has found the cause; None where none is due, or it was made."""
     what, last = looked_for(flag, cause), job.triage
-    step = attempt.training_step(flag.since_step)  # a replay finds the step by the training's count alone
     if job.limits.triage_s is None or what is None or step is None:
         return None
     if last is not None and last.attempt == attempt.number:

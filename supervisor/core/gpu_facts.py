@@ -13,7 +13,7 @@ IMPLAUSIBLE_C = 150.0
 
 
 @dataclass(slots=True)
-class CardFacts:
+class GpuFacts:
     """First, last and extreme values of one card in one attempt."""
 
     last_at: Moment

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 from supervisor.core import events as ev
 from supervisor.core.absences import Absences
-from supervisor.core.agent_reports import Told
+from supervisor.core.agent_reports import AgentReports
 from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.checkpoints.loss_curve import Resumed
 from supervisor.core.findings import KernelFinding, OutputFinding
 from supervisor.core.foreign_values import EPOCH_MAX, STEP_MAX, as_int
-from supervisor.core.gpu_facts import CardFacts
+from supervisor.core.gpu_facts import GpuFacts
 from supervisor.core.moments import Moment
 from supervisor.core.rank_failure import Raised
 from supervisor.core.readings import ExitStatus, GpuReading, HostReading, ProcessReading, Stage, StepRecord
@@ -55,8 +55,8 @@ class History:
     """Number of the attempt's first step; None where none was made, or the first ones were never read."""
     stage: Stage | None = None
     stage_since: Moment | None = None
-    whole: bool = False
-    """Whether the agent tells every stage there is, so that a long step is nothing else."""
+    stages_complete: bool = False
+    """Whether the agent reports every stage that there is, so that a long step is nothing else."""
     looked_at: Moment | None = None
     """Up to when the recorder was read; None where nobody tells, and then silence is judged by `now`."""
     clock_stepped_at: Moment | None = None
@@ -125,8 +125,8 @@ class History:
     """Whether anything but stepping was done since the last step, as far as stages tell."""
     pace: Pace = field(default_factory=Pace)
     losses: Losses = field(default_factory=Losses)
-    told: Told = field(default_factory=Told)
-    cards: dict[str, CardFacts] = field(default_factory=dict)
+    reports: AgentReports = field(default_factory=AgentReports)
+    gpu_facts: dict[str, GpuFacts] = field(default_factory=dict)
     gpus_read_at: Moment | None = None
     rss: Trend = field(default_factory=Trend)
     """Memory of the process tree."""
@@ -289,7 +289,7 @@ class History:
             self.last_step_at = event.records[-1].at
             self._mark_read(event.at, only_where_read=True)
         elif isinstance(event, ev.StageEntered):
-            self.stage, self.stage_since, self.whole = event.stage, event.at, event.whole
+            self.stage, self.stage_since, self.stages_complete = event.stage, event.at, event.whole
         elif isinstance(event, ev.Exited):
             self.host_lost = self.host_lost or "its exit record could not be processed"
 
@@ -339,7 +339,7 @@ class History:
                 self.gpus_read_at = event.at
                 for reading in event.readings:
                     self.gpus.setdefault(reading.gpu, deque(maxlen=READINGS_KEPT)).append(reading)
-                    self.cards.setdefault(reading.gpu, CardFacts(reading.at)).add(reading)
+                    self.gpu_facts.setdefault(reading.gpu, GpuFacts(reading.at)).add(reading)
             case ev.HostRead():
                 self.host.append(event.reading)
                 for disk in event.reading.disks:
@@ -381,7 +381,7 @@ class History:
     def _add_stage(self, event: ev.StageEntered) -> None:
         if event.stage is not self.stage:
             self._learn_stage(event.at)
-        self.whole = event.whole
+        self.stages_complete = event.whole
         self.stage, self.stage_since = event.stage, event.at
         self.paused = self.paused or event.stage in PAUSING
         if event.stage is Stage.CHECKPOINT and self.steps:
@@ -455,7 +455,7 @@ class History:
         return self.flagged or any(at is not None and at.seconds_since(since) >= 0 for at in breaks)
 
     def _add_report(self, event: ev.AgentReported) -> None:
-        self.told.add(event)
+        self.reports.add(event)
         match event.word:
             case ev.Word.ALIVE:
                 self.agent_alive = True

@@ -18,14 +18,14 @@ def test_words_full_of_nonsense_are_left_out() -> None:
     told.rank_says(ev.Word.WORKERS, loader=None, pids="51")
     told.rank_says(ev.Word.PRECISION, asked=16, used=None)
     told.rank_says(ev.Word.CLAIMED, rank=10_000)
-    known = told.history.told
+    known = told.history.reports
     found = (known.allocations, list(known.epochs), known.loaders, known.rank_pids, known.precision)
     assert found == ({}, [], {}, {}, None)
 
 
 def test_numbers_of_an_epoch_that_are_none_are_not_taken_for_zero() -> None:
     told = long_story().epoch_ends(0, fitness=None, metrics={"a": 1, "b": None, "c": "x", "d": True, "e": 10**400})
-    (epoch,) = told.history.told.epochs
+    (epoch,) = told.history.reports.epochs
     assert epoch.fitness is not None
     assert math.isnan(epoch.fitness)
     assert epoch.metrics == {"a": 1.0}
@@ -38,7 +38,7 @@ def test_it_is_bounded() -> None:
         told.silence(1).allocator(GB, reserved=2 * GB, rank=0)
         told.allocator(GB, reserved=2 * GB, rank=number)
         told.rank_says(ev.Word.WORKERS, loader=number, pids=[number + 10])
-    known = told.history.told
+    known = told.history.reports
     assert len(known.allocations[0]) == ALLOCATIONS_KEPT
     assert len(known.allocations) <= 65
     assert len(known.loaders) <= LOADERS_KEPT

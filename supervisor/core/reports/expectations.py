@@ -105,7 +105,7 @@ def _check_losses(history: History) -> Criterion:
 
 
 def _check_merit(history: History) -> Criterion:
-    values = [value for epoch_end in history.told.epochs if (value := epoch_end.merit) is not None]
+    values = [value for epoch_end in history.reports.epochs if (value := epoch_end.merit) is not None]
     if len(values) < 2:
         return _make_criterion("map_rises", met=None, text="two validations must have ended")
     first, best, last = values[0], max(values), values[-1]

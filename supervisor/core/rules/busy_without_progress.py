@@ -107,4 +107,4 @@ def _is_searching(history: History) -> bool:
 
 
 def _is_sure(history: History) -> bool:
-    return miopen_known_to_fail(history) if _is_searching(history) else history.whole
+    return miopen_known_to_fail(history) if _is_searching(history) else history.stages_complete

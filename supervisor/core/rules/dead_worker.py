@@ -94,7 +94,7 @@ def _why_blind(history: History) -> str | None:
 
 def _is_ending(history: History) -> bool:
     """Whether a process that is no worker raised what ends it, after the last step: its workers go with it."""
-    workers = {pid for loader in history.told.loaders.values() for pid in loader.pids}
+    workers = {pid for loader in history.reports.loaders.values() for pid in loader.pids}
     no_step_s = _quiet_s(history)
     return any(raised.pid not in workers and history.seconds_since(raised.at) <= no_step_s for raised in history.raised)
 
@@ -111,14 +111,14 @@ def _list_missing(history: History) -> Iterator[tuple[str, int, tuple[ProcessRea
 
 
 def _list_workers(history: History, there: set[int]) -> Iterator[tuple[str, int]]:
-    for loader in history.told.loaders.values():
+    for loader in history.reports.loaders.values():
         # With its parent a loader is gone as a whole, which is not its workers' fault.
         if loader.finite and (loader.parent is None or loader.parent in there):
             yield from ((WORKER, pid) for pid in loader.pids if pid not in there)
 
 
 def _list_ranks(history: History, there: set[int]) -> Iterator[tuple[str, int]]:
-    ranks = history.told.rank_pids
+    ranks = history.reports.rank_pids
     if there.intersection(ranks.values()):
         yield from ((f"rank {rank}", pid) for rank, pid in ranks.items() if pid not in there)
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 from supervisor.core.findings import FaultClass
 from supervisor.core.flags import Act, Diagnosis, Severity
 from supervisor.core.gauge import Gauge, Group, Observation, not_applicable
-from supervisor.core.gpu_facts import CardFacts
+from supervisor.core.gpu_facts import GpuFacts
 from supervisor.core.history import History
 from supervisor.core.readings import GpuReading
 from supervisor.core.remedies import causes
@@ -35,8 +35,8 @@ class Ecc:
     def may_flag(self, history: History) -> bool:
         """Whether a GPU has had errors since the launch."""
         return not history.over and any(
-            history.cards[gpu].ecc_grew_at is not None
-            or (_count_corrected(readings[-1], history.cards[gpu]) or 0) > self.tolerated_correctable
+            history.gpu_facts[gpu].ecc_grew_at is not None
+            or (_count_corrected(readings[-1], history.gpu_facts[gpu]) or 0) > self.tolerated_correctable
             for gpu, readings in history.readings_by_gpu().items()
         )
 
@@ -44,14 +44,14 @@ class Ecc:
         """Return how many errors each GPU has had since the launch, uncorrectable ones first."""
         if (why := history.why_no_gpu_readings()) is not None:
             return not_applicable("memory errors of its GPUs", why)
-        gpus = [(gpu, history.cards[gpu], readings[-1]) for gpu, readings in history.readings_by_gpu().items()]
+        gpus = [(gpu, history.gpu_facts[gpu], readings[-1]) for gpu, readings in history.readings_by_gpu().items()]
         uncorrectable = (self._measure_uncorrectable(history, gpu, facts) for gpu, facts, _ in gpus)
         return (
             *uncorrectable,
             *(self._measure_corrected(gpu, _count_corrected(newest, facts)) for gpu, facts, newest in gpus),
         )
 
-    def _measure_uncorrectable(self, history: History, gpu: str, facts: CardFacts) -> Gauge:
+    def _measure_uncorrectable(self, history: History, gpu: str, facts: GpuFacts) -> Gauge:
         acts = bool(self.act) and _is_in_kernel_log(history, gpu) and gpu in history.gpus_used
         return Gauge(
             what=f"uncorrectable memory errors of {gpu} grow",
@@ -80,7 +80,7 @@ class Ecc:
         )
 
 
-def _observe_uncorrectable(history: History, gpu: str, facts: CardFacts) -> Observation:
+def _observe_uncorrectable(history: History, gpu: str, facts: GpuFacts) -> Observation:
     return Observation(
         message=f"{gpu}: uncorrectable memory errors grew from {facts.ecc_uncorrectable} since the launch"
         + (", also in the kernel log" if _is_in_kernel_log(history, gpu) else ""),
@@ -100,7 +100,7 @@ def _is_in_kernel_log(history: History, gpu: str) -> bool:
     )
 
 
-def _count_corrected(newest: GpuReading, facts: CardFacts) -> int | None:
+def _count_corrected(newest: GpuReading, facts: GpuFacts) -> int | None:
     if newest.ecc_correctable is None or facts.ecc_correctable is None:
         return None
     return newest.ecc_correctable - facts.ecc_correctable

@@ -42,12 +42,12 @@ class Fragmentation:
         """Whether a rank had to retry allocations at all."""
         return not (history.over or history.train_ended) and any(
             readings[-1].retries - readings[0].retries >= self.min_retries
-            for readings in history.told.allocations.values()
+            for readings in history.reports.allocations.values()
         )
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return how many allocations of each rank had to be retried lately."""
-        ranks = history.told.allocations
+        ranks = history.reports.allocations
         why = history.why_not_stepping() or (None if ranks else "allocator statistics not reported by this training")
         if why is not None:
             return not_applicable("allocations that had to be retried", why)

@@ -78,7 +78,7 @@ class GpuIdle:
         )
 
     def _choose_severity(self, history: History) -> Severity:
-        doubtful = not history.whole or machine_gasps(history)
+        doubtful = not history.stages_complete or machine_gasps(history)
         sure = not doubtful or (history.no_step_s or 0.0) >= DOUBT * self.hold_s
         return Severity.acting(act=self.act if sure else False)
 

@@ -35,13 +35,13 @@ class GpuLost:
 
     def may_flag(self, history: History) -> bool:
         """Whether a GPU has been gone for `hold_s`."""
-        several = not history.over and len(history.cards) >= 2
+        several = not history.over and len(history.gpu_facts) >= 2
         return several and any(gone_s >= self.hold_s for _, gone_s in self._list_gone(history))
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return for how long each GPU has been gone."""
         why = history.why_no_gpu_readings() or (
-            "there is no other GPU that answers" if len(history.cards) < 2 else None
+            "there is no other GPU that answers" if len(history.gpu_facts) < 2 else None
         )
         gone = tuple(self._list_gone(history))
         if why is not None or not gone:
@@ -61,18 +61,18 @@ class GpuLost:
     def _list_gone(self, history: History) -> Iterator[tuple[str, float]]:
         """Yield each GPU that is known well enough, and the seconds since it last answered."""
         read_at = history.gpus_read_at
-        for gpu, facts in history.cards.items():
+        for gpu, facts in history.gpu_facts.items():
             if read_at is not None and history.uses(gpu) and facts.readings >= self.min_readings:
                 yield gpu, history.absences.seconds(facts.last_at, read_at)
 
     def _is_stuck(self, history: History, gpu: str) -> bool:
-        gone_at, last = history.cards[gpu].last_at, history.last_step_at
+        gone_at, last = history.gpu_facts[gpu].last_at, history.last_step_at
         if not history.hooked or last is None or last.seconds_since(gone_at) > 0:
             return False
         return history.seconds_since(gone_at) >= self.no_step_s
 
     def _observe_loss(self, history: History, gpu: str, gone_s: float) -> Observation:
-        gone_at, last = history.cards[gpu].last_at, history.last_step_at
+        gone_at, last = history.gpu_facts[gpu].last_at, history.last_step_at
         stepped = last is not None and last.seconds_since(gone_at) > 0
         steps = "steps go on" if stepped else f"no step for {history.seconds_since(gone_at):.0f} s"
         return Observation(

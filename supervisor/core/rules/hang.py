@@ -77,7 +77,7 @@ class Hang:
     def _choose_severity(self, history: History, never_ran: Mapping[int, bool]) -> Severity:
         inside_step = not history.starting and history.stage in (Stage.STEP, Stage.COMPILE)
         proven = not never_ran or any(never_ran.values())
-        sure = history.whole and inside_step and proven and not machine_gasps(history)
+        sure = history.stages_complete and inside_step and proven and not machine_gasps(history)
         return Severity.acting(act=self.act if sure else False)
 
 

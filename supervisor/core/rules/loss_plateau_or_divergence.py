@@ -130,7 +130,7 @@ def _list_merits(history: History) -> tuple[str, list[float]]:
     """Return the name and values, greater is better, of the best measure of progress that there is."""
     fitness = [
         epoch_end.fitness
-        for epoch_end in history.told.epochs
+        for epoch_end in history.reports.epochs
         if epoch_end.fitness is not None and math.isfinite(epoch_end.fitness)
     ]
     if fitness:

@@ -28,7 +28,11 @@ def resting_limit_s(history: History, cap_s: float) -> float | None:
     None where the stage has none, too little is known, or rest would prove nothing: where not every stage is reported,
     and where the machine is short of memory.
     """
-    if not (history.hooked and history.whole) or machine_gasps(history) or history.learned_limit_s(cap_s) is None:
+    if (
+        not (history.hooked and history.stages_complete)
+        or machine_gasps(history)
+        or history.learned_limit_s(cap_s) is None
+    ):
         return None
     return history.learned.limit_s(history.stage, cap_s, resting=True)
 
@@ -51,8 +55,8 @@ def whole_job_rested_s(history: History) -> float:
     disk, and the training has no child that it could be waiting for. Unknown is no rest.
     """
     since = history.no_step_since() or history.launched_at
-    workers = {pid for loader in history.told.loaders.values() for pid in loader.pids}
-    trains = {history.training_pid, *history.told.rank_pids.values()} - {None}
+    workers = {pid for loader in history.reports.loaders.values() for pid in loader.pids}
+    trains = {history.training_pid, *history.reports.rank_pids.values()} - {None}
 
     def still(process: ProcessReading) -> bool | None:
         if process.switches_per_s is None and process.cpu_percent is None:

@@ -156,7 +156,9 @@ class Stall:
 
         None is learned where not every stage is reported, nor in the first minutes of a loop that reports them all.
         """
-        unlearned = not history.whole or history.learned.limit_s(history.stage, self.limit_s, resting=True) is None
+        unlearned = (
+            not history.stages_complete or history.learned.limit_s(history.stage, self.limit_s, resting=True) is None
+        )
         plain = unlearned and history.stage in (Stage.STEP, Stage.DATA_WAIT, None) and not machine_gasps(history)
         return self.learn and plain and history.hooked and whole_job_rested_s(history) >= self.rest_limit_s
 
@@ -197,7 +199,7 @@ def _observe_silence(history: History, reached: Gauge, no_step_s: float, *, at_r
 
 def _is_short_sure(history: History) -> bool:
     """Whether silence beyond a learned limit is enough: nothing but a step can take so long."""
-    return history.whole and not machine_gasps(history)
+    return history.stages_complete and not machine_gasps(history)
 
 
 def _is_idle(reading: ProcessReading) -> bool | None:

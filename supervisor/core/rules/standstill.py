@@ -68,7 +68,7 @@ def _list_causes(history: History, busy: float | None, *, waiting: bool) -> list
         return [_LOADER, _USERPTR]
     if busy is not None and busy >= BUSY_PERCENT:
         search = _may_search_kernels(history) and (
-            history.starting or not history.whole or history.stage is Stage.COMPILE
+            history.starting or not history.stages_complete or history.stage is Stage.COMPILE
         )
         return [_SEARCH, _SPINNING] if search else [_SPINNING, _USERPTR]
     return [_DEADLOCK, _SPINNING, _STOPPED] if _inside_a_step(history) else [_LOADER, _DEADLOCK, _SPINNING]
@@ -89,7 +89,7 @@ def _list_advice(history: History, busy: float | None, *, waiting: bool) -> list
 
 def _inside_a_step(history: History) -> bool:
     """Whether the agent, which reports every stage, reports that a batch is being computed."""
-    return history.stage is Stage.STEP and history.whole
+    return history.stage is Stage.STEP and history.stages_complete
 
 
 def _may_search_kernels(history: History) -> bool:

@@ -77,16 +77,16 @@ def _observe_leak(subject: str, slope: Slope, used: float, total: float) -> Obse
 def _list_memories(history: History) -> Iterator[tuple[str, Trend, float, float]]:
     """Yield (what, its trend, used bytes, total bytes) of each memory whose trend is known."""
     reported = False
-    for rank, readings in history.told.allocations.items():
+    for rank, readings in history.reports.allocations.items():
         newest = readings[-1]
         if newest.total_bytes:
             reported = True
-            trend = history.told.allocated[rank]
+            trend = history.reports.allocated[rank]
             yield f"rank {rank}", trend, float(newest.reserved_bytes), float(newest.total_bytes)
     if reported:
         return
     for gpu, readings_of_card in history.readings_by_gpu().items():
-        facts, last = history.cards.get(gpu), readings_of_card[-1]
+        facts, last = history.gpu_facts.get(gpu), readings_of_card[-1]
         if facts is None or history.now.seconds_since(last.at) > FRESH_S:
             continue
         if last.memory_used_bytes is not None and last.memory_total_bytes:

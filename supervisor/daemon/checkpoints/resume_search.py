@@ -237,7 +237,7 @@ class ResumeSearch:
 
 def given_for_exactness(settings: JobSettings, history: History | None) -> Given:
     """Return how much work is made again for exactness, in seconds and, where the pace is known, in steps."""
-    reported_s = history.told.saving.every_s if history is not None else None
+    reported_s = history.reports.saving.every_s if history is not None else None
     every = snapshot_every(settings)
     seconds = SNAPSHOT_EVERY_S if every == "auto" and reported_s is None else reported_s or float(every)
     pace = history.pace if history is not None else None

@@ -38,7 +38,7 @@ class BestMetric:
                 limit=self._limit_merit(best),
                 strict=True,
                 severity=Severity.INFO,
-                observe=partial(_observe_best, history.told.epochs[-1].epoch + 1, newest, best),
+                observe=partial(_observe_best, history.reports.epochs[-1].epoch + 1, newest, best),
             ),
         )
 
@@ -56,7 +56,7 @@ def _observe_best(epoch: int, newest: float, best: float) -> Observation:
 
 def _read_merits(history: History) -> tuple[float, float] | None:
     """Return the newest epoch's figure of merit and the best before it; None where either was not reported."""
-    epochs = history.told.epochs
+    epochs = history.reports.epochs
     newest = epochs[-1].merit if epochs else None
     earlier = [value for epoch_end in list(epochs)[:-1] if (value := epoch_end.merit) is not None]
     return None if newest is None or not earlier else (newest, max(earlier))

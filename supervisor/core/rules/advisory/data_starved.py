@@ -90,7 +90,7 @@ def _observe_wait(history: History, recent: Sequence[Stretch], share: float, bus
 
 def _diagnose(history: History, steps: int) -> Diagnosis:
     causes, advice = [], []
-    workers = history.told.workers
+    workers = history.reports.workers
     if workers in (0, None):
         causes.append("no loader workers: the training process reads and decodes by itself [PyTorch docs, DataLoader]")
         advice.append("workers=4 and more (on gfx10 with ROCm 5 they may hang: then workers=0 with cache=ram or disk)")

@@ -32,7 +32,7 @@ class Fan:
     def may_flag(self, history: History) -> bool:
         """Whether a fan that was seen to turn is stopped, by the newest reading."""
         return not history.over and any(
-            history.cards[gpu].fan_turned and self._is_stopped_hot(readings[-1]) is not False
+            history.gpu_facts[gpu].fan_turned and self._is_stopped_hot(readings[-1]) is not False
             for gpu, readings in history.readings_by_gpu().items()
         )
 
@@ -44,7 +44,7 @@ class Fan:
 
     def _measure_gpu(self, history: History, gpu: str, readings: Iterable[GpuReading]) -> Gauge:
         what = f"fan of {gpu} stopped at {self.hot_c:g} C and more"
-        if not history.cards[gpu].fan_turned:
+        if not history.gpu_facts[gpu].fan_turned:
             return Gauge(what=what, not_watched="it was never seen to turn")
         run = run_of(readings, self._is_stopped_hot, history.now)
         named = Gauge(what=what, observe=partial(self._observe_fan, history, gpu, run))

@@ -23,12 +23,12 @@ class Fp32Fallback:
 
     def may_flag(self, history: History) -> bool:
         """Whether another precision is used than was asked for."""
-        precision = history.told.precision
+        precision = history.reports.precision
         return not history.over and precision is not None and precision.asked != precision.used
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return whether it fell back, for as long as the attempt runs; no number is near to that."""
-        what, precision = "half precision asked for, single used", history.told.precision
+        what, precision = "half precision asked for, single used", history.reports.precision
         if history.over or precision is None:
             return not_applicable(what, ATTEMPT_ENDED if history.over else "precision not reported by this training")
         if "cpu" in (history.device, precision.device):

@@ -35,7 +35,7 @@ class Power:
         return not history.over and any(
             self._bound_drawn().may_be_reached(readings) or self._bound_cap(highest_w).may_be_reached(readings)
             for gpu, readings in history.readings_by_gpu().items()
-            if (highest_w := history.cards[gpu].highest_cap_w)
+            if (highest_w := history.gpu_facts[gpu].highest_cap_w)
         )
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
@@ -45,7 +45,7 @@ class Power:
         return tuple(
             gauge
             for gpu, readings in history.readings_by_gpu().items()
-            for gauge in self._measure_gpu(gpu, readings, history.cards[gpu].highest_cap_w or 0.0, history.now)
+            for gauge in self._measure_gpu(gpu, readings, history.gpu_facts[gpu].highest_cap_w or 0.0, history.now)
         )
 
     def _measure_gpu(

@@ -28,12 +28,12 @@ class SnapshotOverdue:
 
     def may_flag(self, history: History) -> bool:
         """Whether snapshots are taken, or a save failed."""
-        saving = history.told.saving
+        saving = history.reports.saving
         return saving.since is not None or saving.failed_at is not None or bool(saving.asked_error)
 
     def measure(self, history: History) -> tuple[Gauge, ...]:
         """Return for how long no snapshot was saved, and how long that may be."""
-        what, saving = "time without a usable snapshot", history.told.saving
+        what, saving = "time without a usable snapshot", history.reports.saving
         why = history.why_not_stepping()
         if why is None and saving.since is None and saving.failed_at is None and not saving.asked_error:
             why = "no snapshots are taken here"
@@ -50,13 +50,13 @@ class SnapshotOverdue:
         return (Gauge(what=what, unit="s", now=since_s, limit=limit_s, learned=True, observe=observe),)
 
     def _limit_s(self, history: History) -> float:
-        saving = history.told.saving
+        saving = history.reports.saving
         every_s = saving.every_s or 0.0
         return every_s if saving.failed_at is not None else max(SILENT_FACTOR * every_s, self.silence_limit_s)
 
 
 def _observe_age(history: History, since_s: float) -> Observation:
-    saving = history.told.saving
+    saving = history.reports.saving
     every = "" if saving.every_s is None else f" (interval {saving.every_s:.0f} s)"
     why = f": {saving.error}" if saving.failed_at is not None else ", and no failure was reported"
     text = f"no usable snapshot for {since_s:.0f} s{every}{why}"
@@ -68,7 +68,7 @@ def _since_s(history: History) -> float | None:
 
     Where no failure is reported a long validation is not held against the snapshots: they are taken at steps.
     """
-    saving, first = history.told.saving, history.first_step_at
+    saving, first = history.reports.saving, history.first_step_at
     begun = saving.at or first
     if begun is None:
         return None
