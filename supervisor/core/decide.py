@@ -171,7 +171,7 @@ def retry(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, ground: Remedy
         taken = [resort_taken.kind for resort_taken in job.resorts]
         said = (spent, help_against(cause, job.limits.remedies, ground, taken), f"last: {flag.message}")
         return de.GiveUp(at=now, job=job.name, attempt=number, reason="; ".join(filter(None, said)), flag=flag)
-    if finding is None and (examine := _plan_triage(job, attempt, flag, cause, fault_step, now)) is not None:
+    if finding is None and (examine := _plan_triage(job, again, flag, cause, fault_step)) is not None:
         return examine
     gpu = choice.gpu or (flag.subject.split(" ")[0] or None if cause == GPU_LOST else None)
     return replace(again, remedy=choice.remedy, why=choice.reason, step=step, gpu=gpu, finding=finding)
@@ -209,19 +209,17 @@ def _find_finding(job: Job, attempt: Attempt, flag: RedFlag, step: int | None) -
     return find_earlier_finding(last, step, job.limits.remedies.same_place_steps)
 
 
-def _plan_triage(  # noqa: PLR0913 - what a triage is about
-    job: Job, attempt: Attempt, flag: RedFlag, cause: str, step: int | None, now: Moment
-) -> de.StartTriage | None:
-    """Postpone the retry until a triage has found the cause; None where none is due, or it was made."""
+def _plan_triage(job: Job, again: de.Retry, flag: RedFlag, cause: str, step: int | None) -> de.StartTriage | None:
+    """Postpone the retry `again` until a triage has found the cause; None where none is due, or it was made."""
     what, last = looked_for(flag, cause), job.triage
     if job.limits.triage_s is None or what is None or step is None:
         return None
-    if last is not None and last.attempt == attempt.number:
+    if last is not None and last.attempt == again.attempt:
         return None
     return de.StartTriage(
-        at=now,
+        at=again.at,
         job=job.name,
-        attempt=attempt.number,
+        attempt=again.attempt,
         reason=flag.message,
         flag=flag,
         cause=cause,
