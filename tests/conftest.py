@@ -22,8 +22,8 @@ LEFT_AWAY = pytest.StashKey[int]()
 FOREIGN = "ROCM_SUPERVISOR_FOREIGN_PYTHON"
 NOT_TO_BE_HAD = re.compile(r"torch sees no GPU here|torch 1\.13\.\S+ has no ")
 """Reasons that stand under CI too: hardware, and what a fixed version of torch does not have."""
-ALONE = ("systemd", "kernel")
-"""Markers of tests that use what a machine has one of: systemd's cgroups, the kernel's log, mounts."""
+ALONE = "kernel"
+"""Marker of tests that use what a machine has one of: the kernel's log, mounts."""
 SLOW_ROOMS = ("agent", "attacks", "daemon", "e2e", "laws", "runner", "suite", "systemd")
 """Rooms whose tests start processes and threads and wait for them."""
 
@@ -40,6 +40,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Tests of a booted systemd share its machine, and so a process; pytest-xdist asks before any order is made."""
+    if item.get_closest_marker("systemd") is not None:
+        night = item.path.stem == "test_systemd_night"
+        item.add_marker(pytest.mark.xdist_group("systemd night" if night else "systemd"))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the extra pass where its outputs are not here; say of each other test in which stage it runs.
@@ -53,8 +60,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if (mark := item.get_closest_marker("alone")) is not None:
             assert mark.kwargs.get("reason"), f"{item.nodeid}: alone needs a reason"
-        elif any(item.get_closest_marker(name) is not None for name in ALONE):
+        elif item.get_closest_marker(ALONE) is not None:
             item.add_marker(pytest.mark.alone(reason="uses what a machine has one of"))
+        elif item.get_closest_marker("systemd") is not None:
+            item.add_marker("waits")
         room = item.path.relative_to(ROOT / "tests").parts[0] if item.path.is_relative_to(ROOT / "tests") else ""
         if room == "e2e":
             item.add_marker("waits")
@@ -68,7 +77,8 @@ def samples_of_this_run() -> Sampling:
     return sampling()
 
 
-def _interpreter(environment: str) -> Path:
+def interpreter(environment: str) -> Path:
+    """Return the interpreter of a training environment, or skip the test without it."""
     return _named(ENVIRONMENTS[environment])
 
 
@@ -82,19 +92,19 @@ def _named(variable: str) -> Path:
 @pytest.fixture(params=sorted(ENVIRONMENTS))
 def train_python(request: pytest.FixtureRequest) -> Path:
     """The interpreter of each training environment in turn: the current one and the owner's (torch 1.13.1)."""
-    return _interpreter(str(request.param))
+    return interpreter(str(request.param))
 
 
 @pytest.fixture
 def current_python() -> Path:
     """The interpreter of the current training environment."""
-    return _interpreter("current")
+    return interpreter("current")
 
 
 @pytest.fixture
 def owner_python() -> Path:
     """The interpreter of the owner's training environment: Python 3.10, torch 1.13.1."""
-    return _interpreter("owner")
+    return interpreter("owner")
 
 
 @pytest.fixture

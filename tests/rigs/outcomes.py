@@ -1,4 +1,6 @@
-"""A pytest plugin of `make test`: it writes what became of each test, under pytest-xdist what the workers report.
+"""A pytest plugin of `make test`: it puts the tests in order, and writes what became of each.
+
+Under pytest-xdist it writes what the workers report.
 
 Where TEST_AGAIN names a file with the names of tests, only these are run.
 """
@@ -23,12 +25,26 @@ _seconds: Counter[str] = Counter()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is not to be run again."""
+    """Leave out what is not to be run again, and put the rest in the order of `spread`."""
     if file := os.environ.get("TEST_AGAIN"):
         names = set(json.loads(Path(file).read_text()))
         left = [item for item in items if item.nodeid not in names]
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item.nodeid in names]
+    items[:] = spread(items)
+
+
+def spread(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests that mostly wait spread among the others, those that train first, the last fifth without waits.
+
+    A process that waits leaves its core to one that does not, and no long test is begun last.
+    """
+    waiting, working = [], []
+    for item in sorted(items, key=lambda item: item.get_closest_marker("train") is None):
+        (working if item.get_closest_marker("waits") is None else waiting).append(item)
+    placed = [(0.8 * at / len(waiting), item) for at, item in enumerate(waiting)]
+    placed += [(at / len(working), item) for at, item in enumerate(working)]
+    return [item for _, item in sorted(placed, key=lambda pair: pair[0])]
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

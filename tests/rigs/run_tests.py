@@ -1,16 +1,16 @@
-"""Runs the whole suite in three stages and says at the end what failed in any of them.
+"""Runs the whole suite in two stages and says at the end what failed in any of them.
 
     run_tests.py [--quick] [--slowest N] [PYTEST OPTION ...]
 
-1. `units`: what is neither marked `waits` nor `alone`, one process a core.
-2. `waits`: tests whose daemons and trainings mostly wait, more processes than cores.
-3. `alone`: one test after another with nothing beside it: what compares durations with a limit, and what uses something
-   that a machine has one of.
+1. `parallel`: what is not marked `alone`, by more processes than there are cores: tests marked `waits`, whose daemons
+   and trainings mostly wait, are spread among the others, which fill the cores meanwhile. The long ones come first.
+2. `alone`: one test after another with nothing running at the same time: what compares durations with a limit, and what
+   uses something that a machine has one of.
 
 Each test belongs to exactly one stage. Tests of one `xdist_group` share a process, which sets up once what they share.
 A stage that fails does not keep the next one from running.
 
-A test that failed is run once more after all stages, with nothing beside it. One that passes then is UNSTEADY: the
+A test that failed is run once more after all stages, by itself. One that passes then is UNSTEADY: the
 summary names it with the reason of its failure. The load of a shared machine is no fault of the product, so up to
 UNSTEADY_AT_MOST such tests do not fail the suite; it is never hidden, since a test that waits for the wrong condition
 looks the same. More of them, a test that fails both times, and a stage in which pytest itself did not come to its end
@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -60,6 +61,8 @@ class Outcome:
     stage: Stage
     status: int
     took_s: float
+    processor_s: float = 0.0
+    """Of every process of the stage that was waited for."""
     counts: dict[str, int] = field(default_factory=dict)
     passed: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
@@ -79,14 +82,13 @@ class Outcome:
         """Return the line of the summary."""
         told = ", ".join(f"{count} {name}" for name, count in self.counts.items() if count) or "no tests"
         ended = "" if self.ended else f"; pytest ended with status {self.status}"
-        return f"{self.stage.name:<6} {self.took_s:>6.0f} s  {told}{ended}"
+        return f"{self.stage.name:<8} {self.took_s:>6.0f} s ({self.processor_s:.0f} s of processor time)  {told}{ended}"
 
 
 def stages(cores: int) -> list[Stage]:
     """Return the stages of the whole suite for a machine of so many cores."""
     return [
-        Stage("units", "not waits and not alone", cores),
-        Stage("waits", "waits and not alone", cores + 1),
+        Stage("parallel", "not alone", cores + 2),
         Stage("alone", "alone", 0),
     ]
 
@@ -97,7 +99,7 @@ QUICK = "not waits and not alone and not slow and not train"
 def run_stage(stage: Stage, options: list[str], only: Sequence[str] = ()) -> Outcome:
     """Run one stage, or of its tests `only` these; pytest prints as it goes."""
     tell(f"=== {stage.name}: {', '.join(only) or stage.markers} ({stage.workers or 1} at a time)")
-    began_s = now_s()
+    began_s, before = now_s(), resource.getrusage(resource.RUSAGE_CHILDREN)
     with tempfile.TemporaryDirectory() as folder:
         told, again = Path(folder) / "outcomes.json", Path(folder) / "again.json"
         command = [sys.executable, "-m", "pytest", "-p", "tests.rigs.outcomes", *stage.options(), *options]
@@ -108,7 +110,9 @@ def run_stage(stage: Stage, options: list[str], only: Sequence[str] = ()) -> Out
             env["TEST_AGAIN"] = str(again)
         status = subprocess.run(command, cwd=ROOT, env={**env, "TEST_OUTCOMES": str(told)}, check=False).returncode
         facts = json.loads(told.read_text()) if told.exists() else {}
-    return Outcome(stage, status, now_s() - began_s, **facts)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    processor_s = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
+    return Outcome(stage, status, now_s() - began_s, processor_s, **facts)
 
 
 def run_again(outcomes: list[Outcome], options: list[str]) -> Outcome | None:

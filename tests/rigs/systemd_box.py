@@ -134,7 +134,7 @@ class SystemdBox:
         *,
         keep: Iterable[Path] | Mapping[Path, str] = (),
         show: Mapping[Path, str] | None = None,
-        boot_s: float = 30.0,
+        boot_s: float = 120.0,
     ) -> None:
         kept = keep if isinstance(keep, Mapping) else {path: str(path.resolve()) for path in keep}
         self._shown = [word for path, inside in kept.items() for word in ("rw", str(path.resolve()), inside)]

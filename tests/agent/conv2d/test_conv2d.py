@@ -11,13 +11,24 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import ENVIRONMENTS, interpreter
+
 HERE = Path(__file__).resolve().parent
 AGENT = HERE.parents[2] / "supervisor" / "agent" / "path"
 FILES = sorted(HERE.glob("checks_*.py"))
 LIMIT_S = 1200.0
 """For a process that hangs: beside other work on two cores the checks take several minutes."""
 
-pytestmark = [pytest.mark.train, pytest.mark.xdist_group("conv2d")]  # one process keeps the reports of all checks
+pytestmark = pytest.mark.train
+
+
+@pytest.fixture(
+    name="train_python",
+    params=[pytest.param(name, marks=pytest.mark.xdist_group(f"conv2d {name}")) for name in sorted(ENVIRONMENTS)],
+)
+def interpreter_of_a_group(request: pytest.FixtureRequest) -> Path:
+    """The interpreter of each training environment; one process keeps the reports of all checks in it."""
+    return interpreter(str(request.param))
 
 
 def _checks() -> list[str]:
