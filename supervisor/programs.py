@@ -15,35 +15,33 @@ from pathlib import Path
 from typing import IO
 
 REAPED_WITHIN_S = 1.0
-"""A process that SIGKILL reaches is gone by then."""
-
-
+"""How long to wait for a process after SIGKILL."""
 OUTPUT_LIMIT_BYTES = 4 << 20
-"""No tool that is asked here has so much to say."""
+"""More than any of the tools prints."""
 PIECE_BYTES = 65536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class Output:
     """What a program wrote to its pipes."""
 
-    printed: bytes
-    complained: bytes
-    whole: bool
-    """Whether it has ended, and this is all."""
+    stdout: bytes
+    stderr: bytes
+    complete: bool
+    """Whether the program has ended within the limits of time and size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """What became of one run."""
+    """The result of one run."""
 
-    printed: bytes
-    complained: bytes = b""
-    """What it wrote to standard error; empty where that was to stand between the rest."""
+    stdout: bytes
+    stderr: bytes = b""
+    """Standard error; empty if it was merged into standard output."""
     status: int | None = None
-    """None: it was not done in time, or had no end of words, and was ended."""
+    """Exit status; None if the program was killed at the limit of time or output."""
     undead: subprocess.Popen[bytes] | None = None
-    """The process, where SIGKILL did not end it: it waits in the kernel, and another one would only join it there."""
+    """The process, if SIGKILL did not end it (state D): another one would hang as well."""
 
 
 def run(
@@ -54,10 +52,10 @@ def run(
     given: bytes = b"",
     environment: Mapping[str, str] | None = None,
 ) -> Ran:
-    """Run a program for `limit_s` at most, in a group of its own and in the C locale.
+    """Run a program for at most `limit_s`, in its own process group and in the C locale.
 
-    `together` puts standard error between what it prints; `given` is its standard input; `environment` stands in place
-    of ours. Raises OSError where it cannot be started.
+    `together` merges standard error into standard output; `given` is its standard input; `environment` replaces this
+    process's environment. Raises OSError if it cannot be started.
     """
     with _open_input(given) as standard_input:
         program = subprocess.Popen(
@@ -68,15 +66,15 @@ def run(
             start_new_session=True,
             env={**os.environ, "LC_ALL": "C"} if environment is None else dict(environment),
         )
-    said = listen(program, limit_s, OUTPUT_LIMIT_BYTES)
-    if not said.whole:
-        reaped = _end(program)
-        return Ran(printed=said.printed, complained=said.complained, undead=None if reaped else program)
-    return Ran(printed=said.printed, complained=said.complained, status=program.returncode)
+    output = read_output(program, limit_s, OUTPUT_LIMIT_BYTES)
+    if not output.complete:
+        reaped = _kill_group(program)
+        return Ran(stdout=output.stdout, stderr=output.stderr, undead=None if reaped else program)
+    return Ran(stdout=output.stdout, stderr=output.stderr, status=program.returncode)
 
 
 def _open_input(given: bytes) -> IO[bytes]:
-    """Return a file with what a program is given: a pipe would block where the program reads nothing of it."""
+    """Return a file with the program's standard input: a pipe would block if the program does not read it."""
     if not given:
         return Path(os.devnull).open("rb")
     opened = tempfile.TemporaryFile()  # noqa: SIM115  # the caller closes it
@@ -85,41 +83,41 @@ def _open_input(given: bytes) -> IO[bytes]:
     return opened
 
 
-def listen(program: subprocess.Popen[bytes], limit_s: float, limit_bytes: int) -> Said:
-    """Return what a program says until it has ended, at most `limit_bytes` on each of its pipes and for `limit_s`.
+def read_output(program: subprocess.Popen[bytes], limit_s: float, limit_bytes: int) -> Output:
+    """Return the output of a program until it ends, at most `limit_bytes` from each pipe and for at most `limit_s`.
 
-    What is not whole was too long or took too long: the program still runs, and is the caller's to end.
+    If the output is not complete, a limit was exceeded: the program still runs, and the caller must end it.
     """
     end = time.perf_counter() + limit_s
     pipes = [pipe for pipe in (program.stdout, program.stderr) if pipe is not None]
-    heard = {pipe: bytearray() for pipe in pipes}
-    whole = True
+    received = {pipe: bytearray() for pipe in pipes}
+    complete = True
     with selectors.DefaultSelector() as ready:
         for pipe in pipes:
             ready.register(pipe, selectors.EVENT_READ, pipe)
-        while whole and ready.get_map():
-            spoken = ready.select(max(0.0, end - time.perf_counter()))
-            whole = bool(spoken)
-            for key, _ in spoken:
+        while complete and ready.get_map():
+            readable = ready.select(max(0.0, end - time.perf_counter()))
+            complete = bool(readable)
+            for key, _ in readable:
                 piece = os.read(key.fd, PIECE_BYTES)
-                heard[key.data] += piece
+                received[key.data] += piece
                 if not piece:
                     ready.unregister(key.fileobj)
-                whole = whole and len(heard[key.data]) <= limit_bytes
-    if whole:
+                complete = complete and len(received[key.data]) <= limit_bytes
+    if complete:
         for pipe in pipes:
             pipe.close()
         try:
             program.wait(max(0.0, end - time.perf_counter()))
         except subprocess.TimeoutExpired:
-            whole = False
-    printed = bytes(heard[program.stdout][:limit_bytes]) if program.stdout else b""
-    complained = bytes(heard[program.stderr][:limit_bytes]) if program.stderr else b""
-    return Said(printed=printed, complained=complained, whole=whole)
+            complete = False
+    stdout = bytes(received[program.stdout][:limit_bytes]) if program.stdout else b""
+    stderr = bytes(received[program.stderr][:limit_bytes]) if program.stderr else b""
+    return Output(stdout=stdout, stderr=stderr, complete=complete)
 
 
-def _end(program: subprocess.Popen[bytes]) -> bool:
-    """Kill a program's group and return whether it is gone; its pipes are closed, whoever still holds the other end."""
+def _kill_group(program: subprocess.Popen[bytes]) -> bool:
+    """Kill a program's process group and close its pipes; return whether the program has ended."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(program.pid, signal.SIGKILL)
     for pipe in (program.stdout, program.stderr):

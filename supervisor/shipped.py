@@ -10,7 +10,7 @@ _PACKAGE = Path(__file__).resolve().parent
 def shipped(name: str) -> Path:
     """Return the path of `migrations`, `systemd` or `config.toml`: inside an installed package, else in the checkout.
 
-    Raises FileNotFoundError where neither has it, which means a broken installation.
+    Raises FileNotFoundError if it is in neither, which means that the installation is incomplete.
     """
     places = (_PACKAGE / "_shipped" / name, _PACKAGE.parent / name)
     for place in places:

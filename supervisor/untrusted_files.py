@@ -1,13 +1,12 @@
-"""The only access to files that another user can write: it never follows a link and never blocks.
+"""The only access to files that another user can write: follows no link and does not block.
 
-Every function takes a folder that the daemon trusts and a name below it, with `/` between its parts. Links up to and
-with the folder are the administrator's and are followed; from there on each part is opened relative to the one before
-(openat with O_NOFOLLOW), so that no link at any part and no rename between two looks leads elsewhere. Only a regular
-file on the folder's own file system is opened, without blocking, and what is checked is the descriptor that is read.
+Every function takes a folder that the daemon trusts and a name below it, with `/` between its parts. Links in the path
+of the folder are the administrator's and are followed. Below it, each part is opened relative to the previous one
+(openat with O_NOFOLLOW), so that neither a link nor a rename during the access leads elsewhere. Only a regular file on
+the folder's own file system is opened, without blocking, and the checks are made on the descriptor that is read.
 
-What is refused raises UntrustedFileError, an OSError whose text says what lies there and what to do; a file that is
-absent stays FileNotFoundError. `supervisor/runner/shim.py` runs as the training's user and has the few lines of its
-own that it needs.
+A refused file raises UntrustedFileError, an OSError whose message says what was found and what to do; a missing file
+raises FileNotFoundError. `supervisor/runner/shim.py` runs as the training's user and has its own few lines for this.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 NAMES_LIMIT = 4096
-"""Entries of a folder that are looked at where the caller names no smaller number."""
+"""Default limit of the entries of a folder that are read."""
 PARTS_LIMIT = 32
 TREE_DEPTH_LIMIT = 64
 TREE_ENTRIES_LIMIT = 200_000
@@ -42,7 +41,7 @@ _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
 
 
 class UntrustedFileError(OSError):
-    """Something lies there that is not read; `strerror` says what it is and what to do."""
+    """A file was refused; `strerror` says what it is and what to do."""
 
 
 class LinkRefusedError(UntrustedFileError):
@@ -50,15 +49,15 @@ class LinkRefusedError(UntrustedFileError):
 
 
 class KindRefusedError(UntrustedFileError):
-    """No regular file, no folder where one must be, or another file system."""
+    """Not a regular file, not the required folder, or on another file system."""
 
 
 class OwnerRefusedError(UntrustedFileError):
-    """The file belongs to somebody else than it must, or has further names."""
+    """The file belongs to another user than required, or has further hard links."""
 
 
 class SizeRefusedError(UntrustedFileError):
-    """The file is larger than anything that is read there."""
+    """The file is larger than the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ class Listing:
 
     names: tuple[str, ...]
     more: bool = False
-    """Whether there are more than were looked at."""
+    """Whether the folder has more entries than the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,21 +94,21 @@ def open_file(  # noqa: PLR0913 - what is opened, and what it must be
 ) -> int:
     """Return a descriptor of a regular file below a trusted folder; the caller closes it.
 
-    `owner` is the user that it must belong to. `only_name` refuses a file with further hard links: needed by whoever
-    writes, for another name may be another's file. Raises UntrustedFileError or OSError.
+    `owner` is the uid that it must belong to. `only_name` refuses a file with further hard links: required for writing,
+    since another name may be a file of another user. Raises UntrustedFileError or OSError.
     """
     where = folder / name
     at = _open_parent(folder, name)
     try:
-        _refuse_kind(at, _leaf(name), where)  # before it is opened: opening a device may act on it
-        # Emptied below, once it is known what it is.
-        fd = os.open(_leaf(name), (flags | _FILE) & ~os.O_TRUNC, mode, dir_fd=at)
+        _refuse_kind(at, _last_part(name), where)  # before it is opened: opening a device may act on it
+        # Truncated below, after the checks.
+        fd = os.open(_last_part(name), (flags | _FILE) & ~os.O_TRUNC, mode, dir_fd=at)
     except OSError as error:
-        raise _explained(error, at, _leaf(name), where) from None
+        raise _explain_error(error, at, _last_part(name), where) from None
     finally:
         os.close(at)
     try:
-        _check(os.fstat(fd), where, owner, only_name=only_name)
+        _require_regular(os.fstat(fd), where, owner, only_name=only_name)
         if flags & os.O_TRUNC:
             os.ftruncate(fd, 0)
     except BaseException:
@@ -119,11 +118,11 @@ def open_file(  # noqa: PLR0913 - what is opened, and what it must be
 
 
 def read_bytes(folder: Path, name: str, limit_bytes: int, *, owner: int | None = None) -> bytes:
-    """Return a file's content; raise SizeRefusedError where it is longer than `limit_bytes`, OSError otherwise."""
+    """Return a file's content. Raises SizeRefusedError if it is longer than `limit_bytes`, or OSError."""
     fd = open_file(folder, name, owner=owner)
     try:
         size = os.fstat(fd).st_size
-        content = _read(fd, limit_bytes + 1) if size <= limit_bytes else b""
+        content = _read_up_to(fd, limit_bytes + 1) if size <= limit_bytes else b""
     finally:
         os.close(fd)
     if size > limit_bytes or len(content) > limit_bytes:
@@ -134,46 +133,46 @@ def read_bytes(folder: Path, name: str, limit_bytes: int, *, owner: int | None =
 
 
 def read_part(folder: Path, name: str, start: int, limit_bytes: int, *, owner: int | None = None) -> bytes:
-    """Return at most `limit_bytes` of a file from offset `start` on; raise OSError where it cannot be read."""
+    """Return at most `limit_bytes` of a file from offset `start` on. Raises OSError if it cannot be read."""
     fd = open_file(folder, name, owner=owner)
     try:
         os.lseek(fd, start, os.SEEK_SET)
-        return _read(fd, limit_bytes)
+        return _read_up_to(fd, limit_bytes)
     finally:
         os.close(fd)
 
 
 def read_tail(folder: Path, name: str, limit_bytes: int, *, owner: int | None = None) -> Tail:
-    """Return the last bytes of a file, at most `limit_bytes`; raise OSError where it cannot be read."""
+    """Return the last bytes of a file, at most `limit_bytes`. Raises OSError if it cannot be read."""
     fd = open_file(folder, name, owner=owner)
     try:
         size = os.fstat(fd).st_size
         start = max(0, size - limit_bytes)
         os.lseek(fd, start, os.SEEK_SET)
-        return Tail(content=_read(fd, limit_bytes), start=start, size=size)
+        return Tail(content=_read_up_to(fd, limit_bytes), start=start, size=size)
     finally:
         os.close(fd)
 
 
 def file_status(folder: Path, name: str) -> os.stat_result | None:
-    """Return what a regular file is (size, times, owner), None where nothing lies there; raise OSError otherwise.
+    """Return size, times and owner of a regular file, None if it is missing. Raises OSError if it is refused.
 
-    Good for a look; what is decided by it may be untrue by the time of an `open_file`, which checks again.
+    The file may change before a later `open_file`, which checks again.
     """
     try:
         at = _open_parent(folder, name)
         try:
-            found = os.stat(_leaf(name), dir_fd=at, follow_symlinks=False)
+            found = os.stat(_last_part(name), dir_fd=at, follow_symlinks=False)
         finally:
             os.close(at)
     except FileNotFoundError:
         return None
-    _check(found, folder / name, None, only_name=False)
+    _require_regular(found, folder / name, None, only_name=False)
     return found
 
 
 def exists(folder: Path, name: str) -> bool:
-    """Whether a regular file lies there that the gate lets through."""
+    """Whether there is a regular file that `open_file` would not refuse."""
     try:
         return file_status(folder, name) is not None
     except OSError:
@@ -181,24 +180,24 @@ def exists(folder: Path, name: str) -> bool:
 
 
 def state_of(status: os.stat_result) -> FileState:
-    """Return what `is_unchanged` compares of a file."""
+    """Return the state of a file that `is_unchanged` compares."""
     return status.st_dev, status.st_ino, status.st_size
 
 
 def is_unchanged(path: str | Path, state: FileState) -> bool:
-    """Whether a file that was read through the gate is still as it was then; nothing is opened, no link is followed.
+    """Whether a file has the same device, inode and size as before; opens nothing and follows no link.
 
-    A file that is followed is mostly unchanged: this spares opening it. Raises OSError where nothing is there.
+    Saves opening a file that is polled. Raises OSError if it is missing.
     """
     return state_of(os.lstat(path)) == state
 
 
-def lies_there(folder: Path, name: str) -> bool:
-    """Whether anything has that name, a link or a pipe as well; False also where nobody may look."""
+def entry_exists(folder: Path, name: str) -> bool:
+    """Whether there is an entry of any kind with that name; False also if the folder may not be read."""
     try:
         at = _open_parent(folder, name)
         try:
-            os.stat(_leaf(name), dir_fd=at, follow_symlinks=False)
+            os.stat(_last_part(name), dir_fd=at, follow_symlinks=False)
         finally:
             os.close(at)
     except OSError:
@@ -207,12 +206,12 @@ def lies_there(folder: Path, name: str) -> bool:
 
 
 def list_files(folder: Path, name: str, limit: int = NAMES_LIMIT) -> tuple[tuple[str, int], ...]:
-    """Return regular files in and below a folder, each by its name in it and its size; of more than `limit` some.
+    """Return (relative path, size) of at most `limit` regular files in and below a folder.
 
-    Raises OSError where the folder itself cannot be listed; what is closed below it is passed over.
+    Raises OSError if the folder itself cannot be listed; subfolders that may not be read are skipped.
     """
     list_names(folder, name, 1)
-    at, found = _walk(folder, name), list[tuple[str, int]]()
+    at, found = _open_folder(folder, name), list[tuple[str, int]]()
     try:
         for place, _, files, inside in os.fwalk(".", dir_fd=at):
             for leaf in files[: limit - len(found)]:
@@ -227,10 +226,10 @@ def list_files(folder: Path, name: str, limit: int = NAMES_LIMIT) -> tuple[tuple
 
 
 def tree_bytes(folder: Path, name: str, limit: int = TREE_ENTRIES_LIMIT) -> int:
-    """Return what the files below a folder take on the disk; of more than `limit` entries, of some."""
+    """Return the disk usage in bytes of at most `limit` entries below a folder."""
     total, left = 0, limit
     try:
-        at = _walk(folder, name)
+        at = _open_folder(folder, name)
     except OSError:
         return 0
     try:
@@ -247,29 +246,29 @@ def tree_bytes(folder: Path, name: str, limit: int = TREE_ENTRIES_LIMIT) -> int:
 
 
 def make_folders(folder: Path, name: str, mode: int = 0o750) -> None:
-    """Make a folder below a trusted one, and those between; raise OSError where something else lies there."""
-    _refuse_name(name, folder)
-    for parent, _, leaf in (part.rpartition("/") for part in _prefixes(name)):
-        at = _walk(folder, parent)
+    """Create a folder and its parents below a trusted one. Raises OSError if something else is in its place."""
+    _require_plain_name(name, folder)
+    for parent, _, leaf in (part.rpartition("/") for part in _list_prefixes(name)):
+        at = _open_folder(folder, parent)
         try:
             os.mkdir(leaf, mode, dir_fd=at)
         except FileExistsError:
-            pass  # whatever it is: the next step, or who writes there, refuses what is no folder
+            pass  # if it is not a folder, opening it next is refused
         finally:
             os.close(at)
-    os.close(_walk(folder, name))
+    os.close(_open_folder(folder, name))
 
 
 def write_bytes(folder: Path, name: str, content: bytes, mode: int = 0o640) -> None:
-    """Write a file below a trusted folder, emptied first; raise OSError where something else lies there."""
+    """Write a file below a trusted folder, truncating it first. Raises OSError if something else is in its place."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     with os.fdopen(open_file(folder, name, flags, only_name=True, mode=mode), "wb") as file:
         file.write(content)
 
 
 def list_names(folder: Path, name: str = "", limit: int = NAMES_LIMIT) -> Listing:
-    """Return names in a folder, whatever they are; of more than `limit` entries some. Raises OSError."""
-    at = _walk(folder, name)
+    """Return the names of at most `limit` entries of a folder, of any kind. Raises OSError."""
+    at = _open_folder(folder, name)
     try:
         listed = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=at)
     finally:
@@ -289,9 +288,9 @@ def list_names(folder: Path, name: str = "", limit: int = NAMES_LIMIT) -> Listin
 def open_pipe(folder: Path, name: str) -> int:
     """Return a named pipe below a trusted folder, open for writing without blocking.
 
-    Raises OSError (ENXIO) where nobody reads, UntrustedFileError where it is anything but a pipe.
+    Raises OSError (ENXIO) if no process reads it, UntrustedFileError if it is not a pipe.
     """
-    leaf = _leaf(name)
+    leaf = _last_part(name)
     at = _open_parent(folder, name)
     try:
         found = os.stat(leaf, dir_fd=at, follow_symlinks=False)
@@ -299,7 +298,7 @@ def open_pipe(folder: Path, name: str) -> int:
             raise _kind_error(found.st_mode, folder / name, "a named pipe")
         fd = os.open(leaf, os.O_WRONLY | _FILE, dir_fd=at)
     except OSError as error:
-        raise _explained(error, at, leaf, folder / name) from None
+        raise _explain_error(error, at, leaf, folder / name) from None
     finally:
         os.close(at)
     if not stat.S_ISFIFO(os.fstat(fd).st_mode):
@@ -309,11 +308,11 @@ def open_pipe(folder: Path, name: str) -> int:
 
 
 def remove(folder: Path, name: str) -> bool:
-    """Remove a name that is no folder, whatever it leads to; return whether it was there. Raises OSError."""
+    """Remove an entry that is not a folder; a link is not followed. Return whether it existed. Raises OSError."""
     try:
         at = _open_parent(folder, name)
         try:
-            os.unlink(_leaf(name), dir_fd=at)
+            os.unlink(_last_part(name), dir_fd=at)
         finally:
             os.close(at)
     except FileNotFoundError:
@@ -322,9 +321,9 @@ def remove(folder: Path, name: str) -> bool:
 
 
 def remove_tree(folder: Path, name: str, limit: int = TREE_ENTRIES_LIMIT) -> bool:
-    """Remove a folder with all that is in it, never through a link; return whether nothing of it is left.
+    """Remove a folder with its content without following links; return whether it was removed completely.
 
-    What its owner does not let us remove, what lies deeper than 64 folders and what exceeds `limit` entries stays.
+    Entries without permission, below `TREE_DEPTH_LIMIT` levels, or beyond `limit` entries remain.
     """
     try:
         at = _open_parent(folder, name)
@@ -333,32 +332,32 @@ def remove_tree(folder: Path, name: str, limit: int = TREE_ENTRIES_LIMIT) -> boo
     except OSError:
         return False
     try:
-        return _remove_below(at, _leaf(name), [limit], TREE_DEPTH_LIMIT)
+        return _remove_below(at, _last_part(name), [limit], TREE_DEPTH_LIMIT)
     finally:
         os.close(at)
 
 
-# --- the walk -----------------------------------------------------------------------------------------------------
+# --- folders ------------------------------------------------------------------------------------------------------
 
 
 def _open_parent(folder: Path, name: str) -> int:
-    _refuse_name(name, folder)
-    return _walk(folder, name.rpartition("/")[0])
+    _require_plain_name(name, folder)
+    return _open_folder(folder, name.rpartition("/")[0])
 
 
-def _prefixes(name: str) -> list[str]:
+def _list_prefixes(name: str) -> list[str]:
     parts = name.split("/")
     return ["/".join(parts[: number + 1]) for number in range(len(parts))]
 
 
-def _leaf(name: str) -> str:
+def _last_part(name: str) -> str:
     return name.rpartition("/")[2]
 
 
-def _walk(folder: Path, name: str) -> int:
-    """Return a descriptor (O_PATH) of a folder below a trusted one; each part must be a folder of its file system."""
+def _open_folder(folder: Path, name: str) -> int:
+    """Return a descriptor (O_PATH) of a folder below a trusted one; each part must be a folder on its file system."""
     if name:
-        _refuse_name(name, folder)
+        _require_plain_name(name, folder)
     at = os.open(folder, _FOLDER)
     if not name:
         return at
@@ -368,7 +367,7 @@ def _walk(folder: Path, name: str) -> int:
         try:
             below = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=at)
         except OSError as error:
-            raise _explained(error, at, part, where, "a directory") from None
+            raise _explain_error(error, at, part, where, "a directory") from None
         finally:
             os.close(at)
         at = below
@@ -378,7 +377,7 @@ def _walk(folder: Path, name: str) -> int:
     return at
 
 
-def _refuse_name(name: str, folder: Path) -> None:
+def _require_plain_name(name: str, folder: Path) -> None:
     parts = name.split("/")
     if len(parts) > PARTS_LIMIT or any(part in ("", ".", "..") or "\0" in part for part in parts):
         raise KindRefusedError(errno.EINVAL, "not a name below this folder", f"{folder}/{name[:200]!r}")
@@ -388,12 +387,12 @@ def _refuse_kind(at: int, leaf: str, where: Path) -> None:
     try:
         found = os.stat(leaf, dir_fd=at, follow_symlinks=False)
     except FileNotFoundError:
-        return  # made by the open, or its error
+        return  # the open creates it, or raises
     if not stat.S_ISREG(found.st_mode):
         raise _kind_error(found.st_mode, where)
 
 
-def _check(found: os.stat_result, where: Path, owner: int | None, *, only_name: bool) -> None:
+def _require_regular(found: os.stat_result, where: Path, owner: int | None, *, only_name: bool) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise _kind_error(found.st_mode, where)
     if owner is not None and found.st_uid != owner:
@@ -406,8 +405,8 @@ def _check(found: os.stat_result, where: Path, owner: int | None, *, only_name: 
         )
 
 
-def _explained(error: OSError, at: int, part: str, where: Path, wanted: str = "a file") -> OSError:
-    """Return the error with what lies there, where that is the reason."""
+def _explain_error(error: OSError, at: int, part: str, where: Path, wanted: str = "a file") -> OSError:
+    """Return the error; if it was caused by the kind of entry, one that names the kind."""
     if isinstance(error, UntrustedFileError):
         return error
     if error.errno not in _WRONG_KIND:
@@ -417,21 +416,21 @@ def _explained(error: OSError, at: int, part: str, where: Path, wanted: str = "a
     except OSError:
         mode = 0
     if error.errno == errno.ENXIO and stat.S_ISFIFO(mode):
-        return OSError(error.errno, error.strerror, os.fspath(where))  # a pipe that nobody reads
+        return OSError(error.errno, error.strerror, os.fspath(where))  # a pipe without a reader
     if mode == 0 or (stat.S_ISDIR(mode) if wanted == "a directory" else stat.S_ISREG(mode)):
         return KindRefusedError(errno.ESTALE, "was replaced while it was opened; the next read tries again", str(where))
     return _kind_error(mode, where, wanted)
 
 
 def _kind_error(mode: int, where: Path, wanted: str = "a file") -> UntrustedFileError:
-    kind = next((words for is_kind, words in _KINDS if is_kind(mode)), "of unknown type")
+    kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "of unknown type")
     text = f"is {kind}, not {wanted}; it is not read: remove it"
     if stat.S_ISLNK(mode):
         return LinkRefusedError(errno.ELOOP, text, os.fspath(where))
     return KindRefusedError(errno.EINVAL, text, os.fspath(where))
 
 
-def _read(fd: int, limit_bytes: int) -> bytes:
+def _read_up_to(fd: int, limit_bytes: int) -> bytes:
     pieces, left = [], limit_bytes
     while left > 0 and (piece := os.read(fd, min(_PIECE_BYTES, left))):
         pieces.append(piece)
@@ -440,7 +439,7 @@ def _read(fd: int, limit_bytes: int) -> bytes:
 
 
 def _remove_below(at: int, name: str, left: list[int], depth: int) -> bool:
-    """Remove one entry of an open folder; `left` counts down the entries that may still be touched."""
+    """Remove one entry of an open folder; `left` counts down the entries that may still be removed."""
     left[0] -= 1
     if left[0] < 0 or depth == 0:
         return False
@@ -448,7 +447,7 @@ def _remove_below(at: int, name: str, left: list[int], depth: int) -> bool:
         os.unlink(name, dir_fd=at)
     except FileNotFoundError:
         return True
-    except (IsADirectoryError, PermissionError):  # EPERM is what POSIX says of a folder
+    except (IsADirectoryError, PermissionError):  # POSIX specifies EPERM for a folder
         return _remove_folder(at, name, left, depth)
     except OSError:
         return False
@@ -462,11 +461,11 @@ def _remove_folder(at: int, name: str, left: list[int], depth: int) -> bool:
         return False
     try:
         if os.fstat(inside).st_dev != os.fstat(at).st_dev:
-            return False  # a file system that somebody mounted there
+            return False  # a mounted file system
         with os.scandir(inside) as entries:
             names = [entry.name for entry, _ in zip(entries, range(max(0, left[0]) + 1), strict=False)]
         gone = True
-        for below in names:  # each of them, whatever became of the one before
+        for below in names:  # continues after a failure
             gone = _remove_below(inside, below, left, depth - 1) and gone
         os.rmdir(name, dir_fd=at)
     except OSError:

@@ -70,7 +70,7 @@ class ForgetJobs:
         return rows
 
     def _has_folder(self, job: str) -> bool:
-        return NAME.fullmatch(job) is not None and untrusted_files.lies_there(self.jobs, job)
+        return NAME.fullmatch(job) is not None and untrusted_files.entry_exists(self.jobs, job)
 
     def _runs(self, job: str) -> bool:
         if not self._has_folder(job):

@@ -1,7 +1,7 @@
 """The folder of an attempt: created for the shim before the launch, read afterwards.
 
-What lies in the folder may have been written by a user's program or cut by a full disk: readers answer None to
-anything that is not sound.
+Files in the folder may have been written by a user's program or truncated by a full disk: readers return None for
+invalid content.
 """
 
 from __future__ import annotations
@@ -37,38 +37,38 @@ from supervisor.runner.shim import Process
 log = logging.getLogger(__name__)
 
 FILES_NAMED = 32
-"""Checkpoints of which an attempt is told the steps, the newest."""
+"""Number of checkpoints, the newest, whose steps are passed to an attempt."""
 SAVES_NAMED = 64
-"""Saves of which an attempt is told the steps by their content alone, the newest."""
+"""Number of saves, the newest, whose steps are passed to an attempt by size and time only."""
 NOTE_LIMIT_BYTES = 65536
-"""More than any shim writes; a larger file is not its."""
+"""More than any shim writes; a larger file is not the shim's."""
 BOOT_ID_CHARS_MAX = 64
 SIGNAL_MAX = 64
 ERROR_CHARS_MAX = 1000
-"""The shim cuts at 500."""
+"""The shim truncates at 500."""
 SHIM_PROGRAMS = frozenset({shim.AS_MODULE.encode(), shim.AS_STANDBY.encode()})
-"""One of them stands on the command line of every shim."""
+"""One of them is on the command line of every shim."""
 ASIDE_LIMIT = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShimNote:
-    """What the shim left word of in shim.json once the training ran."""
+    """The content of shim.json, which the shim writes when the training runs."""
 
     pid: int
     start_ticks: int
-    """Start of the shim in clock ticks since boot, which tells it from a later process of its number."""
+    """Start of the shim in clock ticks since boot; distinguishes it from a later process with the same pid."""
     boot_id: str
     training_pid: int | None
     training_start_ticks: int | None
     started_unix_s: float | None = None
     problem: str | None = None
-    """What the attempt has to do without, such as a recorder that found no room on the disk."""
+    """What the attempt lacks, for example a flight recorder that could not be created on a full disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Save:
-    """A file that a training wrote, wherever it lies now, and the step after which it was written."""
+    """A file that a training wrote, identified by size and time, and the step after which it was written."""
 
     size_bytes: int
     modified_ns: int
@@ -89,11 +89,11 @@ def prepare(  # noqa: PLR0913 - one argument a field of launch.json
     remedies: Mapping[str, object] | None = None,
     code: Code = INSTALLED,
 ) -> Path:
-    """Make STATE/jobs/JOB/NUMBER with its launch.json, point `current` at it and return it.
+    """Create STATE/jobs/JOB/NUMBER with its launch.json, point `current` at it and return it.
 
-    With `group` (a gid) its folders belong to that group, for a training under a user of its own; otherwise they are
-    the daemon's alone. `remedies` are settings for the agent by name, `code` is what its shim runs. Raises
-    FileExistsError where the attempt was started before, OSError where the disk refuses.
+    With `group` (a gid) its folders belong to that group, for a training that runs as another user; otherwise only the
+    daemon can access them. `remedies` are settings for the agent by name, `code` is what its shim runs. Raises
+    FileExistsError if the attempt was started before, OSError if a file cannot be written.
     """
     job_folder = make_job_folder(state, job, group)
     folder = job_folder / str(number)
@@ -122,34 +122,34 @@ def lay_out(
     remedies: Mapping[str, object] | None,
     code: Code = INSTALLED,
 ) -> None:
-    """Write launch.json and remedies.json into a folder, and make it the job's `current`; made where it is not there.
+    """Write launch.json and remedies.json into a folder, and make it the job's `current`; creates it if missing.
 
-    Raises OSError where the disk refuses.
+    Raises OSError if a file cannot be written.
     """
     make_attempt_folder(folder, group)
     mode = 0o600 if group is None else 0o640
-    # The shim holds it by a descriptor that only reads: nobody but the daemon can put something else in its place.
+    # The shim locks it through a read-only descriptor: only the daemon can replace the file.
     lock = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     os.close(os.open(folder.with_name(names.LOCK), lock, mode))
     if remedies:
         note = {"version": 1, "settings": dict(remedies)}
-        write_whole(folder / names.REMEDIES, json.dumps(note) + "\n", mode)
-    write_whole(folder / names.LAUNCH, json.dumps({**launch, "code": str(code.root)}) + "\n", mode)
+        write_atomically(folder / names.REMEDIES, json.dumps(note) + "\n", mode)
+    write_atomically(folder / names.LAUNCH, json.dumps({**launch, "code": str(code.root)}) + "\n", mode)
     link_code(folder, code)
     point(folder.parent, Path(folder.name))
 
 
 def point(slot_folder: Path, to: Path) -> None:
-    """Let `current` of a slot be `to` from now on: it is what its unit runs."""
-    _link(slot_folder / names.CURRENT, to)
+    """Point the `current` link of a slot, which its unit runs, to `to`."""
+    _replace_link(slot_folder / names.CURRENT, to)
 
 
 def link_code(folder: Path, code: Code) -> None:
-    """Let the shim that is started on a folder run that code."""
-    _link(folder / names.CODE, code.root)
+    """Make the shim that is started on a folder run that code."""
+    _replace_link(folder / names.CODE, code.root)
 
 
-def _link(link: Path, to: Path) -> None:
+def _replace_link(link: Path, to: Path) -> None:
     draft = link.with_name(f"{link.name}.tmp")
     draft.unlink(missing_ok=True)
     draft.symlink_to(to)
@@ -157,7 +157,7 @@ def _link(link: Path, to: Path) -> None:
 
 
 def make_job_folder(state: Path, job: str, group: int | None) -> Path:
-    """Make STATE/jobs/JOB with what a job's attempts share, and return it; raise OSError where that is refused."""
+    """Create STATE/jobs/JOB with the folders that a job's attempts share, and return it. Raises OSError."""
     folder = state / "jobs" / job
     for path in (folder.parent, folder):
         make_folder(path, group)
@@ -167,16 +167,16 @@ def make_job_folder(state: Path, job: str, group: int | None) -> Path:
 
 
 def make_attempt_folder(folder: Path, group: int | None) -> None:
-    """Make the folder of an attempt, a replay or a standby, with the part of it that is the training's."""
+    """Create the folder of an attempt, a replay or a standby, with its part that the training may write."""
     make_folder(folder, group)
     make_folder(folder / names.RUN, group, shared=True)
 
 
 def make_folder(folder: Path, group: int | None, *, shared: bool = False) -> None:
-    """Make a folder of the state directory where it is not there; `shared`: the training's user writes there.
+    """Create a folder of the state directory if it is missing; with `shared`, the training's user may write there.
 
-    What somebody else put there (a link, a folder of another user) is moved aside and reported: nothing in it was
-    made by the daemon. Raises OSError where the disk refuses.
+    A link or a folder of another user in its place is renamed and logged, since the daemon has not created it.
+    Raises OSError if it cannot be created.
     """
     mode = 0o700 if group is None else 0o2770 if shared else 0o2750
     for _ in range(ASIDE_LIMIT):
@@ -195,7 +195,7 @@ def _set_rights(folder: Path, mode: int, group: int | None) -> None:
     at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         there = os.fstat(at)
-        # Below a directory with the setgid bit nothing differs, and the daemon's sandbox lets neither call through.
+        # Below a directory with the setgid bit they are already right, and the daemon's sandbox forbids both calls.
         if group is not None and there.st_gid != group:
             os.fchown(at, -1, group)
         if stat.S_IMODE(there.st_mode) != mode:
@@ -208,7 +208,7 @@ def _set_rights(folder: Path, mode: int, group: int | None) -> None:
 
 
 def _move_aside(folder: Path) -> None:
-    """Give something that lies where the daemon makes a folder another name."""
+    """Rename a file or folder that is in the place of the daemon's folder."""
     for number in range(1, ASIDE_LIMIT):
         aside = folder.with_name(f"{folder.name}.found-{number}")
         if not os.path.lexists(aside):
@@ -218,8 +218,8 @@ def _move_aside(folder: Path) -> None:
     raise FileExistsError(f"{folder}: not created by the daemon, and no free name is left to move it to; remove it")
 
 
-def write_whole(path: Path, text: str, mode: int) -> None:
-    """Write a file that is either there in full or not at all; `mode` holds from its first byte, for it has secrets."""
+def write_atomically(path: Path, text: str, mode: int) -> None:
+    """Write a file that appears complete or not at all; it is created with `mode`, since it may contain secrets."""
     draft = path.with_name(path.name + ".tmp")
     draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="ascii") as file:
@@ -229,7 +229,7 @@ def write_whole(path: Path, text: str, mode: int) -> None:
 
 
 def agent_path(path: Path = INSTALLED.agent) -> Path:
-    """Return the directory for PYTHONPATH; raise ValueError where anybody could put code of theirs into it."""
+    """Return the directory for PYTHONPATH. Raises ValueError if any user could write into it."""
     refuse_writable((path, *sorted(path.rglob("*"))))
     return path
 
@@ -249,11 +249,11 @@ def compose_env(  # noqa: PLR0913 - one argument a variable
     mean_fault_s: float,
     resume_steps: str = "",
 ) -> dict[str, str]:
-    """Return the variables that the training gets on top of what its shim inherits.
+    """Return the variables that the training gets in addition to those that its shim inherits.
 
-    `env` is the job's own, `inherited` the daemon's environment, `agent` the answer of `agent_path` or None for a
-    training without it, `conv2d_settings` what the agent is to know of it. The user's PYTHONPATH stays, after the
-    agent's; PYTHONUNBUFFERED is set unless they set it.
+    `env` is the job's own, `inherited` the daemon's environment, `agent` the result of `agent_path` or None for a
+    training without agent, `conv2d_settings` the agent's settings for Conv2d. The user's PYTHONPATH follows the
+    agent's; PYTHONUNBUFFERED is set unless the user sets it.
     """
     given = {**inherited, **env}
     composed = dict(env)
@@ -264,7 +264,7 @@ def compose_env(  # noqa: PLR0913 - one argument a variable
             names.ENV_ATTEMPT: str(number),
             names.ENV_CONV2D: conv2d,
             **conv2d_settings,
-            # Empty, not absent: a daemon that was itself started by a supervised program must not pass on its own.
+            # Empty, not absent: a daemon started by a supervised program must not pass on that program's value.
             names.ENV_RESUME_FROM: resume_from or "",
             names.ENV_RESUME_STEPS: resume_steps,
             names.ENV_SNAPSHOTS: str(folder.parent / names.SNAPSHOTS),
@@ -283,10 +283,10 @@ def compose_env(  # noqa: PLR0913 - one argument a variable
 def resume_steps(
     checkpoint: Checkpoint | None, kept: Iterable[Checkpoint], saves: Iterable[Save] = (), *, asked: bool
 ) -> str:
-    """Return for the agent which steps the checkpoints hold that a training may load; empty where there are none.
+    """Return for the agent, as JSON, the steps of the checkpoints that a training may load; "" if there are none.
 
-    `saves` are files by their content, which a script that resumes from its own file may load though nothing was kept
-    of them. `asked` says that the command names the checkpoint to resume from.
+    `saves` are files identified by size and time, which a script that resumes from its own file may load although no
+    generation of them is kept. `asked` is true if the command names the checkpoint to resume from.
     """
     newest = sorted(kept, key=lambda item: item.saved_unix_s, reverse=True)[:FILES_NAMED]
     files = dict.fromkeys([*([checkpoint] if checkpoint is not None else []), *newest])
@@ -304,7 +304,7 @@ def resume_steps(
 
 
 def read_shim(folder: Path) -> ShimNote | None:
-    """Return the shim's word that the training runs; None where there is none or it is damaged."""
+    """Return the content of shim.json; None if it is missing or invalid."""
     note = read_note(folder, names.SHIM)
     pid, ticks = as_int(note.get("pid"), 1, PID_MAX), as_int(note.get("start_ticks"))
     boot = as_text(note.get("boot_id"), BOOT_ID_CHARS_MAX)
@@ -322,10 +322,10 @@ def read_shim(folder: Path) -> ShimNote | None:
 
 
 def living_shim(folder: Path) -> Process | None:
-    """Return the shim that shim.json names if it lives and is proven to be this attempt's.
+    """Return the shim that shim.json names if it is running and proven to be this attempt's.
 
-    The training can write shim.json: whatever it names must have the start time and boot that it says, run as the
-    user who wrote the file, have this attempt's folder on a shim's command line, and be no process of the daemon's own.
+    The training can write shim.json, so the process must have the start time and boot in the file, run as the user
+    who wrote it, have this attempt's folder on a shim's command line, and be neither the daemon nor its ancestor.
     """
     note = read_shim(folder)
     if note is None or note.boot_id != shim.boot_id():
@@ -337,7 +337,7 @@ def living_shim(folder: Path) -> Process | None:
 
 
 def names_another(folder: Path) -> bool:
-    """Whether shim.json names a living process that is not the attempt's shim: then the shim is to be looked for."""
+    """Whether shim.json names a running process that is not the attempt's shim, so that it must be searched for."""
     note = read_shim(folder)
     if note is None or note.boot_id != shim.boot_id():
         return False
@@ -350,14 +350,14 @@ def _is_shim_of(process: Process, folder: Path) -> bool:
         writer = untrusted_files.file_status(folder, names.SHIM)
     except OSError:
         return False
-    if writer is None or process.pid in _own_line() or _user_of(process.pid) != writer.st_uid:
+    if writer is None or process.pid in _list_own_ancestors() or _effective_user(process.pid) != writer.st_uid:
         return False
-    # Of a process that waits in the kernel the command line may never be had.
+    # Reading the command line of a process in state D may block.
     return process.state == "D" or has_shim_command(process.pid, folder)
 
 
 def has_shim_command(pid: int, folder: Path) -> bool:
-    """Whether a process runs the shim's program on the attempt in a folder, begun for it or as its standby."""
+    """Whether a process runs the shim's program for the attempt in a folder, started for it or as its standby."""
     own = folder.resolve()
     known = (os.fsencode(own), os.fsencode(own.with_name(f"{shim.STANDBY_FOLDER}{own.name}")))
     try:
@@ -367,8 +367,8 @@ def has_shim_command(pid: int, folder: Path) -> bool:
     return len(arguments) > 2 and arguments[-2] in known and not SHIM_PROGRAMS.isdisjoint(arguments)
 
 
-def _user_of(pid: int) -> int | None:
-    """Return the effective user of a process; None where it is gone."""
+def _effective_user(pid: int) -> int | None:
+    """Return the effective uid of a process; None if it has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
         return int(next(line for line in status.splitlines() if line.startswith("Uid:")).split()[2])
@@ -376,8 +376,8 @@ def _user_of(pid: int) -> int | None:
         return None
 
 
-def _own_line() -> set[int]:
-    """Return this process and those that it descends from."""
+def _list_own_ancestors() -> set[int]:
+    """Return the pids of this process and its ancestors."""
     line, pid = set[int](), os.getpid()
     while pid > 0 and pid not in line:
         line.add(pid)
@@ -387,10 +387,9 @@ def _own_line() -> set[int]:
 
 
 def read_exit(folder: Path, now: Moment) -> ExitStatus | None:
-    """Return how the attempt ended; None where the shim left no word of it or the word is damaged.
+    """Return how the attempt ended; None if the exit record is missing or invalid.
 
-    The monotonic part of its moment is the shim's own reading where that was of this boot, else reckoned from the
-    wall clock.
+    The monotonic part of its moment is the shim's own reading if it is of this boot, else computed from the wall clock.
     """
     note = read_note(folder, names.EXIT)
     code, number = as_int(note.get("exit_code"), maximum=255), as_int(note.get("signal"), 1, SIGNAL_MAX)
@@ -410,12 +409,12 @@ def read_exit(folder: Path, now: Moment) -> ExitStatus | None:
 
 
 def read_start_error(folder: Path) -> str | None:
-    """Return why the shim could not start the training; None where it left no such word."""
+    """Return why the shim could not start the training; None if it recorded no error."""
     return as_message(read_note(folder, names.EXIT).get("error"), ERROR_CHARS_MAX)
 
 
 def read_note(folder: Path, name: str, limit_bytes: int = NOTE_LIMIT_BYTES) -> dict[str, object]:
-    """Return what a shim or an agent wrote; empty where it wrote nothing, or it is damaged or longer than the limit."""
+    """Return the JSON object in a file of the folder; {} if it is missing, invalid, or longer than the limit."""
     try:
         return read_json_object(untrusted_files.read_bytes(folder, name, limit_bytes)) or {}
     except OSError:

@@ -1,7 +1,7 @@
-"""Copies of the code that runs beside and inside trainings: an upgrade of the package changes none of it meanwhile.
+"""Copies of the code that runs in trainings and shims, so that an upgrade of the package does not change it.
 
-STATE/code/DIGEST/ mirrors the part of the package that a training, its shim and what stands by import for as long as
-they run. A copy is named after its content, appears whole by one rename, and is checked each time before it is used.
+STATE/code/DIGEST/ mirrors the part of the package that a training, its shim and a standby import while they run. A
+copy is named after its content, appears complete by one rename, and is checked each time before it is used.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ PARTS = (
     "runner/shim.py",
     "runner/standby_shim.py",
 )
-"""Files and folders of the package; none of them imports anything of ours that is not among them."""
+"""Files and folders of the package; they import nothing of the package that is not listed here."""
 BYTE_CODE = "__pycache__"
 FOLDER = "code"
 DIGESTS = "digests.json"
-"""Of every file that was written into the copy, by name."""
+"""File with the digest of every file of the copy, by name."""
 NAME_CHARACTERS = 16
 NAMES_TRIED = 100
 DRAFT, DROPPED = ".new-", ".old-"
@@ -58,12 +58,12 @@ class Code:
 
     @property
     def prover(self) -> Path:
-        """The program that looks into checkpoints."""
+        """The program that proves checkpoints."""
         return self.root / "agent" / "prove" / "__main__.py"
 
     @property
     def put(self) -> Path:
-        """The program that puts a checkpoint where a training looks for it."""
+        """The program that copies a checkpoint to where a training looks for it."""
         return self.root / "runner" / "place_checkpoint.py"
 
 
@@ -73,12 +73,12 @@ SHIM_PROGRAM = f"{names.CODE}/runner/shim.py"
 
 
 class CodeCopies:
-    """The copies below one state directory; may be asked in any thread."""
+    """The copies below one state directory; may be used by any thread."""
 
     def __init__(self, state: Path, *, installed: Path = INSTALLED.root, same_user: bool = False) -> None:
-        """Read what is installed now, which is what this process itself was started from.
+        """Read the installed package, which this process itself was started from.
 
-        With `same_user` trainings run as this user: a Python of another version then caches its byte code there.
+        With `same_user`, trainings run as this user, and a Python of another version may cache its byte code there.
         """
         self._folder = state / FOLDER
         self._installed = installed
@@ -87,61 +87,63 @@ class CodeCopies:
         self._sources: dict[str, bytes] | None = None
         self._name: str | None = None
         try:
-            self._read()
+            self._read_installed()
         except (OSError, ValueError) as error:
             log.error("code.not_read", extra={"fields": {"folder": str(installed), "why": str(error)}})
 
     def current(self) -> Code:
-        """Return the copy of what was installed at the start, made where it is not there or has been damaged.
+        """Return the copy of the package installed at the start; creates it if missing or damaged.
 
-        Raises OSError where it cannot be made, ValueError where what is installed cannot be used for it.
+        Raises OSError if it cannot be created, ValueError if the installed package cannot be used for it.
         """
         with self._lock:
-            name = self._name or self._read()
-            for place in self._places(name):
+            name = self._name or self._read_installed()
+            for place in self._candidate_places(name):
                 if is_intact(place, name):
                     return Code(place)
                 if not os.path.lexists(place):
-                    return Code(self._make(place, self._sources_of(name)))
+                    return Code(self._make_copy(place, self._sources_of(name)))
             raise FileExistsError(f"{self._folder}: {NAMES_TRIED} damaged copies with the same name; remove them")
 
     def current_or_installed(self) -> Code:
-        """Return the copy, or where it cannot be had what is installed: for what runs for moments only."""
+        """Return the copy, or the installed package if there is none; only for programs that run briefly."""
         try:
             return self.current()
         except (OSError, ValueError):
             return INSTALLED
 
     def prune(self, in_use: Callable[[Path], bool]) -> int:
-        """Remove what no longer runs, and drafts that were cut short; return how many went.
+        """Remove unused copies and incomplete drafts; return the number removed.
 
-        `in_use` is asked of every copy but the current one.
+        `in_use` is called for every copy except the current one.
         """
-        with self._lock:  # so no draft is in the making
+        with self._lock:  # so that no draft is being written
             there = sorted(self._folder.iterdir()) if self._folder.is_dir() else []
-            current = next((place for place in self._places(self._name or "") if is_intact(place, self._name)), None)
+            current = next(
+                (place for place in self._candidate_places(self._name or "") if is_intact(place, self._name)), None
+            )
         old = [place for place in there if place != current]
         unused = [place for place in old if place.name.startswith((DRAFT, DROPPED)) or not in_use(place)]
         for place in unused:
             drop(place)
         return len(unused)
 
-    def _places(self, name: str) -> Iterator[Path]:
-        """Yield where a copy may lie: a damaged one is not repaired, for a training may still import from it."""
+    def _candidate_places(self, name: str) -> Iterator[Path]:
+        """Yield the folders for a copy: a damaged one is not repaired, since a training may still import from it."""
         yield self._folder / name
         for number in range(2, NAMES_TRIED):
             yield self._folder / f"{name}-{number}"
 
-    def _read(self) -> str:
+    def _read_installed(self) -> str:
         self._sources = sources = read_sources(self._installed)
-        self._name = name_of({name: _digest(content) for name, content in sources.items()})
+        self._name = name_of({name: _hash_content(content) for name, content in sources.items()})
         return self._name
 
     def _sources_of(self, name: str) -> Mapping[str, bytes]:
-        """Return the files to be copied; raise ValueError where others were installed meanwhile."""
+        """Return the files to be copied. Raises ValueError if another version was installed meanwhile."""
         if self._sources is None:
             sources = read_sources(self._installed)
-            if name_of({text: _digest(content) for text, content in sources.items()}) != name:
+            if name_of({text: _hash_content(content) for text, content in sources.items()}) != name:
                 raise ValueError(
                     f"{self._installed} was upgraded, and the copy of the previous version in {self._folder} is "
                     "missing: restart the daemon (trainings keep running)"
@@ -149,7 +151,7 @@ class CodeCopies:
             self._sources = sources
         return self._sources
 
-    def _make(self, place: Path, sources: Mapping[str, bytes]) -> Path:
+    def _make_copy(self, place: Path, sources: Mapping[str, bytes]) -> Path:
         try:
             self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
             self._folder.chmod(0o755)
@@ -169,7 +171,7 @@ class CodeCopies:
 
 
 def read_sources(package: Path) -> dict[str, bytes]:
-    """Return the content of every file of PARTS by name; raise ValueError where anybody could change one of them."""
+    """Return the content of every file of PARTS by name. Raises ValueError if any user could change one of them."""
     found = {}
     for part in PARTS:
         for path in _files_below(package / part):
@@ -178,7 +180,7 @@ def read_sources(package: Path) -> dict[str, bytes]:
 
 
 def refuse_writable(paths: Iterable[Path]) -> None:
-    """Raise ValueError where anybody could put code of theirs into what trainings will run."""
+    """Raise ValueError if any user could change code that trainings will run."""
     for path in paths:
         mode = path.lstat().st_mode
         if mode & stat.S_IWOTH and not stat.S_ISLNK(mode):
@@ -192,12 +194,12 @@ def _files_below(part: Path) -> list[Path]:
 
 
 def name_of(digests: Mapping[str, str]) -> str:
-    """Return the name of the copy that holds files of those digests."""
+    """Return the name of the copy whose files have these digests."""
     text = json.dumps(dict(sorted(digests.items())))
     return hashlib.sha256(text.encode()).hexdigest()[:NAME_CHARACTERS]
 
 
-def _digest(content: bytes) -> str:
+def _hash_content(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
@@ -205,42 +207,42 @@ def _digest(content: bytes) -> str:
 
 
 def fill(draft: Path, place: Path, sources: Mapping[str, bytes], *, byte_code_mode: int) -> None:
-    """Write the files, with their byte code for this version of Python, into what will lie at `place`.
+    """Write the files and their byte code for this version of Python into `draft`, to be renamed to `place`.
 
-    The byte code is not compared with its source by who imports it: neither ever changes.
+    The byte code is not compared with its source on import, since neither changes.
     """
     written = {}
     for name, content in sources.items():
-        _write(draft / name, content)
-        written[name] = _digest(content)
+        _write_file(draft / name, content)
+        written[name] = _hash_content(content)
     for name in sources:
-        compiled = _compile(draft / name, place / name)
-        written[str(compiled.relative_to(draft))] = _digest(compiled.read_bytes())
-    _write(draft / DIGESTS, json.dumps(written).encode() + b"\n")
+        compiled = _compile_file(draft / name, place / name)
+        written[str(compiled.relative_to(draft))] = _hash_content(compiled.read_bytes())
+    _write_file(draft / DIGESTS, json.dumps(written).encode() + b"\n")
     for folder, _, files in os.walk(draft, topdown=False):
         for file in files:
             Path(folder, file).chmod(FILE_MODE)
         Path(folder).chmod(byte_code_mode if folder.endswith(BYTE_CODE) else FOLDER_MODE)
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write_file(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
 
 
-def _compile(source: Path, final: Path) -> Path:
+def _compile_file(source: Path, final: Path) -> Path:
     mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
     return Path(str(py_compile.compile(str(source), dfile=str(final), doraise=True, invalidation_mode=mode)))
 
 
 def is_intact(place: Path, name: str | None) -> bool:
-    """Whether a copy holds what its name says, and nothing that somebody else could have written or can change."""
+    """Whether a copy has the content of its name, and only files that no other user could write or can change."""
     try:
         digests = json.loads((place / DIGESTS).read_bytes())
         sources = {file: digest for file, digest in digests.items() if BYTE_CODE not in file}
         return (
             name_of(sources) == name
-            and all(_digest((place / file).read_bytes()) == digest for file, digest in digests.items())
+            and all(_hash_content((place / file).read_bytes()) == digest for file, digest in digests.items())
             and _is_ours_alone(place, {*sources, DIGESTS})
         )
     except (OSError, ValueError, AttributeError):
@@ -248,7 +250,7 @@ def is_intact(place: Path, name: str | None) -> bool:
 
 
 def _is_ours_alone(place: Path, expected: set[str]) -> bool:
-    """Whether every file is one of those, with byte code of other Pythons, and only this user may write."""
+    """Whether every file is expected, or byte code of another Python, and only this user may write it."""
     for path in (place, *place.rglob("*")):
         status = path.lstat()
         if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -262,7 +264,7 @@ def _is_ours_alone(place: Path, expected: set[str]) -> bool:
 
 
 def drop(place: Path) -> None:
-    """Remove a copy or what is left of one; it loses its name first, so that nobody takes half of it for a copy."""
+    """Remove a copy or a draft; it is renamed first, so that an incomplete copy is not used."""
     aside = place.with_name(f"{DROPPED}{place.name.lstrip('.')}")
     with contextlib.suppress(OSError):
         place.rename(aside)
@@ -274,7 +276,7 @@ def drop(place: Path) -> None:
 
 
 def used_by(folder: Path) -> Path | None:
-    """Return the copy that the attempt in a folder runs; None where it names none."""
+    """Return the copy that the attempt in a folder runs; None if it refers to none."""
     try:
         return (folder / names.CODE).readlink()
     except OSError:
@@ -291,7 +293,7 @@ def attempts_of(place: Path, jobs: Path) -> Iterator[tuple[str, Path]]:
 
 @contextlib.contextmanager
 def temporary_copy() -> Iterator[Code]:
-    """Yield a copy that is gone afterwards, of what is installed."""
+    """Yield a copy of the installed package that is removed afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="rocm-supervisor-"))
     try:
         yield CodeCopies(folder, same_user=True).current()

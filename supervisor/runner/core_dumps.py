@@ -1,6 +1,6 @@
-"""Copies what drivers leave of a card that hung (devcoredump) into the evidence; the originals are not deleted.
+"""Copies the core dumps of drivers after a GPU hang (devcoredump) into the evidence; the originals are not deleted.
 
-The kernel throws a dump away after five minutes, or once anybody writes to it.
+The kernel deletes a dump after five minutes, or when it is written to.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from supervisor.runner.evidence_folder import EvidenceFolder
 
 DEVCOREDUMP = Path("/sys/class/devcoredump")
 LIMIT_BYTES = 32 << 20
-"""Of all dumps together."""
+"""Limit for all dumps together."""
 _CHUNK_BYTES = 1 << 20
 _NAME = re.compile(r"devcd(\d{1,9})")
 
 
 def take_core_dumps(root: Path, target: EvidenceFolder, limit_bytes: int = LIMIT_BYTES) -> list[str]:
-    """Copy the dumps below `root`, the newest first, each named after its device; return what could not be had."""
+    """Copy the dumps below `root`, newest first, each named after its device; return the problems."""
     missing: list[str] = []
-    for _, dump in sorted(_dumps(root), reverse=True):
+    for _, dump in sorted(_list_dumps(root), reverse=True):
         try:
-            limit_bytes -= _copy(dump, target, f"{dump.name}-{_device(dump)}.bin", limit_bytes)
+            limit_bytes -= _copy_dump(dump, target, f"{dump.name}-{_device_name(dump)}.bin", limit_bytes)
         except OSError as error:
             missing.append(f"core dump {dump.name}: {error.strerror}")
             continue
@@ -32,21 +32,21 @@ def take_core_dumps(root: Path, target: EvidenceFolder, limit_bytes: int = LIMIT
     return missing
 
 
-def _dumps(root: Path) -> list[tuple[int, Path]]:
+def _list_dumps(root: Path) -> list[tuple[int, Path]]:
     try:
         return [(int(found[1]), path) for path in root.iterdir() if (found := _NAME.fullmatch(path.name))]
     except OSError:
-        return []  # no driver has ever left one
+        return []  # no driver has written a dump since boot
 
 
-def _device(dump: Path) -> str:
+def _device_name(dump: Path) -> str:
     try:
         return re.sub(r"[^A-Za-z0-9_.:-]", "_", (dump / "failing_device").readlink().name)
     except OSError:
         return "unknown"
 
 
-def _copy(dump: Path, target: EvidenceFolder, name: str, limit_bytes: int) -> int:
+def _copy_dump(dump: Path, target: EvidenceFolder, name: str, limit_bytes: int) -> int:
     copied = 0
     with (dump / "data").open("rb") as source, target.open(name) as copy:
         while copied < limit_bytes and (chunk := source.read(min(limit_bytes - copied, _CHUNK_BYTES))):

@@ -1,6 +1,6 @@
 """Starts shims as processes without systemd: in a container, an allocation or a test.
 
-A shim of an earlier daemon is as good as one of this: whatever is needed to find it again stands in its folder.
+Everything needed to find a shim is in its folder, so shims of an earlier daemon are treated the same.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ NOT_FOR_TRAININGS = frozenset(
     {"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "JOURNAL_STREAM"}
     | {"INVOCATION_ID", "SYSTEMD_EXEC_PID", "CREDENTIALS_DIRECTORY", "RUNTIME_DIRECTORY", "STATE_DIRECTORY"}
 )
-"""What systemd says to the daemon alone: a training must neither answer for it nor find its credentials."""
+"""Variables that systemd sets for the daemon: a training must not notify in its place or find its credentials."""
 KILL_ROUNDS = 20
 NO_MESSAGE = "the shim ended without an error message"
 
 
 class DirectLauncher:
-    """Starts each shim in a session of its own, with no pipe to this process and no parent but init."""
+    """Starts each shim in its own session, without a pipe to this process and with init as its parent."""
 
     def __init__(self, python: str = sys.executable, limit_s: float = LAUNCH_LIMIT_S) -> None:
-        """`python` (3.10 or later) runs the shim, `limit_s` is how long it may take to leave word."""
+        """`python` (3.10 or later) runs the shim; `limit_s` is how long it may take to report."""
         self._python = python
         self._limit_s = limit_s
 
     def launch(self, slot: str, folder: Path) -> None:
-        """See `Launcher.launch`. The shim's first process ends at once and is reaped here: no zombie stays.
+        """See `Launcher.launch`. The shim's first process ends immediately and is reaped here.
 
-        The shim holds its standard output until it left word, so that its end of file is the answer.
+        The shim keeps its standard output open until it has reported, so this waits for its end of file.
         """
-        said = self._run(slot, folder, lambda: self.kill_all(slot, folder))
+        message = self._start_shim(slot, folder, lambda: self.kill_all(slot, folder))
         if read_shim(folder) is None:
-            self.kill_all(slot, folder)  # what came up all the same would run on without supervision, and hold the lock
-            raise LaunchError(f"{slot}: {read_start_error(folder) or said or NO_MESSAGE}")
+            self.kill_all(slot, folder)  # a training that did start would run unsupervised and hold the lock
+            raise LaunchError(f"{slot}: {read_start_error(folder) or message or NO_MESSAGE}")
 
     def stand_by(self, slot: str, folder: Path) -> None:
         """See `Launcher.stand_by`."""
-        said = self._run(slot, standby.folder_of(folder), lambda: self.dismiss(slot, folder))
+        message = self._start_shim(slot, standby.folder_of(folder), lambda: self.dismiss(slot, folder))
         if not standby.waits(folder):
-            raise LaunchError(standby.refused(folder) or said or NO_MESSAGE)
+            raise LaunchError(standby.refused(folder) or message or NO_MESSAGE)
 
     def go(self, slot: str, folder: Path) -> str | None:
         """See `Launcher.go`."""
@@ -62,10 +62,10 @@ class DirectLauncher:
             for process in _shims_by_command(standby.folder_of(folder), shim.AS_STANDBY):
                 shim.send(process, signal.SIGKILL)
 
-    def _run(self, slot: str, folder: Path, give_up: Callable[[], None]) -> str:
-        """Start a shim on a folder; return what it said before it let go.
+    def _start_shim(self, slot: str, folder: Path, give_up: Callable[[], None]) -> str:
+        """Start a shim on a folder; return what it printed before it closed its standard output.
 
-        The status of its first process says nothing of the shim: that process may be killed when it has forked already.
+        The exit status of its first process is not used: that process may be killed after it has forked.
         """
         env = {name: value for name, value in os.environ.items() if name not in NOT_FOR_TRAININGS}
         try:
@@ -81,50 +81,50 @@ class DirectLauncher:
         except OSError as error:
             raise LaunchError(f"{slot}: the shim could not be started: {error}") from error
         try:
-            said, _ = process.communicate(timeout=self._limit_s)
+            printed, _ = process.communicate(timeout=self._limit_s)
         except subprocess.TimeoutExpired:
             process.kill()
             give_up()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the kernel keeps the pipe
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a process in state D keeps the pipe open
                 process.communicate(timeout=1.0)
             raise LaunchError(f"{slot}: the shim did not report within {self._limit_s:.0f} s") from None
-        return said.decode(errors="backslashreplace").strip()
+        return printed.decode(errors="backslashreplace").strip()
 
     def signal(self, slot: str, folder: Path, signal_number: int) -> bool:
         """See `Launcher.signal`."""
-        return any(shim.send(process, signal_number) for process in _shims(folder))
+        return any(shim.send(process, signal_number) for process in _find_shims(folder))
 
     def kill_all(self, slot: str, folder: Path) -> None:
-        """See `Launcher.kill_all`. The tree first: without its shim it would have to be found by its session."""
-        shims = _shims(folder)
-        for _ in range(KILL_ROUNDS):  # again and again, for a process may have forked in between
-            reached = [process for process in _members(folder, shims) if shim.send(process, signal.SIGKILL)]
+        """See `Launcher.kill_all`. The tree first: without its shim it could be found only by its session."""
+        shims = _find_shims(folder)
+        for _ in range(KILL_ROUNDS):  # repeated, since a process may have forked in between
+            reached = [process for process in _list_members(folder, shims) if shim.send(process, signal.SIGKILL)]
             if all(process.state == "D" for process in reached):
-                break  # nobody is left, or nobody that a signal reaches
+                break  # no process is left that a signal can end
         for process in shims:
             shim.send(process, signal.SIGKILL)
 
     def alive(self, slot: str, folder: Path) -> bool:
-        """See `Launcher.alive`. What a killed shim left behind counts, and a shim that has left no word yet."""
-        shims = _shims(folder)
-        return bool(shims or _members(folder, shims))
+        """See `Launcher.alive`. Counts orphans of a killed shim, and a shim that has not reported yet."""
+        shims = _find_shims(folder)
+        return bool(shims or _list_members(folder, shims))
 
 
-def _shims(folder: Path) -> list[Process]:
-    """Return the living shim of the attempt, also one that has left no word yet."""
+def _find_shims(folder: Path) -> list[Process]:
+    """Return the running shims of the attempt, including one that has not reported yet."""
     living = living_shim(folder)
     if living is not None:
         return [living]
     if read_shim(folder) is None or names_another(folder):
-        went = _shims_by_command(standby.folder_of(folder), shim.AS_STANDBY) if standby.going(folder) else []
-        return [*_shims_by_command(folder), *went]
+        promoted = _shims_by_command(standby.folder_of(folder), shim.AS_STANDBY) if standby.going(folder) else []
+        return [*_shims_by_command(folder), *promoted]
     return []
 
 
-def _members(folder: Path, shims: list[Process]) -> list[Process]:
-    """Return what runs of the attempt beside its shim.
+def _list_members(folder: Path, shims: list[Process]) -> list[Process]:
+    """Return the attempt's running processes without its shim.
 
-    Those are the shim's descendants, as it adopts every orphan; of a shim that was killed, its session.
+    These are the shim's descendants, since it adopts orphans; if the shim was killed, the processes of its session.
     """
     processes = shim.read_processes()
     if shims:
@@ -133,16 +133,16 @@ def _members(folder: Path, shims: list[Process]) -> list[Process]:
     if note is None or note.boot_id != shim.boot_id():
         return []
     if any(process.pid == note.pid and not process.dead for process in processes):
-        return []  # another's number: the kernel gives one away again only when no process has it as its session
+        return []  # the pid was reused, which the kernel does only when no process has it as its session
     return [
         process for process in processes if process.session == note.pid and process.pid != note.pid and not process.dead
     ]
 
 
 def _shims_by_command(folder: Path, program: str = shim.AS_MODULE) -> list[Process]:
-    """Return living shims that left no word yet: session leaders whose command line ends with the folder.
+    """Return running shims that have not reported yet: session leaders whose command line ends with the folder.
 
-    Only of those that could be one the command line is read: of a process stuck in the kernel that may never return.
+    The command line of a process in state D is not read, since that may block.
     """
     name = os.fsencode(folder.resolve())
     found = []

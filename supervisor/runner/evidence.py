@@ -1,8 +1,8 @@
 """Collects evidence of an attempt before it is killed, within a time limit.
 
-Every part runs in a thread of its own and writes a file of its own: one that hangs in the kernel (the very fault that
-is looked at may do that) costs the others nothing. Of the environment only what concerns the hardware is kept, and
-text loses the secrets that can be told for some: the bundle is made to be handed on.
+Every part runs in its own thread and writes its own file, so a part that hangs in the kernel (possibly by the fault
+under investigation) does not affect the others. The evidence may be passed on: only environment variables that concern
+the hardware are included, and recognizable secrets are removed from text.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from supervisor.runner.stacks import launch_env, take_stacks, tree_of
 RECORDS_KEPT = 200
 TAIL_BYTES = 65536
 RAW_TAIL_BYTES = 4 * TAIL_BYTES
-"""Redraws of a progress bar fold to much less than they take."""
+"""Raw bytes read for the tail: redraws of a progress bar fold to a small part of them."""
 PROC_FILES = ("status", "wchan", "stack", "syscall", "stat", "limits", "cmdline")
-"""In this order: reading `cmdline` waits for the memory lock, which a process stuck in the kernel may hold."""
+"""In this order: reading `cmdline` waits for the memory lock, which a process in state D may hold."""
 PROC_THREAD_FILES = ("comm", "wchan", "stack", "stat")
 PROC_FILE_LIMIT_BYTES = 16384
 THREADS_LIMIT = 64
@@ -42,7 +42,7 @@ CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b\x0c\x0e-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceFacts:
-    """What the daemon knows already and puts beside what is looked up."""
+    """Evidence that the daemon already has, to be written with what is collected."""
 
     records: Sequence[StepRecord] = ()
     """The newest steps, oldest first."""
@@ -50,83 +50,87 @@ class EvidenceFacts:
     gpus: Sequence[GpuReading] = ()
     host: Sequence[HostReading] = ()
     configuration: Callable[[], str] = str
-    """Makes it as text, without secrets; called where it is written, for no decision waits for it."""
+    """Returns the configuration as text without secrets; called in the part's thread."""
     checkpoints: Sequence[Path] = ()
     stands_still: bool = False
-    """Whether the training makes no steps: only then is it worth the seconds that native stacks take."""
+    """Whether the training makes no steps: only then are native stacks taken, which takes seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceResult:
-    """Where the evidence lies and what is not among it."""
+    """Where the evidence is, and what is missing."""
 
     folder: Path
     took_s: float
     missing: tuple[str, ...] = ()
-    """What could not be had in time, each with its reason."""
+    """What could not be collected, each with its reason."""
 
 
 Part: TypeAlias = Callable[[EvidenceFolder], list[str]]
-"""Writes its files into the incident's folder and returns what it could not have; may raise OSError."""
+"""Writes its files into the incident's folder and returns what is missing; may raise OSError."""
 
 
 def take(  # noqa: PLR0913 - whom to ask, about what, and for how long
     folder: Path, launcher: Launcher, slot: str, facts: EvidenceFacts, incident_id: str, *, limit_s: float = 5.0
 ) -> EvidenceResult:
-    """Take the evidence of the attempt in `folder` into evidence/INCIDENT; it returns within `limit_s`, always.
+    """Collect the evidence of the attempt in `folder` into evidence/INCIDENT; always returns within `limit_s`.
 
-    It raises nothing: what failed or hung is named in `missing`, and a part that hung writes its file if it ever ends.
+    Raises nothing: parts that failed or hang are named in `missing`. A part that hangs writes its file if it finishes.
     """
     began = time.perf_counter()
     target = place(folder, incident_id)
     deadline = began + limit_s
-    missing = _run({"folder": _make}, target, deadline)
+    missing = _run_parts({"folder": _make_folder}, target, deadline)
     if not missing:
-        # A vendor's tool may take a second, or hang with the card; the order to end must not wait for it.
-        _start({"cards.txt": tools.cards}, target, {})
-        missing = _run(_parts(folder, launcher, slot, facts), target, deadline)
+        # A vendor's tool may take a second, or hang with the GPU; stopping the training must not wait for it.
+        _start_parts({"cards.txt": tools.cards}, target, {})
+        missing = _run_parts(_build_parts(folder, launcher, slot, facts), target, deadline)
     return EvidenceResult(folder=target.path, took_s=time.perf_counter() - began, missing=tuple(missing))
 
 
 def place(folder: Path, incident_id: str) -> EvidenceFolder:
-    """Return where the evidence of an incident lies, or would."""
+    """Return the evidence folder of an incident, whether it exists or not."""
     return EvidenceFolder(folder, f"{names.EVIDENCE}/{_safe_name(incident_id)}")
 
 
-def _parts(folder: Path, launcher: Launcher, slot: str, facts: EvidenceFacts) -> dict[str, Part]:
+def _build_parts(folder: Path, launcher: Launcher, slot: str, facts: EvidenceFacts) -> dict[str, Part]:
     return {
         "records.jsonl": lambda target: _write_rows(
             target, "records.jsonl", map(asdict, facts.records[-RECORDS_KEPT:])
         ),
-        "kernel.txt": lambda target: _write(target, "kernel.txt", "".join(f"{line}\n" for line in facts.kernel_lines)),
+        "kernel.txt": lambda target: _write_text(
+            target, "kernel.txt", "".join(f"{line}\n" for line in facts.kernel_lines)
+        ),
         "gpus.jsonl": lambda target: _write_rows(target, "gpus.jsonl", map(asdict, facts.gpus)),
         "host.jsonl": lambda target: _write_rows(target, "host.jsonl", map(asdict, facts.host)),
-        "configuration.txt": lambda target: _write(target, "configuration.txt", facts.configuration()),
-        "environment.txt": lambda target: _write(target, "environment.txt", tools.environment(launch_env(folder))),
+        "configuration.txt": lambda target: _write_text(target, "configuration.txt", facts.configuration()),
+        "environment.txt": lambda target: _write_text(target, "environment.txt", tools.environment(launch_env(folder))),
         "checkpoints.jsonl": lambda target: _write_rows(target, "checkpoints.jsonl", map(_stat_row, facts.checkpoints)),
         "core dumps": lambda target: take_core_dumps(DEVCOREDUMP, target),
-        "output.txt": lambda target: _write(target, "output.txt", without_secrets(read_output_tail(folder))),
+        "output.txt": lambda target: _write_text(target, "output.txt", without_secrets(read_output_tail(folder))),
         "stacks": lambda target: take_stacks(folder, launcher, slot, target, native=facts.stands_still),
         "processes.txt": lambda target: _take_processes(folder, target),
     }
 
 
-def _run(parts: dict[str, Part], target: EvidenceFolder, deadline: float) -> list[str]:
-    """Run the parts side by side until the deadline; return what is missing, each with its reason."""
+def _run_parts(parts: dict[str, Part], target: EvidenceFolder, deadline: float) -> list[str]:
+    """Run the parts in parallel until the deadline; return what is missing, each with its reason."""
     missing: dict[str, list[str]] = {}
-    for thread in _start(parts, target, missing):
+    for thread in _start_parts(parts, target, missing):
         thread.join(max(0.0, deadline - time.perf_counter()))
     late = [f"{name}: not collected in time" for name in parts if name not in missing]
     return late + [text for name in parts for text in missing.get(name, ())]
 
 
-def _start(parts: dict[str, Part], target: EvidenceFolder, missing: dict[str, list[str]]) -> list[threading.Thread]:
-    """Start the parts; each puts into `missing` what it could not have once it is done."""
+def _start_parts(
+    parts: dict[str, Part], target: EvidenceFolder, missing: dict[str, list[str]]
+) -> list[threading.Thread]:
+    """Start the parts; each adds its problems to `missing` when it is done."""
 
     def run(name: str, part: Part) -> None:
         try:
             missing[name] = part(target)
-        except Exception as error:  # noqa: BLE001 - a fence: no failure to look may keep a training from being ended
+        except Exception as error:  # noqa: BLE001 - a fence: no failure of a part may prevent stopping a training
             missing[name] = [f"{name}: {type(error).__name__}: {error}"]
 
     threads = [
@@ -141,7 +145,7 @@ def _start(parts: dict[str, Part], target: EvidenceFolder, missing: dict[str, li
 
 
 def _take_processes(folder: Path, target: EvidenceFolder) -> list[str]:
-    """Write what /proc tells of each process, piece by piece: what a hanging read leaves unsaid, it leaves alone."""
+    """Write the /proc files of each process one by one, so that a read that hangs loses only what follows it."""
     tree = tree_of(folder)
     with target.open("processes.txt") as out:
         out.write(
@@ -172,7 +176,7 @@ def _read_proc(path: Path) -> str:
 
 
 def read_output_tail(folder: Path) -> str:
-    """Return the last 64 KiB of what the training printed, redraws folded to what a person saw last."""
+    """Return the last 64 KiB of the training's output, redraws folded to the last text shown."""
     text = untrusted_files.read_tail(folder, names.OUTPUT, RAW_TAIL_BYTES).content.decode("utf-8", "replace")
     lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
     folded = CONTROL.sub("", "\n".join(lines))
@@ -193,22 +197,22 @@ def _stat_row(path: Path) -> dict[str, object]:
     }
 
 
-def _make(target: EvidenceFolder) -> list[str]:
+def _make_folder(target: EvidenceFolder) -> list[str]:
     target.make()
     return []
 
 
-def _write(target: EvidenceFolder, name: str, text: str) -> list[str]:
+def _write_text(target: EvidenceFolder, name: str, text: str) -> list[str]:
     target.write(name, text)
     return []
 
 
 def _write_rows(target: EvidenceFolder, name: str, rows: Iterable[dict[str, object]]) -> list[str]:
-    return _write(target, name, "".join(json.dumps(_plain(row), default=str) + "\n" for row in rows))
+    return _write_text(target, name, "".join(json.dumps(_make_json_safe(row), default=str) + "\n" for row in rows))
 
 
-def _plain(row: dict[str, object]) -> dict[str, object]:
-    """Return the row with NaN and infinity as text: they are no JSON, and here they are the point."""
+def _make_json_safe(row: dict[str, object]) -> dict[str, object]:
+    """Return the row with NaN and infinity as text, since JSON cannot represent them."""
     return {
         name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in row.items()
@@ -216,5 +220,5 @@ def _plain(row: dict[str, object]) -> dict[str, object]:
 
 
 def _safe_name(incident_id: str) -> str:
-    """Return a name that stays inside the folder, whatever a job is called."""
+    """Return the incident's id as a file name without path components."""
     return re.sub(r"[^A-Za-z0-9_.-]", "_", incident_id).lstrip(".") or "incident"

@@ -16,14 +16,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShimGone:
-    """The shim of an attempt has ended; its exit.json, if there will ever be one, is there now."""
+    """The shim of an attempt has ended; its exit.json has been written, if it wrote one."""
 
     job: str
     attempt: int
 
 
 class ExitWatch:
-    """One thread over the pidfds of all shims, whoever their parent is."""
+    """One thread that polls the pidfds of all shims, including those that are not children."""
 
     def __init__(self, put: Callable[[ShimGone], None]) -> None:
         """`put` is called in the watching thread, once for each shim that was added."""
@@ -39,24 +39,24 @@ class ExitWatch:
         self._thread.start()
 
     def add(self, job: str, attempt: int, shim_pid: int, start_ticks: int) -> None:
-        """Watch a shim; one that is gone already, or whose number another process has now, is told at once."""
-        told = ShimGone(job=job, attempt=attempt)
+        """Watch a shim; if it has already ended, or its pid was reused, its exit is reported immediately."""
+        exit_event = ShimGone(job=job, attempt=attempt)
         try:
             handle = os.pidfd_open(shim_pid)
         except OSError:
-            self._tell(told)
+            self._queue_exit(exit_event)
             return
         process = shim.read_process(shim_pid)  # after the pidfd, so that both mean the same process
         if process is None or process.start_ticks != start_ticks:
             os.close(handle)
-            self._tell(told)
+            self._queue_exit(exit_event)
             return
         with self._lock:
-            self._watched[handle] = told
+            self._watched[handle] = exit_event
         self._poll.register(handle, select.EPOLLIN)
 
     def close(self) -> None:
-        """End the thread; shims that still run go on unwatched."""
+        """End the thread; shims that still run are no longer watched."""
         if self._stopping:
             return
         self._stopping = True
@@ -66,26 +66,26 @@ class ExitWatch:
             os.close(handle)
         self._poll.close()
 
-    def _tell(self, told: ShimGone) -> None:
+    def _queue_exit(self, exit_event: ShimGone) -> None:
         with self._lock:
-            self._gone.append(told)
+            self._gone.append(exit_event)
         os.eventfd_write(self._bell, 1)
 
     def _run(self) -> None:
         while not self._stopping:
             for handle, _ in self._poll.poll():
-                for shim_gone in self._told_by(handle):
+                for shim_gone in self._collect_exits(handle):
                     log.debug("shim.gone", extra={"fields": {"job": shim_gone.job, "attempt": shim_gone.attempt}})
                     self._put(shim_gone)
 
-    def _told_by(self, handle: int) -> list[ShimGone]:
+    def _collect_exits(self, handle: int) -> list[ShimGone]:
         if handle == self._bell:
-            os.eventfd_read(self._bell)  # before the list is taken: what comes later rings again
+            os.eventfd_read(self._bell)  # before the list is taken: a later exit signals again
             with self._lock:
                 gone, self._gone = self._gone, []
             return gone
         with self._lock:
-            told = self._watched.pop(handle)
+            exit_event = self._watched.pop(handle)
         self._poll.unregister(handle)
         os.close(handle)
-        return [told]
+        return [exit_event]

@@ -1,7 +1,7 @@
 """Checkpoints that are folders: their fingerprint and the files in them, which are not opened.
 
-So accelerate, DeepSpeed, orbax and torch.distributed.checkpoint save. A link in it is part of no checkpoint: what it
-leads to may change under a kept copy, or be somebody else's.
+accelerate, DeepSpeed, orbax and torch.distributed.checkpoint save folders. A folder with a link is refused: the link's
+target may change after the capture, or belong to another user.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class TreeError(OSError):
 
 
 def fingerprint_of(path: Path) -> Fingerprint:
-    """Return what tells this content of a file, or of a folder, from another; raise OSError where there is neither.
+    """Return the fingerprint of a file's or folder's content. Raises OSError if there is neither.
 
-    A folder has the size of all its files, the time of the newest and its own inode.
+    That of a folder has the size of all its files, the time of the newest and the folder's inode.
     """
     found = path.stat()
     if not stat.S_ISDIR(found.st_mode):
@@ -38,22 +38,22 @@ def fingerprint_of(path: Path) -> Fingerprint:
 
 
 def files_in(folder: Path) -> tuple[Path, ...]:
-    """Return every file below a folder, in the order of their names; raise TreeError where it holds something else."""
+    """Return every file below a folder, sorted by name. Raises TreeError if it contains anything else."""
     found: list[Path] = []
-    for path in _walk(folder, DEPTH_AT_MOST):
+    for path in _walk_files(folder, DEPTH_AT_MOST):
         found.append(path)
         if len(found) > FILES_AT_MOST:
             raise TreeError(f"{folder} holds more than {FILES_AT_MOST} files")
     return tuple(sorted(found))
 
 
-def _walk(folder: Path, depth: int) -> Iterator[Path]:
+def _walk_files(folder: Path, depth: int) -> Iterator[Path]:
     if depth == 0:
         raise TreeError(f"{folder} contains more than {DEPTH_AT_MOST} levels of folders")
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                yield from _walk(Path(entry.path), depth - 1)
+                yield from _walk_files(Path(entry.path), depth - 1)
             elif entry.is_file(follow_symlinks=False):
                 yield Path(entry.path)
             else:

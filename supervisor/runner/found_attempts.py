@@ -1,4 +1,4 @@
-"""Finds a job's attempts by their folders, for when the database was lost."""
+"""Finds a job's attempts by their folders, used when the database was lost."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ NUMBERS_LIMIT = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundAttempt:
-    """What an attempt's folder tells of it."""
+    """The facts of an attempt that its folder contains."""
 
     number: int
     folder: Path
     launched_at: Moment
-    """From the shim's note; of a folder without one when the folder was last changed."""
+    """From shim.json; without it, when the folder was last changed."""
     shim_pid: int | None = None
     training_pid: int | None = None
     exit: ExitStatus | None = None
 
 
 def numbers_found(job_folder: Path) -> tuple[int, ...]:
-    """Return the numbers that have a folder, lowest first; empty where there is none, or it cannot be looked at."""
+    """Return the attempt numbers that have a folder, lowest first; () if the job's folder cannot be read."""
     try:
         names = [path.name for path in job_folder.iterdir() if NUMBER.fullmatch(path.name)]
     except OSError:
@@ -37,7 +37,7 @@ def numbers_found(job_folder: Path) -> tuple[int, ...]:
 
 
 def found_attempt(folder: Path, now: Moment) -> FoundAttempt | None:
-    """Return what the folder of an attempt tells; None where it is gone or cannot be looked at."""
+    """Return the facts in the folder of an attempt; None if it is missing or cannot be read."""
     try:
         changed_unix_s = folder.lstat().st_mtime
     except OSError:

@@ -1,6 +1,6 @@
 """The protocol of launchers, which start, signal and find shims.
 
-A slot is a job's name: at most one attempt of a job lives at a time, and its shim outlives the daemon.
+A slot is a job's name: at most one attempt of a job runs at a time, and its shim outlives the daemon.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Protocol
 from supervisor.core import attempt_files as fo
 
 LAUNCH_LIMIT_S = 10.0
-"""How long `launch` waits for a shim to leave word."""
+"""How long `launch` waits for a shim to report."""
 KILL_ROUNDS_BY_SHIM = 2
 BUSY_ROUNDS = 10
 RESTING_KILL_S = 30.0
 
 
 class LaunchError(RuntimeError):
-    """No training came up; the text says why, for a person."""
+    """The training could not be started; the message says why."""
 
 
 SHORTAGES = {
@@ -34,15 +34,15 @@ SHORTAGES = {
     errno.EDQUOT: "disk quota",
     errno.ENOBUFS: "buffers",
 }
-"""What is short where a system call says so; it may be had later, and no job is to blame."""
+"""The resource that is exhausted, by the error of a system call; temporary and not caused by the job."""
 NO_THREAD = "can't start new thread"
-"""What Python says where the system refuses one."""
+"""Python's message if the system refuses a thread."""
 
 
 def shortage_of(error: BaseException) -> str | None:
-    """Return what the machine had none left of where that was why a launch failed; None for any other reason.
+    """Return the exhausted resource if that was why a launch failed; None for any other reason.
 
-    A shim tells of its own error in words.
+    A shim reports its own error as text, so the message is searched too.
     """
     cause: BaseException | None = error
     while cause is not None:
@@ -54,54 +54,54 @@ def shortage_of(error: BaseException) -> str | None:
     text = str(error)
     if NO_THREAD in text:
         return "room for another thread"
-    return next((words for number, words in SHORTAGES.items() if os.strerror(number) in text), None)
+    return next((resource for number, resource in SHORTAGES.items() if os.strerror(number) in text), None)
 
 
 class Launcher(Protocol):
-    """Starts shims and reaches them again, also those that an earlier daemon started."""
+    """Starts shims and finds them again, including those that an earlier daemon started."""
 
     def launch(self, slot: str, folder: Path) -> None:
-        """Start the shim on the attempt in `folder`, which holds launch.json, and return once shim.json is there.
+        """Start the shim for the attempt in `folder`, which contains launch.json, and wait for shim.json.
 
-        Raises LaunchError where the command could not be started (with the shim's own reason), where another
-        attempt of the slot still runs, or where no word came within LAUNCH_LIMIT_S; then nothing is left running.
+        Raises LaunchError if the command could not be started (with the shim's reason), if another attempt of the
+        slot still runs, or if the shim did not report within LAUNCH_LIMIT_S; then no process is left running.
         """
         ...
 
     def signal(self, slot: str, folder: Path, signal_number: int) -> bool:
-        """Send the shim a signal (`SHIM_*` in `core.folder`); return whether it was there to receive it."""
+        """Send the shim a signal (`SHIM_*` in `core.attempt_files`); return whether it was delivered."""
         ...
 
     def kill_all(self, slot: str, folder: Path) -> None:
-        """SIGKILL everything of the attempt including the shim: the last resort, for nobody is left to write exit.json.
+        """Send SIGKILL to all processes of the attempt and its shim; then no exit.json is written.
 
-        It returns without waiting and raises nothing where all is gone already; what SIGKILL does not end stays.
+        Returns without waiting, and raises nothing if no process is running; a process in state D remains.
         """
         ...
 
     def alive(self, slot: str, folder: Path) -> bool:
-        """Return whether anything of the attempt may still run, so that nothing else may start on its card.
+        """Return whether a process of the attempt may still run, so that no other may start on its GPU.
 
-        Answers for the process that shim.json names (pid, start time and boot), never for a later one of its pid.
+        The process named in shim.json is identified by pid, start time and boot, so a reused pid is not counted.
         """
         ...
 
     def stand_by(self, slot: str, folder: Path) -> None:
-        """Start a shim that waits to be the one of the attempt in `folder`, as `runner.standby.prepare` left it.
+        """Start a standby shim for the attempt in `folder`, prepared by `runner.standby.prepare`.
 
-        Returns once it is under way. Raises LaunchError where none can be started.
+        Returns once it has been started. Raises LaunchError if it cannot be started.
         """
         ...
 
     def go(self, slot: str, folder: Path) -> str | None:
-        """Have what stands by become the attempt in `folder`, which holds launch.json; return why it does not.
+        """Promote the standby to the attempt in `folder`, which contains launch.json; return why it refused, or None.
 
-        With a reason nothing of the attempt runs. Raises LaunchError as `launch` does.
+        If it refused, no process of the attempt runs. Raises LaunchError as `launch` does.
         """
         ...
 
     def dismiss(self, slot: str, folder: Path) -> None:
-        """End what stands by for the attempt in `folder`, if anything does; one that was told to go is left alone."""
+        """End the standby of the attempt in `folder`, if there is one; a promoted standby keeps running."""
         ...
 
 

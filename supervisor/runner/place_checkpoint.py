@@ -1,7 +1,7 @@
 """Copies a checkpoint to where the training looks for it, then execs the training: `SOURCE TARGET -- COMMAND ...`.
 
-It runs as the training's user, in the job's working directory, on the standard library alone. The target appears whole,
-by one rename; what lies there and is another content is kept beside it under a name of its own.
+It runs as the training's user, in the job's working directory, and imports only the standard library. The target
+appears complete, by one rename; a file with other content at the target is kept in the same folder under another name.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ PART = ".rocm-supervisor-part"
 
 
 def put(source: str, target: str) -> str | None:
-    """Make `target` hold what `source` holds; return where what was there before is kept, None where nothing was."""
-    if _alike(source, target):
+    """Copy `source` to `target`; return the new path of the file that was replaced, None if there was none."""
+    if _is_same_content(source, target):
         return None
     part = target.rstrip("/") + PART
     os.makedirs(os.path.dirname(os.path.abspath(target)), exist_ok=True)  # noqa: PTH103, PTH100, PTH120 - as in shim.py
-    _remove(part)
+    _remove_part(part)
     if os.path.isdir(source):  # noqa: PTH112 - as in shim.py
         shutil.copytree(source, part)
     else:
         shutil.copy2(source, part)
-        _sync(part)
+        _sync_file(part)
     aside = _set_aside(target.rstrip("/"))
     os.replace(part, target.rstrip("/"))  # noqa: PTH105 - as in shim.py
     return aside
 
 
-def _alike(source: str, target: str) -> bool:
-    """Whether both are one content as far as size and time tell; of folders nothing is compared."""
+def _is_same_content(source: str, target: str) -> bool:
+    """Whether both files have the same size and time; False for folders."""
     try:
         mine, its = os.stat(source), os.lstat(target)  # noqa: PTH116 - as in shim.py
     except FileNotFoundError:
@@ -42,7 +42,7 @@ def _alike(source: str, target: str) -> bool:
 
 
 def _set_aside(target: str) -> str | None:
-    """Keep what lies at the target under a name that nothing has; a file keeps its name too until it is replaced."""
+    """Keep the file or folder at the target under an unused name; a file also keeps its name until it is replaced."""
     if not os.path.lexists(target):
         return None
     number = 1
@@ -58,15 +58,15 @@ def _set_aside(target: str) -> str | None:
     return aside
 
 
-def _remove(part: str) -> None:
-    """Remove what a put left that was cut short."""
+def _remove_part(part: str) -> None:
+    """Remove the partial copy of an interrupted run."""
     if os.path.isdir(part) and not os.path.islink(part):  # noqa: PTH112, PTH114 - as in shim.py
         shutil.rmtree(part)
     elif os.path.lexists(part):
         os.unlink(part)  # noqa: PTH108 - as in shim.py
 
 
-def _sync(path: str) -> None:
+def _sync_file(path: str) -> None:
     file = os.open(path, os.O_RDONLY)
     try:
         os.fsync(file)
@@ -75,7 +75,7 @@ def _sync(path: str) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Put, say what was done, and become the command."""
+    """Copy the checkpoint, print what was done, and exec the command."""
     source, target, _, *command = arguments
     try:
         aside = put(source, target)

@@ -1,4 +1,4 @@
-"""Proves a checkpoint by running `agent/prove` in a separate process; the daemon never opens a checkpoint."""
+"""Proves a checkpoint by running `agent/prove` in a separate process, since the daemon does not open checkpoints."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ from supervisor import untrusted_files
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Verdict
 from supervisor.core.checkpoints.tensor_stats import Profile, profile_of
 from supervisor.core.foreign_values import EPOCH_MAX, STEP_MAX, as_float, as_int, as_message, cut, read_json_object
-from supervisor.programs import listen
+from supervisor.programs import read_output
 from supervisor.runner.code_copy import INSTALLED
 from supervisor.runner.folder_checkpoints import files_in, fingerprint_of
 
 CAN_BE_PROVEN = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")
-"""Files of a folder that torch.save or safetensors wrote."""
+"""Files written by torch.save or safetensors."""
 ENDS_OF_A_SAVE = ((".distcp", ".metadata"), ("_METADATA", "_CHECKPOINT_METADATA"))
-"""Where the first is, the second is written last: torch.distributed.checkpoint, orbax."""
+"""If a file of the first kind exists, the second is written last: torch.distributed.checkpoint, orbax."""
 NO_TENSORS = "holds no tensor"
-"""So files beside the weights are rejected that are sound and hold settings."""
+"""The prover's reason for a valid file without weights, such as one with settings."""
 NICENESS = 5
 MEMORY_LIMIT_BYTES = 2 << 30
-"""Proving reads in pieces: what needs more was made to need more."""
+"""Checkpoints are read in pieces: only a malicious file needs more."""
 PYTHON_NAME = re.compile(r"python[0-9.]*\Z")
 SCRIPT_HEAD_BYTES = 1024
 WRAPPERS_FOLLOWED = 4
 REASON_CHARS_MAX = 1000
 ANSWER_LIMIT_BYTES = 16 << 20
-"""The longest profile, 20,000 tensors with long names, is half of it."""
+"""Twice the longest profile, of 20,000 tensors with long names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """What came of looking into a checkpoint by itself."""
+    """The result of proving a checkpoint without comparing it with others."""
 
     checkpoint: Checkpoint
     profile: Profile | None = None
-    said: object = None
-    """The profile as the prover wrote it, to be kept."""
+    raw_profile: object = None
+    """The profile as the prover wrote it, to be stored."""
 
 
 class Prover:
@@ -61,27 +61,27 @@ class Prover:
         memory_limit_bytes: int | None = MEMORY_LIMIT_BYTES,
         program: Callable[[], Path] = lambda: INSTALLED.prover,
     ) -> None:
-        """`python` is any Python from 3.8 on, as proving needs no torch; None means the daemon's own.
+        """`python` is any Python from 3.8 on, since proving needs no torch; None means the daemon's own.
 
-        `program` returns the file to run, and is asked each time.
+        `program` returns the file to run; called each time.
         """
         self._program = program
         self._python = str(python or sys.executable)
         self._limit_s = limit_s
-        # Processor time as well: a prover that its daemon does not outlive ends by itself.
+        # Processor time as well: a prover whose daemon has ended then ends itself.
         self._limits = [] if memory_limit_bytes is None else [str(memory_limit_bytes), str(math.ceil(limit_s) + 1)]
 
     def prove(self, path: Path) -> Checkpoint:
-        """Return the checkpoint of `examine` alone."""
+        """Return the checkpoint of `examine` without its profile."""
         return self.examine(path).checkpoint
 
     def examine(self, path: Path) -> Proof:
-        """Return the checkpoint with its verdict and, where rejected, the reason; it takes at most `limit_s`.
+        """Return the checkpoint with its verdict and, if rejected, the reason; takes at most `limit_s`.
 
-        Raises OSError only where the file is not there at all. A file that is written meanwhile is rejected.
+        Raises OSError only if the file is missing. A file that is modified meanwhile is rejected.
         """
         before = fingerprint_of(path)
-        answer = self._ask_folder(path) if path.is_dir() else self._ask(path, self._limit_s)
+        answer = self._prove_folder(path) if path.is_dir() else self._run_prover(path, self._limit_s)
         try:
             changed = fingerprint_of(path) != before
         except OSError:
@@ -97,19 +97,21 @@ class Prover:
             reason=None if proven else reason or "rejected without a reason",
             fitness=as_float(answer.get("fitness")),
         )
-        said = answer.get("profile")
-        return Proof(checkpoint=checkpoint, profile=profile_of(said), said=said)
+        raw_profile = answer.get("profile")
+        return Proof(checkpoint=checkpoint, profile=profile_of(raw_profile), raw_profile=raw_profile)
 
-    def _ask_folder(self, folder: Path) -> dict[str, object]:
-        """Return the answer about a folder: every file that can be looked into is sound, and what ends a save is there.
+    def _prove_folder(self, folder: Path) -> dict[str, object]:
+        """Return the answer for a folder: proven if all files of known types are, and the last file of a save exists.
 
-        Of other files nothing can be told but that they are there and unchanged.
+        Other files are only checked to be unchanged.
         """
         names = [str(path.relative_to(folder)) for path in files_in(folder)]
-        missing = next((last for some, last in ENDS_OF_A_SAVE if _has(names, some) and not _has(names, last)), None)
+        missing = next(
+            (last for some, last in ENDS_OF_A_SAVE if _has_file(names, some) and not _has_file(names, last)), None
+        )
         if missing is not None:
             return {"reason": f"incomplete: {missing} is missing"}
-        told: list[dict[str, object]] = []
+        proven: list[dict[str, object]] = []
         until_s = time.perf_counter() + self._limit_s
         for name in names:
             if not name.endswith(CAN_BE_PROVEN):
@@ -117,15 +119,15 @@ class Prover:
             left_s = until_s - time.perf_counter()
             if left_s <= 0:
                 return {"reason": f"could not be proved within {self._limit_s:.0f} s"}
-            answer = self._ask(folder / name, left_s)
+            answer = self._run_prover(folder / name, left_s)
             if answer.get("verdict") == Verdict.PROVEN.value:
-                told.append(answer)
+                proven.append(answer)
             elif answer.get("reason") != NO_TENSORS:
                 return {"reason": f"{name}: {answer.get('reason') or 'rejected without a reason'}"}
-        if not told and not any(_has(names, last) for _, last in ENDS_OF_A_SAVE):
+        if not proven and not any(_has_file(names, last) for _, last in ENDS_OF_A_SAVE):
             return {"reason": "the folder contains no file of a type that can be proven"}
-        steps = [step for entry in told if (step := as_int(entry.get("step"), maximum=STEP_MAX)) is not None]
-        epochs = [epoch for entry in told if (epoch := as_int(entry.get("epoch"), -1, EPOCH_MAX)) is not None]
+        steps = [step for entry in proven if (step := as_int(entry.get("step"), maximum=STEP_MAX)) is not None]
+        epochs = [epoch for entry in proven if (epoch := as_int(entry.get("epoch"), -1, EPOCH_MAX)) is not None]
         return {
             "verdict": Verdict.PROVEN.value,
             "reason": None,
@@ -133,10 +135,10 @@ class Prover:
             "epoch": max(epochs, default=None),
         }
 
-    def _ask(self, path: Path, limit_s: float) -> dict[str, object]:
+    def _run_prover(self, path: Path, limit_s: float) -> dict[str, object]:
         command = [self._python, "-I", "-S", str(self._program()), str(path.absolute()), *self._limits]
         try:
-            # No environment of the daemon's: what it holds is none of a checkpoint's business.
+            # Without the daemon's environment, so that a malicious checkpoint cannot read it.
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -149,68 +151,68 @@ class Prover:
             return {"reason": f"could not be proved: {self._python}: {error.strerror}"}
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS)
-        said = listen(process, limit_s, ANSWER_LIMIT_BYTES)
-        if not said.whole:
+        output = read_output(process, limit_s, ANSWER_LIMIT_BYTES)
+        if not output.complete:
             process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # a read that hangs in the kernel outlives the kill
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a process in state D survives SIGKILL
                 process.wait(timeout=1.0)
             for pipe in (process.stdout, process.stderr):
                 if pipe:
                     pipe.close()
-            if len(said.printed) >= ANSWER_LIMIT_BYTES:
+            if len(output.stdout) >= ANSWER_LIMIT_BYTES:
                 return {"reason": f"the output of the prover exceeds {ANSWER_LIMIT_BYTES >> 20} MiB"}
             return {"reason": f"could not be proved within {self._limit_s:.0f} s"}
-        return _answer(said.printed, said.complained, process.returncode)
+        return _parse_answer(output.stdout, output.stderr, process.returncode)
 
 
-def _answer(said: bytes, complaint: bytes, status: int) -> dict[str, object]:
+def _parse_answer(printed: bytes, errors: bytes, status: int) -> dict[str, object]:
     if status < 0:
         return {"reason": f"the prover was killed by {signal.Signals(-status).name}"}
-    answer = read_json_object(said)
+    answer = read_json_object(printed)
     if status == 0 and answer is not None:
         return answer
-    last = complaint.decode("utf-8", "backslashreplace").strip().rpartition("\n")[2]
+    last = errors.decode("utf-8", "backslashreplace").strip().rpartition("\n")[2]
     return {"reason": f"could not be proved: {cut(last, REASON_CHARS_MAX) or 'no answer'}"}
 
 
-def _has(names: Iterable[str], what: str) -> bool:
-    """Whether there is a file of that name, or with that ending where it begins with a dot."""
+def _has_file(names: Iterable[str], what: str) -> bool:
+    """Whether there is a file named `what`, or with that suffix if it begins with a dot."""
     return any(name.rpartition("/")[2] == what or (what.startswith(".") and name.endswith(what)) for name in names)
 
 
 def interpreter_of(command: Sequence[str], cwd: str, env_path: str) -> Path | None:
-    """Return the Python that a command runs: itself, or the one that its script names; None where that is unclear.
+    """Return the Python that a command runs: the program, or the one in its script's first line; None if unknown.
 
-    `env_path` is the PATH of the job. Links are not followed: a virtual environment is known by its own link.
+    `env_path` is the PATH of the job. Links are not resolved, because a virtual environment is identified by its link.
     """
-    words = list(command)
+    argv = list(command)
     for _ in range(WRAPPERS_FOLLOWED):
-        if words and Path(words[0]).name == "env":
-            words = _without_env(words)
-        program = _find(words[0], cwd, env_path) if words else None
+        if argv and Path(argv[0]).name == "env":
+            argv = _skip_env(argv)
+        program = _find_program(argv[0], cwd, env_path) if argv else None
         if program is None:
             return None
         if PYTHON_NAME.match(program.name):
             return program
-        words = _named_by_script(program)
+        argv = _read_shebang(program)
     return None
 
 
-def _find(word: str, cwd: str, env_path: str) -> Path | None:
-    found = shutil.which(str(Path(cwd) / word) if "/" in word else word, path=env_path)
+def _find_program(name: str, cwd: str, env_path: str) -> Path | None:
+    found = shutil.which(str(Path(cwd) / name) if "/" in name else name, path=env_path)
     return Path(found) if found else None
 
 
-def _without_env(words: list[str]) -> list[str]:
-    """Return what `env` runs: behind its options and assignments."""
-    rest = words[1:]
+def _skip_env(argv: list[str]) -> list[str]:
+    """Return the command that `env` runs, without its options and assignments."""
+    rest = argv[1:]
     while rest and (rest[0].startswith("-") or "=" in rest[0]):
         rest = rest[2:] if rest[0] in ("-u", "-C", "--unset", "--chdir") else rest[1:]
     return rest
 
 
-def _named_by_script(path: Path) -> list[str]:
-    """Return the command line of a script's first line, or of the detour that pip makes around a long one."""
+def _read_shebang(path: Path) -> list[str]:
+    """Return the command of a script's first line, or of the `exec` line that pip writes if that is too long."""
     try:
         program = path.resolve()
         head = untrusted_files.read_part(program.parent, program.name, 0, SCRIPT_HEAD_BYTES)

@@ -1,10 +1,10 @@
-"""The shim: starts one training, stays its parent for life and writes down how it ended; it judges nothing.
+"""The shim: starts one training, stays its parent until it ends and records how it ended.
 
     python -I -S shim.py [--detach] FOLDER
 
-What must outlive the daemon is a small process of its own: the standard library alone, nothing of ours, so the numbers
-of core/attempt_files.py stand here a second time (a test compares them). Until shim.json or exit.json is written, its
-standard output belongs to whoever started it and carries complaints; afterwards it holds no descriptor of anybody.
+It outlives the daemon, so it is small and imports only the standard library; the constants of core/attempt_files.py are
+repeated here (a test compares them). Until shim.json or exit.json is written, error messages go to the standard output
+of the process that started it; afterwards it keeps no inherited descriptor open.
 
 SIGTERM  ask the training to save, at most save_s, then SIGTERM to its tree      SIGQUIT  SIGKILL the tree until gone
 SIGINT   SIGTERM to the tree at once                                             SIGUSR1  stacks of every process
@@ -33,19 +33,19 @@ RECORDER_BYTES = 4096 + 131072 * 64
 CLAIM_OFFSET, COMMAND_OFFSET, ANSWER_OFFSET = 24, 128, 192
 COMMAND_SAVE_AND_STOP = 2
 ANSWERS_THAT_END = (2, 3)
-"""Saved, and cannot: after either nothing more is to be waited for."""
+"""Saved, and cannot save: after either there is nothing to wait for."""
 STACKS_SIGNAL = signal.SIGRTMIN + 7
 
 PR_SET_CHILD_SUBREAPER = 36
 RUN = "run"
-"""The part of an attempt's folder that is the training's and ours to write; the rest is the daemon's, and is read."""
+"""The part of an attempt's folder that training and shim may write; the rest only the daemon may write."""
 NO_LINK = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""The training writes there, too: no link of its leads elsewhere, and no pipe of its holds us up."""
+"""For files that the training can replace: follow no link, and do not block on a pipe."""
 AS_MODULE = "import sys; sys.path.append(sys.argv[1]); import shim; sys.exit(shim.attempt(sys.argv[2]))"
 """A module's byte code is read from its cache: a script is compiled each time, which costs a megabyte for life."""
 AS_STANDBY = "import sys; sys.path.append(sys.argv[1]); import standby_shim; sys.exit(standby_shim.wait(sys.argv[2]))"
 STANDBY_FOLDER = "standby-"
-"""A folder whose name begins so belongs to a shim that waits for its attempt."""
+"""Prefix of the folder of a standby's shim."""
 WATCHED = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGHUP, signal.SIGCHLD)
 RESERVED_BYTES = 4096
 LEFTOVER_GRACE_S = 2.0
@@ -55,14 +55,14 @@ NS = 1_000_000_000
 
 
 class StartError(Exception):
-    """The training could not be started; the text is for a person."""
+    """The training could not be started; the message says why."""
 
 
 # --- processes ----------------------------------------------------------------------------------------------------
 
 
 class Process:
-    """One line of /proc/PID/stat: who it is, whose child, and since when."""
+    """One process as /proc/PID/stat describes it."""
 
     __slots__ = ("parent", "pid", "session", "start_ticks", "state")
 
@@ -71,15 +71,15 @@ class Process:
 
     @property
     def dead(self) -> bool:
-        """Whether it only waits to be reaped."""
+        """Whether it has ended and only waits to be reaped."""
         return self.state in "ZX"
 
 
 def read_process(pid: int) -> Process | None:
-    """Return what /proc says of a process; None where there is none."""
+    """Return a process as /proc describes it; None if there is none with this pid."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            # The name may hold spaces and parentheses: everything of use follows the last one.
+            # The name may contain spaces and parentheses: the other fields follow the last parenthesis.
             fields = file.read().rpartition(b")")[2].split()
         return Process(pid, fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))
     except (OSError, ValueError, IndexError):
@@ -93,7 +93,7 @@ def read_processes() -> list[Process]:
 
 
 def descendants(root: int, processes: Iterable[Process]) -> list[Process]:
-    """Return the processes below `root`, parents before children, without those that wait to be reaped."""
+    """Return the descendants of `root`, parents before children, without those that wait to be reaped."""
     children: dict[int, list[Process]] = {}
     for process in processes:
         children.setdefault(process.parent, []).append(process)
@@ -104,7 +104,7 @@ def descendants(root: int, processes: Iterable[Process]) -> list[Process]:
 
 
 def send(process: Process, *numbers: int) -> bool:
-    """Send signals to a process, never to a later one of its number; return whether it was there."""
+    """Send signals to a process, not to a later one with the same pid; return whether it was running."""
     try:
         handle = os.pidfd_open(process.pid)
     except OSError:
@@ -124,7 +124,7 @@ def send(process: Process, *numbers: int) -> bool:
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal; without one most signals would end it."""
+    """Whether a process has a handler for a signal; without a handler most signals end it."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
             line = next(line for line in file if line.startswith(b"SigCgt:"))
@@ -134,7 +134,7 @@ def catches(pid: int, number: int) -> bool:
 
 
 def boot_id() -> str:
-    """Return the kernel's name of this boot."""
+    """Return the kernel's id of this boot."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
 
@@ -143,9 +143,9 @@ def boot_id() -> str:
 
 
 class Promise:
-    """A small file whose blocks are taken now, so that it can still be written when the disk is full.
+    """A small file whose blocks are allocated in advance, so that it can be written when the disk is full.
 
-    Making it is also the claim on the folder: an attempt runs once, so FileExistsError means somebody else's.
+    Creating it also claims the folder: an attempt runs once, so FileExistsError means that another shim has claimed it.
     """
 
     def __init__(self, folder: str, name: str) -> None:
@@ -154,7 +154,7 @@ class Promise:
         try:
             os.posix_fallocate(self.file, 0, RESERVED_BYTES)
         except OSError:
-            pass  # what could not be promised is tried all the same
+            pass  # writing it later is tried without the reservation
 
     def keep(self, facts: dict[str, object], *, lasting: bool) -> None:
         """Write the facts and give the file its name; `lasting` waits until they are on the disk."""
@@ -171,16 +171,16 @@ class Promise:
 
 
 class Recorder:
-    """The few words of recorder.bin that the shim may touch; the records are the agent's."""
+    """The header fields of recorder.bin that the shim uses; only the agent writes records."""
 
     def __init__(self, folder: str) -> None:
         self.path = os.path.join(folder, RUN, "recorder.bin")
         self.request = 0
 
     def make(self) -> str | None:
-        """Make the file with all its blocks; return what went wrong, for the training runs without it, too.
+        """Create the file with all its blocks; return the error, since the training can run without it.
 
-        Every block is taken now: a hole that cannot be filled later is a SIGBUS inside the training.
+        All blocks are allocated: writing to a hole on a full disk would raise SIGBUS in the training.
         """
         try:
             file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o660)
@@ -197,7 +197,7 @@ class Recorder:
         return None
 
     def ask_to_save(self, alive: Iterable[int]) -> bool:
-        """Write the command; return False where no living process of the tree claimed the recorder."""
+        """Write the command to save; return False if no process in `alive` has claimed the recorder."""
         try:
             with open(os.open(self.path, os.O_RDWR | NO_LINK), "r+b", buffering=0) as file:
                 (claimed,) = struct.unpack("<I", os.pread(file.fileno(), 4, CLAIM_OFFSET))
@@ -211,33 +211,33 @@ class Recorder:
         return True
 
     def answered(self) -> bool:
-        """Whether the training has saved, or said that it cannot."""
+        """Whether the training has saved, or reported that it cannot."""
         try:
             with open(os.open(self.path, os.O_RDONLY | NO_LINK), "rb", buffering=0) as file:
                 answer, request = struct.unpack("<II", os.pread(file.fileno(), 8, ANSWER_OFFSET))
         except (OSError, struct.error):
-            return True  # nothing will ever be answered there
+            return True  # the recorder is gone: no answer can come
         return request == self.request and answer in ANSWERS_THAT_END
 
 
 def read_launch(folder: str) -> dict[str, object]:
-    """Return launch.json; raise StartError where it is not what the daemon writes."""
+    """Return launch.json. Raises StartError if it is invalid."""
     path = os.path.join(folder, "launch.json")
     try:
         with open(path, "rb") as file:
             launch = json.load(file)
         argv, env = launch["argv"], launch["env"]
-        sound = argv and all(isinstance(item, str) for item in (launch["cwd"], *argv, *env, *env.values()))
+        is_valid = argv and all(isinstance(item, str) for item in (launch["cwd"], *argv, *env, *env.values()))
         float(launch["save_s"])
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise StartError(f"{path}: {type(error).__name__}: {error}") from error
-    if not sound or not isinstance(argv, list):
+    if not is_valid or not isinstance(argv, list):
         raise StartError(f"{path}: argv, cwd and env must be text")
     return dict(launch)
 
 
 def take_lock(folder: str) -> None:
-    """Take the job's lock until this process ends; raise BlockingIOError where another holds it."""
+    """Hold the job's lock until this process ends. Raises BlockingIOError if another process holds it."""
     lock = os.open(os.path.join(os.path.dirname(folder), "lock"), os.O_RDONLY | NO_LINK)
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -252,13 +252,13 @@ def start(folder: str, launch: dict[str, object], umask: int) -> int:
 
 
 def make_room(folder: str) -> None:
-    """Make what the agent writes into."""
+    """Create the files and folders that the agent writes."""
     os.close(os.open(os.path.join(folder, RUN, "agent.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o660))
     os.makedirs(os.path.join(folder, RUN, "stacks"), 0o2770, exist_ok=True)
 
 
 def spawn(folder: str, become: Callable[[int, int], None]) -> int:
-    """Fork a process that becomes a program, given its output and where to complain; raise StartError."""
+    """Fork; `become(output, errors)` execs a program in the child. Return its pid; raise StartError with its error."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     output = os.open(os.path.join(folder, RUN, "output.log"), flags, 0o660)
     reading, writing = os.pipe()
@@ -276,7 +276,7 @@ def spawn(folder: str, become: Callable[[int, int], None]) -> int:
 
 
 def become_training(launch: dict[str, object], output: int, complaints: int, umask: int) -> None:
-    """Turn this forked process into the training; it never returns."""
+    """Exec the training in this forked process; does not return."""
     argv = [str(arg) for arg in launch["argv"]]  # type: ignore[attr-defined]  # read_launch looked at it
     what = f"cwd {launch['cwd']!r} of the job"
     try:
@@ -305,7 +305,7 @@ def become_training(launch: dict[str, object], output: int, complaints: int, uma
 
 
 class Watch:
-    """The life of a started training: waits for signals and deaths, and for nothing else."""
+    """Waits for signals and for the end of a started training and its children."""
 
     def __init__(self, folder: str, recorder: Recorder, training: int, save_s: float) -> None:
         self.folder, self.recorder, self.training, self.save_ns = folder, recorder, training, int(save_s * NS)
@@ -316,13 +316,13 @@ class Watch:
         self.kill_pause_ns = int(KILL_PAUSE_S * NS)
 
     def run(self) -> dict[str, object]:
-        """Return the facts of exit.json once no process of the attempt is left.
+        """Return the facts for exit.json when no process of the attempt is left.
 
-        As a subreaper the shim inherits every orphan: having no child left means that the whole tree is gone.
+        The shim is a subreaper and inherits all orphans: when it has no child left, the complete tree has ended.
         """
         while self._reap():
-            self._receive(self._wait())
-            self._keep_time()
+            self._handle_signal(self._wait())
+            self._check_deadlines()
         return {**self.end, "leftovers": self.leftovers}
 
     def _reap(self) -> bool:
@@ -331,7 +331,7 @@ class Watch:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
-                return False  # nothing is left, and nothing has to be looked for
+                return False  # no child is left
             if pid == 0:
                 if self.end and not known:
                     self._end_leftovers()
@@ -357,7 +357,7 @@ class Watch:
         info = signal.sigtimedwait(WATCHED, max(0.0, (min(deadlines) - time.monotonic_ns()) / NS))
         return info.si_signo if info else 0
 
-    def _receive(self, number: int) -> None:
+    def _handle_signal(self, number: int) -> None:
         if number == signal.SIGTERM:
             self._save_then_end()
         elif number == signal.SIGINT:
@@ -365,26 +365,26 @@ class Watch:
         elif number == signal.SIGQUIT:
             self.save_until, self.kill_at = None, time.monotonic_ns()
         elif number == signal.SIGUSR1:
-            for process in self._tree():
+            for process in self._list_tree():
                 dump = os.path.join(self.folder, RUN, "stacks", f"{process.pid}.txt")
                 if os.path.exists(dump) and catches(process.pid, STACKS_SIGNAL):
                     send(process, STACKS_SIGNAL)
 
-    def _keep_time(self) -> None:
+    def _check_deadlines(self) -> None:
         now = time.monotonic_ns()
         if self.save_until is not None and (now >= self.save_until or self.recorder.answered()):
             self._end_tree()
         if self.kill_at is not None and now >= self.kill_at:
-            for process in self._tree():
+            for process in self._list_tree():
                 send(process, signal.SIGCONT, signal.SIGKILL)
-            # Again, for a process may have forked in between; ever slower, for one may be stuck in the kernel.
+            # Repeated, since a process may have forked in between; ever slower, since one may be in state D.
             self.kill_at = now + self.kill_pause_ns
             self.kill_pause_ns = min(2 * self.kill_pause_ns, int(KILL_PAUSE_LIMIT_S * NS))
 
     def _save_then_end(self) -> None:
         if self.save_until is not None:
             return
-        alive = {process.pid for process in self._tree()}
+        alive = {process.pid for process in self._list_tree()}
         if self.end or not self.recorder.ask_to_save(alive):
             self._end_tree()
         else:
@@ -392,21 +392,21 @@ class Watch:
 
     def _end_tree(self) -> None:
         self.save_until = None
-        for process in self._tree():
-            send(process, signal.SIGTERM, signal.SIGCONT)  # a stopped process acts on no signal until it goes on
+        for process in self._list_tree():
+            send(process, signal.SIGTERM, signal.SIGCONT)  # a stopped process handles signals only when continued
 
     def _end_leftovers(self) -> None:
-        self.leftovers = len(self._tree())
+        self.leftovers = len(self._list_tree())
         self._end_tree()
         if self.kill_at is None:
             self.kill_at = time.monotonic_ns() + int(LEFTOVER_GRACE_S * NS)
 
-    def _tree(self) -> list[Process]:
+    def _list_tree(self) -> list[Process]:
         return descendants(os.getpid(), read_processes())
 
 
 def ended_now() -> dict[str, object]:
-    """Return the fields of exit.json that tell when."""
+    """Return the time fields of exit.json."""
     return {"ended_unix_s": time.time_ns() / NS, "ended_monotonic_ns": time.monotonic_ns()}
 
 
@@ -427,7 +427,7 @@ def attempt(folder: str, begin: Callable[[str, dict[str, object], int], int] = s
     except OSError as error:
         return complain(f"{folder}: {error.strerror}", START_FAILED)
     try:
-        watch = _begin(folder, umask, started, begin)
+        watch = _start_training(folder, umask, started, begin)
     except (StartError, OSError) as error:
         second = isinstance(error, BlockingIOError)
         text = "another attempt of this job is still running: its shim holds the lock" if second else str(error)[:500]
@@ -438,23 +438,23 @@ def attempt(folder: str, begin: Callable[[str, dict[str, object], int], int] = s
     return 0
 
 
-def _begin(
+def _start_training(
     folder: str, umask: int, started: dict[str, float], begin: Callable[[str, dict[str, object], int], int]
 ) -> Watch:
-    """Start the training and say so in shim.json; raise StartError, OSError, or BlockingIOError for a second shim."""
+    """Start the training and write shim.json. Raises StartError, OSError, or BlockingIOError for a second shim."""
     take_lock(folder)
     launch, shim_file, recorder = read_launch(folder), Promise(folder, "shim.json"), Recorder(folder)
     problem = recorder.make()
     training = begin(folder, launch, umask)
     try:
-        shim_file.keep({**_identity(training), **started, "problem": problem}, lasting=False)
+        shim_file.keep({**_read_identity(training), **started, "problem": problem}, lasting=False)
     except OSError:
-        os.kill(training, signal.SIGKILL)  # nobody would ever find it again
+        os.kill(training, signal.SIGKILL)  # without shim.json it could not be found again
         raise
     return Watch(folder, recorder, training, float(str(launch["save_s"])))
 
 
-def _identity(training: int) -> dict[str, object]:
+def _read_identity(training: int) -> dict[str, object]:
     own, child = read_process(os.getpid()), read_process(training)
     return {
         "pid": os.getpid(),
@@ -466,16 +466,16 @@ def _identity(training: int) -> dict[str, object]:
 
 
 def complain(text: str, status: int = CLAIMED_BY_ANOTHER) -> int:
-    """Tell whoever started this what is wrong; return the exit status."""
+    """Write an error message for the process that started the shim; return the exit status."""
     try:
         os.write(1, f"{text}\n".encode(errors="backslashreplace"))
     except OSError:
-        pass  # nobody listens
+        pass  # no reader
     return status
 
 
 def let_go() -> None:
-    """Give back the descriptors of whoever started this: their end of file says that the attempt stands."""
+    """Close the inherited descriptors; the end of file tells the starter that the attempt has started."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(nothing, number)
@@ -490,7 +490,7 @@ def _adopt_orphans() -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Leave the caller's session, adopt orphans and become the shim; return only in a caller that is let go."""
+    """Start a new session, adopt orphans and exec the shim; with `--detach`, the first process returns."""
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by some parents, and then no status could be had
     if arguments[:1] == ["--detach"] and os.fork():
@@ -500,9 +500,9 @@ def main(arguments: list[str]) -> None:
         try:
             os.setsid()
         except PermissionError:
-            pass  # leader of a shell's process group: started by hand, and ends with its terminal
+            pass  # leader of a shell's process group: started manually, and ends with its terminal
     _adopt_orphans()  # a setting that survives exec
-    # Where the link `code` of the folder leads: nothing of what this process imports later is named by it any more.
+    # Resolve the folder's link `code`, so that later imports do not depend on it.
     here = os.path.dirname(os.path.realpath(__file__))
     program = AS_STANDBY if os.path.basename(folder).startswith(STANDBY_FOLDER) else AS_MODULE
     os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", program, here, folder])  # noqa: S606 - needs no shell

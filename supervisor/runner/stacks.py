@@ -20,19 +20,22 @@ STACKS_LIMIT_S = 1.0
 """How long processes may take to dump their stacks."""
 STACKS_PAUSE_S = 0.005
 STACKS_SETTLED_S = 0.03
-"""A dump that has not grown for so long is complete: it is written in one go."""
+"""A dump that has not grown for this long is complete, since it is written at once."""
 STACKS_LIMIT_BYTES = 1 << 20
 LAUNCH_LIMIT_BYTES = 1 << 22
-"""Two megabytes of arguments and environment are what Linux lets a program have."""
+"""Twice the size of arguments and environment that Linux allows."""
 PROCESSES_LIMIT = 256
-"""Whose stacks are asked for, parents before children; more belong to no training that anybody reads."""
+"""Limit of processes whose stacks are requested, parents before children."""
 DEBUG_AGENT = "rocm-debug-agent"
 NO_ANSWER = "DTtZX"
-"""States in which a process dumps nothing."""
+"""States in which a process does not react to the signal."""
 
 
 def take_stacks(folder: Path, launcher: Launcher, slot: str, target: EvidenceFolder, *, native: bool) -> list[str]:
-    """Take the stacks that the processes dump themselves, then those that py-spy reads, which stops them meanwhile."""
+    """Collect the stacks that the processes dump themselves, then with `native` those that py-spy reads.
+
+    py-spy stops the processes while it reads. Returns what is missing.
+    """
     missing = _take_own(folder, launcher, slot, target)
     if native:
         missing += _take_wavefronts(folder, target)
@@ -41,9 +44,10 @@ def take_stacks(folder: Path, launcher: Launcher, slot: str, target: EvidenceFol
 
 
 def _take_wavefronts(folder: Path, target: EvidenceFolder) -> list[str]:
-    """Have ROCm's debug agent, where the training runs under it, print what every wavefront on the card executes.
+    """Make ROCm's debug agent, if the training loads it, print the state of all wavefronts on the GPU.
 
-    It does so on SIGQUIT, into the training's output (ROCR Debug Agent's documentation); no other process gets one.
+    It prints them on SIGQUIT into the training's output (ROCR Debug Agent's documentation); the signal is sent only to
+    processes that handle it.
     """
     if DEBUG_AGENT not in launch_env(folder).get("HSA_TOOLS_LIB", ""):
         return []
@@ -59,7 +63,7 @@ def _take_wavefronts(folder: Path, target: EvidenceFolder) -> list[str]:
 
 
 def _take_own(folder: Path, launcher: Launcher, slot: str, target: EvidenceFolder) -> list[str]:
-    """Have every process dump its stacks and copy what was added; return as soon as all have done so."""
+    """Make every process dump its stacks and copy the dumps; return what is missing."""
     tree = {process.pid: process for process in tree_of(folder)}
     dumps = {pid: f"{names.STACKS}/{pid}.txt" for pid in list(tree)[:PROCESSES_LIMIT]}
     asked = {
@@ -82,7 +86,7 @@ def _take_own(folder: Path, launcher: Launcher, slot: str, target: EvidenceFolde
 
 
 def _wait_for_growth(folder: Path, dumps: dict[int, str], before: dict[int, int]) -> list[int]:
-    """Return the processes whose dump has grown, at once when all have grown and none grows any more."""
+    """Wait until all dumps have grown and are complete, or the limit; return the processes whose dump has grown."""
     sizes, changed_at = {pid: before[pid] for pid in dumps}, time.perf_counter()
     deadline = changed_at + STACKS_LIMIT_S
     while time.perf_counter() < deadline:
@@ -102,12 +106,12 @@ def _size_of(folder: Path, name: str) -> int:
 
 
 def tree_of(folder: Path) -> list[Process]:
-    """Return the shim and what is below it; without a shim's word, nothing."""
+    """Return the shim and its descendants; [] if no shim is running."""
     own = living_shim(folder)
     return [] if own is None else [own, *shim.descendants(own.pid, shim.read_processes())]
 
 
 def launch_env(folder: Path) -> dict[str, str]:
-    """Return the variables that an attempt was launched with; raise OSError or ValueError where nobody can tell."""
+    """Return the environment that an attempt was launched with. Raises OSError or ValueError."""
     env = json.loads(untrusted_files.read_bytes(folder, names.LAUNCH, LAUNCH_LIMIT_BYTES)).get("env", {})
     return {str(name): str(value) for name, value in env.items()}

@@ -1,6 +1,6 @@
 """The daemon's side of a standby interpreter: prepares its folder, promotes it or dismisses it.
 
-All that is known of it lies in that folder, so that a later daemon finds it; nothing is decided here.
+Its state is in that folder, so that a restarted daemon finds it. No decisions are made here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from supervisor.runner.attempt_folder import (
     read_note,
     read_shim,
     read_start_error,
-    write_whole,
+    write_atomically,
 )
 from supervisor.runner.code_copy import INSTALLED, Code
 from supervisor.runner.launcher import LAUNCH_LIMIT_S, LaunchError
@@ -38,7 +38,7 @@ UNASKED = "it ended without a reason (killed, or out of memory)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What an attempt would be launched with as things stand, and what it will import first."""
+    """How the next attempt would be launched, and the modules that it will import first."""
 
     number: int
     argv: Sequence[str]
@@ -46,34 +46,34 @@ class Wanted:
     env: Mapping[str, str]
     remedies: Mapping[str, object]
     modules: Sequence[tuple[str, str | None]]
-    """Each with the file that it must come from, where that is known."""
+    """Each with the file that it must be loaded from, if known."""
     alone_s: float
-    """How long it may wait once the attempt before it has ended."""
+    """How long it may wait after the previous attempt has ended."""
     code: Code = INSTALLED
-    """What its shim runs, before and as the attempt."""
+    """The code that its shim runs, as a standby and as the attempt."""
 
 
 def folder_of(attempt: Path) -> Path:
-    """Return the folder of what stands by for the attempt in that folder."""
+    """Return the standby's folder of the attempt in a folder."""
     return attempt.with_name(f"{shim.STANDBY_FOLDER}{attempt.name}")
 
 
 def stood_by_for(state: Path, job: str) -> tuple[Path, ...]:
-    """Return the folders of a job's attempts that something stood by for, whether it does still or not."""
+    """Return the folders of a job's attempts that have a standby's folder, whether it still runs or not."""
     found = (state / "jobs" / job).glob(f"{shim.STANDBY_FOLDER}*")
     return tuple(path.with_name(path.name.removeprefix(shim.STANDBY_FOLDER)) for path in found)
 
 
 def prepare(state: Path, job: str, wanted: Wanted, before: Path, group: int | None) -> Path:
-    """Make the folder for what will stand by beside the attempt in `before`; return that of its attempt.
+    """Create the folder of a standby while the attempt in `before` runs; return the folder of the standby's attempt.
 
-    Of earlier ones nothing is left but that of `before` itself. Raises OSError where the disk refuses.
+    Removes the folders of earlier standbys except that of `before`. Raises OSError if a file cannot be written.
     """
     attempt = make_job_folder(state, job, group) / str(wanted.number)
     folder = folder_of(attempt)
     for old in stood_by_for(state, job):
         if old != before:
-            _remove(folder_of(old))
+            _remove_folder(folder_of(old))
     for made in (attempt, folder):  # the attempt's own may be its working directory
         make_attempt_folder(made, group)
     note, mode = read_shim(before), 0o600 if group is None else 0o640
@@ -87,59 +87,59 @@ def prepare(state: Path, job: str, wanted: Wanted, before: Path, group: int | No
     }
     if wanted.remedies:
         remedies = {"version": 1, "settings": dict(wanted.remedies)}
-        write_whole(folder / names.REMEDIES, json.dumps(remedies) + "\n", mode)
-    write_whole(folder / names.STANDBY, json.dumps(task) + "\n", mode)
+        write_atomically(folder / names.REMEDIES, json.dumps(remedies) + "\n", mode)
+    write_atomically(folder / names.STANDBY, json.dumps(task) + "\n", mode)
     link_code(folder, wanted.code)
     return attempt
 
 
 def going(attempt: Path) -> bool:
-    """Whether what stood by for an attempt was told to go, and did not refuse: it is the attempt's shim."""
-    return _has(attempt, names.GOING)
+    """Whether the standby of an attempt was promoted and did not refuse: it is the attempt's shim."""
+    return _has_file(attempt, names.GOING)
 
 
 def ready(attempt: Path) -> bool:
-    """Whether everything is imported and somebody waits."""
+    """Whether the standby has finished its imports and is waiting."""
     return was_ready(attempt) and waits(attempt)
 
 
 def was_ready(attempt: Path) -> bool:
-    """Whether everything was imported, whether or not somebody waits still."""
-    return _has(attempt, names.READY)
+    """Whether the standby finished its imports, whether it is still waiting or not."""
+    return _has_file(attempt, names.READY)
 
 
 def waits(attempt: Path) -> bool:
-    """Whether a shim waits for the word about the attempt."""
-    door = _door(attempt)
-    if door is None:
+    """Whether a standby is waiting for its command."""
+    fifo = _open_fifo(attempt)
+    if fifo is None:
         return False
-    os.close(door)
+    os.close(fifo)
     return True
 
 
 def refused(attempt: Path) -> str | None:
-    """Return why what stood by will not be the attempt; None where it left no such word."""
+    """Return why the standby refused to become the attempt; None if it did not refuse."""
     return as_message(read_note(folder_of(attempt), names.REFUSED).get("why"), WHY_CHARS_MAX)
 
 
 def go(attempt: Path, limit_s: float = LAUNCH_LIMIT_S) -> str | None:
     """See `Launcher.go`."""
-    door = _door(attempt)
-    if door is None:
+    fifo = _open_fifo(attempt)
+    if fifo is None:
         return refused(attempt) or UNASKED
     try:
-        os.write(door, b"go\n")
-        return _answer(attempt, door, limit_s)
+        os.write(fifo, b"go\n")
+        return _wait_for_answer(attempt, fifo, limit_s)
     except BrokenPipeError:
         return refused(attempt) or UNASKED
     finally:
-        os.close(door)
+        os.close(fifo)
 
 
-def _answer(attempt: Path, door: int, limit_s: float) -> str | None:
+def _wait_for_answer(attempt: Path, fifo: int, limit_s: float) -> str | None:
     until = time.perf_counter() + limit_s
     while time.perf_counter() < until:
-        gone = _closed(door)
+        gone = _is_closed(fifo)
         if read_shim(attempt) is not None:
             return None
         error = read_start_error(attempt)
@@ -152,25 +152,25 @@ def _answer(attempt: Path, door: int, limit_s: float) -> str | None:
     raise LaunchError(f"the standby did not report within {limit_s:.0f} s")
 
 
-def _closed(door: int) -> bool:
+def _is_closed(fifo: int) -> bool:
     poll = select.poll()
-    poll.register(door, 0)
+    poll.register(fifo, 0)
     return bool(poll.poll(0))
 
 
 def end(attempt: Path) -> bool:
-    """Tell what stands by for an attempt to end; return whether nothing waits any more."""
+    """Command the standby of an attempt to end; return whether none is waiting any more."""
     until = time.perf_counter() + END_LIMIT_S
-    told = False
-    while (door := _door(attempt)) is not None:
+    requested = False
+    while (fifo := _open_fifo(attempt)) is not None:
         try:
-            if not told:
-                os.write(door, b"end\n")
-                told = True
+            if not requested:
+                os.write(fifo, b"end\n")
+                requested = True
         except OSError:
             pass  # it ended just now
         finally:
-            os.close(door)
+            os.close(fifo)
         if time.perf_counter() > until:
             return False
         time.sleep(POLL_S)
@@ -178,10 +178,10 @@ def end(attempt: Path) -> bool:
 
 
 def clear(attempt: Path) -> None:
-    """Remove what stood by for an attempt that nobody waits for any more, and the attempt's folder while empty."""
-    _remove(folder_of(attempt))
+    """Remove the folder of a standby that has ended, and the attempt's folder if it is empty."""
+    _remove_folder(folder_of(attempt))
     try:
-        # An attempt that starts from cold in place of it has its launch.json there, and is about to need its run/.
+        # An attempt that was started without the standby has its launch.json there and needs its run/.
         if untrusted_files.list_names(attempt.parent, attempt.name, limit=2).names != (names.RUN,):
             return
         (attempt / names.RUN).rmdir()
@@ -190,16 +190,16 @@ def clear(attempt: Path) -> None:
         return
 
 
-def _remove(folder: Path) -> None:
+def _remove_folder(folder: Path) -> None:
     untrusted_files.remove_tree(folder.parent, folder.name)
 
 
-def _has(attempt: Path, name: str) -> bool:
-    return untrusted_files.lies_there(folder_of(attempt), name)
+def _has_file(attempt: Path, name: str) -> bool:
+    return untrusted_files.entry_exists(folder_of(attempt), name)
 
 
-def _door(attempt: Path) -> int | None:
-    """Return the named pipe, open for writing; None where nobody reads there."""
+def _open_fifo(attempt: Path) -> int | None:
+    """Return the named pipe, open for writing; None if no process reads it."""
     try:
         return untrusted_files.open_pipe(folder_of(attempt), names.DOOR)
     except untrusted_files.UntrustedFileError:

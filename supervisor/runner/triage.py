@@ -1,7 +1,7 @@
 """Runs the replays of a failed step and writes the report of their results; the attempt's own files are not changed.
 
-Each is the attempt's own command, resumed from a proven state in a folder of its own, where ultralytics writes too.
-What lies in that folder was written by a user's program: what is not sound there is no finding.
+Each replay is the attempt's command, resumed from a proven checkpoint in its own folder, into which ultralytics also
+writes. Files in that folder are written by a user's program: invalid content gives no finding.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from supervisor.runner.evidence_folder import EvidenceFolder
 from supervisor.runner.shim import Recorder
 
 SAID = f"{names.RUN}/triage.json"
-"""What the agent writes into a replay's folder before it ends the process."""
+"""The file that the agent writes into a replay's folder before it ends the process."""
 REPORT = "report.json"
 WORDS = "report.txt"
-SAID_LIMIT_BYTES = 1 << 20
+RESULT_LIMIT_BYTES = 1 << 20
 LAUNCH_LIMIT_BYTES = 1 << 22
-"""Linux lets a program have half of that in arguments and environment."""
+"""Twice the size of arguments and environment that Linux allows."""
 TEXTS_KEPT = 256
 LOSSES_KEPT = 4096
-"""More than an agent keeps."""
+"""More than an agent records."""
 TEXT_LIMIT = 4096
 _LATER: dict[str, dict[str, object]] = {
     "device": {},
@@ -42,56 +42,56 @@ _LATER: dict[str, dict[str, object]] = {
     "float32": {"amp": False},
     "cpu": {"device": "cpu", "amp": False},
 }
-"""What the agent is to set for each replay, beyond what the attempt had."""
+"""Settings of each replay's agent in addition to the attempt's."""
 _NO_CARD = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What is replayed, from where, and for how long at most."""
+    """What is replayed, from which checkpoint, and for how long at most."""
 
     attempt: Path
-    """Folder of the attempt that met the trouble."""
+    """Folder of the attempt that failed."""
     step: int
     looked_for: LookedFor = "loss"
     checkpoint: Path | None
-    """None: from the beginning."""
+    """None: from the start of the training."""
     checkpoint_step: int | None = None
     argv: Sequence[str] | None = None
-    """The command that goes on from `checkpoint`; None: the attempt's, with the checkpoint in place of its own."""
+    """The command that resumes from `checkpoint`; None: the attempt's, with its checkpoint replaced by this one."""
     target: EvidenceFolder
-    """Where the report goes, and the folders of replays made by hand."""
+    """Folder for the report and for manual replays."""
     losses: Mapping[int, float] = field(default_factory=dict)
-    """What the training recorded before the bad step, by which a replay is known for the same training."""
+    """The training's losses before the bad step, to check that a replay repeats the same training."""
     limit_s: float = 1800.0
 
 
-def triage(case: Case, told: Callable[[str], None], code: Code = INSTALLED) -> tuple[Finding, tuple[Replay, ...]]:
-    """Replay by hand as often as it takes to say something, and write report.json and report.txt.
+def triage(case: Case, announce: Callable[[str], None], code: Code = INSTALLED) -> tuple[Finding, tuple[Replay, ...]]:
+    """Run replays until they give a finding, and write report.json and report.txt.
 
-    `told` is called with the name of each replay before it begins, `code` is whose agent they run. Raises OSError
-    where the attempt's launch.json cannot be read or the target not be written, ValueError where the former is damaged.
+    `announce` is called with the name of each replay before it begins; `code` contains their agent. Raises OSError if
+    the attempt's launch.json cannot be read or the target cannot be written, ValueError if launch.json is invalid.
     """
     launch = read_launch(case)
     case.target.make()
     done: tuple[Replay, ...] = ()
     while (name := needed(done)) is not None:
-        told(name)
-        done = (*done, _replay(case, launch, name, code))
+        announce(name)
+        done = (*done, _run_replay(case, launch, name, code))
     finding = conclude(done)
     keep(case, finding, done)
     return finding, done
 
 
 def read_launch(case: Case) -> dict[str, Any]:
-    """Return the launch.json of the attempt; raise OSError or ValueError where there is none that is sound."""
+    """Return the launch.json of the attempt. Raises OSError if it cannot be read, ValueError if it is invalid."""
     launch = json.loads(untrusted_files.read_bytes(case.attempt, names.LAUNCH, LAUNCH_LIMIT_BYTES))
     if not isinstance(launch, dict) or not {"argv", "cwd", "env"} <= launch.keys():
         raise ValueError(f"{case.attempt / names.LAUNCH}: not a valid launch.json")
     return launch
 
 
-def _replay(case: Case, launch: Mapping[str, Any], name: str, code: Code) -> Replay:
+def _run_replay(case: Case, launch: Mapping[str, Any], name: str, code: Code) -> Replay:
     folder = case.target.path / name
     make_attempt_folder(folder, None)
     for old in (SAID, names.RECORDER, names.AGENT, names.OUTPUT):
@@ -101,13 +101,13 @@ def _replay(case: Case, launch: Mapping[str, Any], name: str, code: Code) -> Rep
         return Replay(name=name, seen=None, problem=problem)
     note = {"version": 1, "settings": remedies_of(case, name)}
     untrusted_files.write_bytes(folder, names.REMEDIES, json.dumps(note).encode() + b"\n")
-    status = _run(launch_of(case, launch, folder, name, code), folder, case)
+    status = _run_process(launch_of(case, launch, folder, name, code), folder, case)
     return read(case, name, folder, status)
 
 
 def launch_of(case: Case, launch: Mapping[str, Any], folder: Path, name: str, code: Code) -> dict[str, Any]:
-    """Return what a replay is launched with: the attempt's command and environment, and what the agent is asked."""
-    asked = {
+    """Return how a replay is launched: the attempt's command and environment, and the request to the agent."""
+    request = {
         "step": case.step,
         "report": str(folder / SAID),
         "other_batch": name == "other_batch",
@@ -116,45 +116,45 @@ def launch_of(case: Case, launch: Mapping[str, Any], folder: Path, name: str, co
     env = {
         **launch["env"],
         **(_NO_CARD if name == "cpu" else {}),
-        "PYTHONPATH": _with_agent(launch, code),
+        "PYTHONPATH": _build_pythonpath(launch, code),
         names.ENV_FOLDER: str(folder / names.RUN),
         names.ENV_RESUME_FROM: str(case.checkpoint or ""),
         names.ENV_RESUME_STEPS: _resume_steps(case),
         names.ENV_SNAPSHOTS: str(folder / names.RUN),
         names.ENV_SNAPSHOT_EVERY: "0",
-        names.ENV_TRIAGE: json.dumps(asked),
+        names.ENV_TRIAGE: json.dumps(request),
     }
-    return {**launch, "argv": _argv(case, launch), "env": env, "save_s": 0.0, "grace_s": 0.0}
+    return {**launch, "argv": _build_argv(case, launch), "env": env, "save_s": 0.0, "grace_s": 0.0}
 
 
 def _resume_steps(case: Case) -> str:
-    """Return the step of the checkpoint for a replay's agent: its steps are counted as the attempt's were."""
+    """Return the step of the checkpoint for a replay's agent, so that it counts steps as the attempt did."""
     if case.checkpoint is None:
         return ""
     return json.dumps({"step": case.checkpoint_step, "asked": True, "files": []})
 
 
-def _with_agent(launch: Mapping[str, Any], code: Code) -> str:
-    """Return PYTHONPATH with our agent in place of the attempt's: that may be an earlier version's, and is gone."""
+def _build_pythonpath(launch: Mapping[str, Any], code: Code) -> str:
+    """Return PYTHONPATH with this version's agent in place of the attempt's, which may have been removed."""
     attempts = str(Code(Path(str(launch.get("code", INSTALLED.root)))).agent)
     theirs = launch["env"].get("PYTHONPATH", "").split(os.pathsep)
     return os.pathsep.join([str(code.agent), *(path for path in theirs if path and path != attempts)])
 
 
-def _argv(case: Case, launch: Mapping[str, Any]) -> list[str]:
-    """Return the command; where the attempt's named the checkpoint that it resumed from, with ours in its place."""
+def _build_argv(case: Case, launch: Mapping[str, Any]) -> list[str]:
+    """Return the attempt's command, with the checkpoint that it names replaced by that of the case."""
     if case.argv is not None:
         return list(case.argv)
     theirs = launch["env"].get(names.ENV_RESUME_FROM)
     if not theirs or case.checkpoint is None:
         return list(launch["argv"])
-    return [word.replace(theirs, str(case.checkpoint)) for word in launch["argv"]]
+    return [argument.replace(theirs, str(case.checkpoint)) for argument in launch["argv"]]
 
 
 def remedies_of(case: Case, name: str) -> dict[str, object]:
-    """Return the settings for the agent: those that the attempt had, and what the replay differs by."""
+    """Return the settings for the agent: those of the attempt and those of the replay."""
     try:
-        note = untrusted_files.read_bytes(case.attempt, names.REMEDIES, SAID_LIMIT_BYTES)
+        note = untrusted_files.read_bytes(case.attempt, names.REMEDIES, RESULT_LIMIT_BYTES)
         settings = json.loads(note)["settings"]
     except (OSError, ValueError, KeyError, TypeError):
         settings = {}
@@ -162,8 +162,8 @@ def remedies_of(case: Case, name: str) -> dict[str, object]:
     return {**(settings if isinstance(settings, dict) else {}), **mine}
 
 
-def _run(launch: Mapping[str, Any], folder: Path, case: Case) -> str:
-    """Run one replay in a group of its own; return how it ended. Nothing of it is left."""
+def _run_process(launch: Mapping[str, Any], folder: Path, case: Case) -> str:
+    """Run one replay in its own process group and kill what is left of it; return how it ended."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     with os.fdopen(untrusted_files.open_file(folder, names.OUTPUT, flags, only_name=True), "ab") as output:
         try:
@@ -188,12 +188,12 @@ def _run(launch: Mapping[str, Any], folder: Path, case: Case) -> str:
             process.wait()
 
 
-# --- what they said -----------------------------------------------------------------------------------------------
+# --- results ------------------------------------------------------------------------------------------------------
 
 
 def read(case: Case, name: str, folder: Path, ending: str) -> Replay:
-    """Return a replay as its agent told of it; where it told nothing sound, with `ending` as what went wrong."""
-    said = read_note(folder, SAID, SAID_LIMIT_BYTES)
+    """Return a replay's result as its agent reported it; without a valid report, `ending` is its problem."""
+    said = read_note(folder, SAID, RESULT_LIMIT_BYTES)
     if not isinstance(seen := said.get("seen"), bool):
         return Replay(name=name, seen=None, problem=f"{ending}; see output.log of replay {name}")
     batch, where = as_dict(said.get("batch")), as_dict(said.get("where"))
@@ -206,23 +206,23 @@ def read(case: Case, name: str, folder: Path, ending: str) -> Replay:
         device=as_message(said.get("device"), TEXT_LIMIT),
         half=said.get("half") is True,
         module=module[:TEXT_LIMIT] if module else None,
-        not_finite=_texts(batch.get("not_finite")),
-        out_of_range=_texts(batch.get("out_of_range")),
-        files=_texts(batch.get("files")),
-        bad_files=_texts(batch.get("bad_files")),
-        same_course=same_course(_losses(said.get("losses")), case.losses),
+        not_finite=_read_texts(batch.get("not_finite")),
+        out_of_range=_read_texts(batch.get("out_of_range")),
+        files=_read_texts(batch.get("files")),
+        bad_files=_read_texts(batch.get("bad_files")),
+        same_course=same_course(_read_losses(said.get("losses")), case.losses),
     )
     if name == "other_batch" and said.get("other_batch") is not True:
         return replace(replay, seen=None, problem="no other batch was available")
     return replay
 
 
-def _texts(value: object) -> tuple[str, ...]:
+def _read_texts(value: object) -> tuple[str, ...]:
     texts = (as_message(item, TEXT_LIMIT) for item in as_list(value, TEXTS_KEPT))
     return tuple(text for text in texts if text is not None)
 
 
-def _losses(value: object) -> dict[int, float]:
+def _read_losses(value: object) -> dict[int, float]:
     pairs = [pair for pair in as_list(value, LOSSES_KEPT) if isinstance(pair, list) and len(pair) == 2]
     known = ((as_int(step, maximum=STEP_MAX), as_float(loss)) for step, loss in pairs)
     return {step: loss for step, loss in known if step is not None and loss is not None}
@@ -232,7 +232,7 @@ def _losses(value: object) -> dict[int, float]:
 
 
 def keep(case: Case, finding: Finding, replays: tuple[Replay, ...]) -> None:
-    """Write report.json and report.txt; raise OSError where that is refused."""
+    """Write report.json and report.txt. Raises OSError if they cannot be written."""
     report = {
         "version": 1,
         "step": case.step,
@@ -247,7 +247,7 @@ def keep(case: Case, finding: Finding, replays: tuple[Replay, ...]) -> None:
 
 
 def lines(finding: Finding, replays: tuple[Replay, ...]) -> list[str]:
-    """Return the report in words."""
+    """Return the report as lines of text."""
     text = [f"{finding.verdict.replace('_', ' ')}: {finding.words}"]
     text += [f"  look at {file}" for file in finding.files[:FINDING_FILES]]
     if len(finding.files) > FINDING_FILES:

@@ -1,7 +1,7 @@
 """Starts shims as systemd units of the template rocm-run@.service.
 
-The system's units are reached over the bus, which polkit allows to the daemon's user for rocm-run@ alone
-(systemd/50-rocm-supervisor.rules). Every call has a deadline: a manager that hangs costs seconds, never the daemon.
+The system's units are controlled over the bus, which polkit permits to the daemon's user only for rocm-run@
+(systemd/50-rocm-supervisor.rules). Every call has a deadline, so a manager that hangs delays the daemon by seconds.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ log = logging.getLogger(__name__)
 CALL_LIMIT_S = 5.0
 POLL_S = 0.05
 ASK_EVERY = 10
-"""Polls of the folder between two questions to systemd."""
+"""Polls of the folder between two queries of systemd."""
 BOOTED = Path("/run/systemd/system")
 """sd_booted(3)"""
 PROBE = "Permission.probe"
-"""A slot that no job can have: asking whether it may be restarted, when it does not run, changes nothing."""
+"""A slot that no job can have: requesting a try-restart of its unit, which does not run, has no effect."""
 SLOT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,200}")
-"""What the polkit rule lets through; none of it is escaped in a unit's name."""
+"""The slots that the polkit rule permits; they contain no character that is escaped in a unit name."""
 NOT_LOADED = "not loaded"
-"""What systemd says of a unit that ended meanwhile."""
+"""systemd's message for a unit that has ended meanwhile."""
 GONE = frozenset({"inactive", "failed"})
 
 REMEDIES = (
@@ -51,46 +51,46 @@ REMEDIES = (
     ("216/GROUP", "a group of the unit is missing: run `systemd-sysusers` or `supervisorctl setup` again"),
     ("217/USER", "the user in rocm-run@.service.d/owner.conf is unknown: run `supervisorctl setup --owner NAME`"),
 )
-"""What systemd says, and what helps."""
+"""Part of systemd's message, and the remedy."""
 
 
 class UnitLauncher:
-    """Runs the attempt of a slot as rocm-run@SLOT.service: a cgroup and, for the system's, a user of its own."""
+    """Runs the attempt of a slot as rocm-run@SLOT.service: in its own cgroup and, for system units, as its own user."""
 
     def __init__(self, *, user: bool, state: Path, limit_s: float = LAUNCH_LIMIT_S) -> None:
-        """`user`: the units of `systemctl --user`; `state` is the directory that the template was written for."""
+        """`user`: use the units of `systemctl --user`; `state` is the state directory that the template names."""
         self._manager = Manager(user=user)
         self._state = state
         self._limit_s = limit_s
 
     def launch(self, slot: str, folder: Path) -> None:
-        """See `Launcher.launch`. The unit runs what `current` of the slot points to, so that must be `folder`."""
+        """See `Launcher.launch`. The unit runs the slot's `current` link, so that must point to `folder`."""
         unit = unit_of(slot)
         if not self._is_current(slot, folder):
             raise LaunchError(f"{slot}: {unit} would not start {folder}: the job's `current` link points elsewhere")
         if self._manager.show(unit, "ActiveState") in {"active", "activating", "reloading"}:
             raise LaunchError(f"{slot}: an attempt is still running in {unit}; see `systemctl status {unit}`")
-        # --no-block: at its own start the daemon must not wait for a job that is ordered against the daemon's.
+        # --no-block: while the daemon starts, it must not wait for a systemd job that is ordered after its own.
         complaint = self._manager.order("start", "--no-block", unit)
         if complaint is not None:
             raise LaunchError(f"{slot}: {complaint}")
         try:
-            self._wait(unit, folder)
+            self._wait_for_shim(unit, folder)
         except LaunchError as error:
             self.kill_all(slot, folder)
-            self._manager.order("stop", "--no-block", unit)  # takes back a start that still waits for its turn
+            self._manager.order("stop", "--no-block", unit)  # cancels a start job that is still queued
             raise LaunchError(f"{slot}: {error}") from None
 
     def stand_by(self, slot: str, folder: Path) -> None:
-        """See `Launcher.stand_by`: in a unit beside the slot's own that the attempt before cannot have."""
-        own, unit = unit_of(slot), unit_of(_beside(slot, folder))
+        """See `Launcher.stand_by`: uses a second unit of the slot, which the previous attempt does not use."""
+        own, unit = unit_of(slot), unit_of(_standby_slot(slot, folder))
         if self._manager.show(unit, "ActiveState") not in GONE:
             raise LaunchError(f"{slot}: {unit} is still in use; see `systemctl status {unit}`")
         if self._manager.show(unit, "DropInPaths") != self._manager.show(own, "DropInPaths"):
             raise LaunchError(f"{slot}: {own} has drop-ins that {unit} lacks; move them to rocm-run@.service.d")
-        beside = self._state / "jobs" / _beside(slot, folder)
-        make_folder(beside, folder.parent.stat().st_gid if folder.parent.stat().st_mode & stat.S_ISGID else None)
-        point(beside, standby.folder_of(folder))
+        slot_folder = self._state / "jobs" / _standby_slot(slot, folder)
+        make_folder(slot_folder, folder.parent.stat().st_gid if folder.parent.stat().st_mode & stat.S_ISGID else None)
+        point(slot_folder, standby.folder_of(folder))
         complaint = self._manager.order("start", "--no-block", unit)
         if complaint is not None:
             raise LaunchError(f"{slot}: {complaint}")
@@ -101,62 +101,62 @@ class UnitLauncher:
 
     def dismiss(self, slot: str, folder: Path) -> None:
         """See `Launcher.dismiss`."""
-        beside = _beside(slot, folder)
-        ours = self._is_current(beside, standby.folder_of(folder))
+        standby_slot = _standby_slot(slot, folder)
+        ours = self._is_current(standby_slot, standby.folder_of(folder))
         ended = standby.end(folder)
-        # One that has not come so far as to listen is known to systemd alone.
-        if ours and not standby.going(folder) and not (ended and self._manager.idle(unit_of(beside))):
-            self._manager.order("stop", "--no-block", unit_of(beside))
+        # A standby that does not wait yet is known only to systemd.
+        if ours and not standby.going(folder) and not (ended and self._manager.idle(unit_of(standby_slot))):
+            self._manager.order("stop", "--no-block", unit_of(standby_slot))
 
     def signal(self, slot: str, folder: Path, signal_number: int) -> bool:
-        """See `Launcher.signal`: by ourselves where we may, else through systemd."""
+        """See `Launcher.signal`: sent directly if permitted, else through systemd."""
         process = living_shim(folder)
         if process is not None and shim.send(process, signal_number):
             return True
-        # systemd knows the unit's main process of its own: shim.json may name another's.
+        # systemd knows the unit's main process independently of shim.json, which may name another.
         if process is None and not names_another(folder):
             return False
-        return self._kill(self._unit(slot, folder), "main", signal_number)
+        return self._send_signal(self._find_unit(slot, folder), "main", signal_number)
 
     def kill_all(self, slot: str, folder: Path) -> None:
         """See `Launcher.kill_all`: everything in the unit's cgroup."""
-        unit = self._unit(slot, folder)
+        unit = self._find_unit(slot, folder)
         if unit is not None:
-            self._kill(unit, "all", signal.SIGKILL)
+            self._send_signal(unit, "all", signal.SIGKILL)
 
-    def _kill(self, unit: str | None, who: str, signal_number: int) -> bool:
+    def _send_signal(self, unit: str | None, who: str, signal_number: int) -> bool:
         if unit is None:
             return False
         # --kill-who: systemd before 252 does not know --kill-whom, later ones know both.
         complaint = self._manager.order("kill", f"--kill-who={who}", f"--signal={int(signal_number)}", unit)
         if complaint is not None and NOT_LOADED not in complaint:
-            # Without this word a missing right would look like a process that SIGKILL does not end.
+            # Logged, because otherwise a missing permission would look like an unkillable process.
             log.error("unit.not_signalled", extra={"fields": {"unit": unit, "why": complaint}})
         return complaint is None
 
     def alive(self, slot: str, folder: Path) -> bool:
-        """See `Launcher.alive`. Where systemd does not answer it is True: nothing may start beside a maybe."""
+        """See `Launcher.alive`. True if systemd does not answer, so that no second attempt starts."""
         if living_shim(folder) is not None:
             return True
-        unit = self._unit(slot, folder)
+        unit = self._find_unit(slot, folder)
         if unit is None:
             return False
-        # systemd gives a unit up ("failed") whose processes outlive SIGKILL; its cgroup still has them.
+        # A unit whose processes survive SIGKILL becomes "failed"; its cgroup still contains them.
         return self._manager.populated(unit) or self._manager.show(unit, "ActiveState") not in GONE
 
-    def _unit(self, slot: str, folder: Path) -> str | None:
-        """Return the unit of an attempt; None where no unit is its any more."""
-        if standby.going(folder) and self._is_current(_beside(slot, folder), standby.folder_of(folder)):
-            return unit_of(_beside(slot, folder))
+    def _find_unit(self, slot: str, folder: Path) -> str | None:
+        """Return the unit of an attempt; None if no unit belongs to it any more."""
+        if standby.going(folder) and self._is_current(_standby_slot(slot, folder), standby.folder_of(folder)):
+            return unit_of(_standby_slot(slot, folder))
         return unit_of(slot) if self._is_current(slot, folder) else None
 
     def _is_current(self, slot: str, folder: Path) -> bool:
         return (self._state / "jobs" / slot / names.CURRENT).resolve() == folder.resolve()
 
-    def _wait(self, unit: str, folder: Path) -> None:
+    def _wait_for_shim(self, unit: str, folder: Path) -> None:
         deadline = time.perf_counter() + self._limit_s
         for poll in range(1, 1_000_000):
-            # Asked before the folder is looked at: a unit that ended has left its last word by then.
+            # Queried before the folder is read: a unit that has ended has written its files by then.
             ended = poll % ASK_EVERY == 0 and self._manager.idle(unit)
             if read_shim(folder) is not None:
                 return
@@ -171,45 +171,45 @@ class UnitLauncher:
 
 
 class Manager:
-    """One systemd, the system's or the user's, asked through systemctl; it never asks a person for a password."""
+    """The system's or the user's systemd manager, controlled through systemctl; does not prompt for a password."""
 
     def __init__(self, *, user: bool, limit_s: float = CALL_LIMIT_S) -> None:
-        """`limit_s` bounds every single question."""
+        """`limit_s` is the deadline of every call."""
         self._scope = ("--user",) if user else ()
         self._limit_s = limit_s
         home = f"user.slice/user-{os.getuid()}.slice/user@{os.getuid()}.service" if user else "."
         self._slice = Path("/sys/fs/cgroup") / home / "rocm.slice" / "rocm-runs.slice"
 
-    def order(self, *words: str) -> str | None:
-        """Run `systemctl WORDS`; return None, or what it complained about with the remedy."""
-        status, said = self._run("systemctl", "--no-ask-password", *words)
-        return None if status == 0 else with_remedy(said or f"systemctl ended with status {status}")
+    def order(self, *arguments: str) -> str | None:
+        """Run `systemctl ARGUMENTS`; return None, or its error message with the remedy."""
+        status, output = self._run_program("systemctl", "--no-ask-password", *arguments)
+        return None if status == 0 else with_remedy(output or f"systemctl ended with status {status}")
 
     def show(self, unit: str, name: str) -> str | None:
-        """Return a property of a unit; None where systemd does not answer."""
-        status, said = self._run("systemctl", "show", "--value", f"--property={name}", unit)
-        return said if status == 0 else None
+        """Return a property of a unit; None if systemd does not answer."""
+        status, output = self._run_program("systemctl", "show", "--value", f"--property={name}", unit)
+        return output if status == 0 else None
 
     def idle(self, unit: str) -> bool:
-        """Whether the unit neither runs nor is about to."""
+        """Whether the unit is not running and has no queued job."""
         return self.show(unit, "ActiveState") in GONE and self.show(unit, "Job") in {"", "0"}
 
     def populated(self, unit: str) -> bool:
-        """Whether processes are in the unit's cgroup; False also where it is not to be seen (cgroup v1, own slice)."""
+        """Whether the unit's cgroup has processes; False also if it is not visible (cgroup v1, another slice)."""
         try:
             return "populated 1" in (self._slice / unit / "cgroup.events").read_text().splitlines()
         except OSError:
             return False
 
     def why(self, unit: str) -> str:
-        """Return the journal's last words about a unit: systemd forgets a failed one (CollectMode=)."""
+        """Return the journal's last messages of a unit; systemd unloads a failed unit (CollectMode=)."""
         how = ("--unit", unit, "--since=-15s", "--reverse", "--lines=4", "--output=cat", "--quiet")
-        _, said = self._run("journalctl", *how)
-        lines = [line for line in reversed(said.splitlines()) if line.strip()]
+        _, output = self._run_program("journalctl", *how)
+        lines = [line for line in reversed(output.splitlines()) if line.strip()]
         return with_remedy(" / ".join(lines)) if lines else f"see `journalctl -u {unit}`"
 
-    def _run(self, program: str, *words: str) -> tuple[int, str]:
-        command = [program, *self._scope, "--no-pager", *words]
+    def _run_program(self, program: str, *arguments: str) -> tuple[int, str]:
+        command = [program, *self._scope, "--no-pager", *arguments]
         try:
             done = subprocess.run(
                 command,
@@ -228,9 +228,9 @@ class Manager:
 
 
 def available(*, user: bool, state: Path | None = None) -> str | None:
-    """Return why units cannot be used here, with the remedy; None where they can. It starts nothing.
+    """Return why units cannot be used on this system, with the remedy; None if they can. Starts no unit.
 
-    With `state`, the template must run what lies below it.
+    With `state`, the template must use that state directory.
     """
     if not BOOTED.is_dir():
         return "this system was not booted with systemd"
@@ -252,19 +252,19 @@ def available(*, user: bool, state: Path | None = None) -> str | None:
     return manager.order("try-restart", "--no-block", unit)
 
 
-def _beside(slot: str, folder: Path) -> str:
-    """Return the slot in which something stands by for an attempt: no job's, and never that of the attempt before."""
+def _standby_slot(slot: str, folder: Path) -> str:
+    """Return the slot of an attempt's standby: not a job's name, and other than that of the previous attempt's."""
     return f"{slot}--standby-{int(folder.name) % 2 + 1}"
 
 
 def unit_of(slot: str) -> str:
-    """Return the name of the unit of a slot; raise LaunchError for a slot that has none."""
+    """Return the unit name of a slot. Raises LaunchError for a slot that cannot be part of a unit name."""
     if SLOT.fullmatch(slot) is None:
         raise LaunchError(f"{slot!r} cannot be part of a unit name: use letters, digits, `_`, `.` and `-`")
     return f"rocm-run@{slot}.service"
 
 
-def with_remedy(said: str) -> str:
-    """Return what systemd said with what helps against it, where that is known."""
-    said = " / ".join(line.strip() for line in said.splitlines() if not line.startswith("See "))
-    return next((f"{said} ({remedy})" for sign, remedy in REMEDIES if sign in said), said)
+def with_remedy(message: str) -> str:
+    """Return systemd's message with its remedy, if one is known."""
+    message = " / ".join(line.strip() for line in message.splitlines() if not line.startswith("See "))
+    return next((f"{message} ({remedy})" for sign, remedy in REMEDIES if sign in message), message)

@@ -68,6 +68,6 @@ def run_with_input(command: tuple[str, ...], content: bytes, timeout_s: float) -
         return Answer(delivered=True)
     if ran.status is None:
         return Answer(delivered=False, error=f"{command[0]} did not end within {timeout_s:g} s; it was killed")
-    printed = one_line(without_secrets(ran.printed[:2000].decode("utf-8", "replace")), QUOTED_CHARACTERS)
+    printed = one_line(without_secrets(ran.stdout[:2000].decode("utf-8", "replace")), QUOTED_CHARACTERS)
     why = f"exit status {ran.status}" if ran.status > 0 else f"signal {-ran.status}"
     return Answer(delivered=False, error=f"{command[0]}: {why}{f': {printed}' if printed else ''}")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.core.checkpoints.checkpoint import Fingerprint
-from supervisor.runner.clone_file import NoRoomError, bring
+from supervisor.runner.clone_file import NoRoomError, clone_file
 from supervisor.runner.folder_checkpoints import files_in, fingerprint_of
 
 FOLDER = "existing"
@@ -88,7 +88,7 @@ def _copy_checkpoint(path: str, folder: Path, reserve_bytes: int) -> str | None:
         for made in (*reversed(folder.parents), folder):
             if FOLDER in made.parts:
                 made.mkdir(mode=0o700, exist_ok=True)
-        bring(fd, folder / Path(path).name, reserve_bytes=reserve_bytes, linked=False)
+        clone_file(fd, folder / Path(path).name, reserve_bytes=reserve_bytes, linked=False)
     except (OSError, NoRoomError) as error:
         return getattr(error, "strerror", None) or str(error)
     finally:

@@ -54,7 +54,7 @@ class Proofs:
                     job, store, checkpoint, replace(proof.profile, step=checkpoint.step)
                 )
             if known is not None and known.fingerprint == checkpoint.fingerprint:
-                store.judge(checkpoint, proof.said if checkpoint.verdict is Verdict.PROVEN else None)
+                store.judge(checkpoint, proof.raw_profile if checkpoint.verdict is Verdict.PROVEN else None)
         return checkpoint
 
     def judge(self, job: str, checkpoint: Checkpoint) -> None:

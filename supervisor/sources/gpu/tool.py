@@ -37,8 +37,8 @@ class Tool:
         self._undead = ran.undead
         if ran.status is None:
             raise SourceSilentError(f"no answer within {self._deadline_s:.0f} s")
-        if not ran.printed.strip():
-            errors = ran.complained.decode("utf-8", "backslashreplace").strip().splitlines()
+        if not ran.stdout.strip():
+            errors = ran.stderr.decode("utf-8", "backslashreplace").strip().splitlines()
             name = os.path.basename(self._command[0])  # noqa: PTH119 (a command need not be a path)
             raise SourceSilentError(errors[-1][:200] if errors else f"{name} printed nothing, status {ran.status}")
-        return ran.printed.decode("utf-8", "backslashreplace")
+        return ran.stdout.decode("utf-8", "backslashreplace")
