@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import stat
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from supervisor.config.cross import cross_check
+from supervisor.config.positions import find_line, find_lines
 from supervisor.config.problems import ConfigError, Level, Problem
 from supervisor.config.read import Reader
 from supervisor.config.settings import Settings
@@ -83,6 +84,9 @@ def check_text(text: str, file: str) -> Checked:
         problems += [
             problem for problem in cross_check(settings, file) if not any(key.startswith(problem.key) for key in said)
         ]
+    if problems:
+        lines = find_lines(text)
+        problems = [replace(problem, line=find_line(lines, problem.key)) for problem in problems]
     usable = not any(problem.level is Level.ERROR for problem in problems)
     return Checked(settings=settings if usable else None, problems=tuple(problems))
 

@@ -62,7 +62,7 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
 def test_a_problem_names_file_key_value_and_what_is_allowed() -> None:
     text = str(only('[supervisor]\nlog_level = "loud"'))
     assert text == (
-        'some.toml: supervisor.log_level: is not allowed (it is "loud"); '
+        'some.toml:2: supervisor.log_level: is not allowed (it is "loud"); '
         'allowed: one of "debug", "error", "info", "warning"'
     )
 
@@ -177,7 +177,7 @@ def test_a_triage_by_itself_needs_what_it_works_with(missing: str) -> None:
 def test_a_time_of_which_there_is_never_a_slope_is_refused(rule: str, window_s: float) -> None:
     problem = only(f"[jobs.a]\ncommand = ['x']\nrules.{rule}.window_s = {window_s}")
     assert str(problem) == (
-        f"some.toml: jobs.a.rules.{rule}.window_s: would never raise a flag (it is {window_s}); "
+        f"some.toml:3: jobs.a.rules.{rule}.window_s: would never raise a flag (it is {window_s}); "
         "allowed: a number from 600 to 43200"
     )
     assert good(f"[jobs.a]\ncommand = ['x']\nrules.{rule}.window_s = 600").jobs["a"].rules == {
