@@ -1,4 +1,4 @@
-"""The settings: a TOML file read once, checked whole, and turned into frozen facts; nothing is started from here."""
+"""The settings: a TOML file is read, checked completely, and converted into frozen values."""
 
 from supervisor.config.load import Checked, check, check_text, load
 from supervisor.config.problems import ConfigError, Level, Problem

@@ -1,4 +1,4 @@
-"""What settings must be beside well typed: keys judged by one another and by the machine they are read on."""
+"""Checks of settings against each other and against the machine, in addition to their types."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def cross_check(settings: Settings, file: str) -> Iterator[Problem]:
         )
     for name, job in settings.jobs.items():
         key = join("jobs", name)
-        yield from _environment(job, key, file)
-        yield from _commands(job, key, file)
-        yield from _resume(job, key, file)
-        yield from _places(job, key, file)
-        yield from _snapshots(job, key, file)
-        yield from _triage(job, key, file, agent=settings.supervisor.agent)
+        yield from _check_environment(job, key, file)
+        yield from _check_commands(job, key, file)
+        yield from _check_resume(job, key, file)
+        yield from _check_local_paths(job, key, file)
+        yield from _check_snapshots(job, key, file)
+        yield from _check_triage(job, key, file, agent=settings.supervisor.agent)
         if job.standby and not settings.supervisor.agent:
             problem, allowed = (
                 "needs the agent, which is switched off",
@@ -65,7 +65,7 @@ def cross_check(settings: Settings, file: str) -> Iterator[Problem]:
         yield from _check_places(alert, key, file)
 
 
-def _environment(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
+def _check_environment(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
     for name in (*job.env, *job.profiles.cpu.env):
         if VARIABLE.fullmatch(name) is None:
             problem, allowed = "is no name of a variable", "allowed: letters, digits and _, no digit first"
@@ -77,8 +77,8 @@ def _environment(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
         yield Problem(file=file, key=join(table, name), problem=problem, allowed=allowed)
 
 
-def _triage(job: JobSettings, key: str, file: str, *, agent: bool) -> Iterator[Problem]:
-    """A replay may write over what its training saved, and only the agent can look into it."""
+def _check_triage(job: JobSettings, key: str, file: str, *, agent: bool) -> Iterator[Problem]:
+    """Require kept generations and the agent for automatic triage: replays may overwrite saves and need the agent."""
     needs = [] if job.checkpoints.keep else [("kept generations", f"set {key}.checkpoints.keep = true")]
     needs += [] if agent else [("the agent, which is switched off", "set supervisor.agent = true")]
     for what, remedy in needs if job.triage == "auto" else ():
@@ -86,7 +86,7 @@ def _triage(job: JobSettings, key: str, file: str, *, agent: bool) -> Iterator[P
         yield Problem(file=file, key=f"{key}.triage", problem=f"needs {what}", allowed=allowed, value=show(job.triage))
 
 
-def _commands(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
+def _check_commands(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
     cpu = job.profiles.cpu
     commands = {
         "command": job.command,
@@ -108,8 +108,8 @@ def _commands(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
         )
 
 
-def _resume(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
-    """Warn of a job that names checkpoints and nothing that would resume from one."""
+def _check_resume(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
+    """Warn about a job that names checkpoints but has no way to resume from one."""
     resumes = job.resume.command is not None or job.resume.to is not None
     if not job.checkpoints.paths or resumes or any(Path(word).name in RESUMED_BY_THE_AGENT for word in job.command):
         return
@@ -124,25 +124,31 @@ def _resume(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
     )
 
 
-def _places(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
-    """Warn of what is not there now; it may be mounted by the time the job starts."""
-    if job.cwd is not None and (there := _answer(Path(job.cwd).is_dir)) is not True:
-        yield _absent(file, f"{key}.cwd", SILENT if there is None else "is no directory here", job.cwd)
+def _check_local_paths(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
+    """Warn about missing files and folders; they may be mounted when the job starts."""
+    if job.cwd is not None and (there := _ask_with_timeout(Path(job.cwd).is_dir)) is not True:
+        yield _build_absent_problem(file, f"{key}.cwd", SILENT if there is None else "is no directory here", job.cwd)
     for where, command in (("command", job.command), ("resume.command", job.resume.command)):
-        if command and command[0].startswith("/") and (there := _answer(Path(command[0]).is_file)) is not True:
-            yield _absent(file, f"{key}.{where}[0]", SILENT if there is None else "is no file here", command[0])
+        if (
+            command
+            and command[0].startswith("/")
+            and (there := _ask_with_timeout(Path(command[0]).is_file)) is not True
+        ):
+            yield _build_absent_problem(
+                file, f"{key}.{where}[0]", SILENT if there is None else "is no file here", command[0]
+            )
 
 
-def _answer(question: Callable[[], bool]) -> bool | None:
-    """Return what a file system says; None where it does not answer: a daemon that starts does not wait for it."""
-    said: list[bool] = []
-    asking = threading.Thread(target=lambda: said.append(question()), name="looking at a place", daemon=True)
-    asking.start()
-    asking.join(ANSWER_LIMIT_S)
-    return said[0] if said else None
+def _ask_with_timeout(question: Callable[[], bool]) -> bool | None:
+    """Return the answer of a file system; None if it does not answer within ANSWER_LIMIT_S."""
+    answers: list[bool] = []
+    thread = threading.Thread(target=lambda: answers.append(question()), name="path-check", daemon=True)
+    thread.start()
+    thread.join(ANSWER_LIMIT_S)
+    return answers[0] if answers else None
 
 
-def _snapshots(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
+def _check_snapshots(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
     every = job.snapshot_every_s
     if every == "auto" or (not isinstance(every, str) and every >= 0):
         return
@@ -150,7 +156,7 @@ def _snapshots(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
     yield Problem(file=file, key=f"{key}.snapshot_every_s", problem=problem, allowed=allowed, value=show(every))
 
 
-def _absent(file: str, key: str, problem: str, value: str) -> Problem:
+def _build_absent_problem(file: str, key: str, problem: str, value: str) -> Problem:
     allowed = "it must be there when the job starts"
     return Problem(file=file, key=key, problem=problem, allowed=allowed, value=show(value), level=Level.WARNING)
 
@@ -180,7 +186,7 @@ def _check_url(alert: AlertSettings, key: str, file: str) -> Iterator[Problem]:
             problem="is not an HTTP address",
             allowed='allowed: "https://HOST/..." or "http://HOST/..." (not shown: it may hold a token)',
         )
-    if url is not None and _mode(Path(file)) & stat.S_IROTH:
+    if url is not None and _read_mode(Path(file)) & stat.S_IROTH:
         yield Problem(
             file=file,
             key=f"{key}.url",
@@ -263,7 +269,7 @@ def may_read(found: os.stat_result, uid: int, gids: frozenset[int]) -> bool:
     return bool(found.st_mode & stat.S_IROTH)
 
 
-def _mode(path: Path) -> int:
+def _read_mode(path: Path) -> int:
     try:
         return path.stat().st_mode
     except OSError:

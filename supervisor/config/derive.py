@@ -22,7 +22,7 @@ def database_url(settings: SupervisorSettings) -> str:
 
 
 def socket_path(settings: SupervisorSettings, environment: Mapping[str, str]) -> Path:
-    """Return where the control socket lies; RUNTIME_DIRECTORY is systemd's word for it (systemd.exec(5))."""
+    """Return the path of the control socket; systemd passes its folder in RUNTIME_DIRECTORY (systemd.exec(5))."""
     if settings.socket is not None:
         return Path(settings.socket)
     runtime = environment.get("RUNTIME_DIRECTORY", "").split(":")[0]
@@ -66,7 +66,7 @@ def expectation_of(job: JobSettings) -> Expectation:
 
 
 def conv2d_environment(job: JobSettings) -> dict[str, str]:
-    """Return the variables that tell the agent what Conv2d it may replace, and with what."""
+    """Return the agent's variables for the replacement of Conv2d."""
     return {
         attempt_files.ENV_CONV2D_SCOPE: job.conv2d_scope,
         attempt_files.ENV_CONV2D_WORKSPACE: str(job.conv2d_workspace_mb),

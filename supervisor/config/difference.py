@@ -1,4 +1,4 @@
-"""What a changed configuration means for a daemon that runs: applied at once, or when something starts anew."""
+"""Compares two configurations: which changes a running daemon applies immediately, and which need a restart."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LATER: tuple[tuple[str, str], ...] = (
     ("jobs.*.resume.command", ATTEMPT),
     ("jobs.*.profiles.*", ATTEMPT),
 )
-"""When a key takes effect, the first match counting; an empty word, like no match, means at once."""
+"""When a key takes effect, by the first matching pattern; an empty text or no match means immediately."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class Difference:
 def difference(old: Settings, new: Settings) -> Difference:
     """Compare two configurations key by key; secrets show that they changed, not what they are."""
     applied, waiting = list(_comings_and_goings(old, new)), []
-    for key, text in _changes(old, new):
+    for key, text in _list_changes(old, new):
         waits_for = next((word for pattern, word in LATER if fnmatchcase(key, pattern)), "")
         if waits_for:
             waiting.append(f"{text} ({waits_for})")
@@ -67,15 +67,15 @@ def _comings_and_goings(old: Settings, new: Settings) -> Iterator[str]:
         yield from (f"{name}.{key}: removed" for key in sorted(before.keys() - after.keys()))
 
 
-def _changes(old: Settings, new: Settings) -> Iterator[tuple[str, str]]:
-    before, after = _leaves(old), _leaves(new)
-    shown_before, shown_after = dict(_flat(redacted(old))), dict(_flat(redacted(new)))
+def _list_changes(old: Settings, new: Settings) -> Iterator[tuple[str, str]]:
+    before, after = _list_leaves(old), _list_leaves(new)
+    shown_before, shown_after = dict(_flatten(redacted(old))), dict(_flatten(redacted(new)))
     gone = {f"{room}.{text}." for room in ("jobs", "alerts") for text in _one_sided(old, new, room)}
     for key in dict.fromkeys((*before, *after)):
         if before.get(key, ABSENT) == after.get(key, ABSENT) or key.startswith(tuple(gone)):
             continue
         was, is_now = shown_before.get(key, ABSENT), shown_after.get(key, ABSENT)
-        change = "changed (not shown)" if was == is_now else f"{_said(was)} -> {_said(is_now)}"
+        change = "changed (not shown)" if was == is_now else f"{_format_value(was)} -> {_format_value(is_now)}"
         yield key, f"{key}: {change}"
 
 
@@ -84,15 +84,15 @@ def _one_sided(old: Settings, new: Settings, room: str) -> set[str]:
     return set(before) ^ set(after)
 
 
-def _said(value: object) -> str:
+def _format_value(value: object) -> str:
     return "unset" if value is ABSENT or value is None else show(value)
 
 
-def _leaves(settings: Settings) -> dict[str, Any]:
-    return dict(_flat(settings))
+def _list_leaves(settings: Settings) -> dict[str, Any]:
+    return dict(_flatten(settings))
 
 
-def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(value, msgspec.Struct):
         value = {name: getattr(value, name) for name in value.__struct_fields__}
     elif is_dataclass(value) and not isinstance(value, type):
@@ -101,4 +101,4 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, list(value) if isinstance(value, tuple) else value
         return
     for name, inner in value.items():
-        yield from _flat(inner, f"{path}.{name}" if path else name)
+        yield from _flatten(inner, f"{path}.{name}" if path else name)

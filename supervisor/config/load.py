@@ -1,4 +1,4 @@
-"""Reads the configuration file whole and says everything that is wrong with it; it starts and creates nothing."""
+"""Reads the configuration file and reports all problems in it."""
 
 from __future__ import annotations
 
@@ -49,18 +49,20 @@ def check(path: Path) -> Checked:
     file = str(path)
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            return _refused(file, "is no plain file", "name a TOML file")
+            return _build_refusal(file, "is no plain file", "name a TOML file")
         with path.open("rb") as stream:
             content = stream.read(LARGEST_BYTES + 1)
     except OSError as error:
-        return _refused(file, f"cannot be read: {error.strerror}", "name a TOML file that this user may read")
+        return _build_refusal(file, f"cannot be read: {error.strerror}", "name a TOML file that this user may read")
     if len(content) > LARGEST_BYTES:
-        return _refused(file, f"is larger than {LARGEST_BYTES} bytes", "name the configuration, not some other file")
+        return _build_refusal(
+            file, f"is larger than {LARGEST_BYTES} bytes", "name the configuration, not some other file"
+        )
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        return _refused(file, "is not UTF-8", "save it as UTF-8", line=line)
+        return _build_refusal(file, "is not UTF-8", "save it as UTF-8", line=line)
     return check_text(text, file)
 
 
@@ -73,9 +75,9 @@ def check_text(text: str, file: str) -> Checked:
         last = text.count("\n") + 1
         line, column = (int(place[1]), int(place[2])) if place and place[1] else (last, None)
         what = _PLACE.sub("", str(error))
-        return _refused(file, f"is no TOML: {what}", "mend it there", line=line, column=column)
+        return _build_refusal(file, f"is no TOML: {what}", "mend it there", line=line, column=column)
     except (ValueError, RecursionError) as error:
-        return _refused(file, f"is no TOML that can be used: {str(error)[:120]}", "mend it")
+        return _build_refusal(file, f"is no TOML that can be used: {str(error)[:120]}", "mend it")
     reader = Reader(file)
     settings = reader.table(Settings, values)
     problems = reader.problems
@@ -91,6 +93,8 @@ def check_text(text: str, file: str) -> Checked:
     return Checked(settings=settings if usable else None, problems=tuple(problems))
 
 
-def _refused(file: str, problem: str, allowed: str, line: int | None = None, column: int | None = None) -> Checked:
+def _build_refusal(
+    file: str, problem: str, allowed: str, line: int | None = None, column: int | None = None
+) -> Checked:
     item = Problem(file=file, key="", problem=problem, allowed=allowed, line=line, column=column)
     return Checked(settings=None, problems=(item,))

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, said so that it can be mended without reading the source; it mends nothing."""
+"""Problems of a configuration, with file, key, value and what is permitted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class Level(Enum):
-    """An error keeps the daemon from starting; a warning is told and lived with."""
+    """An error prevents the daemon from starting; a warning is only reported."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -16,16 +16,16 @@ class Level(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One thing that is wrong, where it stands, and what would be right."""
+    """One problem: its position, and what is permitted."""
 
     file: str
     key: str
-    """Path of the key, as in `jobs.yolo.rules.stall.limit_s`; empty where the file itself is the trouble."""
+    """Path of the key, as in `jobs.yolo.rules.stall.limit_s`; empty if the problem is the file itself."""
     problem: str
     allowed: str
-    """What may stand there, or what to do."""
+    """What is permitted, or what to do."""
     value: str | None = None
-    """What stands there, as text; None where nothing does, or where it may be a secret."""
+    """The value as text; None if there is none, or if it may be a secret."""
     level: Level = Level.ERROR
     line: int | None = None
     column: int | None = None

@@ -42,11 +42,11 @@ class Reader:
             self.note(path, "must be a table", f"write it as [{path}]", values)
             return None
         keys = schema.keys_of(kind)
-        self._unknown(values, keys, path)
+        self._report_unknown(values, keys, path)
         read: dict[str, Any] = {}
         for name, key_kind in keys.items():
             if name in values:
-                value = self._value(kind, name, key_kind, values[name], join(path, name))
+                value = self._read_value(kind, name, key_kind, values[name], join(path, name))
                 if value is not None:
                     read[name] = value
             elif name in schema.required(kind):
@@ -54,11 +54,11 @@ class Reader:
         return kind(**read) if schema.required(kind) <= read.keys() else None
 
     def note(self, path: str, problem: str, allowed: str, value: object = None) -> None:
-        """Keep one problem; the value is left out where it may be a secret."""
+        """Record a problem; the value is omitted if it may be a secret."""
         shown = None if value is None or _may_be_secret(path) else show(value)
         self.problems.append(Problem(file=self.file, key=path, problem=problem, allowed=allowed, value=shown))
 
-    def _value(self, table: type, name: str, kind: Any, value: object, path: str) -> Any | None:
+    def _read_value(self, table: type, name: str, kind: Any, value: object, path: str) -> Any | None:
         if table is JobSettings and name == "rules":
             return self.rules(value, path)
         if schema.is_table(kind):
@@ -67,9 +67,9 @@ class Reader:
         if inner is not None:
             return self._named_tables(inner, value, path)
         if kind == dict[str, str] and isinstance(value, dict):
-            words = {key: self._leaf(str, key, word, join(path, key)) for key, word in value.items()}
+            words = {key: self._read_leaf(str, key, word, join(path, key)) for key, word in value.items()}
             return {key: word for key, word in words.items() if word is not None}
-        leaf = self._leaf(kind, name, value, path)
+        leaf = self._read_leaf(kind, name, value, path)
         outside = schema.range_problem(table, name, leaf)
         if outside is not None:
             self.note(path, "would never raise a flag", f"allowed: {outside}", value)
@@ -91,7 +91,7 @@ class Reader:
         return read
 
     def _find_channel(self, values: object, path: str) -> type | None:
-        """Return the settings class of a receiver's channel; a channel that is not known is noted."""
+        """Return the settings class of a receiver's channel; an unknown channel is recorded as a problem."""
         from supervisor.alerts.channels import CHANNELS  # noqa: PLC0415  # a file without receivers needs no channels
 
         kind = values.get("kind", "webhook") if isinstance(values, dict) else "webhook"
@@ -103,14 +103,14 @@ class Reader:
         return channel.settings_type
 
     def rules(self, value: object, path: str = "") -> dict[str, dict[str, Any]]:
-        """Return the settings of rules, a table a rule; what does not fit is noted and left out."""
+        """Return the settings of rules, one table per rule; invalid ones are recorded as problems and omitted."""
         from supervisor.core.rules import RULES  # noqa: PLC0415  # a file without jobs needs no rules
 
         known = {rule.name: rule for rule in RULES}
         if not isinstance(value, dict):
             self.note(path, "must hold tables", f"write them as [{path}.RULE]", value)
             return {}
-        self._unknown(value, known, path, word="rule")
+        self._report_unknown(value, known, path, word="rule")
         read = {}
         for name in known.keys() & value.keys():
             settings = self._without_act(known[name], value[name], join(path, name))
@@ -120,27 +120,27 @@ class Reader:
         return read
 
     def _without_act(self, kind: type[Rule], values: Any, path: str) -> Any:
-        """Return the settings of a rule; `act` is reported and left out where the rule only warns."""
+        """Return the settings of a rule; `act` is reported and omitted if the rule only warns."""
         if not isinstance(values, dict) or "act" not in values or "act" in schema.keys_of(kind):
             return values
         self.note(join(path, "act"), f"rule {kind.name} only warns; it has no setting act", "remove it", values["act"])
         return {key: value for key, value in values.items() if key != "act"}
 
-    def _leaf(self, kind: Any, name: str, value: object, path: str) -> Any | None:
+    def _read_leaf(self, kind: Any, name: str, value: object, path: str) -> Any | None:
         allowed = schema.allowed(kind)
         try:
             read = msgspec.convert(value, kind)
         except msgspec.ValidationError as error:
-            what, place = _explained(error)
-            self.note(path + place, what, f"allowed: {allowed}", _at(value, place))
+            what, place = _explain_error(error)
+            self.note(path + place, what, f"allowed: {allowed}", _value_at(value, place))
             return None
-        broken = _unfit(read) or schema.number_problem(name, read)
+        broken = _why_unfit(read) or schema.number_problem(name, read)
         if broken is not None:
             self.note(path, "cannot be used", f"allowed: {broken}", value)
             return None
-        return self._path(read, path) if schema.is_path(kind) else read
+        return self._expand_path(read, path) if schema.is_path(kind) else read
 
-    def _path(self, value: str, path: str) -> str | None:
+    def _expand_path(self, value: str, path: str) -> str | None:
         try:
             absolute = Path(value).expanduser()
         except RuntimeError:
@@ -151,7 +151,7 @@ class Reader:
             return None
         return str(absolute)
 
-    def _unknown(self, values: Mapping[str, object], known: Iterable[str], path: str, word: str = "key") -> None:
+    def _report_unknown(self, values: Mapping[str, object], known: Iterable[str], path: str, word: str = "key") -> None:
         names = tuple(known)
         for name in values:
             if name not in names:
@@ -167,7 +167,7 @@ def join(path: str, name: str) -> str:
 
 
 def show(value: object) -> str:
-    """Return a value as it could stand in the file, cut to a line."""
+    """Return a value in TOML syntax, truncated to one line."""
     match value:
         case bool():
             text = str(value).lower()
@@ -187,28 +187,28 @@ def _may_be_secret(path: str) -> bool:
     return parts[-1] in _SECRET_KEYS or "env" in parts[2:]
 
 
-def _explained(error: msgspec.ValidationError) -> tuple[str, str]:
-    """Return what msgspec says in words of TOML, and the place inside the value (`[2]`, or nothing)."""
+def _explain_error(error: msgspec.ValidationError) -> tuple[str, str]:
+    """Return msgspec's message in terms of TOML, and the position inside the value (`[2]` or "")."""
     match = _PLACE.match(str(error))
     what, place = (match["what"], match["place"] or "") if match else (str(error), "")
     got = re.search(r"got `(\w+)`", what)
     return (f"is of the wrong type ({got[1]})" if got else "is not allowed"), place.replace("[...]", "")
 
 
-def _at(value: object, place: str) -> object:
+def _value_at(value: object, place: str) -> object:
     for index in re.findall(r"\[(\d+)\]", place):
         value = value[int(index)] if isinstance(value, list) else value
     return value
 
 
-def _unfit(value: object) -> str | None:
-    """Return what is wanted where a value that is well typed can still not be used."""
+def _why_unfit(value: object) -> str | None:
+    """Return what is required if a value of the right type cannot be used; None if it can."""
     match value:
         case float() if not math.isfinite(value):
             return "a finite number"
         case str() if "\0" in value:
             return "text without a NUL character"
         case list() | tuple():
-            return next(filter(None, map(_unfit, value)), None)
+            return next(filter(None, map(_why_unfit, value)), None)
         case _:
             return None

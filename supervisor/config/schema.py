@@ -1,4 +1,4 @@
-"""What a settings class says about itself: its keys, their types, and what is allowed in words; it reads no values."""
+"""Describes a settings class: its keys, their types, and the permitted values as text."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ def table_within(kind: Any) -> type | None:
 def is_path(kind: Any) -> bool:
     """Whether the value is a path of the file system."""
     members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    return any(_extra(member).get("path") for member in members)
+    return any(_extra_keys(member).get("path") for member in members)
 
 
 def allowed(kind: Any) -> str:
-    """Return in words what may stand where `kind` is expected."""
-    return _words(shapes.type_info(kind))
+    """Return the permitted values of `kind` as text."""
+    return _describe_type(shapes.type_info(kind))
 
 
 def range_problem(table: type, name: str, value: object) -> str | None:
@@ -115,31 +115,32 @@ def number_problem(name: str, value: object) -> str | None:
     return least if highest == math.inf else f"{least}, at most {highest}"
 
 
-def _extra(kind: Any) -> dict[str, Any]:
+def _extra_keys(kind: Any) -> dict[str, Any]:
     info = shapes.type_info(kind)
     return (info.extra or {}) if isinstance(info, shapes.Metadata) else {}
 
 
-def _words(info: shapes.Type) -> str:
+def _describe_type(info: shapes.Type) -> str:
     match info:
         case shapes.Metadata(type=inner, extra=extra):
             return str(
-                (extra or {}).get("allowed") or ("an absolute path" if "path" in (extra or {}) else _words(inner))
+                (extra or {}).get("allowed")
+                or ("an absolute path" if "path" in (extra or {}) else _describe_type(inner))
             )
         case shapes.IntType():
-            return "a whole number" + _bounds(info)
+            return "a whole number" + _describe_bounds(info)
         case shapes.FloatType():
-            return "a number" + _bounds(info)
+            return "a number" + _describe_bounds(info)
         case shapes.StrType():
             return "text" + (", not empty" if info.min_length else "")
         case shapes.LiteralType(values=values):
             return "one of " + ", ".join(f'"{entry}"' for entry in values)
         case shapes.ListType(item_type=item) | shapes.VarTupleType(item_type=item):
-            return "a list" + (", not empty," if info.min_length else "") + " of: " + _words(item)
+            return "a list" + (", not empty," if info.min_length else "") + " of: " + _describe_type(item)
         case shapes.DictType(value_type=value):
-            return "a table of: " + _words(value)
+            return "a table of: " + _describe_type(value)
         case shapes.UnionType(types=types):
-            return " or ".join(_words(type_) for type_ in types if not isinstance(type_, shapes.NoneType))
+            return " or ".join(_describe_type(type_) for type_ in types if not isinstance(type_, shapes.NoneType))
         case _:
             return _PLAIN.get(type(info), "a table")
 
@@ -150,7 +151,7 @@ _PLAIN: Mapping[type, str] = {
 }
 
 
-def _bounds(info: shapes.IntType | shapes.FloatType) -> str:
+def _describe_bounds(info: shapes.IntType | shapes.FloatType) -> str:
     low = "" if info.gt is None else f" above {info.gt:g}"
     low = low if info.ge is None else f" from {info.ge:g}"
     return low + ("" if info.le is None else f"{',' if low else ''} at most {info.le:.10g}")

@@ -1,4 +1,4 @@
-"""Every setting, its type, unit and default; what may stand in config.toml is decided here and nowhere else.
+"""Every setting of config.toml with its type, unit and default.
 
 Rules bring their own settings: the fields of the classes in `supervisor.core.rules.RULES`. So do alert channels: the
 class `settings_type` of each in `supervisor.alerts.channels.CHANNELS`. `config.toml` at the top of
@@ -21,9 +21,9 @@ Positive = Annotated[float, Meta(gt=0)]
 Count = Annotated[int, Meta(gt=0, le=1_000_000_000)]
 Text = Annotated[str, Meta(min_length=1)]
 Words = Annotated[list[str], Meta(min_length=1)]
-"""A command: only its first word must not be empty."""
+"""A command; its first item must not be empty."""
 PathText = Annotated[str, Meta(min_length=1, extra={"path": True})]
-"""An absolute path; `~` stands for the home of whoever reads the file."""
+"""An absolute path; `~` is the home directory of the user who reads the file."""
 SNAPSHOT_EVERY_S = 300.0
 SnapshotEvery = Annotated[
     float | bool | str,
@@ -54,7 +54,7 @@ class SupervisorSettings(Struct, frozen=True, kw_only=True):
 
 
 class TelemetrySettings(Struct, frozen=True, kw_only=True):
-    """Reading cards and machine."""
+    """Reading GPUs and machine."""
 
     interval_s: Annotated[float, Meta(ge=0.05, le=3600)] = 1.0
     sources: list[SourceName] = field(
@@ -83,10 +83,10 @@ class RetentionSettings(Struct, frozen=True, kw_only=True):
 
 
 class CheckpointSettings(Struct, frozen=True, kw_only=True):
-    """Where checkpoints lie, beside those of which the agent tells, and how many generations of them are kept."""
+    """Paths of checkpoints that the agent does not report, and how many generations are kept."""
 
     paths: list[Text] = field(default_factory=list)
-    """Globs; relative ones start at the job's cwd. One that ends in `/` names folders, each one checkpoint."""
+    """Globs, relative to the job's cwd. A glob that ends in `/` matches folders, each a checkpoint."""
     keep: bool = True
     keep_newest: Count = 3
     keep_hourly: Annotated[int, Meta(ge=0, le=100_000)] = 12
@@ -98,13 +98,13 @@ class ResumeSettings(Struct, frozen=True, kw_only=True):
     """How the job is started from a checkpoint."""
 
     command: Words | None = None
-    """`{checkpoint}` stands for the file; None: worked out from the command and the framework."""
+    """`{checkpoint}` is replaced by the file; None: derived from the command and the framework."""
     to: Text | None = None
     """Where the training looks for its checkpoint; the chosen one is put there first. Relative: to the job's cwd."""
 
 
 class ExpectSettings(Struct, frozen=True, kw_only=True):
-    """What the owner expects of a job: shown as a checklist, told where it fails, never acted upon."""
+    """The owner's expectations of a job: shown as a checklist, reported on failure, without any action."""
 
     batches_per_s: Positive | None = None
     """While stepping."""
@@ -120,13 +120,13 @@ class ExpectSettings(Struct, frozen=True, kw_only=True):
 
 
 class ProfileSettings(Struct, frozen=True, kw_only=True):
-    """How the job runs where its cards cannot; what is unset stays as it is on a card."""
+    """Settings of the job on the CPU; unset values are those used on a GPU."""
 
     enabled: bool = False
     command: Words | None = None
     """In place of the job's own; None: the job's own, its settings below made by the agent (ultralytics)."""
     resume_command: Words | None = None
-    """In place of the job's own; `{checkpoint}` stands for the file."""
+    """Replaces the job's own; `{checkpoint}` is replaced by the file."""
     image_size: Count | None = None
     batch: Count | None = None
     epochs: Count | None = None
@@ -141,11 +141,11 @@ class ProfilesSettings(Struct, frozen=True, kw_only=True):
 
 
 class LastResortSettings(Struct, frozen=True, kw_only=True):
-    """What may be done to card and machine when nothing else is left; what is off is only named."""
+    """Resets of GPU and machine permitted as a last resort; a disabled one is only suggested."""
 
     reset_gpu: bool = False
     reset_command: list[Text] = field(default_factory=list)
-    """`{card}` stands for the PCI address, `{index}` for the number; empty: that of the vendor's tool."""
+    """`{card}` is replaced by the PCI address, `{index}` by the index; empty: the vendor tool's command."""
     reboot: bool = False
     reboot_command: Annotated[list[Text], Meta(min_length=1)] = field(default_factory=lambda: ["systemctl", "reboot"])
     limit_s: Positive = 60.0
@@ -167,13 +167,13 @@ class JobSettings(Struct, frozen=True, kw_only=True):
     conv2d_scope: Literal["modules", "all"] = "modules"
     """What `conv2d` replaces: nn.Conv2d alone, or every convolution and BatchNorm below all of PyTorch."""
     conv2d_workspace_mb: Annotated[int, Meta(ge=1, le=1 << 20)] = 512
-    """Memory that one pass of a planned convolution may take beside its operands and its result."""
+    """Memory that one pass of a planned convolution may use in addition to operands and result."""
     conv2d_winograd: bool = True
     """Whether float32 may be computed by Winograd's transforms: relative error up to 1e-5 in place of 1e-6."""
     conv2d_tune_s: NonNegative = 60.0
     """How long one process may time algorithms; 0: rules choose."""
     snapshot_every_s: SnapshotEvery = SNAPSHOT_EVERY_S
-    """How often the agent saves the whole state in mid-epoch; `derive.snapshot_every` says it as the agent reads it."""
+    """How often the agent saves a snapshot during an epoch; `derive.snapshot_every` converts it for the agent."""
     triage: Literal["manual", "auto"] = "manual"
     """Whether the daemon replays the bad step of a non-finite training before it retries."""
     triage_limit_s: Annotated[float, Meta(gt=0, le=86400)] = 900.0
@@ -183,7 +183,7 @@ class JobSettings(Struct, frozen=True, kw_only=True):
     standby_modules: list[Text] = field(default_factory=list)
     """What it imports, in this order; empty: of torch, ultralytics and their like what the attempt before imported."""
     gpus: list[Gpu] = field(default_factory=list)
-    """Empty: every card."""
+    """Empty: every GPU."""
     checkpoints: CheckpointSettings = field(default_factory=CheckpointSettings)
     resume: ResumeSettings = field(default_factory=ResumeSettings)
     rules: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -196,7 +196,7 @@ class JobSettings(Struct, frozen=True, kw_only=True):
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """The whole configuration."""
+    """The complete configuration."""
 
     supervisor: SupervisorSettings = field(default_factory=SupervisorSettings)
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)

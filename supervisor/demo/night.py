@@ -69,7 +69,7 @@ allow_private = true
 
 
 class NotShownError(RuntimeError):
-    """The demonstration did not show what it promises; the text says what was missing."""
+    """The demonstration failed; the message says what was not observed."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,30 +90,32 @@ class Night:
 
         `breakfast` is called when the training has finished and the daemon still answers.
         """
-        self._tell("creating 48 + 8 thermal-like images")
-        data = self._draw()
-        with Receiver(self._heard) as here:
-            (self.folder / "config.toml").write_text(self._config(data, here.url))
-            self._tell("starting rocm-supervisord in the foreground, state directory " + str(self.folder / "state"))
+        self._print_line("creating 48 + 8 thermal-like images")
+        data = self._draw_images()
+        with Receiver(self._receive_alert) as here:
+            (self.folder / "config.toml").write_text(self._build_config(data, here.url))
+            self._print_line(
+                "starting rocm-supervisord in the foreground, state directory " + str(self.folder / "state")
+            )
             with (self.folder / "daemon.log").open("ab") as log:
                 command = [*self.daemon, "--config", str(self.folder / "config.toml")]
                 process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
             try:
-                incidents = self._watch(process, Client(self.folder / "state" / "control.sock"))
+                incidents = self._follow_job(process, Client(self.folder / "state" / "control.sock"))
                 breakfast()
                 return incidents
             finally:
                 process.send_signal(signal.SIGTERM)
                 process.wait(60)
 
-    def _draw(self) -> Path:
+    def _draw_images(self) -> Path:
         command = [str(self.train_python), str(IMAGES), str(self.folder / "data")]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=_bare_environment())
         if done.returncode != 0:
             raise NotShownError(f"{self.train_python} cannot create the images: {done.stderr.strip()[-300:]}")
         return Path(done.stdout.strip().splitlines()[-1])
 
-    def _config(self, data: Path, url: str) -> str:
+    def _build_config(self, data: Path, url: str) -> str:
         command = [str(self.train_python), str(TRAINING), "--data", str(data), "--epochs", str(self.epochs)]
         command += ["--project", str(self.folder / "runs"), "--scars", str(self.folder / "scars")]
         for name, epoch, batch in self.wounds:
@@ -127,7 +129,7 @@ class Night:
         quoted = {key: json.dumps(str(value)) for key, value in values.items()}
         return CONFIG.format(command=json.dumps(command), stall_limit_s=self.stall_limit_s, **quoted)
 
-    def _watch(self, process: subprocess.Popen[bytes], client: Client) -> list[dict[str, Any]]:
+    def _follow_job(self, process: subprocess.Popen[bytes], client: Client) -> list[dict[str, Any]]:
         last = ""
         while time.perf_counter() - self.began_s < LIMIT_S:
             if process.poll() is not None:
@@ -136,16 +138,16 @@ class Night:
             try:
                 job = client.get("/v1/status")["jobs"][0]
             except UnreachableError:
-                continue  # it is still coming up; should it not, LIMIT_S or its exit status tells
-            now = _standing(job)
+                continue  # still starting; a failure is detected by LIMIT_S or its exit status
+            now = _describe_progress(job)
             if now != last:
-                self._tell(now)
+                self._print_line(now)
                 last = now
             if job["phase"] in ("finished", "failed"):
-                return self._proved(job, client.get("/v1/incidents")["incidents"])
+                return self._list_checks(job, client.get("/v1/incidents")["incidents"])
         raise NotShownError(f"not finished after {LIMIT_S:.0f} s; see {self.folder / 'daemon.log'}")
 
-    def _proved(self, job: dict[str, Any], incidents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _list_checks(self, job: dict[str, Any], incidents: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if job["phase"] != "finished":
             raise NotShownError(f"the job {job['phase']}: {job['reason']}")
         for rule, wound in EXPECTED.items():
@@ -153,15 +155,17 @@ class Night:
                 raise NotShownError(f"{wound} was not detected and resumed (no incident of rule {rule})")
         return sorted(incidents, key=lambda entry: entry["at"])
 
-    def _heard(self, body: dict[str, Any]) -> None:
-        told = body.get("data", {})
-        self._tell(f"    webhook {body.get('type')}: {told.get('message') or told.get('reason') or told.get('job')}")
+    def _receive_alert(self, body: dict[str, Any]) -> None:
+        data = body.get("data", {})
+        self._print_line(
+            f"    webhook {body.get('type')}: {data.get('message') or data.get('reason') or data.get('job')}"
+        )
 
-    def _tell(self, text: str) -> None:
+    def _print_line(self, text: str) -> None:
         self.say(f"{time.perf_counter() - self.began_s:6.1f} s  {text}")
 
 
-def _standing(job: dict[str, Any]) -> str:
+def _describe_progress(job: dict[str, Any]) -> str:
     if job["phase"] == "running" and job["step"] is not None:
         loss = "" if job["loss"] is None else f", loss {job['loss']:.2f}"
         pace = "" if job["steps_per_s"] is None else f", {job['steps_per_s']:.1f} steps/s"
@@ -178,5 +182,5 @@ def _bare_environment() -> dict[str, str]:
 
 
 def daemon_command() -> tuple[str, ...]:
-    """Return how the daemon of this very installation is started."""
+    """Return the command that starts the daemon of this installation."""
     return (sys.executable, "-m", "supervisor.daemon.main")

@@ -40,7 +40,7 @@ class Wounds:
         self.plan, self.scars, self.batch = plan, scars, 0
 
     def epoch_begins(self, trainer):
-        """Count batches anew."""
+        """Reset the batch count."""
         self.batch = 0
 
     def batch_begins(self, trainer):

@@ -14,7 +14,7 @@ from supervisor.core.rules import Rule
 from supervisor.replay.recording import Recording, when
 
 TICK_S = 1.0
-"""The daemon ticks four times a second; a replay tells the second."""
+"""Interval of ticks in a replay; the daemon ticks four times a second."""
 LONGEST_SILENCE_S = 7 * 86400.0
 """Ticks that bridge a gap in a recording; a longer one is a clock that went wrong."""
 
@@ -31,27 +31,27 @@ class Fired:
 
 
 def replay(recording: Recording, rules: Iterable[Rule], tick_s: float = TICK_S) -> Iterator[Fired]:
-    """Yield every flag with the second of its first rise, each trouble once, as a daemon tells it.
+    """Yield every flag when it is first raised, each problem once, as a daemon reports it.
 
     The recording goes on after a flag that would have stopped the attempt: it shows what happened then.
     """
     asked = [rule for rule in rules if rule.enabled]
     history = History(now=recording.launched_at, launched_at=recording.launched_at, gpus_used=recording.gpus_used)
-    told: set[object] = set()
-    for event in _ticking(recording.events(), recording.launched_at, tick_s):
+    reported: set[object] = set()
+    for event in _insert_ticks(recording.events(), recording.launched_at, tick_s):
         history.add(event)
         if can_wait(event):
             continue
         flags = judge(asked, history)
         history.flagged = any(flag.severity is Severity.CRITICAL for flag in flags)
         for flag in flags:
-            if flag.key not in told:
-                told.add(flag.key)
+            if flag.key not in reported:
+                reported.add(flag.key)
                 after_s = flag.at.seconds_since(recording.launched_at)
                 yield Fired(after_s=after_s, step=history.steps[-1].step if history.steps else None, flag=flag)
 
 
-def _ticking(events: Iterable[ev.Event], began: Moment, tick_s: float) -> Iterator[ev.Event]:
+def _insert_ticks(events: Iterable[ev.Event], began: Moment, tick_s: float) -> Iterator[ev.Event]:
     """Return the events with the ticks between them."""
     due = began.monotonic_s + tick_s
     for event in events:

@@ -32,7 +32,7 @@ COLUMNS = ("monotonic_s", "unix_s", *_MEASURED)
 
 
 class RecordingError(ValueError):
-    """A folder holds no recording that can be replayed; says which file, which line and why."""
+    """A folder has no recording that can be replayed; the message names file, line and reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class _Head:
 def event_types() -> dict[str, type[ev.Event]]:
     """Return every kind of event by the name that the record gives it."""
     kinds = (arg for union in (ev.AttemptEvent, ev.MachineEvent) for arg in get_args(union))
-    return {_kind(item): item for item in (*kinds, ev.UserRequest)}
+    return {_kind_name(item): item for item in (*kinds, ev.UserRequest)}
 
 
 def write(recording: Recording, folder: Path) -> None:
@@ -58,14 +58,14 @@ def write(recording: Recording, folder: Path) -> None:
     head = {name: getattr(recording, name) for name in ("job", "attempt", "launched_at", "gpus_used", "made_of")}
     head |= {"version": VERSION, "rules": {name: dict(entry) for name, entry in recording.rules.items()}}
     (folder / HEAD).write_bytes(msgspec.json.format(msgspec.json.encode(head), indent=2) + b"\n")
-    with _packed(folder / EVENTS) as out:
+    with _open_gzip(folder / EVENTS) as out:
         for fact in recording.facts:
-            out.write(json.dumps({"kind": kind_of(fact), **_plain(fact)}, ensure_ascii=False) + "\n")
-    with _packed(folder / STEPS) as out:
+            out.write(json.dumps({"kind": kind_of(fact), **_encode_event(fact)}, ensure_ascii=False) + "\n")
+    with _open_gzip(folder / STEPS) as out:
         rows = csv.writer(out)
         rows.writerow(COLUMNS)
-        rows.writerows(_row(record) for record in recording.steps)
-    with _packed(folder / BUCKETS) as out:
+        rows.writerows(_build_row(record) for record in recording.steps)
+    with _open_gzip(folder / BUCKETS) as out:
         for bucket in recording.buckets:
             out.write(json.dumps(asdict(bucket)) + "\n")
 
@@ -89,13 +89,13 @@ def read(folder: Path) -> Recording:
         gpus_used=head.gpus_used,
         rules=head.rules,
         made_of=head.made_of or str(folder),
-        facts=tuple(_in_order(_each(folder / EVENTS, _event), folder / EVENTS)),
-        buckets=tuple(_each(folder / BUCKETS, lambda line: msgspec.json.decode(line, type=StepBucket))),
-        steps=tuple(_each(folder / STEPS, _step, skip=1)),
+        facts=tuple(_in_order(_read_lines(folder / EVENTS, _parse_event), folder / EVENTS)),
+        buckets=tuple(_read_lines(folder / BUCKETS, lambda line: msgspec.json.decode(line, type=StepBucket))),
+        steps=tuple(_read_lines(folder / STEPS, _parse_step, skip=1)),
     )
 
 
-def _event(line: str) -> ev.Event:
+def _parse_event(line: str) -> ev.Event:
     fields = json.loads(line)
     if not isinstance(fields, dict):
         raise ValueError("is not a JSON object")
@@ -105,7 +105,7 @@ def _event(line: str) -> ev.Event:
     return msgspec.convert(fields, type=kind, strict=False)
 
 
-def _step(line: str) -> StepRecord:
+def _parse_step(line: str) -> StepRecord:
     values = next(csv.reader([line]))
     if len(values) != len(COLUMNS):
         raise ValueError(f"has {len(values)} columns, not {len(COLUMNS)}")
@@ -123,7 +123,7 @@ def _step(line: str) -> StepRecord:
     )
 
 
-def _row(record: StepRecord) -> list[object]:
+def _build_row(record: StepRecord) -> list[object]:
     values = (
         record.step,
         record.epoch,
@@ -137,7 +137,7 @@ def _row(record: StepRecord) -> list[object]:
     return [repr(record.at.monotonic_s), repr(record.at.unix_s), *known, "1" if record.skipped else ""]
 
 
-def _each(path: Path, made: Any, skip: int = 0) -> Iterator[Any]:
+def _read_lines(path: Path, made: Any, skip: int = 0) -> Iterator[Any]:
     if not path.exists():
         return
     number = 0
@@ -159,14 +159,14 @@ def _in_order(facts: Iterable[ev.Event], path: Path) -> Iterator[ev.Event]:
         yield fact
 
 
-def _plain(fact: ev.Event) -> dict[str, Any]:
+def _encode_event(fact: ev.Event) -> dict[str, Any]:
     plain: dict[str, Any] = msgspec.to_builtins(fact, enc_hook=repr, str_keys=True)
     return plain
 
 
-def _kind(event: type[ev.Event]) -> str:
+def _kind_name(event: type[ev.Event]) -> str:
     return kind_of(object.__new__(event))
 
 
-def _packed(path: Path) -> IO[str]:
+def _open_gzip(path: Path) -> IO[str]:
     return gzip.open(path, "wt", encoding="utf-8", newline="")

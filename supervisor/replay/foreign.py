@@ -1,8 +1,8 @@
 """Builds a recording from foreign files: a training's log, a kernel log, a table of readings.
 
-Times are taken where they stand: in front of a line, in a telemetry table, or from a progress bar's own rate. What
-bears none belongs to the moment of what came before it. Clocks that count from a boot and clocks of the wall cannot
-be told apart in a log, so each file is laid beside the others from its own first line.
+Times are taken from the prefix of a line, a telemetry table, or a progress bar's rate. A line without a time has that
+of the line before it. A log does not show whether its times are since boot or wall-clock times, so the times of each
+file are counted from its first line.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def of_files(log: Path | None, kernel: Path | None, telemetry: Path | None) -> R
     parts: list[ev.Event] = []
     steps: tuple[StepRecord, ...] = ()
     if log is not None:
-        told, steps = _training(_text(log))
-        parts += told
+        events, steps = _read_training(_read_text(log))
+        parts += events
     if kernel is not None:
-        parts += _kernel(_text(kernel), kernel)
+        parts += _read_kernel_log(_read_text(kernel), kernel)
     if telemetry is not None:
-        parts += _readings(_text(telemetry), telemetry)
+        parts += _read_readings(_read_text(telemetry), telemetry)
     given = [str(path) for path in (log, kernel, telemetry) if path is not None]
     if not parts and not steps:
         raise RecordingError(f"{', '.join(given)}: contains no known progress, fault or reading")
@@ -52,10 +52,10 @@ def of_files(log: Path | None, kernel: Path | None, telemetry: Path | None) -> R
     return Recording(job=JOB, attempt=1, launched_at=BEGAN, made_of=", ".join(given), facts=facts, steps=steps)
 
 
-def _training(text: str) -> tuple[list[ev.Event], tuple[StepRecord, ...]]:
-    """Return what a training's output tells, and its steps: one a line of progress."""
+def _read_training(text: str) -> tuple[list[ev.Event], tuple[StepRecord, ...]]:
+    """Return the events in a training's output, and its steps, one per line of progress."""
     clock = _Clock()
-    told: list[ev.Event] = []
+    events: list[ev.Event] = []
     steps: list[StepRecord] = []
     for line in text.split("\n"):
         for frame in line.split("\r"):
@@ -64,16 +64,16 @@ def _training(text: str) -> tuple[list[ev.Event], tuple[StepRecord, ...]]:
             at = clock.after(shown, seen)
             found = tuple(findings([shown], at))
             if found:
-                told.append(_output(at, found))
+                events.append(_build_output_event(at, found))
             if seen is not None and seen.step is not None and (not steps or seen.step > steps[-1].step):
-                steps.append(_step(at, seen))
+                steps.append(_build_step(at, seen))
     if steps:
-        told.insert(0, ev.StageEntered(at=steps[0].at, job=JOB, attempt=1, stage=Stage.STEP))
-    return told, tuple(steps)
+        events.insert(0, ev.StageEntered(at=steps[0].at, job=JOB, attempt=1, stage=Stage.STEP))
+    return events, tuple(steps)
 
 
 class _Clock:
-    """Tells when a line was printed, in seconds since the first."""
+    """Determines when a line was printed, in seconds since the first."""
 
     def __init__(self) -> None:
         self._first_s: float | None = None
@@ -93,12 +93,12 @@ class _Clock:
         return BEGAN.plus(self._now_s)
 
 
-def _output(at: Moment, found: tuple[OutputFinding, ...]) -> ev.OutputSeen:
+def _build_output_event(at: Moment, found: tuple[OutputFinding, ...]) -> ev.OutputSeen:
     line = found[-1].line
     return ev.OutputSeen(at=at, job=JOB, attempt=1, new_bytes=len(line), last_line=line, findings=found)
 
 
-def _step(at: Moment, seen: Progress) -> StepRecord:
+def _build_step(at: Moment, seen: Progress) -> StepRecord:
     losses = [value for name, value in seen.losses.items() if not name.startswith(("val", "eval"))]
     nan = float("nan") if seen.not_finite else None
     return StepRecord(
@@ -111,7 +111,7 @@ def _step(at: Moment, seen: Progress) -> StepRecord:
     )
 
 
-def _kernel(text: str, path: Path) -> Iterator[ev.KernelReported]:
+def _read_kernel_log(text: str, path: Path) -> Iterator[ev.KernelReported]:
     lines = text.split("\n")
     first_s: float | None = None
     for finding in findings_in(lines, kernel_grammar()):
@@ -130,10 +130,10 @@ _TIME = ("unix_s", "at_unix_s", "at", "time", "seconds")
 _CONVERT: Mapping[str, Callable[[str], object]] = {"int": lambda text: int(float(text)), "float": float, "str": str}
 
 
-def _readings(text: str, path: Path) -> Iterator[ev.GpusRead]:
-    """Return the readings of a table: CSV with a head, or an object a line; columns bear the names of `GpuReading`."""
+def _read_readings(text: str, path: Path) -> Iterator[ev.GpusRead]:
+    """Yield the readings of a table: CSV with a header, or one JSON object per line; columns as in `GpuReading`."""
     first_s: float | None = None
-    for number, row in _rows(text, path):
+    for number, row in _read_rows(text, path):
         time = next((row[name] for name in _TIME if row.get(name) not in (None, "")), None)
         try:
             at_s = float(str(time))
@@ -143,7 +143,7 @@ def _readings(text: str, path: Path) -> Iterator[ev.GpusRead]:
             at = BEGAN.plus(max(0.0, at_s - first_s))
             known = {field.name: field.type for field in fields(GpuReading)}
             values = {
-                name: _value(str(known[name]), value)
+                name: _parse_value(str(known[name]), value)
                 for name, value in row.items()
                 if name in known and name != "at" and value not in (None, "")
             }
@@ -154,7 +154,7 @@ def _readings(text: str, path: Path) -> Iterator[ev.GpusRead]:
             raise RecordingError(f"{path}: line {number}: {error}; expected {wanted}") from None
 
 
-def _rows(text: str, path: Path) -> Iterator[tuple[int, dict[str, object]]]:
+def _read_rows(text: str, path: Path) -> Iterator[tuple[int, dict[str, object]]]:
     if not text.lstrip().startswith("{"):
         for number, row in enumerate(csv.DictReader(text.splitlines()), start=2):
             yield number, {str(name): value for name, value in row.items()}
@@ -167,14 +167,14 @@ def _rows(text: str, path: Path) -> Iterator[tuple[int, dict[str, object]]]:
                 raise RecordingError(f"{path}: line {number}: {error}") from None
 
 
-def _value(kind: str, value: object) -> object:
+def _parse_value(kind: str, value: object) -> object:
     convert = _CONVERT.get(kind.split(" |", maxsplit=1)[0])
     if convert is None or isinstance(value, (list, dict)):
         raise ValueError(f"a field of type {kind} cannot be a table column")
     return convert(str(value))
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         with path.open("rb") as file:
             return file.read(LONGEST_BYTES).decode("utf-8", "backslashreplace")

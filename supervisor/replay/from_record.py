@@ -37,7 +37,7 @@ def of_attempt(
     attempt = attempts[0]
     launched = _launched_at(archive, attempt)
     empty = Recording(job=job, attempt=attempt.number, launched_at=launched)
-    facts = sorted(_facts(archive, attempt, empty), key=when)
+    facts = sorted(_read_events(archive, attempt, empty), key=when)
     return Recording(
         job=job,
         attempt=attempt.number,
@@ -55,35 +55,35 @@ def _launched_at(archive: Archive, attempt: AttemptRecord) -> Moment:
     """Return the launch on the monotonic clock of its boot, where an event tells that clock."""
     assert attempt.launched_unix_s is not None
     for row in archive.events(attempt.job, kind="launched", limit=ALL):
-        if row.attempt == attempt.number and (event := _event(row)) is not None:
+        if row.attempt == attempt.number and (event := _decode_event(row)) is not None:
             return event.at.at_monotonic(event.at.monotonic_s - (event.at.unix_s - attempt.launched_unix_s))
     return Moment(0.0, attempt.launched_unix_s)
 
 
-def _facts(archive: Archive, attempt: AttemptRecord, clock: Recording) -> Iterator[ev.Event]:
+def _read_events(archive: Archive, attempt: AttemptRecord, clock: Recording) -> Iterator[ev.Event]:
     began = attempt.launched_unix_s or 0.0
     until = None if attempt.ended_unix_s is None else attempt.ended_unix_s + SLACK_S
     for row in archive.events(attempt.job, after_id=0, limit=ALL):
-        concerns = row.attempt == attempt.number if row.job is not None else _within(row.at_unix_s, began, until)
-        if concerns and (event := _event(row)) is not None:
+        concerns = row.attempt == attempt.number if row.job is not None else _is_within(row.at_unix_s, began, until)
+        if concerns and (event := _decode_event(row)) is not None:
             yield event
     cards = {gpu_record.gpu: gpu_record for gpu_record in archive.gpus()}
     for reading in archive.gpu_samples(None, began, until, ALL):
-        seen = _gpu(reading, cards.get(reading.gpu), clock)
+        seen = _build_gpu_reading(reading, cards.get(reading.gpu), clock)
         yield ev.GpusRead(at=seen.at, readings=(seen,))
     for sample in archive.host_samples(began, until, ALL):
-        yield ev.HostRead(at=clock.moment(sample.at_unix_s), reading=_host(sample, clock))
+        yield ev.HostRead(at=clock.moment(sample.at_unix_s), reading=_build_host_reading(sample, clock))
     for tree in archive.process_samples(attempt.job, began, until, ALL):
         if tree.attempt == attempt.number:
-            reading_of = _tree(tree, clock)
+            reading_of = _build_process_reading(tree, clock)
             yield ev.ProcessesRead(at=reading_of.at, job=attempt.job, attempt=attempt.number, reading=reading_of)
 
 
-def _within(unix_s: float, began: float, until: float | None) -> bool:
+def _is_within(unix_s: float, began: float, until: float | None) -> bool:
     return began <= unix_s and (until is None or unix_s <= until)
 
 
-def _event(row: EventRecord) -> ev.Event | None:
+def _decode_event(row: EventRecord) -> ev.Event | None:
     """Return a recorded event; None for one of a kind, or of a form, that this version does not know."""
     kind = event_types().get(row.kind)
     if kind is None:
@@ -94,19 +94,19 @@ def _event(row: EventRecord) -> ev.Event | None:
         return None
 
 
-def _gpu(sample: GpuSample, card: GpuRecord | None, clock: Recording) -> GpuReading:
+def _build_gpu_reading(sample: GpuSample, card: GpuRecord | None, clock: Recording) -> GpuReading:
     known = {field.name for field in fields(GpuReading)}
     fixed = {} if card is None else {name: value for name, value in asdict(card).items() if name in known}
     values = {**fixed, "gpu": sample.gpu, "source": sample.source, **sample.values}
     return GpuReading(at=clock.moment(sample.at_unix_s), **values)
 
 
-def _host(sample: HostSample, clock: Recording) -> HostReading:
+def _build_host_reading(sample: HostSample, clock: Recording) -> HostReading:
     disks = tuple(msgspec.convert(entry, type=DiskReading) for entry in sample.disks or ())
     return HostReading(at=clock.moment(sample.at_unix_s), disks=disks, **sample.values)
 
 
-def _tree(sample: ProcessSample, clock: Recording) -> ProcessReading:
+def _build_process_reading(sample: ProcessSample, clock: Recording) -> ProcessReading:
     return ProcessReading(
         at=clock.moment(sample.at_unix_s),
         processes=sample.processes,

@@ -1,4 +1,4 @@
-"""A recorded attempt: its facts in order of time, whatever their source.
+"""A recorded attempt: its facts in order of time, from any source.
 
 Steps may be kept one by one or, for the old part of a long training, folded into buckets of ten seconds. A bucket is
 unfolded into at most twenty of its steps, evenly spaced, whose losses have its mean, with its extremes and its NaN
@@ -73,7 +73,7 @@ def unfolded(bucket: StepBucket, moment: Callable[[float], Moment]) -> Iterator[
     """Return the steps of a bucket, evenly spaced; `moment` turns Unix seconds into a Moment."""
     count = max(min(bucket.steps, UNFOLDED), min(bucket.non_finite, bucket.steps))
     span_s = bucket.last_unix_s - bucket.first_unix_s
-    losses = _losses(bucket, count)
+    losses = _list_losses(bucket, count)
     first = moment(bucket.first_unix_s)
     for place in range(count):
         share = place / (count - 1) if count > 1 else 1.0
@@ -89,7 +89,7 @@ def unfolded(bucket: StepBucket, moment: Callable[[float], Moment]) -> Iterator[
         )
 
 
-def _losses(bucket: StepBucket, count: int) -> list[float | None]:
+def _list_losses(bucket: StepBucket, count: int) -> list[float | None]:
     """Return a loss a step: NaN first, as many as there were, then the extremes, the mean, and the last."""
     nan = min(bucket.non_finite, count)
     finite = count - nan

@@ -1,4 +1,4 @@
-"""The record as others read it: read-only, from any thread or process, daemon or no daemon; it changes nothing."""
+"""Read-only access to the database, from any thread or process, whether a daemon runs or not."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _Record = TypeVar("_Record")
 
 
 class Archive:
-    """A database file to be read; every query has a connection of its own."""
+    """A database file opened for reading; every query uses its own connection."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -58,14 +58,14 @@ class Archive:
 
     @classmethod
     def at(cls, url: str) -> Archive:
-        """Return the archive of a `sqlite:///` URL; raise ArchiveError for any other."""
+        """Return the archive of a `sqlite:///` URL. Raises ArchiveError for any other URL."""
         try:
             return cls(files.database_path(url))
         except StoreError as error:
             raise ArchiveError(str(error)) from error
 
     def check(self) -> None:
-        """Raise ArchiveError, with what to do, unless the file is there and of the schema that this version reads."""
+        """Raise ArchiveError, with the remedy, unless the file exists and has the schema that this version reads."""
         if not self.path.exists():
             raise ArchiveError(f"{self.path} does not exist: the daemon has recorded nothing yet")
         try:
@@ -86,7 +86,7 @@ class Archive:
     # --- jobs, attempts, incidents --------------------------------------------------------------------------------
 
     def jobs(self) -> tuple[Job, ...]:
-        """Return every job as last saved, by name; only the wall-clock part of its moments means anything here."""
+        """Return every job as last saved, by name; only the wall-clock part of its moments is valid here."""
         found = self._read(select(tables.jobs).order_by(tables.jobs.c.name))
         return tuple(job for row in found if (job := _readable_job(row)) is not None)
 
@@ -94,7 +94,7 @@ class Archive:
         """Return the attempts of a job, the newest first."""
         table = tables.attempts
         query = select(table).where(table.c.job == job).order_by(table.c.number.desc()).limit(limit)
-        return _records(AttemptRecord, self._read(query))
+        return _build_records(AttemptRecord, self._read(query))
 
     def incidents(self, job: str | None = None, limit: int = 100) -> tuple[Incident, ...]:
         """Return incidents, the newest first."""
@@ -104,7 +104,7 @@ class Archive:
         return tuple(incident for row in found if (incident := _readable_incident(row)) is not None)
 
     def incident(self, incident_id: str) -> IncidentStory | None:
-        """Return an incident with its flags and decisions in the order of time, None where there is no such one."""
+        """Return an incident with its flags and decisions in order of time; None if there is no such incident."""
         table = tables.incidents
         found = self._read(select(table).where(table.c.id == incident_id))
         incident = _readable_incident(found[0]) if found else None
@@ -118,8 +118,8 @@ class Archive:
         flag_query = select(flags).where(flags.c.job == incident.job, flags.c.attempt == incident.attempt)
         return IncidentStory(
             incident=incident,
-            flags=_records(FlagRecord, self._read(flag_query.order_by(flags.c.id))),
-            decisions=_records(
+            flags=_build_records(FlagRecord, self._read(flag_query.order_by(flags.c.id))),
+            decisions=_build_records(
                 DecisionRecord,
                 self._read(select(decisions).where(or_(of_attempt, relaunch)).order_by(decisions.c.id)),
             ),
@@ -129,10 +129,10 @@ class Archive:
         """Return the decisions about a job, the newest first."""
         table = tables.decisions
         query = select(table).where(table.c.job == job).order_by(table.c.id.desc()).limit(limit)
-        return _records(DecisionRecord, self._read(query))
+        return _build_records(DecisionRecord, self._read(query))
 
     def notes(self, job: str | None = None, limit: int = 100) -> tuple[Note, ...]:
-        """Return what rules in shadow would have acted on, the newest first."""
+        """Return the flags that rules in shadow mode would have acted on, the newest first."""
         table = tables.decisions
         query = select(table).where(table.c.kind == "note").order_by(table.c.id.desc()).limit(limit)
         found = self._read(query if job is None else query.where(table.c.job == job))
@@ -142,7 +142,7 @@ class Archive:
         """Return the flags that rose about a job, the newest first."""
         table = tables.flags
         query = select(table).where(table.c.job == job).order_by(table.c.id.desc()).limit(limit)
-        return _records(FlagRecord, self._read(query))
+        return _build_records(FlagRecord, self._read(query))
 
     def checkpoints(self, job: str) -> tuple[KnownCheckpoint, ...]:
         """Return every checkpoint ever seen of a job, the newest first."""
@@ -159,9 +159,9 @@ class Archive:
         )
 
     def resumed_saves(self, job: str) -> tuple[tuple[str, int | None, float], ...]:
-        """Return path, step and time of saving (Unix seconds) of what attempts of a job were resumed from.
+        """Return path, step and save time (Unix seconds) of the checkpoints that attempts of a job were resumed from.
 
-        A path that was written again has several.
+        A path that was overwritten has several entries.
         """
         table, attempts = tables.checkpoints, tables.attempts
         used = select(attempts.c.resume_from).where(attempts.c.job == job, attempts.c.resume_from.is_not(None))
@@ -185,13 +185,13 @@ class Archive:
         query = select(table).where(table.c.job == job, table.c.rank == 0)
         if attempt is not None:
             query = query.where(table.c.attempt == attempt)
-        query = query.where(*_between(table.c.bucket_unix_s, since_unix_s, until_unix_s))
+        query = query.where(*_time_conditions(table.c.bucket_unix_s, since_unix_s, until_unix_s))
         found = self._read(query.order_by(table.c.attempt, table.c.bucket_unix_s))
-        return _records(StepBucket, _coarser(found, max(bucket_s, steps.BUCKET_S)))
+        return _build_records(StepBucket, _merge_buckets(found, max(bucket_s, steps.BUCKET_S)))
 
     def gpus(self) -> tuple[GpuRecord, ...]:
-        """Return every card ever seen."""
-        return _records(GpuRecord, self._read(select(tables.gpus).order_by(tables.gpus.c.gpu)))
+        """Return every GPU ever seen."""
+        return _build_records(GpuRecord, self._read(select(tables.gpus).order_by(tables.gpus.c.gpu)))
 
     def gpu_samples(
         self,
@@ -200,18 +200,18 @@ class Archive:
         until_unix_s: float | None = None,
         limit: int = 10_000,
     ) -> tuple[GpuSample, ...]:
-        """Return readings in order of time; where there are more than `limit`, the newest of them."""
-        query = self._newest(tables.gpu_samples, since_unix_s, until_unix_s, limit)
+        """Return readings in order of time; at most the newest `limit` of them."""
+        query = self._query_newest(tables.gpu_samples, since_unix_s, until_unix_s, limit)
         query = query if gpu is None else query.where(tables.gpu_samples.c.gpu == gpu)
         return tuple(_gpu_sample(row) for row in reversed(self._read(query)))
 
     def host_samples(
         self, since_unix_s: float | None = None, until_unix_s: float | None = None, limit: int = 10_000
     ) -> tuple[HostSample, ...]:
-        """Return readings of the machine in order of time; where there are more than `limit`, the newest of them."""
-        query = self._newest(tables.host_samples, since_unix_s, until_unix_s, limit)
+        """Return readings of the machine in order of time; at most the newest `limit` of them."""
+        query = self._query_newest(tables.host_samples, since_unix_s, until_unix_s, limit)
         return tuple(
-            HostSample(at_unix_s=row["at_unix_s"], values=_recorded(HostReading, row), disks=row["disks"])
+            HostSample(at_unix_s=row["at_unix_s"], values=_recorded_values(HostReading, row), disks=row["disks"])
             for row in reversed(self._read(query))
         )
 
@@ -222,20 +222,20 @@ class Archive:
         until_unix_s: float | None = None,
         limit: int = 10_000,
     ) -> tuple[ProcessSample, ...]:
-        """Return readings of a job's process tree in order of time; where there are more than `limit`, the newest."""
-        query = self._newest(tables.process_samples, since_unix_s, until_unix_s, limit)
-        return _records(ProcessSample, self._read(query.where(tables.process_samples.c.job == job)))[::-1]
+        """Return readings of a job's process tree in order of time; at most the newest `limit` of them."""
+        query = self._query_newest(tables.process_samples, since_unix_s, until_unix_s, limit)
+        return _build_records(ProcessSample, self._read(query.where(tables.process_samples.c.job == job)))[::-1]
 
     # --- remedies -------------------------------------------------------------------------------------------------
 
     def remedies(self, job: str | None = None, limit: int = 100) -> tuple[RemedyRecord, ...]:
-        """Return the remedies that were tried, the newest first."""
+        """Return the applied remedies, the newest first."""
         table = tables.remedies
         query = select(table).order_by(table.c.at_unix_s.desc()).limit(limit)
-        return _records(RemedyRecord, self._read(query if job is None else query.where(table.c.job == job)))
+        return _build_records(RemedyRecord, self._read(query if job is None else query.where(table.c.job == job)))
 
     def experience(self) -> tuple[Experience, ...]:
-        """Return what each remedy has come to on this machine, all jobs together."""
+        """Return the results of each remedy on this machine, for all jobs together."""
         return experience_of(self._read(select(tables.remedies)))
 
     # --- events, alerts, the file itself --------------------------------------------------------------------------
@@ -248,37 +248,39 @@ class Archive:
         query = select(table) if job is None else select(table).where(or_(table.c.job == job, table.c.job.is_(None)))
         query = query if kind is None else query.where(table.c.kind == kind)
         if after_id is not None:
-            return _records(
+            return _build_records(
                 EventRecord, self._read(query.where(table.c.id > after_id).order_by(table.c.id).limit(limit))
             )
-        return _records(EventRecord, self._read(query.order_by(table.c.id.desc()).limit(limit)))[::-1]
+        return _build_records(EventRecord, self._read(query.order_by(table.c.id.desc()).limit(limit)))[::-1]
 
     def alerts(self, state: str | None = None, limit: int = 100) -> tuple[AlertRecord, ...]:
         """Return alerts, the newest first; `state` is waiting, delivered or failed."""
         table = tables.alerts
         query = select(table).order_by(table.c.queued_unix_s.desc()).limit(limit)
-        return _records(AlertRecord, self._read(query if state is None else query.where(table.c.state == state)))
+        return _build_records(AlertRecord, self._read(query if state is None else query.where(table.c.state == state)))
 
     def alert_counts(self) -> tuple[AlertCount, ...]:
         """Return the alerts of each receiver counted by state."""
         table = tables.alerts
-        # SQLite takes the other columns of the row that has the maximum (its documentation, "Bare columns").
+        # SQLite takes the other columns from the row with the maximum (its documentation, "Bare columns").
         newest = func.max(func.coalesce(table.c.tried_unix_s, 0.0))
         query = select(
             table.c.sink, table.c.state, func.count().label("count"), newest, table.c.tried_unix_s, table.c.error
         ).group_by(table.c.sink, table.c.state)
-        return _records(AlertCount, self._read(query))
+        return _build_records(AlertCount, self._read(query))
 
     def backup(self, target: Path) -> None:
-        """Write a compact, consistent copy to `target`, which is replaced whole or not at all; raise ArchiveError."""
+        """Write a compact, consistent copy to `target`, which is replaced atomically. Raises ArchiveError."""
         self.check()
         try:
             files.copy(self.path, target)
         except (OSError, sqlite3.Error) as error:
             raise ArchiveError(f"copying {self.path} to {target} failed: {error}") from error
 
-    def _newest(self, table: Table, since_unix_s: float | None, until_unix_s: float | None, limit: int) -> Select[Any]:
-        query = select(table).where(*_between(table.c.at_unix_s, since_unix_s, until_unix_s))
+    def _query_newest(
+        self, table: Table, since_unix_s: float | None, until_unix_s: float | None, limit: int
+    ) -> Select[Any]:
+        query = select(table).where(*_time_conditions(table.c.at_unix_s, since_unix_s, until_unix_s))
         return query.order_by(table.c.at_unix_s.desc()).limit(limit)
 
     def _read(self, query: Executable) -> list[Row]:
@@ -291,15 +293,15 @@ class Archive:
             raise ArchiveError(f"{self.path} cannot be read: {why}") from error
 
 
-def _between(
+def _time_conditions(
     column: ColumnElement[Any], since_unix_s: float | None, until_unix_s: float | None
 ) -> list[ColumnElement[bool]]:
     since = [] if since_unix_s is None else [column >= since_unix_s]
     return since if until_unix_s is None else [*since, column < until_unix_s]
 
 
-def _coarser(found: list[Row], bucket_s: int) -> list[Row]:
-    """Merge ten-second buckets into longer ones, each attempt for itself."""
+def _merge_buckets(found: list[Row], bucket_s: int) -> list[Row]:
+    """Merge ten-second buckets into longer ones, separately for each attempt."""
     merged: dict[tuple[int, int], Row] = {}
     for row in found:
         start = row["bucket_unix_s"] // bucket_s * bucket_s
@@ -309,17 +311,17 @@ def _coarser(found: list[Row], bucket_s: int) -> list[Row]:
     return list(merged.values())
 
 
-def _records(kind: type[_Record], found: list[Row]) -> tuple[_Record, ...]:
+def _build_records(kind: type[_Record], found: list[Row]) -> tuple[_Record, ...]:
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # every kind of records.py is a dataclass
     return tuple(kind(**{name: row[name] for name in names}) for row in found)
 
 
 def _gpu_sample(row: Row) -> GpuSample:
-    values = _recorded(GpuReading, row)
+    values = _recorded_values(GpuReading, row)
     return GpuSample(at_unix_s=row["at_unix_s"], gpu=row["gpu"], source=row["source"], values=values)
 
 
-def _recorded(reading: type, row: Row) -> dict[str, Any]:
+def _recorded_values(reading: type, row: Row) -> dict[str, Any]:
     """Return the values of the fields that a reading declares as recorded."""
     return {name: row[name] for name, measure in measures_of(reading).items() if measure.record}
 

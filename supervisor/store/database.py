@@ -25,9 +25,9 @@ from supervisor.store.write_queue import Pending
 
 log = logging.getLogger(__name__)
 BUSY_TIMEOUT_MS = 300
-"""How long a commit may wait for another process's lock: the deciding thread waits with it."""
+"""How long a commit, and with it the deciding thread, waits for another process's lock."""
 CACHE_KIB = 512
-"""Pages that SQLite keeps of the file; it would fill 2 MiB as the file grows, which a commit is no faster for."""
+"""SQLite's page cache; its default of 2 MiB does not make commits faster."""
 _FAULTY_ROW = (SQLAlchemyError, sqlite3.Error, OverflowError, UnicodeError, TypeError, ValueError)
 
 
@@ -41,7 +41,7 @@ class Failure(Enum):
 
 
 class UnusableError(Exception):
-    """The database could not be read or written just now."""
+    """The database cannot be read or written at present."""
 
     def __init__(self, failure: Failure, text: str) -> None:
         super().__init__(text)
@@ -60,7 +60,7 @@ def _classify(text: str) -> Failure:
 
 
 def _is_outage(error: BaseException) -> bool:
-    """Whether the file is at fault, and not the row: trying the row again later makes sense."""
+    """Whether the error was caused by the file and not by the row, so that the row may be retried."""
     if isinstance(error, OperationalError):
         return True
     return type(error) is DatabaseError
@@ -77,7 +77,7 @@ class Database:
         self._identity: tuple[int, int] | None = None
 
     def connect(self) -> None:
-        """Open the file for writing; where that fails open it for reading and raise UnusableError with the reason."""
+        """Open the file for writing. If that fails, open it for reading and raise UnusableError with the reason."""
         self.close()
         try:
             self._connection = self._open_writer()
@@ -98,20 +98,20 @@ class Database:
 
     @property
     def replaced(self) -> bool:
-        """Whether the path no longer leads to the open file, so that whatever is written is lost."""
+        """Whether the path no longer refers to the open file, so that everything written would be lost."""
         return self._identity is not None and files.identity(self.path) != self._identity
 
     def read(self, query: Executable) -> list[Row]:
-        """Return the rows of a query; raise UnusableError where they cannot be read."""
+        """Return the rows of a query. Raises UnusableError if they cannot be read."""
         try:
-            return [dict(row) for row in self._open().execute(query).mappings()]
+            return [dict(row) for row in self._require_connection().execute(query).mappings()]
         except (SQLAlchemyError, sqlite3.Error) as error:
-            raise _unusable(error) from error
+            raise _build_unusable_error(error) from error
 
     def write(self, pending: Pending) -> None:
-        """Commit everything that waits, all or nothing; raise UnusableError where the file is at fault.
+        """Commit all pending rows in one transaction. Raises UnusableError if the file cannot be written.
 
-        A row that SQLite can never take is dropped and logged: it must not keep all later ones from the record.
+        A row that SQLite rejects is dropped and logged, so that it does not block all later rows.
         """
         try:
             with self._transaction(durable=pending.durable) as connection:
@@ -119,31 +119,31 @@ class Database:
                     connection.execute(kind.statement, rows)
         except _FAULTY_ROW as error:
             if _is_outage(error):
-                raise _unusable(error) from error
+                raise _build_unusable_error(error) from error
             self._write_singly(pending)
 
     def change(self, *statements: Executable) -> int:
-        """Run statements in one transaction and return how many rows they touched; raise UnusableError."""
+        """Run statements in one transaction and return the number of rows changed. Raises UnusableError."""
         try:
             with self._transaction(durable=False) as connection:
                 return sum(connection.execute(executable).rowcount for executable in statements)
         except (SQLAlchemyError, sqlite3.Error) as error:
-            raise _unusable(error) from error
+            raise _build_unusable_error(error) from error
 
     def give_back(self, pages: int) -> None:
-        """Return at most so many free pages to the file system; raise UnusableError."""
+        """Return at most `pages` free pages to the file system. Raises UnusableError."""
         try:
-            # As a script: `execute` stops after the first page, for this pragma has a step for each and no columns.
-            _driver(self._open()).executescript(f"PRAGMA incremental_vacuum({pages})")
+            # As a script: `execute` would stop after one page, since this pragma has one step per page.
+            _driver_connection(self._require_connection()).executescript(f"PRAGMA incremental_vacuum({pages})")
         except (SQLAlchemyError, sqlite3.Error) as error:
-            raise _unusable(error) from error
+            raise _build_unusable_error(error) from error
 
     def pragma(self, text: str) -> list[tuple[Any, ...]]:
-        """Run a pragma to its end, outside of any transaction; raise UnusableError."""
+        """Run a pragma to completion, outside of any transaction. Raises UnusableError."""
         try:
-            return list(_driver(self._open()).execute(f"PRAGMA {text}"))
+            return list(_driver_connection(self._require_connection()).execute(f"PRAGMA {text}"))
         except (SQLAlchemyError, sqlite3.Error) as error:
-            raise _unusable(error) from error
+            raise _build_unusable_error(error) from error
 
     def _open_writer(self) -> Connection:
         raw = sqlite3.connect(files.uri(self.path, "mode=rw"), uri=True, isolation_level=None, check_same_thread=False)
@@ -161,15 +161,15 @@ class Database:
         self._full_sync = False
         return _through_sqlalchemy(raw)
 
-    def _open(self) -> Connection:
+    def _require_connection(self) -> Connection:
         if self._connection is None:
             raise UnusableError(Failure.OTHER, "the database is not open")
         return self._connection
 
     @contextmanager
     def _transaction(self, *, durable: bool) -> Iterator[Connection]:
-        connection = self._open()
-        driver = _driver(connection)
+        connection = self._require_connection()
+        driver = _driver_connection(connection)
         if durable != self._full_sync:
             driver.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._full_sync = durable
@@ -191,11 +191,11 @@ class Database:
                     for row in rows:
                         _write_or_drop(connection, kind, row)
         except (SQLAlchemyError, sqlite3.Error) as error:
-            raise _unusable(error) from error
+            raise _build_unusable_error(error) from error
 
 
 def _write_or_drop(connection: Connection, kind: Kind, row: Row) -> None:
-    driver = _driver(connection)
+    driver = _driver_connection(connection)
     driver.execute("SAVEPOINT one_row")
     try:
         connection.execute(kind.statement, [row])
@@ -213,12 +213,12 @@ def _through_sqlalchemy(raw: sqlite3.Connection) -> Connection:
     return engine.connect()
 
 
-def _driver(connection: Connection) -> sqlite3.Connection:
+def _driver_connection(connection: Connection) -> sqlite3.Connection:
     driver = connection.connection.driver_connection
     assert isinstance(driver, sqlite3.Connection)
     return driver
 
 
-def _unusable(error: BaseException) -> UnusableError:
+def _build_unusable_error(error: BaseException) -> UnusableError:
     text = str(error.orig) if isinstance(error, DBAPIError) else str(error)
     return UnusableError(_classify(text), text)

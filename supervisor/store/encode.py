@@ -1,4 +1,4 @@
-"""Facts as bounded JSON text; encoding never raises, whatever they contain."""
+"""Encodes facts as JSON text of limited size; does not raise for any content."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _WORD_START = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def kind_of(fact: object) -> str:
-    """Return the name of a kind of fact as the database spells it: `GiveUp` is `give_up`."""
+    """Return the name of a fact's kind in the database: `GiveUp` is `give_up`."""
     return _WORD_START.sub("_", type(fact).__name__).lower()
 
 
 def to_json(fact: object) -> str:
-    """Return a fact as JSON; long strings and lists are cut, NaN becomes null, unknown objects their repr."""
+    """Return a fact as JSON; long strings and lists are truncated, NaN becomes null, unknown objects their repr."""
     plain = msgspec.to_builtins(fact, enc_hook=repr, str_keys=True)
     for limits in LIMITS:
-        body = msgspec.json.encode(_bounded(plain, DEPTH_LIMIT, limits))
+        body = msgspec.json.encode(_limit_value(plain, DEPTH_LIMIT, limits))
         if len(body) <= BODY_LIMIT_BYTES:
             break
     return body.decode()
@@ -37,7 +37,7 @@ def text(value: str, limit: int = STRING_LIMIT) -> str:
     return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
 
 
-def _bounded(value: Any, depth: int, limits: tuple[int, int]) -> Any:
+def _limit_value(value: Any, depth: int, limits: tuple[int, int]) -> Any:
     if isinstance(value, str):
         return text(value, limits[0])
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
@@ -47,5 +47,5 @@ def _bounded(value: Any, depth: int, limits: tuple[int, int]) -> Any:
     if depth == 0:
         return "\u2026"
     if isinstance(value, dict):
-        return {text(key, 256): _bounded(item, depth - 1, limits) for key, item in list(value.items())[: limits[1]]}
-    return [_bounded(item, depth - 1, limits) for item in value[: limits[1]]]
+        return {text(key, 256): _limit_value(item, depth - 1, limits) for key, item in list(value.items())[: limits[1]]}
+    return [_limit_value(item, depth - 1, limits) for item in value[: limits[1]]]

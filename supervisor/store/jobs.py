@@ -24,7 +24,7 @@ class UnreadableRowError(ValueError):
 
 
 def encode(fact: Job | Incident) -> str:
-    """Return the whole state as JSON. A NaN becomes null: JSON has no NaN."""
+    """Return the complete state as JSON. NaN becomes null, since JSON has no NaN."""
     try:
         return msgspec.json.encode(fact).decode()
     except UnicodeEncodeError:
@@ -72,15 +72,17 @@ def shift_into_boot(saved: Moment, now: Moment) -> float:
 
 def shifted(fact: _Fact, shift_s: float) -> _Fact:
     """Return a fact with `shift_s` added to the monotonic part of every moment in it; wall times stay."""
-    moved: Any = _shifted(fact, shift_s)
+    moved: Any = _shift_moments(fact, shift_s)
     return moved  # type: ignore[no-any-return]  # rebuilt field by field, so it has the type it had
 
 
-def _shifted(value: object, shift_s: float) -> object:
+def _shift_moments(value: object, shift_s: float) -> object:
     if isinstance(value, Moment):
         return Moment(value.monotonic_s + shift_s, value.unix_s)
     if isinstance(value, tuple):
-        return tuple(_shifted(item, shift_s) for item in value)
+        return tuple(_shift_moments(item, shift_s) for item in value)
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{field.name: _shifted(getattr(value, field.name), shift_s) for field in fields(value)})
+        return replace(
+            value, **{field.name: _shift_moments(getattr(value, field.name), shift_s) for field in fields(value)}
+        )
     return value

@@ -51,17 +51,17 @@ def prune(database: Database, unix_s: float, retention: Retention) -> int:
     samples_before = unix_s - retention.samples_days * DAY_S
     rest_before = unix_s - retention.incidents_days * DAY_S
     statements = [
-        *(_older(table, "at_unix_s", samples_before) for table in SAMPLES),
-        _older(tables.step_metrics, "bucket_unix_s", unix_s - retention.step_metrics_days * DAY_S),
-        *(_older(table, "at_unix_s", rest_before) for table in (tables.events, tables.decisions, tables.flags)),
-        _older(tables.incidents, "opened_unix_s", rest_before, tables.incidents.c.closed),
-        _older(tables.attempts, "ended_unix_s", rest_before),
-        _older(tables.remedies, "settled_unix_s", rest_before),
-        _older(tables.alerts, "queued_unix_s", rest_before, tables.alerts.c.state != WAITING),
+        *(_delete_older(table, "at_unix_s", samples_before) for table in SAMPLES),
+        _delete_older(tables.step_metrics, "bucket_unix_s", unix_s - retention.step_metrics_days * DAY_S),
+        *(_delete_older(table, "at_unix_s", rest_before) for table in (tables.events, tables.decisions, tables.flags)),
+        _delete_older(tables.incidents, "opened_unix_s", rest_before, tables.incidents.c.closed),
+        _delete_older(tables.attempts, "ended_unix_s", rest_before),
+        _delete_older(tables.remedies, "settled_unix_s", rest_before),
+        _delete_older(tables.alerts, "queued_unix_s", rest_before, tables.alerts.c.state != WAITING),
     ]
     deleted = database.change(*statements)
     if used_bytes(database) > retention.database_limit_mb * 1e6:
-        deleted += _shed(database)
+        deleted += _delete_least_needed(database)
     database.give_back(FREED_PAGES)
     return deleted
 
@@ -81,25 +81,25 @@ def rows_of_job(job: str, note_prefix: str, note: str) -> list[Delete]:
     ]
 
 
-def _shed(database: Database) -> int:
-    """Delete a chunk of the least needed rows; return the rows deleted.
+def _delete_least_needed(database: Database) -> int:
+    """Delete a chunk of the least needed rows; return the number of rows deleted.
 
-    First the events of a job that has far more than a training records, then samples, then the oldest steps of the job
-    that has most of them, at last the events of the job that has most: rows of one job never displace another's.
+    First the events of a job with more than `EVENTS_OF_A_JOB`, then samples, then the oldest steps of the job with most
+    steps, then the events of the job with most events: the rows of one job do not displace another's.
     """
-    noisiest = _largest(database, tables.events)
+    noisiest = _find_largest_job(database, tables.events)
     if noisiest is not None and noisiest[1] > EVENTS_OF_A_JOB:
         return database.change(_oldest_chunk(tables.events, "at_unix_s", tables.events.c.job == noisiest[0]))
     if deleted := shed_samples(database):
         return deleted
     for table, column in ((tables.step_metrics, "bucket_unix_s"), (tables.events, "at_unix_s")):
-        if largest := _largest(database, table):
+        if largest := _find_largest_job(database, table):
             return database.change(_oldest_chunk(table, column, table.c.job == largest[0]))
     return 0
 
 
-def _largest(database: Database, table: Table) -> tuple[str, int] | None:
-    """Return the job with most rows of a table, and how many they are; None where no job has any."""
+def _find_largest_job(database: Database, table: Table) -> tuple[str, int] | None:
+    """Return the job with most rows in a table, and their number; None if no job has any."""
     count = func.count().label("rows")
     rows = select(table.c.job, count).where(table.c.job.is_not(None)).group_by(table.c.job).order_by(count.desc())
     found = database.read(rows.limit(1))
@@ -107,19 +107,19 @@ def _largest(database: Database, table: Table) -> tuple[str, int] | None:
 
 
 def shed_samples(database: Database) -> int:
-    """Delete the oldest samples, a chunk at most of each kind; return the rows deleted. Raises UnusableError."""
+    """Delete at most a chunk of the oldest samples of each kind; return the number deleted. Raises UnusableError."""
     cut = _shedding_time(database)
-    return 0 if cut is None else database.change(*(_older(table, "at_unix_s", cut) for table in SAMPLES))
+    return 0 if cut is None else database.change(*(_delete_older(table, "at_unix_s", cut) for table in SAMPLES))
 
 
 def used_bytes(database: Database) -> int:
-    """Return the bytes of the file that hold something."""
+    """Return the size in bytes of the file's used pages."""
     pages, free, size = (int(database.pragma(name)[0][0]) for name in ("page_count", "freelist_count", "page_size"))
     return (pages - free) * size
 
 
 def _shedding_time(database: Database) -> float | None:
-    """Return the time before which no kind of sample has more than a chunk; of few samples that is their middle."""
+    """Return a time before which no kind of sample has more than a chunk; of few samples the middle of their times."""
     nth = [
         row["at_unix_s"]
         for table in SAMPLES
@@ -142,14 +142,14 @@ def _shedding_time(database: Database) -> float | None:
     return float((first + last) / 2 + 0.5)
 
 
-def _older(table: Table, column: str, before_unix_s: float, *only: ColumnElement[bool]) -> Delete:
+def _delete_older(table: Table, column: str, before_unix_s: float, *only: ColumnElement[bool]) -> Delete:
     old = select(*table.primary_key).where(table.c[column] < before_unix_s, *only)
-    return _delete(table, old.limit(CHUNK_ROWS))
+    return _delete_by_key(table, old.limit(CHUNK_ROWS))
 
 
 def _oldest_chunk(table: Table, column: str, *only: ColumnElement[bool]) -> Delete:
-    return _delete(table, select(*table.primary_key).where(*only).order_by(table.c[column]).limit(CHUNK_ROWS))
+    return _delete_by_key(table, select(*table.primary_key).where(*only).order_by(table.c[column]).limit(CHUNK_ROWS))
 
 
-def _delete(table: Table, keys: Select[Any]) -> Delete:
+def _delete_by_key(table: Table, keys: Select[Any]) -> Delete:
     return delete(table).where(tuple_(*table.primary_key).in_(keys))

@@ -34,11 +34,11 @@ def gpu_sample_row(reading: GpuReading) -> Row:
         "at_unix_s": reading.at.unix_s,
         "gpu": reading.gpu,
         "source": reading.source,
-        **_measured(GpuReading, reading),
+        **_measured_values(GpuReading, reading),
     }
 
 
-def _measured(kind: type, reading: object) -> Row:
+def _measured_values(kind: type, reading: object) -> Row:
     """Return the values of the fields that a reading declares as recorded."""
     return {name: getattr(reading, name) for name, measure in measures_of(kind).items() if measure.record}
 
@@ -46,7 +46,7 @@ def _measured(kind: type, reading: object) -> Row:
 def host_sample_row(reading: HostReading) -> Row:
     """Return the row of one reading of the host."""
     disks = [asdict(disk) for disk in reading.disks]
-    return {"at_unix_s": reading.at.unix_s, **_measured(HostReading, reading), "disks": disks}
+    return {"at_unix_s": reading.at.unix_s, **_measured_values(HostReading, reading), "disks": disks}
 
 
 def process_sample_row(job: str, attempt: int, reading: ProcessReading) -> Row:
@@ -69,7 +69,7 @@ def job_row(job: Job, boot_id: str, now: Moment) -> Row:
         "phase": job.phase.value,
         "desired_state": job.desired_state.value,
         "attempt": job.number,
-        "reason": _text(job.reason),
+        "reason": _limit_text(job.reason),
         "since_unix_s": job.since.unix_s,
         "state": encode(job),
         "boot_id": boot_id,
@@ -96,7 +96,7 @@ def incident_row(incident: Incident) -> Row:
         "lost_steps": incident.lost_steps,
         "downtime_s": incident.downtime_s,
         "evidence": incident.evidence,
-        "reason": _text(incident.reason),
+        "reason": _limit_text(incident.reason),
         "closed": incident.closed,
         "state": encode(incident),
     }
@@ -127,13 +127,13 @@ def decision_row(decision: de.Decision) -> Row:
         "attempt": decision.attempt,
         "at_unix_s": decision.at.unix_s,
         "kind": kind_of(decision),
-        "reason": text(_reason(decision)),
+        "reason": text(_build_reason(decision)),
         "rule": flag.rule if flag else None,
         "body": to_json(decision),
     }
 
 
-def _reason(decision: de.Decision) -> str:
+def _build_reason(decision: de.Decision) -> str:
     if isinstance(decision, de.Warn | de.Note):
         return decision.flag.message
     if isinstance(decision, de.Retry) and decision.remedy is not None:
@@ -148,16 +148,16 @@ def checkpoint_row(job: str, attempt: int, checkpoint: Checkpoint, now: Moment) 
         "path": text(checkpoint.path),
         "size_bytes": checkpoint.fingerprint.size_bytes,
         "modified_ns": checkpoint.fingerprint.modified_ns,
-        "inode": _signed(checkpoint.fingerprint.inode),
+        "inode": _to_signed(checkpoint.fingerprint.inode),
         "attempt": attempt,
         "epoch": checkpoint.epoch,
         "step": checkpoint.step,
         "verdict": checkpoint.verdict.value if checkpoint.verdict else None,
-        "reason": _text(checkpoint.reason),
+        "reason": _limit_text(checkpoint.reason),
         "kind": text(checkpoint.kind),
-        "source": _text(checkpoint.source),
+        "source": _limit_text(checkpoint.source),
         "fitness": checkpoint.fitness,
-        "kept_by": _text(checkpoint.kept_by),
+        "kept_by": _limit_text(checkpoint.kept_by),
         "first_seen_unix_s": now.unix_s,
         "judged_unix_s": now.unix_s if checkpoint.verdict else None,
     }
@@ -219,8 +219,8 @@ def closed_row(job: str, attempt: Attempt, at: Moment) -> Row:
         "ended_unix_s": at.unix_s,
         "exit_code": status.code if status else None,
         "exit_signal": status.signal if status else None,
-        "error": _text(attempt.launch_error or (status.error if status else None)),
-        "host_lost": _text(attempt.host_lost),
+        "error": _limit_text(attempt.launch_error or (status.error if status else None)),
+        "host_lost": _limit_text(attempt.host_lost),
         "max_rss_bytes": status.max_rss_bytes if status else None,
     }
 
@@ -279,10 +279,10 @@ def _is_rare(event: ev.Event) -> bool:
     assert_never(event)
 
 
-def _text(value: str | None) -> str | None:
+def _limit_text(value: str | None) -> str | None:
     return None if value is None else text(value)
 
 
-def _signed(inode: int) -> int:
+def _to_signed(inode: int) -> int:
     """Fold an unsigned inode number into SQLite's signed 64 bits; `checkpoint_of` unfolds it."""
     return inode if inode <= INTEGER_MAX else inode - 2**64

@@ -1,6 +1,6 @@
-"""Every kind of write with its statement, its urgency and how much of it is kept while nothing can be written.
+"""Every kind of write with its statement, its urgency and the number of rows kept while nothing can be written.
 
-All rows are absolute (the last one of a key wins) or merge, so that a queue of them can be written at any later time.
+Rows replace an earlier row of their key or are merged with it, so a queue of them can be written at any later time.
 """
 
 from __future__ import annotations
@@ -23,26 +23,25 @@ class Kind:
     name: str
     statement: Insert
     urgent: bool = False
-    """Whether it is committed with the turn that made it; the rest waits for the next commit or flush."""
+    """Whether it is committed at the end of its turn; other rows wait for the next commit or flush."""
     durable: bool = False
-    """Whether the commit that holds it waits for the disk (synchronous=FULL).
+    """Whether its commit waits for the disk (synchronous=FULL).
 
-    These are the rows whose loss in a power cut would make the next daemon act otherwise than this one did: the same
-    attempt number twice, a budget not spent, an alert sent again. The rest may lose its last seconds (NORMAL), never
-    its consistency.
+    True for rows whose loss in a power failure would change what the next daemon does: an attempt number used twice, a
+    budget not spent, an alert sent again. Other rows may lose the last seconds (NORMAL), but not their consistency.
     """
     keep: int
-    """Rows kept in memory while nothing can be written; the oldest beyond that are given up."""
+    """Rows kept in memory while nothing can be written; beyond that, the oldest are dropped."""
     merge: Callable[[Row, Row], Row] | None = None
-    """How a waiting row and a later one of the same key become one; None: the later one replaces it."""
+    """Merges a waiting row with a later one of the same key; None: the later one replaces it."""
 
 
-def _add(table: Table) -> Insert:
+def _insert_or_ignore(table: Table) -> Insert:
     return insert(table).on_conflict_do_nothing()
 
 
 def _upsert(table: Table, *columns: str) -> Insert:
-    """Insert, or set just these columns of the row that is there."""
+    """Insert, or set only these columns of the existing row."""
     statement = insert(table)
     return statement.on_conflict_do_update(
         index_elements=list(table.primary_key), set_={name: statement.excluded[name] for name in columns}
@@ -53,7 +52,7 @@ def _all_but(table: Table, *fixed: str) -> tuple[str, ...]:
     return tuple(column.name for column in table.columns if not column.primary_key and column.name not in fixed)
 
 
-def _checkpoints() -> Insert:
+def _upsert_checkpoints() -> Insert:
     table = tables.checkpoints
     statement = insert(table)
     known = ("epoch", "step", "verdict", "reason", "judged_unix_s", "kind", "source", "fitness", "kept_by")
@@ -121,10 +120,10 @@ INCIDENT = Kind(
     durable=True,
     keep=10_000,
 )
-DECISION = Kind(name="decision", statement=_add(tables.decisions), urgent=True, durable=True, keep=10_000)
-FLAG = Kind(name="flag", statement=_add(tables.flags), urgent=True, keep=10_000)
+DECISION = Kind(name="decision", statement=_insert_or_ignore(tables.decisions), urgent=True, durable=True, keep=10_000)
+FLAG = Kind(name="flag", statement=_insert_or_ignore(tables.flags), urgent=True, keep=10_000)
 CHECKPOINT = Kind(
-    name="checkpoint", statement=_checkpoints(), urgent=True, durable=True, keep=10_000, merge=newer_knowledge
+    name="checkpoint", statement=_upsert_checkpoints(), urgent=True, durable=True, keep=10_000, merge=newer_knowledge
 )
 REMEDY = Kind(
     name="remedy",
@@ -140,13 +139,13 @@ ALERT = Kind(
     durable=True,
     keep=2000,
 )
-EVENT = Kind(name="event", statement=_add(tables.events), urgent=True, keep=5000)
+EVENT = Kind(name="event", statement=_insert_or_ignore(tables.events), urgent=True, keep=5000)
 NOTE = Kind(name="note", statement=_upsert(tables.notes, "value", "at_unix_s"), keep=1000)
 STEPS = Kind(name="steps", statement=_step_metrics(), keep=20_000, merge=steps.merged)
 GPU = Kind(name="gpu", statement=_upsert(tables.gpus, *_all_but(tables.gpus)), keep=100)
-GPU_SAMPLE = Kind(name="gpu sample", statement=_add(tables.gpu_samples), keep=2000)
-HOST_SAMPLE = Kind(name="host sample", statement=_add(tables.host_samples), keep=1000)
-PROCESS_SAMPLE = Kind(name="process sample", statement=_add(tables.process_samples), keep=1000)
+GPU_SAMPLE = Kind(name="gpu sample", statement=_insert_or_ignore(tables.gpu_samples), keep=2000)
+HOST_SAMPLE = Kind(name="host sample", statement=_insert_or_ignore(tables.host_samples), keep=1000)
+PROCESS_SAMPLE = Kind(name="process sample", statement=_insert_or_ignore(tables.process_samples), keep=1000)
 
 KINDS: tuple[Kind, ...] = (
     JOB,

@@ -29,7 +29,7 @@ def bucket_rows(event: StepsMade) -> list[Row]:
     rows = []
     for start, records in groupby(event.records, key=lambda record: bucket_of(record.at.unix_s)):
         identity = {"job": event.job, "attempt": event.attempt, "rank": event.rank, "bucket_unix_s": start}
-        rows.append({**identity, **_folded(tuple(records))})
+        rows.append({**identity, **_fold_records(tuple(records))})
     return rows
 
 
@@ -44,27 +44,27 @@ def merged(old: Row, new: Row) -> Row:
         "step_last": max(old["step_last"], new["step_last"]),
         "first_unix_s": first,
         "last_unix_s": last,
-        "epoch": _newest(old, new, "epoch"),
+        "epoch": _newest_value(old, new, "epoch"),
         "loss_known": old["loss_known"] + new["loss_known"],
-        "loss_min": _extreme(min, old["loss_min"], new["loss_min"]),
-        "loss_mean": _mean(old, new, "loss_mean", "loss_known"),
-        "loss_max": _extreme(max, old["loss_max"], new["loss_max"]),
-        "loss_last": _newest(old, new, "loss_last"),
-        "lr_last": _newest(old, new, "lr_last"),
-        "grad_norm_max": _extreme(max, old["grad_norm_max"], new["grad_norm_max"]),
+        "loss_min": _choose_extreme(min, old["loss_min"], new["loss_min"]),
+        "loss_mean": _merge_means(old, new, "loss_mean", "loss_known"),
+        "loss_max": _choose_extreme(max, old["loss_max"], new["loss_max"]),
+        "loss_last": _newest_value(old, new, "loss_last"),
+        "lr_last": _newest_value(old, new, "lr_last"),
+        "grad_norm_max": _choose_extreme(max, old["grad_norm_max"], new["grad_norm_max"]),
         "data_wait_known": old["data_wait_known"] + new["data_wait_known"],
-        "data_wait_mean_s": _mean(old, new, "data_wait_mean_s", "data_wait_known"),
-        "gpu_memory_max_bytes": _extreme(max, old["gpu_memory_max_bytes"], new["gpu_memory_max_bytes"]),
-        "steps_per_s": _pace(steps, first, last),
+        "data_wait_mean_s": _merge_means(old, new, "data_wait_mean_s", "data_wait_known"),
+        "gpu_memory_max_bytes": _choose_extreme(max, old["gpu_memory_max_bytes"], new["gpu_memory_max_bytes"]),
+        "steps_per_s": _steps_per_s(steps, first, last),
         "non_finite": old["non_finite"] + new["non_finite"],
     }
 
 
-def _folded(records: tuple[StepRecord, ...]) -> Row:
-    losses = _finite(record.loss for record in records)
-    rates = _finite(record.lr for record in records)
-    norms = _finite(record.grad_norm for record in records)
-    waits = _finite(record.data_wait_s for record in records)
+def _fold_records(records: tuple[StepRecord, ...]) -> Row:
+    losses = _filter_finite(record.loss for record in records)
+    rates = _filter_finite(record.lr for record in records)
+    norms = _filter_finite(record.grad_norm for record in records)
+    waits = _filter_finite(record.data_wait_s for record in records)
     memory = [record.gpu_memory_bytes for record in records if record.gpu_memory_bytes is not None]
     epochs = [record.epoch for record in records if record.epoch is not None]
     first, last = min(record.at.unix_s for record in records), max(record.at.unix_s for record in records)
@@ -85,12 +85,12 @@ def _folded(records: tuple[StepRecord, ...]) -> Row:
         "data_wait_known": len(waits),
         "data_wait_mean_s": _mean_of(waits),
         "gpu_memory_max_bytes": min(max(memory), INTEGER_MAX) if memory else None,
-        "steps_per_s": _pace(len(records), first, last),
+        "steps_per_s": _steps_per_s(len(records), first, last),
         "non_finite": sum(1 for record in records if _non_finite(record)),
     }
 
 
-def _finite(values: Iterable[float | None]) -> list[float]:
+def _filter_finite(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None and math.isfinite(value)]
 
 
@@ -103,22 +103,22 @@ def _non_finite(record: StepRecord) -> bool:
     return any(value is not None and not math.isfinite(value) for value in (record.loss, record.grad_norm))
 
 
-def _pace(steps: int, first_unix_s: float, last_unix_s: float) -> float | None:
+def _steps_per_s(steps: int, first_unix_s: float, last_unix_s: float) -> float | None:
     """Return steps a second between the first and the last step of the bucket; a single one has no pace."""
     span_s = last_unix_s - first_unix_s
     return (steps - 1) / span_s if steps > 1 and span_s > 0 else None
 
 
-def _newest(old: Row, new: Row, column: str) -> Any:
+def _newest_value(old: Row, new: Row, column: str) -> Any:
     return old[column] if new[column] is None else new[column]
 
 
-def _extreme(choose: Any, old: float | None, new: float | None) -> float | None:
+def _choose_extreme(choose: Any, old: float | None, new: float | None) -> float | None:
     known = [value for value in (old, new) if value is not None]
     return choose(known) if known else None
 
 
-def _mean(old: Row, new: Row, column: str, known: str) -> float | None:
+def _merge_means(old: Row, new: Row, column: str, known: str) -> float | None:
     count = old[known] + new[known]
     if not count:
         return None

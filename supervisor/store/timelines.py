@@ -36,7 +36,7 @@ def lives(archive: Archive, job: str) -> tuple[Life, ...]:
     Raises ArchiveError.
     """
     attempts = sorted(archive.attempts(job, ALL), key=lambda attempt: attempt.number)
-    endings = _endings(archive.decisions(job, ALL))
+    endings = _read_endings(archive.decisions(job, ALL))
     causes = {
         incident.attempt: f"{incident.flag.rule} ({incident.flag.fault})" if incident.flag.fault else incident.flag.rule
         for incident in archive.incidents(job, ALL)
@@ -44,9 +44,9 @@ def lives(archive: Archive, job: str) -> tuple[Life, ...]:
     anew = {incident.attempt for incident in archive.incidents(job, ALL) if incident.outcome == "checkpoint_ignored"}
     own = _counting_themselves(archive, job)
     saves = archive.resumed_saves(job)
-    strides = _strides(archive.step_metrics(job))
-    entered = _entered(archive, job)
-    triages = _triages(archive, job)
+    strides = _build_strides(archive.step_metrics(job))
+    entered = _read_stages(archive, job)
+    triages = _read_triages(archive, job)
     found = []
     for before, attempt in zip((None, *attempts), attempts, strict=False):  # the last has no successor
         if attempt.launched_unix_s is None:
@@ -58,7 +58,7 @@ def lives(archive: Archive, job: str) -> tuple[Life, ...]:
                 launched_unix_s=attempt.launched_unix_s,
                 ended_unix_s=attempt.ended_unix_s,
                 resume_step=0 if attempt.resume_from is None or checkpoint_ignored else attempt.resume_step,
-                resume_saved_unix_s=None if checkpoint_ignored else _saved(saves, attempt),
+                resume_saved_unix_s=None if checkpoint_ignored else _find_save_time(saves, attempt),
                 anew=attempt.resume_from is None and (before is None or endings.get(before.number, False)),
                 entered=entered.get(attempt.number, ()),
                 strides=strides.get(attempt.number, ()),
@@ -83,7 +83,7 @@ def _counting_themselves(archive: Archive, job: str) -> set[int]:
     return {attempt for attempt, scale in scales.items() if scale == "attempt"}
 
 
-def _triages(archive: Archive, job: str) -> dict[int, tuple[float, float]]:
+def _read_triages(archive: Archive, job: str) -> dict[int, tuple[float, float]]:
     """Return when each attempt was under triage; one of which no end is recorded lasts as long as it may."""
     began = {
         decision.attempt: decision.at_unix_s for decision in archive.decisions(job, ALL) if decision.kind == "triage"
@@ -95,7 +95,7 @@ def _triages(archive: Archive, job: str) -> dict[int, tuple[float, float]]:
     return {attempt: (at, ended.get(attempt, math.inf)) for attempt, at in began.items()}
 
 
-def _endings(decisions: Iterable[DecisionRecord]) -> dict[int, bool]:
+def _read_endings(decisions: Iterable[DecisionRecord]) -> dict[int, bool]:
     """Return of each attempt that was settled whether its end was wanted, by the last decision about it."""
     wanted: dict[int, bool] = {}
     for decision in decisions:
@@ -105,7 +105,7 @@ def _endings(decisions: Iterable[DecisionRecord]) -> dict[int, bool]:
     return wanted
 
 
-def _strides(buckets: Iterable[StepBucket]) -> dict[int, tuple[Stride, ...]]:
+def _build_strides(buckets: Iterable[StepBucket]) -> dict[int, tuple[Stride, ...]]:
     by_attempt: dict[int, list[Stride]] = defaultdict(list)
     for step_bucket in buckets:
         by_attempt[step_bucket.attempt].append(
@@ -120,7 +120,7 @@ def _strides(buckets: Iterable[StepBucket]) -> dict[int, tuple[Stride, ...]]:
     return {attempt: tuple(found) for attempt, found in by_attempt.items()}
 
 
-def _entered(archive: Archive, job: str) -> dict[int, tuple[tuple[float, str], ...]]:
+def _read_stages(archive: Archive, job: str) -> dict[int, tuple[tuple[float, str], ...]]:
     """Return the stages of each attempt; a new daemon hears of the present one again, which changes nothing."""
     by_attempt: dict[int, list[tuple[float, str]]] = defaultdict(list)
     for event_record in archive.events(job, kind="stage_entered", limit=ALL):
@@ -130,7 +130,7 @@ def _entered(archive: Archive, job: str) -> dict[int, tuple[tuple[float, str], .
     return {attempt: tuple(sorted(found)) for attempt, found in by_attempt.items()}
 
 
-def _saved(saves: Iterable[tuple[str, int | None, float]], attempt: AttemptRecord) -> float | None:
+def _find_save_time(saves: Iterable[tuple[str, int | None, float]], attempt: AttemptRecord) -> float | None:
     """Return when what an attempt was resumed from was saved: the last time before its launch."""
     launched = attempt.launched_unix_s or 0.0
     known = (

@@ -50,11 +50,11 @@ class Writer:
 
     def put(self, kind: Kind, key: Hashable, row: Row) -> None:
         """Queue the row of a key; a later row of that key merges with it or replaces it."""
-        self._queue.put(kind, key, row)
+        self._active_queue.put(kind, key, row)
 
     def append(self, kind: Kind, row: Row) -> None:
         """Queue a row that no later one replaces."""
-        self._queue.append(kind, row)
+        self._active_queue.append(kind, row)
 
     def waiting(self, kind: Kind) -> list[Row]:
         """Return the rows of one kind that are not in the file yet, oldest first."""
@@ -129,7 +129,7 @@ class Writer:
     # --- commits and retries ---------------------------------------------------------------------------------------
 
     @property
-    def _queue(self) -> Pending:
+    def _active_queue(self) -> Pending:
         return self._pending if self._turn is None else self._turn
 
     def _commit(self, now: Moment) -> None:
@@ -146,15 +146,17 @@ class Writer:
             self._database.write(self._pending)
         except UnusableError as error:
             if not self._retry_commit(error, now):
-                self._failed(error, now)
+                self._record_failure(error, now)
                 return
-        self._succeeded(now)
+        self._record_success(now)
 
     def _retry_commit(self, error: UnusableError, now: Moment) -> bool:
         """Handle a failed commit and retry it once; return whether that wrote it."""
         if error.failure is Failure.FULL:
             self._make_room(now)
-        elif error.failure is not Failure.DAMAGED or not self._repair(now, lambda: self._renew(str(error), now)):
+        elif error.failure is not Failure.DAMAGED or not self._repair(
+            now, lambda: self._renew_database(str(error), now)
+        ):
             return False
         try:
             self._database.write(self._pending)
@@ -176,7 +178,7 @@ class Writer:
             return
         log.warning("store.samples_shed", extra={"fields": {"rows": deleted}})
 
-    def _renew(self, why: str, now: Moment) -> None:
+    def _renew_database(self, why: str, now: Moment) -> None:
         self._database.close()
         renew(self._database.path, now.unix_s, why)
         self._database.connect()
@@ -193,7 +195,7 @@ class Writer:
         try:
             remedy()
         except (StoreError, UnusableError, OSError, sqlite3.Error, SQLAlchemyError) as error:
-            self._failed(error, now)
+            self._record_failure(error, now)
             return False
         waiting = {row["name"] for row in self._pending.rows(JOB)}
         for name, row in self._jobs.items():
@@ -207,19 +209,19 @@ class Writer:
         try:
             self._database.connect()
         except UnusableError as error:
-            self._failed(error, now)
+            self._record_failure(error, now)
             return False
         self._ballast.take()
         return True
 
-    def _failed(self, error: Exception, now: Moment) -> None:
+    def _record_failure(self, error: Exception, now: Moment) -> None:
         self._retry_at = now.plus(RETRY_S)
         if self.problem is None:
             fields = {"file": str(self._database.path), "error": str(error), "waiting": len(self._pending)}
             log.error("store.unwritable", extra={"fields": fields})
         self.problem = str(error)
 
-    def _succeeded(self, now: Moment) -> None:
+    def _record_success(self, now: Moment) -> None:
         if self.problem is not None:
             fields = {"rows": len(self._pending), "given_up": dict(self._pending.given_up)}
             log.warning("store.writable_again", extra={"fields": fields})

@@ -58,7 +58,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "daemon/checkpoints/candidates.py": {"describe_denied": CHECKPOINTS, "expand_globs": CHECKPOINTS},
     "daemon/forget.py": {"_delete_record": OWN_GROUND},
     "daemon/cleanup.py": {"_remove_older": OWN_GROUND, "_list_folders": OWN_GROUND},
-    "replay/folder.py": {"write": PERSON, "read": PERSON, "_each": PERSON, "_packed": PERSON},
+    "replay/folder.py": {"write": PERSON, "read": PERSON, "_read_lines": PERSON, "_open_gzip": PERSON},
     "runner/attempt_folder.py": {
         "lay_out": OWN_GROUND,
         "_replace_link": OWN_GROUND,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.cli.setup.command import barrier, perform
-from supervisor.cli.setup.plan import Installation, Owner, RunCommand, filled, system_plan, user_plan
+from supervisor.cli.setup.plan import Installation, Owner, RunCommand, fill_template, system_plan, user_plan
 from supervisor.cli.setup.removal import RemoveState, undo
 from supervisor.runner import shim
 from supervisor.shipped import shipped
@@ -86,10 +86,10 @@ def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
 def test_a_path_that_would_need_quoting_is_refused_before_anything_is_written() -> None:
     odd = Installation(bin=Path("/opt/my venv"), python=HERE.python, shim=HERE.shim, systemd=HERE.systemd,
                        example=HERE.example)  # fmt: skip
-    with pytest.raises(ValueError, match="my venv cannot stand in a unit"):
+    with pytest.raises(ValueError, match="my venv has characters that a systemd unit cannot contain unquoted"):
         system_plan(odd, ANN, files_only=True)
-    with pytest.raises(ValueError, match="cannot stand in a unit"):
-        filled("ExecStart=@BIN@/x", odd)
+    with pytest.raises(ValueError, match="cannot contain unquoted"):
+        fill_template("ExecStart=@BIN@/x", odd)
 
 
 def test_a_persons_settings_keep_state_in_their_home() -> None:
@@ -131,9 +131,9 @@ def test_setup_on_a_machine_can_be_repeated(installed: InstalledBox) -> None:
 @pytest.mark.parametrize(
     ("words", "user", "complaint"),
     [
-        ("--owner carl", None, "this machine has no such user"),
-        ("--owner root", None, "could then run anything as root"),
-        ("", None, "--owner NAME is the user who owns data"),
+        ("--owner carl", None, "no such user on this system"),
+        ("--owner root", None, "could then run any program as root"),
+        ("", None, "--owner NAME is required: the user who owns data"),
         (f"--owner {OWNER}", OWNER, "run it as root"),
         (f"--owner {OWNER} --user", OWNER, "exclude each other"),
         ("--user", None, "run it without sudo"),
@@ -156,7 +156,7 @@ def test_an_installation_that_the_owner_cannot_read_is_refused(installed: Instal
     try:
         done = installed.setup(f"--owner {OWNER}")
         assert done.status == 1
-        assert f"{closed} is closed to them (mode 0750)" in done.output
+        assert f"{closed} is not accessible (mode 0750)" in done.output
     finally:
         installed.box.run(f"chmod {mode} {closed}", check=True)
 
@@ -190,7 +190,7 @@ def test_removal_undoes_the_setup_and_keeps_what_is_the_persons_until_it_is_purg
     assert done.ok, done.output
     assert not box.run("systemctl cat rocm-supervisor.service").ok
     assert not box.run("ls /etc/systemd/system/rocm-run@.service.d/owner.conf").ok
-    assert "/etc/systemd/system/rocm-run@.service.d    (drop-ins of yours)" in done.output
+    assert "/etc/systemd/system/rocm-run@.service.d    (your own drop-ins)" in done.output
     assert f"{state}    (--purge removes it)" in done.output
     assert box.run(f"ls {settings} {state}/supervisor.db").ok
     box.run("rm -r /etc/systemd/system/rocm-run@.service.d", check=True)

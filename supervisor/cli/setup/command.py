@@ -31,8 +31,8 @@ from supervisor.cli.setup.removal import left, system_removal, undo, user_remova
 from supervisor.runner import shim
 from supervisor.shipped import shipped
 
-NOBODY = 65534
-"""Stands in for the daemon's user, who may not exist yet and owns no files: it can read what is world-readable."""
+UNPRIVILEGED_UID = 65534
+"""Used in place of the daemon's user, who may not exist yet: both can read only world-readable files."""
 POLKIT_WITH_RULES = (0, 106)
 """Older versions do not support JavaScript rules and cannot distinguish units."""
 
@@ -73,7 +73,7 @@ def command(  # noqa: PLR0913 - its options
     except (OSError, ValueError) as error:
         raise click.ClickException(str(error)) from error
     if prefix is None:
-        click.echo("\nLeft for you:")
+        click.echo("\nTo do manually:")
         for line in remaining(for_user=for_user, owner=owner):
             click.echo(f"  {line}")
 
@@ -81,7 +81,7 @@ def command(  # noqa: PLR0913 - its options
 def _remove_installation(*, for_user: bool, dry_run: bool, purge: bool) -> None:
     if for_user == (os.geteuid() == 0) and not dry_run:
         who = "without sudo" if for_user else "as root (sudo), or use --user for your own systemd"
-        raise CliError("what setup made is not this user's to remove", f"run it {who}")
+        raise CliError("this user cannot remove this installation's units", f"run it {who}")
     config = user_config(os.environ) if for_user else CONFIG
     state = state_directory(config)
     steps = user_removal(Path.home(), state, purge=purge) if for_user else system_removal(state, purge=purge)
@@ -90,13 +90,13 @@ def _remove_installation(*, for_user: bool, dry_run: bool, purge: bool) -> None:
             click.echo(undo(step, dry_run=dry_run))
     except (OSError, ValueError) as error:
         raise click.ClickException(str(error)) from error
-    click.echo("\nLeft:")
+    click.echo("\nNot removed:")
     for line in left(state, config=config, purge=purge):
         click.echo(f"  {line}")
 
 
 def _find_owner(name: str | None) -> Owner | None:
-    """Return the owner with the group of their files; on a machine without them (a package's build), their own name."""
+    """Return the owner with their primary group; if the user does not exist (package build), a group of that name."""
     if name is None:
         return None
     try:
@@ -121,15 +121,18 @@ def here() -> Installation:
 
 
 def perform(step: Step, *, prefix: Path | None, dry_run: bool) -> str:
-    """Do one step below `prefix` and return a line on it; raise OSError, or ValueError for a command that failed."""
+    """Execute one step below `prefix` and return a line that describes it.
+
+    Raises OSError, or ValueError for a command that failed.
+    """
     if isinstance(step, RunCommand):
         if dry_run:
             return f"would run    {' '.join(step.argv)}"
-        _run(step.argv)
+        _run_command(step.argv)
         return f"ran          {' '.join(step.argv)}"
     path = step.path if prefix is None else prefix.absolute() / step.path.relative_to("/")
     if step.keep and path.exists():
-        return f"kept         {path} (yours)"
+        return f"kept         {path} (existing file)"
     there = path.read_text() if path.exists() else None
     if there == step.text:
         return f"unchanged    {path}"
@@ -152,12 +155,12 @@ def _write_file(path: Path, step: WriteFile, group: str | None) -> None:
     draft.replace(path)
 
 
-def _run(argv: Sequence[str]) -> None:
+def _run_command(argv: Sequence[str]) -> None:
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     except FileNotFoundError:
         raise ValueError(
-            f"there is no {argv[0]}: do by hand what `{' '.join(argv)}` does, then run setup again"
+            f"{argv[0]} is not installed: do manually what `{' '.join(argv)}` does, then run setup again"
         ) from None
     if done.returncode != 0:
         raise ValueError(f"`{' '.join(argv)}` failed: {done.stderr.strip() or done.stdout.strip()}")
@@ -168,9 +171,11 @@ def _run(argv: Sequence[str]) -> None:
 
 def _for_user(installation: Installation, owner: str | None, *, checked: bool) -> tuple[Step, ...]:
     if owner is not None:
-        raise ValueError("--owner and --user exclude each other: your own systemd runs only your own trainings")
+        raise ValueError(
+            "--owner and --user exclude each other: units of `systemctl --user` run only your own trainings"
+        )
     if checked and os.geteuid() == 0:
-        raise ValueError("--user is for your own login: run it without sudo, or leave --user away for the machine's")
+        raise ValueError("--user installs for the calling user: run it without sudo, or omit --user")
     return user_plan(installation, Path.home())
 
 
@@ -178,25 +183,33 @@ def _check_system(installation: Installation, owner: str | None, *, dry_run: boo
     if os.geteuid() != 0 and not dry_run:
         raise ValueError("setup writes below /etc: run it as root (sudo), or use --user for your own systemd")
     if owner is None:
-        raise ValueError("whose trainings? --owner NAME is the user who owns data, checkpoints and environment")
+        raise ValueError("--owner NAME is required: the user who owns data, checkpoints and Python environment")
     try:
         person = pwd.getpwnam(owner)
     except KeyError:
-        raise ValueError(f"--owner {owner}: this machine has no such user") from None
+        raise ValueError(f"--owner {owner}: no such user on this system") from None
     if person.pw_uid == 0:
-        raise ValueError("--owner root: the daemon could then run anything as root; name the user who trains")
+        raise ValueError("--owner root: the daemon could then run any program as root; use an unprivileged user")
     version = polkit_version()
     if version is not None and version < POLKIT_WITH_RULES:
         number = ".".join(map(str, version))
-        raise ValueError(f"polkit {number} reads no rules, so the daemon may start no unit: use `setup --user` instead")
+        raise ValueError(
+            f"polkit {number} does not support JavaScript rules, so the daemon cannot start units: use `setup --user`"
+        )
     if os.geteuid() == 0:
         groups = os.getgrouplist(owner, person.pw_gid)
         check_runs(installation.python, installation.shim, owner, person.pw_uid, groups)
-        check_runs(installation.python, installation.bin / "rocm-supervisord", "the daemon's user", NOBODY, [NOBODY])
+        check_runs(
+            installation.python,
+            installation.bin / "rocm-supervisord",
+            "the daemon's user",
+            UNPRIVILEGED_UID,
+            [UNPRIVILEGED_UID],
+        )
 
 
 def check_runs(python: Path, file: Path, who: str, uid: int, groups: Sequence[int]) -> None:
-    """Raise ValueError, naming the directory in the way, unless that user can run `python` and read `file`."""
+    """Raise ValueError, naming the inaccessible directory, unless that user can run `python` and read `file`."""
     try:
         done = subprocess.run(
             [str(python), "-I", "-S", "-c", "import sys; open(sys.argv[1]).close()", str(file)],
@@ -213,16 +226,16 @@ def check_runs(python: Path, file: Path, who: str, uid: int, groups: Sequence[in
     else:
         if done.returncode == 0:
             return
-    shut = next((bar for path in (python, file) if (bar := barrier(path, uid, groups))), None)
-    place = f": {shut} is closed to them (mode {shut.stat().st_mode & 0o777:04o})" if shut else ""
+    closed = next((bar for path in (python, file) if (bar := barrier(path, uid, groups))), None)
+    place = f": {closed} is not accessible (mode {closed.stat().st_mode & 0o777:04o})" if closed else ""
     raise ValueError(
-        f"{who} cannot use {python} and {file}{place}. Install rocm-supervisor where everybody can read it "
+        f"{who} cannot use {python} and {file}{place}. Install rocm-supervisor in a world-readable directory "
         "(python3 -m venv /opt/rocm-supervisor), or use --user"
     )
 
 
 def barrier(path: Path, uid: int, groups: Sequence[int]) -> Path | None:
-    """Return the first directory on the way to `path`, links followed, that the mode bits close to that user."""
+    """Return the first parent directory of `path`, links followed, that the user may not enter by its mode bits."""
     for end in (path.parent.resolve(), path.resolve().parent):
         for folder in reversed((end, *end.parents)):
             status = folder.stat()
@@ -233,18 +246,18 @@ def barrier(path: Path, uid: int, groups: Sequence[int]) -> Path | None:
 
 
 def polkit_version() -> tuple[int, ...] | None:
-    """Return polkit's version, (0, 105) or (122,) for example; None where it is not installed or does not say."""
+    """Return polkit's version, for example (0, 105) or (122,); None if it is not installed or not reported."""
     try:
         command = ["pkaction", "--version"]
-        said = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False).stdout
+        output = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False).stdout
     except OSError:
         return None
-    found = re.search(r"(\d+(?:\.\d+)*)\s*$", said)
+    found = re.search(r"(\d+(?:\.\d+)*)\s*$", output)
     return tuple(map(int, found.group(1).split("."))) if found else None
 
 
 def _closed_home(owner: str) -> Path | None:
-    """Return the owner's home where not even its group may look in; None where it may, or nothing is known."""
+    """Return the owner's home directory if its group may not read it; None if it may, or if it is unknown."""
     try:
         home = Path(pwd.getpwnam(owner).pw_dir)
         return None if home.stat().st_mode & 0o050 == 0o050 else home
@@ -253,18 +266,18 @@ def _closed_home(owner: str) -> Path | None:
 
 
 def remaining(*, for_user: bool, owner: str | None) -> list[str]:
-    """Return what setup does not do by itself, one command or sentence a line."""
+    """Return the steps that setup does not do, one command or sentence per line."""
     if for_user:
         return [
             "edit ~/.config/rocm-supervisor/config.toml",
             "systemctl --user daemon-reload",
             "systemctl --user enable --now rocm-supervisor",
-            "loginctl enable-linger    (so that it runs while you are not logged in)",
+            "loginctl enable-linger    (to keep it running while you are not logged in)",
         ]
     lines = ["edit /etc/rocm-supervisor/config.toml"]
     if polkit_version() is None:
         lines.append("install polkit (Debian and Ubuntu: apt install polkitd): it lets the daemon start trainings")
     lines += ["systemctl daemon-reload", "systemctl enable --now rocm-supervisor"]
     if owner is not None and (closed := _closed_home(owner)) is not None:
-        lines.append(f"chmod g+rx {closed}    (the daemon has to see the checkpoints in there; it gets read access)")
+        lines.append(f"chmod g+rx {closed}    (gives the daemon read access to the checkpoints in it)")
     return [*lines, f"{owner} must log in again before using supervisorctl: group {GROUP} takes effect at login"]

@@ -1,4 +1,4 @@
-"""What `supervisorctl setup` is going to write and run, as values; it writes and runs nothing."""
+"""The plan of `supervisorctl setup`: the files to write and commands to run, as values."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PLAIN = re.compile(r"[A-Za-z0-9/._+@~:,=-]+")
-"""What a path in a unit may consist of without being quoted or escaped."""
+"""Characters that a path in a unit may have without quoting or escaping."""
 GROUP = "rocm-supervisor"
 USER_STATE = "~/.local/state/rocm-supervisor"
-"""Stands, with %h, in systemd/user/rocm-run@.service, too."""
+"""Also in systemd/user/rocm-run@.service, with %h for the home directory."""
 CONFIG = Path("/etc/rocm-supervisor/config.toml")
 SYSUSERS = Path("/etc/sysusers.d/rocm-supervisor.conf")
 TMPFILES = Path("/etc/tmpfiles.d/rocm-supervisor.conf")
@@ -18,14 +18,12 @@ POLKIT_RULES = Path("/etc/polkit-1/rules.d/50-rocm-supervisor.rules")
 SYSTEM_UNITS = Path("/etc/systemd/system")
 UNITS = ("rocm-supervisor.service", "rocm-supervisor.socket", "rocm-run@.service", "rocm-runs.slice")
 OWNER_DROP_IN = """\
-# Whose trainings these are (supervisorctl setup --owner).
+# The user who runs the trainings (written by supervisorctl setup --owner).
 [Service]
 User={owner}
 """
-
-
 DAEMON_DROP_IN = """\
-# The daemon looks at checkpoints as a member of the group of those whose they are (supervisorctl setup --owner).
+# Membership in the owner's group lets the daemon read checkpoints (written by supervisorctl setup --owner).
 [Service]
 SupplementaryGroups={group}
 """
@@ -33,7 +31,7 @@ SupplementaryGroups={group}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """Whose trainings these are, and the group that their files belong to."""
+    """The user who runs the trainings, and the group of that user's files."""
 
     name: str
     group: str
@@ -41,7 +39,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """Where this installation lies: `bin` holds rocm-supervisord, `python` runs the shim, `systemd` the templates."""
+    """Paths of this installation: `bin` contains rocm-supervisord, `python` runs the shim, `systemd` the templates."""
 
     bin: Path
     python: Path
@@ -53,7 +51,7 @@ class Installation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteFile:
-    """A file that is to hold exactly `text`; with `keep`, one that is there stays as it is, for it is the person's."""
+    """A file to write with exactly `text`; with `keep`, an existing file is not changed, since the user edits it."""
 
     path: Path
     text: str
@@ -64,7 +62,7 @@ class WriteFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCommand:
-    """A command that changes nothing when it is run a second time."""
+    """A command to run; running it a second time changes nothing."""
 
     argv: tuple[str, ...]
 
@@ -73,7 +71,7 @@ Step = WriteFile | RunCommand
 
 
 def system_plan(installation: Installation, owner: Owner | None, *, files_only: bool) -> tuple[Step, ...]:
-    """Return the steps for the machine's systemd, trainings under `owner`; with `files_only` no user is made."""
+    """Return the steps for the system's systemd, with trainings run by `owner`; `files_only` creates no users."""
     shipped = installation.systemd
     sysusers = WriteFile(path=SYSUSERS, text=(shipped / "rocm-supervisor.sysusers.conf").read_text())
     tmpfiles = WriteFile(path=TMPFILES, text=(shipped / "rocm-supervisor.tmpfiles.conf").read_text())
@@ -96,12 +94,12 @@ def system_plan(installation: Installation, owner: Owner | None, *, files_only: 
 
 
 def user_plan(installation: Installation, home: Path) -> tuple[WriteFile, ...]:
-    """Return the steps for `systemctl --user` of the person whose home it is."""
+    """Return the steps for `systemctl --user` of the user with this home directory."""
     settings, found = re.subn(
         r"(?m)^#?state_dir *=.*$", f'state_dir = "{USER_STATE}"', installation.example.read_text(), count=1
     )
     if not found:
-        raise ValueError(f"{installation.example} has no line with state_dir; reinstall rocm-supervisor")
+        raise ValueError(f"{installation.example} has no state_dir setting: reinstall rocm-supervisor")
     config = home / ".config" / "rocm-supervisor" / "config.toml"
     return (
         *_fill_units(installation, installation.systemd / "user", home / ".config" / "systemd" / "user"),
@@ -111,14 +109,18 @@ def user_plan(installation: Installation, home: Path) -> tuple[WriteFile, ...]:
 
 def _fill_units(installation: Installation, templates: Path, target: Path) -> tuple[WriteFile, ...]:
     return tuple(
-        WriteFile(path=target / name, text=filled((templates / name).read_text(), installation)) for name in UNITS
+        WriteFile(path=target / name, text=fill_template((templates / name).read_text(), installation))
+        for name in UNITS
     )
 
 
-def filled(template: str, installation: Installation) -> str:
-    """Return a unit with this installation's paths; raise ValueError for a path that a unit cannot hold as it is."""
+def fill_template(template: str, installation: Installation) -> str:
+    """Return a unit with this installation's paths. Raises ValueError for a path that would need quoting in a unit."""
     for mark, path in (("@BIN@", installation.bin), ("@PYTHON@", installation.python)):
         if PLAIN.fullmatch(str(path)) is None:
-            raise ValueError(f"{path} cannot stand in a unit: install rocm-supervisor where the path has no such signs")
+            raise ValueError(
+                f"{path} has characters that a systemd unit cannot contain unquoted: install rocm-supervisor in a path "
+                "of letters, digits and /._+@~:,=-"
+            )
         template = template.replace(mark, str(path))
     return template

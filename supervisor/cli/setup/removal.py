@@ -1,4 +1,4 @@
-"""What `supervisorctl setup --remove` undoes, as values, and how each step is done; data stays without `--purge`."""
+"""The steps of `supervisorctl setup --remove`, as values, and their execution; data is kept without `--purge`."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from supervisor.cli.setup.plan import CONFIG, GROUP, POLKIT_RULES, SYSTEM_UNITS,
 DAEMON_UNITS = ("rocm-supervisor.service", "rocm-supervisor.socket")
 JOBS_GROUP = "rocm-supervisor-jobs"
 DATABASE = "supervisor.db"
-"""A folder without it is not taken for a state directory."""
+"""A folder without this file is not treated as a state directory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveFile:
-    """A file that setup wrote; the folder of drop-ins that it lies in goes with it once it is empty."""
+    """A file that setup wrote; its drop-in folder is removed too if it is then empty."""
 
     path: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveState:
-    """A state directory with the record, the evidence and every kept copy of a checkpoint."""
+    """A state directory with the database, the evidence and all kept checkpoints."""
 
     path: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undo:
-    """A command that takes something back; `needs` is a file without which there is nothing to take back."""
+    """A command that undoes a step of setup; skipped if the file `needs` does not exist."""
 
     argv: tuple[str, ...]
     needs: Path | None = None
     may_fail: bool = False
-    """Whether what it takes back may be gone already."""
+    """Whether a failure is ignored, because the object may not exist any more."""
 
 
 Removal = RemoveFile | RemoveState | Undo
 
 
 def system_removal(state: Path, *, purge: bool) -> Iterator[Removal]:
-    """Yield the steps that undo `setup` of the machine's systemd; stopping the daemon saves and ends the trainings."""
+    """Yield the steps that undo `setup` for the system; stopping the daemon saves and ends the trainings."""
     service = SYSTEM_UNITS / DAEMON_UNITS[0]
     yield Undo(argv=("systemctl", "disable", "--now", *DAEMON_UNITS), needs=service)
     for unit in UNITS:
@@ -75,13 +75,13 @@ def user_removal(home: Path, state: Path, *, purge: bool) -> Iterator[Removal]:
 
 
 def undo(step: Removal, *, dry_run: bool) -> str:
-    """Do one step and return a line on it; raise OSError, or ValueError for what must not go on."""
+    """Execute one step and return a line that describes it. Raises OSError, or ValueError if removal must stop."""
     if isinstance(step, Undo):
-        return _run(step, dry_run=dry_run)
+        return _run_undo(step, dry_run=dry_run)
     if not step.path.exists():
-        return f"not there    {step.path}"
+        return f"absent       {step.path}"
     if isinstance(step, RemoveState) and not (step.path / DATABASE).is_file():
-        return f"kept         {step.path} (no {DATABASE} in it: is it a state directory?)"
+        return f"kept         {step.path} (not a state directory: it does not contain {DATABASE})"
     if dry_run:
         return f"would remove {step.path}"
     if isinstance(step, RemoveState):
@@ -94,35 +94,35 @@ def undo(step: Removal, *, dry_run: bool) -> str:
 
 
 def left(state: Path, *, config: Path, purge: bool) -> list[str]:
-    """Return what removal leaves, one line each."""
+    """Return what is not removed, one line each."""
     drop_ins = [SYSTEM_UNITS / f"{unit}.d" for unit in UNITS]
-    found = [f"{folder}    (drop-ins of yours)" for folder in drop_ins if folder.is_dir()]
+    found = [f"{folder}    (your own drop-ins)" for folder in drop_ins if folder.is_dir()]
     if not purge:
         found += [f"{path}    (--purge removes it)" for path in (config, state) if path.exists()]
     return [*found, "the environment that rocm-supervisor is installed in"]
 
 
-def _run(step: Undo, *, dry_run: bool) -> str:
+def _run_undo(step: Undo, *, dry_run: bool) -> str:
     command = " ".join(step.argv)
     if step.needs is not None and not step.needs.exists():
-        return f"not there    {step.needs}"
+        return f"absent       {step.needs}"
     if dry_run:
         return f"would run    {command}"
-    complaint = _run_command(step.argv)
-    if complaint is not None and not step.may_fail:
-        raise ValueError(f"`{command}` failed: {complaint}; nothing further was removed")
-    return f"ran          {command}" if complaint is None else f"not needed   {command} ({complaint})"
+    error = _run_command(step.argv)
+    if error is not None and not step.may_fail:
+        raise ValueError(f"`{command}` failed: {error}; the remaining steps were not executed")
+    return f"ran          {command}" if error is None else f"not needed   {command} ({error})"
 
 
 def _run_command(argv: Sequence[str]) -> str | None:
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        return f"there is no {argv[0]}"
+        return f"{argv[0]} is not installed"
     if done.returncode == 0:
         return None
-    said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-    return said[-1] if said else f"status {done.returncode}"
+    output = (done.stderr.strip() or done.stdout.strip()).splitlines()
+    return output[-1] if output else f"status {done.returncode}"
 
 
 def _remove_empty(folder: Path) -> None:
