@@ -152,12 +152,14 @@ class House:
 
     # --- waiting --------------------------------------------------------------------------------------------------
 
-    def until(self, question: Callable[[], bool], limit_s: float, what: str, *, daemon: bool = True) -> None:
+    def until(
+        self, question: Callable[[], bool], limit_s: float, what: str, *, daemon: bool = True, strictly: bool = False
+    ) -> None:
         """Wait until `question` is answered yes, PATIENCE_S or `limit_s` if that is longer.
 
-        With `daemon`, its end is the end of waiting too.
+        With `daemon`, its end is the end of waiting too; with `strictly`, `limit_s` is what is asserted.
         """
-        limit_s = max(limit_s, PATIENCE_S)
+        limit_s = limit_s if strictly else max(limit_s, PATIENCE_S)
         end = time.monotonic() + limit_s  # noqa: TID251 - a test's deadline
         while not question():
             if time.monotonic() > end:  # noqa: TID251 - a test's deadline

@@ -55,6 +55,7 @@ def flags(home: House) -> list[str]:
     return [flag for flag in home.job("one")["flags"] if "checkpoints cannot be read" in flag]
 
 
+@pytest.mark.alone(reason="compares a duration with a limit")
 def test_a_folder_that_is_closed_in_mid_run_is_told_within_10_s_until_it_is_open(narrow: Narrow) -> None:
     folder = theirs(narrow)
     configured(narrow)
@@ -62,12 +63,12 @@ def test_a_folder_that_is_closed_in_mid_run_is_told_within_10_s_until_it_is_open
     narrow.step("one", 3)
     assert flags(narrow) == []
     folder.chmod(0o700)
-    narrow.until(lambda: bool(flags(narrow)), 10, "the closed folder to be told")
+    narrow.until(lambda: bool(flags(narrow)), 10, "the closed folder to be told", strictly=True)
     (said,) = flags(narrow)
     assert f"{folder} is closed to the daemon: `chmod g+rx {folder}`" in said
     assert f"chmod g+rx {folder}" in narrow.ctl("doctor").stdout
     folder.chmod(0o755)
-    narrow.until(lambda: not flags(narrow), 10, "the open folder not to be told any more")
+    narrow.until(lambda: not flags(narrow), 10, "the open folder not to be told any more", strictly=True)
 
 
 def test_a_relaunch_that_cannot_look_stops_and_says_so_and_goes_on_once_it_can(narrow: Narrow) -> None:
