@@ -18,9 +18,20 @@ from supervisor.control.refusals import NoSuchEvidence, NoSuchIncident, NoSuchJo
 from supervisor.control.server import ControlServer
 from supervisor.control.tail import tail
 from supervisor.core.events import Ask
+from supervisor.core.moments import Moment
 from supervisor.core.reports.timeline import Life
+from supervisor.metrics.known import Known, TrainingKnown
 
 DAEMON = types.DaemonStatus(version="0.1.0", pid=4711, uptime_s=93_784.0, state_dir="/s", database="/s/supervisor.db")
+KNOWN = Known(
+    now=Moment(93_784.0, 1_763_164_900.0),
+    stale_after_s=3.0,
+    version="0.1.0",
+    python="3.11.2",
+    sqlite="3.40.1",
+    started_unix_s=1_763_071_116.0,
+    trainings=(TrainingKnown(name="yolo", phase="running", attempt=3),),
+)
 YOLO = types.JobStatus(name="yolo", phase="running", stage="step", attempt=3, pid=5000)
 FREEZE = types.IncidentEntry(
     id="yolo-2",
@@ -68,6 +79,7 @@ class FakeView:
     refusal: str | None = None
     defect: Exception | None = None
     disk: types.DiskUse = field(default_factory=lambda: types.DiskUse(state_dir="/s", code_bytes=0, database_bytes=0))
+    known: Known = KNOWN
     forgotten: list[str] = field(default_factory=list)
     asked: list[tuple[str, Ask, str, bool]] = field(default_factory=list)
 
@@ -75,6 +87,9 @@ class FakeView:
         if self.defect is not None:
             raise self.defect
         return types.Status(daemon=self.daemon, jobs=self.jobs, gpus=self.gpus, host=self.host)
+
+    def metrics(self) -> Known:
+        return self.known
 
     def ask(self, job: str, ask: Ask, by: str, *, fresh: bool) -> None:
         self._known(job)

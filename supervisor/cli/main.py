@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "supervisor.cli.alerts",
         "Alert receivers and the newest alerts; `alerts test` sends one, `alerts mute` holds them.",
     ),
+    "metrics": ("supervisor.cli.metrics", "Metrics for Prometheus; with --rules its alerting rules."),
     "reload": ("supervisor.cli.reload", "Reload the daemon's configuration."),
     "explain": (
         "supervisor.cli.explain.command",

@@ -71,6 +71,13 @@ class KernelLogSettings(Struct, frozen=True, kw_only=True):
     """Whether records that a program wrote count like the kernel's own; for tests only."""
 
 
+class MetricsSettings(Struct, frozen=True, kw_only=True):
+    """Metrics for Prometheus, besides `GET /metrics` on the control socket."""
+
+    textfile: PathText | None = None
+    """Written every 15 s for node_exporter's textfile collector; None: not written."""
+
+
 class RetentionSettings(Struct, frozen=True, kw_only=True):
     """How long what is recorded is kept."""
 
@@ -202,5 +209,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
     kernel_log: KernelLogSettings = field(default_factory=KernelLogSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
     jobs: dict[str, JobSettings] = field(default_factory=dict)
     alerts: dict[str, AlertSettings] = field(default_factory=dict)

@@ -50,25 +50,38 @@ class Client:
         given = "&".join(f"{name}={quoted(str(value))}" for name, value in query.items() if value is not None)
         return self._send_request("GET", f"{route}?{given}" if given else route, b"")
 
+    def get_text(self, route: str, accept: str) -> str:
+        """Return the answer to GET `route` as text; `accept` names the formats that are wanted."""
+        status, content = self._exchange_http("GET", route, b"", f"Accept: {accept}\r\n")
+        if status >= 400:
+            self._decode_answer(status, content)
+        return content.decode("utf-8", "replace")
+
     def post(self, route: str, **body: object) -> dict[str, Any]:
         """Return the answer to POST `route`."""
         return self._send_request("POST", route, json.dumps(body).encode())
 
     def _send_request(self, method: str, target: str, body: bytes) -> dict[str, Any]:
-        head = f"{method} {target} HTTP/1.0\r\nHost: {HOST}\r\nContent-Length: {len(body)}\r\n\r\n"
+        return self._decode_answer(*self._exchange_http(method, target, body))
+
+    def _exchange_http(self, method: str, target: str, body: bytes, more: str = "") -> tuple[int, bytes]:
+        """Return status and body of the answer; `more` are further header lines."""
+        head = f"{method} {target} HTTP/1.0\r\nHost: {HOST}\r\nContent-Length: {len(body)}\r\n{more}\r\n"
         raw = self._exchange(head.encode("ascii") + body)
         head_back, _, content = raw.partition(b"\r\n\r\n")
         try:
-            status = int(head_back.split()[1])
+            return int(head_back.split()[1]), content
+        except (IndexError, ValueError):
+            raise self._explain_bad_answer() from None
+
+    def _decode_answer(self, status: int, content: bytes) -> dict[str, Any]:
+        """Return the JSON object of an answer; raise ControlError for one that tells of a failure."""
+        try:
             answer = json.loads(content)
             if not isinstance(answer, dict):
                 raise TypeError
-        except (IndexError, ValueError, TypeError, RecursionError):
-            raise ControlError(
-                "bad_answer",
-                f"the answer from {self.path} is not an HTTP response with a JSON object",
-                "check that it is the daemon's socket",
-            ) from None
+        except (ValueError, TypeError, RecursionError):
+            raise self._explain_bad_answer() from None
         if status >= 400:
             error = answer.get("error")
             details = error if isinstance(error, dict) else {}
@@ -78,6 +91,13 @@ class Client:
                 str(details.get("remedy", "")),
             )
         return answer
+
+    def _explain_bad_answer(self) -> ControlError:
+        return ControlError(
+            "bad_answer",
+            f"the answer from {self.path} is not an HTTP response with a JSON object",
+            "check that it is the daemon's socket",
+        )
 
     def _exchange(self, request: bytes) -> bytes:
         """Send a request and return the answer."""

@@ -23,6 +23,7 @@ from supervisor.control.record_view import READS, Parameters, Read
 from supervisor.control.refusals import BadRequest, NotAllowed, Refusal, TooLarge, TooSlow
 from supervisor.control.view import View
 from supervisor.core.events import Ask
+from supervisor.metrics.exposition import CLASSIC, OPENMETRICS, prefers_openmetrics, text_of
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,12 @@ def _live_endpoints(view: View) -> dict[str, Endpoint]:
     async def doctor(request: Request) -> Response:
         return answer(types.Doctor(lines=list(await asked(view.doctor, looking=True))))
 
-    return {"/v1/status": status, "/v1/doctor": doctor}
+    async def metrics(request: Request) -> Response:
+        openmetrics = prefers_openmetrics(request.headers.get("accept", ""))
+        text = text_of(await asked(view.metrics), openmetrics=openmetrics)
+        return Response(text, headers={"Content-Type": OPENMETRICS if openmetrics else CLASSIC})
+
+    return {"/v1/status": status, "/v1/doctor": doctor, "/metrics": metrics}
 
 
 def _record_endpoint(view: View, read: Read) -> Endpoint:

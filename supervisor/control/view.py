@@ -12,6 +12,7 @@ from typing import Protocol
 from supervisor.control import types
 from supervisor.control.record_view import RecordView
 from supervisor.core.events import Ask
+from supervisor.metrics.known import Known
 
 
 class View(Protocol):
@@ -24,6 +25,10 @@ class View(Protocol):
 
     def status(self) -> types.Status:
         """Return the state of the daemon, its jobs, GPUs and host."""
+        ...
+
+    def metrics(self) -> Known:
+        """Return what metrics are made of, as it is now."""
         ...
 
     def ask(self, job: str, ask: Ask, by: str, *, fresh: bool) -> None:

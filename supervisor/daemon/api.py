@@ -22,6 +22,7 @@ from supervisor.daemon.clock import Clock
 from supervisor.daemon.inbox import Inbox
 from supervisor.daemon.loop import Loop
 from supervisor.daemon.status import job_status
+from supervisor.metrics.known import Known
 from supervisor.store.archive import Archive
 
 
@@ -100,6 +101,7 @@ class DaemonView:
         reload: Callable[[], types.ReloadReport],
         doctor: Callable[[], Sequence[types.DoctorLine]],
         forget: Callable[[str], types.Forgotten],
+        known: Callable[[], Known],
     ) -> None:
         self._clock = clock
         self._inbox = inbox
@@ -112,6 +114,7 @@ class DaemonView:
         self._reload = reload
         self._doctor = doctor
         self._forget = forget
+        self._known = known
         self._began = clock.now()
         facts = LoopFacts(clock=clock, inbox=inbox, loop=loop, announcer=announcer)
         self.record = RecordView(archive, state, facts)
@@ -136,6 +139,10 @@ class DaemonView:
             gpus=[gpu_status(reading) for reading in self._newest.gpus.values()],
             host=host_status(self._newest.host) if self._newest.host else None,
         )
+
+    def metrics(self) -> Known:
+        """Return what metrics are made of."""
+        return self._known()
 
     def ask(self, job: str, ask: ev.Ask, by: str, *, fresh: bool) -> None:
         """Put a request into the inbox."""

@@ -24,10 +24,12 @@ from supervisor.daemon.cleanup import clear_code, sweep
 from supervisor.daemon.doctor import DaemonChecks
 from supervisor.daemon.forget import ForgetJobs
 from supervisor.daemon.launch.remedy_context import memory_awaited
+from supervisor.daemon.metrics import MetricsCollector, MetricsDeps, Textfile
 from supervisor.daemon.periodic import Periodic
 from supervisor.daemon.process.systemd import Notifier, stop_is_restart
 from supervisor.daemon.reload import Reloading
 from supervisor.daemon.status import line
+from supervisor.daemon.training_counts import Counts
 from supervisor.daemon.wiring import Assembly
 from supervisor.store.archive import Archive
 
@@ -43,6 +45,7 @@ STANDBYS_EVERY_S = 1.0
 READ_GPUS = "read cards"
 THREADS_EVERY_S = 1.0
 PERIODIC_LIMIT_S = 60.0
+TEXTFILE_EVERY_S = 15.0
 
 
 class Service:
@@ -73,12 +76,16 @@ class Service:
             jobs=parts.state / "jobs",
             alive=parts.launcher.alive,
         )
+        archive = Archive(parts.store.path)
+        self._counts = Counts(parts.loop.job_states)
+        self._metrics = self._build_metrics(archive)
+        self._textfile = Textfile(lambda: parts.settings.metrics.textfile, self._metrics.known)
         view = DaemonView(
             clock=parts.clock,
             inbox=parts.inbox,
             loop=parts.loop,
             newest=parts.newest,
-            archive=Archive(parts.store.path),
+            archive=archive,
             state=parts.state,
             database=database,
             problem=self._describe_problem,
@@ -86,9 +93,26 @@ class Service:
             reload=self._reloading.reload,
             doctor=checks.doctor,
             forget=forget_jobs.forget,
+            known=self._metrics.known,
         )
         passed = listen.from_systemd(os.environ)
         self._control = ControlServer(view, passed or listen.bind(socket_path), unlink=passed is None)
+
+    def _build_metrics(self, archive: Archive) -> MetricsCollector:
+        parts = self._parts
+        deps = MetricsDeps(
+            clock=parts.clock,
+            inbox=parts.inbox,
+            states=parts.loop.job_states,
+            counts=self._counts,
+            readings=lambda: (tuple(parts.newest.gpus.values()), parts.newest.host),
+            sources=parts.gpus.status,
+            archive=archive,
+            store_problem=lambda: parts.store.problem,
+            receivers=lambda: tuple(parts.announcer.floors()),
+            interval_s=lambda: parts.settings.telemetry.interval_s,
+        )
+        return MetricsCollector(deps)
 
     def run(self) -> int:
         """Run until a stop is requested; return the exit status."""
@@ -100,6 +124,8 @@ class Service:
         self._start_threads()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
+        self._counts.begin()
+        parts.on_turn(self._counts.take)
         parts.on_turn(parts.standbys.take)
         parts.on_turn(self._read_freed_gpus)
         for work in (
@@ -136,6 +162,7 @@ class Service:
         self._periodic.every(GLOBS_EVERY_S, "checkpoint globs", self._look_for_checkpoints)
         self._periodic.every(STANDBYS_EVERY_S, "standbys", parts.standbys.look)
         self._periodic.every(SWEEP_EVERY_S, "sweep attempts", self._sweep_attempts)
+        self._periodic.every(TEXTFILE_EVERY_S, "metrics textfile", self._textfile.write)
         self._periodic.every(READ_AGAIN_EVERY_S, "read receivers", self._read_receivers)
         self._periodic.start()
         self._control.start()

@@ -170,6 +170,13 @@ class Archive:
         )
         return tuple((row["path"], row["step"], row["modified_ns"] / 1e9) for row in found)
 
+    def proven_saves(self) -> dict[str, float]:
+        """Return when the newest proven checkpoint of each job that has one was saved, Unix seconds."""
+        table = tables.checkpoints
+        newest = func.max(table.c.modified_ns).label("newest_ns")
+        found = self._read(select(table.c.job, newest).where(table.c.verdict == "proven").group_by(table.c.job))
+        return {row["job"]: row["newest_ns"] / 1e9 for row in found}
+
     # --- steps and samples ----------------------------------------------------------------------------------------
 
     def step_metrics(

@@ -39,6 +39,8 @@ from supervisor.daemon.forget import ForgetJobs
 from supervisor.daemon.inbox import Inbox
 from supervisor.daemon.job_state import JobState
 from supervisor.daemon.loop import Loop
+from supervisor.daemon.metrics import MetricsCollector, MetricsDeps
+from supervisor.daemon.training_counts import Counts
 from supervisor.store.archive import Archive
 from supervisor.store.store import NewAlert, Store
 
@@ -177,6 +179,7 @@ class House:
             reload=types.ReloadReport,
             doctor=lambda: (),
             forget=forget_jobs.forget,
+            known=self._metrics(inbox, loop, announcer).known,
         )
         end = threading.Event()
         thread = threading.Thread(target=lambda: loop.run(end.is_set))
@@ -191,6 +194,21 @@ class House:
             thread.join(120)
             announcer.store.close(START)
             assert not thread.is_alive()
+
+    def _metrics(self, inbox: Inbox, loop: Loop, announcer: Announcer) -> MetricsCollector:
+        deps = MetricsDeps(
+            clock=self.clock,
+            inbox=inbox,
+            states=loop.job_states,
+            counts=Counts(loop.job_states),
+            readings=lambda: ((), None),
+            sources=lambda: (),
+            archive=Archive(self.database),
+            store_problem=lambda: None,
+            receivers=lambda: tuple(announcer.floors()),
+            interval_s=lambda: 1.0,
+        )
+        return MetricsCollector(deps)
 
     def ask(self, route: str, **query: str | int) -> object:
         """Return the body, or what the refusal says; and leave it to the command line where it is from."""
@@ -269,6 +287,17 @@ def test_the_answers_are_those_of_the_record(house: House) -> None:
     assert of("/v1/jobs/night/account")["lifetime"]["began"] == START.unix_s
     nothing = "no job 'nothing' is configured or recorded"
     assert of("/v1/jobs/nothing/account") == ("no_such_job", nothing, "known: night, older")
+
+
+def test_metrics_hold_the_state_of_the_job_and_what_is_recorded(house: House) -> None:
+    with house.daemon():
+        lines = call(house, "metrics").stdout.splitlines()
+    assert 'rocm_supervisor_training_phase{training="night",phase="stopped"} 1' in lines
+    assert 'rocm_supervisor_alerts_waiting{sink="phone"} 1' in lines
+    proven = 'rocm_supervisor_training_last_proven_checkpoint_timestamp_seconds{training="night"} 1700000000.0'
+    assert proven in lines
+    assert not [line for line in lines if line.startswith("rocm_supervisor_training_loss")]
+    assert call(house, "metrics").exit_code == 4
 
 
 def test_evidence_that_was_removed_is_told_from_evidence_that_may_not_be_read(house: House) -> None:

@@ -30,6 +30,7 @@ from supervisor.core import attempt_files, decisions, events
 from supervisor.core.incident import Incident
 from supervisor.core.job import Job
 from supervisor.core.rules import RULES
+from supervisor.metrics.declared import METRICS
 from supervisor.runner import shim
 from supervisor.store import schema, tables
 from supervisor.store.encode import kind_of
@@ -56,6 +57,7 @@ def collect() -> dict[str, list[str]]:
         "control socket: routes": _routes,
         "control socket: fields": _api_fields,
         "control socket: error codes": _error_codes,
+        "metrics": lambda: (",".join((metric.name, metric.kind, *metric.labels)) for metric in METRICS),
         "exit codes": _exit_codes,
         "alerts: types": _alert_types,
         "alerts: fields": lambda: _dictionary_keys(CODE / "alerts" / "payload.py"),

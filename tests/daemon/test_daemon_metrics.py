@@ -1,0 +1,124 @@
+"""What is counted for metrics only grows, and the text file is replaced as one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+from clocks_by_hand import START
+
+from supervisor.core import events as ev
+from supervisor.core.history import History
+from supervisor.core.job import Attempt, Job, Phase
+from supervisor.core.readings import Stage, StepRecord
+from supervisor.core.remedies.budget import Budget, Ledger
+from supervisor.core.scale import Scale
+from supervisor.daemon.job_state import JobState
+from supervisor.daemon.metrics import Textfile
+from supervisor.daemon.training_counts import Counts
+from supervisor.metrics.known import Known
+
+
+def running(ledger: Ledger | None = None, number: int = 1) -> JobState:
+    attempt = Attempt(number=number, launched_at=START, scale=Scale.TRAINING)
+    job = Job(name="one", since=START, phase=Phase.RUNNING, attempt=attempt, ledger=ledger or Ledger())
+    return JobState(job=job, rules=(), history=History(now=START, launched_at=START, gpus_used=()))
+
+
+def made(*steps: int, loss: float = 1.0, wait_s: float | None = None, rank: int = 0) -> ev.StepsMade:
+    records = tuple(StepRecord(at=START, step=step, loss=loss, data_wait_s=wait_s) for step in steps)
+    return ev.StepsMade(at=START, job="one", attempt=1, records=records, rank=rank)
+
+
+def test_steps_are_counted_and_those_made_before_as_redone() -> None:
+    counts = Counts({"one": running(Ledger(furthest_step=3))})
+    counts.begin()
+    for event in (made(2, 3, 4, 5), made(6, loss=math.nan), made(6, rank=1)):
+        counts.take(event, START)
+    found = counts.of("one")
+    assert (found.steps, found.steps_redone, found.non_finite_steps) == (5, 2, 1)
+
+
+def test_what_was_before_the_daemon_is_not_counted() -> None:
+    state = running(Ledger(total=7))
+    counts = Counts({"one": state})
+    counts.take(ev.Tick(at=START), START)
+    assert not counts.of("one").restarts
+
+
+def test_restarts_are_counted_by_cause_and_flags_when_they_rise() -> None:
+    state = running()
+    counts = Counts({"one": state})
+    counts.begin()
+    ledger = state.job.ledger.restarted(START, Budget(), progress_known=True, cause="stall")
+    state.job = replace(state.job, ledger=ledger, open_flags=frozenset({("stall", "", 2), ("fan", "gpu", 1)}))
+    counts.take(ev.Tick(at=START), START)
+    state.job = replace(state.job, open_flags=frozenset({("stall", "", 2)}))
+    counts.take(ev.Tick(at=START), START)
+    state.job = replace(state.job, ledger=ledger.restarted(START, Budget(), progress_known=False))
+    counts.take(ev.Tick(at=START), START)
+    assert counts.of("one").restarts == {"stall": 1, "unknown": 1}
+    assert counts.of("one").flags == {"stall": 1, "fan": 1}
+
+
+def test_time_is_counted_by_what_it_was_spent_on() -> None:
+    state = running()
+    assert state.history is not None
+    counts, now = Counts({"one": state}), START
+    counts.take(ev.Tick(at=now), now)
+    stage = ev.StageEntered(at=START, job="one", attempt=1, stage=Stage.SETUP)
+    for event in (stage, replace(stage, stage=Stage.STEP)):
+        state.history.add(event)
+        now = now.plus(2)
+        if event.stage is Stage.STEP:
+            state.history.add(made(1))
+            counts.take(made(1, wait_s=0.5), now)
+        counts.take(ev.Tick(at=now), now)
+    state.job = replace(state.job, phase=Phase.BACKOFF)
+    counts.take(ev.Tick(at=now), now := now.plus(3))
+    state.job = replace(state.job, phase=Phase.FINISHED)
+    counts.take(ev.Tick(at=now), now := now.plus(1))
+    counts.take(ev.Tick(at=now), now := now.plus(600))
+    expected = {"setup": 2.0, "train": 1.5, "data_wait": 0.5, "down": 3.0, "waiting": 1.0, "unseen": 600.0}
+    assert counts.of("one").seconds == expected
+
+
+def test_steps_made_again_are_time_spent_again() -> None:
+    state = running(Ledger(furthest_step=10))
+    assert state.history is not None
+    state.history.add(made(4))
+    state.history.add(ev.StageEntered(at=START, job="one", attempt=1, stage=Stage.STEP))
+    counts = Counts({"one": state})
+    counts.take(ev.Tick(at=START), START)
+    counts.take(made(4), START)
+    counts.take(ev.Tick(at=START), START.plus(1))
+    counts.take(made(11), START)
+    counts.take(ev.Tick(at=START), START.plus(3))
+    assert counts.of("one").seconds == {"again": 1.0, "train": 2.0}
+
+
+KNOWN = Known(now=START, stale_after_s=3.0, version="0", python="3", sqlite="3", started_unix_s=0.0)
+
+
+def test_the_text_file_is_replaced_and_everybody_may_read_it(tmp_path: Path) -> None:
+    path = tmp_path / "rocm_supervisor.prom"
+    path.write_text("old")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("not ours")
+    (tmp_path / ".rocm_supervisor.prom.draft").symlink_to(elsewhere)
+    Textfile(lambda: str(path), lambda: KNOWN).write()
+    assert path.read_text().startswith("# HELP rocm_supervisor_build_info ")
+    assert (path.stat().st_mode & 0o777, elsewhere.read_text()) == (0o644, "not ours")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["elsewhere", "rocm_supervisor.prom"]
+
+
+def test_a_folder_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
+    place: list[str | None] = [str(tmp_path / "absent" / "x.prom")]
+    textfile = Textfile(lambda: place[0], lambda: KNOWN)
+    textfile.write()
+    place[0] = None
+    textfile.write()
+    place[0] = str(tmp_path / "x.prom")
+    textfile.write()
+    assert (tmp_path / "x.prom").exists()
