@@ -30,11 +30,17 @@ def made(train_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     if train_python not in MADE:
         folder = tmp_path_factory.mktemp("checkpoints")
         command = [str(train_python), str(HERE / "checkpoints_by_hand.py"), str(folder)]
-        env = {**os.environ, "YOLO_CONFIG_DIR": str(folder), "YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false"}
-        done = subprocess.run(command, capture_output=True, check=False, cwd=folder, env=env, timeout=300)
+        done = subprocess.run(
+            command, capture_output=True, check=False, cwd=folder, env=settings_in(folder), timeout=300
+        )
         assert done.returncode == 0, done.stderr.decode()[-2000:]
         MADE[train_python] = folder
     return MADE[train_python]
+
+
+def settings_in(folder: Path) -> dict[str, str]:
+    """Return an environment where ultralytics has its settings; at its first import without any it prints a notice."""
+    return {**os.environ, "YOLO_CONFIG_DIR": str(folder), "YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false"}
 
 
 def run(path: Path, python: Path | str = sys.executable) -> dict[str, object]:
@@ -101,7 +107,8 @@ inner = ckpt["optimizer"]["state"].values()
 print(len(ckpt["ema"].state_dict()) + sum(torch.is_tensor(v) for s in inner for v in s.values()))
 """
     command = [str(train_python), "-c", code, str(made / "trained.pt")]
-    counted = int(subprocess.run(command, capture_output=True, check=True, timeout=120).stdout)
+    done = subprocess.run(command, capture_output=True, check=True, env=settings_in(made), timeout=600)
+    counted = int(done.stdout)
     found = answer_of(made / "trained.pt")["tensors"]
     assert isinstance(found, int)
     # Beside its state a module of ultralytics keeps a few tensors as plain attributes (stride, anchors).
