@@ -14,13 +14,15 @@ from supervisor.config.settings import Settings
 from supervisor.control import listen
 from supervisor.control.server import ControlServer
 from supervisor.core import events as ev
+from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.job import ALIVE, Phase
 from supervisor.core.moments import Moment
 from supervisor.daemon.alerting import READ_AGAIN_EVERY_S
 from supervisor.daemon.api import DaemonView
 from supervisor.daemon.checkpoints.candidates import expand_globs
 from supervisor.daemon.checkpoints.proof_queue import Saved
-from supervisor.daemon.cleanup import clear_code, sweep
+from supervisor.daemon.checkpoints.record_pruning import RecordPruner
+from supervisor.daemon.cleanup import DAY_S, clear_code, sweep
 from supervisor.daemon.doctor import DaemonChecks
 from supervisor.daemon.forget import ForgetJobs
 from supervisor.daemon.launch.remedy_context import memory_awaited
@@ -67,7 +69,8 @@ class Service:
         database = str(parts.store.path)
         self._reloading = Reloading(parts, config, notifier, self._schedule_telemetry)
         self._reloading.refused = refused
-        checks = DaemonChecks(parts)
+        checks, archive = DaemonChecks(parts), Archive(parts.store.path)
+        self._record_pruner = RecordPruner(archive, self._forget_checkpoints)
         forget_jobs = ForgetJobs(
             clock=parts.clock,
             inbox=parts.inbox,
@@ -180,6 +183,18 @@ class Service:
         parts = self._parts
         sweep(parts.state, parts.settings.retention.incidents_days, parts.clock.now().unix_s)
         clear_code(parts.code_copies, parts.state, parts.launcher.alive)
+        self._prune_checkpoints()
+
+    def _prune_checkpoints(self) -> None:
+        """Have each job's thread look which checkpoints in the record still exist: their file system may hang."""
+        parts = self._parts
+        before_unix_s = parts.clock.now().unix_s - parts.settings.retention.step_metrics_days * DAY_S
+        for job in parts.settings.jobs:
+            prune = partial(self._record_pruner.prune, job, before_unix_s)
+            parts.threads.lane("checkpoints", job).do("pruning checkpoints from the record", prune, key="prune")
+
+    def _forget_checkpoints(self, job: str, gone: tuple[Checkpoint, ...]) -> None:
+        self._parts.inbox.later(partial(self._parts.store.forget_checkpoints, job, gone))
 
     def _look_for_checkpoints(self) -> None:
         parts = self._parts

@@ -12,6 +12,7 @@ from sqlalchemy import Table, and_, create_engine, func, or_, select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
+from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.decisions import Note
 from supervisor.core.incident import Incident
 from supervisor.core.job import Job
@@ -157,6 +158,22 @@ class Archive:
             )
             for row in found
         )
+
+    def old_checkpoints(
+        self, job: str, before_unix_s: float, *, offset: int, limit: int
+    ) -> tuple[tuple[Checkpoint, bool], ...]:
+        """Return a job's checkpoints first seen before a time (Unix seconds) from which no attempt was resumed.
+
+        The first seen comes first; with each, whether a newer row of its path exists. Raises ArchiveError.
+        """
+        table, attempts = tables.checkpoints, tables.attempts
+        used = select(attempts.c.resume_from).where(attempts.c.job == job, attempts.c.resume_from.is_not(None))
+        newest = func.max(table.c.modified_ns).over(partition_by=table.c.path).label("newest_ns")
+        every = select(table, newest).where(table.c.job == job).subquery()
+        old = select(every).where(every.c.first_seen_unix_s < before_unix_s, every.c.path.not_in(used))
+        ordered = old.order_by(every.c.first_seen_unix_s, every.c.path, every.c.modified_ns)
+        found = self._read(ordered.offset(offset).limit(limit))
+        return tuple((checkpoint_of(row), row["newest_ns"] > row["modified_ns"]) for row in found)
 
     def resumed_saves(self, job: str) -> tuple[tuple[str, int | None, float], ...]:
         """Return path, step and save time (Unix seconds) of the checkpoints that attempts of a job were resumed from.

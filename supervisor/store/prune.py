@@ -1,7 +1,11 @@
-"""Deletes old rows, a bounded part in each call: samples first, step metrics next, jobs and checkpoints never."""
+"""Deletes old rows, a bounded part in each call: samples first, step metrics next, jobs never.
+
+Checkpoints are deleted by the daemon, which looks whether their files still exist.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from sqlalchemy import ColumnElement, Delete, Select, Table, delete, func, or_, select, tuple_
@@ -149,6 +153,11 @@ def _delete_older(table: Table, column: str, before_unix_s: float, *only: Column
 
 def _oldest_chunk(table: Table, column: str, *only: ColumnElement[bool]) -> Delete:
     return _delete_by_key(table, select(*table.primary_key).where(*only).order_by(table.c[column]).limit(CHUNK_ROWS))
+
+
+def delete_rows(table: Table, keys: Sequence[tuple[object, ...]]) -> Delete:
+    """Return the statement that deletes the rows of these primary keys."""
+    return delete(table).where(tuple_(*table.primary_key).in_(keys))
 
 
 def _delete_by_key(table: Table, keys: Select[Any]) -> Delete:

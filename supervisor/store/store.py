@@ -202,6 +202,11 @@ class Store:
                 known[key] = statements.newer_knowledge(known[key], row) if key in known else row
         return tuple(rows.checkpoint_of(row) for row in known.values())
 
+    def forget_checkpoints(self, job: str, gone: Iterable[Checkpoint]) -> int:
+        """Delete what is known of checkpoints that no longer exist; return the rows deleted."""
+        found = [rows.checkpoint_row(job, 0, checkpoint, self._writer.now) for checkpoint in gone]
+        return self._writer.forget(tables.checkpoints, [_checkpoint_key(row) for row in found])
+
     # --- samples --------------------------------------------------------------------------------------------------
 
     def add_gpu_samples(self, readings: Iterable[GpuReading]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from supervisor.store.steps import Row
 from supervisor.store.write_queue import Pending
 
 if TYPE_CHECKING:
-    from sqlalchemy import Executable
+    from sqlalchemy import Executable, Table
 
 log = logging.getLogger(__name__)
 RETRY_S = 2.0
@@ -125,6 +125,16 @@ class Writer:
             return 0
         self._ballast.take()
         return deleted
+
+    def forget(self, table: Table, keys: Sequence[tuple[object, ...]]) -> int:
+        """Delete the rows of these primary keys; return the rows deleted, 0 where the file cannot be written."""
+        if self.problem is not None:
+            return 0
+        try:
+            return self._database.change(prune.delete_rows(table, keys))
+        except UnusableError as error:
+            log.warning("store.prune_failed", extra={"fields": {"error": str(error)}})
+            return 0
 
     # --- commits and retries ---------------------------------------------------------------------------------------
 
