@@ -89,6 +89,11 @@ class Inbox:
             self._taken[job] += weight_of(entry)
         return entry
 
+    @property
+    def queued(self) -> bool:
+        """Whether an entry is queued, besides what is held for the next tick."""
+        return not self._queue.empty()
+
     def empty(self) -> bool:
         """Whether nothing is in it at this moment."""
         return self._queue.empty() and not self._held

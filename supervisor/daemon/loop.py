@@ -7,7 +7,7 @@ decides, `Executor` acts. Each stage of a job has a fence: an error marks that j
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Protocol
@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.25
 """Longest delay after which an expired limit is found."""
-LATE_S = 0.1
-"""How long a tick may wait for events that were queued before it."""
+ENTRIES_PER_TURN = 1000
+"""Entries of the inbox that one turn takes, at most. The readers stop reading a job's files before it has that many."""
 DECISIONS_PER_TURN = 20
 CLOCK_STEP_S = 1.0
 KEEP_LEARNED_S = 60.0
@@ -111,16 +111,31 @@ class Loop:
         ticked_at = self._clock.now()
         self.turn(ev.Tick(at=ticked_at))
         while not finished():
-            entry = self._inbox.get(TICK_S - self._clock.now().seconds_since(ticked_at))
-            if isinstance(entry, Inquiry):
-                self._answer_inquiry(entry)
-            elif entry is not None:
-                self.turn(entry)
+            self._take_turn(self._inbox.get(TICK_S - self._clock.now().seconds_since(ticked_at)))
             # By the clock, not when the inbox is empty: a client that keeps asking must not hold up a deadline.
-            late_s = (now := self._clock.now()).seconds_since(ticked_at) - TICK_S
-            if late_s >= LATE_S or (late_s >= 0 and self._inbox.empty()):
-                ticked_at = now
-                self.turn(ev.Tick(at=now))
+            if self._clock.now().seconds_since(ticked_at) >= TICK_S:
+                ticked_at = self._take_turn(self._inbox.get(0.0), ticking=True)
+
+    def _take_turn(self, entry: ev.Event | Inquiry | None, *, ticking: bool = False) -> Moment:
+        """Process an entry and those queued behind it in one turn, and return its time.
+
+        While a commit takes long, more is queued than one event. A tick judges after all that was put before it: steps
+        that wait in the inbox are no silence.
+        """
+        events: list[ev.Event] = []
+        questions: list[Inquiry] = []
+        while entry is not None:
+            if isinstance(entry, Inquiry):
+                questions.append(entry)
+            else:
+                events.append(entry)
+            full = len(events) + len(questions) >= ENTRIES_PER_TURN
+            entry = self._inbox.get(0.0) if not full and (ticking or self._inbox.queued) else None
+        now = self._clock.now()
+        self.turn(*events, *([ev.Tick(at=now)] if ticking else []))
+        for question in questions:
+            self._answer_inquiry(question)
+        return now
 
     def _catch_up(self) -> None:
         """Apply what happened while no daemon ran, before anything is decided.
@@ -136,31 +151,40 @@ class Loop:
             elif entry is not None:
                 self.turn(entry, deciding=False)
 
-    def turn(self, event: ev.Event, *, deciding: bool = True) -> None:
-        """Process one event: record, apply, judge, decide, record the decision, act."""
+    def turn(self, *events: ev.Event, deciding: bool = True) -> None:
+        """Process events: record, apply, judge, decide, record the decisions, commit once, act."""
+        if not events:
+            return
         now = self._clock.now()
         for away in self.absences():
             # Applied before anything is judged at `now`: the time of the absence counts as no silence.
-            self._process_event(away, now, deciding=False)
-        self._process_event(event, now, deciding=deciding)
+            self._process_events((away,), now, deciding=False)
+        self._process_events(events, now, deciding=deciding)
 
-    def _process_event(self, event: ev.Event, now: Moment, *, deciding: bool) -> None:
+    def _process_events(self, events: Sequence[ev.Event], now: Moment, *, deciding: bool) -> None:
         self._check_clock(now)
         acts: list[tuple[de.Decision, JobState]] = []
         begun = False
         try:
             with self._record.turn(now):
                 begun = True
-                acts = self._apply_and_decide(event, now, deciding=deciding)
+                for event in events:
+                    acts.extend(self._apply_and_decide(event, now, deciding=deciding))
         except Exception as error:  # the record itself: trainings are looked after without it
             self.fences.note_failure("record", error)
-            acts = acts if begun else self._apply_and_decide(event, now, deciding=deciding)
+            for event in () if begun else events:
+                acts.extend(self._apply_and_decide(event, now, deciding=deciding))
         for decision, job_state in acts:
             self._carry_out(decision, job_state)
-        for job_state in self._list_concerned(event):
-            self._show_executor(event, job_state)
-            self._request_search(job_state, now)
+        for event in events:
+            for job_state in self._list_concerned(event):
+                self._show_executor(event, job_state)
+                self._request_search(job_state, now)
         self.turned_at = now
+        for event in events:
+            self._run_each_turn(event, now)
+
+    def _run_each_turn(self, event: ev.Event, now: Moment) -> None:
         for work in self.each_turn:
             try:
                 work(event, now)

@@ -248,8 +248,8 @@ class Service:
 
     def _ping_watchdog(self, _: ev.Event, now: Moment) -> None:
         interval_s = self._notifier.watchdog_interval_s
-        if interval_s is not None and self._is_due("watchdog", now, interval_s):
-            self._notifier.watchdog()
+        if interval_s is not None and self._is_due("watchdog", now, interval_s) and not self._notifier.watchdog():
+            del self._done_at["watchdog"]  # sent again in the next turn
 
     def _check_threads(self, _: ev.Event, now: Moment) -> None:
         if self._is_due("threads", now, THREADS_EVERY_S):

@@ -15,7 +15,7 @@ from supervisor.core.checkpoints.checkpoint import ResumePoint
 from supervisor.core.history import History
 from supervisor.core.job import Job, Phase
 from supervisor.core.moments import Moment
-from supervisor.core.readings import ExitStatus, Stage, StepRecord
+from supervisor.core.readings import ExitStatus, HostReading, Stage, StepRecord
 from supervisor.core.rules import RULES
 from supervisor.core.stats.learned_limits import Learned
 from supervisor.daemon.clock import Presence, SystemClock
@@ -369,3 +369,42 @@ def test_the_steps_made_while_no_daemon_was_there_are_not_missed() -> None:
         world.loop.turn(ev.RecorderIdle(at=world.clock.now(), job="one", attempt=1))
         phases.append(world.job.phase)
     assert phases == [Phase.RUNNING, Phase.STOPPING]
+
+
+class SlowRecord(Told):
+    """A record whose every commit takes half a minute, while the training's steps go on into the inbox."""
+
+    COMMIT_S = 30.0
+
+    def __init__(self, clock: HandClock, inbox: Inbox) -> None:
+        super().__init__()
+        self.clock, self.inbox, self.step = clock, inbox, 0
+
+    @contextmanager
+    def turn(self, now: Moment) -> Iterator[None]:
+        yield
+        self.lines.append("committed")
+        for _ in range(int(self.COMMIT_S)):
+            self.clock.sleep(1.0)
+            self.put_readings()
+
+    def put_readings(self) -> None:
+        """Put what the readers see in a second: a step, a reading of the machine, and a line of output."""
+        at, self.step = self.clock.now(), self.step + 1
+        record = StepRecord(at=at, step=self.step, loss=1.0)
+        self.inbox.put(ev.StepsMade(at=at, job="one", attempt=1, records=(record,), cursor=self.step))
+        self.inbox.put(ev.HostRead(at=at, reading=HostReading(at=at)))
+        self.inbox.put(ev.OutputSeen(at=at, job="one", attempt=1, new_bytes=1, last_line="a line", offset=self.step))
+
+
+def test_a_record_that_is_written_slowly_makes_no_stall_of_a_training_that_steps() -> None:
+    world = World()
+    record = SlowRecord(world.clock, world.inbox)
+    loop = Loop(world.clock, world.inbox, record, record)
+    loop.job_states = world.loop.job_states
+    loop.run(lambda: record.count("committed") >= 20)
+    assert (world.job.phase, world.job.number) == (Phase.RUNNING, 1)
+    assert [line for line in record.lines if line.startswith("acted")] == ["acted Launch"]
+    last_step = world.job.attempt.last_step if world.job.attempt else None
+    assert last_step is not None
+    assert last_step >= 18 * SlowRecord.COMMIT_S, "what was put during a commit is known after the next"

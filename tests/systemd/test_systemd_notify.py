@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import socket
 import subprocess
@@ -14,6 +16,8 @@ from supervisor.daemon.process.systemd import Notifier, own_unit, stop_is_restar
 
 SERVICE = "0::/system.slice/rocm-supervisor.service\n"
 INSIDE = {"INVOCATION_ID": "2f"}
+FULL = (errno.EAGAIN, os.strerror(errno.EAGAIN))
+"""What the kernel answers at once where a queue is full and nothing waits for room in it."""
 
 
 def listening(address: str) -> socket.socket:
@@ -21,6 +25,14 @@ def listening(address: str) -> socket.socket:
     manager.settimeout(60)
     manager.bind("\0" + address[1:] if address.startswith("@") else address)
     return manager
+
+
+def fill(sender: socket.socket, address: str) -> None:
+    """Send until the queue of the manager is full."""
+    sender.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            sender.sendto(b"STATUS=filler", address)
 
 
 @pytest.mark.parametrize("abstract", [False, True])
@@ -43,6 +55,18 @@ def test_every_message_arrives_as_sd_notify_wants_it(tmp_path: Path, abstract: b
         "RELOADING=1\nMONOTONIC_USEC=17",
         "STOPPING=1",
     ]
+
+
+def test_a_manager_that_does_not_read_is_not_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    address = str(tmp_path / "notify")
+    with listening(address) as manager, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as filler:
+        fill(filler, address)
+        notifier = Notifier.from_environment({"NOTIFY_SOCKET": address})
+        notifier.status("1 job")
+        assert not notifier.watchdog()
+        assert [vars(record)["fields"]["error"] for record in caplog.records] == [str(BlockingIOError(*FULL))] * 2
+        manager.recv(4096)
+        assert notifier.watchdog()
 
 
 def test_without_systemd_nothing_is_said() -> None:

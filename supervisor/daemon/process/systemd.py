@@ -20,6 +20,9 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
+WAIT_S = 1.0
+"""How long the start and the end of a state wait to be sent; what is sent again and again does not wait."""
+
 
 class Notifier:
     """Sends datagrams to the socket that systemd named; a lost one is logged and never an error of the daemon."""
@@ -48,11 +51,11 @@ class Notifier:
 
     def status(self, text: str) -> None:
         """Show one line in `systemctl status`."""
-        self._send_message("STATUS=" + " ".join(text.split()))
+        self._send_message("STATUS=" + " ".join(text.split()), wait_s=0.0)
 
-    def watchdog(self) -> None:
-        """Say that the daemon works; systemd restarts one that stops saying so."""
-        self._send_message("WATCHDOG=1")
+    def watchdog(self) -> bool:
+        """Say that the daemon works, and return whether that was sent; systemd restarts one that stops saying so."""
+        return self._send_message("WATCHDOG=1", wait_s=0.0)
 
     def extend_timeout(self, seconds: float) -> None:
         """Ask for `seconds` more, from now, to start or to stop."""
@@ -66,19 +69,20 @@ class Notifier:
         """Say that the daemon is on its way out."""
         self._send_message("STOPPING=1")
 
-    def _send_message(self, message: str) -> None:
+    def _send_message(self, message: str, wait_s: float = WAIT_S) -> bool:
+        """Send one datagram, waiting `wait_s` at most for room in the manager's queue; return whether it was sent."""
         if self._address is None:
-            return
+            return False
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as out:
-                out.settimeout(1.0)  # a manager that hangs must not hang the daemon
+                out.settimeout(wait_s)
                 out.connect(self._address)
                 out.sendall(message.encode(errors="replace"))
         except OSError as error:
             log.warning("notify.lost", extra={"fields": {"message": message.partition("=")[0], "error": str(error)}})
+            return False
+        return True
 
-
-log = logging.getLogger(__name__)
 
 ASK_LIMIT_S = 5.0
 Ask = Callable[[Sequence[str]], str]
