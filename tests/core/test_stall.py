@@ -180,6 +180,24 @@ def test_steps_that_wait_unread_are_no_silence() -> None:
     assert told.looked().check(Stall()) is not None
 
 
+def test_a_training_that_an_exception_ends_slowly_has_the_settings_limit() -> None:
+    told = learnt().says(ev.Word.EXCEPTION, type="OutOfMemoryError", message="CUDA out of memory.")
+    assert told.silence(59.9).check(Stall()) is None
+    flag = told.silence(0.1).check(Stall())
+    assert flag is not None
+    assert flag.message == "no step for 60 s in stage step (limit 60 s), last step 1300"
+
+
+def test_at_rest_an_exception_has_the_settings_limit_too() -> None:
+    told = fed().says(ev.Word.EXCEPTION, type="OutOfMemoryError", message="CUDA out of memory.")
+    assert told.tree(59, cpu=0.2).check(Stall()) is None
+
+
+def test_an_exception_that_the_training_outlived_leaves_the_learned_limit() -> None:
+    told = learnt().says(ev.Word.EXCEPTION, type="ValueError", message="of a thread").steps(1301, 1301)
+    assert told.silence(8.1).check(Stall()) is not None
+
+
 def test_what_a_trouble_took_is_not_learned() -> None:
     told = learnt()
     before = told.history.learned.limit_s(Stage.STEP, 60.0)

@@ -84,7 +84,7 @@ def _why_blind(history: History) -> str | None:
         return why
     if history.no_step_since() is None or history.stage not in (Stage.STEP, Stage.DATA_WAIT):
         return "no batch is due"
-    if _is_ending(history):
+    if is_ending_by_exception(history):
         return "an exception ends the training, and its workers with it"
     newest = history.processes[-1] if history.processes else None
     if newest is None or newest.pids is None or history.now.seconds_since(newest.at) > FRESH_S:
@@ -92,7 +92,7 @@ def _why_blind(history: History) -> str | None:
     return None
 
 
-def _is_ending(history: History) -> bool:
+def is_ending_by_exception(history: History) -> bool:
     """Whether a process that is no worker raised what ends it, after the last step: its workers go with it."""
     workers = {pid for loader in history.reports.loaders.values() for pid in loader.pids}
     no_step_s = _quiet_s(history)

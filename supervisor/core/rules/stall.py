@@ -23,6 +23,7 @@ from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ProcessReading, Stage
 from supervisor.core.remedies import causes
+from supervisor.core.rules.dead_worker import is_ending_by_exception
 from supervisor.core.rules.rest import rested_s, resting_limit_s, stopped_s, whole_job_rested_s
 from supervisor.core.rules.standstill import diagnosis_of, machine_gasps
 from supervisor.core.stats.holds import run_of
@@ -95,6 +96,9 @@ class Stall:
         return tuple(replace(gauge, observe=observe) if gauge.reached else gauge for gauge in gauges)
 
     def _measure_silence(self, history: History, own: Gauge, cap_s: float) -> tuple[Gauge, ...]:
+        if is_ending_by_exception(history):
+            # Its workers, threads and exit handlers may take longer to end than any step: it has the setting's limit.
+            return (own,)
         learned_s = self._learned_s(history, cap_s)
         rest = self._measure_rest(history, own, min(cap_s, learned_s or cap_s))
         if learned_s is None or learned_s >= cap_s:
