@@ -41,7 +41,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Explain a kernel log, a training's output or a saved rocm-smi output.",
     ),
     "replay": ("supervisor.cli.replay.command", "Run the rules over a recorded attempt and print their flags."),
-    "export": ("supervisor.cli.replay.export", "Copy a recorded attempt into a folder that replays elsewhere."),
+    "export": (
+        "supervisor.cli.replay.export",
+        "Copy a recorded attempt into a folder that replays elsewhere, or its steps to CSV, NDJSON or TensorBoard.",
+    ),
     "doctor": ("supervisor.cli.doctor.command", "Check this machine, its configuration and the daemon."),
     "config": ("supervisor.cli.config", "Check the configuration."),
     "setup": ("supervisor.cli.setup.command", "Install as a systemd service."),

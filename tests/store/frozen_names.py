@@ -23,6 +23,8 @@ import msgspec
 import supervisor
 from supervisor.alerts.channels import CHANNELS
 from supervisor.cli import exit_codes
+from supervisor.cli.replay.series import COLUMNS
+from supervisor.cli.replay.tensorboard import TAGS
 from supervisor.config.schema import is_table, keys_of
 from supervisor.config.settings import Settings
 from supervisor.control import origin, refusals, routes, types
@@ -58,6 +60,7 @@ def collect() -> dict[str, list[str]]:
         "control socket: fields": _api_fields,
         "control socket: error codes": _error_codes,
         "metrics": lambda: (",".join((metric.name, metric.kind, *metric.labels)) for metric in METRICS),
+        "exports: columns and tags": lambda: iter((*COLUMNS, *TAGS)),
         "exit codes": _exit_codes,
         "alerts: types": _alert_types,
         "alerts: fields": lambda: _dictionary_keys(CODE / "alerts" / "payload.py"),

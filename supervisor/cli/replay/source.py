@@ -16,6 +16,7 @@ from supervisor.replay.from_record import of_attempt
 from supervisor.replay.recording import Recording
 from supervisor.store.archive import Archive
 from supervisor.store.errors import ArchiveError
+from supervisor.store.records import StepBucket
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -34,6 +35,20 @@ def recorded(app: App, job: str, attempt: int | None) -> Recording:
         return of_attempt(archive, job, attempt, rules)
     except (ArchiveError, RecordingError) as error:
         raise CliError(str(error), "supervisorctl status lists the jobs", "not_recorded") from error
+
+
+def recorded_steps(app: App, job: str, attempt: int | None) -> tuple[StepBucket, ...]:
+    """Return the steps of a job, or of one attempt, ten seconds each, in order of attempt and time."""
+    try:
+        archive = Archive.at(database_url(offline.settings(app).supervisor))
+        archive.check()
+        found = archive.step_metrics(job, attempt)
+    except ArchiveError as error:
+        raise CliError(str(error), "supervisorctl status lists the jobs", "not_recorded") from error
+    if not found:
+        which = "" if attempt is None else f", attempt {attempt}"
+        raise CliError(f"no step of {job}{which} is recorded", "supervisorctl status lists the jobs", "not_recorded")
+    return found
 
 
 def rules_in(path: Path) -> dict[str, dict[str, Any]]:
