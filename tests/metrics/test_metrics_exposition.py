@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import replace
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
@@ -207,3 +208,12 @@ def test_the_nine_alerts_use_metrics_that_exist() -> None:
     assert used - recorded <= {metric.name for metric in METRICS} | {"rocm_supervisor_"}
     assert len(re.findall(r"- alert: ", rules)) == 9
     assert rules.count("summary:") == rules.count("runbook:") == rules.count("severity:") == 9
+
+
+def test_each_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() -> None:
+    """The cases themselves are for promtool, which says at the top of the file how."""
+    rules = files("supervisor.metrics").joinpath(RULES).read_text(encoding="utf-8")
+    cases = Path(__file__).with_name("rules_promtool.yml").read_text(encoding="utf-8")
+    judged = re.findall(r"alertname: (\w+)\n +exp_alerts:( \[\])?", cases)
+    alerts = set(re.findall(r"- alert: (\w+)", rules))
+    assert alerts == {name for name, none in judged if none} == {name for name, none in judged if not none}
