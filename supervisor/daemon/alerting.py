@@ -18,17 +18,7 @@ from supervisor.alerts.channel import Channel, KeptNotice, read_notice
 from supervisor.alerts.channels import CHANNELS
 from supervisor.alerts.outbox import AlertSender
 from supervisor.alerts.payload import alert_id, digest_id, notices, self_test
-from supervisor.alerts.pipeline import (
-    Budget,
-    Pending,
-    Policy,
-    Situation,
-    build_digest,
-    full_budget,
-    plan,
-    policy_of,
-    routes,
-)
+from supervisor.alerts.pipeline import Pending, Policy, Situation, build_digest, plan, policy_of, routes
 from supervisor.alerts.schedule import next_try_s
 from supervisor.alerts.settings import AlertSettings, ReceiverError
 from supervisor.core import decisions as de
@@ -37,6 +27,7 @@ from supervisor.core.events import AlertTried
 from supervisor.core.flags import Severity
 from supervisor.core.job import Job, Phase
 from supervisor.core.moments import Moment
+from supervisor.daemon.alert_limits import ReceiverLimits
 from supervisor.daemon.clock import Clock
 from supervisor.store.outbox import WAITING_LIMIT, QueuedAlert
 from supervisor.store.store import NewAlert, Store
@@ -158,8 +149,6 @@ class Receivers:
 MUTED = "alerts muted until"
 """Key of the note that has the end of each mute by the name of the receiver, Unix seconds."""
 MUTE_LIMIT_S = 86_400.0
-PAUSE_LIMIT_S = 3_600.0
-"""Longest time that a receiver which asked for it is sent nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,16 +172,16 @@ class Announcer:
     """What each configured receiver wants besides; every notice by itself for one that is not in it."""
     problems: Callable[[], Mapping[str, str]] = dict
     """Why a receiver cannot be sent to, by its name."""
+    jobs: Callable[[], Iterable[Job]] = tuple
+    """The trainings as they are now: which are given up, and which have an open incident, is read from them."""
     _tests: int = field(default=0, init=False)
-    _given_up: set[str] = field(default_factory=set, init=False)
-    """Trainings that were given up since the daemon started and not started again."""
-    _open_jobs: set[str] = field(default_factory=set, init=False)
-    """Trainings with an open incident."""
-    _budgets: dict[str, Budget] = field(default_factory=dict, init=False)
-    _paused: dict[str, Moment] = field(default_factory=dict, init=False)
-    """Until when a receiver asked to be sent nothing."""
+    _limits: ReceiverLimits = field(init=False)
     _notices: dict[str, KeptNotice] = field(default_factory=dict, init=False)
     """What waits, read once."""
+
+    def __post_init__(self) -> None:
+        """Read the limits of the receivers from the record."""
+        self._limits = ReceiverLimits(self.store)
 
     def decision(self, before: Job, after: Job, decision: de.Decision) -> None:
         """Queue what a decision is worth telling."""
@@ -208,7 +197,7 @@ class Announcer:
         if alert is None:
             return
         if event.retry_after_s is not None and not event.delivered:
-            self._paused[alert.sink] = event.at.plus(min(event.retry_after_s, PAUSE_LIMIT_S))
+            self._limits.pause(alert.sink, event.retry_after_s, event.at)
         if alert.due is None:
             self._notices.pop(alert.id, None)
 
@@ -225,26 +214,18 @@ class Announcer:
         for sink, alerts in by_sink.items():
             self._send_planned(sender, sink, alerts, now)
         # A training that was given up, and a record that cannot be written, are to be noticed by a missing ping.
-        if self.store.problem is None and not self._given_up:
+        if self.store.problem is None and not any(job.phase is Phase.FAILED for job in self.jobs()):
             sender.ping_due(f"rocm-supervisor on {self.host}; alerts waiting: {len(self.store.waiting_alerts())}", now)
 
     def _send_planned(self, sender: AlertSender, sink: str, alerts: Sequence[QueuedAlert], now: Moment) -> None:
         """Send one receiver what its policy allows now; the rest stays due."""
         by_id = {alert.id: alert for alert in alerts}
         policy = self.policies().get(sink, Policy())
-        situation = Situation(
-            now=now, muted=self.muted_until(sink, now) is not None, open_jobs=frozenset(self._open_jobs)
-        )
-        paused = self._paused.get(sink)
-        planned = plan(
-            []
-            if paused is not None and paused.seconds_since(now) > 0
-            else [self._build_pending(alert, now) for alert in alerts],
-            policy,
-            self._budgets.get(sink) or full_budget(now),
-            situation,
-        )
-        self._budgets[sink] = planned.budget
+        open_jobs = frozenset(job.name for job in self.jobs() if job.incident is not None and not job.incident.closed)
+        situation = Situation(now=now, muted=self.muted_until(sink, now) is not None, open_jobs=open_jobs)
+        pending = [] if self._limits.is_paused(sink, now) else [self._build_pending(alert, now) for alert in alerts]
+        planned = plan(pending, policy, self._limits.budget(sink, now), situation)
+        self._limits.spend(sink, planned.budget, now, sent=bool(planned.messages))
         for message in planned.messages:
             ids = tuple(item.id for item in message)
             if len(ids) == 1:
@@ -308,9 +289,6 @@ class Announcer:
         return tuple(problems[name] for name in sorted(problems))
 
     def _queue_notices(self, before: Job, after: Job, decision: de.Decision | None, at: Moment) -> None:
-        (self._given_up.add if after.phase is Phase.FAILED else self._given_up.discard)(after.name)
-        is_open = after.incident is not None and not after.incident.closed
-        (self._open_jobs.add if is_open else self._open_jobs.discard)(after.name)
         policies = self.policies()
         for notice in notices(before, after, decision, at, self.host):
             for name, floor in self.floors().items():

@@ -83,6 +83,7 @@ class Assembly:
             floors=lambda: self.receivers.floors,
             policies=lambda: self.receivers.policies,
             problems=lambda: self.receivers.problems,
+            jobs=lambda: [job_state.job for job_state in self.loop.job_states.values()],
         )
         self.gpus = GpuWatch(settings.telemetry.sources)
         self.newest = NewestReadings()

@@ -141,17 +141,30 @@ class Pinged(AlertSender):
 
 
 def test_a_check_is_pinged_while_the_daemon_works_and_not_while_a_training_stands_given_up(house: House) -> None:
-    sender, running = Pinged(), Job(name="night", since=START, phase=Phase.RUNNING)
+    sender, job = Pinged(), Job(name="night", since=START, phase=Phase.RUNNING)
+    house.announcer.jobs = lambda: [job]
     house.announcer.send_due(sender, START)
     assert sender.reported == ["rocm-supervisor on here; alerts waiting: 0"]
-    failed = replace(running, phase=Phase.FAILED)
+    running, job = job, replace(job, phase=Phase.FAILED)
     give_up = de.GiveUp(at=START, job="night", attempt=1, reason="5 restarts", flag=None)
-    house.announcer.decision(running, failed, give_up)
+    house.announcer.decision(running, job, give_up)
     house.announcer.send_due(sender, START)
     assert len(sender.reported) == 1
-    house.announcer.job(failed, replace(failed, phase=Phase.PENDING), START)
+    job = replace(job, phase=Phase.PENDING)
     house.announcer.send_due(sender, START)
     assert sender.reported[1:] == ["rocm-supervisor on here; alerts waiting: 1"]
+
+
+def test_a_training_that_was_given_up_before_a_restart_of_the_daemon_still_stops_the_pings(tmp_path: Path) -> None:
+    evening, sender = Evening(tmp_path), Pinged()
+    with evening.store.turn(START):
+        evening.store.save_job(Job(name="night", since=START, phase=Phase.FAILED))
+    evening.store.close(START)
+    again = Evening(tmp_path)
+    (job,) = again.store.load_jobs(START)
+    again.announcer.jobs = lambda: [job]
+    again.announcer.send_due(sender, START)
+    assert sender.reported == []
 
 
 class Phone(AlertSender):
@@ -242,3 +255,56 @@ def test_a_receiver_that_asks_for_time_is_sent_nothing_else_meanwhile(tmp_path: 
     evening.warn(1)
     assert evening.send(28.0) == []
     assert len(evening.send(2.0)) == 3
+
+
+def test_a_pause_that_a_receiver_asked_for_outlives_a_restart_of_the_daemon(tmp_path: Path) -> None:
+    evening = Evening(tmp_path, Policy())
+    evening.warn(1)
+    ((_, _),) = evening.send()
+    (alert,) = evening.store.waiting_alerts()
+    refused = ev.AlertTried(at=START, alert=alert.id, delivered=False, error="429", retry_after_s=1800.0)
+    evening.announcer.tried(refused)
+    evening.store.close(evening.now)
+    again = Evening(tmp_path, Policy())
+    again.now = START.plus(1.0)
+    again.warn(1)
+    assert again.send(1797.0) == []
+    assert len(again.send(500.0)) == 2
+
+
+def test_a_restart_gives_no_receiver_more_messages(tmp_path: Path) -> None:
+    def gave_up(evening: Evening, count: int) -> None:
+        body = {"type": "job.gave_up", "data": {"severity": "critical", "job": "night"}}
+        for number in range(count):
+            name, content = f"msg_{evening.now.unix_s}_{number}", json.dumps(body).encode()
+            alert = NewAlert(id=name, sink="phone", type="job.gave_up", job="night", body=content)
+            evening.store.queue_alert(alert, evening.now)
+
+    evening = Evening(tmp_path)
+    gave_up(evening, 5)
+    offered = evening.send()
+    assert [covers for _, covers in offered] == [()] * 5
+    for alert in evening.store.waiting_alerts():
+        evening.announcer.tried(ev.AlertTried(at=START, alert=alert.id, delivered=True, error=None))
+    evening.store.close(evening.now)
+    again = Evening(tmp_path)
+    again.now = START.plus(1.0)
+    gave_up(again, 5)
+    assert again.send() == []
+    ((kind, covers),) = again.send(60.0)
+    assert (kind, len(covers)) == ("digest", 5)
+
+
+def test_limits_in_the_record_that_cannot_be_read_hold_nothing_back(tmp_path: Path) -> None:
+    evening = Evening(tmp_path, Policy())
+    for note in ("alerts paused until", "alerts budgets"):
+        evening.store.set_note(note, "[")
+    evening.warn(1)
+    assert len(evening.send(30.0)) == 1
+
+
+def test_a_pause_made_before_the_clock_was_set_back_is_over(tmp_path: Path) -> None:
+    evening = Evening(tmp_path, Policy())
+    evening.store.set_note("alerts paused until", json.dumps({"phone": START.unix_s + 86_400.0}))
+    evening.warn(1)
+    assert len(evening.send()) == 1

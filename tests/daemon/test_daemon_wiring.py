@@ -1,4 +1,4 @@
-"""Whether the machine is in a state to start anything, by the newest reading and the settings in force."""
+"""The parts of one daemon together: what they see of each other, and whether the machine allows a start."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import pytest
 
 from supervisor.config.settings import JobSettings, Settings, SupervisorSettings
 from supervisor.core import events as ev
+from supervisor.core.job import Job, Phase
 from supervisor.core.readings import DiskReading, HostReading
 from supervisor.daemon.clock import SystemClock
+from supervisor.daemon.job_state import JobState
 from supervisor.daemon.wiring import Assembly
 from supervisor.runner.direct import DirectLauncher
 
@@ -54,3 +56,10 @@ def test_the_limit_is_the_one_of_the_settings_in_force(parts: Assembly) -> None:
     assert parts.may_launch()
     parts.settings = with_limit(parts.settings, 3 * GB)
     assert not parts.may_launch()
+
+
+def test_alerts_see_the_trainings_as_the_loop_has_them(parts: Assembly) -> None:
+    job = Job(name="night", since=parts.clock.now(), phase=Phase.FAILED)
+    assert list(parts.announcer.jobs()) == []
+    parts.loop.job_states["night"] = JobState(job=job, rules=())
+    assert list(parts.announcer.jobs()) == [job]
