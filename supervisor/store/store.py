@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -186,18 +186,22 @@ class Store:
         row = rows.checkpoint_row(job, attempt, checkpoint, now)
         self._writer.put(statements.CHECKPOINT, _checkpoint_key(row), row)
 
-    def checkpoints(self, job: str) -> tuple[Checkpoint, ...] | None:
-        """Return every checkpoint ever seen of a job, the first seen first.
+    def checkpoints(self, job: str, captured_from: Collection[str] | None = None) -> tuple[Checkpoint, ...] | None:
+        """Return every checkpoint ever seen of a job, the first seen first; or only generations of certain files.
 
-        None where the file cannot be read: unknown, which is not "none" (none would begin the training anew).
+        None where the file cannot be read: unknown, which is not "none" (none would restart the training from the
+        beginning).
         """
         table = tables.checkpoints
-        found = self._writer.read(select(table).where(table.c.job == job).order_by(table.c.first_seen_unix_s))
+        wanted = (
+            table.c.job == job if captured_from is None else (table.c.job == job) & table.c.source.in_(captured_from)
+        )
+        found = self._writer.read(select(table).where(wanted).order_by(table.c.first_seen_unix_s))
         if found is None:
             return None
         known = {_checkpoint_key(row): row for row in found}
         for row in self._writer.waiting(statements.CHECKPOINT):
-            if row["job"] == job:
+            if row["job"] == job and (captured_from is None or row["source"] in captured_from):
                 key = _checkpoint_key(row)
                 known[key] = statements.newer_knowledge(known[key], row) if key in known else row
         return tuple(rows.checkpoint_of(row) for row in known.values())

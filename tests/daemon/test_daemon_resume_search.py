@@ -61,7 +61,7 @@ def found(state: Path, saved: list[Path], known: tuple[Checkpoint, ...] = ()) ->
         put=told.append,
         state=state,
         settings=lambda _: JobSettings(command=["train"]),
-        known=lambda _: known,
+        known=lambda _, sources=None: tuple(c for c in known if sources is None or c.source in sources),
         collector=shelves,
         steps=SaveSteps(SystemClock(), state, lambda _: None, "this boot"),
     )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from record_by_hand import BOOT, OTHER_BOOT, START, at, job, open_store
+from record_by_hand import BOOT, OTHER_BOOT, START, at, checkpoint, job, open_store
 
 from supervisor.core.job import Job, Phase
 from supervisor.core.moments import Moment
@@ -114,3 +114,20 @@ def test_a_name_that_is_no_unicode_does_not_keep_the_job_from_the_record() -> No
     loaded = decode_job(encode(replace(job(), reason="cannot open /data/\udcff.pt")))
     assert loaded.reason == "cannot open /data/?.pt"
     assert replace(loaded, reason=job().reason) == job()
+
+
+def test_generations_of_a_file_are_found_in_the_file_and_in_what_waits_for_it(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    early, late = (checkpoint(epoch, path=f"/state/generation-{epoch}.pt") for epoch in (3, 4))
+    other = replace(checkpoint(5, path="/state/generation-5.pt"), source="/runs/night/weights/best.pt")
+    early, late = (replace(generation, source="/runs/night/weights/last.pt") for generation in (early, late))
+    with store.turn(at(1)):
+        for seen in (early, other, checkpoint(6)):
+            store.save_checkpoint("night", 1, seen, at(1))
+    with store.turn(at(2)):
+        store.save_checkpoint("night", 1, late, at(2))
+        assert store.checkpoints("night", ["/runs/night/weights/last.pt"]) == (early, late)
+    assert store.checkpoints("night", ["/runs/night/weights/last.pt"]) == (early, late)
+    assert store.checkpoints("day", ["/runs/night/weights/last.pt"]) == ()
+    assert len(store.checkpoints("night") or ()) == 4
+    store.close(at(3))

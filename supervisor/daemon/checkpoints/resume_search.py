@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from supervisor.config.derive import policy_of, snapshot_every
 from supervisor.config.settings import SNAPSHOT_EVERY_S, JobSettings
@@ -45,6 +46,13 @@ SEARCH_LIMIT_S = 60.0
 """A search that takes longer is reported as not answering; it continues once the file system answers."""
 
 
+class KnownCheckpoints(Protocol):
+    """What the record holds of a job's checkpoints; None where it cannot be read."""
+
+    def __call__(self, job: str, captured_from: Collection[str] | None = None, /) -> tuple[Checkpoint, ...] | None:
+        """Return all of them, or only the generations that were captured from certain files."""
+
+
 class ResumeSearch:
     """Called in the deciding thread; it searches in threads of its own."""
 
@@ -55,7 +63,7 @@ class ResumeSearch:
         put: Callable[[ev.Event], None],
         state: Path,
         settings: Callable[[str], JobSettings],
-        known: Callable[[str], tuple[Checkpoint, ...] | None],
+        known: KnownCheckpoints,
         collector: Generations,
         steps: SaveSteps,
         threads: Threads | None = None,
@@ -165,12 +173,14 @@ class ResumeSearch:
         paths = event.facts.get("paths")
         if not isinstance(paths, list):
             return
-        known, lane = self._known(job.name) or (), self._threads.lane("checkpoints", job.name)
-        for path in paths:
-            # What it lies on may never answer, and this thread is everybody's.
-            lane.do(f"looking at {path}", partial(self._take_up_save, event, job, Path(str(path)), known))
+        names = [str(path) for path in paths]
+        # A long training has a hundred thousand checkpoints in its record: this thread reads only what may match.
+        generations, lane = self._known(job.name, names) or (), self._threads.lane("checkpoints", job.name)
+        for name in names:
+            # The file system may never answer, and all jobs share this thread.
+            lane.do(f"looking at {name}", partial(self._take_up_save, event, job, Path(name), generations))
 
-    def _take_up_save(self, event: ev.AgentReported, job: Job, path: Path, known: tuple[Checkpoint, ...]) -> None:
+    def _take_up_save(self, event: ev.AgentReported, job: Job, path: Path, generations: tuple[Checkpoint, ...]) -> None:
         stat = fingerprint(path)
         if stat is None and (why := describe_denied(path)) is not None:
             self._report_unseen(event, job, path, why)
@@ -179,7 +189,7 @@ class ResumeSearch:
         seen = _checkpoint_of_report(str(path), stat, event.facts)
         if job.attempt is not None and job.attempt.number == event.attempt:
             seen = replace(seen, step=job.attempt.training_step(seen.step))
-        if any(checkpoint.is_of(seen) for checkpoint in known):
+        if any(generation.is_of(seen) for generation in generations):
             return  # it was captured before, and may have been pruned: a new daemon reads the agent log from its start
         # Recorded before it is taken: a search that begins now must know of it.
         self._put(ev.CheckpointSeen(at=event.at, job=job.name, attempt=event.attempt, checkpoint=seen))
