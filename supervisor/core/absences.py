@@ -1,4 +1,4 @@
-"""When the daemon did not run: time in which nobody could have seen a step is no proof of a training's silence.
+"""When the daemon did not run: a training is not silent in time that was not observed.
 
 A machine that is suspended or starved, a virtual machine that is paused and a SIGSTOP stop the daemon, and mostly the
 training with it. Limits on silence, and deadlines, count the time in which the daemon ran.

@@ -102,19 +102,19 @@ class Saving:
     asked_error: str = ""
     """Why the newest save that was asked for failed; empty where it succeeded or none was asked for."""
 
-    def add(self, said: ev.AgentReported) -> None:
+    def add(self, report: ev.AgentReported) -> None:
         """Add a report about saving."""
-        facts, snapshot = said.facts, said.facts.get("kind") == "snapshot"
+        facts, snapshot = report.facts, report.facts.get("kind") == "snapshot"
         self.every_s = as_float(facts.get("every_s"), 0.0, EVERY_MAX_S) or self.every_s
-        match said.word:
+        match report.word:
             case ev.Word.SNAPSHOTS:
-                self.since = self.since or said.at
+                self.since = self.since or report.at
             case ev.Word.CHECKPOINT_SAVED:
                 self.asked_error = ""
                 if snapshot:
-                    self.at, self.failed_at, self.error = said.at, None, ""
+                    self.at, self.failed_at, self.error = report.at, None, ""
             case ev.Word.SAVE_FAILED if snapshot:
-                self.failed_at, self.error = self.failed_at or said.at, _read_error(facts.get("error"))
+                self.failed_at, self.error = self.failed_at or report.at, _read_error(facts.get("error"))
             case ev.Word.SAVE_FAILED:
                 self.asked_error = _read_error(facts.get("error"))
             case _:
@@ -139,36 +139,36 @@ class AgentReports:
     start_epoch: int | None = None
     saving: Saving = field(default_factory=Saving)
 
-    def add(self, said: ev.AgentReported) -> None:
+    def add(self, report: ev.AgentReported) -> None:
         """Add a report."""
-        match said.word:
+        match report.word:
             case ev.Word.ALLOCATOR:
-                self._add_allocation(said)
+                self._add_allocation(report)
             case ev.Word.EPOCH_END:
-                self._add_epoch(said)
+                self._add_epoch(report)
             case ev.Word.WORKERS:
-                self._add_loader(said)
+                self._add_loader(report)
             case ev.Word.PRECISION:
-                asked, used = said.facts.get("asked"), said.facts.get("used")
+                asked, used = report.facts.get("asked"), report.facts.get("used")
                 if isinstance(asked, str) and isinstance(used, str):
-                    self.precision = _read_precision(said, asked, used)
+                    self.precision = _read_precision(report, asked, used)
             case ev.Word.CLAIMED:
-                if said.rank is not None and said.pid is not None and said.rank < RANKS_KEPT:
-                    self.rank_pids[said.rank] = said.pid
+                if report.rank is not None and report.pid is not None and report.rank < RANKS_KEPT:
+                    self.rank_pids[report.rank] = report.pid
             case ev.Word.SNAPSHOTS | ev.Word.CHECKPOINT_SAVED | ev.Word.SAVE_FAILED:
-                self.saving.add(said)
+                self.saving.add(report)
             case ev.Word.PLAN:
-                self.start_epoch = as_int(said.facts.get("start_epoch"), maximum=EPOCH_MAX)
+                self.start_epoch = as_int(report.facts.get("start_epoch"), maximum=EPOCH_MAX)
             case _:
                 pass
 
-    def _add_allocation(self, said: ev.AgentReported) -> None:
-        facts, rank = said.facts, said.rank or 0
+    def _add_allocation(self, report: ev.AgentReported) -> None:
+        facts, rank = report.facts, report.rank or 0
         reserved, allocated = _read_bytes(facts, "reserved_bytes"), _read_bytes(facts, "allocated_bytes")
         if reserved is None or allocated is None or (rank not in self.allocations and rank >= RANKS_KEPT):
             return
         reading = Allocation(
-            at=said.at,
+            at=report.at,
             reserved_bytes=reserved,
             allocated_bytes=allocated,
             inactive_split_bytes=_read_bytes(facts, "inactive_split_bytes"),
@@ -177,44 +177,44 @@ class AgentReports:
             total_bytes=_read_bytes(facts, "total_bytes"),
         )
         self.allocations.setdefault(rank, deque(maxlen=ALLOCATIONS_KEPT)).append(reading)
-        self.allocated.setdefault(rank, Trend()).add(said.at, float(allocated))
+        self.allocated.setdefault(rank, Trend()).add(report.at, float(allocated))
 
-    def _add_epoch(self, said: ev.AgentReported) -> None:
-        epoch, metrics = as_int(said.facts.get("epoch"), maximum=EPOCH_MAX), as_dict(said.facts.get("metrics"))
+    def _add_epoch(self, report: ev.AgentReported) -> None:
+        epoch, metrics = as_int(report.facts.get("epoch"), maximum=EPOCH_MAX), as_dict(report.facts.get("metrics"))
         if epoch is None:
             return
         numbers = {name: as_float(item) for name, item in metrics.items()}
         known = {name: value for name, value in numbers.items() if value is not None}
         self.epochs.append(
             EpochEnd(
-                at=said.at,
+                at=report.at,
                 epoch=epoch,
-                fitness=_read_figure(said.facts, "fitness"),
+                fitness=_read_figure(report.facts, "fitness"),
                 metrics=dict(list(known.items())[:METRICS_KEPT]),
-                train_loss=_read_figure(said.facts, "train_loss"),
-                val_loss=_read_figure(said.facts, "val_loss"),
+                train_loss=_read_figure(report.facts, "train_loss"),
+                val_loss=_read_figure(report.facts, "val_loss"),
             )
         )
 
-    def _add_loader(self, said: ev.AgentReported) -> None:
-        loader, pids = as_int(said.facts.get("loader")), said.facts.get("pids")
+    def _add_loader(self, report: ev.AgentReported) -> None:
+        loader, pids = as_int(report.facts.get("loader")), report.facts.get("pids")
         if loader is None or not isinstance(pids, list):
             return
-        key = (said.pid, loader)
+        key = (report.pid, loader)
         known = tuple(pid for item in as_list(pids) if (pid := as_int(item, 1, PID_MAX)) is not None)
-        if said.facts.get("training") is True:
+        if report.facts.get("training") is True:
             self.workers = len(known)
-        if not known or said.facts.get("ended") is True:
+        if not known or report.facts.get("ended") is True:
             self.loaders.pop(key, None)
         elif len(self.loaders) < LOADERS_KEPT:
-            finite = said.facts.get("iterable") is not True
-            self.loaders[key] = Loader(at=said.at, parent=said.pid, pids=known, finite=finite)
+            finite = report.facts.get("iterable") is not True
+            self.loaders[key] = Loader(at=report.at, parent=report.pid, pids=known, finite=finite)
 
 
-def _read_precision(said: ev.AgentReported, asked: str, used: str) -> Precision:
-    why, device = said.facts.get("why"), said.facts.get("device")
+def _read_precision(report: ev.AgentReported, asked: str, used: str) -> Precision:
+    why, device = report.facts.get("why"), report.facts.get("device")
     return Precision(
-        at=said.at,
+        at=report.at,
         asked=asked,
         used=used,
         why=why if isinstance(why, str) else "",

@@ -150,7 +150,7 @@ def _has_train_ended(attempt: Attempt, event: ev.AgentReported | ev.StageEntered
 
 
 def _fold_clock_step(job: Job, event: ev.ClockStepped) -> Job:
-    """Return the job after the wall clock jumped: back in time, what is saved now must not look older than it is."""
+    """Return the job after the wall clock jumped; after a jump back, new checkpoints must not look older."""
     if job.began_unix_s is None or not event.by_s < 0:
         return job
     return replace(job, began_unix_s=job.began_unix_s + event.by_s)
@@ -233,8 +233,8 @@ def after_first_losses(job: Job, losses: Iterable[float | None]) -> Job:
     if attempt is None or now is None:
         return job
     if attempt.resume_from is None:
-        anew = attempt.first_step == 1
-        return replace(job, start_curve=now) if anew and job.start_curve is None else job
+        from_beginning = attempt.first_step == 1
+        return replace(job, start_curve=now) if from_beginning and job.start_curve is None else job
     if attempt.went_on is not None:
         return job
     on = went_on_by_losses(job.start_curve, attempt.resume_curve, now)
@@ -314,8 +314,8 @@ def _fold_warning(job: Job, decision: de.Warn | de.Note) -> Job:
     flag = decision.flag
     if isinstance(decision, de.Note):
         return replace(job, shadows=job.shadows | {flag.key}, shadows_noted=job.shadows_noted + 1)
-    told = replace(job, open_flags=job.open_flags | {flag.key})
-    return replace(told, unkillable=True, reason=flag.message) if flag.rule == UNKILLABLE else told
+    warned = replace(job, open_flags=job.open_flags | {flag.key})
+    return replace(warned, unkillable=True, reason=flag.message) if flag.rule == UNKILLABLE else warned
 
 
 def _fold_launch(job: Job, decision: de.Launch) -> Job:
@@ -573,10 +573,10 @@ def end_resort(job: Job, event: ev.ResortEnded) -> Job:
     if last is None or last.kind != event.kind or last.ended_at is not None:
         return job
     ended = replace(last, ended_at=event.at, done=event.done, output=event.output)
-    said = f"`{shlex.join(last.command)}` {'done' if event.done else 'failed'}" + (
+    outcome = f"`{shlex.join(last.command)}` {'done' if event.done else 'failed'}" + (
         f": {event.output}" if event.output else ""
     )
-    return replace(job, resorts=(*job.resorts[:-1], ended), reason=said)
+    return replace(job, resorts=(*job.resorts[:-1], ended), reason=outcome)
 
 
 def begin_triage(job: Job, decision: de.Triage) -> Job:
@@ -601,7 +601,7 @@ def end_triage(job: Job, event: ev.TriageEnded) -> Job:
 def _is_progress_known(job: Job, at: Moment) -> bool:
     """Whether it is known that the attempt made progress or made none.
 
-    An attempt that was never seen to step may have worked for hours without a hook; one that died young has not. Steps
+    An attempt that was never seen to step may have worked for hours without a hook; one that ended early has not. Steps
     that an attempt only counts itself are no progress, nor the lack of it.
     """
     attempt = job.attempt

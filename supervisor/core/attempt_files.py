@@ -1,16 +1,16 @@
-"""The attempt's folder: names and byte layout on which daemon, shim and agent agree; it touches no file.
+"""The attempt's folder: the names and byte layout on which daemon, shim and agent agree.
 
 The shim and the agent cannot import this (they run on the standard library of any Python), so they repeat the few
 numbers they need; a test holds the three against each other.
 
-Two grounds: what the daemon writes lies where the training's user can only read, what a training writes lies in `run/`,
-where the daemon only reads, through supervisor/untrusted_files.py. Folders are made by the daemon, never found.
+There are two areas: the daemon writes where the training's user can only read; the training writes in `run/`, which the
+daemon only reads, through supervisor/untrusted_files.py. The daemon creates every folder itself.
 
 STATE/jobs/JOB/ATTEMPT/             the daemon's
     launch.json     daemon -> shim     {"version": 1, "job", "attempt", "argv", "cwd", "env", "grace_s", "save_s"}
     remedies.json   daemon -> agent    {"version": 1, "settings": {NAME: {"value", "remedies"}}}; absent without any
     output.txt      daemon             output.log, folded and bounded
-    evidence/       daemon             one folder an incident
+    evidence/       daemon             one folder per incident
 STATE/jobs/JOB/ATTEMPT/run/         the training's; ROCM_SUPERVISOR_ATTEMPT_DIR names it
     shim.json       shim -> daemon     {"version": 1, "pid", "start_ticks", "boot_id", "training_pid",
                                         "training_start_ticks", "started_unix_s"}
@@ -18,9 +18,9 @@ STATE/jobs/JOB/ATTEMPT/run/         the training's; ROCM_SUPERVISOR_ATTEMPT_DIR 
                                         "system_s", "started_unix_s", "ended_unix_s", "ended_monotonic_ns",
                                         "leftovers"}
     recorder.bin    agent <-> daemon   rank 0; recorder.rankN.bin for rank N; laid out below; made by the shim
-    agent.jsonl     agent -> daemon    one object a line: {"event", "pid", "rank", "monotonic_ns", "unix_s", ...}
+    agent.jsonl     agent -> daemon    one object per line: {"event", "pid", "rank", "monotonic_ns", "unix_s", ...}
     output.log      the training       stdout and stderr, appended; the daemon gives back to the disk what it has read
-    ranks.bin       agent              words that the ranks of one training show each other (snapshots/board.py)
+    ranks.bin       agent              64-bit values shared between the ranks of one training (snapshots/board.py)
     rankN.part.pt   agent              what rank N alone holds of a snapshot, until rank 0 has joined it to its own
     stacks/PID.txt  agent              present while process PID answers STACKS_SIGNAL by dumping its stacks into it
 
@@ -36,9 +36,9 @@ wrong; its agent writes run/triage.json, and the daemon removes it once the find
     standby.json    daemon -> shim     {"version": 1, "launch" (as in launch.json), "modules" ([[name, file or null]]),
                                         "folder" (the attempt's), "after" (pid, start_ticks of the shim before it),
                                         "alone_s" (how long it may wait once that is gone)}
-    remedies.json   daemon -> agent    as in an attempt's folder: those that the attempt would have as things stand
+    remedies.json   daemon -> agent    as in an attempt's folder: those that the attempt would have at present
     run/door        daemon -> shim     a named pipe: "go" once launch.json lies in the attempt's folder, or "end"
-    run/going       shim               the door's name once it was told to go
+    run/going       shim               the door's name, written on "go"
     run/ready.json  shim -> daemon     {"version": 1, "imported_s"}: all is imported, and it waits
     run/refused.json shim -> daemon    {"version": 1, "why"}: it will not be the attempt
     run/output.log  the interpreter    what importing printed; moves into the attempt's folder
@@ -46,7 +46,7 @@ wrong; its agent writes run/triage.json, and the daemon removes it once the find
 `STATE/jobs/JOB/current` is a symbolic link to the newest attempt's folder, made by the daemon; `STATE/jobs/JOB/lock`,
 made by the daemon, is held (flock) by the shim for as long as anything of the attempt runs.
 
-Fields of agent.jsonl beside the common ones, by event:
+Fields of agent.jsonl besides the common ones, by event:
     alive             python, argv
     claimed           rank, world_size, torch (its version, or null where it was not met), imported (what takes long to
                       import, in the order in which that was begun: a list of [name, file])
@@ -61,9 +61,9 @@ Fields of agent.jsonl beside the common ones, by event:
     exception         type, message, traceback
     patched           conv2d (algorithm), scope, torch
     counting          scale ("training" or "attempt": what the recorder's steps count), by, first (number of the first
-                      step), resumed (true, false, or null where nothing tells), path (of what it went on from)
-    file_saved        path, size_bytes, modified_s and modified_ns (whole seconds and the rest), step (the last one made
-                      when it was saved)
+                      step), resumed (true, false, or null where not known), path (of what it went on from)
+    file_saved        path, size_bytes, modified_s and modified_ns (integer seconds and the rest), step (the last one
+                      made when it was saved)
     conv2d_failed     layer, kind (pass), sizes, error, instead ("unfold" or "native"), everywhere (whether every layer
                       is computed so from now on)
     resumed           path, epoch, step; lost where a snapshot's place in the data could not be taken up: why
@@ -75,7 +75,7 @@ Fields of agent.jsonl beside the common ones, by event:
                       iterable, ended (true once they are let go)
     precision         asked, used ("half", "bfloat16", "single"), why, device
     epoch_end         epoch, fitness, metrics (object), train_loss, val_loss; null is a number that was not finite
-    setting_asked     setting (one that the script does as it is told)
+    setting_asked     setting (one that the script applies on request)
     remedy_applied    setting, remedies (list), set (what it came to, for people)
 The stage is in the recorder's header, not here.
 
@@ -113,7 +113,7 @@ READY = "run/ready.json"
 REFUSED = "run/refused.json"
 GENERATIONS = "generations"
 TRIAGE = "triage"
-"""Of the folders of replays, the word that their names begin with; of a report's folder, the name."""
+"""The prefix of the names of replay folders, and the name of a report's folder."""
 
 # --- environment of a supervised training -------------------------------------------------------------------------
 
@@ -135,7 +135,7 @@ ENV_SNAPSHOTS = "ROCM_SUPERVISOR_SNAPSHOTS"
 ENV_SNAPSHOT_EVERY = "ROCM_SUPERVISOR_SNAPSHOT_EVERY_S"
 """Seconds between two snapshots, "0" for none but those asked for, "auto" for an interval found by the agent."""
 ENV_STANDBY = "ROCM_SUPERVISOR_STANDBY"
-"""Only in an interpreter that stands by: how it reaches its shim; gone once it has read it."""
+"""Only in a standby interpreter: how it reaches its shim; removed once read."""
 ENV_TRIAGE = "ROCM_SUPERVISOR_TRIAGE"
 """Only in a triage: JSON with `step` (the bad one), `report` (the file to write), `other_batch` and `looked_for`."""
 ENV_MEAN_FAULT = "ROCM_SUPERVISOR_MEAN_FAULT_S"
@@ -148,7 +148,7 @@ SHIM_SAVE_AND_END = "SIGTERM"
 SHIM_END = "SIGINT"
 """SIGTERM to the training's tree at once."""
 SHIM_KILL = "SIGQUIT"
-"""SIGCONT, then SIGKILL to the training's whole tree."""
+"""SIGCONT, then SIGKILL to the training's process tree."""
 SHIM_STACKS = "SIGUSR1"
 """Have every Python process of the tree that can dump its stacks do so."""
 STACKS_SIGNAL_OFFSET = 7
@@ -177,8 +177,8 @@ STAGE = struct.Struct("<Iiq")
 """stage, reserved, since when in monotonic ns."""
 ASIDE_OFFSET = 320
 ASIDE = struct.Struct("<Iiq")
-"""what keeps the present step from computing (0: nothing), whether every stage is told (1) or not (0), since when in
-monotonic ns. Zeros in the file of an agent that does not tell."""
+"""what keeps the present step from computing (0: nothing), whether every stage is reported (1) or not (0), since when
+in monotonic ns. Zeros in the file of an agent that does not report it."""
 
 COMMAND_SAVE = 1
 COMMAND_SAVE_AND_STOP = 2

@@ -1,7 +1,7 @@
 """The next decision about a job, as a pure function of what is known: after a crash it decides the same.
 
 The order is the law: an attempt that is over is settled first, the user's request outranks the rules, a deadline that
-ran out outranks a new flag, and flags come last.
+has passed outranks a new flag, and flags come last.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def deadline(job: Job, order: StopOrder, now: Moment) -> de.Decision | None:
     return de.Kill(at=now, job=job.name, attempt=job.number, reason=reason)
 
 
-def unkillable(job: Job, now: Moment, ground: RemedyContext) -> de.Decision | None:
+def unkillable(job: Job, now: Moment, context: RemedyContext) -> de.Decision | None:
     """Warn that SIGKILL does not end a process, then try the last resorts that are allowed."""
     killed_at = job.stop.killed_at if job.stop else None
     if job.unkillable:
-        return _take_due_resort(job, now, ground) if job.desired_state is DesiredState.RUN else None
+        return _take_due_resort(job, now, context) if job.desired_state is DesiredState.RUN else None
     if killed_at is None or now.seconds_since(killed_at) < job.limits.kill_wait_s:
         return None
     flag = RedFlag(
@@ -54,7 +54,7 @@ def unkillable(job: Job, now: Moment, ground: RemedyContext) -> de.Decision | No
         severity=Severity.CRITICAL,
         at=now,
         message=f"process still exists {job.limits.kill_wait_s:.0f} s after SIGKILL: {_describe_waits(job)}; "
-        f"{would_help(ground.resorts) or 'a reboot ends it'}; no other job starts on its GPU",
+        f"{would_help(context.resorts) or 'a reboot ends it'}; no other job starts on its GPU",
     )
     return de.Warn(at=now, job=job.name, attempt=job.number, flag=flag)
 
@@ -73,17 +73,17 @@ def unkillable_replay(job: Job, triage_state: TriageState, now: Moment) -> de.Wa
     return de.Warn(at=now, job=job.name, attempt=job.number, flag=flag)
 
 
-def _take_due_resort(job: Job, now: Moment, ground: RemedyContext) -> de.LastResort | None:
+def _take_due_resort(job: Job, now: Moment, context: RemedyContext) -> de.LastResort | None:
     """Return the last resort that is due against a process that SIGKILL does not end."""
-    resort = due(ground.resorts, job.resorts, now, job.limits.resort_s)
+    resort = due(context.resorts, job.resorts, now, job.limits.resort_s)
     return None if resort is None else _take_resort(job, resort, now, "SIGKILL does not end its process")
 
 
-def resort_first(job: Job, kind: str, now: Moment, ground: RemedyContext) -> de.LastResort | None:
+def resort_first(job: Job, kind: str, now: Moment, context: RemedyContext) -> de.LastResort | None:
     """Return the last resort that a retry begins with, where it was not taken yet and is still available."""
     if any(resort_taken.kind == kind for resort_taken in job.resorts):
         return None
-    offered = (item for item in ground.resorts if item.kind == kind and item.on and item.refused is None)
+    offered = (item for item in context.resorts if item.kind == kind and item.on and item.refused is None)
     resort = next(offered, None)
     return None if resort is None else _take_resort(job, resort, now, job.reason or "no other remedy is left")
 
@@ -114,7 +114,7 @@ SAME_START_WAIT_S = 5.0
 """Before the last try of a start that failed twice in the same way: it comes at most once, so it need not wait long."""
 
 
-def settle(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment, ground: RemedyContext) -> de.Decision:
+def settle(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment, context: RemedyContext) -> de.Decision:
     """Decide about an attempt of which nothing runs any more."""
     number, stop = attempt.number, job.stop
     if job.desired_state is DesiredState.STOP:
@@ -127,7 +127,7 @@ def settle(job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment, gr
         )
     cause = worst((stop.flag if stop else None, _flag_failed_launch(attempt, now), *flags))
     if cause is not None:
-        return retry(job, attempt, cause, now, ground)
+        return retry(job, attempt, cause, now, context)
     return untold(job, flags, now) or _settle_unflagged(job, attempt, now)
 
 
@@ -145,7 +145,7 @@ def _flag_failed_launch(attempt: Attempt, now: Moment) -> RedFlag | None:
     )
 
 
-def retry(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, ground: RemedyContext) -> de.Decision:
+def retry(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, context: RemedyContext) -> de.Decision:
     """Retry with the next remedy for the cause, unless budget, exit status or remedies forbid it."""
     number, budget = attempt.number, job.limits.budget
     fault_step = attempt.training_step(flag.since_step)  # a replay finds a step by the training's count alone
@@ -159,25 +159,25 @@ def retry(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, ground: Remedy
     if flag.fault == MACHINE_SHORTAGE or (code is not None and code in budget.always_retry_exit_codes):
         return replace(again, counts=False)
     step = _find_fault_step(attempt, flag, cause)
-    choice = choose(job.course.failed(cause, now), job.limits.remedies, job.ended(cause, step, finding), ground)
+    choice = choose(job.course.failed(cause, now), job.limits.remedies, job.ended(cause, step, finding), context)
     in_vain = job.course.again_at_start(number, flag.start_failure)
     if in_vain is not None:
-        choice = _choose_after_same_start(job, attempt, flag, in_vain, ground)
+        choice = _choose_after_same_start(job, attempt, flag, in_vain, context)
         again = replace(again, not_before=_shorten_wait(now, not_before))
     spent = job.ledger.spent(now, budget, cause) or (choice.reason if choice.remedy is None else None)
     if code is not None and code in budget.never_retry_exit_codes:
         spent = f"status {code} is never retried (budget.never_retry_exit_codes)"
     if spent is not None:
         taken = [resort_taken.kind for resort_taken in job.resorts]
-        said = (spent, help_against(cause, job.limits.remedies, ground, taken), f"last: {flag.message}")
-        return de.GiveUp(at=now, job=job.name, attempt=number, reason="; ".join(filter(None, said)), flag=flag)
+        reasons = (spent, help_against(cause, job.limits.remedies, context, taken), f"last: {flag.message}")
+        return de.GiveUp(at=now, job=job.name, attempt=number, reason="; ".join(filter(None, reasons)), flag=flag)
     if finding is None and (examine := _plan_triage(job, again, flag, cause, fault_step)) is not None:
         return examine
     gpu = choice.gpu or (flag.subject.split(" ")[0] or None if cause == GPU_LOST else None)
     return replace(again, remedy=choice.remedy, why=choice.reason, step=step, gpu=gpu, finding=finding)
 
 
-def _choose_after_same_start(job: Job, attempt: Attempt, flag: RedFlag, last: Trial, ground: RemedyContext) -> Choice:
+def _choose_after_same_start(job: Job, attempt: Attempt, flag: RedFlag, last: Trial, context: RemedyContext) -> Choice:
     """Return the choice after two ends in a row before the first step: an older checkpoint, or nothing.
 
     A start from the beginning fails by the program, which another try does not change. One from a checkpoint may fail
@@ -189,7 +189,7 @@ def _choose_after_same_start(job: Job, attempt: Attempt, flag: RedFlag, last: Tr
         return Choice(remedy=None, reason=f"{same} twice: the program or its command line is at fault, not the machine")
     if last.remedy != "older_generation" and job.limits.remedies.allows("older_generation"):
         return Choice(remedy="older_generation", reason=f"{same} twice from {resumed.title}")
-    blamed = "the resume command is at fault" if ground.resume_command else "the way it is resumed is at fault"
+    blamed = "the resume command is at fault" if context.resume_command else "the way it is resumed is at fault"
     known = ": without it the training made steps" if job.ledger.furthest_step is not None else ""
     return Choice(remedy=None, reason=f"{same} from every checkpoint tried, last {resumed.title}: {blamed}{known}")
 
@@ -251,7 +251,7 @@ def _find_fault_step(attempt: Attempt, flag: RedFlag, cause: str) -> int | None:
 
 
 def _settle_unflagged(job: Job, attempt: Attempt, now: Moment) -> de.Decision:
-    """Decide about an end that no acting rule has flagged: only a known good one is a finish."""
+    """Decide about an end that no acting rule has flagged; only a known success is a finish."""
     if attempt.exit is not None and attempt.exit.clean:
         reason = "the training exited with status 0"
     elif attempt.train_ended:
@@ -271,16 +271,16 @@ def decide(
     now: Moment,
     *,
     launch_allowed: bool = True,
-    ground: RemedyContext = NOTHING_KNOWN,
+    context: RemedyContext = NOTHING_KNOWN,
 ) -> de.Decision | None:
     """Return the next decision about `job`, or None where nothing is to be done.
 
     `flags` are the conclusions of the rules about the present attempt, worst first. `launch_allowed` is False while
-    the daemon is shutting down or the machine is in no state to start anything (a full disk). `ground` is what of the
-    machine decides which remedies there are.
+    the daemon is shutting down or the machine is in no state to start anything (a full disk). `context` is the
+    state of the machine that decides which remedies are available.
     """
     if job.phase in ALIVE and job.attempt is not None:
-        return _decide_on_alive(job, job.attempt, flags, now, ground)
+        return _decide_on_alive(job, job.attempt, flags, now, context)
     if job.replaying and job.triage is not None:
         return unkillable_replay(job, job.triage, now)  # nothing else starts, and nothing is over, before it ends
     if job.desired_state is DesiredState.STOP and job.phase in (Phase.PENDING, Phase.BACKOFF):
@@ -288,27 +288,27 @@ def decide(
     if not launch_allowed or job.shutting_down:
         return None
     if job.phase is Phase.PENDING:
-        return _launch_pending(job, now, ground)
-    return _after_backoff(job, now, ground) if job.phase is Phase.BACKOFF else None
+        return _launch_pending(job, now, context)
+    return _after_backoff(job, now, context) if job.phase is Phase.BACKOFF else None
 
 
-def _launch_pending(job: Job, now: Moment, ground: RemedyContext) -> de.Decision:
+def _launch_pending(job: Job, now: Moment, context: RemedyContext) -> de.Decision:
     return de.Launch(
         at=now,
         job=job.name,
         attempt=job.next_number,
         resume_from=None,
         reason=job.reason or "start",
-        memory=ground.memory,
+        memory=context.memory,
     )
 
 
-def _after_backoff(job: Job, now: Moment, ground: RemedyContext) -> de.Decision | None:
+def _after_backoff(job: Job, now: Moment, context: RemedyContext) -> de.Decision | None:
     plan = job.retry
     if job.awaits_triage and job.triage is not None and job.attempt is not None:
-        return _decide_on_triage(job, job.attempt, job.triage, now, ground)
+        return _decide_on_triage(job, job.attempt, job.triage, now, context)
     if plan is not None and plan.resort is not None:
-        resort = resort_first(job, plan.resort, now, ground)
+        resort = resort_first(job, plan.resort, now, context)
         if resort is not None:
             return resort
     if any(resort_taken.busy(now, job.limits.resort_s) for resort_taken in job.resorts):
@@ -318,7 +318,7 @@ def _after_backoff(job: Job, now: Moment, ground: RemedyContext) -> de.Decision 
     point = plan.resume_point
     if not point.possible:
         return de.GiveUp(at=now, job=job.name, attempt=job.number, reason=point.reason)
-    held = _find_held_memory(job, ground)
+    held = _find_held_memory(job, context)
     if held and now.seconds_since(job.since) < job.limits.gpu_memory_release_s:
         return None
     reason = point.reason
@@ -332,27 +332,27 @@ def _after_backoff(job: Job, now: Moment, ground: RemedyContext) -> de.Decision 
         attempt=job.next_number,
         resume_from=point.checkpoint,
         reason=reason,
-        memory=ground.memory,
+        memory=context.memory,
     )
 
 
-def _find_held_memory(job: Job, ground: RemedyContext) -> tuple[GpuMemory, ...]:
+def _find_held_memory(job: Job, context: RemedyContext) -> tuple[GpuMemory, ...]:
     """Return the GPU memory that the ended attempt still holds."""
     if job.attempt is None or job.limits.gpu_memory_release_s <= 0:
         return ()
-    return still_held(job.attempt.memory_before, ground.memory)
+    return still_held(job.attempt.memory_before, context.memory)
 
 
 def _decide_on_triage(
-    job: Job, attempt: Attempt, triage_state: TriageState, now: Moment, ground: RemedyContext
+    job: Job, attempt: Attempt, triage_state: TriageState, now: Moment, context: RemedyContext
 ) -> de.Decision | None:
     """Start the triage once there is a state to replay from; decide the retry once it is over or impossible."""
     point = job.retry.resume_point if job.retry is not None else None
     needless = triage_state.unwanted or job.limits.triage_s is None or (point is not None and not point.possible)
     if triage_state.ended_at is not None or needless:
-        return retry(job, attempt, triage_state.flag, now, ground)
+        return retry(job, attempt, triage_state.flag, now, context)
     if point is None or (
-        _find_held_memory(job, ground) and now.seconds_since(job.since) < job.limits.gpu_memory_release_s
+        _find_held_memory(job, context) and now.seconds_since(job.since) < job.limits.gpu_memory_release_s
     ):
         return None
     return de.Triage(
@@ -367,25 +367,25 @@ def _decide_on_triage(
 
 
 def _decide_on_alive(
-    job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment, ground: RemedyContext
+    job: Job, attempt: Attempt, flags: Sequence[RedFlag], now: Moment, context: RemedyContext
 ) -> de.Decision | None:
     if attempt.over:
-        return settle(job, attempt, flags, now, ground)
+        return settle(job, attempt, flags, now, context)
     if job.stop is not None and job.phase is Phase.STOPPING:
         return deadline(job, job.stop, now)
     if job.phase is Phase.KILLING:
-        return unkillable(job, now, ground)
+        return unkillable(job, now, context)
     asked = _why_asked_to_end(job)
     if asked is not None:
         flag = worst(flags)
         save = flag is None or flag.can_save
         return de.Stop(at=now, job=job.name, attempt=attempt.number, reason=asked, save=save, flag=flag)
-    return _decide_on_flags(job, attempt, flags, now) or _return_to_gpu(job, attempt, now, ground)
+    return _decide_on_flags(job, attempt, flags, now) or _return_to_gpu(job, attempt, now, context)
 
 
-def _return_to_gpu(job: Job, attempt: Attempt, now: Moment, ground: RemedyContext) -> de.Stop | None:
+def _return_to_gpu(job: Job, attempt: Attempt, now: Moment, context: RemedyContext) -> de.Stop | None:
     """Plan a restart, at a step's end and saved, where a training on the CPU has its GPU again."""
-    gpu = back_to(job.course, job.limits.remedies, ground, now.seconds_since(attempt.launched_at))
+    gpu = back_to(job.course, job.limits.remedies, context, now.seconds_since(attempt.launched_at))
     if gpu is None or job.phase is not Phase.RUNNING:
         return None
     reason = f"{gpu} has answered for {job.limits.remedies.back_after_s:.0f} s again: moving back from the CPU"

@@ -61,7 +61,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kill:
-    """SIGKILL to the whole tree."""
+    """SIGKILL to the process tree."""
 
     at: Moment
     job: str

@@ -1,4 +1,4 @@
-"""Every fact that can enter the inbox; an event says what happened and never what to do."""
+"""Every fact that can enter the inbox: an event is what happened, never what to do."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Exited:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLost:
-    """The attempt ended without leaving word: reboot, power cut, or a shim that was killed."""
+    """The attempt ended without an exit record: reboot, power cut, or a shim that was killed."""
 
     at: Moment
     job: str
@@ -197,7 +197,7 @@ class ExistingFound:
     """Of which there is no copy, each with the reason."""
 
 
-# --- what the training tells --------------------------------------------------------------------------------------
+# --- reports of the training --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +224,7 @@ class StageEntered:
     attempt: int
     stage: Stage
     whole: bool = False
-    """Whether the agent tells every stage there is, so that a long step is nothing else."""
+    """Whether the agent reports every stage, so that a long step is no unreported stage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +237,7 @@ class RecorderIdle:
 
 
 class Word(Enum):
-    """What the agent can say in `agent.jsonl`."""
+    """The events of `agent.jsonl`."""
 
     ALIVE = "alive"
     CLAIMED = "claimed"
@@ -263,7 +263,7 @@ class Word(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentReported:
-    """A rare event of the training, told by the agent inside it."""
+    """A rare event of the training, reported by the agent inside it."""
 
     at: Moment
     job: str
@@ -274,7 +274,7 @@ class AgentReported:
     offset: int = 0
     """Bytes of agent.jsonl read up to and with this line."""
     pid: int | None = None
-    """The process that said it."""
+    """The process that reported it."""
     rank: int | None = None
 
 
@@ -312,15 +312,15 @@ class SupervisionDegraded:
     mended: bool = False
     """Whether that part works again."""
     standing: bool = False
-    """Whether it hangs on no attempt and stands until it is mended: a file system that does not answer."""
+    """Whether it belongs to no attempt and lasts until it is repaired: a file system that does not answer."""
 
 
-# --- what sensors tell --------------------------------------------------------------------------------------------
+# --- readings of sensors ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpusRead:
-    """One round of readings over all cards."""
+    """One round of readings over all GPUs."""
 
     at: Moment
     readings: tuple[GpuReading, ...]
@@ -346,7 +346,7 @@ class ProcessesRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelReported:
-    """Findings in what the kernel told, and how far that was read."""
+    """Findings in the kernel log, and how far it was read."""
 
     at: Moment
     findings: tuple[KernelFinding, ...]
@@ -410,7 +410,7 @@ class ClockStepped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonAway:
-    """The daemon did not run for so long up to `at`: its process was stopped, or the whole machine stood still."""
+    """The daemon did not run for so long up to `at`: its process was stopped, or the machine was suspended."""
 
     at: Moment
     away_s: float

@@ -11,7 +11,7 @@ import math
 import re
 
 COUNT_MAX = 2**53
-"""Every whole number up to here is a float exactly, and fits SQLite's 64 bits with room for arithmetic."""
+"""Every integer up to here is exact as a float, and fits SQLite's 64 bits with room for arithmetic."""
 STEP_MAX = 10**15
 EPOCH_MAX = 10**9
 BYTES_MAX = 2**60
@@ -36,7 +36,7 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def as_int(value: object, minimum: int = 0, maximum: int = COUNT_MAX) -> int | None:
-    """Return a whole number of at least `minimum` and at most `maximum`; None for anything else, true and 1.0 too."""
+    """Return an integer from `minimum` to `maximum`; None for anything else, including true and 1.0."""
     return value if type(value) is int and minimum <= value <= maximum else None
 
 
@@ -117,7 +117,7 @@ def read_json(data: bytes | str) -> object:
     """Return what JSON text says; raise ValueError where it is none, is nested too deep or names a thing twice.
 
     The caller bounds its length. A number that no reader could accept is None at once, as are NaN and the infinities,
-    which JSON does not have: reading a whole number takes time with the square of its digits.
+    which JSON does not have: parsing an integer takes time with the square of its digits.
     """
     try:
         text = data.decode("utf-8", "backslashreplace") if isinstance(data, bytes) else data

@@ -1,4 +1,4 @@
-"""What is known of one card since the launch beyond the window of its readings; it judges nothing."""
+"""Facts of one GPU since the launch that the window of its readings no longer contains."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from supervisor.core.readings import GpuReading
 from supervisor.core.stats.trend import Trend
 
 IMPLAUSIBLE_C = 150.0
-"""No chip that reads so hot still answers."""
+"""A chip this hot would no longer answer: the reading is invalid."""
 
 
 @dataclass(slots=True)
 class GpuFacts:
-    """First, last and extreme values of one card in one attempt."""
+    """First, last and extreme values of one GPU in one attempt."""
 
     last_at: Moment
     readings: int = 0
     fan_turned: bool = False
     highest_cap_w: float | None = None
     ecc_correctable: int | None = None
-    """At the first reading that told it."""
+    """At the first reading that contained it."""
     ecc_uncorrectable: int | None = None
     ecc_grew_at: Moment | None = None
     """When uncorrectable errors were first more than at the beginning."""
-    ecc_sound_at: Moment | None = None
+    ecc_unchanged_at: Moment | None = None
     """The last reading before that."""
     memory: Trend = field(default_factory=Trend)
 
@@ -46,16 +46,16 @@ class GpuFacts:
         count = reading.ecc_uncorrectable
         if count is None:
             return
-        if self.ecc_uncorrectable is None or count < self.ecc_uncorrectable:  # a reset of the card clears its counters
+        if self.ecc_uncorrectable is None or count < self.ecc_uncorrectable:  # a GPU reset clears its counters
             self.ecc_uncorrectable = count
         if count > self.ecc_uncorrectable:
             self.ecc_grew_at = self.ecc_grew_at or reading.at
         elif self.ecc_grew_at is None:
-            self.ecc_sound_at = reading.at
+            self.ecc_unchanged_at = reading.at
 
 
 def hottest(reading: GpuReading) -> tuple[str, float] | None:
-    """Return the name and value (C) of a card's hottest believable sensor."""
+    """Return the name and value (C) of a GPU's hottest sensor with a plausible reading."""
     name, highest = "", 0.0
     for text, celsius in (("junction", reading.junction_c), ("edge", reading.edge_c), ("memory", reading.memory_c)):
         if celsius is not None and highest < celsius < IMPLAUSIBLE_C:

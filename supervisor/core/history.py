@@ -1,4 +1,4 @@
-"""What is known about one attempt: events go in, the questions of the rules are answered.
+"""What is known about one attempt: it takes in events and answers the questions of the rules.
 
 A new attempt gets a new history: nothing that a rule could remember crosses a restart.
 """
@@ -46,7 +46,7 @@ class History:
     now: Moment
     launched_at: Moment
     gpus_used: tuple[str, ...] = ()
-    """PCI addresses that the job runs on; empty: any card of the machine may be its."""
+    """PCI addresses that the job runs on; empty: it may use any GPU of the machine."""
     resumed: Resumed | None = None
     """What the attempt goes on from; a fact about its beginning, nothing that a rule remembers."""
     scale: Scale | None = None
@@ -58,7 +58,7 @@ class History:
     stages_complete: bool = False
     """Whether the agent reports every stage that there is, so that a long step is nothing else."""
     looked_at: Moment | None = None
-    """Up to when the recorder was read; None where nobody tells, and then silence is judged by `now`."""
+    """Up to when the recorder was read; None where it is not read; silence is then judged by `now`."""
     clock_stepped_at: Moment | None = None
     """When the wall clock last jumped, as it does when a machine wakes up."""
     absences: Absences = field(default_factory=Absences)
@@ -72,9 +72,9 @@ class History:
     agent_alive: bool = False
     """Whether the agent was loaded into some process of the attempt."""
     claimed: bool = False
-    """Whether a training reports its steps; without it the step counter says nothing."""
+    """Whether a training reports its steps; without it the step counter has no meaning."""
     planned: bool = False
-    """Whether a framework that the agent knows said what it is going to train."""
+    """Whether a framework that the agent knows reported its training plan."""
     patched: bool = False
     """Whether the agent met torch and replaced its Conv2d."""
     hook_failed_at: Moment | None = None
@@ -88,7 +88,7 @@ class History:
     save_requested: bool = False
     """Whether the newest checkpoint was saved on request: the training may have ended because it was asked to."""
     device: str | None = None
-    """What the framework trains on, in its own words (`cpu`, `cuda:0`)."""
+    """What the framework trains on, as it names it (`cpu`, `cuda:0`)."""
     training_pid: int | None = None
     first_step_at: Moment | None = None
     last_step_at: Moment | None = None
@@ -122,7 +122,7 @@ class History:
     host_lost: str | None = None
     launch_error: str | None = None
     paused: bool = False
-    """Whether anything but stepping was done since the last step, as far as stages tell."""
+    """Whether anything but stepping was done since the last step, as far as stages show."""
     pace: Pace = field(default_factory=Pace)
     losses: Losses = field(default_factory=Losses)
     reports: AgentReports = field(default_factory=AgentReports)
@@ -142,9 +142,9 @@ class History:
     saved_unix_s: float | None = None
     """When the newest checkpoint file that was seen was written."""
     proofs: dict[str, deque[Checkpoint]] = field(default_factory=dict)
-    """What proving said of the newest checkpoints of each path."""
+    """Results of proving the newest checkpoints of each path."""
     ranks: dict[int, Pace] = field(default_factory=dict)
-    """Of the ranks beside 0."""
+    """Of the ranks other than 0."""
 
     @property
     def made_here(self) -> int | None:
@@ -160,7 +160,7 @@ class History:
 
     @property
     def hooked(self) -> bool:
-        """Whether the agent follows this training, so that the absence of steps says something."""
+        """Whether the agent follows this training, so that the absence of steps has a meaning."""
         failed, step = self.hook_failed_at, self.last_step_at
         if failed is not None and (step is None or step.seconds_since(failed) <= 0):
             return False
@@ -214,7 +214,7 @@ class History:
         return self.learned.limit_s(self.stage, cap_s)
 
     def uses(self, gpu: str | None) -> bool:
-        """Whether a finding or reading about `gpu` concerns this job; one that names no card concerns all.
+        """Whether a finding or reading about `gpu` concerns this job; one that names no GPU concerns all.
 
         A training on the CPU is concerned by none.
         """
@@ -223,9 +223,9 @@ class History:
         return gpu is None or not self.gpus_used or gpu in self.gpus_used
 
     def concerns(self, finding: KernelFinding) -> bool:
-        """Whether a finding of the kernel is about a card that this job runs on.
+        """Whether a finding of the kernel is about a GPU that this job runs on.
 
-        An error of the bus names any device: it counts only where that is known to be a card.
+        A bus error may name any device: it counts only where that device is known to be a GPU.
         """
         match finding.about:
             case "card":
@@ -237,15 +237,15 @@ class History:
                 return False
 
     def is_anothers(self, pid: int | None) -> bool:
-        """Whether a process surely is none of this attempt's: its whole tree was seen twice, and never with it."""
+        """Whether a process certainly is not this attempt's: two complete readings of its tree lack it."""
         trees = [process for process in self.processes if process.processes]
         if pid in (None, self.training_pid) or len(trees) < 2:
             return False
-        whole = all(len(process.largest) == process.processes for process in trees)
-        return whole and all(pid != use.pid for process in trees for use in process.largest)
+        complete = all(len(process.largest) == process.processes for process in trees)
+        return complete and all(pid != use.pid for process in trees for use in process.largest)
 
     def readings_by_gpu(self) -> dict[str, deque[GpuReading]]:
-        """Return the readings of the cards that the job runs on."""
+        """Return the readings of the GPUs that the job runs on."""
         return {gpu: readings for gpu, readings in self.gpus.items() if self.uses(gpu)}
 
     def why_not_stepping(self) -> str | None:
@@ -279,7 +279,7 @@ class History:
     def add_barely(self, event: ev.Event) -> None:
         """Take in, of an event that `add` could not take, no more than that the training moved.
 
-        What is lost of it must not look like a standstill.
+        Lost records must not look like a standstill.
         """
         if event.at.monotonic_s > self.now.monotonic_s:
             self.now = event.at
@@ -355,13 +355,13 @@ class History:
                 pass
 
     def _add_absence(self, event: ev.DaemonAway) -> None:
-        """Take in that nobody looked for a while; how fast the training stepped meanwhile is not known."""
+        """Take in a period without readings; how fast the training stepped in it is not known."""
         self.absences.add(event)
         self.away_until = event.at
         self.paused = True
 
     def _add_findings(self, findings: tuple[KernelFinding, ...]) -> None:
-        """Take findings in; one of a key that is known already tells the same event anew."""
+        """Take findings in; one of a known key is a newer state of the same event."""
         for finding in findings:
             place = next((place for place, item in enumerate(self.kernel) if item.key == finding.key), None)
             if place is None:

@@ -15,7 +15,7 @@ from signal import SIGINT, SIGTERM, Signals
 from supervisor.core.moments import Moment
 
 ELASTIC = "ChildFailedError"
-"""torch.distributed.elastic's: torchrun, accelerate's launcher, and what ultralytics starts for several cards."""
+"""torch.distributed.elastic's: torchrun, accelerate's launcher, and what ultralytics starts for several GPUs."""
 LAUNCHERS = frozenset({ELASTIC, "ProcessRaisedException", "ProcessExitedException", "CalledProcessError"})
 """Exceptions about another process. torch.multiprocessing.spawn raises the second and the third."""
 _FAILURE = re.compile(r"rank\s*:\s*(\d{1,6})\b[^\n]*\n\s*exitcode\s*:\s*(-?\d{1,3}) \(pid: (\d{1,7})\)")

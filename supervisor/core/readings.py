@@ -34,7 +34,7 @@ class StepRecord:
 
     at: Moment
     step: int
-    """Counted from 1 over the whole training, so a resumed attempt goes on where its checkpoint ended."""
+    """Counted from 1 over all attempts of the training: a resumed attempt continues where its checkpoint ended."""
     epoch: int | None = None
     """Counted from 0."""
     loss: float | None = None
@@ -48,7 +48,7 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuProcess:
-    """One process on a card, as the source that named the card sees it."""
+    """One process on a GPU, as reported by the source of that GPU's reading."""
 
     pid: int
     name: str | None = None
@@ -56,16 +56,16 @@ class GpuProcess:
     gtt_bytes: int | None = None
     busy_percent: float | None = None
     engine_s: float | None = None
-    """Time on the card's engines since the process began. Compute queues of ROCm do not count in it."""
+    """Time on the GPU's engines since the process began, without ROCm's compute queues."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReading:
-    """One reading of one card by one source."""
+    """One reading of one GPU by one source."""
 
     at: Moment
     gpu: str
-    """PCI address in lower case (`0000:0a:00.0`): a card keeps this name when indices change.
+    """PCI address in lower case (`0000:0a:00.0`): a GPU keeps this name when indices change.
 
     Only where a saved text names no address is it the tool's own number (`gpu0`).
     """
@@ -90,21 +90,21 @@ class GpuReading:
     runtime_status: str | None = measured(record=True, api=True)
     """Linux runtime power management: `active`, `suspended`, ..."""
     index: int | None = None
-    """The tool's own number of the card, which another boot may change."""
+    """The tool's own number of the GPU, which another boot may change."""
     partition: int | None = None
-    """Which part of a card that is split (CPX, TPX); None for a whole card."""
+    """Partition number of a partitioned GPU (CPX, TPX); None for an unpartitioned one."""
     compute_partition: str | None = None
     memory_partition: str | None = None
     unified_memory: bool | None = None
-    """Whether the card shares the machine's memory (an APU): its VRAM is a carve-out, and models live in GTT."""
+    """Whether the GPU shares the machine's memory (an APU): its VRAM is a carve-out, and models live in GTT."""
     vram_used_percent: float | None = None
-    """Only where the tool tells a share and no bytes."""
+    """Only where the tool reports a share and no bytes."""
     performance_level: str | None = None
     throttled_by: tuple[str, ...] | None = measured(api=True)
     """What holds the clocks down, of the limits that the firmware names: `power`, `thermal_hotspot`, ..."""
     pcie_lanes: int | None = None
     pcie_gts: float | None = None
-    """Gigatransfers a second and lane; idle cards lower it."""
+    """Gigatransfers per second and lane; idle GPUs lower it."""
     pcie_replays: int | None = measured(api=True)
     ecc_correctable: int | None = measured(api=True)
     ecc_uncorrectable: int | None = measured(api=True)
@@ -189,7 +189,7 @@ class KernelWait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessReading:
-    """One reading of an attempt's whole process tree."""
+    """One reading of an attempt's process tree."""
 
     at: Moment
     processes: int
@@ -202,11 +202,11 @@ class ProcessReading:
     pids: tuple[int, ...] | None = None
     """Every process that is alive, zombies left out; None where the tree was not listed."""
     waits: tuple[KernelWait, ...] = ()
-    """The threads in state D of processes whose main thread is in it or dead."""
+    """The threads in state D of processes whose main thread is in state D or has exited."""
     stopped_pids: tuple[int, ...] = ()
     """Processes that SIGSTOP or a debugger holds: no signal but SIGCONT and SIGKILL reaches them."""
     switches_per_s: float | None = None
-    """Context switches a second of all threads; None where they were not counted, as beside a processor in use."""
+    """Context switches per second of all threads; None where not counted, as while a processor is in use."""
     parents: tuple[tuple[int, int], ...] = ()
     """(process, its parent) of every process that is alive."""
 

@@ -74,7 +74,7 @@ _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-
 
 
 def without_secrets(text: str) -> str:
-    """Return `text` with every secret that can be told for one replaced by `***`."""
+    """Return `text` with every recognizable secret replaced by `***`."""
     text = _PRIVATE_KEY.sub(HIDDEN, text)
     text = _WEBHOOK.sub(rf"\g<1>{HIDDEN}", text)
     text = _AUTHORIZATION.sub(rf"\g<1>{HIDDEN}", text)

@@ -47,7 +47,7 @@ def is_beyond(place: Place | None, other: Place | None) -> bool | None:
 
 
 def same_place(place: Place | None, other: Place | None, tolerance_steps: int) -> bool:
-    """Return whether two troubles came at the same step; what is unknown, or cannot be compared, is not the same."""
+    """Return whether two faults occurred at the same step; unknown or incomparable steps are not the same."""
     between = steps_between(place, other)
     return between is not None and abs(between) <= tolerance_steps
 
@@ -58,6 +58,6 @@ def on_training(step: int | None) -> Place | None:
 
 
 def lost_steps(last: Place | None, went_on_from: Place | None) -> int | None:
-    """Return the steps made before a trouble that had to be made again; None where that cannot be known."""
+    """Return the steps made before a fault that had to be repeated; None where that is not known."""
     between = steps_between(went_on_from, last)
     return None if between is None else max(0, between)

@@ -11,7 +11,7 @@ from supervisor.core.moments import Moment
 from supervisor.core.readings import HostReading
 
 AFTER_S = 3.0
-"""From an attempt's first step until something may be started beside it: its start-up is over by then."""
+"""From an attempt's first step until another process may be started along with it: its start-up is over by then."""
 START_FRACTION = 0.25
 """Of the machine's memory, available before anything is started."""
 START_BYTES = 2_000_000_000

@@ -13,7 +13,7 @@ from supervisor.core.rank_failure import Raised, RankExited
 from supervisor.core.readings import ExitStatus
 
 YOUNG_S = 120.0
-"""A process whose steps nobody reports may have stepped if it lived longer."""
+"""A process whose steps are not reported may have made some if it ran longer than this."""
 TEXT_CHARACTERS = 300
 RAISED_IN_PROGRAM, STATUS, COMMAND = "exception", "exit_code", "command_missing"
 """Faults of a crash that may come from the program itself."""

@@ -99,7 +99,7 @@ class Loop:
         self.job_states: dict[str, JobState] = {}
         self.turned_at: Moment = clock.now()
         self.may_launch: Callable[[], bool] = lambda: True
-        self.ground: Callable[[JobState, Moment], RemedyContext] = lambda _state, _now: RemedyContext()
+        self.find_remedy_context: Callable[[JobState, Moment], RemedyContext] = lambda _state, _now: RemedyContext()
         self.each_turn: list[Callable[[ev.Event, Moment], None]] = []
         self.absences: Callable[[], Iterable[ev.DaemonAway]] = lambda: ()
         """When the daemon did not run, as far as that was not asked before."""
@@ -329,8 +329,8 @@ class Loop:
         for _ in range(DECISIONS_PER_TURN):
             flags = () if barely else self._check_rules(job_state, now)
             job_state.job = after_flags(job_state.job, flags)
-            ground = RemedyContext() if barely else self._read_remedy_context(job_state, now)
-            decision = decide(job_state.job, flags, now, launch_allowed=self.may_launch(), ground=ground)
+            context = RemedyContext() if barely else self._read_remedy_context(job_state, now)
+            decision = decide(job_state.job, flags, now, launch_allowed=self.may_launch(), context=context)
             if decision is None:
                 return
             before = job_state.job
@@ -360,7 +360,7 @@ class Loop:
 
     def _read_remedy_context(self, job_state: JobState, now: Moment) -> RemedyContext:
         try:
-            return self.ground(job_state, now)
+            return self.find_remedy_context(job_state, now)
         except Exception as error:
             self.fences.failed(job_state, "remedies", error)
             return RemedyContext()

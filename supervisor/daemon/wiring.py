@@ -118,7 +118,7 @@ class Assembly:
             self.newest,
             installed=Installed(clock, self.threads),
         )
-        self.loop.ground = remedy_contexts.of
+        self.loop.find_remedy_context = remedy_contexts.of
         self.telemetry.live = self._list_live
 
     def _build_resume_search(self) -> ResumeSearch:

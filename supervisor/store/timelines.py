@@ -21,7 +21,7 @@ class _Entered(msgspec.Struct, frozen=True):
     stage: str
 
 
-class _Said(msgspec.Struct, frozen=True):
+class _AgentReport(msgspec.Struct, frozen=True):
     word: str
     facts: dict[str, object] = msgspec.field(default_factory=dict)
 
@@ -41,7 +41,9 @@ def lives(archive: Archive, job: str) -> tuple[Life, ...]:
         incident.attempt: f"{incident.flag.rule} ({incident.flag.fault})" if incident.flag.fault else incident.flag.rule
         for incident in archive.incidents(job, ALL)
     }
-    anew = {incident.attempt for incident in archive.incidents(job, ALL) if incident.outcome == "checkpoint_ignored"}
+    restarted_from_beginning = {
+        incident.attempt for incident in archive.incidents(job, ALL) if incident.outcome == "checkpoint_ignored"
+    }
     own = _counting_themselves(archive, job)
     saves = archive.resumed_saves(job)
     strides = _build_strides(archive.step_metrics(job))
@@ -51,7 +53,7 @@ def lives(archive: Archive, job: str) -> tuple[Life, ...]:
     for before, attempt in zip((None, *attempts), attempts, strict=False):  # the last has no successor
         if attempt.launched_unix_s is None:
             continue
-        checkpoint_ignored = before is not None and before.number in anew
+        checkpoint_ignored = before is not None and before.number in restarted_from_beginning
         found.append(
             Life(
                 number=attempt.number,
@@ -59,12 +61,12 @@ def lives(archive: Archive, job: str) -> tuple[Life, ...]:
                 ended_unix_s=attempt.ended_unix_s,
                 resume_step=0 if attempt.resume_from is None or checkpoint_ignored else attempt.resume_step,
                 resume_saved_unix_s=None if checkpoint_ignored else _find_save_time(saves, attempt),
-                anew=attempt.resume_from is None and (before is None or endings.get(before.number, False)),
+                from_beginning=attempt.resume_from is None and (before is None or endings.get(before.number, False)),
                 entered=entered.get(attempt.number, ()),
                 strides=strides.get(attempt.number, ()),
                 counts_itself=attempt.number in own,
                 cause=causes.get(attempt.number),
-                wished=endings.get(attempt.number, False),
+                wanted=endings.get(attempt.number, False),
                 triage=triages.get(attempt.number),
             )
         )
@@ -77,8 +79,8 @@ def _counting_themselves(archive: Archive, job: str) -> set[int]:
     for event_record in archive.events(job, kind="agent_reported", limit=ALL):
         if event_record.attempt is None or event_record.job != job:
             continue
-        said = msgspec.json.decode(event_record.body, type=_Said)
-        if said.word == "counting" and isinstance(scale := said.facts.get("scale"), str):
+        report = msgspec.json.decode(event_record.body, type=_AgentReport)
+        if report.word == "counting" and isinstance(scale := report.facts.get("scale"), str):
             scales[event_record.attempt] = scale
     return {attempt for attempt, scale in scales.items() if scale == "attempt"}
 

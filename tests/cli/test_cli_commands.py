@@ -536,7 +536,7 @@ class TestTheRest:
                 launched_unix_s=began,
                 ended_unix_s=began + 300,
                 resume_step=0,
-                anew=True,
+                from_beginning=True,
                 entered=entered,
                 strides=(stride,),
                 cause="stall",

@@ -291,7 +291,7 @@ class Life(Story):
         self.saved: list[Checkpoint] = []
         self.decisions: list[de.Decision] = []
         self.launch_allowed = True
-        self.ground = RemedyContext()
+        self.context = RemedyContext()
 
     @property
     def attempt(self) -> int:
@@ -317,7 +317,7 @@ class Life(Story):
         flags = judge(self.rules, self.history) if self.job.phase in ALIVE else ()
         self.history.flagged = any(flag.severity is Severity.CRITICAL for flag in flags)
         self.job = after_flags(self.job, flags)
-        return decide(self.job, flags, self.now, launch_allowed=self.launch_allowed, ground=self.ground)
+        return decide(self.job, flags, self.now, launch_allowed=self.launch_allowed, context=self.context)
 
     def asks(self, ask: ev.Ask, *, fresh: bool = False) -> Self:
         """A person asks something of the job."""

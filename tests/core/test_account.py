@@ -31,7 +31,7 @@ FIRST = Life(
     launched_unix_s=T0,
     ended_unix_s=T0 + 200,
     resume_step=0,
-    anew=True,
+    from_beginning=True,
     entered=entered((5, "setup"), (20, "warmup"), (30, "step"), (80, "validate"), (90, "step")),
     strides=(steps(30, 80, 1, 51), steps(90, 140, 52, 102)),
     cause="stall",
@@ -44,7 +44,7 @@ SECOND = Life(
     resume_step=52,
     entered=entered((211, "setup"), (230, "warmup"), (235, "step")),
     strides=(steps(235, 300, 53, 118),),
-    wished=True,
+    wanted=True,
 )
 
 
@@ -82,7 +82,7 @@ def test_waiting_for_data_is_taken_out_of_training() -> None:
 
 def test_a_resume_from_an_older_generation_loses_the_work_of_both_attempts() -> None:
     third = Life(number=3, launched_unix_s=T0 + 310, ended_unix_s=None, resume_step=1, entered=entered((311, "setup")))
-    lives = (FIRST, replace(SECOND, wished=False, cause="non_finite_loss"), third)
+    lives = (FIRST, replace(SECOND, wanted=False, cause="non_finite_loss"), third)
     spent = account(lives, T0 + 320)
     assert spent.seconds[Use.LOST] == pytest.approx(50 + 10 + 50 + 65)
     assert spent.cost_s["non_finite_loss"] == pytest.approx(50 + 10 + 50 + 65 + 10 + 10)
@@ -97,12 +97,12 @@ def test_a_triage_between_two_attempts_has_a_class_of_its_own_and_is_owed_to_the
     assert night.cost_s == pytest.approx(plain.cost_s)
     under_way = replace(FIRST, triage=(T0 + 202, math.inf))
     assert account((under_way,), T0 + 260).seconds[Use.TRIAGE] == pytest.approx(58)
-    assert Use.TRIAGE not in account((replace(under_way, wished=True),), T0 + 260).seconds, "its user stopped it"
+    assert Use.TRIAGE not in account((replace(under_way, wanted=True),), T0 + 260).seconds, "its user stopped it"
 
 
 def test_a_training_begun_anew_by_its_user_throws_no_work_away() -> None:
-    again = Life(number=2, launched_unix_s=T0 + 300, ended_unix_s=None, resume_step=0, anew=True)
-    first = replace(FIRST, cause=None, wished=True)
+    again = Life(number=2, launched_unix_s=T0 + 300, ended_unix_s=None, resume_step=0, from_beginning=True)
+    first = replace(FIRST, cause=None, wanted=True)
     assert Use.LOST not in account((first, again), T0 + 310).seconds
 
 
@@ -114,7 +114,7 @@ def test_a_job_at_rest_costs_nothing_and_a_given_up_one_is_down() -> None:
 
 
 def test_between_a_stop_by_its_user_and_the_next_start_it_waits() -> None:
-    stopped = replace(FIRST, cause=None, wished=True)
+    stopped = replace(FIRST, cause=None, wanted=True)
     spent = account((stopped, replace(SECOND, resume_step=102)), T0 + 300)
     assert spent.seconds[Use.WAITING] == pytest.approx(10)
     assert spent.ettr is not None
@@ -144,11 +144,11 @@ def any_life(draw: st.DrawFn) -> Life:
         launched_unix_s=T0 + launched,
         ended_unix_s=draw(st.sampled_from([None, T0 + launched + length])),
         resume_step=draw(st.none() | st.integers(0, 2000)),
-        anew=draw(st.booleans()),
+        from_beginning=draw(st.booleans()),
         entered=tuple(sorted((T0 + at, stage) for at, stage in draw(st.lists(st.tuples(TIMES, STAGES), max_size=4)))),
         strides=(steps(launched, launched + length, step, step + 10, draw(st.floats(0, 900))),),
         cause=draw(st.sampled_from([None, "stall"])),
-        wished=draw(st.booleans()),
+        wanted=draw(st.booleans()),
     )
 
 

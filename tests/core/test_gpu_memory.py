@@ -22,13 +22,13 @@ def taken(used_bytes: int, gpu: str = GPU) -> RemedyContext:
 def crashed(before: RemedyContext, limits: Limits | None = None) -> Life:
     """A life whose second attempt was launched with `before`, and crashed."""
     told = life(limits=limits).training().exits(1)
-    told.ground = before
+    told.context = before
     told.looks().training(200)
     return told
 
 
-def ended(told: Life, ground: RemedyContext) -> Life:
-    told.ground = ground
+def ended(told: Life, context: RemedyContext) -> Life:
+    told.context = context
     told.exits(1).silence(5).looks().told()
     return told
 
@@ -37,7 +37,7 @@ def test_nothing_is_launched_while_the_dead_holds_memory_and_at_once_when_it_is_
     told = ended(crashed(taken(IDLE)), taken(HELD))
     assert told.silence(30).told() == []
     assert told.phase() is Phase.BACKOFF
-    told.ground = taken(IDLE + 200_000_000)
+    told.context = taken(IDLE + 200_000_000)
     assert told.silence(1).told() == ["Launch"]
 
 
@@ -56,13 +56,13 @@ def test_what_nobody_read_is_not_waited_for() -> None:
         (taken(IDLE), taken(HELD, OTHER)),
     ):
         told = crashed(before)
-        told.ground = after
+        told.context = after
         assert told.exits(1).silence(5).looks().phase() is Phase.STARTING
 
 
 def test_no_limit_is_no_wait() -> None:
     told = crashed(taken(IDLE), Limits(gpu_memory_release_s=0.0))
-    told.ground = taken(HELD)
+    told.context = taken(HELD)
     assert told.exits(1).silence(5).looks().phase() is Phase.STARTING
 
 

@@ -26,9 +26,9 @@ def lost(told: Life) -> Life:
     return told.kernel(FaultClass.GPU_LOST).silence(1).exits(signal=9)
 
 
-def training(ground: RemedyContext) -> Life:
+def training(context: RemedyContext) -> Life:
     told = life(limits=PATIENT)
-    told.ground = ground
+    told.context = context
     return told.training()
 
 
@@ -38,9 +38,9 @@ def resorted(told: Life, *, done: bool, said: str = "") -> Life:
     return told
 
 
-def unkillable(ground: RemedyContext) -> Life:
+def unkillable(context: RemedyContext) -> Life:
     told = life(limits=PATIENT)
-    told.ground = ground
+    told.context = context
     return told.training().silence(60).silence(40).silence(10)
 
 
@@ -117,13 +117,13 @@ def test_a_reboot_waits_until_no_other_job_runs() -> None:
     assert told.told()[-1] == "Warn"
     assert "`systemctl reboot` (refused while day runs)" in (told.job.reason or "")
     assert told.silence(3600).told() == []
-    told.ground = RemedyContext(resorts=(replace(REBOOT, on=True),))
+    told.context = RemedyContext(resorts=(replace(REBOOT, on=True),))
     assert told.silence(1).told() == ["LastResort"]
 
 
 def test_nothing_is_reset_for_a_job_that_its_user_stops() -> None:
     told = life(limits=PATIENT).training()
     told.asks(ev.Ask.STOP)
-    told.ground = ON
+    told.context = ON
     told.silence(60).silence(10).silence(3600)
     assert "LastResort" not in told.told()

@@ -35,10 +35,10 @@ PATIENT = Limits(budget=Budget(restarts=50, restarts_per_cause=50, restarts_per_
 EVERYTHING = RemedyContext(cpu_profile=True, free_gpus=(OTHER_GPU,))
 
 
-def patient(limits: Limits = PATIENT, ground: RemedyContext = EVERYTHING) -> Life:
+def patient(limits: Limits = PATIENT, context: RemedyContext = EVERYTHING) -> Life:
     """A YOLO on a machine with two cards and a CPU profile, launched."""
     told = Life([NonFiniteLoss(tolerated=0), *(rule() for rule in RULES if rule is not NonFiniteLoss)], limits)
-    told.ground = ground
+    told.context = context
     told.silence(0)
     return told
 
@@ -245,7 +245,7 @@ def test_a_remedy_that_the_agent_never_told_of_has_not_failed(told_of: bool, out
 
 
 def test_a_trouble_elsewhere_is_another_try_and_no_end() -> None:
-    told = patient(ground=RemedyContext(agent=False))
+    told = patient(context=RemedyContext(agent=False))
     for step in (60, 90, 120, 150):
         trains(told, step).exits(1)
         assert told.phase() is Phase.BACKOFF, told.job.reason
@@ -297,7 +297,7 @@ def test_remedies_that_are_off_leave_plain_retries_to_the_budget() -> None:
 
 def test_a_training_that_the_agent_does_not_know_gets_what_needs_no_agent() -> None:
     told = Life(limits=PATIENT)
-    told.ground = EVERYTHING
+    told.context = EVERYTHING
     told.silence(0)
 
     def stall_unknown(value: Life) -> None:
@@ -315,11 +315,11 @@ def test_what_helped_here_comes_first_what_never_did_is_passed_over_and_both_are
         Experience(cause="oom_gpu", remedy="smaller_images", helped=9, failed=0),
         Experience(cause="stall", remedy="no_workers", helped=2, failed=0),
     )
-    told = patient(ground=replace(EVERYTHING, experience=known))
+    told = patient(context=replace(EVERYTHING, experience=known))
     retry = walk(told, LADDERS["oom_gpu"][0])
     assert retry == ["half_batch", "half_batch", "smaller_images", "cpu_profile"], "a last resort stays the last"
     assert "allocator skipped: failed 3 times on this machine" in told.job.course.trials[0].reason
-    told = patient(ground=replace(EVERYTHING, experience=known))
+    told = patient(context=replace(EVERYTHING, experience=known))
     assert walk(told, stalls)[:2] == ["no_workers", "restart"]
     assert "no_workers first: helped 2 times on this machine" in told.job.course.trials[0].reason
 
@@ -337,13 +337,13 @@ def lost(told: Life) -> Life:
 
 
 def test_a_training_on_the_cpu_goes_back_to_its_card_once_that_has_answered_for_long() -> None:
-    told = lost(patient(ground=RemedyContext(cpu_profile=True)))
+    told = lost(patient(context=RemedyContext(cpu_profile=True)))
     told.told()
-    told.ground = RemedyContext(cpu_profile=True, answering_s=((GPU, 299.0),))
+    told.context = RemedyContext(cpu_profile=True, answering_s=((GPU, 299.0),))
     assert told.steps(71, 75, 70.0).told() == []
-    told.ground = RemedyContext(cpu_profile=True, answering_s=((OTHER_GPU, 900.0),))
+    told.context = RemedyContext(cpu_profile=True, answering_s=((OTHER_GPU, 900.0),))
     assert told.steps(76, 76).told() == [], "another card is not its"
-    told.ground = RemedyContext(cpu_profile=True, answering_s=((GPU, 300.0),))
+    told.context = RemedyContext(cpu_profile=True, answering_s=((GPU, 300.0),))
     stop = told.steps(77, 77).last
     assert isinstance(stop, de.Stop)
     assert (stop.save, stop.flag) == (True, None)
@@ -361,19 +361,19 @@ def test_a_card_that_comes_and_goes_is_gone_back_to_only_so_often() -> None:
     told = patient(replace(PATIENT, remedies=Remedies(max_returns=2)), RemedyContext(cpu_profile=True))
     for _ in range(2):
         lost(told)
-        told.ground = RemedyContext(cpu_profile=True, answering_s=((GPU, 9e9),))
+        told.context = RemedyContext(cpu_profile=True, answering_s=((GPU, 9e9),))
         told.steps(71, 75, 70.0)
         assert told.phase() is Phase.STOPPING
         told.exits(signal=15).looks().silence(1)
-        told.ground = RemedyContext(cpu_profile=True)
+        told.context = RemedyContext(cpu_profile=True)
     lost(told)
-    told.ground = RemedyContext(cpu_profile=True, answering_s=((GPU, 9e9),))
+    told.context = RemedyContext(cpu_profile=True, answering_s=((GPU, 9e9),))
     told.steps(71, 75, 300.0)
     assert told.phase() is Phase.RUNNING
 
 
 def test_a_card_that_hung_is_not_gone_back_to_by_itself() -> None:
-    told = patient(ground=RemedyContext(cpu_profile=True, answering_s=((GPU, 9e9),), agent=False))
+    told = patient(context=RemedyContext(cpu_profile=True, answering_s=((GPU, 9e9),), agent=False))
     for _ in range(2):
         hangs_on_the_card(told)
         told.looks().silence(1)
@@ -434,7 +434,7 @@ def test_a_non_finite_loss_ends_with_all_that_helps_and_the_batches_left_out() -
 
 
 def test_the_cpu_hides_every_card_and_compiling_can_be_switched_off() -> None:
-    told = patient(ground=RemedyContext(cpu_profile=True))
+    told = patient(context=RemedyContext(cpu_profile=True))
     loses_the_card(told)
     changes = changes_of(told.job.course.in_force, Remedies())
     assert changes.cpu

@@ -196,9 +196,9 @@ def test_a_status_that_is_always_retried_is_never_in_vain() -> None:
 # --- a resume that cannot be made ---------------------------------------------------------------------------------
 
 
-def with_two_checkpoints(ground: RemedyContext) -> Life:
+def with_two_checkpoints(context: RemedyContext) -> Life:
     told = life()
-    told.ground = ground
+    told.context = context
     told.training(100).saves("50.pt", 50).silence(1).saves("90.pt", 90).silence(1).exits(signal=9)
     return waits_and_looks(told)
 

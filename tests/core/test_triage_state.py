@@ -26,10 +26,10 @@ ALWAYS = Finding(
 )
 
 
-def trainee(limits: Limits = LIMITS, ground: RemedyContext | None = None) -> Life:
+def trainee(limits: Limits = LIMITS, context: RemedyContext | None = None) -> Life:
     """A training of ultralytics that has saved something."""
     told = life(limits=limits)
-    told.ground = ground or RemedyContext()
+    told.context = context or RemedyContext()
     told.training(20).says(ev.Word.PLAN, **TRAINER, batches_per_epoch=100).says(ev.Word.CLAIMED, torch="2.12")
     told.saves("a.pt", 10).silence(1).saves("b.pt", 20)
     told.steps(21, 40)
@@ -50,8 +50,8 @@ def ended(told: Life, finding: Finding, attempt: int | None = None) -> Life:
     return told
 
 
-def examined(finding: Finding, ground: RemedyContext | None = None, limits: Limits = LIMITS) -> Life:
-    told = poisoned(trainee(limits, ground)).looks()
+def examined(finding: Finding, context: RemedyContext | None = None, limits: Limits = LIMITS) -> Life:
+    told = poisoned(trainee(limits, context)).looks()
     told.told()
     return ended(told.silence(30), finding)
 
@@ -109,12 +109,12 @@ def test_it_waits_until_the_memory_of_the_attempt_is_freed() -> None:
     taken = RemedyContext(memory=(GpuMemory(gpu=GPU, used_bytes=5 * GB),))
     told.training(20).says(ev.Word.CLAIMED, torch="2.12")
     told.job = replace(told.job, attempt=replace(told.present(), memory_before=(GpuMemory(gpu=GPU, used_bytes=0),)))
-    told.ground = taken
+    told.context = taken
     told.saves("b.pt", 20).steps(21, 40)
     poisoned(told).looks()
     assert acts(told) == ["Launch", "Stop", "StartTriage"]
     assert told.silence(30).told() == []
-    told.ground = RemedyContext()
+    told.context = RemedyContext()
     assert told.silence(1).told() == ["Triage"]
 
 

@@ -130,7 +130,11 @@ def main() -> int:
     parts = Assembly(settings, SystemClock(), boot_id(), launcher, None)
     executor: Any = Mortal(parts.executor, ("act", "search"), fate)
     loop = Loop(parts.clock, parts.inbox, MortalRecord(parts.record, fate), executor)
-    loop.may_launch, loop.ground, loop.each_turn = parts.loop.may_launch, parts.loop.ground, parts.loop.each_turn
+    loop.may_launch, loop.find_remedy_context, loop.each_turn = (
+        parts.loop.may_launch,
+        parts.loop.find_remedy_context,
+        parts.loop.each_turn,
+    )
     loop.job_states = parts.loop.job_states
     parts.loop, parts.executor = loop, executor
     try:

@@ -59,8 +59,8 @@ def test_attempts_come_with_stages_steps_cause_and_what_they_went_on_from(archiv
     assert [stage for _, stage in first.entered] == ["setup", "step", "step"]
     assert (first.strides[0].step_first, first.strides[-1].step_last) == (11, 59)
     assert sum(stride.data_wait_s for stride in first.strides) == pytest.approx(49 * 0.02)
-    assert (first.cause, first.anew, first.wished) == ("stall (gpu_hang)", True, False)
-    assert (second.resume_step, second.anew, second.ended_unix_s) == (0, False, None)
+    assert (first.cause, first.from_beginning, first.wanted) == ("stall (gpu_hang)", True, False)
+    assert (second.resume_step, second.from_beginning, second.ended_unix_s) == (0, False, None)
 
 
 def test_the_night_adds_up(archive: Archive) -> None:
@@ -99,7 +99,7 @@ def test_a_restart_that_somebody_asked_for_is_no_trouble(tmp_path: Path) -> None
         store.open_attempt(again, "/s/2")
     store.close(at(55))
     first, second = lives(Archive(tmp_path / "supervisor.db"), "night")
-    assert (first.wished, second.resume_step) == (True, 100)
+    assert (first.wanted, second.resume_step) == (True, 100)
     assert account((first, second), at(60).unix_s).seconds[Use.WAITING] == pytest.approx(5)
 
 

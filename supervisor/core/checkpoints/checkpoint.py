@@ -88,7 +88,7 @@ def given_between(every_s: float, steps_per_s: float | None) -> Given:
     """Return the work to redo for exactness where a snapshot is taken every `every_s`; an unknown pace is None.
 
     When a training saves a checkpoint the newest snapshot is up to an interval old, and where that one is still being
-    written it is the one before. Steps are not evenly long either, least of all beside busy processors. A bound without
+    written it is the one before. Steps are not evenly long either, least of all on busy processors. A bound without
     that room would have an inexact checkpoint taken right where snapshots are frequent.
     """
     seconds = every_s + EXACT_WORTH_S
@@ -220,12 +220,12 @@ def older(checkpoint: Checkpoint, other: Checkpoint | None) -> bool:
 
 def exact_before(checkpoints: Iterable[Checkpoint], step: int) -> Checkpoint | None:
     """Return the newest proven snapshot before a step: unlike a framework checkpoint, it reproduces every step."""
-    sound = (
+    usable = (
         checkpoint
         for checkpoint in checkpoints
         if checkpoint.kind == "snapshot" and checkpoint.verdict is Verdict.PROVEN
     )
-    before = (checkpoint for checkpoint in sound if checkpoint.step is not None and checkpoint.step < step)
+    before = (checkpoint for checkpoint in usable if checkpoint.step is not None and checkpoint.step < step)
     return max(before, key=lambda checkpoint: (checkpoint.step, checkpoint.saved_unix_s), default=None)
 
 
@@ -249,10 +249,10 @@ def choose(  # noqa: PLR0913 - each is a bound of its own
     everything = of_this_training(checkpoints, began_unix_s)
     if not everything:
         return ResumePoint(checkpoint=None, possible=True, reason="no checkpoint saved yet: from the beginning")
-    sound = before_fault(everything, fault_unix_s, fault_step)
-    for checkpoint in sorted(sound, key=lambda item: not older(item, older_than)):
+    usable = before_fault(everything, fault_unix_s, fault_step)
+    for checkpoint in sorted(usable, key=lambda item: not older(item, older_than)):
         if checkpoint.verdict is Verdict.PROVEN:
-            alike = tuple(other for other in sound if older(other, older_than) or not older(checkpoint, older_than))
+            alike = tuple(other for other in usable if older(other, older_than) or not older(checkpoint, older_than))
             exact = _find_exact(checkpoint, alike, given or Given())
             if exact is not None:
                 reason = f"newest exact state: {exact.title}; {checkpoint.title} is newer and not exact"
@@ -263,12 +263,12 @@ def choose(  # noqa: PLR0913 - each is a bound of its own
     return ResumePoint(checkpoint=None, possible=False, reason=_explain_none(everything, fault_unix_s, fault_step))
 
 
-def _find_exact(chosen: Checkpoint, sound: tuple[Checkpoint, ...], given: Given) -> Checkpoint | None:
+def _find_exact(chosen: Checkpoint, usable: tuple[Checkpoint, ...], given: Given) -> Checkpoint | None:
     """Return the newest proven snapshot that is taken in place of an inexact checkpoint, None where there is none."""
     if chosen.kind == "snapshot":
         return None
     for checkpoint in newest_first(
-        item for item in sound if item.kind == "snapshot" and item.verdict is Verdict.PROVEN
+        item for item in usable if item.kind == "snapshot" and item.verdict is Verdict.PROVEN
     ):
         known = checkpoint.step is not None and chosen.step is not None
         steps = (chosen.step or 0) - (checkpoint.step or 0) if known else None

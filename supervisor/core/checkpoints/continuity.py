@@ -108,7 +108,7 @@ def _steps_made(states: Mapping[int, Mapping[str, TensorFigures]]) -> float | No
     return max((step for step in steps if step is not None), default=None)
 
 
-# --- beside another -----------------------------------------------------------------------------------------------
+# --- compared with another ----------------------------------------------------------------------------------------
 
 
 def other_architecture(profile: Profile, before: Profile) -> str | None:

@@ -12,7 +12,7 @@ from supervisor.core.readings import StepRecord
 REACH_STEPS = 100
 """Losses count that were made within so many steps before and after a checkpoint."""
 LEAST = 20
-"""Fewer losses than this say nothing."""
+"""The least number of losses that can be compared."""
 NEWEST = 30
 ERROR_ODDS = 33_000_000
 """The median that losses are drawn from lies outside of its bounds once in so many cases, on either side."""
@@ -81,7 +81,7 @@ def curve_of(losses: Iterable[float | None], least: int = LEAST) -> Curve | None
 
 
 def around(records: Iterable[StepRecord], step: int, fault_step: int | None = None) -> Curve | None:
-    """Return the curve around `step` as it was made before any trouble; None for a young training.
+    """Return the curve around `step` as it was before any fault; None for a training with too few losses.
 
     Of a step that was made twice both losses count.
     """

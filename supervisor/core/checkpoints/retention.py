@@ -27,7 +27,7 @@ class Policy:
 
 
 def kept(generations: Iterable[Checkpoint], policy: Policy, *, room: bool = True) -> dict[Key, str]:
-    """Return which generations are kept and by what limit, in words; the others may be pruned.
+    """Return the generations that are kept, each with the names of the limits that keep it; the others may be pruned.
 
     Rejected ones are not kept. Over the size bound the oldest go first, the best and the newest last, and the newest
     proven one never. Without `room` on the disk that one alone is kept, with what is newer and not yet proven.
@@ -37,11 +37,11 @@ def kept(generations: Iterable[Checkpoint], policy: Policy, *, room: bool = True
     waiting = [checkpoint for checkpoint in ordered if checkpoint.verdict is None]
     reasons: dict[Key, list[str]] = {}
     chosen = _choose_by_limit(proven, policy) if room else [("newest", proven[:1])]
-    for word, ones in (*chosen, ("not yet proven", waiting[: policy.keep_newest if room else 1])):
-        for item in ones:
-            reasons.setdefault(item.key, []).append(word)
-    words = {key: ", ".join(found) for key, found in reasons.items()}
-    return _prune_to_size(policy.limit_bytes, ordered, proven, words)
+    for limit, limited in (*chosen, ("not yet proven", waiting[: policy.keep_newest if room else 1])):
+        for item in limited:
+            reasons.setdefault(item.key, []).append(limit)
+    kept_by = {key: ", ".join(found) for key, found in reasons.items()}
+    return _prune_to_size(policy.limit_bytes, ordered, proven, kept_by)
 
 
 def _choose_by_limit(proven: Sequence[Checkpoint], policy: Policy) -> list[tuple[str, Sequence[Checkpoint]]]:
@@ -65,17 +65,17 @@ def _sort_by_fitness(proven: Sequence[Checkpoint]) -> list[Checkpoint]:
 
 
 def _prune_to_size(
-    limit_bytes: int, ordered: Sequence[Checkpoint], proven: Sequence[Checkpoint], words: dict[Key, str]
+    limit_bytes: int, ordered: Sequence[Checkpoint], proven: Sequence[Checkpoint], kept_by: dict[Key, str]
 ) -> dict[Key, str]:
     """Remove the least important until the others fit into the limit."""
     never = proven[0].key if proven else None
-    left = [entry for entry in reversed(ordered) if entry.key in words]
+    left = [entry for entry in reversed(ordered) if entry.key in kept_by]
     total = sum(rest.fingerprint.size_bytes for rest in left)
     # Oldest first; those that more than one limit keeps, or that are the best, after those that are merely old.
-    for checkpoint in sorted(left, key=lambda item: words[item.key] != "hourly"):
+    for checkpoint in sorted(left, key=lambda item: kept_by[item.key] != "hourly"):
         if total <= limit_bytes:
             break
         if checkpoint.key != never:
-            del words[checkpoint.key]
+            del kept_by[checkpoint.key]
             total -= checkpoint.fingerprint.size_bytes
-    return words
+    return kept_by

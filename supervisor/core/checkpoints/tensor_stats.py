@@ -23,7 +23,7 @@ DIMENSIONS_MAX, SIGNS_MAX = 16, 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorFigures:
-    """One tensor; rms and zeros are None for whole numbers, taken over a sample of large ones."""
+    """One tensor; rms and zeros are None for integer tensors, and taken over a sample of large ones."""
 
     shape: tuple[int, ...]
     kind: str

@@ -1,8 +1,8 @@
-"""The account of a job's restarts: what was spent, what progress gave back; it decides nothing.
+"""The account of a job's restarts: how many were spent, and which of them progress has cleared.
 
-Restarts in a row without progress are one limit, of all causes together and of each alone, restarts in a period the
-other: causes that take turns share the first and cannot buy endless retries. It is cleared by progress alone: a step
-further than any attempt came before. A restart of which progress is unknown counts in the second only:
+There are two limits: restarts in a row without progress, of all causes together and of each cause, and restarts
+within a period. Alternating causes share the first, so they cannot cause endless retries. Only progress clears it: a
+step further than any attempt came before. A restart whose progress is unknown counts in the second only:
 unknown is neither progress nor the lack of it (NVRx, progress_tracker: an unknown scored as 0 first counts as no
 progress and then as a leap).
 """
@@ -18,10 +18,10 @@ from supervisor.core.moments import Moment
 from supervisor.core.scale import Place, is_beyond, on_training
 
 ASSUMED_FAULT_S = 14400.0
-"""Between two faults, while none is known. Short lives cost the most, so they count the most among the possible ones; a
-training that outlives this saves less often (rocm_agent.snapshots.interval)."""
+"""Assumed time between two faults while none is known. It is short because short runs lose the most; a training that
+runs longer saves less often (rocm_agent.snapshots.interval)."""
 GAPS_COUNTED = 8
-"""Between the newest restarts: what was mended since is forgotten."""
+"""Only the newest gaps between restarts count: faults repaired since are forgotten."""
 SHORTEST_GAP_S = 1.0
 
 
@@ -36,29 +36,29 @@ class Budget:
     restarts_per_period: int = 30
     period_s: float = 86400.0
     settle_s: float = 600.0
-    """An attempt that ends sooner and was never seen to step made no progress; of a longer one nothing is known."""
+    """An attempt that ends sooner and was never seen to step made no progress; for a longer one it is not known."""
     backoff_s: tuple[float, ...] = (0.0, 5.0, 30.0, 120.0, 600.0)
-    """Wait before the n-th restart in a row without progress; the last value goes on."""
+    """Wait before the n-th restart in a row without progress; the last value repeats."""
     jitter_fraction: float = 0.1
-    """Share of the wait that is left out by chance, so that jobs that fell together do not start together."""
+    """Share of the wait that is left out by chance, so that jobs that failed together do not start together."""
     never_retry_exit_codes: tuple[int, ...] = ()
     """Statuses after which the job is given up."""
     always_retry_exit_codes: tuple[int, ...] = ()
-    """Statuses after which it is restarted whatever was spent; such a restart spends nothing."""
+    """Statuses after which it is restarted whatever was spent; such a restart does not count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """What a job has spent."""
+    """The restarts that a job has spent."""
 
     total: int = 0
     """Restarts ever made that counted."""
     in_a_row: int = 0
     """Restarts since the last progress."""
     causes: tuple[tuple[str, int], ...] = ()
-    """The same, by cause."""
+    """`in_a_row` by cause."""
     free_in_a_row: int = 0
-    """Restarts since the last progress that spend nothing; they wait all the same."""
+    """Restarts since the last progress that do not count; they wait as well."""
     recent_unix_s: tuple[float, ...] = ()
     """When the restarts of the last period were made; Unix seconds, for they must outlive a reboot."""
     furthest_step: int | None = None
@@ -69,14 +69,14 @@ class Ledger:
     def stepped(self, place: Place) -> Ledger:
         """Return the account after a step: progress beyond the furthest clears the restarts in a row.
 
-        A step that only its attempt counts says nothing: it may be new, or made again.
+        A step counted by its attempt alone changes nothing: it may be new or repeated.
         """
         if place.on_training is None or is_beyond(place, on_training(self.furthest_step)) is False:
             return self
         return replace(self._clear_restarts(), furthest_step=place.on_training)
 
     def saved(self, place: Place | None, saved_unix_s: float) -> Ledger:
-        """Return the account after a new checkpoint of this training was proven; `place` None: where is not known.
+        """Return the account after a new checkpoint of this training was proven; `place` None: not known.
 
         The next attempt goes on from it: that is progress, unless one further on was proven before. Proving takes time:
         a restart that came after the save was made is not cleared by it.
@@ -99,7 +99,7 @@ class Ledger:
         return replace(self, in_a_row=0, causes=(), free_in_a_row=0)
 
     def rescaled(self, factor: float) -> Ledger:
-        """Return the account with steps counted anew: an epoch has `factor` times as many of them now."""
+        """Return the account with steps renumbered: an epoch has `factor` times as many of them now."""
 
         def scaled(step: int | None) -> int | None:
             return None if step is None else round(step * factor)
@@ -107,7 +107,7 @@ class Ledger:
         return replace(self, furthest_step=scaled(self.furthest_step), proven_step=scaled(self.proven_step))
 
     def restarted_free(self) -> Ledger:
-        """Return the account after a restart that spends nothing."""
+        """Return the account after a restart that does not count."""
         return replace(self, free_in_a_row=self.free_in_a_row + 1)
 
     def restarted(self, at: Moment, budget: Budget, *, progress_known: bool, cause: str = "") -> Ledger:
@@ -125,7 +125,7 @@ class Ledger:
         )
 
     def forgiven(self) -> Ledger:
-        """Return the account after a person started the job anew: their word clears what was spent."""
+        """Return the account after a person started the job again, which clears all limits."""
         return replace(self, in_a_row=0, causes=(), free_in_a_row=0, recent_unix_s=())
 
     def spent(self, at: Moment, budget: Budget, cause: str = "") -> str | None:
@@ -144,8 +144,8 @@ class Ledger:
     def mean_fault_s(self, at: Moment, began_unix_s: float | None, budget: Budget) -> float:
         """Return about how many seconds lie between two restarts: the geometric mean of those of the last period.
 
-        ASSUMED_FAULT_S counts as one of them, so that a first fault does not look like a rule. What is chosen by this
-        follows its root: that a few faults in a row count at once matters more than that one short gap counts much.
+        ASSUMED_FAULT_S counts as one of them, so that a first fault does not dominate. The snapshot interval grows with
+        its square root, so a quick reaction to several faults in a row matters more than the weight of one short gap.
         """
         recent = [value for value in self.recent_unix_s if 0 <= at.unix_s - value < budget.period_s]
         known = [*([] if began_unix_s is None or not recent else [began_unix_s]), *recent][-GAPS_COUNTED - 1 :]
@@ -153,7 +153,7 @@ class Ledger:
         return math.exp(sum(map(math.log, (ASSUMED_FAULT_S, *gaps_s))) / (1 + len(gaps_s)))
 
     def backoff_s(self, budget: Budget, seed: str = "") -> float:
-        """Return how long the next restart has to wait; the same `seed` gives the same chance."""
+        """Return how long the next restart has to wait; the same `seed` gives the same jitter."""
         if not budget.backoff_s:
             return 0.0
         wait_s = budget.backoff_s[min(self.in_a_row + self.free_in_a_row, len(budget.backoff_s) - 1)]

@@ -67,7 +67,7 @@ def _explain_again(again: Trial, ended: Ended) -> list[str]:
 
 
 def help_against(cause: str, remedies: Remedies, context: RemedyContext, taken: Iterable[str]) -> str:
-    """Return in words which last resorts a person has against a cause, empty where they would not help."""
+    """Return a hint at the last resorts that a person has against a cause, empty where they would not help."""
     return would_help([resort for resort in context.resorts if resort.kind in remedies.ladder(cause)], taken)
 
 

@@ -1,4 +1,4 @@
-"""What the choice of a remedy depends on beside its past trials: the end of the attempt, the machine, experience."""
+"""What the choice of a remedy depends on besides past trials: the end of the attempt, the machine, experience."""
 
 from __future__ import annotations
 

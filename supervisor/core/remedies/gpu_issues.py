@@ -1,6 +1,6 @@
-"""What cards are publicly known to suffer from, by gfx target; it looks at no card and changes no setting.
+"""Publicly known issues of GPUs, by gfx target.
 
-MIOpen's own troubles stand in `miopen.py`, since a job's Conv2d is chosen by them.
+Those of MIOpen are in `miopen.py`, because a job's Conv2d is chosen by them.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from supervisor.core.remedies.miopen import MIOPEN_FACTS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuIssue:
-    """One thing that is known of the cards of some gfx targets."""
+    """A known issue of the GPUs of some gfx targets."""
 
     targets: tuple[str, ...]
-    """Beginnings of gfx names: `gfx11` means every RDNA3 card."""
+    """Prefixes of gfx names: `gfx11` matches every RDNA3 GPU."""
     what: str
     remedy: str | None
     source: str
@@ -47,11 +47,11 @@ GPU_ISSUES = (
         source="ROCm/rocm-systems#11468",
     ),
 )
-"""One row an issue, those of few targets first."""
+"""One row per issue, the most specific targets first."""
 
 
 def issues_of(gfx_version: str | None) -> tuple[GpuIssue, ...]:
-    """Return what is known of a target, MIOpen included; () for one that is unknown or not known to suffer."""
+    """Return the known issues of a target, including MIOpen's; () for a target that is unknown or has none."""
     if gfx_version is None:
         return ()
     target = gfx_version.partition(":")[0]

@@ -1,4 +1,4 @@
-"""The last resorts: resetting a card, rebooting the machine; what each is and when it is due. It runs no command.
+"""The last resorts: resetting a GPU, rebooting the machine; what each is and when it is due. It runs no command.
 
 They are named in full whenever they would help, and taken only where the owner has switched them on, each once
 between two signs of progress, and never while another job would suffer for it.
@@ -70,7 +70,7 @@ def due(offered: Iterable[Resort], taken: Iterable[ResortTaken], now: Moment, li
 
 
 def would_help(offered: Iterable[Resort], taken: Iterable[str] = ()) -> str:
-    """Return in words what a person could do, empty where nothing is known."""
+    """Return a hint at what a person could do, empty where nothing is known."""
     had = frozenset(taken)
     named = [resort.words + (" (already done)" if resort.kind in had else "") for resort in offered]
     return f"what would help: {', else '.join(named)}" if named else ""

@@ -1,7 +1,7 @@
-"""Where MIOpen is known not to work, and which Conv2d a job therefore gets; it looks at no card and changes no setting.
+"""The gfx targets on which MIOpen is known not to work, and the Conv2d algorithm that a job gets.
 
-What counts is the card's own target as the kernel driver tells it, not what HSA_OVERRIDE_GFX_VERSION pretends: the
-override makes libraries load kernels of another target, and MIOpen still finds none that fit.
+The target is the GPU's own, as the kernel driver reports it, not HSA_OVERRIDE_GFX_VERSION: the override makes libraries
+load kernels of another target, and MIOpen still finds none that fit.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 CONV2D_SETTINGS = ("auto", "off", "planned", "unfold", "unfold_reference")
-"""What a job's `conv2d` may say: `auto`, `off`, or the name of an algorithm of rocm_agent.conv2d."""
+"""Values of a job's `conv2d`: `auto`, `off`, or the name of an algorithm of rocm_agent.conv2d."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MiopenFact:
-    """What is publicly known of MIOpen on one gfx target."""
+    """What is publicly known about MIOpen on one gfx target."""
 
     gfx_version: str
-    cards: str
+    gpus: str
     fails: bool
     source: str
 
@@ -25,62 +25,62 @@ class MiopenFact:
 MIOPEN_FACTS = (
     MiopenFact(
         gfx_version="gfx803",
-        cards="RX 470-590, Fury",
+        gpus="RX 470-590, Fury",
         fails=False,
         source="ROCm/legacy-rocm-build#1659: a patched build runs; Comfy-Org/ComfyUI#15615: leaves MIOpen on",
     ),
     MiopenFact(
         gfx_version="gfx900",
-        cards="Vega 56 and 64, MI25",
+        gpus="Vega 56 and 64, MI25",
         fails=False,
         source="Comfy-Org/ComfyUI#15615: leaves MIOpen on",
     ),
     MiopenFact(
         gfx_version="gfx906",
-        cards="Radeon VII, MI50, MI60",
+        gpus="Radeon VII, MI50, MI60",
         fails=False,
         source="Comfy-Org/ComfyUI#15615: leaves MIOpen on",
     ),
     MiopenFact(
         gfx_version="gfx1010",
-        cards="RX 5600 (XT), RX 5700 (XT)",
+        gpus="RX 5600 (XT), RX 5700 (XT)",
         fails=True,
         source="hkevin01/robust-thermal-image-object-detection: an RX 5600 XT hangs in the kernel search "
         "(99 % GPU use), or fails with an unknown error; ROCm/MIOpen#1995: unsupported, no precompiled kernels",
     ),
     MiopenFact(
         gfx_version="gfx1011",
-        cards="Radeon Pro V520",
+        gpus="Radeon Pro V520",
         fails=True,
         source="ROCm/MIOpen#796, #1586: kernels of training do not assemble",
     ),
     MiopenFact(
         gfx_version="gfx1012",
-        cards="RX 5300, RX 5500 (XT)",
+        gpus="RX 5300, RX 5500 (XT)",
         fails=True,
         source="ROCm/legacy-rocm-build#1306: the convolution layers of MNIST fail on an RX 5500 XT",
     ),
     MiopenFact(
         gfx_version="gfx1030",
-        cards="RX 6800, RX 6900 XT",
+        gpus="RX 6800, RX 6900 XT",
         fails=False,
         source="ROCm/MIOpen#1309: kernels and databases are made for it; "
         "Comfy-Org/ComfyUI#15615: fp16 crashes were seen with torch 2.6+rocm6.1",
     ),
     MiopenFact(
         gfx_version="gfx1100",
-        cards="RX 7900",
+        gpus="RX 7900",
         fails=False,
         source="ROCm/MIOpen#2097: supported",
     ),
 )
-"""One row a target; a target without a row is not known to fail."""
+"""One row per target; a target without a row is not known to fail."""
 
 _FAILING = frozenset(fact.gfx_version for fact in MIOPEN_FACTS if fact.fails)
 
 
 def miopen_fails(gfx_version: str) -> bool:
-    """Whether MIOpen is known not to work on `gfx_version`; features such as in `gfx1010:xnack-` do not matter."""
+    """Whether MIOpen is known not to work on `gfx_version`; feature suffixes (`gfx1010:xnack-`) are ignored."""
     return gfx_version.partition(":")[0] in _FAILING
 
 
@@ -100,8 +100,8 @@ def gfx_name(gfx_target_version: int) -> str | None:
 def conv2d_algorithm(setting: str, gfx_versions: tuple[str, ...], *, miopen_failed: bool) -> str:
     """Return `off` or the algorithm that a job with the setting `conv2d = setting` gets.
 
-    `gfx_versions` are the targets of the cards that the job uses, as far as known; `miopen_failed` says that MIOpen
-    has failed in this job before. Only `auto` looks at them. Raises ValueError for a setting that does not exist.
+    `gfx_versions` are the targets of the GPUs that the job uses, as far as known; `miopen_failed`: MIOpen has failed in
+    this job before. Only `auto` uses them. Raises ValueError for a setting that does not exist.
     """
     if setting not in CONV2D_SETTINGS:
         raise ValueError(f"conv2d = {setting!r} is not a setting; choose one of {', '.join(CONV2D_SETTINGS)}")

@@ -23,11 +23,11 @@ class Outcome(Enum):
 
     OPEN = "open"
     HELPED = "helped"
-    """The training went well past the place of the trouble, or to its end."""
+    """The training got well past the place of the fault, or to its end."""
     FAILED = "failed"
     """The same cause came back before that."""
     UNCLEAR = "unclear"
-    """Something else came before either, or the agent never told that it was made."""
+    """Something else happened first, or the agent never reported the remedy as applied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Trial:
     cause: str
     remedy: str
     step: int | None = None
-    """Where in the training the trouble was that it is tried against; None where that is not known."""
+    """Where in the training the fault occurred that it is tried against; None where that is not known."""
     start_failure: str | None = None
     """What identifies the end before the first step that it is tried against."""
     reason: str = ""
@@ -56,7 +56,7 @@ class Course:
     trials: tuple[Trial, ...] = ()
     in_force: tuple[InForce, ...] = ()
     returns: int = 0
-    """Returns to a lost card since a person last started the job."""
+    """Returns to a lost GPU since a person last started the job."""
     forgiven_at_attempt: int = 0
     """Trials up to this attempt count no more: a person has started the job since."""
 
@@ -95,7 +95,7 @@ class Course:
         return course.without(trial.remedy, attempt=trial.attempt) if wrong else course
 
     def _was_made(self, trial: Trial) -> bool:
-        """Whether a remedy can be judged: one that the agent makes, and told nothing of, was not made."""
+        """Whether a remedy can be judged: one that the agent applies but has not reported was not applied."""
         if trial.remedy not in BY_NAME or not BY_NAME[trial.remedy].reported:
             return True
         return any(remedy.applied is not None for remedy in self.in_force if remedy.attempt == trial.attempt)
@@ -108,11 +108,11 @@ class Course:
         return trial if trial.start_failure == start_failure else None
 
     def helped(self, at: Moment) -> Course:
-        """Return it once the training is past the trouble."""
+        """Return it once the training is past the fault."""
         return self._settle_trial(Outcome.HELPED, at)
 
     def unclear(self, at: Moment) -> Course:
-        """Return it once nobody will know any more."""
+        """Return it once the outcome can no longer be determined."""
         return self._settle_trial(Outcome.UNCLEAR, at)
 
     def _settle_trial(self, outcome: Outcome, at: Moment) -> Course:
@@ -137,26 +137,26 @@ class Course:
         return replace(self, in_force=kept)
 
     def confirmed(self, remedies: Iterable[str], applied: str) -> Course:
-        """Return it with what the agent told of remedies in force."""
+        """Return it with the remedies in force that the agent reported as applied."""
         named = frozenset(remedies)
 
-        def told(remedy: InForce) -> InForce:
+        def mark_applied(remedy: InForce) -> InForce:
             if remedy.remedy not in named or applied in (remedy.applied or ""):
                 return remedy
             return replace(remedy, applied=f"{remedy.applied}, {applied}"[:300] if remedy.applied else applied[:300])
 
-        return replace(self, in_force=tuple(map(told, self.in_force)))
+        return replace(self, in_force=tuple(map(mark_applied, self.in_force)))
 
     def launched(self) -> Course:
-        """Return it for a new attempt: the agent has told nothing of it yet."""
+        """Return it for a new attempt, of which the agent has reported nothing yet."""
         return replace(self, in_force=tuple(replace(remedy, applied=None) for remedy in self.in_force))
 
     def forgiven(self, attempt: int) -> Course:
-        """Return it after a person started the job anew: what failed may be tried again; what is in force stays."""
+        """Return it after a person started the job again: failed remedies may be tried again, those in force stay."""
         return replace(self, forgiven_at_attempt=attempt, returns=0)
 
     def rescaled(self, factor: float) -> Course:
-        """Return it with steps counted anew: an epoch has `factor` times as many of them now."""
+        """Return it with steps renumbered: an epoch has `factor` times as many of them now."""
         trial = self.open_trial
         if trial is None or trial.step is None:
             return self

@@ -1,4 +1,4 @@
-"""Where every second of a job's life went, each in one class; it judges nobody and reads no record itself.
+"""How every second of a job's life was spent, each in one class.
 
 The measure at its head is the effective training time ratio: time that brought the training forward, divided by all
 time in which it was wanted (ByteRobust, SOSP 2025, which reaches 0.97). Work that a resume threw away was not
@@ -33,7 +33,7 @@ class Account:
 
     @property
     def ettr(self) -> float | None:
-        """Effective training time over wanted time; None where nothing was wanted or nobody saw what was done."""
+        """Effective training time over wanted time; None where no training was wanted or none was observed."""
         wanted = self.total_s - self.seconds.get(Use.WAITING, 0.0)
         if wanted <= 0 or self.seconds.get(Use.UNSEEN, 0.0) > 0:
             return None

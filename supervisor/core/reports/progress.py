@@ -21,7 +21,7 @@ class Progress:
     """Where a training stands; None is unknown."""
 
     steps: int | None = None
-    """Made of the whole training, earlier attempts included; None where only the attempt's own count is known."""
+    """Steps of the training made, including earlier attempts; None where only the attempt's own count is known."""
     attempt_steps: int | None = None
     """Made by this attempt alone."""
     steps_total: int | None = None
@@ -88,7 +88,7 @@ def progress_of(history: History, wanted_per_s: float | None = None) -> Progress
 
 
 def steps_total(history: History) -> int | None:
-    """Return how many steps the whole training has, as far as its plan and its own count are known."""
+    """Return how many steps the training has in total, as far as its plan and its own count are known."""
     if history.scale is Scale.ATTEMPT:
         return None
     batches = history.batches_per_epoch or history.steps_per_epoch

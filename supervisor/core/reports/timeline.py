@@ -1,4 +1,4 @@
-"""A job's life as one line of stretches, each of one class, without gap or overlap; it sums nothing."""
+"""A job's life as a sequence of segments, each of one class, without gaps or overlaps."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ class Use(Enum):
 
     SETUP = "setup"
     COMPILE = "compile"
-    """Kernel search, compilation and warm-up: from the first batch that was due to the first step."""
+    """Kernel search, compilation and warm-up: from the first batch to the first step."""
     TRAIN = "train"
     DATA_WAIT = "data_wait"
     VALIDATE = "validate"
     CHECKPOINT = "checkpoint"
     LOST = "lost"
-    """Work that had to be made again: the training was resumed from before it."""
+    """Work that had to be redone: the training was resumed from before it."""
     DOWN = "down"
-    """From the last sign of progress before a trouble to the next launch."""
+    """From the last sign of progress before a fault to the next launch."""
     TRIAGE = "triage"
-    """Replaying a bad step before a retry, to know why it was bad."""
+    """Replaying a bad step before a retry, to find its cause."""
     WAITING = "waiting"
-    """Stopped because somebody wanted it so."""
+    """Stopped by a person."""
     UNSEEN = "unseen"
-    """It ran, and nothing told what it did."""
+    """It ran, and its stages were not reported."""
 
 
 EFFECTIVE = frozenset({Use.TRAIN, Use.DATA_WAIT, Use.VALIDATE, Use.CHECKPOINT})
@@ -42,7 +42,7 @@ _OF_STAGE = {
     "checkpoint": Use.CHECKPOINT,
     "ended": Use.TRAIN,
 }
-"""What remains to be done after the last epoch belongs to the training."""
+"""Work after the last epoch belongs to the training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +54,10 @@ class Stride:
     step_first: int
     step_last: int
     data_wait_s: float = 0.0
-    """Of all its steps together."""
+    """Sum over its steps."""
 
     def made_at(self, step: int) -> float:
-        """Return when `step` was made, were all of them equally long."""
+        """Return when `step` was made, assuming that all steps took equally long."""
         share = (step - self.step_first) / max(1, self.step_last - self.step_first)
         return self.first_unix_s + min(1.0, max(0.0, share)) * (self.last_unix_s - self.first_unix_s)
 
@@ -71,34 +71,34 @@ class Life:
     ended_unix_s: float | None
     """None while it runs."""
     resume_step: int | None = None
-    """Step of the checkpoint that it went on from, 0 for the beginning, None where that is not known."""
+    """Step of the checkpoint that it resumed from, 0 for the beginning, None where that is not known."""
     resume_saved_unix_s: float | None = None
-    """When the state in it was saved, None where that is not known."""
-    anew: bool = False
-    """Whether somebody had it begin a new training: what was before it is finished business, not lost."""
+    """When that checkpoint was saved, None where that is not known."""
+    from_beginning: bool = False
+    """Whether a person had it start a new training: earlier work is then not lost."""
     entered: tuple[tuple[float, str], ...] = ()
     """Stages and when they began, Unix seconds, in order."""
     strides: tuple[Stride, ...] = ()
     counts_itself: bool = False
-    """Whether its strides are numbered by its own count, which no other attempt's steps can be held against."""
+    """Whether its strides are numbered by its own count, which cannot be compared with other attempts' steps."""
     cause: str | None = None
-    """The rule, and class, of the trouble that ended it."""
-    wished: bool = False
-    """Whether its end was wanted: it came to its own, or somebody stopped it."""
+    """The rule and class of the fault that ended it."""
+    wanted: bool = False
+    """Whether its end was wanted: it finished, or a person stopped it."""
     triage: tuple[float, float] | None = None
-    """From when to when, Unix seconds, its bad step was replayed once it had ended."""
+    """When its bad step was replayed after its end: from, to, in Unix seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A stretch of time of one class; `data_wait_s` of it went by waiting for data."""
+    """A period of one class; `data_wait_s` of it was spent waiting for data."""
 
     use: Use
     began_unix_s: float
     ended_unix_s: float
     data_wait_s: float = 0.0
     cause: str | None = None
-    """The trouble that it is owed to."""
+    """The fault that caused it."""
 
     @property
     def seconds(self) -> float:
@@ -106,7 +106,7 @@ class Segment:
         return self.ended_unix_s - self.began_unix_s
 
     def within(self, began_unix_s: float, ended_unix_s: float) -> Segment | None:
-        """Return the part of it that lies in a window."""
+        """Return the part of it within a window."""
         began, ended = max(self.began_unix_s, began_unix_s), min(self.ended_unix_s, ended_unix_s)
         if began >= ended:
             return None
@@ -115,9 +115,9 @@ class Segment:
 
 
 def timeline(lives: Sequence[Life], until_unix_s: float) -> Iterator[Segment]:
-    """Return the whole of a job's life without gap or overlap, in order of time.
+    """Return a job's life without gaps or overlaps, in order of time.
 
-    It goes on to `until_unix_s` unless the last end was wanted: a job that finished or was stopped costs nothing more.
+    It extends to `until_unix_s` unless the last end was wanted: nothing is charged after a job finished or was stopped.
     """
     ordered = _without_overlap(lives, until_unix_s)
     for index, (life, ended) in enumerate(ordered):
@@ -127,14 +127,14 @@ def timeline(lives: Sequence[Life], until_unix_s: float) -> Iterator[Segment]:
             yield from _split_lost(_charge_setup(segment, came_of), cut, cut_by)
         last = index + 1 == len(ordered)
         after = until_unix_s if last else ordered[index + 1][0].launched_unix_s
-        if life.ended_unix_s is not None and after > ended and not (last and life.wished):
-            use = Use.WAITING if life.wished else Use.DOWN
-            gap = Segment(use=use, began_unix_s=ended, ended_unix_s=after, cause=None if life.wished else life.cause)
+        if life.ended_unix_s is not None and after > ended and not (last and life.wanted):
+            use = Use.WAITING if life.wanted else Use.DOWN
+            gap = Segment(use=use, began_unix_s=ended, ended_unix_s=after, cause=None if life.wanted else life.cause)
             yield from _with_triage(gap, life.triage)
 
 
 def _with_triage(gap: Segment, triage: tuple[float, float] | None) -> Iterator[Segment]:
-    """Return the time between two attempts with that of a triage as such; one without an end lasts as long as it."""
+    """Return the time between two attempts, its triage separate; one without an end lasts to the next attempt."""
     made = gap.within(*triage) if triage is not None and gap.use is Use.DOWN else None
     if made is None:
         yield gap
@@ -145,14 +145,14 @@ def _with_triage(gap: Segment, triage: tuple[float, float] | None) -> Iterator[S
 
 
 def _without_overlap(lives: Sequence[Life], until_unix_s: float) -> list[tuple[Life, float]]:
-    """Return each life with its end; a wall clock that was set back must not make two seconds of one."""
+    """Return each life with its end; a wall clock that was set back must not count a second twice."""
     bounded: list[tuple[Life, float]] = []
     cursor = lives[0].launched_unix_s if lives else until_unix_s
     for index, life in enumerate(lives):
         launched = max(cursor, life.launched_unix_s)
         if launched >= until_unix_s:
             break
-        # An attempt whose end nobody recorded was over when the next one began.
+        # An attempt whose end is not recorded was over when the next one began.
         following = lives[index + 1].launched_unix_s if index + 1 < len(lives) else until_unix_s
         ended = following if life.ended_unix_s is None else life.ended_unix_s
         cursor = max(launched, min(ended, until_unix_s))
@@ -161,11 +161,11 @@ def _without_overlap(lives: Sequence[Life], until_unix_s: float) -> list[tuple[L
 
 
 def _find_cut(ordered: Sequence[tuple[Life, float]], index: int) -> tuple[float | None, str | None]:
-    """Return from when on the work of a life was made again, and the cause of that; None: all of it was kept."""
+    """Return the time from which the work of a life was redone, and the cause; None: all of it was kept."""
     cut: float | None = None
     by: str | None = None
     for (before, _), (later, _) in pairwise(ordered[index:]):
-        if later.anew:
+        if later.from_beginning:
             break
         at = _find_redone_from(*ordered[index], later)
         if at is not None and (cut is None or at < cut):
@@ -174,9 +174,9 @@ def _find_cut(ordered: Sequence[tuple[Life, float]], index: int) -> tuple[float 
 
 
 def _find_redone_from(life: Life, ended: float, later: Life) -> float | None:
-    """Return from when on the work of a life was made again because of where a later one began; None: none was.
+    """Return the time from which the work of a life was redone because of where a later one resumed; None: none was.
 
-    Steps are compared where both are the training's; otherwise what was done after the save is what was lost.
+    Steps are compared where both are the training's; otherwise all work after the save counts as lost.
     """
     kept, saved = later.resume_step, later.resume_saved_unix_s
     if kept is not None and (kept == 0 or not life.counts_itself):
@@ -191,12 +191,12 @@ def _find_redone_from(life: Life, ended: float, later: Life) -> float | None:
 
 
 def _charge_setup(segment: Segment, came_of: str | None) -> Segment:
-    """Charge the set-up after a trouble to it."""
+    """Charge the set-up after a fault to that fault."""
     return replace(segment, cause=came_of) if segment.use in (Use.SETUP, Use.COMPILE) else segment
 
 
 def _split_lost(segment: Segment, cut: float | None, cut_by: str | None) -> Iterator[Segment]:
-    """Return the segment with what was lost of it as such."""
+    """Return the segment, its lost part separate."""
     if cut is None or segment.use not in _WORK or segment.ended_unix_s <= cut:
         yield segment
         return
@@ -208,7 +208,7 @@ def _split_lost(segment: Segment, cut: float | None, cut_by: str | None) -> Iter
 
 
 def _list_segments(life: Life, ended: float) -> Iterator[Segment]:
-    """Return what one attempt did from its launch to its end."""
+    """Return the segments of one attempt from its launch to its end."""
     alive_until = max(life.launched_unix_s, _find_last_sign(life, ended))
     marks = [(life.launched_unix_s, Use.SETUP if life.entered else Use.UNSEEN)]
     for at, stage in life.entered:
@@ -223,7 +223,7 @@ def _list_segments(life: Life, ended: float) -> Iterator[Segment]:
 
 
 def _find_last_sign(life: Life, ended: float) -> float:
-    """Return the last sign of progress of an attempt that ended in trouble; any other progressed to its end."""
+    """Return the last sign of progress of an attempt that a fault ended; any other progressed to its end."""
     if life.cause is None:
         return ended
     signs = [stride.last_unix_s for stride in life.strides[-1:]] + [at for at, _ in life.entered[-1:]]
@@ -231,7 +231,7 @@ def _find_last_sign(life: Life, ended: float) -> float:
 
 
 def _waited_s(strides: Iterable[Stride], began: float, ended: float) -> float:
-    """Return how much of a stretch of training went by waiting for data."""
+    """Return how many seconds of a period of training were spent waiting for data."""
     waited = 0.0
     for stride in strides:
         overlap = min(ended, stride.last_unix_s) - max(began, stride.first_unix_s)

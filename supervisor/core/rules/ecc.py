@@ -84,7 +84,7 @@ def _observe_uncorrectable(history: History, gpu: str, facts: GpuFacts) -> Obser
     return Observation(
         message=f"{gpu}: uncorrectable memory errors grew from {facts.ecc_uncorrectable} since the launch"
         + (", also in the kernel log" if _is_in_kernel_log(history, gpu) else ""),
-        since=facts.ecc_sound_at or facts.ecc_grew_at or history.now,
+        since=facts.ecc_unchanged_at or facts.ecc_grew_at or history.now,
         subject=gpu,
         diagnosis=UNCORRECTABLE,
     )

@@ -1,4 +1,4 @@
-"""Limits learned from how long things took when all was well; it judges nothing and remembers no single event.
+"""Limits learned from how long things took when all was well; no single event is kept.
 
 What is kept is a sketch of logarithmic buckets (DDSketch: Masson, Rim, Lee, VLDB 2019): any order statistic to within
 ACCURACY of itself, in a few hundred integers, whether ten durations were seen or ten million. A limit is the largest
@@ -45,10 +45,10 @@ BOUNDS: Mapping[Stage, Bounds] = {
     Stage.VALIDATE: Bounds(factor=4, floor_s=120, least=3, spared=1, resting_floor_s=20),
     Stage.CHECKPOINT: Bounds(factor=8, floor_s=120, least=5, spared=1),
 }
-"""By stage. Floors are far above what a machine under load adds: a limit that is too short kills what is well.
+"""By stage. Floors are far above what a machine under load adds: a limit that is too short kills healthy trainings.
 
 Setting up, warming up and compiling are not learned: their results are cached, and how long it took to find them in
-the cache says nothing of the day when they are not there.
+the cache predicts nothing about a run without them.
 """
 
 
@@ -81,7 +81,7 @@ class Durations:
 
 @dataclass(slots=True)
 class Learned:
-    """What was learned of one set-up: a job with its model, batch, image size, card and torch."""
+    """What was learned of one set-up: a job with its model, batch, image size, GPU and torch."""
 
     stages: dict[Stage, Durations] = field(default_factory=dict)
 
@@ -113,8 +113,8 @@ class Learned:
     def of_plain(cls, plain: object) -> Learned:
         """Return what `plain` gave; whatever in it is not of that form is unknown."""
         learned = cls()
-        for word, counts in plain.items() if isinstance(plain, dict) else ():
-            stage = next((bound for bound in BOUNDS if bound.value == word), None)
+        for stage_name, counts in plain.items() if isinstance(plain, dict) else ():
+            stage = next((bound for bound in BOUNDS if bound.value == stage_name), None)
             if stage is not None and isinstance(counts, dict):
                 known = dict(_read_counts(counts.items()))
                 learned.stages[stage] = Durations(counts=known, total=sum(known.values()))
@@ -129,7 +129,7 @@ def _read_counts(pairs: Iterable[tuple[object, object]]) -> Iterable[tuple[int, 
 
 
 def setting_of(plan: Mapping[str, object], gpu: str | None) -> str:
-    """Return the name of a set-up, by the plan that the agent told: what was learned under one is not for another."""
+    """Return the name of a set-up, from the plan that the agent reported; each set-up has limits of its own."""
     known = {name: plan.get(name) for name in ("framework", "model", "batch", "image_size", "device", "torch")}
-    words = [f"{name}={value}" for name, value in {**known, "gpu": gpu}.items() if value is not None]
-    return " ".join(words)[:300]
+    parts = [f"{name}={value}" for name, value in {**known, "gpu": gpu}.items() if value is not None]
+    return " ".join(parts)[:300]

@@ -1,7 +1,7 @@
-"""How fast a training steps, without what lies between its epochs; bounded however long it runs, and it judges nothing.
+"""How fast a training steps, without the time between its epochs, in bounded memory.
 
-An interval between two steps counts as stepping only where the training was stepping all the time and the epoch did
-not change: a validation, a checkpoint, loaders that start anew are kept apart, as pauses.
+An interval between two steps counts as stepping only where the training was in no other stage and the epoch did not
+change: validation, checkpoints and restarts of the loaders are recorded separately, as pauses.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from supervisor.core.stats.median import median, quantile
 STRETCH_S = 30.0
 STRETCHES_KEPT = 480
 WARM_STRETCHES = 2
-"""Not counted into what is usual: caches fill, kernels are chosen, a clock rises."""
+"""Not part of the usual pace: caches fill, kernels are selected, clocks rise."""
 PAUSES_KEPT = 64
 RECENT_STRETCHES = 3
-"""One long wait, or one search for kernels, is no pace: it takes several stretches to tell of one."""
+"""Several stretches are needed to measure a pace: one long wait or one kernel search is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,17 +32,17 @@ class Stretch:
     steps: int
     took_s: float
     waited_s: float | None = None
-    """Of it, for data; None where nobody said."""
+    """Part of `took_s` spent waiting for data; None where it is not reported."""
 
     @property
     def step_s(self) -> float:
-        """Seconds a step."""
+        """Seconds per step."""
         return self.took_s / self.steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usual:
-    """Seconds a step over everything that is kept, the slow and fast tenth named beside the median."""
+    """Seconds per step over all stretches kept: the median, and the fast and the slow tenth."""
 
     step_s: float
     fast_step_s: float
@@ -60,7 +60,7 @@ class Pace:
     first: StepRecord | None = None
     last: StepRecord | None = None
     steps: int = 0
-    """Seen since `first`, it not counted."""
+    """Made since `first`, without it."""
     idle_s: float = 0.0
     """Time since `first` that was not stepping."""
     _steps: int = 0
@@ -68,10 +68,10 @@ class Pace:
     _waited_s: float | None = None
     _made: int = 0
     _usual: dict[int, tuple[int, Usual | None]] = field(default_factory=dict, compare=False)
-    """By how many of the newest stretches were left out: how many there were then, and what came of them."""
+    """By the number of newest stretches left out: how many stretches there were then, and the result."""
 
     def add(self, record: StepRecord, *, stepping: bool) -> None:
-        """Take in a step; `stepping` says whether the training did nothing else since the step before."""
+        """Take in a step; `stepping`: whether the training did nothing else since the previous step."""
         before, self.last = self.last, record
         if before is None or record.step <= before.step or record.at.monotonic_s < before.at.monotonic_s:
             self.first = self.first if before is not None else record
@@ -96,7 +96,7 @@ class Pace:
         self._made += 1
 
     def recent(self, window_s: float, now: Moment) -> tuple[Stretch, ...]:
-        """Return the newest stretches, at least three, that hold `window_s` of stepping; () if too few or old."""
+        """Return the newest stretches, at least three, that cover `window_s` of stepping; () if too few or old."""
         found: list[Stretch] = []
         held_s = 0.0
         for stretch in reversed(self.stretches):
@@ -112,7 +112,7 @@ class Pace:
     def usual(self, without: int = 0) -> Usual | None:
         """Return what a step usually takes in this attempt; None before its first minutes are over.
 
-        `without` leaves out so many of the newest stretches, so that they can be compared with what was before them.
+        `without` is the number of newest stretches to leave out, so that they can be compared with the earlier ones.
         """
         made, usual = self._usual.get(without, (-1, None))
         if made != self._made:
@@ -123,18 +123,18 @@ class Pace:
 
 
 def step_s_of(stretches: Sequence[Stretch]) -> float:
-    """Return the seconds a step of several stretches, their median: one that was held up does not count."""
+    """Return the median seconds per step of several stretches: a single delayed stretch does not count."""
     return median(stretch.step_s for stretch in stretches)
 
 
 def wait_share_of(stretches: Sequence[Stretch]) -> float | None:
-    """Return which share of the time went into waiting for data, the median; None where any is unknown."""
+    """Return the median share of time spent waiting for data; None where any stretch lacks it."""
     shares = [stretch.waited_s / stretch.took_s for stretch in stretches if stretch.waited_s is not None]
     return median(shares) if len(shares) == len(stretches) else None
 
 
 def covered_s(stretches: Sequence[Stretch]) -> float:
-    """Return how much time of stepping several stretches hold."""
+    """Return the stepping time that several stretches cover."""
     return sum(stretch.took_s for stretch in stretches)
 
 

@@ -1,8 +1,8 @@
-"""One quantity over hours in bounded space, and how fast it rises, with a confidence interval; it judges nothing.
+"""One quantity over hours in bounded memory, and how fast it rises, with a confidence interval.
 
-Kept is the least value of each minute: what a program needs again and again goes away with the next lull, and what
-leaks stays. The slope is Theil and Sen's (the median of the slopes between all pairs), the interval Sen's (1968), from
-the variance of Kendall's S; both stand a fifth of the points being wild.
+The least value of each minute is kept: memory that a program needs repeatedly is released in between, and memory
+that leaks is not. The slope is Theil and Sen's (the median of the slopes between all pairs), the interval Sen's (1968),
+from the variance of Kendall's S; both tolerate a fifth of the points being outliers.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ BUCKETS_KEPT = 720
 POINTS_FITTED = 60
 MIN_POINTS = 10
 WINDOW_S = (MIN_POINTS * BUCKET_S, BUCKETS_KEPT * BUCKET_S)
-"""The shortest and the longest time of which there is a slope."""
+"""The shortest and the longest time for which a slope is available."""
 CONFIDENCE_Z = 3.29
 """99.9 %: readings a minute apart are not independent, so an interval for 95 % would be too narrow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slope:
-    """How fast a quantity rises, per second, with the bounds between which the true slope lies."""
+    """How fast a quantity rises, per second, with the bounds of its confidence interval."""
 
     per_s: float
     low_per_s: float
@@ -34,14 +34,14 @@ class Slope:
     window_s: float
     """Time that the points cover."""
     rise: float
-    """By how much the line rises in that time."""
+    """By how much the fitted line rises in that time."""
 
     def left_s(self, room: float) -> float | None:
         """Return the time until `room` is used up at this rate; None where it does not rise."""
         return max(0.0, room) / self.per_s if self.per_s > 0 else None
 
     def falls_short_of(self, rise: float) -> str | None:
-        """Return what it lacks to be a rise by so much, and no chance; None where nothing."""
+        """Return what is missing for a significant rise by at least `rise`; None where nothing is."""
         if not self.low_per_s > 0:
             return "a significant rise"
         return None if self.rise >= rise else "a large enough rise"

@@ -2,7 +2,7 @@
 
 The order is that of proof: an invalid batch needs no replay, what does not come back on the same
 device was no matter of the numbers, and only what comes back everywhere is left to data and code. That something does
-not come back proves nothing unless the replay went the way of the training up to there: its losses tell.
+not come back proves nothing unless the replay followed the training up to there, which its losses show.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ LEAST_COMPARED = 3
 LOSS_TOLERANCE = 0.01
 """Share by which they may differ: batches of one training differ by more, kernels and precisions by less."""
 MANY_COMPARED, CHANGE_SHARE = 8, 0.25
-"""After thousands of steps on a card, whose sums come in another order each time, the same batches give losses further
-apart. Of so many they are told by lying closer together than this share of what the loss changes from step to step."""
+"""After thousands of steps on a GPU, which sums in another order each time, the same batches give losses further apart.
+With so many losses, the courses are the same if they differ by less than this share of the change from step to step."""
 FINDING_FILES = 16
 """Files that a finding names; the report names all."""
 
@@ -83,10 +83,12 @@ def inconclusive(why: str) -> Finding:
 def same_course(replayed: Mapping[int, float], recorded: Mapping[int, float]) -> bool | None:
     """Return whether losses of a replay, by step, are those that the training recorded; None: too few are known.
 
-    On a card a loss may be recorded a step late, since nothing waits for it, and on a CPU it is not.
+    On a GPU a loss may be recorded a step late, since nothing waits for it; on a CPU it is not.
     """
-    said = [_compare_losses({step + late: value for step, value in replayed.items()}, recorded) for late in (0, 1, -1)]
-    return True if True in said else said[0]
+    results = [
+        _compare_losses({step + late: value for step, value in replayed.items()}, recorded) for late in (0, 1, -1)
+    ]
+    return True if True in results else results[0]
 
 
 def _compare_losses(replayed: Mapping[int, float], recorded: Mapping[int, float]) -> bool | None:
@@ -136,7 +138,7 @@ def needed(replays: tuple[Replay, ...]) -> str | None:
         return None
     if "other_batch" not in done:
         return "other_batch"
-    # Last, for it may take longer than all the others: a CPU makes a tenth of a card's steps, or less.
+    # Last, because it may take longer than all others: a CPU makes a tenth of a GPU's steps, or less.
     return "cpu" if not first.on_cpu and "cpu" not in done else None
 
 
@@ -150,11 +152,11 @@ def _explain_not_replayed(replay: Replay | None) -> str:
 
 
 def _conclude_on_batch(replay: Replay) -> Finding:
-    said = [f"{name} is not finite" for name in replay.not_finite] + [
+    defects = [f"{name} is not finite" for name in replay.not_finite] + [
         f"{name} is out of range" for name in replay.out_of_range
     ]
     files = replay.bad_files or replay.files
-    words = f"the batch of step {replay.step} is invalid: {', '.join(said)}"
+    words = f"the batch of step {replay.step} is invalid: {', '.join(defects)}"
     return _conclude_on_data(words, files)
 
 

@@ -15,7 +15,7 @@ from supervisor.core.scale import on_training, same_place
 from supervisor.core.triage.finding import Finding, LookedFor
 
 LOOKED_FOR: dict[str, LookedFor] = {"non_finite_loss": "loss", "non_finite_grad": "gradients"}
-"""By rule: for any other a replay could not tell whether the fault was reproduced."""
+"""By rule: for any other a replay cannot show whether the fault was reproduced."""
 UNWANTED = "it was cancelled by a start of the job"
 OVERDUE_S = 30.0
 """A replay that is still there so long after its limit is called unkillable."""
@@ -51,7 +51,7 @@ class TriageState:
 
 
 def looked_for(flag: RedFlag, cause: str) -> LookedFor | None:
-    """Return what a replay has to look for, None where it could not tell whether the fault was reproduced."""
+    """Return what a replay has to look for, None where it could not show whether the fault was reproduced."""
     if cause != NON_FINITE or flag.since_step is None:
         return None
     return LOOKED_FOR.get(flag.rule)
