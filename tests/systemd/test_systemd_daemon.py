@@ -59,6 +59,24 @@ def test_the_sandbox_refuses_what_the_daemon_never_needs(started: InstalledBox, 
     assert "Error" in started.ask(attack).splitlines()[-1]
 
 
+def test_a_program_that_is_sent_alerts_runs_in_the_sandbox_of_the_daemon(started: InstalledBox) -> None:
+    """What config.toml says of `kind = "command"`: what such a program can do there, and what fails."""
+    said = started.ask(
+        "import subprocess\n"
+        "def run(line):\n"
+        "    shell = ['/bin/sh', '-c', line]\n"
+        "    return subprocess.run(shell, input=b'{}', capture_output=True, check=False).returncode\n"
+        "print(run('test \"$(cat)\" = \"{}\"'), run('echo paged >/tmp/page && cat /tmp/page'))\n"
+        "print(run('echo paged >/var/lib/rocm-supervisor/page && rm /var/lib/rocm-supervisor/page'))\n"
+        "print(run('grep -q \"^NoNewPrivs:.*1\" /proc/self/status'))\n"
+        "print(run('python3 -c \"import socket; socket.socket(socket.AF_INET)\"'))\n"
+        "print(run('echo paged >/home/ann/page') > 0, run('echo paged >/var/log/page') > 0)\n"
+        "print(run('python3 -c \"import mmap; mmap.mmap(-1, 4096, prot=7)\"') > 0)\n"
+        "print(run('python3 -c \"import os; os.nice(1)\"') > 0)\n"
+    )
+    assert said.split() == ["0", "0", "0", "0", "0", "True", "True", "True", "True"]
+
+
 @pytest.mark.parametrize("slot", ["yolo", "night_run-2", "yolo--prove"])
 def test_a_training_runs_as_its_owner_in_a_cgroup_of_its_own(started: InstalledBox, slot: str) -> None:
     said = started.ask(
