@@ -166,6 +166,12 @@ class FakeView:
         names = known if receiver is None else [receiver]
         return types.AlertsMuted(receivers=names, until=1_763_165_520.0 + seconds if seconds else None)
 
+    def acknowledge_alert(self, incident: str) -> types.AlertAcknowledged:
+        for item in self.history:
+            if item.id == incident:
+                return types.AlertAcknowledged(job=item.job, incident=incident)
+        raise NoSuchIncident(f"{incident!r} is the latest incident of no training")
+
     def output(self, job: str, after: int | None, attempt: int | None, lines: int) -> types.Output:
         self._known(job)
         part = tail(self.folder, "output.txt", after if attempt == 3 else None, lines)

@@ -20,6 +20,8 @@ LINE_LIMIT = 700
 LIST_LIMIT = 3
 DIGEST = "digest"
 """Type of a message that stands for several notices."""
+REMINDER = "job.gave_up reminder"
+"""What a reminder of a training that stands given up is written as; its type is that of the first report."""
 DECISIONS = {
     "stop": "It is being stopped, then restarted.",
     "kill": "It is being killed, then restarted.",
@@ -57,7 +59,8 @@ class Message:
 def compose(notice: KeptNotice, zone: tzinfo | None = None) -> Message:
     """Return a notice in words; times are those of `zone`, or of this machine where it is None."""
     facts = _Facts(notice, zone)
-    title, write = WORDS.get(notice.type, ("{job}: {type}", _write_plain))
+    kind = REMINDER if notice.type == "job.gave_up" and "reminder" in notice.data else notice.type
+    title, write = WORDS.get(kind, ("{job}: {type}", _write_plain))
     return Message(
         title=_clean_line(title.format_map(facts.title_parts), TITLE_LIMIT),
         lines=tuple(line for line in (_clean_line(line) for line in write(facts)) if line),
@@ -124,6 +127,15 @@ def _write_gave_up(facts: _Facts) -> Iterator[str]:
     yield facts.place
 
 
+def _write_reminder(facts: _Facts) -> Iterator[str]:
+    yield facts.given_up
+    yield facts.text("reason")
+    yield facts.text("message")
+    yield from facts.advice
+    yield facts.place
+    yield facts.acknowledging
+
+
 def _write_finished(facts: _Facts) -> Iterator[str]:
     yield facts.text("reason")
     yield facts.progress
@@ -157,6 +169,7 @@ WORDS: Mapping[str, tuple[str, Callable[[_Facts], Iterator[str]]]] = {
     "incident.triaged": ("{job}: cause found: {verdict}", _write_triaged),
     "incident.resumed": ("{job} is training again (nothing to do)", _write_resumed),
     "job.gave_up": ("{job} STOPPED, needs you: {rule}", _write_gave_up),
+    REMINDER: ("{job} STILL STOPPED, needs you: {rule}", _write_reminder),
     "job.finished": ("{job} finished", _write_finished),
     "job.last_resort": ("{job}: last resort: {kind}", _write_plain),
     "flag.critical": ("{job} needs you: {rule}", _write_plain),
@@ -207,6 +220,16 @@ class _Facts:
         parts += [f"step {step:,}"] if isinstance(step, int) else []
         parts += [f"epoch {epoch}"] if isinstance(epoch, int) else []
         return ", ".join(parts) + "." if parts else ""
+
+    @property
+    def given_up(self) -> str:
+        began = self._local_time(self.text("given_up_at"))
+        return f"Given up at {began}; nothing was started since." if began else ""
+
+    @property
+    def acknowledging(self) -> str:
+        subject = self.text("incident") or self.text("job")
+        return f"To end these reminders: supervisorctl alerts ack {subject}" if subject else ""
 
     @property
     def progress(self) -> str:

@@ -93,6 +93,28 @@ def self_test(receiver: str, at: Moment, host: str, number: int) -> Notice:
     return Notice(type=TEST, severity=Severity.CRITICAL, key=key, job=None, at=at, data=data)
 
 
+def remind(job: Job, number: int, at: Moment, host: str) -> Notice:
+    """Return a reminder, the `number`th, that a training still stands given up; of the type that reported it."""
+    incident = job.incident if job.incident and job.incident.outcome == "gave_up" else None
+    data = {
+        "host": clean(host, NAME_LIMIT),
+        **_describe_job(job),
+        "reason": clean(job.reason or ""),
+        **(_describe_incident(incident) if incident else {}),
+        "given_up_at": rfc3339(job.since.unix_s),
+        "reminder": number,
+    }
+    return Notice(
+        type="job.gave_up",
+        severity=Severity.CRITICAL,
+        key=f"job {job.name} {job.number} {job.since.unix_s:.0f} reminder {number}",
+        job=job.name,
+        at=at,
+        data=data,
+        outcome=True,
+    )
+
+
 def _list_notices(
     before: Job | None, after: Job, decision: de.Decision | None, at: Moment, common: Mapping[str, object]
 ) -> Iterator[Notice]:

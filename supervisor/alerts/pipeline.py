@@ -49,6 +49,8 @@ class Policy:
     """Patterns of types of notices; empty: all."""
     digest: bool = False
     """Whether notices are gathered in messages for a person; a program gets each by itself."""
+    remind: bool = True
+    """Whether it is sent reminders of trainings that stand given up."""
     quiet: QuietHours | None = None
     zone: tzinfo | None = None
 
@@ -112,7 +114,7 @@ def policy_of(name: str, settings: AlertSettings) -> Policy:
     try:
         zone = find_zone(name, settings)
     except ReceiverError:  # the receiver is unusable, and reported for it
-        return Policy(kind=settings.kind, floor=Severity[settings.min_severity.upper()])
+        return Policy(kind=settings.kind, floor=Severity[settings.min_severity.upper()], remind=settings.remind)
     quiet = settings.quiet_hours and read_hours(settings.quiet_hours, settings.quiet_days, zone)
     return Policy(
         kind=settings.kind,
@@ -120,6 +122,7 @@ def policy_of(name: str, settings: AlertSettings) -> Policy:
         jobs=tuple(settings.jobs),
         types=tuple(settings.types),
         digest=settings.digest,
+        remind=settings.remind,
         quiet=quiet or None,
         zone=zone,
     )

@@ -44,6 +44,8 @@ class AlertSettings(Struct, frozen=True, kw_only=True):
     """In them only what is critical is sent; the rest waits for their end."""
     quiet_days: list[Day] = field(default_factory=list)
     """Days on which quiet hours begin; empty: all."""
+    remind: bool = True
+    """Whether it is sent again that a training stands given up, until that is acknowledged or the training started."""
     time_zone: Text | None = None
     """Name of the zone of quiet hours and of times in messages, `Europe/Berlin`; None: that of this machine."""
 

@@ -1,4 +1,4 @@
-"""`supervisorctl alerts`: the receivers of alerts and the newest alerts; it sends test alerts and mutes receivers."""
+"""`supervisorctl alerts`: the receivers and the newest alerts; it sends test alerts, mutes, and ends reminders."""
 
 from __future__ import annotations
 
@@ -85,6 +85,19 @@ def mute_command(app: App, duration: Given, receiver: str | None) -> None:
 def unmute_command(app: App, receiver: str | None) -> None:
     """End the mute of RECEIVER, or of all receivers."""
     _request_mute(app, 0, receiver)
+
+
+@command.command("ack")
+@click.argument("incident")
+@json_option
+@pass_app
+def acknowledge_command(app: App, incident: str) -> None:
+    """Send no more reminders of a training that was given up, by its INCIDENT or name; a new one is sent again."""
+    answer = app.post("/v1/alerts/ack", incident=incident)
+    if app.json:
+        app.print_json(answer)
+    else:
+        app.print(f"{one_line(answer['job'])}: no more reminders until it is given up again")
 
 
 def _request_mute(app: App, seconds: float, receiver: str | None) -> None:

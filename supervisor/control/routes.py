@@ -110,6 +110,12 @@ def _action_endpoints(view: View, socket_gid: int) -> dict[str, Endpoint]:
         _log_action("control.alerts_muted", peer, receivers=muted.receivers, seconds=given.seconds)
         return answer(muted)
 
+    async def acknowledge(request: Request) -> Response:
+        peer, given = actor(request, socket_gid), await body(request, types.AcknowledgeBody)
+        acknowledged = await asked(lambda: view.acknowledge_alert(given.incident))
+        _log_action("control.alert_acknowledged", peer, job=acknowledged.job, incident=acknowledged.incident)
+        return answer(acknowledged)
+
     async def forget(request: Request) -> Response:
         peer, job = actor(request, socket_gid), request.path_params["job"]
         await body(request, types.EmptyBody)
@@ -119,6 +125,7 @@ def _action_endpoints(view: View, socket_gid: int) -> dict[str, Endpoint]:
 
     jobs = {f"/v1/jobs/{{job}}/{ask.value}": asking(ask) for ask in (Ask.START, Ask.STOP, Ask.RESTART)}
     alerts = {"/v1/alerts/{receiver}/test": test_alert, "/v1/alerts/mute": mute_alerts}
+    alerts["/v1/alerts/ack"] = acknowledge
     return {**jobs, "/v1/jobs/{job}/forget": forget, **alerts, "/v1/reload": reload}
 
 

@@ -32,6 +32,13 @@ class MuteBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """None: all."""
 
 
+class AcknowledgeBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of POST /v1/alerts/ack."""
+
+    incident: str
+    """Of a training that stands given up; or the name of that training."""
+
+
 class EmptyBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Body of the actions that take nothing: `{}` or no bytes at all."""
 
@@ -609,8 +616,18 @@ class AlertsMuted(Struct, frozen=True, kw_only=True):
     """Unix seconds; null: not muted any more."""
 
 
+class AlertAcknowledged(Struct, frozen=True, kw_only=True):
+    """Answer to POST /v1/alerts/ack."""
+
+    schema: int = SCHEMA
+    job: str
+    incident: str | None
+    """The incident that it was given up in; null where there was none."""
+
+
 Answer = (
     AlertsReport
+    | AlertAcknowledged
     | AlertsMuted
     | AlertQueued
     | Status

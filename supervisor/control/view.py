@@ -43,6 +43,10 @@ class View(Protocol):
         """Send one receiver, or all, nothing for a time; 0 s ends a mute. Raise NoSuchReceiver."""
         ...
 
+    def acknowledge_alert(self, incident: str) -> types.AlertAcknowledged:
+        """End the reminders of the training that was given up in this incident; raise NoSuchIncident or Refused."""
+        ...
+
     def forget(self, job: str) -> types.Forgotten:
         """Remove the record and the folder of a job that is not configured; raise NoSuchJob or Refused."""
         ...

@@ -17,7 +17,7 @@ import msgspec
 from supervisor.alerts.channel import Channel, KeptNotice, read_notice
 from supervisor.alerts.channels import CHANNELS
 from supervisor.alerts.outbox import AlertSender
-from supervisor.alerts.payload import alert_id, digest_id, notices, self_test
+from supervisor.alerts.payload import Notice, alert_id, digest_id, notices, self_test
 from supervisor.alerts.pipeline import Pending, Policy, Situation, build_digest, plan, policy_of, routes
 from supervisor.alerts.schedule import next_try_s
 from supervisor.alerts.settings import AlertSettings, ReceiverError
@@ -29,6 +29,7 @@ from supervisor.core.job import Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.daemon.alert_limits import ReceiverLimits
 from supervisor.daemon.clock import Clock
+from supervisor.daemon.reminders import Reminders
 from supervisor.store.outbox import WAITING_LIMIT, QueuedAlert
 from supervisor.store.store import NewAlert, Store
 
@@ -176,12 +177,16 @@ class Announcer:
     """The trainings as they are now: which are given up, and which have an open incident, is read from them."""
     _tests: int = field(default=0, init=False)
     _limits: ReceiverLimits = field(init=False)
+    _reminders: Reminders = field(init=False)
+    _reminded: frozenset[str] = field(default=frozenset(), init=False)
+    """The newest reminders, by the ids of their alerts: what else is a reminder is withdrawn."""
     _notices: dict[str, KeptNotice] = field(default_factory=dict, init=False)
     """What waits, read once."""
 
     def __post_init__(self) -> None:
         """Read the limits of the receivers from the record."""
         self._limits = ReceiverLimits(self.store)
+        self._reminders = Reminders(store=self.store, host=self.host, jobs=lambda: self.jobs())  # noqa: PLW0108 - replaced
 
     def decision(self, before: Job, after: Job, decision: de.Decision) -> None:
         """Queue what a decision is worth telling."""
@@ -203,11 +208,15 @@ class Announcer:
 
     def send_due(self, sender: AlertSender, now: Moment) -> None:
         """Hand out what is due, and report to the receivers that expect it that the daemon works."""
+        self._queue_reminders(now)
         problems = self.problems()
         by_sink: dict[str, list[QueuedAlert]] = {}
         for alert in self.store.due_alerts(now, WAITING_LIMIT):
             why = problems.get(alert.sink)
-            if why is None:
+            if self._is_outdated(alert):
+                error = "withdrawn: acknowledged, started again, or followed by a newer reminder"
+                self.tried(ev.AlertTried(at=now, alert=alert.id, delivered=False, error=error, final=True))
+            elif why is None:
                 by_sink.setdefault(alert.sink, []).append(alert)
             else:
                 self.tried(ev.AlertTried(at=now, alert=alert.id, delivered=False, error=why))
@@ -238,9 +247,40 @@ class Announcer:
         self.store.put_back_alerts(by_id)
 
     def _build_pending(self, alert: QueuedAlert, now: Moment) -> Pending:
-        notice = self._notices.setdefault(alert.id, read_notice(alert.id, alert.body))
+        notice = self._read_notice(alert)
         waited_s = math.inf if alert.tries or alert.due is None else now.seconds_since(alert.due)
         return Pending(id=alert.id, notice=notice, waited_s=waited_s)
+
+    def _read_notice(self, alert: QueuedAlert) -> KeptNotice:
+        notice = self._notices.get(alert.id)
+        if notice is None:
+            notice = self._notices[alert.id] = read_notice(alert.id, alert.body)
+        return notice
+
+    def _queue_reminders(self, now: Moment) -> None:
+        due, policies = self._reminders.list_due(now), self.policies()
+        receivers = [name for name in self.floors() if policies.get(name, Policy()).remind]
+        before = self._reminded
+        self._reminded = frozenset(alert_id(notice, name) for notice in due for name in receivers)
+        if not self._reminded <= before:
+            for notice in due:
+                self._queue(notice, receivers, now)
+
+    def _is_outdated(self, alert: QueuedAlert) -> bool:
+        """Whether it is a reminder that is no longer needed."""
+        return "reminder" in self._read_notice(alert).data and alert.id not in self._reminded
+
+    def acknowledge(self, given: str) -> Job | None:
+        """End the reminders of the training with this incident or name, and return it; None where there is none.
+
+        Nothing is changed for a training that does not stand given up.
+        """
+        jobs = list(self.jobs())
+        by_incident = [job for job in jobs if job.incident is not None and job.incident.id == given]
+        found = next(iter(by_incident), None) or next((job for job in jobs if job.name == given), None)
+        if found is not None and found.phase is Phase.FAILED:
+            self._reminders.acknowledge(found)
+        return found
 
     def mute(self, receivers: Iterable[str], until_unix_s: float) -> None:
         """Send these receivers nothing until then; a time that has passed ends their mute."""
@@ -289,11 +329,15 @@ class Announcer:
         return tuple(problems[name] for name in sorted(problems))
 
     def _queue_notices(self, before: Job, after: Job, decision: de.Decision | None, at: Moment) -> None:
-        policies = self.policies()
         for notice in notices(before, after, decision, at, self.host):
-            for name, floor in self.floors().items():
-                if notice.wanted(floor) and routes(policies.get(name, Policy()), notice.type, notice.job):
-                    alert = NewAlert(
-                        id=alert_id(notice, name), sink=name, type=notice.type, job=notice.job, body=notice.body()
-                    )
-                    self.store.queue_alert(alert, at)
+            self._queue(notice, self.floors(), at)
+
+    def _queue(self, notice: Notice, receivers: Iterable[str], at: Moment) -> None:
+        """Queue a notice for those of the receivers that want it; one that was queued before is not queued again."""
+        floors, policies = self.floors(), self.policies()
+        for name in receivers:
+            if notice.wanted(floors[name]) and routes(policies.get(name, Policy()), notice.type, notice.job):
+                alert = NewAlert(
+                    id=alert_id(notice, name), sink=name, type=notice.type, job=notice.job, body=notice.body()
+                )
+                self.store.queue_alert(alert, at)

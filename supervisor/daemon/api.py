@@ -13,7 +13,7 @@ from supervisor.control import types
 from supervisor.control.alerts import ReceiverState
 from supervisor.control.present import gpu_status, host_status
 from supervisor.control.record_view import RecordView
-from supervisor.control.refusals import NoSuchJob, NoSuchReceiver, Refused
+from supervisor.control.refusals import NoSuchIncident, NoSuchJob, NoSuchReceiver, Refused
 from supervisor.core import events as ev
 from supervisor.core.job import ALIVE, Job, Phase
 from supervisor.core.readings import GpuReading, HostReading
@@ -179,6 +179,19 @@ class DaemonView:
         names, until = known if receiver is None else [receiver], self._clock.now().unix_s + seconds
         self._announcer.mute(names, until)
         return types.AlertsMuted(receivers=names, until=until if seconds > 0 else None)
+
+    def acknowledge_alert(self, incident: str) -> types.AlertAcknowledged:
+        """End the reminders of a training that stands given up."""
+        return self._inbox.ask(lambda: self._acknowledge_alert(incident))
+
+    def _acknowledge_alert(self, incident: str) -> types.AlertAcknowledged:
+        job = self._announcer.acknowledge(incident)
+        if job is None:
+            known = f"{incident!r} is neither a training nor its latest incident"
+            raise NoSuchIncident(known, "supervisorctl status lists the trainings")
+        if job.phase is not Phase.FAILED:
+            raise Refused(f"{job.name} is {job.phase.value}: there are no reminders of it")
+        return types.AlertAcknowledged(job=job.name, incident=job.incident.id if job.incident else None)
 
     def forget(self, job: str) -> types.Forgotten:
         """Remove what is left of a job that is not configured."""

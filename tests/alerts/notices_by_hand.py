@@ -23,7 +23,7 @@ TYPES = (
     "of.another.version",
 )
 TEXTS = ("host", "job", "message", "rule", "reason", "incident", "outcome", "remedy", "remedy_why", "subject", "kind")
-NUMBERS = ("step_before", "resumed_step", "lost_steps", "epoch", "restarts", "last_step", "count")
+NUMBERS = ("step_before", "resumed_step", "lost_steps", "epoch", "restarts", "last_step", "count", "reminder")
 MARKUP = "*_~`|<>&@#:[]()\\-+=!.\"'/ \n\t\r\x1b\x00\u202e\u200b😀é漢字🏳️‍🌈"
 any_text = st.one_of(
     st.text(max_size=60),
@@ -53,6 +53,7 @@ def notices(draw: st.DrawFn) -> KeptNotice:
     data["loss"] = draw(st.none() | st.floats(allow_nan=False, allow_infinity=False))
     data["severity"] = draw(st.sampled_from(("info", "warning", "critical", "of another version")))
     data["since"] = draw(st.sampled_from(("2026-11-21T02:57:00.000Z", "9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z")))
+    data["given_up_at"] = data["since"]
     data["advice"] = draw(st.lists(clean_text, max_size=3))
     data["alerts"] = draw(st.lists(clean_text, max_size=6))
     data["triage"] = {"verdict": "data", "words": draw(clean_text), "files": draw(st.lists(clean_text, max_size=4))}

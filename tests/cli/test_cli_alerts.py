@@ -119,3 +119,13 @@ def test_a_muted_receiver_and_one_in_quiet_hours_are_shown_as_such(desk: Desk) -
     first, second = (line.split() for line in result.output.splitlines()[1:3])
     assert (first[:3], second[:3]) == (["phone", "ntfy", "muted"], ["night", "webhook", "quiet"])
     assert "muted until 20" in result.output
+
+
+def test_an_incident_is_acknowledged_and_an_unknown_one_is_an_error(desk: Desk) -> None:
+    known = desk.view.history[0]
+    result = desk.run("alerts", "ack", known.id)
+    assert (result.exit_code, result.output) == (0, f"{known.job}: no more reminders until it is given up again\n")
+    assert json.loads(desk.run("--json", "alerts", "ack", known.id).output)["incident"] == known.id
+    unknown = desk.run("alerts", "ack", "night-99")
+    assert unknown.exit_code == 1
+    assert "night-99" in unknown.stderr

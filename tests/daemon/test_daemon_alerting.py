@@ -16,7 +16,8 @@ from supervisor.alerts.outbox import AlertSender
 from supervisor.alerts.pipeline import Policy
 from supervisor.core import decisions as de
 from supervisor.core import events as ev
-from supervisor.core.flags import Severity
+from supervisor.core.flags import RedFlag, Severity
+from supervisor.core.incident import Incident
 from supervisor.core.job import Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.daemon.alerting import Announcer, Receivers, read_receivers
@@ -308,3 +309,81 @@ def test_a_pause_made_before_the_clock_was_set_back_is_over(tmp_path: Path) -> N
     evening.store.set_note("alerts paused until", json.dumps({"phone": START.unix_s + 86_400.0}))
     evening.warn(1)
     assert len(evening.send()) == 1
+
+
+GIVEN_UP = Job(name="night", since=START, phase=Phase.FAILED, reason="5 restarts in an hour")
+FLAG = RedFlag(rule="crash", severity=Severity.CRITICAL, at=START, message="exit status 1")
+HOUR_S = 3600.0
+
+
+class Night(Evening):
+    """A training that was given up at START, and what the phone is sent of it."""
+
+    def __init__(self, folder: Path, policy: Policy = DIGEST, job: Job = GIVEN_UP) -> None:
+        super().__init__(folder, policy)
+        self.job = job
+        self.announcer.jobs = lambda: [self.job]
+
+    def reminders(self, later_s: float) -> list[int]:
+        """Return the numbers of the reminders that are sent this much later, all delivered."""
+        self.send(later_s)
+        waiting = self.store.waiting_alerts()
+        for alert in waiting:
+            self.announcer.tried(ev.AlertTried(at=self.now, alert=alert.id, delivered=True, error=None))
+        return [json.loads(alert.body)["data"]["reminder"] for alert in waiting]
+
+
+def test_a_training_that_stands_given_up_is_reported_again(tmp_path: Path) -> None:
+    night = Night(tmp_path)
+    assert night.reminders(HOUR_S - 1.0) == []
+    assert night.reminders(1.0) == [1]
+    assert night.reminders(60.0) == []
+    assert night.reminders(3 * HOUR_S) == [2]
+    assert night.reminders(20 * HOUR_S) == [3]
+    assert night.reminders(72 * HOUR_S) == [6]
+
+
+def test_reminders_go_on_over_a_restart_of_the_daemon(tmp_path: Path) -> None:
+    night = Night(tmp_path)
+    assert night.reminders(HOUR_S) == [1]
+    night.store.close(night.now)
+    again = Night(tmp_path)
+    assert again.reminders(2 * HOUR_S) == []
+    assert again.reminders(2 * HOUR_S) == [2]
+
+
+def test_an_acknowledged_training_is_not_sent_again_until_it_is_given_up_again(tmp_path: Path) -> None:
+    incident = Incident(id="night-3", job="night", attempt=3, flag=FLAG, decision="give_up", outcome="gave_up")
+    night = Night(tmp_path, job=replace(GIVEN_UP, incident=incident))
+    assert night.announcer.acknowledge("night-9") is None
+    assert night.reminders(HOUR_S) == [1]
+    assert night.announcer.acknowledge("night-3") == night.job
+    night.store.close(night.now)
+    again = Night(tmp_path, job=night.job)
+    assert again.reminders(5 * HOUR_S) == []
+    again.job = replace(again.job, since=again.now)
+    assert again.reminders(HOUR_S) == [1]
+
+
+def test_a_reminder_that_waits_is_withdrawn_once_it_is_acknowledged_or_the_training_started(tmp_path: Path) -> None:
+    night = Night(tmp_path)
+    night.announcer.mute(["phone"], START.unix_s + 86_400.0)
+    assert night.send(HOUR_S) == []
+    assert len(night.store.waiting_alerts()) == 1
+    assert night.send(3 * HOUR_S) == []
+    (newest,) = night.store.waiting_alerts()
+    assert json.loads(newest.body)["data"]["reminder"] == 2
+    night.job = replace(GIVEN_UP, phase=Phase.BACKOFF, since=night.now)
+    assert night.send(1.0) == []
+    assert night.store.waiting_alerts() == ()
+
+
+def test_a_receiver_without_remind_is_sent_no_reminder(tmp_path: Path) -> None:
+    night = Night(tmp_path, Policy(remind=False))
+    assert night.reminders(5 * HOUR_S) == []
+
+
+def test_a_training_that_runs_cannot_be_acknowledged(tmp_path: Path) -> None:
+    night = Night(tmp_path, job=replace(GIVEN_UP, phase=Phase.RUNNING))
+    assert night.announcer.acknowledge("night") == night.job
+    assert night.store.note("alerts acknowledged") is None

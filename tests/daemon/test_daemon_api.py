@@ -157,6 +157,7 @@ class House:
             host="here",
             floors=lambda: receivers.floors,
             problems=lambda: receivers.problems,
+            jobs=lambda: [job_state.job for job_state in loop.job_states.values()],
         )
         forget_jobs = ForgetJobs(
             clock=self.clock,
@@ -376,3 +377,15 @@ def test_disk_use_is_counted_by_job_and_kind(house: House) -> None:
     text = call(house, "du").stdout.splitlines()
     assert text[0].split()[:3] == ["JOB", "TOTAL", "ATTEMPTS"]
     assert "supervisorctl forget older removes it" in text[1]
+
+
+def test_only_a_training_that_stands_given_up_can_be_acknowledged(house: House) -> None:
+    with house.daemon():
+        running = call(house, "alerts", "ack", "night")
+        unknown = call(house, "alerts", "ack", "night-99")
+    assert running.exit_code != 0
+    assert "night is stopped: there are no reminders of it" in running.stderr
+    assert "'night-99' is neither a training nor its latest incident" in unknown.stderr
+    house.job = replace(house.job, phase=Phase.FAILED)
+    with house.daemon():
+        assert call(house, "alerts", "ack", "night").output == "night: no more reminders until it is given up again\n"
