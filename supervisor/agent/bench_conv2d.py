@@ -1,4 +1,4 @@
-"""Times and checks every Conv2d that this interpreter has, layer by layer and in a model's whole training step.
+"""Times and checks every Conv2d that this interpreter has, layer by layer and in a model's complete training step.
 
     python bench_conv2d.py '{"batch": 4, "size": 640, ...}'
 
@@ -75,9 +75,9 @@ def bench_layer(name: str, layer: Layer, device: str, dtype: Any, given: Dict[st
         del y, gradients
     before = clock.start()
     y = forward()
-    held = clock.in_use() - before if clock.card else None
+    held = clock.in_use() - before if clock.on_gpu else None
     backward(y)
-    peak = clock.peak() - before if clock.card else None
+    peak = clock.peak() - before if clock.on_gpu else None
     forward_ms, backward_ms, total_ms = (median(list(column)) for column in zip(*taken))
     return {
         "forward_ms": forward_ms,
@@ -89,7 +89,7 @@ def bench_layer(name: str, layer: Layer, device: str, dtype: Any, given: Dict[st
 
 
 def attempt(kind: str, names: Dict[str, Any], work: Callable[[], Dict[str, Any]]) -> None:
-    """Say what `work` returns, or in a word why it failed: one algorithm's failure is a result too."""
+    """Report what `work` returns, or why it failed: one algorithm's failure is a result too."""
     try:
         facts = work()
     except Refused:
@@ -122,17 +122,17 @@ def main(given: Dict[str, Any]) -> None:
 
 
 def _choose_device(given: Dict[str, Any]) -> str:
-    """Choose the device and say which it is."""
+    """Choose the device and report it."""
     seen = torch.cuda.is_available()
     if given["device"] == "cuda" and not seen:
-        raise Refused(f"torch {torch.__version__} sees no card", "rocm-smi or nvidia-smi should; or --device cpu")
+        raise Refused(f"torch {torch.__version__} sees no GPU", "rocm-smi or nvidia-smi should; or --device cpu")
     device = given["device"] if given["device"] != "auto" else "cuda" if seen else "cpu"
     if given["threads"]:
         torch.set_num_threads(given["threads"])
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    card = torch.cuda.get_device_name(0) if device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    device_name = torch.cuda.get_device_name(0) if device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     hip = getattr(torch.version, "hip", None)
-    say("device", device=device, name=card, torch=str(torch.__version__), hip=hip, python=sys.executable)
+    say("device", device=device, name=device_name, torch=str(torch.__version__), hip=hip, python=sys.executable)
     return device
 
 

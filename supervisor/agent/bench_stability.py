@@ -43,7 +43,7 @@ def stability(name: str, layers: List[Layer], given: Dict[str, Any], device: str
                 say("progress", algorithm=name, done=number + 1, of=count, median_ms=median(taken))
         grown = clock.in_use() - memory
     quarter = max(1, count // 4)
-    steady = finite and difference <= BOUNDS[given["dtype"]] and grown <= (0 if clock.card else ALLOWED_BYTES)
+    steady = finite and difference <= BOUNDS[given["dtype"]] and grown <= (0 if clock.on_gpu else ALLOWED_BYTES)
     return {
         "iterations": count,
         "min_ms": min(taken),

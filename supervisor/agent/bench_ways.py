@@ -30,7 +30,7 @@ class Refused(Exception):  # noqa: N818 - what the user asked for cannot be meas
 def using(name: str, scope: str = "modules") -> Iterator[None]:
     """Have every Conv2d of a model, or with the scope "all" every convolution, computed in the way `name`.
 
-    On ROCm all ways but native keep the whole model from MIOpen, as the agent does in a training.
+    On ROCm all ways but native keep the entire model from MIOpen, as the agent does in a training.
     """
     cudnn = torch.backends.cudnn
     before = cudnn.enabled
@@ -62,11 +62,11 @@ class Clock:
     """Milliseconds and memory of a device: by its own events on a GPU, by the process's clock on a CPU."""
 
     def __init__(self, device: str) -> None:
-        self.device, self.card = device, device == "cuda"
+        self.device, self.on_gpu = device, device == "cuda"
 
     def mark(self) -> Any:
         """Return a moment in the device's own order of work."""
-        if not self.card:
+        if not self.on_gpu:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
         event.record()
@@ -74,14 +74,14 @@ class Clock:
 
     def between(self, first: Any, second: Any) -> float:
         """Return the milliseconds from one moment to another."""
-        if not self.card:
+        if not self.on_gpu:
             return float(second - first) * 1e3
         second.synchronize()
         return float(first.elapsed_time(second))
 
     def start(self) -> int:
         """Begin to watch the device's memory and return what is in use, 0 on a CPU, where torch does not count."""
-        if not self.card:
+        if not self.on_gpu:
             return 0
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
@@ -90,11 +90,11 @@ class Clock:
 
     def peak(self) -> Any:
         """Return the most bytes in use since `start`, None on a CPU."""
-        return int(torch.cuda.max_memory_allocated()) if self.card else None
+        return int(torch.cuda.max_memory_allocated()) if self.on_gpu else None
 
     def in_use(self) -> int:
         """Return the bytes that torch has in use on the GPU, on a CPU those that the process has in memory."""
-        if self.card:
+        if self.on_gpu:
             return int(torch.cuda.memory_allocated())
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

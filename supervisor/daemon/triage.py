@@ -31,14 +31,14 @@ from supervisor.runner import evidence
 from supervisor.runner.attempt_folder import lay_out, point, read_exit
 from supervisor.runner.code_copy import Code
 from supervisor.runner.launcher import Launcher, LaunchError, kill_until_gone
-from supervisor.runner.triage import SAID, Case, keep, launch_of, read, read_launch, remedies_of
+from supervisor.runner.triage import REPLAY_REPORT, Case, keep, launch_of, read, read_launch, remedies_of
 
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 0.1
 MEASURE_EVERY_S = 2.0
 KILL_AGAIN_S = 0.5
-LAST_WORDS_S = 2.0
+REPORT_GRACE_S = 2.0
 FOLDER_LIMIT_BYTES = 2_000_000_000
 """Limit of what one replay may write; above what a training saves at the end of an epoch."""
 
@@ -150,12 +150,12 @@ class TriageRunner:
 
     def _wait_for_replay(self, case: Case, job: Job, folder: Path, deadline: Moment) -> str | None:
         """Wait until a replay has ended or written its result; return why it has to be ended before that, else None."""
-        measured, said_at = self.clock.now(), None
+        measured, reported_at = self.clock.now(), None
         while self.launcher.alive(job.name, folder):
             now = self.clock.now()
-            if said_at is None and untrusted_files.exists(folder, SAID):
-                said_at = now
-            if said_at is not None and now.seconds_since(said_at) >= LAST_WORDS_S:
+            if reported_at is None and untrusted_files.exists(folder, REPLAY_REPORT):
+                reported_at = now
+            if reported_at is not None and now.seconds_since(reported_at) >= REPORT_GRACE_S:
                 return None  # its other processes wait for the one that has ended
             if now.seconds_since(deadline) >= 0:
                 return f"it did not get to the step within the {case.limit_s:.0f} s of the triage"

@@ -25,10 +25,10 @@ from supervisor.runner.code_copy import INSTALLED, Code
 from supervisor.runner.evidence_folder import EvidenceFolder
 from supervisor.runner.shim import Recorder
 
-SAID = f"{names.RUN}/triage.json"
-"""The file that the agent writes into a replay's folder before it ends the process."""
+REPLAY_REPORT = f"{names.RUN}/triage.json"
+"""The agent's report of a replay, written before it ends the process."""
 REPORT = "report.json"
-WORDS = "report.txt"
+REPORT_TEXT = "report.txt"
 RESULT_LIMIT_BYTES = 1 << 20
 LAUNCH_LIMIT_BYTES = 1 << 22
 """Twice the size of arguments and environment that Linux allows."""
@@ -43,7 +43,7 @@ _LATER: dict[str, dict[str, object]] = {
     "cpu": {"device": "cpu", "amp": False},
 }
 """Settings of each replay's agent in addition to the attempt's."""
-_NO_CARD = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}
+_NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ def read_launch(case: Case) -> dict[str, Any]:
 def _run_replay(case: Case, launch: Mapping[str, Any], name: str, code: Code) -> Replay:
     folder = case.target.path / name
     make_attempt_folder(folder, None)
-    for old in (SAID, names.RECORDER, names.AGENT, names.OUTPUT):
+    for old in (REPLAY_REPORT, names.RECORDER, names.AGENT, names.OUTPUT):
         untrusted_files.remove(folder, old)
     problem = Recorder(str(folder)).make()
     if problem is not None:
@@ -109,13 +109,13 @@ def launch_of(case: Case, launch: Mapping[str, Any], folder: Path, name: str, co
     """Return how a replay is launched: the attempt's command and environment, and the request to the agent."""
     request = {
         "step": case.step,
-        "report": str(folder / SAID),
+        "report": str(folder / REPLAY_REPORT),
         "other_batch": name == "other_batch",
         "looked_for": case.looked_for,
     }
     env = {
         **launch["env"],
-        **(_NO_CARD if name == "cpu" else {}),
+        **(_NO_GPU if name == "cpu" else {}),
         "PYTHONPATH": _build_pythonpath(launch, code),
         names.ENV_FOLDER: str(folder / names.RUN),
         names.ENV_RESUME_FROM: str(case.checkpoint or ""),
@@ -193,26 +193,26 @@ def _run_process(launch: Mapping[str, Any], folder: Path, case: Case) -> str:
 
 def read(case: Case, name: str, folder: Path, ending: str) -> Replay:
     """Return a replay's result as its agent reported it; without a valid report, `ending` is its problem."""
-    said = read_note(folder, SAID, RESULT_LIMIT_BYTES)
-    if not isinstance(seen := said.get("seen"), bool):
+    report = read_note(folder, REPLAY_REPORT, RESULT_LIMIT_BYTES)
+    if not isinstance(seen := report.get("seen"), bool):
         return Replay(name=name, seen=None, problem=f"{ending}; see output.log of replay {name}")
-    batch, where = as_dict(said.get("batch")), as_dict(said.get("where"))
+    batch, where = as_dict(report.get("batch")), as_dict(report.get("where"))
     named, kind, dtype = (as_message(where.get(name), TEXT_LIMIT) for name in ("module", "kind", "dtype"))
     module = f"{named or 'the model'} ({kind}, {dtype})" if where else None
     replay = Replay(
         name=name,
         seen=seen,
-        step=as_int(said.get("step"), maximum=STEP_MAX),
-        device=as_message(said.get("device"), TEXT_LIMIT),
-        half=said.get("half") is True,
+        step=as_int(report.get("step"), maximum=STEP_MAX),
+        device=as_message(report.get("device"), TEXT_LIMIT),
+        half=report.get("half") is True,
         module=module[:TEXT_LIMIT] if module else None,
         not_finite=_read_texts(batch.get("not_finite")),
         out_of_range=_read_texts(batch.get("out_of_range")),
         files=_read_texts(batch.get("files")),
         bad_files=_read_texts(batch.get("bad_files")),
-        same_course=same_course(_read_losses(said.get("losses")), case.losses),
+        same_course=same_course(_read_losses(report.get("losses")), case.losses),
     )
-    if name == "other_batch" and said.get("other_batch") is not True:
+    if name == "other_batch" and report.get("other_batch") is not True:
         return replace(replay, seen=None, problem="no other batch was available")
     return replay
 
@@ -243,7 +243,7 @@ def keep(case: Case, finding: Finding, replays: tuple[Replay, ...]) -> None:
     }
     case.target.make()
     case.target.write(REPORT, json.dumps(report, indent=2) + "\n")
-    case.target.write(WORDS, "\n".join(lines(finding, replays)) + "\n")
+    case.target.write(REPORT_TEXT, "\n".join(lines(finding, replays)) + "\n")
 
 
 def lines(finding: Finding, replays: tuple[Replay, ...]) -> list[str]:

@@ -53,8 +53,8 @@ def uri(path: Path, options: str) -> str:
 def open_reader(path: Path) -> sqlite3.Connection:
     """Open a file for reading only; it works while the daemon writes, after it ended, and on a read-only file system.
 
-    Raises sqlite3.Error. A database in WAL mode whose last writer closed it has no -wal beside it; whoever may not
-    write the folder can then read it only as immutable, which it is as long as no writer comes.
+    Raises sqlite3.Error. A database in WAL mode whose last writer closed it has no -wal file; a user without write
+    access to the folder can then read it only as immutable, which holds until it is written again.
     """
     last: sqlite3.Error | None = None
     options = ["mode=ro"] if path.with_name(path.name + "-wal").exists() else ["mode=ro", "immutable=1"]
@@ -75,7 +75,7 @@ def open_reader(path: Path) -> sqlite3.Connection:
 def damage(path: Path) -> str | None:
     """Return the damage that SQLite finds in the file, None where it is intact or only busy.
 
-    Reads the whole file: about a second for each gigabyte that the disk delivers in one.
+    Reads the entire file, at the disk's speed.
     """
     try:
         with closing(sqlite3.connect(uri(path, "mode=rw"), uri=True, timeout=5)) as connection:
@@ -97,7 +97,7 @@ def set_aside(path: Path, unix_s: float) -> Path:
 
 
 def salvage(damaged: Path, into: Path) -> dict[str, int]:
-    """Copy what can still be read of a damaged file into an intact one of the present schema; return rows by table."""
+    """Copy the readable rows of a damaged file into an intact one of the present schema; return rows by table."""
     saved: dict[str, int] = {}
     with closing(sqlite3.connect(into, isolation_level=None)) as target:
         for table in SALVAGED:

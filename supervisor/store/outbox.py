@@ -1,4 +1,4 @@
-"""Alerts from being queued until they are delivered or given up, as the deciding thread keeps them."""
+"""The alerts of the deciding thread, from being queued until they are delivered or given up."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEST = "test"
 """Type of an alert that a person waits for at a terminal: it is tried once."""
 
 NextTry: TypeAlias = Callable[[str, int, AlertTried], "float | None"]
-"""Seconds until an alert is tried again, from its id, the tries made and how the last one went; None: never."""
+"""Seconds until an alert is tried again, from its id, its tries and the result of the last; None: never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class NewAlert:
     """An alert for one sink, before anything was tried."""
 
     id: str
-    """One for each incident, type and sink: the same id is never queued twice, and receivers know it too."""
+    """Unique for an incident, type and sink: an id is never queued twice, and receivers get it too."""
     sink: str
     type: str
     job: str | None
@@ -86,7 +86,7 @@ class QueuedAlert:
 
 
 def alert_of(row: Row, now: Moment) -> QueuedAlert:
-    """Return the alert of a row; its next try is reckoned from now, at most two days ahead whatever the clock did."""
+    """Return the alert of a row; its next try is computed from now, at most two days ahead, whatever the clock did."""
     due = None
     if row["next_unix_s"] is not None:
         due = now.plus(min(max(0.0, row["next_unix_s"] - now.unix_s), LONGEST_WAIT_S))
@@ -130,7 +130,7 @@ class Outbox:
         return replace(oldest, state=FAILED, due=None, error=f"given up: {WAITING_LIMIT} newer alerts wait")
 
     def due(self, now: Moment, limit: int) -> tuple[QueuedAlert, ...]:
-        """Hand out at most `limit` alerts whose time has come, the longest due first."""
+        """Return at most `limit` due alerts, the longest due first."""
         ready = [
             (alert.due.monotonic_s, alert)
             for alert in self._waiting.values()

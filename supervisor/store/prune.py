@@ -47,7 +47,7 @@ class Retention(Protocol):
 
 
 def prune(database: Database, unix_s: float, retention: Retention) -> int:
-    """Delete what is older than its time, at most a chunk of each table; return the rows deleted.
+    """Delete expired rows, at most a chunk of each table; return the rows deleted.
 
     Raises UnusableError. Free pages go back to the file system: without that a file in which everything is deleted in
     time still grows for ever.
@@ -71,7 +71,7 @@ def prune(database: Database, unix_s: float, retention: Retention) -> int:
 
 
 def rows_of_job(job: str, note_prefix: str, note: str) -> list[Delete]:
-    """Return the statements that delete every row of a job, and its notes: those that begin so, and one.
+    """Return the statements that delete every row of a job and its notes: those with the prefix, and one more.
 
     Alerts that wait are still delivered.
     """

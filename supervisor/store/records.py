@@ -35,7 +35,7 @@ class AttemptRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlagRecord:
-    """One rise of a flag."""
+    """One raised flag."""
 
     job: str
     attempt: int
@@ -98,7 +98,7 @@ class KnownCheckpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepBucket:
-    """The steps of one stretch of time; losses and norms are of finite values only, `non_finite` counts the others."""
+    """The steps of one period; losses and norms are of finite values only, `non_finite` counts the others."""
 
     attempt: int
     bucket_unix_s: int

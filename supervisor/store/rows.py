@@ -1,4 +1,4 @@
-"""Facts of the core as rows of the tables; pure functions, no query."""
+"""Pure functions that convert facts of the core to rows of the tables."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def incident_row(incident: Incident) -> Row:
 
 
 def flag_row(job: str, attempt: int, flag: RedFlag) -> Row:
-    """Return the row of a flag's rise."""
+    """Return the row of a raised flag."""
     return {
         "job": job,
         "attempt": attempt,
@@ -142,7 +142,7 @@ def _build_reason(decision: de.Decision) -> str:
 
 
 def checkpoint_row(job: str, attempt: int, checkpoint: Checkpoint, now: Moment) -> Row:
-    """Return the row of a checkpoint as it is known now."""
+    """Return the row of a checkpoint, in its present state."""
     return {
         "job": job,
         "path": text(checkpoint.path),
@@ -196,7 +196,7 @@ def remedy_row(job: str, trial: Trial) -> Row:
 
 
 def opened_row(launch: de.Launch, folder: str) -> Row:
-    """Return what is known of an attempt when it is launched."""
+    """Return the columns of an attempt that are known at its launch."""
     resume_from = launch.resume_from
     return {
         "job": launch.job,
@@ -211,7 +211,7 @@ def opened_row(launch: de.Launch, folder: str) -> Row:
 
 
 def closed_row(job: str, attempt: Attempt, at: Moment) -> Row:
-    """Return what is known of an attempt when none of its processes runs any more."""
+    """Return the columns of an attempt that are known once all its processes have ended."""
     status = attempt.exit
     return {
         "job": job,
@@ -284,5 +284,5 @@ def _limit_text(value: str | None) -> str | None:
 
 
 def _to_signed(inode: int) -> int:
-    """Fold an unsigned inode number into SQLite's signed 64 bits; `checkpoint_of` unfolds it."""
+    """Convert an unsigned inode number to SQLite's signed 64 bits; `checkpoint_of` converts it back."""
     return inode if inode <= INTEGER_MAX else inode - 2**64

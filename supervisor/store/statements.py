@@ -63,7 +63,7 @@ def _upsert_checkpoints() -> Insert:
 
 
 def newer_knowledge(old: Row, new: Row) -> Row:
-    """What was known of a checkpoint stays known: it may be seen again by one that knows less."""
+    """Known columns of a checkpoint are kept: a later row may lack them."""
     known = {name: value for name, value in new.items() if value is not None}
     return {**old, **known, "first_seen_unix_s": old["first_seen_unix_s"], "attempt": old["attempt"]}
 
@@ -77,7 +77,7 @@ def _step_metrics() -> Insert:
         return choose(func.coalesce(old[name], new[name]), func.coalesce(new[name], old[name]))
 
     def mean(name: str, known: str) -> ColumnElement[Any]:
-        # Weights before products: the sum of large finite numbers may be no number.
+        # Weights before products: the sum of large finite numbers may overflow.
         count = func.nullif(old[known] + new[known], 0) * 1.0
         return func.coalesce(old[name], 0.0) * (old[known] / count) + func.coalesce(new[name], 0.0) * (
             new[known] / count

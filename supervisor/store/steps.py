@@ -1,7 +1,7 @@
 """Steps aggregated into buckets of ten seconds, as rows of `step_metrics`.
 
-A row holds new steps only. Two rows of one bucket merge into what one row of all their steps would have been, here
-as in SQL (`statements.STEPS`), so a bucket may be written in as many parts as there are commits.
+A row contains new steps only. Two rows of a bucket merge into the row that all their steps together would give, here
+and in SQL (`statements.STEPS`), so a bucket may be written in any number of parts.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Row: TypeAlias = dict[str, Any]
 
 
 def bucket_of(unix_s: float) -> int:
-    """Return the start of the bucket that holds a time, Unix seconds."""
+    """Return the start of the bucket that contains a time, in Unix seconds."""
     return int(unix_s // BUCKET_S) * BUCKET_S
 
 
 def bucket_rows(event: StepsMade) -> list[Row]:
-    """Return one row for each run of steps in one bucket, in the order of the steps."""
+    """Return one row for each bucket of consecutive steps, in the order of the steps."""
     rows = []
     for start, records in groupby(event.records, key=lambda record: bucket_of(record.at.unix_s)):
         identity = {"job": event.job, "attempt": event.attempt, "rank": event.rank, "bucket_unix_s": start}
@@ -34,7 +34,7 @@ def bucket_rows(event: StepsMade) -> list[Row]:
 
 
 def merged(old: Row, new: Row) -> Row:
-    """Return the row of both parts of one bucket, `new` being the later part."""
+    """Return the row of both parts of a bucket; `new` is the later part."""
     steps = old["steps"] + new["steps"]
     first, last = min(old["first_unix_s"], new["first_unix_s"]), max(old["last_unix_s"], new["last_unix_s"])
     return {
@@ -95,7 +95,7 @@ def _filter_finite(values: Iterable[float | None]) -> list[float]:
 
 
 def _mean_of(values: list[float]) -> float | None:
-    """Return the mean; each is divided first, as the sum of large finite numbers may be none."""
+    """Return the mean; each value is divided first, as the sum of large finite numbers may overflow."""
     return math.fsum(value / len(values) for value in values) if values else None
 
 
@@ -104,7 +104,7 @@ def _non_finite(record: StepRecord) -> bool:
 
 
 def _steps_per_s(steps: int, first_unix_s: float, last_unix_s: float) -> float | None:
-    """Return steps a second between the first and the last step of the bucket; a single one has no pace."""
+    """Return steps per second between the first and the last step of the bucket; None for a single step."""
     span_s = last_unix_s - first_unix_s
     return (steps - 1) / span_s if steps > 1 and span_s > 0 else None
 

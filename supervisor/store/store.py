@@ -1,4 +1,4 @@
-"""The database as the deciding thread writes it; once it is open, failures of the file raise nothing."""
+"""The interface through which the deciding thread writes the database; once it is open, file errors raise nothing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CURSORS_KEPT = 8
 DEGRADED_KIND = "supervision_degraded"
 DEGRADED_READ = 1000
 UNREADABLE = "unreadable job"
-"""Begins the note that keeps a job which this version cannot read."""
+"""Prefix of the notes that preserve jobs which this version cannot read."""
 
 
 class Store:
@@ -86,7 +86,7 @@ class Store:
 
     @contextmanager
     def turn(self, now: Moment) -> Iterator[None]:
-        """Commit what one event changes as one; where the body raises, none of it is kept.
+        """Commit the changes of one event together; if the body raises, none of them is kept.
 
         Steps, samples and notes alone wait for the next such commit, or a second.
         """
@@ -99,17 +99,17 @@ class Store:
             raise
 
     def flush(self, now: Moment) -> None:
-        """Commit what waits, and after a problem try again; turns do so by themselves once it has waited a second."""
+        """Commit the queued rows, also after a problem; turns do so themselves after a second."""
         self._writer.flush(now)
 
     def close(self, now: Moment) -> None:
-        """Commit what waits and close the file."""
+        """Commit the queued rows and close the file."""
         self._writer.close(now)
 
     # --- jobs and their attempts ----------------------------------------------------------------------------------
 
     def load_jobs(self, now: Moment) -> tuple[Job, ...]:
-        """Return every job, the moments of an earlier boot reckoned into this one.
+        """Return every job, with the moments of an earlier boot converted to this one.
 
         A row that this version cannot read is kept under the note `unreadable job NAME` and left out. Raises StoreError
         where the file cannot be read: to take that for "no jobs" would start a second copy of each.
@@ -127,18 +127,18 @@ class Store:
         self._writer.put(statements.JOB, job.name, rows.job_row(job, self._boot_id, self._writer.now))
 
     def open_attempt(self, launch: Launch, folder: str) -> None:
-        """Keep that an attempt was launched, and the folder that it writes to."""
+        """Record that an attempt was launched, and the folder that it writes to."""
         earlier = [key for key in self._cursors if key[0] == launch.job and key[1] < launch.attempt - CURSORS_KEPT]
-        for key in earlier:  # what is asked of them again is read from the file
+        for key in earlier:  # later queries read them from the file
             del self._cursors[key]
         self._writer.put(statements.ATTEMPT_OPENED, (launch.job, launch.attempt), rows.opened_row(launch, folder))
 
     def close_attempt(self, job: str, attempt: Attempt, at: Moment) -> None:
-        """Keep how an attempt ended of which nothing runs any more."""
+        """Record how an attempt ended, once all its processes have."""
         self._writer.put(statements.ATTEMPT_CLOSED, (job, attempt.number), rows.closed_row(job, attempt, at))
 
     def forget_job(self, job: str, note_prefix: str) -> int:
-        """Delete the record of a job, with the notes that begin so; return the rows deleted. Raises StoreError."""
+        """Delete the record of a job and the notes beginning so; return the rows deleted. Raises StoreError."""
         deleted = self._writer.forget_job(job, note_prefix, f"{UNREADABLE} {job}")
         self._cursors = {key: cursors for key, cursors in self._cursors.items() if key[0] != job}
         self._trials = {key: row for key, row in self._trials.items() if key[0] != job}
@@ -152,7 +152,7 @@ class Store:
     # --- steps and checkpoints ------------------------------------------------------------------------------------
 
     def add_steps(self, event: ev.StepsMade) -> None:
-        """Keep steps and the cursor behind them in one commit; steps that were kept before change nothing."""
+        """Record steps and the cursor after them in one commit; steps recorded before change nothing."""
         cursors = self.cursors(event.job, event.attempt)
         if cursors.reached(event):
             return
@@ -162,7 +162,7 @@ class Store:
         self._keep_cursors(event.job, event.attempt, cursors.after(event))
 
     def cursors(self, job: str, attempt: int) -> Cursors:
-        """Return how far an attempt's files were read; zeros where nothing is known of it."""
+        """Return how far an attempt's files were read; zeros where not known."""
         known = self._cursors.get((job, attempt))
         if known is None:
             table = tables.attempts
@@ -173,7 +173,7 @@ class Store:
     def save_offsets(
         self, job: str, attempt: int, *, output_bytes: int | None = None, agent_log_bytes: int | None = None
     ) -> None:
-        """Keep how far output and agent log were read; None leaves one as it is."""
+        """Record how far output and agent log were read; None leaves a position unchanged."""
         cursors = self.cursors(job, attempt)
         if output_bytes is not None:
             cursors = replace(cursors, output_bytes=output_bytes)
@@ -182,7 +182,7 @@ class Store:
         self._keep_cursors(job, attempt, cursors)
 
     def save_checkpoint(self, job: str, attempt: int, checkpoint: Checkpoint, now: Moment) -> None:
-        """Keep what is known of a checkpoint; a verdict once known is not lost to a later sight without one."""
+        """Record a checkpoint; a known verdict is kept when the checkpoint is seen again without one."""
         row = rows.checkpoint_row(job, attempt, checkpoint, now)
         self._writer.put(statements.CHECKPOINT, _checkpoint_key(row), row)
 
@@ -207,7 +207,7 @@ class Store:
         return tuple(rows.checkpoint_of(row) for row in known.values())
 
     def forget_checkpoints(self, job: str, gone: Iterable[Checkpoint]) -> int:
-        """Delete what is known of checkpoints that no longer exist; return the rows deleted."""
+        """Delete the rows of checkpoints that no longer exist; return the rows deleted."""
         found = [rows.checkpoint_row(job, 0, checkpoint, self._writer.now) for checkpoint in gone]
         return self._writer.forget(tables.checkpoints, [_checkpoint_key(row) for row in found])
 
@@ -229,22 +229,22 @@ class Store:
         self._writer.append(statements.HOST_SAMPLE, rows.host_sample_row(reading))
 
     def add_process_sample(self, job: str, attempt: int, reading: ProcessReading) -> None:
-        """Keep one reading of an attempt's process tree."""
+        """Record one reading of an attempt's process tree."""
         self._writer.append(statements.PROCESS_SAMPLE, rows.process_sample_row(job, attempt, reading))
 
     # --- events, decisions ----------------------------------------------------------------------------------------
 
     def record_event(self, event: ev.Event) -> None:
-        """Record a rare event; those that come every second have tables of their own and are left out."""
+        """Record a rare event; events that occur every second have their own tables and are not recorded here."""
         row = rows.event_row(event)
         if row is not None:
             self._writer.append(statements.EVENT, row)
 
     def degraded(self, job: str, attempt: Attempt) -> tuple[ev.SupervisionDegraded, ...]:
-        """Return the parts of an attempt's supervision that failed, oldest first; what cannot be read is left out."""
+        """Return the parts of an attempt's supervision that failed, oldest first; unreadable rows are omitted."""
         table, columns = tables.events, tables.events.c
         asked = select(columns.body).where(
-            columns.at_unix_s >= attempt.launched_at.unix_s,  # the index; the clock may have been set since
+            columns.at_unix_s >= attempt.launched_at.unix_s,  # uses the index; the clock may have been set since
             columns.job == job,
             columns.attempt == attempt.number,
             columns.kind == DEGRADED_KIND,
@@ -284,7 +284,7 @@ class Store:
     # --- alerts ---------------------------------------------------------------------------------------------------
 
     def queue_alert(self, alert: NewAlert, now: Moment) -> bool:
-        """Keep an alert to be delivered; return False where this id was queued before, delivered or not."""
+        """Queue an alert for delivery; return False if this id was queued before, delivered or not."""
         if alert.id in self._outbox or any(row["id"] == alert.id for row in self._writer.waiting(statements.ALERT)):
             return False
         if self._writer.read(select(tables.alerts.c.id).where(tables.alerts.c.id == alert.id)):
@@ -304,15 +304,15 @@ class Store:
         return True
 
     def due_alerts(self, now: Moment, limit: int) -> tuple[QueuedAlert, ...]:
-        """Hand out alerts whose time has come, each once until `alert_tried` reports its result."""
+        """Return the alerts that are due, each once until `alert_tried` reports its result."""
         return self._outbox.due(now, limit)
 
     def put_back_alerts(self, alert_ids: Iterable[str]) -> None:
-        """Take back alerts that were handed out and are not to be tried yet; they stay due."""
+        """Return alerts that were handed out to the queue untried; they stay due."""
         self._outbox.put_back(alert_ids)
 
     def alert_tried(self, tried: ev.AlertTried, next_try_s: NextTry) -> QueuedAlert | None:
-        """Keep how a delivery went and when it is tried next; return the alert, None where it is unknown."""
+        """Record the result of a delivery and when it is tried next; return the alert, None where it is unknown."""
         alert = self._outbox.tried(tried, next_try_s)
         if alert is not None:
             self._writer.put(statements.ALERT, alert.id, alert.row())
@@ -333,18 +333,18 @@ class Store:
         return self._notes.get(key)
 
     def set_note(self, key: str, value: str) -> None:
-        """Keep a note; it is written with the next commit."""
+        """Save a note; it is written with the next commit."""
         if self._notes.get(key) != value:
             self._notes[key] = value
             row = {"key": key, "value": value, "at_unix_s": self._writer.now.unix_s}
             self._writer.put(statements.NOTE, key, row)
 
     def prune(self, now: Moment, retention: Retention) -> int:
-        """Delete a bounded part of what is past its time; return the rows deleted. To be called about once a minute."""
+        """Delete a bounded number of expired rows; return the rows deleted. To be called about once a minute."""
         return self._writer.prune(now, retention)
 
     def backup(self, target: Path) -> None:
-        """Write a consistent copy to `target`; it takes as long as the file is large. Raises StoreError."""
+        """Write a consistent copy to `target`, in time proportional to the file's size. Raises StoreError."""
         self._writer.flush(self._writer.now)
         try:
             files.copy(self.path, target)

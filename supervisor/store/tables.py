@@ -178,7 +178,7 @@ remedies = Table(
     "remedies",
     metadata,
     _text_column("job", required=True),
-    _integer_column("attempt", required=True),  # the first that had it
+    _integer_column("attempt", required=True),  # the first with the remedy
     _real_column("at_unix_s", required=True),
     _text_column("cause", required=True),
     _text_column("remedy", required=True),

@@ -1,4 +1,4 @@
-"""A job's attempts as its account needs them, read out of the record; it reckons nothing."""
+"""Reads a job's attempts from the record, in the form that its timeline is computed from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from supervisor.store.archive import Archive
 from supervisor.store.records import AttemptRecord, DecisionRecord, StepBucket
 
 ALL = 1_000_000
-"""More than any job has of anything that is read here."""
+"""No limit: more rows than any job has."""
 ENDINGS = frozenset({"finish", "retry", "give_up"})
 
 
@@ -31,7 +31,7 @@ class _Ending(msgspec.Struct, frozen=True):
 
 
 def lives(archive: Archive, job: str) -> tuple[Life, ...]:
-    """Return a job's attempts, the oldest first; one whose launch time was never kept is left out.
+    """Return a job's attempts, the oldest first; one whose launch time was not recorded is left out.
 
     Raises ArchiveError.
     """
@@ -74,7 +74,7 @@ def lives(archive: Archive, job: str) -> tuple[Life, ...]:
 
 
 def _counting_themselves(archive: Archive, job: str) -> set[int]:
-    """Return the attempts whose steps are their own count, by the agent's newest word on that."""
+    """Return the attempts whose steps are their own count, by the agent's newest report."""
     scales: dict[int, str] = {}
     for event_record in archive.events(job, kind="agent_reported", limit=ALL):
         if event_record.attempt is None or event_record.job != job:
@@ -86,7 +86,7 @@ def _counting_themselves(archive: Archive, job: str) -> set[int]:
 
 
 def _read_triages(archive: Archive, job: str) -> dict[int, tuple[float, float]]:
-    """Return when each attempt was under triage; one of which no end is recorded lasts as long as it may."""
+    """Return when each attempt was under triage; a triage without a recorded end has no bound."""
     began = {
         decision.attempt: decision.at_unix_s for decision in archive.decisions(job, ALL) if decision.kind == "triage"
     }
@@ -98,7 +98,7 @@ def _read_triages(archive: Archive, job: str) -> dict[int, tuple[float, float]]:
 
 
 def _read_endings(decisions: Iterable[DecisionRecord]) -> dict[int, bool]:
-    """Return of each attempt that was settled whether its end was wanted, by the last decision about it."""
+    """Return, for each settled attempt, whether its end was wanted, by the last decision about it."""
     wanted: dict[int, bool] = {}
     for decision in decisions:
         if decision.kind in ENDINGS and decision.attempt not in wanted:
@@ -123,7 +123,7 @@ def _build_strides(buckets: Iterable[StepBucket]) -> dict[int, tuple[Stride, ...
 
 
 def _read_stages(archive: Archive, job: str) -> dict[int, tuple[tuple[float, str], ...]]:
-    """Return the stages of each attempt; a new daemon hears of the present one again, which changes nothing."""
+    """Return the stages of each attempt; the present one may be recorded twice, without effect."""
     by_attempt: dict[int, list[tuple[float, str]]] = defaultdict(list)
     for event_record in archive.events(job, kind="stage_entered", limit=ALL):
         if event_record.attempt is not None and event_record.job == job:
@@ -133,7 +133,7 @@ def _read_stages(archive: Archive, job: str) -> dict[int, tuple[tuple[float, str
 
 
 def _find_save_time(saves: Iterable[tuple[str, int | None, float]], attempt: AttemptRecord) -> float | None:
-    """Return when what an attempt was resumed from was saved: the last time before its launch."""
+    """Return when the checkpoint of an attempt was saved: the last time before its launch."""
     launched = attempt.launched_unix_s or 0.0
     known = (
         at for path, step, at in saves if (path, step) == (attempt.resume_from, attempt.resume_step) and at <= launched

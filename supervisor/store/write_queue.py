@@ -14,15 +14,15 @@ class Pending:
 
     def __init__(self) -> None:
         self._rows: dict[Kind, dict[Hashable, Row]] = {}
-        """Of the kinds that were queued since the last commit alone: most turns queue one kind, or none."""
+        """Only the kinds that were queued since the last commit: most turns queue one kind or none."""
         self._jobs: dict[Kind, Counter[Hashable]] = {}
-        """How many of them belong to each job; None: to no job."""
+        """Number of rows of each job; None: of no job."""
         self._appended = 0
         self.given_up: dict[str, int] = {}
-        """Rows lost because nothing could be written for too long, by kind."""
+        """Rows dropped because nothing could be written for too long, by kind."""
 
     def put(self, kind: Kind, key: Hashable, row: Row) -> None:
-        """Queue the row of a key; what waits under that key is merged or replaced."""
+        """Queue the row of a key; a queued row of that key is merged or replaced."""
         rows = self._rows.get(kind)
         if rows is None:
             rows, self._jobs[kind] = self._rows.setdefault(kind, {}), Counter()
@@ -35,7 +35,7 @@ class Pending:
             self.given_up[kind.name] = self.given_up.get(kind.name, 0) + 1
 
     def _give_up(self, kind: Kind) -> None:
-        """Give up the oldest row of the job that has most of a kind: rows of one job never displace another's."""
+        """Drop the oldest row of the job with the most rows of a kind: rows of one job never displace another's."""
         rows, jobs = self._rows[kind], self._jobs[kind]
         largest = max(jobs, key=lambda job: jobs[job])
         del rows[next(key for key, row in rows.items() if row.get("job") == largest)]

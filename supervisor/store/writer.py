@@ -49,7 +49,7 @@ class Writer:
     # --- rows to write --------------------------------------------------------------------------------------------
 
     def put(self, kind: Kind, key: Hashable, row: Row) -> None:
-        """Queue the row of a key; a later row of that key merges with it or replaces it."""
+        """Queue the row of a key; a later row of that key is merged with it or replaces it."""
         self._active_queue.put(kind, key, row)
 
     def append(self, kind: Kind, row: Row) -> None:
@@ -62,7 +62,7 @@ class Writer:
 
     @contextmanager
     def turn(self, now: Moment) -> Iterator[None]:
-        """Commit what is queued inside as one; where the body raises, none of it is kept."""
+        """Commit the rows queued in the body together; if it raises, none of them is kept."""
         assert self._turn is None, "turns do not nest"
         self.now = now
         self._turn = Pending()
@@ -77,12 +77,12 @@ class Writer:
             self._commit(now)
 
     def flush(self, now: Moment) -> None:
-        """Commit all that waits; after a problem, try again."""
+        """Commit all queued rows; after a problem, try again."""
         self.now = now
         self._commit(now)
 
     def close(self, now: Moment) -> None:
-        """Commit all that waits, for the last time, and close the file."""
+        """Commit all queued rows for the last time and close the file."""
         self._retry_at = now
         self.flush(now)
         self._database.close()
@@ -103,7 +103,7 @@ class Writer:
             return None
 
     def forget_job(self, job: str, note_prefix: str, note: str) -> int:
-        """Delete every row of a job, the notes that begin so, and one; return the rows deleted. Raises StoreError."""
+        """Delete a job's rows, its notes by prefix, and `note`; return the rows deleted. Raises StoreError."""
         self.flush(self.now)
         if self.problem is not None:
             raise StoreError(f"nothing can be deleted at present: {self.problem}")
@@ -115,7 +115,7 @@ class Writer:
         return deleted
 
     def prune(self, now: Moment, retention: prune.Retention) -> int:
-        """Delete a bounded part of what is past its time; return the rows deleted."""
+        """Delete a bounded number of expired rows; return the rows deleted."""
         if self.problem is not None:
             return 0
         try:
