@@ -66,6 +66,7 @@ class FakeView:
     host: types.HostStatus | None = None
     daemon: types.DaemonStatus = DAEMON
     history: list[types.IncidentEntry] = field(default_factory=lambda: [FREEZE])
+    absences: list[types.OutageEntry] = field(default_factory=list)
     shadowed: list[types.ShadowEntry] = field(default_factory=list)
     saved: list[types.CheckpointEntry] = field(default_factory=list)
     lives: tuple[Life, ...] = ()
@@ -107,6 +108,9 @@ class FakeView:
             self._known(job)
         return [item for item in self.history if job in (None, item.job)][:limit]
 
+    def outages(self, job: str | None, limit: int) -> list[types.OutageEntry]:
+        return [item for item in self.absences if job in (None, item.job)][:limit]
+
     def shadows(self, job: str | None, limit: int) -> list[types.ShadowEntry]:
         return [item for item in self.shadowed if job in (None, item.job)][:limit]
 
@@ -138,7 +142,7 @@ class FakeView:
 
     def account(self, job: str) -> types.JobAccount:
         self._known(job)
-        return job_account(job, self.lives, 1_763_164_900.0)
+        return job_account(job, self.lives, (), 1_763_164_900.0)
 
     def remedies(self, job: str | None, limit: int) -> types.RemedyReport:
         if job is not None:

@@ -48,6 +48,8 @@ def command(app: App, job: str) -> None:
         f"{_format_ratio(total['ettr'])}, in the last hour {_format_ratio(hour['ettr'])}"
     )
     app.print(app.pen.table(("TIME", "SHARE", "LAST HOUR", "SPENT"), _list_uses(total, hour)))
+    if answer.get("outages"):
+        app.print(f"\n{_describe_outages(answer['outages'], answer['outages_s'])}")
     if total["cost_s"]:
         app.print("")
         app.print(app.pen.table(("COST", "TIMES", "CAUSE"), _list_causes(total)))
@@ -73,6 +75,12 @@ def _list_causes(life: dict[str, Any]) -> list[list[Cell]]:
         [Cell(span(cost), right=True), Cell(str(life["faults"].get(cause, 0)), right=True), Cell(one_line(cause))]
         for cause, cost in costliest
     ]
+
+
+def _describe_outages(times: int, total_s: float) -> str:
+    """Return how long the daemon did not run while the job had a living attempt."""
+    often = "" if times == 1 else f" in {times} outages"
+    return f"The daemon did not run for {span(total_s)} of it{often}: see supervisorctl history."
 
 
 def _format_ratio(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""`supervisorctl history`: the recorded incidents, a few lines each."""
+"""`supervisorctl history`: the recorded incidents and the outages of the daemon, a few lines each."""
 
 from __future__ import annotations
 
@@ -40,27 +40,42 @@ OUTCOME_STYLES = {
 @json_option
 @pass_app
 def command(app: App, job: str | None, limit: int, since: Given | None, *, shadow: bool) -> None:
-    """List the incidents of every job or of JOB, the newest first: what was detected, done and lost."""
+    """List the incidents of every job or of JOB, the newest first: what was detected, done and lost.
+
+    Times in which the daemon did not run while a job had a living attempt are listed among them.
+    """
     from_unix_s = since_unix_s(since, app.now())
     if shadow:
         _print_shadows(app, job, limit, from_unix_s)
         return
     answer = app.get_recorded("/v1/incidents", job=job, limit=limit)
-    # The newest come first, so this filter keeps the newest since then.
-    answer["incidents"] = [entry for entry in answer["incidents"] if _is_since(entry, from_unix_s)]
+    answer["outages"] = answer.get("outages", [])
+    for kind in ("incidents", "outages"):  # the newest come first, so this filter keeps the newest since then
+        answer[kind] = [entry for entry in answer[kind] if _is_since(entry, from_unix_s)]
     if app.json:
         app.print_json(answer)
         return
-    found = answer["incidents"]
+    found = sorted((*answer["incidents"], *answer["outages"]), key=lambda entry: float(entry["at"]), reverse=True)
     if not found:
         when = "" if from_unix_s is None else f" since {clock_time(from_unix_s)}"
         app.print("no incident" + (f" of {one_line(job)}" if job else "") + f" is recorded{when}")
-    for index, incident in enumerate(found):
-        app.print("\n".join(([""] if index else []) + story(incident, app.now(), app.pen)))
+    for index, entry in enumerate(found[:limit]):
+        tell = outage_story if "until" in entry else story
+        app.print("\n".join(([""] if index else []) + tell(entry, app.now(), app.pen)))
 
 
 def _is_since(entry: dict[str, Any], from_unix_s: float | None) -> bool:
     return from_unix_s is None or entry["at"] >= from_unix_s
+
+
+def outage_story(outage: dict[str, Any], now: float, pen: Pen) -> list[str]:
+    """Return an outage of the daemon as lines: when, and from when to when it did not run."""
+    began, ended = clock_time(outage["at"]), clock_time(outage["until"])
+    same_day = began.split(" ")[0] == ended.split(" ")[0]
+    times = f"{began.split(' ')[-1]} - {ended.split(' ')[-1]}" if same_day else f"{began} - {ended}"
+    head = f"{ago(outage['at'], now)} ({began})  {one_line(outage['job'])}, attempt {outage['attempt']}"
+    text = f"daemon not running {times} ({span(outage['until'] - outage['at'])})"
+    return [pen.paint(head, "bold"), f"{'outage':>{LABEL - 2}}  {pen.paint(text, 'yellow')}"]
 
 
 def story(incident: dict[str, Any], now: float, pen: Pen) -> list[str]:

@@ -13,6 +13,7 @@ from supervisor.core.gauge import Gauge
 from supervisor.core.incident import Incident
 from supervisor.core.readings import GpuReading, HostReading
 from supervisor.core.reports.account import Account, account
+from supervisor.core.reports.outages import Unwatched
 from supervisor.core.reports.timeline import Life, Use
 from supervisor.core.rules import Rule, act_of
 from supervisor.core.triage.finding import Finding
@@ -122,10 +123,25 @@ def checkpoint_entry(checkpoint: Checkpoint) -> types.CheckpointEntry:
     )
 
 
-def job_account(job: str, lives: Sequence[Life], now_unix_s: float) -> types.JobAccount:
+def outage_entry(unwatched: Unwatched) -> types.OutageEntry:
+    """Return an outage of the daemon as `history` shows it."""
+    outage = unwatched.outage
+    return types.OutageEntry(
+        job=unwatched.job, attempt=unwatched.attempt, at=outage.began_unix_s, until=outage.ended_unix_s
+    )
+
+
+def job_account(job: str, lives: Sequence[Life], unwatched: Sequence[Unwatched], now_unix_s: float) -> types.JobAccount:
     """Return a job's account as `account` shows it: since its first launch, and over the last hour."""
     total, last_hour = account(lives, now_unix_s), account(lives, now_unix_s, HOUR_S)
-    return types.JobAccount(job=job, lifetime=_spent_body(total), last_hour=_spent_body(last_hour))
+    outages = {item.outage for item in unwatched}
+    return types.JobAccount(
+        job=job,
+        lifetime=_spent_body(total),
+        last_hour=_spent_body(last_hour),
+        outages=len(outages),
+        outages_s=sum(outage.seconds for outage in outages),
+    )
 
 
 def _spent_body(sums: Account) -> types.Spent:

@@ -19,14 +19,14 @@ from supervisor.control.alerts import ReceiverState, alerts_report
 from supervisor.control.checkpoint_list import listed
 from supervisor.control.disk_use import disk_use
 from supervisor.control.evidence import FILE_LIMIT_BYTES, evidence_files, evidence_part
-from supervisor.control.present import incident_entry, job_account, shadow_entry, story_lines
+from supervisor.control.present import incident_entry, job_account, outage_entry, shadow_entry, story_lines
 from supervisor.control.present_remedies import remedy_report
 from supervisor.control.refusals import BadRequest, NoSuchEvidence, NoSuchIncident, NoSuchJob, Unreadable
 from supervisor.control.tail import tail
 from supervisor.core import attempt_files as names
 from supervisor.core.job import Job
 from supervisor.store.archive import Archive
-from supervisor.store.timelines import lives
+from supervisor.store.timelines import lives, read_unwatched
 
 INCIDENTS_AT_ONCE = 1000
 CHECKPOINTS_AT_ONCE = 1000
@@ -79,6 +79,12 @@ class RecordView:
             self._check_known(job)
         return [incident_entry(incident) for incident in found]
 
+    def outages(self, job: str | None, limit: int) -> Sequence[types.OutageEntry]:
+        """Return when the daemon did not run while one job, or any, had a living attempt, newest first."""
+        names = [recorded.name for recorded in self._archive.jobs()] if job is None else [job]
+        found = [outage_entry(unwatched) for name in names for unwatched in read_unwatched(self._archive, name)]
+        return sorted(found, key=lambda outage: outage.at, reverse=True)[:limit]
+
     def shadows(self, job: str | None, limit: int) -> Sequence[types.ShadowEntry]:
         """Return what rules in shadow would have acted on, of one job or of all, newest first."""
         found = self._archive.notes(job, limit)
@@ -121,7 +127,7 @@ class RecordView:
         found = lives(self._archive, job)
         if not found:
             self._check_known(job)
-        return job_account(job, found, self._facts.now_unix_s())
+        return job_account(job, found, read_unwatched(self._archive, job), self._facts.now_unix_s())
 
     def remedies(self, job: str | None, limit: int) -> types.RemedyReport:
         """Return the remedies in force and at most `limit` of those tried, of one job or of all."""
@@ -217,7 +223,8 @@ class Read:
 
 def _list_incidents(record: RecordView, given: Parameters) -> types.History:
     limit = given.integer("limit", 50, INCIDENTS_AT_ONCE)
-    return types.History(incidents=list(record.incidents(given.query.get("job"), limit)))
+    job = given.query.get("job")
+    return types.History(incidents=list(record.incidents(job, limit)), outages=list(record.outages(job, limit)))
 
 
 def _list_shadows(record: RecordView, given: Parameters) -> types.Shadows:

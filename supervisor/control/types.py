@@ -299,11 +299,23 @@ class Shadows(Struct, frozen=True, kw_only=True):
     flags: list[ShadowEntry] = field(default_factory=list)
 
 
+class OutageEntry(Struct, frozen=True, kw_only=True):
+    """A time in which the daemon did not run while an attempt of a job lived."""
+
+    job: str
+    attempt: int
+    at: float
+    """When the daemon was last known to run."""
+    until: float
+    """When it ran again."""
+
+
 class History(Struct, frozen=True, kw_only=True):
-    """Incidents, newest first."""
+    """Incidents and outages of the daemon, each newest first."""
 
     schema: int = SCHEMA
     incidents: list[IncidentEntry] = field(default_factory=list)
+    outages: list[OutageEntry] = field(default_factory=list)
 
 
 class StoryLine(Struct, frozen=True, kw_only=True):
@@ -402,6 +414,9 @@ class JobAccount(Struct, frozen=True, kw_only=True):
     job: str
     lifetime: Spent
     last_hour: Spent
+    outages: int = 0
+    """How often the daemon did not run while an attempt lived; what the training did then is in the seconds above."""
+    outages_s: float = 0.0
 
 
 class JobDisk(Struct, frozen=True, kw_only=True):

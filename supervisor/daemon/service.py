@@ -27,6 +27,7 @@ from supervisor.daemon.doctor import DaemonChecks
 from supervisor.daemon.forget import ForgetJobs
 from supervisor.daemon.launch.remedy_context import memory_awaited
 from supervisor.daemon.metrics import MetricsCollector, MetricsDeps, Textfile
+from supervisor.daemon.outage import record_end, record_outage
 from supervisor.daemon.periodic import Periodic
 from supervisor.daemon.process.systemd import Notifier, stop_is_restart
 from supervisor.daemon.reload import Reloading
@@ -121,6 +122,7 @@ class Service:
         """Run until a stop is requested; return the exit status."""
         parts = self._parts
         self._read_gpus_once()
+        record_outage(parts.store, parts.clock.now())
         parts.read_last_boot()
         parts.take_up_jobs()
         parts.attempts.catch_up()
@@ -336,6 +338,7 @@ class Service:
         parts.receivers.stop(2.0)
         parts.exits.close()
         parts.gpus.close()
+        record_end(parts.store, parts.clock.now())
         parts.store.close(parts.clock.now())
         left = [job for job, _, _ in parts.telemetry.live()] if self._leave_running else []
         log.info("daemon.ended", extra={"fields": {"left_running": left}})

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from supervisor.core import events as ev
 from supervisor.core.checkpoints.checkpoint import Checkpoint
@@ -121,6 +121,19 @@ class Store:
         newest = {row["name"]: row for row in (*found, *self._writer.waiting(statements.JOB))}
         jobs = (self._job_of(newest[name], now) for name in sorted(newest))
         return tuple(job for job in jobs if job is not None)
+
+    def last_written_unix_s(self) -> float | None:
+        """Return when a daemon last wrote a job, an event, a reading of the host or a note; None where none did."""
+        known: list[float] = []
+        for column in (
+            tables.jobs.c.saved_unix_s,
+            tables.events.c.at_unix_s,
+            tables.host_samples.c.at_unix_s,
+            tables.notes.c.at_unix_s,
+        ):
+            for row in self._writer.read(select(func.max(column).label("newest"))) or ():
+                known += [row["newest"]] if row["newest"] is not None else []
+        return max(known, default=None)
 
     def save_job(self, job: Job) -> None:
         """Save the present state of a job."""

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from supervisor.core.reports.outages import AttemptLife, Outage, Unwatched, find_unwatched
 from supervisor.core.reports.timeline import Life, Stride
 from supervisor.store.archive import Archive
 from supervisor.store.records import AttemptRecord, DecisionRecord, StepBucket
@@ -24,6 +25,10 @@ class _Entered(msgspec.Struct, frozen=True):
 class _AgentReport(msgspec.Struct, frozen=True):
     word: str
     facts: dict[str, object] = msgspec.field(default_factory=dict)
+
+
+class _Away(msgspec.Struct, frozen=True):
+    away_s: float = 0.0
 
 
 class _Ending(msgspec.Struct, frozen=True):
@@ -71,6 +76,29 @@ def lives(archive: Archive, job: str) -> tuple[Life, ...]:
             )
         )
     return tuple(found)
+
+
+def read_unwatched(archive: Archive, job: str) -> tuple[Unwatched, ...]:
+    """Return the outages of the daemon in which an attempt of a job lived, the newest first. Raises ArchiveError."""
+    outages = []
+    for event_record in archive.events(kind="daemon_away", limit=ALL):
+        away_s = msgspec.json.decode(event_record.body, type=_Away).away_s
+        outages.append(Outage(began_unix_s=event_record.at_unix_s - away_s, ended_unix_s=event_record.at_unix_s))
+    return find_unwatched(outages, _read_attempt_lives(archive, job)) if outages else ()
+
+
+def _read_attempt_lives(archive: Archive, job: str) -> list[AttemptLife]:
+    """Return when each attempt lived; one whose end is not recorded was over when the next began."""
+    found: list[AttemptLife] = []
+    next_launched: float | None = None
+    for attempt in archive.attempts(job, ALL):  # the newest first
+        if attempt.launched_unix_s is not None:
+            ended = next_launched if attempt.ended_unix_s is None else attempt.ended_unix_s
+            found.append(
+                AttemptLife(job=job, number=attempt.number, launched_unix_s=attempt.launched_unix_s, ended_unix_s=ended)
+            )
+            next_launched = attempt.launched_unix_s
+    return found
 
 
 def _counting_themselves(archive: Archive, job: str) -> set[int]:

@@ -340,6 +340,20 @@ class TestHistory:
             "      more  supervisorctl show yolo-2",
         ]
 
+    def test_history_lists_outages_of_the_daemon_among_the_incidents(self, path: Path, view: FakeView) -> None:
+        at = NOW - 600
+        view.absences = [types.OutageEntry(job="yolo", attempt=3, at=at, until=at + 275)]
+        assert lines(call(path, "history"))[:4] == [
+            "10 min ago (2025-11-15 00:02:00)  yolo, attempt 3",
+            "    outage  daemon not running 00:02:00 - 00:06:35 (4 min 35 s)",
+            "",
+            "12 min ago (2025-11-15 00:00:00)  yolo, attempt 2",
+        ]
+        assert len(lines(call(path, "history", "-n", "1"))) == 2
+        (outage,) = json.loads(call(path, "history", "--json").stdout)["outages"]
+        assert (outage["job"], outage["until"] - outage["at"]) == ("yolo", 275)
+        assert json.loads(call(path, "history", "--since", "5min", "--json").stdout)["outages"] == []
+
     @pytest.mark.parametrize(
         ("changes", "sentence"),
         [
