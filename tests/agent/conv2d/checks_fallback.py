@@ -74,9 +74,9 @@ def raising(error: type[Exception] = RuntimeError, text: str = "no kernel for th
 def reported() -> Iterator[list[Any]]:
     """Yield the list of what is reported to the daemon and warned of."""
     seen: list[Any] = []
-    write, known = events.write, set(warn_once._said)
+    write, known = events.write, set(warn_once._given)
     events.write = lambda event, **fields: seen.append((event, fields))
-    warn_once._said.clear()
+    warn_once._given.clear()
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -84,7 +84,7 @@ def reported() -> Iterator[list[Any]]:
         seen += [str(each.message) for each in caught if str(each.message).startswith("conv2d:")]
     finally:
         events.write = write
-        warn_once._said.update(known)
+        warn_once._given.update(known)
 
 
 def check_a_family_that_raises_in_a_training_is_replaced_once_a_layer_and_reported_with_its_sizes() -> None:

@@ -24,10 +24,10 @@ def configure() -> str:
     from importlib.metadata import version  # noqa: PLC0415 - only where this remedy is in force
 
     found = version("torch")
-    said = ""
+    applied = ""
     for name in variables(found):
-        said = os.environ[name] = options(found, os.environ.get(name, ""))
-    return said
+        applied = os.environ[name] = options(found, os.environ.get(name, ""))
+    return applied
 
 
 def variables(torch: str) -> tuple:

@@ -27,7 +27,7 @@ def begin(folder: str, rank: int) -> None:
 
 
 def hold() -> None:
-    """Keep what is told until there is a folder to write it to."""
+    """Keep events until there is a folder to write them to."""
     global _held
     _held = []
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 TRACEBACK_LIMIT = 16 << 10
 
-_told = None
+_reported = None
 
 
 def begin() -> None:
@@ -29,11 +29,11 @@ def begin() -> None:
         users(kind, error, trace)
 
     sys.excepthook = hook
-    atexit.register(_tell_last)
+    atexit.register(_report_last)
 
 
-def _tell_last() -> None:
-    """Report what the interpreter remembers as its last words, unless the hook was asked already."""
+def _report_last() -> None:
+    """Report the interpreter's last exception, unless the hook has reported it already."""
     error = getattr(sys, "last_value", None)
     if error is not None:
         _report_once(sys.last_type, error, sys.last_traceback)
@@ -41,10 +41,10 @@ def _tell_last() -> None:
 
 @fenced
 def _report_once(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
-    global _told
-    if error is _told:
+    global _reported
+    if error is _reported:
         return
-    _told = error
+    _reported = error
     try:
         _write_exception(kind, error, trace)
     except RuntimeError as interrupting:

@@ -13,7 +13,7 @@ from typing import Any, Callable, Optional
 from . import claim
 from .fence import failed
 from .layout import DATA_WAIT, ENDED, STEP, VALIDATE
-from .plan import Plan, whole
+from .plan import Plan, count_of
 
 
 class Fit:
@@ -21,7 +21,7 @@ class Fit:
 
     def __init__(self, callbacks: Any) -> None:
         params = callbacks.params or {}
-        self.epochs, self.steps = whole(params.get("epochs")), whole(params.get("steps"))
+        self.epochs, self.steps = count_of(params.get("epochs")), count_of(params.get("steps"))
         self.epoch = 0
         self.made = 0
         """Steps up to the newest."""
@@ -62,7 +62,7 @@ def _begin_fit(callbacks: Any) -> None:
     if "torch" in sys.modules:
         from . import torch_hook  # noqa: PLC0415 - a training on another backend has no torch
 
-        torch_hook.steps_are_told()
+        torch_hook.steps_are_reported()
     callbacks._rocm_fit = Fit(callbacks)
 
 

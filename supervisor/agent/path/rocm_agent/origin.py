@@ -2,7 +2,7 @@
 
 Where an optimizer keeps no count, the first step of a process is the step after the one that its checkpoint holds. The
 daemon hands over the steps of the checkpoints that it knows; which of them the training loaded is seen here. Where that
-cannot be told the process counts its own steps, and says so.
+cannot be counting the process counts its own steps, and says so.
 """
 
 # ruff: noqa: PLC0415 - imported where first needed: the programs of a job that do not train shall not pay for it
@@ -69,14 +69,14 @@ def saves(target: Any, step: int) -> None:
 
 
 def first_step(own: Optional[int]) -> int:
-    """Return the number of the first step of this process, and tell what it counts; `own` is the optimizer's count."""
+    """Return the number of this process's first step, and report what it counts; `own` is the optimizer's count."""
     global _began
     _began = True
-    told = _first_step(own)
-    if told is None:
+    counting = _first_step(own)
+    if counting is None:
         return max(1, own or 1)
-    events.write("counting", **told)
-    return int(told["first"])
+    events.write("counting", **counting)
+    return int(counting["first"])
 
 
 @fenced
@@ -89,9 +89,9 @@ def _first_step(own: Optional[int]) -> Dict[str, Any]:
         return {"scale": "training", "by": "optimizer", "first": first, "resumed": True, "path": path}
     if path is None:
         # Nothing tells of a resume. A count that begins with 1, though there was something to resume from, says so.
-        to_resume, anew = bool(os.environ.get(ENV_RESUME_FROM)), own == 1
-        scale = "training" if anew or not to_resume else "attempt"
-        resumed = False if anew and to_resume else None
+        to_resume, from_beginning = bool(os.environ.get(ENV_RESUME_FROM)), own == 1
+        scale = "training" if from_beginning or not to_resume else "attempt"
+        resumed = False if from_beginning and to_resume else None
         return {"scale": scale, "by": "process", "first": 1, "resumed": resumed, "path": None}
     if step is None or (own == 1 and not sure):
         return {"scale": "attempt", "by": "process", "first": 1, "resumed": sure or None, "path": path}

@@ -15,22 +15,26 @@ class Plan:
 
     def __init__(self, framework: str) -> None:
         self._framework = framework
-        self._told = False
+        self._reported = False
 
     @fenced
     def tell(self, epochs: Any, total_steps: Any, steps_per_epoch: Any) -> None:
-        """Write the plan, the first time that somebody who speaks for the training calls this."""
-        if self._told or claim.holding() is None or claim.rank != 0:
+        """Write the plan, at the first call by a hook that represents the training."""
+        if self._reported or claim.holding() is None or claim.rank != 0:
             return
-        self._told = True
-        found = {"epochs": whole(epochs), "total_steps": whole(total_steps), "steps_per_epoch": whole(steps_per_epoch)}
+        self._reported = True
+        found = {
+            "epochs": count_of(epochs),
+            "total_steps": count_of(total_steps),
+            "steps_per_epoch": count_of(steps_per_epoch),
+        }
         known = {name: number for name, number in found.items() if number is not None}
         version = getattr(sys.modules.get(self._framework), "__version__", None)
         events.write("plan", framework=self._framework, version=version, **known)
 
 
-def whole(number: Any) -> Optional[int]:
-    """Return a positive count, rounded up where an epoch is cut short; None for what is endless or no number."""
+def count_of(number: Any) -> Optional[int]:
+    """Return a positive count, rounded up where an epoch is cut short; None for an infinite one or no number."""
     if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 < number < math.inf:
         return None
     return math.ceil(number)

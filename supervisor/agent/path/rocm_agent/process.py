@@ -73,9 +73,9 @@ def _tell_the_allocator() -> None:
     if remedies.wanted("allocator"):
         from . import allocator
 
-        said = allocator.configure()
+        setting = allocator.configure()
         if not _is_helper():
-            remedies.told("allocator", said)
+            remedies.report_applied("allocator", setting)
 
 
 def _report_alive() -> None:

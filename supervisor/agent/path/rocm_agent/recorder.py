@@ -19,13 +19,13 @@ FLOAT_LIMIT = 3.4028234663852886e38
 def open_recorder(path: str, rank: int) -> Optional[Recorder]:
     """Return the recorder at `path` claimed for this process, or None while another living process has it.
 
-    A file that is absent, cut or has holes is made whole first: a write into a hole of a full disk would be SIGBUS.
+    A file that is absent, truncated or sparse is completed first: a write into a hole of a full disk would be SIGBUS.
     Raises OSError where it cannot be made.
     """
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        capacity = _made_whole(lock, rank)
+        capacity = _prepare_file(lock, rank)
         # Opened again, because mmap keeps a duplicate of its descriptor, which would hold the lock in forked children.
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -60,7 +60,7 @@ def _file_size(capacity: int) -> int:
     return at.HEADER_BYTES + capacity * at.RECORD.size
 
 
-def _made_whole(file: int, rank: int) -> int:
+def _prepare_file(file: int, rank: int) -> int:
     """Return the capacity of the recorder in `file`, after writing its identity and reserving its space if needed."""
     header = os.pread(file, at.IDENTITY.size, 0)
     capacity = at.CAPACITY_DEFAULT
@@ -84,10 +84,10 @@ class Recorder:
         self._memory, self._lock, self._capacity = memory, lock, capacity
         self._head = at.HEAD.unpack_from(memory, at.HEAD_OFFSET)[0]
         self._stage = 0  # what an earlier process left in the header is overwritten by the first stage of this one
-        self._aside, self._whole = 0, False
+        self._aside, self._complete = 0, False
         at.ASIDE.pack_into(memory, at.ASIDE_OFFSET, 0, 0, 0)
         answer, number = at.ANSWER.unpack_from(memory, at.ANSWER_OFFSET)
-        # A command that a dead process began to serve is still to be served.
+        # A command that an ended process began to serve is still to be served.
         self._answered = number if answer in (at.ANSWER_SAVED, at.ANSWER_CANNOT) else None
         at.CLAIM.pack_into(memory, at.CLAIM_OFFSET, os.getpid(), 0, monotonic_ns())
 
@@ -172,14 +172,14 @@ class Recorder:
             self._aside = number
             self._tell_aside()
 
-    def tells_whole(self, *, whole: bool) -> None:
-        """Say whether every stage is told, kernels for a new shape of batches among them."""
-        if whole != self._whole:
-            self._whole = whole
+    def reports_all_stages(self, *, complete: bool) -> None:
+        """Record whether every stage is reported, including kernel searches for a new shape of batches."""
+        if complete != self._complete:
+            self._complete = complete
             self._tell_aside()
 
     def _tell_aside(self) -> None:
-        at.ASIDE.pack_into(self._memory, at.ASIDE_OFFSET, self._aside, self._whole, monotonic_ns())
+        at.ASIDE.pack_into(self._memory, at.ASIDE_OFFSET, self._aside, self._complete, monotonic_ns())
 
     def command(self, unpack=at.COMMAND.unpack_from) -> Optional[Tuple[int, int]]:
         """Return (command, its id) while one is unanswered; read at every step boundary."""

@@ -18,14 +18,14 @@ LARGEST_BYTES = 65536
 lr_factor = 1.0
 """What the learning rate of each step is multiplied by, once it is."""
 _settings = {}  # type: Dict[str, Tuple[Any, List[str]]]
-_told = set()
+_reported = set()
 _asked = set()
 
 
 def begin(folder: str) -> None:
-    """Read what is wanted; without the file nothing is. Raises ValueError for a file that is not the daemon's."""
+    """Read the settings; without the file there are none. Raises ValueError for a file that is not the daemon's."""
     try:
-        # Beside our folder, among what the daemon writes.
+        # Next to our folder, where the daemon writes.
         file = os.open(os.path.join(os.path.dirname(folder), REMEDIES), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return
@@ -50,14 +50,14 @@ def wanted(name: str) -> Any:
 
 
 def asked(name: str) -> None:
-    """Tell the daemon, once, that the script does this as it is told, so that it may be asked for."""
+    """Report once that the script applies this setting on request, so that the daemon may request it."""
     if name not in _asked:
         _asked.add(name)
         events.write("setting_asked", setting=name)
 
 
-def told(name: str, what: str) -> None:
-    """Tell the daemon, once, what a setting came to."""
-    if name in _settings and (name, what) not in _told:
-        _told.add((name, what))
+def report_applied(name: str, what: str) -> None:
+    """Report once the effect of a setting."""
+    if name in _settings and (name, what) not in _reported:
+        _reported.add((name, what))
         events.write("remedy_applied", setting=name, remedies=_settings[name][1], set=what)

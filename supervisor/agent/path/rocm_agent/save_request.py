@@ -1,4 +1,4 @@
-"""Saves an ultralytics training when it is asked to, at a batch's end, into a file beside last.pt and best.pt."""
+"""Saves an ultralytics training on request, at a batch's end, into a file next to last.pt and best.pt."""
 
 from __future__ import annotations
 

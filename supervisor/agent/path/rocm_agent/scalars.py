@@ -76,7 +76,7 @@ class LateScalars:
 class GpuMemory:
     """Memory that the allocator holds on this process's GPU, asked at most once a second.
 
-    What else the allocator counts is told as an event: each half minute, and sooner where it had to try again.
+    The allocator's other counters are reported as an event: each half minute, and sooner where it had to try again.
     """
 
     def __init__(self, torch: Any, clock: Callable[[], int] = monotonic_ns) -> None:
@@ -84,8 +84,8 @@ class GpuMemory:
         self._clock = clock
         self._next_ns = 0
         self._bytes: Optional[int] = None
-        self._told_ns = -TELL_EVERY_NS
-        self._told: Tuple[int, int, int] = (0, 0, 0)
+        self._reported_ns = -TELL_EVERY_NS
+        self._reported: Tuple[int, int, int] = (0, 0, 0)
 
     def read(self) -> Optional[int]:
         """Return bytes, None where no GPU is in use."""
@@ -99,10 +99,10 @@ class GpuMemory:
         stats = self._cuda.memory_stats()
         reserved = int(stats.get("reserved_bytes.all.current", 0))
         counts = (reserved, int(stats.get("num_alloc_retries", 0)), int(stats.get("num_ooms", 0)))
-        since, before = now - self._told_ns, self._told
+        since, before = now - self._reported_ns, self._reported
         changed = counts[1:] != before[1:] or abs(reserved - before[0]) * 100 > max(reserved, before[0])
         if since >= TELL_EVERY_NS or (changed and since >= TELL_AGAIN_NS):
-            self._told_ns, self._told = now, counts
+            self._reported_ns, self._reported = now, counts
             self._report_allocator(stats, counts)
         return reserved
 

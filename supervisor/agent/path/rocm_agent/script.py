@@ -21,7 +21,7 @@ _last_step = 0
 _scalars = None
 _memory = None
 _requested = None
-"""The command that the script was told of and has not yet served."""
+"""The command that the script has received and not yet served."""
 
 
 @fenced
@@ -125,7 +125,7 @@ def setting(name: str, otherwise: Any = None) -> Any:
     value = remedies.wanted(name)
     if value is None:
         return otherwise
-    remedies.told(name, "%s %s, by the script" % (name, value))
+    remedies.report_applied(name, "%s %s, by the script" % (name, value))
     return value
 
 

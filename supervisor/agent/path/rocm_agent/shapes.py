@@ -16,10 +16,10 @@ DEPTH_LIMIT = 3
 
 
 class Shapes:
-    """The shapes of one training's batches; `whole` where a hook tells every other stage of that training."""
+    """The shapes of one training's batches; `complete`: a hook reports every other stage of that training."""
 
-    def __init__(self, *, whole: bool) -> None:
-        self._whole = whole
+    def __init__(self, *, complete: bool) -> None:
+        self._complete = complete
         self._seen = set()
         self._given_up = False
 
@@ -30,7 +30,7 @@ class Shapes:
             return
         self._seen.add(shape)
         self._given_up = len(self._seen) > SHAPES_LIMIT
-        recorder.tells_whole(whole=self._whole and not self._given_up)
+        recorder.reports_all_stages(complete=self._complete and not self._given_up)
         if recorder.stage == STEP and not self._given_up:
             recorder.aside = COMPILE
 

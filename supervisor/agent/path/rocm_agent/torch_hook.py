@@ -34,7 +34,7 @@ class Watch:
         self.steps_called = 0
         self.optimizers_made = False
         self.skipped = False
-        self.shapes = Shapes(whole=False)
+        self.shapes = Shapes(complete=False)
         self.grad_norm: Any = None
         self.wait_ns = 0
         self._loss: Any = None
@@ -145,8 +145,8 @@ def _mark_compiling() -> None:
         recorder.aside = COMPILE
 
 
-def steps_are_told() -> None:
-    """Count no backward passes: a framework whose optimizers are none of torch's tells its steps itself."""
+def steps_are_reported() -> None:
+    """Count no backward passes: a framework whose optimizers are none of torch's reports its steps itself."""
     if _watch is not None:
         _watch.optimizers_made = True
 
@@ -182,7 +182,7 @@ def _watch_optimizers(torch: Any, watch: Watch) -> None:
             kind.step = _wrap_step(kind.step, watch, compiling)
 
     _call_after(base, "__init__", step_is_watched)
-    _call_after(base, "__setstate__", step_is_watched)  # an optimizer that was pickled whole
+    _call_after(base, "__setstate__", step_is_watched)  # an optimizer that was pickled itself
 
 
 def _wrap_step(step: Callable[..., Any], watch: Watch, compiling: Callable[[], bool]) -> Callable[..., Any]:
@@ -386,7 +386,7 @@ def _enter_checkpoint() -> Optional[Recorder]:
 
 @fenced
 def _step_waits() -> Optional[Recorder]:
-    """Say that the training waits for a batch; a thread that fetches ahead of it keeps nobody waiting."""
+    """Report that the training waits for a batch; a thread that fetches ahead does not make it wait."""
     recorder = claim.holding()
     if recorder is None or not claim.speaks(claim.GENERIC) or threading.current_thread() is not threading.main_thread():
         return None

@@ -20,7 +20,7 @@ def install(torch: Any) -> None:
     """Make what was asked for."""
     if remedies.wanted("cudnn") is False:
         torch.backends.cudnn.enabled = False
-        remedies.told("cudnn", "torch.backends.cudnn.enabled = False")
+        remedies.report_applied("cudnn", "torch.backends.cudnn.enabled = False")
     if remedies.wanted("amp") is False:
         _without_amp(torch)
     if any(remedies.wanted(name) is not None for name in ("workers", "workers_factor")):
@@ -80,7 +80,7 @@ def _with_lr(optimizer: Any, factor: float, step: Callable[[], Any]) -> Any:
     before = [group["lr"] for group in optimizer.param_groups]
     for group, lr in zip(optimizer.param_groups, before):
         group["lr"] = lr * factor
-    remedies.told("lr_factor", "learning rate x %g" % factor)
+    remedies.report_applied("lr_factor", "learning rate x %g" % factor)
     try:
         return step()
     finally:
@@ -104,10 +104,10 @@ def _treat_gradients(torch: Any, optimizer: Any, limit: Optional[float], skip: A
         finite = bool(torch.isfinite(norm))
         if not finite:
             if skip:
-                remedies.told("skip_non_finite", "a step was skipped: its gradients were not finite")
+                remedies.report_applied("skip_non_finite", "a step was skipped: its gradients were not finite")
             return bool(skip)
         if limit is not None:
-            remedies.told("clip_norm", "gradients clipped to norm %g" % limit)
+            remedies.report_applied("clip_norm", "gradients clipped to norm %g" % limit)
             if float(norm) > limit:
                 for grad in grads:
                     grad.mul_(limit / (float(norm) + 1e-6))
@@ -122,7 +122,7 @@ def _without_amp(torch: Any) -> None:
     scalers = {getattr(getattr(torch, "amp", None), "GradScaler", None), torch.cuda.amp.GradScaler}
     for kind in (torch.autocast, *(scaler for scaler in scalers if scaler is not None and "__init__" in vars(scaler))):
         _disable_at_init(kind)
-    remedies.told("amp", "autocast and GradScaler do nothing")
+    remedies.report_applied("amp", "autocast and GradScaler do nothing")
 
 
 def _disable_at_init(kind: Any) -> None:
@@ -169,6 +169,6 @@ def _reduce_workers(signature: inspect.Signature, args: Any, kwargs: Any) -> Opt
         bound.arguments["pin_memory"] = False
         for name in ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context", "worker_init_fn"):
             bound.arguments.pop(name, None)
-    said = "loader workers %d -> %d" % (given, workers) + ("" if workers else ", nothing pinned")
-    remedies.told("workers" if asked is not None else "workers_factor", said)
+    change = "loader workers %d -> %d" % (given, workers) + ("" if workers else ", nothing pinned")
+    remedies.report_applied("workers" if asked is not None else "workers_factor", change)
     return bound

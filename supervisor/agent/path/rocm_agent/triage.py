@@ -237,8 +237,8 @@ def _watch_steps(replay: Replay) -> None:
     @wraps(record)
     def recording(self: Any, step: int, *args: Any, **kwargs: Any) -> None:
         record(self, step, *args, **kwargs)
-        said = {**dict(zip(("epoch", "loss", "lr", "grad_norm"), args)), **kwargs}
-        fenced(replay.recorded)(step, said.get("loss"), said.get("grad_norm"))
+        values = {**dict(zip(("epoch", "loss", "lr", "grad_norm"), args)), **kwargs}
+        fenced(replay.recorded)(step, values.get("loss"), values.get("grad_norm"))
 
     Recorder.record = recording
 

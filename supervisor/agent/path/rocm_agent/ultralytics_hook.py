@@ -38,7 +38,7 @@ class Run:
         self.batches = 0
         """Batches made of the present epoch."""
         self.step = 0
-        self.shapes = Shapes(whole=True)
+        self.shapes = Shapes(complete=True)
         self.final = False
         """Whether the epochs are over and only the best checkpoint is validated."""
         self.snapshots: Optional[snapshots.Snapshots] = None

@@ -53,7 +53,7 @@ def _with_device(args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
         return None
     positional = len(args) > 1
     overrides = dict((args[1] if positional else kwargs.get("overrides")) or {}, device=device)
-    remedies.told("device", "device %s" % device)
+    remedies.report_applied("device", "device %s" % device)
     if positional:
         return ((args[0], overrides, *args[2:]), kwargs)
     return (args, dict(kwargs, overrides=overrides))
@@ -68,7 +68,7 @@ def _change_arguments(trainer: Any) -> None:
             continue
         owners[name] = before
         setattr(trainer.args, name, value)
-        remedies.told(setting, "%s %s -> %s" % (name, before, value))
+        remedies.report_applied(setting, "%s %s -> %s" % (name, before, value))
     if "batch" in owners:
         trainer.batch_size = trainer.args.batch
     if "epochs" in owners:
@@ -131,6 +131,6 @@ def leave_out(trainer: Any, made: Callable[[], int], skipped: Callable[[], None]
 
     try:
         loader.__class__ = type(kind.__name__, (kind,), {"__iter__": __iter__})
-        remedies.told("skip_batches", "batches %d to %d left out" % (first, last))
+        remedies.report_applied("skip_batches", "batches %d to %d left out" % (first, last))
     except TypeError as error:  # a loader of the owner's own that cannot have it
         failed("ultralytics_remedies.leave_out", error)

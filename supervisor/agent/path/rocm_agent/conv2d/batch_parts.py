@@ -40,13 +40,13 @@ def samples_within(candidate: Candidate, result: int, workspace: int) -> int:
 
 
 def fitted(kind: str, candidate: Candidate, batch: int, result: int, workspace: int) -> Callable[..., Any]:
-    """Return the candidate's function, over parts of the batch where the whole takes more than `workspace` elements.
+    """Return the candidate's function, over parts of the batch where all of it takes more than `workspace` elements.
 
     A single sample is not divided.
     """
     samples = 1 if candidate.one_by_one else max(1, samples_within(candidate, result, workspace))
-    whole = candidate.need.fixed + batch * candidate.need.a_sample <= workspace
-    if batch <= samples or (whole and not candidate.one_by_one):
+    fits = candidate.need.fixed + batch * candidate.need.a_sample <= workspace
+    if batch <= samples or (fits and not candidate.one_by_one):
         return candidate.run
     return in_parts(kind, candidate.run, samples)
 

@@ -35,7 +35,7 @@ BATCHED = {FORWARD: 1, INPUT: 1, WEIGHT: 2, BOTH: 2}
 DENSE_PIXELS = 1 << 16
 """Pixels of input times output up to which a depthwise kernel may become one matrix a channel."""
 WHOLE_PIXELS = 4096
-"""Pixels of a map from which a 1x1 kernel's product over the whole batch is not worth timing."""
+"""Pixels of a map from which a 1x1 kernel's product over the entire batch is not worth timing."""
 
 
 class Candidate(NamedTuple):

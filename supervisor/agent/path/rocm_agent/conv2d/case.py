@@ -73,8 +73,8 @@ class Case:
         return self.function(kind, reference(kind, Sizes(self.x, self.weight, self.shape, self.dtype, self.device)))
 
     def _fits_workspace(self, kind: str, candidate: Candidate) -> bool:
-        whole = candidate.need.fixed + self.x[0] * candidate.need.a_sample <= self._workspace
-        return whole or samples_within(candidate, self._result_elements(kind), self._workspace) > 0
+        fits = candidate.need.fixed + self.x[0] * candidate.need.a_sample <= self._workspace
+        return fits or samples_within(candidate, self._result_elements(kind), self._workspace) > 0
 
     def _result_elements(self, kind: str) -> int:
         """Return the elements of one sample's result that is made in parts."""

@@ -28,7 +28,7 @@ class Watch:
 
     @property
     def ms(self) -> float:
-        """Return the cost in milliseconds, for the whole batch.
+        """Return the cost in milliseconds, for the entire batch.
 
         On a GPU the larger of two: what the device takes behind a filled queue, and what the process takes to hand the
         work over. Where a training waits for the device the first is what it pays, where it waits for launches the
@@ -42,14 +42,14 @@ class Watch:
         """Run once more and return the cost."""
         if self._device.type == "cuda":
             with torch.cuda.device(self._device):
-                self._on_card()
+                self._run_on_gpu()
         else:
             began = time.perf_counter()
             self._work()
             self._host_ms = min(self._host_ms, (time.perf_counter() - began) * 1e3)
         return self.ms
 
-    def _on_card(self) -> None:
+    def _run_on_gpu(self) -> None:
         torch.cuda.synchronize()
         if self._host_ms == float("inf"):
             self._host_ms = self._time_request(None)

@@ -1,8 +1,8 @@
-"""A marker file that names the algorithm being tried, so that a later process knows which one crashed or hung.
+"""A marker file that names the algorithm being tried: a later process learns from it which one crashed or hung.
 
 Each process writes into a file of its own, STEM.trying-PID, and holds a record lock on it: the kernel drops that when
-the process ends, however it ends, and no child inherits it. A file without a lock that still names an algorithm is a
-trial that was never answered: the process hung and was killed, or crashed.
+the process ends, however it ends, and no child inherits it. A file without a lock that still names an algorithm is an
+unfinished trial: the process crashed, or hung and was killed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Tried = Tuple[str, str, str]
 
 
 class CrashMarker:
-    """The process's own file beside `stem`, made at the first trial; `stem` None leaves no word."""
+    """The process's own file `stem`.trying-PID, made at the first trial; `stem` None: no file."""
 
     def __init__(self, stem: Optional[str]) -> None:
         self._stem = stem
@@ -29,14 +29,14 @@ class CrashMarker:
         self._survived: Set[Tuple[str, str]] = set()
 
     def unanswered(self) -> List[Tried]:
-        """Return the trials, as (pass, layer, name), that no living process is at, and forget them."""
+        """Return the trials, as (pass, layer, name), whose process has ended, and remove their files."""
         found = []
         for path in glob.glob(glob.escape(self._stem) + ".trying-*") if self._stem else ():
             if self._file is not None and path == self._own_path():
                 continue
             try:
                 tried = _left_in(path)
-            except OSError:  # another process is at it, or has just taken it away
+            except OSError:  # another process holds it, or has just removed it
                 continue
             if tried is not None:
                 found.append(tried)
@@ -44,7 +44,7 @@ class CrashMarker:
 
     @contextmanager
     def about(self, kind: str, layer: str, name: str) -> Iterator[None]:
-        """Leave word of the trial for the block. A folder that does not take it changes nothing."""
+        """Mark the trial for the duration of the block. A folder that cannot be written changes nothing."""
         self._write_marker(json.dumps([kind, layer, name]), sync=(kind, name) not in self._survived)
         try:
             yield
@@ -56,7 +56,7 @@ class CrashMarker:
         return f"{self._stem}.trying-{os.getpid()}"
 
     def _write_marker(self, text: str, *, sync: bool) -> None:
-        """Replace what the file says; on disk at once for an algorithm's first trial, which may take the host along."""
+        """Replace the file's text; synced for an algorithm's first trial, which may crash the host."""
         if self._stem is None:
             return
         try:
@@ -71,7 +71,7 @@ class CrashMarker:
 
 
 def _open_locked(path: str) -> int:
-    """Return the file, locked; where another process takes it away in between, a new one."""
+    """Return the file, locked; where another process removes it in between, a new one."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -84,7 +84,7 @@ def _open_locked(path: str) -> int:
 
 
 def _left_in(path: str) -> Optional[Tried]:
-    """Return the trial that a dead process's file names, and remove it; raise OSError for a living one's."""
+    """Return the trial in the file of an ended process, and remove it; raise OSError for a running one's."""
     file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -27,7 +27,7 @@ FORWARD, INPUT = "forward", "input"
 TILES = (8, 7, 6, 5, 4)
 SMALLEST = 4
 LARGE = (10, 12, 14)
-"""Tiles of dx where none of TILES divides it and holds whole strides."""
+"""Tiles of dx where none of TILES divides it and is a multiple of the stride."""
 
 
 class Axis(NamedTuple):
@@ -51,7 +51,7 @@ def forward_axis(shape: Geometry, axis: int) -> Axis:
 
 
 def gradient_axis(shape: Geometry, axis: int, size: int) -> Axis:
-    """Return how an axis of dx, `size` long, is made of dy: in tiles of whole strides, that divide it if they can."""
+    """Return how an axis of dx, `size` long, is made of dy: in tiles that are multiples of the stride."""
     stride, padding = shape.stride[axis], shape.padding[axis]
     reach = shape.dilation[axis] * (shape.kernel[axis] - 1)
     tile = next((tile for tile in (*TILES, *LARGE) if size % tile == 0 and tile % stride == 0), 0)
@@ -91,8 +91,8 @@ def _place_taps(
                 if 0 <= at < axis.window:
                     ones[tap, out, at] = 1.0
         made.append(ones)
-    whole = torch.einsum("iam,jbn->ijabmn", *made).reshape(shape.kernel[0] * shape.kernel[1], -1)
-    return whole.to(device=device, dtype=dtype)
+    matrix = torch.einsum("iam,jbn->ijabmn", *made).reshape(shape.kernel[0] * shape.kernel[1], -1)
+    return matrix.to(device=device, dtype=dtype)
 
 
 def _gather_windows(x: torch.Tensor, channels: int, axes: Tuple[Axis, Axis]) -> torch.Tensor:

@@ -34,8 +34,8 @@ def _place_taps(shape: Geometry, size: Pair, dtype: torch.dtype, device: torch.d
             for out in range(*span(start, shape.stride[axis], inputs, shape.out[axis])):
                 ones[tap, start + out * shape.stride[axis], out] = 1.0
         axes.append(ones)
-    whole = torch.einsum("iha,jwb->ijhwab", *axes).reshape(shape.kernel[0] * shape.kernel[1], -1)
-    return whole.to(device=device, dtype=dtype)
+    matrix = torch.einsum("iha,jwb->ijhwab", *axes).reshape(shape.kernel[0] * shape.kernel[1], -1)
+    return matrix.to(device=device, dtype=dtype)
 
 
 def _make_matrix(weight: torch.Tensor, shape: Geometry, size: Pair) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """MEC with one product per sample, which writes its result into NCHW in place. One group, rows undilated.
 
-MEC's one product for the whole batch leaves rows (H, O, N*W), and a pass over the output and the gradient puts them
+MEC's one product for the entire batch leaves rows (H, O, N*W), and a pass over the output and the gradient puts them
 into NCHW and back. A product a sample has a matrix (O, W) with the rows' distance H*W for each output row: BLAS writes
 and reads such strides itself. It costs a launch a sample, and its matrices are a sample wide.
 

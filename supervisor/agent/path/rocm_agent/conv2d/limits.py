@@ -19,7 +19,7 @@ class Limits(NamedTuple):
     """What the planner may do."""
 
     workspace_mb: float = WORKSPACE_MB
-    """Memory that one pass may take beside its operands and its result, in MiB; it goes over the batch in parts."""
+    """Memory that one pass may take in addition to its operands and its result, in MiB; larger batches are divided."""
     winograd: bool = True
     """Whether float32 may be computed by Winograd's transforms, with ten times the rounding of a direct sum."""
     tune_s: float = TUNE_S

@@ -84,7 +84,7 @@ def forward(
 ) -> torch.Tensor:
     """Convolve with one bmm: weight (O, kh*kw*C) times the Ho overlapping windows (kh*kw*C, N*Wo) of T.
 
-    The inner dimension is whole, so half precision rounds once. Workspace: T and the output once more, as rows.
+    The inner dimension is undivided, so half precision rounds once. Workspace: T and the output once more, as rows.
     """
     (kh, kw), (sh, sw), (ho, wo), out_channels = shape.kernel, shape.stride, shape.out, weight.shape[0]
     low = lowered(x, *shape.padding, (ho - 1) * sh + kh, wo, kw, sw, shape.dilation[1])

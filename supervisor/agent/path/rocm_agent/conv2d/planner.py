@@ -57,17 +57,17 @@ def use(given: limits_.Limits) -> None:
     with _choosing:
         _limits, _spent_s, timings = given, 0.0, 0
         _stores.clear()
-        plan_anew()
+        forget_plans()
         fallback.forget()
 
 
-def plan_anew() -> None:
-    """Have every layer planned again at its next call."""
+def forget_plans() -> None:
+    """Forget all plans: every layer is planned again at its next call."""
     plan.cache_clear()
     known.clear()
 
 
-fallback.when_all_given_back.append(plan_anew)
+fallback.when_all_given_back.append(forget_plans)
 
 
 def store_of(device: torch.device) -> Store:

@@ -26,7 +26,7 @@ def _pick_pixels(x: torch.Tensor, shape: Geometry) -> torch.Tensor:
 def _spread_pixels(dx: torch.Tensor, size: Tuple[int, int], shape: Geometry) -> torch.Tensor:
     """Return `dx` where the stride picked from, zeros elsewhere; for a stride of 2 in one pass over the result.
 
-    A copy of a real number into a complex one writes a zero beside it.
+    A copy of a real number into a complex one writes a zero imaginary part.
     """
     (down, across), pairs = shape.stride, {torch.float32: torch.complex64, torch.float64: torch.complex128}
     if across == 2 and size[1] == 2 * shape.out[1] and dx.dtype in pairs:
@@ -88,7 +88,7 @@ def both_gradients(
 
 
 def whole_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Geometry) -> torch.Tensor:
-    """Convolve by one product for the whole batch, wide also where maps are small. Workspace: x and y once more."""
+    """Convolve by one product for the entire batch, wide also where maps are small. Workspace: x and y once more."""
     x = _pick_pixels(x, shape)
     y = _side_by_side_product(weight.reshape(weight.shape[0], -1), x)
     return y if bias is None else y.add_(bias.view(-1, 1, 1))

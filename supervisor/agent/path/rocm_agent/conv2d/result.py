@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 own_shape = torch.ops.aten._unsafe_view.default
-"""Like `Tensor.view`, but the result counts as no view: for a tensor that nobody else holds.
+"""Like `Tensor.view`, but the result counts as no view: for a tensor without other references.
 
 Where autograd records nothing, `resize_` of a contiguous tensor to as many elements does the same for less.
 """
 
 
 def finished(y: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-    """Return `y`, which nobody else holds, as native would return it for these operands."""
+    """Return `y`, a tensor without other references, as native would return it for these operands."""
     if x.stride(1) == 1 or weight.stride(1) == 1:
         y = laid_out(y, x, weight)
     return own(y)
 
 
 def own(y: Tensor) -> Tensor:
-    """Return `y`, which nobody else holds, as no view of another tensor."""
+    """Return `y`, a tensor without other references, as no view of another tensor."""
     return own_shape(y, y.shape) if y._is_view() else y
 
 

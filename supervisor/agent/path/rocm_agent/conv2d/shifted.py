@@ -3,7 +3,7 @@
 Cheaper than MEC where the lowered copy costs more than kw passes over the output, as with few channels in float32 on a
 GPU. Half precision would round at each of the kw additions, and is not sent here. For one group, rows undilated.
 
-Source: as mec.py, without its lowering; kn2row (Anderson et al., arXiv 1709.03395) shifts whole maps in this way.
+Source: as mec.py, without its lowering; kn2row (Anderson et al., arXiv 1709.03395) shifts complete maps in this way.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SMALL_A_PROCESSOR = 1 << 17
 
 
 class Pitch(NamedTuple):
-    """How a row of N samples lies in memory: [zeros | sample] N times, zeros; in whole units of 16 bytes.
+    """How a row of N samples lies in memory: [zeros | sample] N times, zeros; in multiples of 16 bytes.
 
     The zeros before a sample serve the one before it as well.
     """
@@ -134,7 +134,7 @@ def strided_input_gradient(
 def weight_gradient(dy: torch.Tensor, x: torch.Tensor, shape: Geometry) -> torch.Tensor:
     """Return the weight's gradient: per tap of a row, dy's rows times the transposed rows of x, shifted by it.
 
-    Zeros beside dy's rows meet the columns that reach over a sample's edge. Workspace: x, dy and Ho weights.
+    Zeros next to dy's rows meet the columns that reach over a sample's edge. Workspace: x, dy and Ho weights.
     """
     (kh, kw), (ho, wo), spread = shape.kernel, shape.out, shape.dilation[1]
     batch, channels, out_channels = x.shape[0], x.shape[1], dy.shape[1]

@@ -90,7 +90,7 @@ class Sizes:
             pieces = -(-length // longest) + 1
             fixed += (pieces if products < pieces else 2 * products) * self.weights
             share *= 2
-        if casts:  # and what they are cast from, where nobody else would hold it
+        if casts:  # and what they are cast from, where nothing else references it
             more = 2 * (self.inside + self.outside)
             return Need(2 * low.a_sample + width * share + more, 2 * low.fixed + width * fixed)
         return Need(low.a_sample + width * share, low.fixed + width * fixed)

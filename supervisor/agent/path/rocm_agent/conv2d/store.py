@@ -1,12 +1,12 @@
-"""What was measured of one device's algorithms, kept in a file for later processes.
+"""Measurements of one device's algorithms, kept in a file for later processes.
 
-FOLDER/DEVICE-TORCH.jsonl: a header, then one fact a line. Lines are appended under a lock, several processes' in turn;
-of two about the same the later counts. A file that is damaged, too long or of another version is rewritten from what
-can be read of it. Nothing here raises: a folder that cannot be written is told once, and facts then live in memory.
+FOLDER/DEVICE-TORCH.jsonl: a header, then one fact per line. Lines are appended under a lock, by several processes in
+turn; of two about the same the later counts. A file that is damaged, too long or of another version is rewritten from
+its readable lines. Nothing here raises: a folder that cannot be written is reported once; facts then stay in memory.
 
     {"conv2d": 1, "device": "...", "torch": "..."}
     {"timed": [PASS, LAYER, BUCKET], "ms": {NAME: cost}}
-    {"right": [PASS, EXACT, NAME]}                      it agreed with im2col on these very sizes
+    {"right": [PASS, EXACT, NAME]}                      it agreed with im2col on exactly these sizes
     {"wrong": [PASS, LAYER or "*", NAME], "why": "..."}
 """
 
@@ -118,17 +118,17 @@ class Store:
     # --- the file -------------------------------------------------------------------------------------------------
 
     def _load_facts(self, path: str) -> None:
-        """Take in what the file says; write it again where it does not read as one that was written here."""
+        """Read the file; rewrite it where it is not exactly as this class writes it."""
         with locked(path):
             try:
                 with open(path, "rb") as file:
                     lines = file.read(LIMIT_BYTES + 1)
             except FileNotFoundError:
                 lines = b""
-            sound = list(_parse_facts(lines))
-            complete = len(lines) <= LIMIT_BYTES and lines.endswith(b"\n") and None not in sound
-            if sound and sound[0] == self._header:
-                for fact in sound[1:]:
+            facts = list(_parse_facts(lines))
+            complete = len(lines) <= LIMIT_BYTES and lines.endswith(b"\n") and None not in facts
+            if facts and facts[0] == self._header:
+                for fact in facts[1:]:
                     if fact is not None and not self._take_fact(fact):
                         complete = False
             else:
@@ -139,18 +139,18 @@ class Store:
                 self._rewrite_file(path)
 
     def _take_fact(self, fact: Dict[str, Any]) -> bool:
-        """Take in one fact; return False for what is none."""
-        for word in ("timed", "right", "wrong"):
-            key = fact.get(word)
+        """Take in one fact; return False for an invalid one."""
+        for kind in ("timed", "right", "wrong"):
+            key = fact.get(kind)
             if isinstance(key, list) and len(key) == 3 and all(isinstance(part, str) for part in key):
-                return self._take_one(word, (key[0], key[1], key[2]), fact)
+                return self._take_one(kind, (key[0], key[1], key[2]), fact)
         return False
 
-    def _take_one(self, word: str, key: Key, fact: Dict[str, Any]) -> bool:
-        if word == "right":
+    def _take_one(self, kind: str, key: Key, fact: Dict[str, Any]) -> bool:
+        if kind == "right":
             self._right.add(key)
             return True
-        if word == "wrong":
+        if kind == "wrong":
             why = fact.get("why")
             self._wrong[key] = why if isinstance(why, str) and why else "no reason was kept"
             return True

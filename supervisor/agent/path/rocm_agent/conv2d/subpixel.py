@@ -28,8 +28,8 @@ def phases(weight: torch.Tensor, shape: Geometry) -> torch.Tensor:
     A kernel's taps fall apart by its stride, and each phase gets as many as the one with most.
     """
     (kh, kw), (sh, sw), (ph, pw), channels = shape.kernel, shape.stride, shape.padding, weight.shape[1]
-    (rows, above, _), (columns, beside, _) = taps(kh, sh, ph), taps(kw, sw, pw)
-    pads = (beside, columns * sw - beside - kw, above, rows * sh - above - kh)
+    (rows, above, _), (columns, left, _) = taps(kh, sh, ph), taps(kw, sw, pw)
+    pads = (left, columns * sw - left - kw, above, rows * sh - above - kh)
     flat = torch.constant_pad_nd(weight, pads).view(-1, channels, rows, sh, columns, sw)
     return flat.flip(2, 4).permute(3, 5, 1, 2, 4, 0)
 

@@ -90,11 +90,11 @@ def in_pieces(a: torch.Tensor, b: torch.Tensor, piece: int) -> torch.Tensor:
 def _side_by_side(a: torch.Tensor, b: torch.Tensor, piece: int) -> torch.Tensor:
     """Return a (m, K) times b (K, n) by one batched product of all pieces."""
     count = a.shape[1] // piece
-    whole = count * piece
-    pieces = a[:, :whole].unflatten(1, (count, piece)).transpose(0, 1)
-    made = multiplied(pieces, b[:whole].unflatten(0, (count, piece))).sum(0)
-    if whole < a.shape[1]:
-        made.add_(multiplied(a[None, :, whole:], b[None, whole:])[0])
+    divided = count * piece
+    pieces = a[:, :divided].unflatten(1, (count, piece)).transpose(0, 1)
+    made = multiplied(pieces, b[:divided].unflatten(0, (count, piece))).sum(0)
+    if divided < a.shape[1]:
+        made.add_(multiplied(a[None, :, divided:], b[None, divided:])[0])
     return made
 
 

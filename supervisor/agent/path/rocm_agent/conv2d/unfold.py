@@ -21,7 +21,7 @@ def unfold(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, sha
         x (N, C, H, W)  --unfold-->  columns (N, g, c*kh*kw, L);  weight (g, o, c*kh*kw) @ columns  ->  y (N, g, o, L)
 
     The columns of a group lie together because unfold keeps the channel outermost, and the groups of y are the output
-    channels in their order: both views are free, and the product allocates the whole output once. Writing the groups
+    channels in their order: both views are free, and the product allocates the entire output once. Writing the groups
     one by one into an empty output, as published, would be the same to look at, but autograd then copies the whole
     gradient once a group. The bias goes onto the product in place: no product needs its own result for its gradient.
     Both operands are contiguous, whatever the layout of `x` and `weight`.
@@ -41,6 +41,6 @@ def unfold(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, sha
         grouped = weight.reshape(shape.groups, out_channels // shape.groups, rows)
         y = torch.matmul(grouped, columns.view(batch, shape.groups, rows, columns.shape[2]))
     if bias is not None:
-        # Before any view is taken of y: in place on a view, autograd would copy the whole gradient.
+        # Before any view is taken of y: in place on a view, autograd would copy the entire gradient.
         y.add_(bias.view(*y.shape[1:-1], 1))
     return laid_out(own_shape(y, (batch, out_channels, *shape.out)), x, weight)

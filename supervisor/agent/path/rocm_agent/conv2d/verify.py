@@ -22,9 +22,9 @@ PARTS = 4
 def agrees(run: Callable[..., Any], reference: Callable[..., Any], operands: Tuple[Any, ...], batched: int) -> str:
     """Return "" where `run` makes what `reference` makes, else what is wrong; raise what either raises.
 
-    `batched` is how many of the first operands are batches. Operands that tell nothing, not finite or zero throughout,
-    are replaced by a pattern: an overflow of the training condemns no pass, and zeros acquit none. Where the result is
-    next to nothing beside what it sums, as gradients before a normalization are, rounding alone sets two ways apart:
+    `batched` is how many of the first operands are batches. Operands without information, not finite or all zero, are
+    replaced by a pattern: an overflow of the training condemns no pass, and zeros acquit none. Where the result is
+    very small compared with what it sums, as gradients before a normalization are, rounding alone sets two ways apart:
     what differs may then be as large as rounding of the sum of all magnitudes.
     """
     samples = max(2, operands[0].shape[0] // PARTS)
@@ -59,7 +59,7 @@ def _as_tuple(result: Any) -> Tuple[torch.Tensor, ...]:
 
 
 def _rescale_operand(operand: torch.Tensor) -> torch.Tensor:
-    """Return the operand with 1/16 as its largest magnitude: gradients in half precision are often too small to tell.
+    """Return the operand with 1/16 as its largest magnitude: half-precision gradients are often too small to compare.
 
     The passes are linear in it, and neither overflow nor underflow then hides what a kernel does.
     """
@@ -71,8 +71,8 @@ def _rescale_operand(operand: torch.Tensor) -> torch.Tensor:
     return pattern.view(operand.shape).to(operand.dtype)
 
 
-def _relative_gap(actual: torch.Tensor, expected: torch.Tensor, whole: torch.Tensor) -> float:
-    """Return the distance of the two relative to the size of `whole`."""
-    size = float(whole.float().norm())
+def _relative_gap(actual: torch.Tensor, expected: torch.Tensor, reference: torch.Tensor) -> float:
+    """Return the distance of the two relative to the size of `reference`."""
+    size = float(reference.float().norm())
     gap = float((actual.float() - expected.float()).norm())
     return gap if gap == 0 else gap / max(size, 1e-30)

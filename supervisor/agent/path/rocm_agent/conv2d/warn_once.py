@@ -6,13 +6,13 @@ import warnings
 from contextlib import suppress
 from typing import Set
 
-_said: Set[str] = set()
+_given: Set[str] = set()
 
 
 def warn_once(message: str) -> None:
-    """Warn, once a process for each message."""
-    if message in _said:
+    """Warn, once per process for each message."""
+    if message in _given:
         return
-    _said.add(message)
-    with suppress(Exception):  # law 10: where warnings are errors, it is not said
+    _given.add(message)
+    with suppress(Exception):  # law 10: where warnings are errors, none is given
         warnings.warn(f"conv2d: {message}", stacklevel=3)

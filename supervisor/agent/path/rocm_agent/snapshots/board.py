@@ -1,8 +1,8 @@
 """Shared memory in which the ranks of one training on one machine show their state, read without locks.
 
-Each word is 64 bits wide and aligned, and is written and read as one: nobody sees half of it. Rank 0 announces at
-which step all are to save; each rank shows where it stands. Nothing here is a collective operation, and no rank is held
-up by another that does not look.
+Each value is an aligned 64-bit integer, which is written and read atomically. Rank 0 announces the step at which all
+ranks save; each rank shows its step. There are no collective operations: no rank waits for another that does not read
+the board.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ SAVED, CANNOT = 1, 2
 
 
 class Announced(NamedTuple):
-    """A save that is to come."""
+    """An announced save."""
 
     number: int
     kind: int
     step: int
-    """It is made at the first boundary at which so many steps are made, or more."""
+    """It is made at the first boundary with at least this many steps made."""
 
     @property
-    def word(self) -> int:
-        """As it stands on the board."""
+    def encoded(self) -> int:
+        """Its encoding on the board."""
         return self.number << (STEP_BITS + KIND_BITS) | self.kind << STEP_BITS | self.step
 
 
 class Standing(NamedTuple):
-    """Where one rank says that it stands."""
+    """The step that one rank shows."""
 
     rank: int
     who: int
@@ -44,58 +44,58 @@ class Standing(NamedTuple):
 
 
 class Board:
-    """The words, in a file of the attempt's folder."""
+    """The shared values, in a file of the attempt's folder."""
 
     def __init__(self, folder: str, size: int) -> None:
-        """Open the board of `size` ranks; raise OSError where it cannot be had."""
+        """Open the board of `size` ranks; raise OSError where it cannot be opened."""
         count = (FIRST_SLOT + SLOT_WORDS * size) * 8
         file = os.open(os.path.join(folder, NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             os.posix_fallocate(file, 0, count)  # a write into a hole of a full disk would be SIGBUS
-            self._words = memoryview(mmap.mmap(file, count)).cast("Q")
+            self._values = memoryview(mmap.mmap(file, count)).cast("Q")
         finally:
             os.close(file)
         self._size = size
 
     @property
     def announced(self) -> Announced:
-        """What was announced last; number 0 before anything was."""
-        word = self._words[ANNOUNCED]
-        kind = word >> STEP_BITS & (1 << KIND_BITS) - 1
-        return Announced(word >> STEP_BITS + KIND_BITS, kind, word & (1 << STEP_BITS) - 1)
+        """The newest announcement; number 0 before the first."""
+        value = self._values[ANNOUNCED]
+        kind = value >> STEP_BITS & (1 << KIND_BITS) - 1
+        return Announced(value >> STEP_BITS + KIND_BITS, kind, value & (1 << STEP_BITS) - 1)
 
     def announce(self, kind: int, step: int) -> Announced:
         """Announce a save under the next number."""
         number = self.announced.number % ((1 << NUMBER_BITS) - 1) + 1
         made = Announced(number, kind, step)
-        self._words[ANNOUNCED] = made.word
+        self._values[ANNOUNCED] = made.encoded
         return made
 
     def settle(self, number: int, outcome: int) -> None:
-        """Show what came of an announced save."""
-        self._words[OUTCOME] = number << 8 | outcome
+        """Show the outcome of an announced save."""
+        self._values[OUTCOME] = number << 8 | outcome
 
     def outcome(self, number: int) -> Optional[int]:
-        """Return what came of an announced save, None as long as nobody knows."""
-        word = self._words[OUTCOME]
-        return word & 0xFF if word >> 8 == number else None
+        """Return the outcome of an announced save, None as long as it is not known."""
+        value = self._values[OUTCOME]
+        return value & 0xFF if value >> 8 == number else None
 
     def stand(self, rank: int, who: int, step: int) -> None:
-        """Show where a rank stands."""
+        """Show a rank's step."""
         slot = FIRST_SLOT + SLOT_WORDS * rank
-        self._words[slot + STEP] = step
-        self._words[slot + WHO] = who
+        self._values[slot + STEP] = step
+        self._values[slot + WHO] = who
 
     def standings(self) -> Iterator[Standing]:
-        """Return where every rank stands; `who` is 0 of one that has not come forward."""
+        """Return the step of every rank; `who` is 0 for a rank that has not joined."""
         for rank in range(self._size):
             slot = FIRST_SLOT + SLOT_WORDS * rank
-            yield Standing(rank, self._words[slot + WHO], self._words[slot + STEP])
+            yield Standing(rank, self._values[slot + WHO], self._values[slot + STEP])
 
     def refuse(self, rank: int, number: int) -> None:
-        """Show that a rank has no part in an announced save."""
-        self._words[FIRST_SLOT + SLOT_WORDS * rank + REFUSED] = number
+        """Show that a rank does not take part in an announced save."""
+        self._values[FIRST_SLOT + SLOT_WORDS * rank + REFUSED] = number
 
     def refused(self, rank: int, number: int) -> bool:
-        """Whether a rank has no part in it."""
-        return self._words[FIRST_SLOT + SLOT_WORDS * rank + REFUSED] == number
+        """Whether a rank does not take part in it."""
+        return self._values[FIRST_SLOT + SLOT_WORDS * rank + REFUSED] == number

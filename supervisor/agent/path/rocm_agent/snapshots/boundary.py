@@ -1,7 +1,7 @@
-"""The step boundaries of one training, at which it is saved where that is due or asked for.
+"""The step boundaries of one training, at which it is saved where that is due or requested.
 
-It is the same for every framework: who counts the steps tells where the training stands and how its state is had. One
-process saves by itself; several of one machine save together; of what cannot be saved that is said once.
+It is the same for every framework: the hook that counts the steps provides the training's position and state. A single
+process saves alone; several of one machine save together; a training that cannot be saved is reported once.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ class Boundary:
         self._source = source
         self._form = form
         self._problem: Optional[str] = None
-        """Why nothing can be saved; None as long as nobody has looked."""
+        """Why nothing can be saved; None before this was checked."""
         self._ranks: Optional[Ranks] = None
         self._keeper = keeper
         self._alone = False
-        """Whether one process trains, as is known from the first boundary on."""
+        """Whether a single process trains; known from the first boundary on."""
 
     @property
     def listens(self) -> bool:
-        """Whether a save that is asked for is served, as far as is known."""
+        """Whether a requested save is served, as far as is known."""
         return not self._problem
 
     def reached(self, look: Callable[[Any], Optional[Moment]]) -> None:
         """A step is over: save where that is due. Where the supervisor wants the process to stop, this ends it.
 
-        `look(the recorder)` is asked only where somebody speaks for the training; None is no place to save.
+        `look(the recorder)` is called only where a hook represents the training; None: nothing can be saved here.
         """
         ending = None
         try:
@@ -69,11 +69,11 @@ class Boundary:
         if ending is not None:
             save_command.end_if_asked(ending)
 
-    def beside_a_save(self, moment: Moment) -> None:
+    def snapshot_at_save(self, moment: Moment) -> None:
         """Take a snapshot at a boundary at which the training saves by itself, where one process trains."""
         keeper = self._keeper
         if self._alone and keeper is not None and keeper.enabled:
-            keeper.take_beside_a_save(moment.collect, moment.step, moment.epoch)
+            keeper.take_at_save(moment.collect, moment.step, moment.epoch)
 
     def settle(self) -> None:
         """The training is about to save by itself: see Keeper.settle."""
@@ -81,7 +81,7 @@ class Boundary:
             self._keeper.settle()
 
     def serve(self, recorder: Any, moment: Moment) -> Optional[Tuple[int, int]]:
-        """Save where it was asked for, else where a snapshot is due; return the command that was served."""
+        """Save where that was requested, else where a snapshot is due; return the command that was served."""
         keeper = self._keeper = self._keeper or Keeper(self._torch, self._form)
         if self._problem is None:
             self._find_world(moment)
@@ -97,7 +97,7 @@ class Boundary:
         return served(recorder, command, moment.saving(keeper), lambda path: keeper.save(moment.collect, path))
 
     def _find_world(self, moment: Moment) -> None:
-        """Find out who trains together."""
+        """Find the processes that train together."""
         found = world.of(self._torch, moment.replicas()[0])
         self._problem = found.problem or self._join_ranks(found)
         self._alone = found.size == 1 and not self._problem
@@ -107,7 +107,7 @@ class Boundary:
             events.write("save_failed", error=self._problem, kind="snapshot", step=moment.step, every_s=every_s)
 
     def _join_ranks(self, found: world.World) -> str:
-        """Come forward among several ranks; return why that cannot be."""
+        """Join several ranks; return why that is impossible."""
         if found.size == 1:
             return ""
         from .ranks import Ranks  # noqa: PLC0415 - one process needs none of it

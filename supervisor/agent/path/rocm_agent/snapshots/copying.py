@@ -22,7 +22,7 @@ class Copier:
         self._streams: Dict[Any, Any] = {}
 
     def reserve(self, state: Any) -> None:
-        """Make the buffers for a state like this one; it may run beside the training."""
+        """Make the buffers for a state like this one; it may run in parallel with the training."""
         mapped(state, self._buffer_at)
 
     def copy(self, state: Any) -> Tuple[Any, Callable[[], float]]:

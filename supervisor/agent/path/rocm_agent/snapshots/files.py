@@ -24,7 +24,7 @@ ROOM_LEFT_BYTES = 512 << 20
 
 
 class NotFinite(ValueError):  # noqa: N818 - a verdict, no defect
-    """A state with NaN or infinity in it: not worth keeping, least of all in the place of a sound one."""
+    """A state with NaN or infinity in it: not worth keeping, least of all in place of a valid one."""
 
 
 def write(torch: Any, state: Any, path: str, taken_ns: int) -> int:
@@ -137,7 +137,7 @@ def prune(folder: str, kept: int = KEPT) -> None:
 
 
 def verify(path: str) -> None:
-    """Read the whole file against its checksums; raise ValueError where it is damaged, OSError where it is absent."""
+    """Check the complete file against its checksums; raise ValueError if it is damaged, OSError if it is absent."""
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()

@@ -19,15 +19,15 @@ WRITE_SHARE = 0.05
 """Of the time, at most, in which the disk and one processor write a snapshot."""
 LATE_SHARE = 0.1
 COSTS_KEPT = 5
-"""The median of so many counts: one write beside a busy disk says little of the next."""
+"""The median of this many counts: one write to a busy disk does not predict the next."""
 MEAN_FAULT_S = 14400.0
-"""Between two faults, as long as nobody has told better, and the training has not outlived it."""
+"""Assumed time between two faults, unless the daemon provides it or the training has run longer."""
 
 
 def optimal_s(stall_s: float, write_s: float, mean_fault_s: float) -> float:
-    """Return the seconds between two snapshots that cost the least in all, within the limits above.
+    """Return the seconds between two snapshots with the least total cost, within the limits above.
 
-    `stall_s` is what one holds the training up, `write_s` what writing it takes beside the training.
+    `stall_s` is how long a snapshot stops the training, `write_s` how long its writing takes in the background.
     """
     stall_s, mean_fault_s = max(stall_s, 1e-4), max(mean_fault_s, 1.0)
     part = stall_s / (2 * mean_fault_s)
@@ -46,7 +46,7 @@ class Interval:
         self._costs: Deque[Tuple[float, float]] = deque(maxlen=COSTS_KEPT)
         self._began_ns = self._last_ns = now_ns
         self._mean_fault_s = _parse_seconds(mean_fault) or MEAN_FAULT_S
-        # The first one measures what it costs.
+        # The first one measures the cost.
         self.every_s: Optional[float] = SHORTEST_S if self._auto else _parse_seconds(setting)
         self._next_ns = self._due_after(now_ns)
 
@@ -59,7 +59,7 @@ class Interval:
         return self._next_ns is not None and now_ns >= self._next_ns + int((self.every_s or 0.0) * LATE_SHARE * 1e9)
 
     def may_follow_a_save(self, now_ns: int) -> bool:
-        """Whether one may be taken out of turn, beside a save that the training makes itself."""
+        """Whether one may be taken early, at a save that the training makes itself."""
         if self._next_ns is None or self.every_s is None:
             return False
         return self.none_taken or now_ns >= self._last_ns + int(min(self.every_s, SHORTEST_S) * 1e9)
@@ -70,12 +70,12 @@ class Interval:
         return self._last_ns == self._began_ns
 
     def taken(self, now_ns: int) -> None:
-        """Count from now."""
+        """Count the interval from now."""
         self._last_ns = now_ns
         self._next_ns = self._due_after(now_ns)
 
     def measured(self, stall_s: float, write_s: float) -> None:
-        """Choose the interval again from what the last ones cost."""
+        """Choose the interval again from the costs of the last ones."""
         if self._auto:
             self._costs.append((stall_s, write_s))
             stall_s, write_s = (sorted(each)[len(each) // 2] for each in zip(*self._costs))

@@ -44,7 +44,7 @@ class Form(NamedTuple):
 
 
 def folder() -> Optional[str]:
-    """Return where this training's snapshots belong, None where nobody wants any."""
+    """Return the folder of this training's snapshots, None where none are configured."""
     return os.environ.get(ENV_SNAPSHOTS) or None
 
 
@@ -69,12 +69,12 @@ class Keeper:
 
     @property
     def every_s(self) -> Optional[float]:
-        """Seconds between two snapshots as things stand, None where none are taken by themselves."""
+        """Seconds between two snapshots at present, None where none are taken automatically."""
         return self._interval.every_s
 
     @property
     def enabled(self) -> bool:
-        """Whether snapshots are taken by themselves."""
+        """Whether snapshots are taken automatically."""
         return self._interval.every_s is not None
 
     def wants(self) -> bool:
@@ -90,7 +90,7 @@ class Keeper:
         """Whether one has been due for so long that it is to be taken at a less convenient boundary too."""
         return self._interval.late(monotonic_ns())
 
-    def take_beside_a_save(
+    def take_at_save(
         self, collect: Collect, step: int, epoch: Optional[int], *, patience_s: float = PATIENCE_S
     ) -> None:
         """Take one at a boundary at which the training is about to save, or has: its own file need not be exact.
@@ -126,7 +126,7 @@ class Keeper:
     def take(self, collect: Collect, step: int, epoch: Optional[int], join: Join = lambda copied: copied) -> None:
         """Take a snapshot of the training as it stands after `step`; return as soon as its copy has begun.
 
-        The first call only has the buffers made, beside the training: making them takes longer than filling them.
+        The first call only makes the buffers, in the background: making them takes longer than filling them.
         """
         try:
             if not self._reserved:
@@ -156,13 +156,13 @@ class Keeper:
         files.write(self._torch, self._finish(join(copied)), path, time.time_ns())
 
     def path(self, step: int) -> str:
-        """Return where the snapshot of a step belongs; raise ValueError where nobody has said."""
+        """Return where the snapshot of a step belongs; raise ValueError where no folder is set."""
         if self._folder is None:
             raise ValueError("%s names no folder for snapshots" % ENV_SNAPSHOTS)
         return os.path.join(self._folder, files.NAME % step)
 
     def _write_copy(self, copied: Any, wait: Callable[[], float], join: Join, taken: Any) -> None:
-        """Write a copy and tell of it; what does not work out is told once until it works again."""
+        """Write a copy and report it; a failure is reported once until it succeeds again."""
         step, epoch, taken_ns, stall_s = taken
         try:
             path = self.path(step)
@@ -184,5 +184,5 @@ class Keeper:
         self._refused, self._kept = "", True
         self._interval.measured(stall_s, write_s)
         cost = {"stall_s": stall_s, "write_s": write_s, "size_bytes": size, "every_s": self._interval.every_s}
-        told = {"epoch": epoch, "step": step, "requested": False, "kind": "snapshot"}
-        events.write("checkpoint_saved", paths=[os.path.abspath(path)], **told, **cost)
+        report = {"epoch": epoch, "step": step, "requested": False, "kind": "snapshot"}
+        events.write("checkpoint_saved", paths=[os.path.abspath(path)], **report, **cost)

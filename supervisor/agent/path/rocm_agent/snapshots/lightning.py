@@ -97,7 +97,7 @@ class Snapshots:
         """The snapshot, until the ranks are known."""
         self._data: Optional[Dict[str, Any]] = None
         self._buffers: Dict[str, Any] = {}
-        self._anew = False
+        self._restarted = False
         self._plan = Plan(package)
         self._in_setup = False
         self._loaders = 0
@@ -136,7 +136,7 @@ class Snapshots:
     def batch_ends(self, trainer: Any) -> None:
         """Save where that is due, between two steps of the optimizer and not at the end of an epoch.
 
-        The last place before that end is beside the checkpoint that Lightning saves there, without its random states.
+        The last place before that end is at the checkpoint that Lightning saves there, without its random states.
         """
 
         def look(_: Any) -> Optional[Moment]:
@@ -152,15 +152,15 @@ class Snapshots:
             )
 
         self._boundary.reached(look)
-        self._beside_a_save(trainer, look)
+        self._snapshot_at_save(trainer, look)
 
     @fenced
-    def _beside_a_save(self, trainer: Any, look: Callable[[Any], Optional[Moment]]) -> None:
+    def _snapshot_at_save(self, trainer: Any, look: Callable[[Any], Optional[Moment]]) -> None:
         made = trainer.fit_loop.epoch_loop.batch_progress.current.ready
         last = made + trainer.accumulate_grad_batches >= trainer.num_training_batches
         moment = look(None) if last and trainer.checkpoint_callbacks else None
         if moment is not None:
-            self._boundary.beside_a_save(moment)
+            self._boundary.snapshot_at_save(moment)
 
     def before_saving(self, save: Any) -> Any:
         """Return Lightning's `save_checkpoint`, which from now on waits for the first snapshot."""
@@ -214,7 +214,7 @@ class Snapshots:
         ours = found[files.OURS]
         if problem:
             problem += ", and the epoch starts over"
-            self._anew = True
+            self._restarted = True
         else:
             self._data, self._buffers = ours["data"], ours.get(replicas.BUFFERS, {})
         replicas.resumed(int(found["epoch"]) - 1, ours["step"], problem)
@@ -222,8 +222,8 @@ class Snapshots:
     @fenced
     def train_starts(self, trainer: Any) -> None:
         """All is restored, and DDP has given every rank the buffers of rank 0: give this one its own."""
-        anew, self._anew = self._anew, False
-        if anew:
+        restarted, self._restarted = self._restarted, False
+        if restarted:
             trainer.fit_loop.epoch_loop.restarting = False
         buffers, self._buffers = self._buffers, {}
         replicas.put_buffers(self._torch, _list_replicas(trainer)[0], buffers)

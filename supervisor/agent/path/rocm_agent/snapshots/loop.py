@@ -39,7 +39,7 @@ class State:
         return self._first_epoch + (self._data.passes_before_this if self._data is not None else 0)
 
     def collect(self) -> Dict[str, Any]:
-        """Return the whole state as it is, of which nothing is copied yet."""
+        """Return the complete state, nothing of it copied yet."""
         return {
             "step": self.step,
             OURS: {"loop": 1, "step": self.step, "epoch": self.epoch, **self._data_position()},
@@ -51,7 +51,7 @@ class State:
         return {"random": random, "data": None if self._data is None else self._data.state(random)}
 
     def own(self) -> Dict[str, Any]:
-        """Return what ranks need not hold alike: all but modules and optimizers, for nobody knows what is in it."""
+        """Return what may differ between ranks: all but modules and optimizers, since its contents are unknown."""
         modules, optimizers = self.replicas()
         optimizing = {id(optimizer) for optimizer in optimizers}
         alone = [name for name, part in self._parts.items() if name not in modules and id(part) not in optimizing]

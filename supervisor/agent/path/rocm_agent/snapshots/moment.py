@@ -17,7 +17,7 @@ class Moment(NamedTuple):
     step: int
     """The same on every rank at the same boundary."""
     epoch: Optional[int]
-    """The last that is contained whole, counted from 0."""
+    """The last complete epoch in the state, counted from 0."""
     collect: Collect
     """Returns the state as one process, or rank 0, writes it."""
     own: Collect

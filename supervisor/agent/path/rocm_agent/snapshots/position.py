@@ -31,13 +31,13 @@ class Positioned:
         self._torch = torch
         self.inner = inner
         self._ahead = ahead and loader.num_workers == 0
-        whole = getattr(inner, "batch_sampler", inner)  # accelerate's share of a rank stands in for all of it
-        samplers = [loader, inner, getattr(whole, "sampler", None), getattr(loader, "sampler", None)]
+        batches = getattr(inner, "batch_sampler", inner)  # accelerate's share of a rank stands in for all of it
+        samplers = [loader, inner, getattr(batches, "sampler", None), getattr(loader, "sampler", None)]
         generators = [getattr(sampler, "generator", None) for sampler in samplers]
         self._generators: List[Any] = list(
             {id(generator): generator for generator in generators if generator is not None}.values()
         )
-        self._sampler = getattr(whole, "sampler", whole)
+        self._sampler = getattr(batches, "sampler", batches)
         self._resume: Optional[Dict[str, Any]] = None
         self._before: Dict[int, Dict[str, Any]] = {}
         self.passes = 0

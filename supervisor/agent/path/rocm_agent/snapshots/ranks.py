@@ -62,7 +62,7 @@ class Ranks:
         self._before = -1
         self._margin = MARGIN_STEPS
         self._alone_ns: Optional[int] = None
-        self._told_alone = False
+        self._reported_alone = False
         self._copier = Copier(torch)
         self._background = Background("snapshot-part-writer")
 
@@ -128,8 +128,8 @@ class Ranks:
         self._alone_ns = self._alone_ns or monotonic_ns()
         waited_s = (monotonic_ns() - self._alone_ns) / 1e9
         text = "no word of rank %s on this machine: nothing is saved in mid-epoch" % ", ".join(map(str, absent))
-        if waited_s >= FORWARD_LIMIT_S and not self._told_alone:
-            self._told_alone = True
+        if waited_s >= FORWARD_LIMIT_S and not self._reported_alone:
+            self._reported_alone = True
             events.write("save_failed", error=text, kind="snapshot")
         if command is not None and waited_s >= FORWARD_COMMAND_LIMIT_S:
             events.write("save_failed", error=text)

@@ -1,7 +1,7 @@
 """What the ranks of one training hold alike and what each holds alone, and how a snapshot keeps both.
 
 Replicas have the same parameters and optimizers: rank 0's stand for all. Random states, the place in the data and the
-buffers of modules, which DDP need not keep alike, are each rank's own, and lie in rank 0's file beside its own.
+buffers of modules, which DDP need not keep alike, are each rank's own, and are in rank 0's file in addition to its own.
 """
 
 from __future__ import annotations

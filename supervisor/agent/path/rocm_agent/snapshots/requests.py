@@ -10,24 +10,24 @@ from rocm_agent.layout import ANSWER_CANNOT, ANSWER_SAVED, ANSWER_SAVING, CHECKP
 
 
 class Save:
-    """Where a save belongs, and what is told of it."""
+    """The path of a save, and its report."""
 
-    def __init__(self, path: str, step: int, epoch: Optional[int], **told: Any) -> None:
+    def __init__(self, path: str, step: int, epoch: Optional[int], **report: Any) -> None:
         self.path = os.path.abspath(path)
-        self.told: Dict[str, Any] = {"paths": [self.path], "epoch": epoch, "step": step, "requested": True, **told}
+        self.report: Dict[str, Any] = {"paths": [self.path], "epoch": epoch, "step": step, "requested": True, **report}
 
 
 def served(
     recorder: Any, command: Tuple[int, int], save: Callable[[], Save], write: Callable[[str], None]
 ) -> Optional[Tuple[int, int]]:
-    """Save and answer; return the command where all went well and the caller is to do the rest of it."""
+    """Save and answer; return the command where all succeeded and the caller has to complete it."""
     before = recorder.stage
     recorder.answer(ANSWER_SAVING, command[1])
     recorder.stage = CHECKPOINT
     try:
         made = save()
         write(made.path)
-        events.write("checkpoint_saved", **made.told)
+        events.write("checkpoint_saved", **made.report)
         recorder.answer(ANSWER_SAVED, command[1])
     except Exception as error:
         events.write("save_failed", error="%s: %s" % (type(error).__name__, error))

@@ -152,7 +152,7 @@ class Snapshots:
             if _is_sharded(trainer):
                 raise NotImplementedError("weights spread over processes are not saved between two checkpoints")
             if self._epoch_is_over(trainer) and (trainer.args.world_size > 1 or recorder.command() is None):
-                return None  # its evaluation is still to come, and nobody would make up for it
+                return None  # its evaluation is still to come, and would be skipped
             return self._moment_after(trainer, step)
 
         self._boundary.reached(look)
@@ -173,7 +173,7 @@ class Snapshots:
             return
         step = int(trainer.state.global_step)
         if not _is_sharded(trainer):
-            self._boundary.beside_a_save(self._moment_after(trainer, step))
+            self._boundary.snapshot_at_save(self._moment_after(trainer, step))
         folder = os.path.abspath(os.path.join(trainer.args.output_dir, "checkpoint-%d" % step))
         paths = [os.path.join(folder, name) for name in WEIGHTS if os.path.isfile(os.path.join(folder, name))]
         if paths and os.path.isfile(os.path.join(folder, STATE)):
@@ -279,5 +279,5 @@ def _list_replicas(trainer: Any) -> Tuple[Dict[str, Any], List[Any]]:
 
 
 def _is_sharded(trainer: Any) -> bool:
-    """Whether no process has the whole state."""
+    """Whether no process has the complete state."""
     return getattr(trainer, "is_deepspeed_enabled", False) or getattr(trainer, "is_fsdp_enabled", False)

@@ -1,8 +1,8 @@
-"""The whole state of an ultralytics training between two batches: how it is taken, and how a training goes on from it.
+"""The complete state of an ultralytics training between two batches: how it is captured and how a training resumes it.
 
 The file is a checkpoint of ultralytics (in full precision) that any version resumes by itself, at the start of the
-epoch. What it has no place for lies under a key of ours: the weights beside their average, the random states, where the
-epoch stands in its data and its gradients, and the running counts.
+epoch. Everything else is under a key of ours: the weights in addition to their average, the random states, the epoch's
+position in its data and its gradients, and the running counts.
 """
 
 # ruff: noqa: PLC0415 - ultralytics is the user's: imported where it is sure to be loaded already
@@ -55,7 +55,7 @@ class Snapshots:
         self._pass: Optional[int] = None
         self._epoch: Optional[int] = None
         self._last_step = -1
-        """The batch (counted over the whole training) after which the optimizer stepped last, as the trainer counts."""
+        """The batch (counted over all epochs) after which the optimizer stepped last, as the trainer counts."""
         self._resuming: Optional[Dict[str, Any]] = None
         self._first = 0
         self._watch_optimizer_steps(trainer)
@@ -75,7 +75,7 @@ class Snapshots:
             final = step >= trainer.epochs * batches
             patience_s = FINAL_PATIENCE_S if final else PATIENCE_S
             collect = lambda: self.collect(trainer, step)  # noqa: E731 - called at once
-            self.keeper.take_beside_a_save(collect, step, trainer.epoch - 1, patience_s=patience_s)
+            self.keeper.take_at_save(collect, step, trainer.epoch - 1, patience_s=patience_s)
         elif self.keeper.wants() and (self._last_step == step - 1 or not self.keeper.reserved or self.keeper.late):
             self.keeper.take(lambda: self.collect(trainer, step), step, trainer.epoch - 1)
 
@@ -141,7 +141,7 @@ class Snapshots:
         }
 
     def _data_position(self, trainer: Any, step: int) -> Optional[Dict[str, Any]]:
-        """Return where the epoch stands in its data; None where its order was drawn before anybody could note how."""
+        """Return where the epoch stands in its data; None where its order was drawn before it could be recorded."""
         loader = trainer.train_loader
         begun = None if self._positioned is None else self._positioned.begun.get(self._pass)
         if begun is None or loader is not self._loader:
