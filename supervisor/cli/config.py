@@ -25,7 +25,10 @@ def command() -> None:
 @json_option
 @pass_app
 def check_command(app: App, file: Path | None) -> None:
-    """Report every error and warning in FILE (default: the configuration in use); exits with 1 if there is an error."""
+    """Report every error and warning in FILE (default: the configuration in use) and in `conf.d` beside it.
+
+    Exits with 1 if there is an error.
+    """
     from supervisor.config import check  # noqa: PLC0415  # other commands do not need it
 
     path = file or app.config
@@ -37,7 +40,9 @@ def check_command(app: App, file: Path | None) -> None:
             click.echo(one_line(str(problem)), err=True)
         if checked.settings is not None:
             jobs, alerts = len(checked.settings.jobs), len(checked.settings.alerts)
-            app.print(f"{one_line(str(path))}: ok, jobs: {jobs}, alerts: {alerts}")
+            more = len(checked.files) - 1
+            read = one_line(str(path)) + (f" and {more} file{'s' if more > 1 else ''} in conf.d" if more else "")
+            app.print(f"{read}: ok, jobs: {jobs}, alerts: {alerts}")
     if checked.settings is None:
         end(exit_codes.FAILED)
 
@@ -46,6 +51,7 @@ def _as_object(path: Path, checked: Checked) -> dict[str, object]:
     problems = [
         {
             "level": problem.level.value,
+            "file": problem.file,
             "key": problem.key,
             "problem": problem.problem,
             "value": problem.value,
@@ -55,4 +61,5 @@ def _as_object(path: Path, checked: Checked) -> dict[str, object]:
         }
         for problem in checked.problems
     ]
-    return {"schema": 1, "file": str(path), "valid": checked.settings is not None, "problems": problems}
+    files = list(checked.files) or [str(path)]
+    return {"schema": 1, "file": str(path), "files": files, "valid": checked.settings is not None, "problems": problems}

@@ -14,6 +14,7 @@ SYSTEM_CONFIG = Path("/etc/rocm-supervisor/config.toml")
 SYSTEM_RUNTIME = Path("/run/rocm-supervisor")
 STATE = "/var/lib/rocm-supervisor"
 SOCKET = "control.sock"
+CONF_D = "conf.d"
 
 
 def user_config(environment: Mapping[str, str]) -> Path:
@@ -80,8 +81,17 @@ def _supervisor_table(config: Path) -> dict[str, Any]:
 
 
 def read_table(config: Path, name: str) -> dict[str, Any]:
-    """Return a table of the file without validation; empty if there is none."""
+    """Return a table of the file, and of those in `conf.d` beside it, without validation; empty if there is none."""
+    merged = _read_table(config, name)
+    for path in sorted((config.parent / CONF_D).glob("[!.]*.toml")):  # empty too where it may not be read
+        merged = {**_read_table(path, name), **merged}
+    return merged
+
+
+def _read_table(config: Path, name: str) -> dict[str, Any]:
     try:
+        if not config.is_file():  # a pipe would block
+            return {}
         text = config.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError):
         return {}

@@ -1,34 +1,29 @@
-"""Reads the configuration file and reports all problems in it."""
+"""Reads the configuration and reports all problems in it."""
 
 from __future__ import annotations
 
-import re
-import stat
-import sys
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
+
 from supervisor.config.cross import cross_check
-from supervisor.config.positions import find_line, find_lines
+from supervisor.config.files import NAMED_TABLES, ConfigFile, FileError, as_text, merge, parse, read_files, read_text
+from supervisor.config.positions import find_lines, find_longest
 from supervisor.config.problems import ConfigError, Level, Problem
 from supervisor.config.read import Reader
 from supervisor.config.settings import Settings
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-LARGEST_BYTES = 1 << 20
-_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What a file came to: settings and at most warnings, or None and at least one error."""
+    """What the configuration came to: settings and at most warnings, or None and at least one error."""
 
     settings: Settings | None
     problems: tuple[Problem, ...]
+    files: tuple[str, ...] = ()
+    """What it was read from: the file itself, then those of `conf.d`; empty where one of them cannot be read."""
 
     @property
     def warnings(self) -> tuple[Problem, ...]:
@@ -37,7 +32,7 @@ class Checked:
 
 
 def load(path: Path) -> Settings:
-    """Return the settings in the file; raise ConfigError with every problem where it cannot be used."""
+    """Return the settings in the file and in `conf.d`; raise ConfigError with every problem where they are unusable."""
     checked = check(path)
     if checked.settings is None:
         raise ConfigError(checked.problems)
@@ -45,56 +40,80 @@ def load(path: Path) -> Settings:
 
 
 def check(path: Path) -> Checked:
-    """Read and check the file; never raises for what it holds or for its absence."""
-    file = str(path)
+    """Read and check the file and `conf.d` beside it; never raises for what they hold or for their absence."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            return _build_refusal(file, "is no plain file", "name a TOML file")
-        with path.open("rb") as stream:
-            content = stream.read(LARGEST_BYTES + 1)
-    except OSError as error:
-        return _build_refusal(file, f"cannot be read: {error.strerror}", "name a TOML file that this user may read")
-    if len(content) > LARGEST_BYTES:
-        return _build_refusal(
-            file, f"is larger than {LARGEST_BYTES} bytes", "name the configuration, not some other file"
-        )
+        return _check_files(read_files(path))
+    except FileError as error:
+        return Checked(settings=None, problems=(error.problem,))
+
+
+def check_alone(path: Path) -> Checked:
+    """Read and check one file without `conf.d`; never raises for what it holds or for its absence."""
     try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        return _build_refusal(file, "is not UTF-8", "save it as UTF-8", line=line)
-    return check_text(text, file)
+        return check_text(read_text(path), str(path))
+    except FileError as error:
+        return Checked(settings=None, problems=(error.problem,))
 
 
 def check_text(text: str, file: str) -> Checked:
     """Check the text of a configuration; `file` is its name in messages, and where secrets' modes are judged by."""
     try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        place = _PLACE.search(str(error))
-        last = text.count("\n") + 1
-        line, column = (int(place[1]), int(place[2])) if place and place[1] else (last, None)
-        what = _PLACE.sub("", str(error))
-        return _build_refusal(file, f"is no TOML: {what}", "mend it there", line=line, column=column)
-    except (ValueError, RecursionError) as error:
-        return _build_refusal(file, f"is no TOML that can be used: {str(error)[:120]}", "mend it")
-    reader = Reader(file)
+        return _check_files([parse(text, file)])
+    except FileError as error:
+        return Checked(settings=None, problems=(error.problem,))
+
+
+def read_merged(path: Path) -> str:
+    """Return the configuration as one text: the file as it is, or merged with what is in `conf.d`; raises FileError."""
+    files = read_files(path)
+    return read_text(path) if len(files) == 1 else as_text(merge(files)[0])
+
+
+def _check_files(files: Sequence[ConfigFile]) -> Checked:
+    values, twice = merge(files)
+    main = files[0].path
+    reader = Reader(main)
     settings = reader.table(Settings, values)
     problems = reader.problems
     if settings is not None:
         said = tuple(problem.key for problem in problems)
         problems += [
-            problem for problem in cross_check(settings, file) if not any(key.startswith(problem.key) for key in said)
+            problem
+            for problem in _cross_check_each(settings, files)
+            if not any(key.startswith(problem.key) for key in said)
         ]
-    if problems:
-        lines = find_lines(text)
-        problems = [replace(problem, line=find_line(lines, problem.key)) for problem in problems]
-    usable = not any(problem.level is Level.ERROR for problem in problems)
-    return Checked(settings=settings if usable else None, problems=tuple(problems))
+    located = [*twice, *_locate_each(problems, files)]
+    usable = not any(problem.level is Level.ERROR for problem in located)
+    names = tuple(file.path for file in files)
+    return Checked(settings=settings if usable else None, problems=tuple(located), files=names)
 
 
-def _build_refusal(
-    file: str, problem: str, allowed: str, line: int | None = None, column: int | None = None
-) -> Checked:
-    item = Problem(file=file, key="", problem=problem, allowed=allowed, line=line, column=column)
-    return Checked(settings=None, problems=(item,))
+def _cross_check_each(settings: Settings, files: Iterable[ConfigFile]) -> Iterator[Problem]:
+    """Yield what does not fit together; a job and a receiver are judged with the file that they are in."""
+    for index, file in enumerate(files):
+        jobs, alerts = (_names_in(file, table) for table in NAMED_TABLES)
+        part = msgspec.structs.replace(
+            settings,
+            jobs={name: job for name, job in settings.jobs.items() if name in jobs},
+            alerts={name: receiver for name, receiver in settings.alerts.items() if name in alerts},
+        )
+        for problem in cross_check(part, file.path):
+            if index == 0 or problem.key.partition(".")[0] in NAMED_TABLES:
+                yield problem
+
+
+def _names_in(file: ConfigFile, table: str) -> Collection[str]:
+    named = file.values.get(table)
+    return named.keys() if isinstance(named, dict) else ()
+
+
+def _locate_each(problems: Sequence[Problem], files: Sequence[ConfigFile]) -> Iterator[Problem]:
+    """Yield each problem with the file and the line of its key, or of the nearest table around it."""
+    lines_by_file = {file.path: find_lines(file.text) for file in files} if problems else {}
+    for problem in problems:
+        best, place, line = 0, problem.file, None
+        for file, lines in lines_by_file.items():
+            found = find_longest(lines, problem.key)
+            if found is not None and len(found[0]) > best:
+                best, place, line = len(found[0]), file, found[1]
+        yield replace(problem, file=place, line=line)

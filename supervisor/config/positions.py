@@ -43,7 +43,13 @@ def find_lines(text: str) -> Mapping[Path, int]:
 
 
 def find_line(lines: Mapping[Path, int], key: str) -> int | None:
-    """Return the line of a key written with dots, or of the nearest table around it; None where neither is in the text.
+    """Return the line of a key written with dots, or of the nearest table around it; None where there is neither."""
+    found = find_longest(lines, key)
+    return None if found is None else found[1]
+
+
+def find_longest(lines: Mapping[Path, int], key: str) -> tuple[str, int] | None:
+    """Return what of a key written with dots is in the text, with its line; None where nothing of it is.
 
     An index behind it (`paths[2]`) is left out. Where names contain dots, the longest name that fits is taken.
     """
@@ -51,7 +57,7 @@ def find_line(lines: Mapping[Path, int], key: str) -> int | None:
     dotted = {".".join(path): line for path, line in lines.items()}
     while wanted:
         if wanted in dotted:
-            return dotted[wanted]
+            return wanted, dotted[wanted]
         wanted = wanted.rpartition(".")[0]
     return None
 

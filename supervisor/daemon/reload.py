@@ -16,7 +16,8 @@ import msgspec
 
 from supervisor.config.derive import expectation_of, limits_of, rules_of
 from supervisor.config.difference import difference
-from supervisor.config.load import LARGEST_BYTES, Checked, check, check_text
+from supervisor.config.files import FileError
+from supervisor.config.load import Checked, check, check_alone, check_text, read_merged
 from supervisor.config.settings import JobSettings, Settings
 from supervisor.control import types
 from supervisor.core import events as ev
@@ -34,12 +35,12 @@ NAME = "last-good.toml"
 
 
 def keep(state: Path, config: Path, settings: Settings) -> None:
-    """Copy the configuration into the state directory, unless it is no longer the one that is in force.
+    """Copy the configuration, merged with `conf.d`, into the state directory, unless it is no longer in force.
 
     What goes wrong is logged: the daemon runs without the copy.
     """
     try:
-        text = config.read_bytes()[:LARGEST_BYTES].decode("utf-8-sig")
+        text = read_merged(config)
         if check_text(text, str(config)).settings != settings:
             return
         draft = state / f"{NAME}.tmp"
@@ -47,7 +48,7 @@ def keep(state: Path, config: Path, settings: Settings) -> None:
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             file.write(text)
         draft.replace(state / NAME)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, FileError) as error:
         log.warning("config.not_kept", extra={"fields": {"error": str(error)}})
 
 
@@ -60,7 +61,7 @@ def find(environ: Mapping[str, str]) -> tuple[Path, Checked] | None:
     if not named:
         return None
     kept = Path(named) / NAME
-    checked = check(kept)
+    checked = check_alone(kept)
     # One that was moved here from another state directory would take up the trainings of that one.
     if checked.settings is None or Path(checked.settings.supervisor.state_dir) != Path(named):
         return None

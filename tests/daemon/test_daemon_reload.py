@@ -30,6 +30,22 @@ def test_what_is_in_force_is_found_again(config: Path, tmp_path: Path) -> None:
     assert (tmp_path / reload.NAME).stat().st_mode & 0o777 == 0o600
 
 
+def test_what_is_in_force_from_several_files_is_kept_as_one(config: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    config.write_text(f"[supervisor]\nstate_dir = '{state}'\n")
+    (tmp_path / "conf.d").mkdir()
+    more = tmp_path / "conf.d" / "yolo.toml"
+    more.write_text("[jobs.yolo]\ncommand = ['true']\ngrace_s = 9\nenv = { TOKEN = 'sesame' }\n")
+    in_force = load(config)
+    reload.keep(state, config, in_force)
+    more.write_text("[jobs")
+    assert found(state) == 9
+    assert (state / reload.NAME).stat().st_mode & 0o777 == 0o600
+    reload.keep(state, config, in_force)  # what is broken does not replace it
+    assert found(state) == 9
+
+
 def test_what_was_edited_meanwhile_is_not_kept_as_what_is_in_force(config: Path, tmp_path: Path) -> None:
     in_force = load(config)
     config.write_text(config.read_text().replace("grace_s = 7", "grace_s = 8"))
