@@ -85,6 +85,8 @@ def _rate_urgency(notice: KeptNotice) -> Urgency:
             return Urgency.HIGH
         case "incident.resumed" | "job.finished" | "flag.info":
             return Urgency.CALM
+        case "report":
+            return Urgency.CALM if notice.severity is Severity.INFO else Urgency.NORMAL
         case "digest":
             return Urgency.HIGH if notice.severity is Severity.CRITICAL else Urgency.NORMAL
         case _:
@@ -164,6 +166,44 @@ def _write_digest(facts: _Facts) -> Iterator[str]:
         yield f"and {sum(number for number in counts.values() if isinstance(number, int))} more: {rest}"
 
 
+def _write_report(facts: _Facts) -> Iterator[str]:
+    trainings, undelivered = facts.list_of("trainings"), facts.list_of("undelivered")
+    for training in trainings:
+        yield from _report_training(training)
+    count = facts.data.get("count")
+    if isinstance(count, int) and count > len(trainings):
+        yield f"and {count - len(trainings)} more: supervisorctl status"
+    for item in undelivered:
+        yield f"Not delivered: {item.get('count')} alerts to {item.get('receiver')} ({item.get('error')})"
+    yield f"The record could not be read: {facts.text('unreadable')}" if facts.text("unreadable") else ""
+
+
+def _report_training(training: Mapping[str, Any]) -> Iterator[str]:
+    parts = [
+        f"{training.get('job')}: {'STOPPED, needs you' if training.get('phase') == 'failed' else training.get('phase')}"
+    ]
+    parts += _spell_change("epoch", training.get("epoch_before"), training.get("epoch"), "")
+    parts += _spell_change("loss", training.get("loss_before"), training.get("loss"), ".4g")
+    steps, reason = training.get("steps"), training.get("reason")
+    parts += [f"{steps:,} steps"] if isinstance(steps, int) else []
+    yield ", ".join(parts) + (f" ({reason})" if reason and training.get("phase") != "running" else "")
+    effective, lost_s = training.get("effective"), training.get("lost_s")
+    incidents, resumed = training.get("incidents"), training.get("resumed")
+    spent = [f"{effective:.1%} effective"] if isinstance(effective, int | float) else []
+    if isinstance(incidents, int) and incidents:
+        spent += [f"incidents: {incidents}" + (f", resumed by itself: {resumed}" if isinstance(resumed, int) else "")]
+        spent += [f"lost: {_spell_duration(lost_s)}"] if isinstance(lost_s, int | float) else []
+    elif isinstance(incidents, int):
+        spent += ["no incident"]
+    yield "; ".join(spent)
+
+
+def _spell_change(what: str, before: object, after: object, form: str) -> list[str]:
+    """Return `epoch 29 -> 34`, as far as that is known."""
+    known = [format(value, form) for value in (before, after) if isinstance(value, int | float)]
+    return [f"{what} {' -> '.join(dict.fromkeys(known))}"] if known else []
+
+
 WORDS: Mapping[str, tuple[str, Callable[[_Facts], Iterator[str]]]] = {
     "incident.opened": ("{job}: {rule}", _write_opened),
     "incident.triaged": ("{job}: cause found: {verdict}", _write_triaged),
@@ -175,6 +215,7 @@ WORDS: Mapping[str, tuple[str, Callable[[_Facts], Iterator[str]]]] = {
     "flag.critical": ("{job} needs you: {rule}", _write_plain),
     "flag.warning": ("{job}: {rule}", _write_plain),
     "flag.info": ("{job}: {rule}", _write_plain),
+    "report": ("{report} ({host})", _write_report),
     "test": ("Test alert from {host}", _write_test),
     DIGEST: ("{count} alerts from {host}", _write_digest),
 }
@@ -205,7 +246,7 @@ class _Facts:
             "type": _spell_name(self.notice.type) or "alert",
         }
         texts = {"verdict": _spell_name(str(self.triage.get("verdict", ""))), "kind": _spell_name(self.text("kind"))}
-        return {**parts, **texts, "host": self.text("host"), "count": self.text("count")}
+        return {**parts, **texts, "host": self.text("host"), "count": self.text("count"), "report": self.report}
 
     @property
     def triage(self) -> Mapping[str, Any]:
@@ -220,6 +261,19 @@ class _Facts:
         parts += [f"step {step:,}"] if isinstance(step, int) else []
         parts += [f"epoch {epoch}"] if isinstance(epoch, int) else []
         return ", ".join(parts) + "." if parts else ""
+
+    @property
+    def report(self) -> str:
+        """The state of all trainings, for the title of a report."""
+        count, stopped = self.data.get("count"), self.data.get("stopped")
+        if isinstance(stopped, int) and stopped:
+            return f"Report: {stopped} of {count} STOPPED, needs you"
+        return f"Report: {'all is well, ' if self.data.get('well') is True else ''}trainings: {count}"
+
+    def list_of(self, key: str) -> list[Mapping[str, Any]]:
+        """Return the objects of a list."""
+        value = self.data.get(key)
+        return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
     @property
     def given_up(self) -> str:

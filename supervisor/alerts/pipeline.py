@@ -19,6 +19,7 @@ from supervisor.alerts.fit import fit
 from supervisor.alerts.message import DIGEST, compose
 from supervisor.alerts.payload import TEST, rfc3339
 from supervisor.alerts.quiet import QuietHours, read_hours
+from supervisor.alerts.report import REPORT
 from supervisor.alerts.settings import AlertSettings, ReceiverError, find_zone
 from supervisor.core.flags import Severity
 from supervisor.core.moments import Moment
@@ -51,6 +52,8 @@ class Policy:
     """Whether notices are gathered in messages for a person; a program gets each by itself."""
     remind: bool = True
     """Whether it is sent reminders of trainings that stand given up."""
+    report_at: str | None = None
+    """Time of day of its report of the past day; None: it gets none."""
     quiet: QuietHours | None = None
     zone: tzinfo | None = None
 
@@ -123,6 +126,7 @@ def policy_of(name: str, settings: AlertSettings) -> Policy:
         types=tuple(settings.types),
         digest=settings.digest,
         remind=settings.remind,
+        report_at=settings.report_at,
         quiet=quiet or None,
         zone=zone,
     )
@@ -153,10 +157,12 @@ def plan(
 ) -> Plan:
     """Return what one receiver is sent now."""
     now = situation.now
-    tests = tuple((item,) for item in pending if item.notice.type == TEST)
-    released = tuple(hold(pending, policy, now.unix_s, muted=situation.muted))
+    permitted = tuple(hold(pending, policy, now.unix_s, muted=situation.muted))
+    alone = tuple((item,) for item in pending if item.notice.type == TEST)
+    alone += tuple((item,) for item in permitted if item.notice.type == REPORT)
+    released = tuple(item for item in permitted if item.notice.type != REPORT)
     if not policy.digest:
-        return Plan(messages=tests + tuple((item,) for item in released), budget=budget)
+        return Plan(messages=alone + tuple((item,) for item in released), budget=budget)
     budget = Budget(
         warnings=budget.warnings.refill(now, WARNINGS, WARNING_EVERY_S),
         essentials=budget.essentials.refill(now, ESSENTIALS, ESSENTIAL_EVERY_S),
@@ -165,7 +171,7 @@ def plan(
     warnings = group(inhibit((item for item in released if not is_essential(item.notice)), situation.open_jobs))
     first, essentials = apportion(essential, budget.essentials, most=LISTED)
     second, left = apportion(warnings, budget.warnings)
-    return Plan(messages=tests + first + second, budget=Budget(warnings=left, essentials=essentials))
+    return Plan(messages=alone + first + second, budget=Budget(warnings=left, essentials=essentials))
 
 
 def hold(pending: Iterable[Pending], policy: Policy, unix_s: float, *, muted: bool) -> Iterator[Pending]:

@@ -37,11 +37,12 @@ class QuietHours:
 
 def read_hours(text: str, days: Sequence[str], zone: tzinfo | None) -> QuietHours:
     """Read `22:30-07:00`; raise ValueError for anything else."""
-    begin, end = (_read_minutes(part) for part in text.split("-"))
+    begin, end = (read_minutes(part) for part in text.split("-"))
     chosen = frozenset(DAYS.index(day) for day in days) if days else frozenset(range(7))
     return QuietHours(begin_min=begin, end_min=end, days=chosen, zone=zone)
 
 
-def _read_minutes(text: str) -> int:
+def read_minutes(text: str) -> int:
+    """Return the minutes from midnight to a time of day, `07:30`; raise ValueError for anything else."""
     hours, minutes = text.split(":")
     return int(hours) * 60 + int(minutes)

@@ -17,6 +17,7 @@ from msgspec import Meta, Struct, field
 Text = Annotated[str, Meta(min_length=1)]
 PathText = Annotated[str, Meta(min_length=1, extra={"path": True})]
 TimeoutS = Annotated[float, Meta(gt=0, le=300)]
+TIME = r"^([01][0-9]|2[0-3]):[0-5][0-9]$"
 HOURS = r"^([01][0-9]|2[0-3]):[0-5][0-9]-([01][0-9]|2[0-3]):[0-5][0-9]$"
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 LARGEST_FILE_BYTES = 16_384
@@ -46,6 +47,8 @@ class AlertSettings(Struct, frozen=True, kw_only=True):
     """Days on which quiet hours begin; empty: all."""
     remind: bool = True
     """Whether it is sent again that a training stands given up, until that is acknowledged or the training started."""
+    report_at: Annotated[str, Meta(pattern=TIME, extra={"allowed": 'a time of day, "07:30"'})] | None = None
+    """When it is sent a report of the past day, also when all is well; None: never."""
     time_zone: Text | None = None
     """Name of the zone of quiet hours and of times in messages, `Europe/Berlin`; None: that of this machine."""
 

@@ -150,6 +150,8 @@ class Receivers:
 MUTED = "alerts muted until"
 """Key of the note that has the end of each mute by the name of the receiver, Unix seconds."""
 MUTE_LIMIT_S = 86_400.0
+WITHDRAWN = "withdrawn: acknowledged, started again, or followed by a newer reminder"
+"""Error of a reminder that was not needed any more before it could be delivered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,8 +216,7 @@ class Announcer:
         for alert in self.store.due_alerts(now, WAITING_LIMIT):
             why = problems.get(alert.sink)
             if self._is_outdated(alert):
-                error = "withdrawn: acknowledged, started again, or followed by a newer reminder"
-                self.tried(ev.AlertTried(at=now, alert=alert.id, delivered=False, error=error, final=True))
+                self.tried(ev.AlertTried(at=now, alert=alert.id, delivered=False, error=WITHDRAWN, final=True))
             elif why is None:
                 by_sink.setdefault(alert.sink, []).append(alert)
             else:
@@ -282,6 +283,11 @@ class Announcer:
             self._reminders.acknowledge(found)
         return found
 
+    def queue_report(self, receiver: str, report: Notice) -> None:
+        """Queue a morning report for a receiver that is still configured."""
+        if receiver in self.floors():
+            self._queue_for(receiver, report, report.at)
+
     def mute(self, receivers: Iterable[str], until_unix_s: float) -> None:
         """Send these receivers nothing until then; a time that has passed ends their mute."""
         muted = {**self._read_mutes(), **dict.fromkeys(receivers, until_unix_s)}
@@ -337,7 +343,8 @@ class Announcer:
         floors, policies = self.floors(), self.policies()
         for name in receivers:
             if notice.wanted(floors[name]) and routes(policies.get(name, Policy()), notice.type, notice.job):
-                alert = NewAlert(
-                    id=alert_id(notice, name), sink=name, type=notice.type, job=notice.job, body=notice.body()
-                )
-                self.store.queue_alert(alert, at)
+                self._queue_for(name, notice, at)
+
+    def _queue_for(self, receiver: str, notice: Notice, at: Moment) -> None:
+        body, queued_id = notice.body(), alert_id(notice, receiver)
+        self.store.queue_alert(NewAlert(id=queued_id, sink=receiver, type=notice.type, job=notice.job, body=body), at)

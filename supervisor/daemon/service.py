@@ -27,6 +27,7 @@ from supervisor.daemon.doctor import DaemonChecks
 from supervisor.daemon.forget import ForgetJobs
 from supervisor.daemon.launch.remedy_context import memory_awaited
 from supervisor.daemon.metrics import MetricsCollector, MetricsDeps, Textfile
+from supervisor.daemon.morning_report import MorningReports
 from supervisor.daemon.outage import record_end, record_outage
 from supervisor.daemon.periodic import Periodic
 from supervisor.daemon.process.systemd import Notifier, stop_is_restart
@@ -49,6 +50,7 @@ READ_GPUS = "read cards"
 THREADS_EVERY_S = 1.0
 PERIODIC_LIMIT_S = 60.0
 TEXTFILE_EVERY_S = 15.0
+REPORTS_EVERY_S = 60.0
 
 
 class Service:
@@ -83,6 +85,15 @@ class Service:
         archive = Archive(parts.store.path)
         self._counts = Counts(parts.loop.job_states)
         self._metrics = self._build_metrics(archive)
+        self._reports = MorningReports(
+            clock=parts.clock,
+            inbox=parts.inbox,
+            archive=archive,
+            host=parts.announcer.host,
+            jobs=parts.announcer.jobs,
+            policies=parts.announcer.policies,
+            queue=parts.announcer.queue_report,
+        )
         self._textfile = Textfile(lambda: parts.settings.metrics.textfile, self._metrics.known)
         view = DaemonView(
             clock=parts.clock,
@@ -168,6 +179,7 @@ class Service:
         self._periodic.every(STANDBYS_EVERY_S, "standbys", parts.standbys.look)
         self._periodic.every(SWEEP_EVERY_S, "sweep attempts", self._sweep_attempts)
         self._periodic.every(TEXTFILE_EVERY_S, "metrics textfile", self._textfile.write)
+        self._periodic.every(REPORTS_EVERY_S, "morning reports", self._reports.look)
         self._periodic.every(READ_AGAIN_EVERY_S, "read receivers", self._read_receivers)
         self._periodic.start()
         self._control.start()

@@ -19,11 +19,22 @@ TYPES = (
     "flag.warning",
     "flag.critical",
     "test",
+    "report",
     "digest",
     "of.another.version",
 )
 TEXTS = ("host", "job", "message", "rule", "reason", "incident", "outcome", "remedy", "remedy_why", "subject", "kind")
-NUMBERS = ("step_before", "resumed_step", "lost_steps", "epoch", "restarts", "last_step", "count", "reminder")
+NUMBERS = (
+    "step_before",
+    "resumed_step",
+    "lost_steps",
+    "epoch",
+    "restarts",
+    "last_step",
+    "count",
+    "reminder",
+    "stopped",
+)
 MARKUP = "*_~`|<>&@#:[]()\\-+=!.\"'/ \n\t\r\x1b\x00\u202e\u200b😀é漢字🏳️‍🌈"
 any_text = st.one_of(
     st.text(max_size=60),
@@ -56,6 +67,14 @@ def notices(draw: st.DrawFn) -> KeptNotice:
     data["given_up_at"] = data["since"]
     data["advice"] = draw(st.lists(clean_text, max_size=3))
     data["alerts"] = draw(st.lists(clean_text, max_size=6))
+    numbers = st.none() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False, allow_infinity=False)
+    keys = ("epoch_before", "epoch", "loss_before", "loss", "steps", "effective", "lost_s", "incidents", "resumed")
+    texts = st.fixed_dictionaries({"job": clean_text, "phase": clean_text, "reason": clean_text})
+    facts = st.dictionaries(st.sampled_from(keys), numbers)
+    data["trainings"] = draw(st.lists(st.builds(lambda a, b: {**a, **b}, texts, facts), max_size=3))
+    data["undelivered"] = draw(
+        st.lists(st.fixed_dictionaries({"receiver": clean_text, "error": clean_text}), max_size=2)
+    )
     data["triage"] = {"verdict": "data", "words": draw(clean_text), "files": draw(st.lists(clean_text, max_size=4))}
     timestamp = draw(st.sampled_from(("2026-11-21T03:00:00.000Z", "9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z", "")))
     return notice(draw(st.sampled_from(TYPES)), timestamp=timestamp, **data)

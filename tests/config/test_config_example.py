@@ -122,7 +122,7 @@ def test_what_is_shown_as_a_default_is_the_default(example: Settings) -> None:
         for key, value in job.rules[rule.name].items():
             if f"jobs.yolo.rules.{rule.name}.{key}" not in SHOWN_OTHERWISE:
                 assert value == getattr(rule(), key), f"{rule.name}.{key}"
-    phone = msgspec.structs.replace(example.alerts["phone"], time_zone=None, quiet_hours=None)
+    phone = msgspec.structs.replace(example.alerts["phone"], time_zone=None, quiet_hours=None, report_at=None)
     assert msgspec.structs.replace(phone, url_file=None, secret_file=None) == WebhookSettings()
 
 

@@ -63,7 +63,7 @@ def collect() -> dict[str, list[str]]:
         "exports: columns and tags": lambda: iter((*COLUMNS, *TAGS)),
         "exit codes": _exit_codes,
         "alerts: types": _alert_types,
-        "alerts: fields": lambda: _dictionary_keys(CODE / "alerts" / "payload.py"),
+        "alerts: fields": _alert_fields,
         "attempt folder": _attempt_files,
         "attempt folder: keys of JSON files": _file_keys,
         "attempt folder: events of the agent": _agent_events,
@@ -192,6 +192,12 @@ def _alert_types() -> Iterator[str]:
             yield from _text(call.args[0])
         yield from (text for keyword in call.keywords if keyword.arg == "type" for text in _text(keyword.value))
     yield from (value for name, value in _constants(path, str) if name == "TEST")
+    yield from (value for name, value in _constants(CODE / "alerts" / "report.py", str) if name == "REPORT")
+
+
+def _alert_fields() -> Iterator[str]:
+    for name in ("payload.py", "report.py"):
+        yield from _dictionary_keys(CODE / "alerts" / name)
 
 
 # --- the attempt's folder -----------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ NAMES = {
     "job.last_resort": "TrainingLastResort",
     "flag.critical": "TrainingNeedsAttention",
     "flag.warning": "TrainingWarning",
+    "report": "TrainingReport",
     "test": "TestAlert",
 }
 LASTS = {
