@@ -107,7 +107,7 @@ class KernelFinding:
         return self.severity is FaultSeverity.FATAL
 
     @property
-    def told_at(self) -> Moment:
+    def reported_at(self) -> Moment:
         """When it was last reported as relevant: a job launched later is not concerned."""
         return self.fatal_at or self.at
 

@@ -369,7 +369,9 @@ class History:
             else:
                 self.kernel[place] = finding
         since = self.kernel_fatal_since
-        self.kernel_fatal_since = {item.key: since.get(item.key, item.told_at) for item in self.kernel if item.fatal}
+        self.kernel_fatal_since = {
+            item.key: since.get(item.key, item.reported_at) for item in self.kernel if item.fatal
+        }
         ended = {item.key for item in self.kernel if not item.fatal and item.key in since}
         self.kernel_mended = {item.key for item in self.kernel if item.key in self.kernel_mended | ended}
 

@@ -212,9 +212,9 @@ def test_a_fatal_line_that_comes_again_is_told_again_for_whoever_was_launched_be
     feed.items = [record(4, AMD + RING, at_us=1_020_000_000)]
     again = log.read(NOW.plus(60))
     ((first,), (), (reset,), (second,)) = (item.findings for item in (begun, at_once, over, again) if item)
-    assert first.told_at == NOW.plus(-10)
-    assert (reset.fault, reset.told_at) == (F.GPU_RESET, NOW.plus(-9.9))
-    assert (second.key, second.at, second.told_at) == (first.key, first.at, NOW.plus(20))
+    assert first.reported_at == NOW.plus(-10)
+    assert (reset.fault, reset.reported_at) == (F.GPU_RESET, NOW.plus(-9.9))
+    assert (second.key, second.at, second.reported_at) == (first.key, first.at, NOW.plus(20))
 
 
 def test_a_bus_error_is_about_its_device_and_not_about_a_card() -> None:

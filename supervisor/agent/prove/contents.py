@@ -28,7 +28,7 @@ def walk(root: Any) -> Iterator[Tuple[str, Any]]:
 def children(found: Any) -> List[Tuple[Path, Any]]:
     """Return the parts of an object as (path, value); the plumbing of torch's modules leaves no trace in a path.
 
-    What a module keeps beside its parameters and buffers is marked: its shape may change from one save to the next.
+    What a module keeps besides its parameters and buffers is marked: its shape may change from one save to the next.
     """
     if isinstance(found, dict):
         module = "_parameters" in found and "_modules" in found

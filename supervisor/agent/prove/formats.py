@@ -31,8 +31,8 @@ def prove_pickled(root: Any, storages: List[Storage], numbers: Numbers, place_of
     for storage in storages:  # whatever a stand-in hides, its numbers are looked at
         if storage.key not in covered and storage.kind in FLOATS:
             covered.add(storage.key)
-            whole = Tensor("storage %s" % storage.key, storage.kind, storage, (0, (storage.count,), (1,)))
-            check_span(whole, numbers, place_of)
+            flat = Tensor("storage %s" % storage.key, storage.kind, storage, (0, (storage.count,), (1,)))
+            check_span(flat, numbers, place_of)
 
 
 def check_span(tensor: Tensor, numbers: Numbers, place_of: PlaceOf) -> None:

@@ -14,7 +14,7 @@ from .formats import prove_legacy, prove_safetensors, prove_zip
 from .kinds import Rejected
 from .tally import Numbers
 
-WHOLE_MAX = 2**53
+INTEGER_MAX = 2**53
 REASON_CHARACTERS = 600
 
 
@@ -35,29 +35,29 @@ def kind_of(head: bytes, size: int) -> Tuple[str, Callable[[BinaryIO, int, Numbe
     raise Rejected("no checkpoint: neither a torch file nor safetensors")
 
 
-def position(entries: Dict[Any, Any], beside: Optional[bytes]) -> Tuple[Optional[int], Optional[int]]:
-    """Return (epoch, step) that a checkpoint says it contains; None for what it does not say."""
+def position(entries: Dict[Any, Any], trainer_state: Optional[bytes]) -> Tuple[Optional[int], Optional[int]]:
+    """Return (epoch, step) of a checkpoint according to its contents; None for what is not in it."""
 
-    def whole(*names: str) -> Optional[int]:
-        found = [item for item in (whole_of(entries.get(name)) for name in names) if item is not None]
+    def first_integer(*names: str) -> Optional[int]:
+        found = [item for item in (integer_of(entries.get(name)) for name in names) if item is not None]
         return found[0] if found else None
 
     own = entries_of(entries.get("rocm_supervisor"))  # what our agent adds to a checkpoint of ultralytics
-    epoch, step = whole("epoch"), own.get("step", whole(*STEP_NAMES))
-    if step is None and epoch is None and beside is not None:
+    epoch, step = first_integer("epoch"), own.get("step", first_integer(*STEP_NAMES))
+    if step is None and epoch is None and trainer_state is not None:
         with contextlib.suppress(ValueError, AttributeError, RecursionError):
-            step = json.loads(beside, parse_int=bounded).get("global_step")
-    return epoch, whole_of(step)
+            step = json.loads(trainer_state, parse_int=bounded).get("global_step")
+    return epoch, integer_of(step)
 
 
 def bounded(digits: str) -> Optional[int]:
-    """Return a whole number of JSON; None for one that nothing counts to, before it takes minutes to convert."""
+    """Return an integer of JSON; None for one with too many digits, whose conversion may take minutes."""
     return int(digits) if len(digits) < 20 else None
 
 
-def whole_of(value: Any) -> Optional[int]:
-    """Return a whole number that can be written and compared; None for anything else."""
-    return value if type(value) is int and abs(value) <= WHOLE_MAX else None
+def integer_of(value: Any) -> Optional[int]:
+    """Return an integer that can be written and compared; None for anything else."""
+    return value if type(value) is int and abs(value) <= INTEGER_MAX else None
 
 
 def fitness_of(entries: Dict[Any, Any]) -> Optional[float]:
@@ -66,13 +66,15 @@ def fitness_of(entries: Dict[Any, Any]) -> Optional[float]:
     return float(found) if isinstance(found, (int, float)) and math.isfinite(found) else None
 
 
-def examine(file: BinaryIO, size: int, beside: Optional[bytes], numbers: Numbers, answer: Dict[str, Any]) -> None:
-    """Fill in what a file says of itself; raise Rejected unless its numbers are all there and sound."""
+def examine(
+    file: BinaryIO, size: int, trainer_state: Optional[bytes], numbers: Numbers, answer: Dict[str, Any]
+) -> None:
+    """Fill in the file's facts; raise Rejected unless its numbers are complete and valid."""
     head = file.read(16)
     file.seek(0)
     answer["kind"], prover = kind_of(head, size)
     entries = entries_of(prover(file, size, numbers))
-    answer["epoch"], answer["step"] = position(entries, beside)
+    answer["epoch"], answer["step"] = position(entries, trainer_state)
     numbers.judge()
     if answer["epoch"] == -1 and "train_args" in entries and entries.get("optimizer") is None:
         raise Rejected("stripped at the end of a training: it holds no optimizer state to resume from")
@@ -81,7 +83,7 @@ def examine(file: BinaryIO, size: int, beside: Optional[bytes], numbers: Numbers
     answer["profile"] = {
         "tensors": numbers.rows,
         "optimizers": numbers.optimizers,
-        "updates": whole_of(updates),
+        "updates": integer_of(updates),
     }
 
 
@@ -100,7 +102,7 @@ def opened(path: str) -> BinaryIO:
     return os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
 
 
-def state_beside(path: str) -> Optional[bytes]:
+def read_trainer_state(path: str) -> Optional[bytes]:
     """Return the file in which the Trainer of Hugging Face keeps where it stands; None where there is none."""
     try:
         with opened(os.path.join(os.path.dirname(path), "trainer_state.json")) as file:
@@ -120,9 +122,9 @@ def prove(path: str, confined: Callable[[], None] = lambda: None) -> Dict[str, A
     try:
         with opened(path) as file:
             before = identity(file)
-            beside = state_beside(path)
+            trainer_state = read_trainer_state(path)
             confined()
-            judge_open(file, before, beside, numbers, answer)
+            judge_open(file, before, trainer_state, numbers, answer)
     except Rejected as error:
         answer["reason"] = str(error)
     except OSError as error:
@@ -136,11 +138,15 @@ def prove(path: str, confined: Callable[[], None] = lambda: None) -> Dict[str, A
 
 
 def judge_open(
-    file: BinaryIO, before: Tuple[int, int, int], beside: Optional[bytes], numbers: Numbers, answer: Dict[str, Any]
+    file: BinaryIO,
+    before: Tuple[int, int, int],
+    trainer_state: Optional[bytes],
+    numbers: Numbers,
+    answer: Dict[str, Any],
 ) -> None:
     """Examine an open file; raise Rejected with the reason for whatever is wrong with it."""
     try:
-        examine(file, before[0], beside, numbers, answer)
+        examine(file, before[0], trainer_state, numbers, answer)
     except (Rejected, OSError):
         if identity(file) != before:
             raise Rejected("changed while it was read") from None

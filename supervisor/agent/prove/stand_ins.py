@@ -38,7 +38,7 @@ HOSTILE_NAMES["_operator"] = HOSTILE_NAMES["operator"]
 
 
 NAME_CHARACTERS = 1000
-"""Of a class with its module; each is kept and told."""
+"""Of a class with its module; each is kept and reported."""
 
 
 class StandIn:
@@ -92,9 +92,9 @@ class Tensor:
     def __init__(self, name: str, kind: str, storage: Storage, view: Any) -> None:
         """`view` is (offset, size, stride); raise Rejected where that is no shape."""
         offset, size, stride = view
-        whole = [offset, *size, *stride]
-        if len(size) != len(stride) or not all(isinstance(item, int) and item >= 0 for item in whole):
-            raise Rejected("tensor %s has no sound shape" % name)
+        layout = [offset, *size, *stride]
+        if len(size) != len(stride) or not all(isinstance(item, int) and item >= 0 for item in layout):
+            raise Rejected("tensor %s has no valid shape" % name)
         self.name, self.kind, self.storage, self.size = name, kind, storage, tuple(size)
         empty = 0 in self.size
         self.first = offset
@@ -123,8 +123,8 @@ class Unpickler(pickle.Unpickler):
         if not (isinstance(pid, tuple) and len(pid) in (5, 6) and pid[0] == "storage"):
             raise Rejected("refers to something that is no storage")
         _, made_by, key, _, count = pid[:5]
-        sound = isinstance(made_by, type) and issubclass(made_by, StandIn) and isinstance(key, str)
-        if not sound or not isinstance(count, int) or count < 0:
+        valid = isinstance(made_by, type) and issubclass(made_by, StandIn) and isinstance(key, str)
+        if not valid or not isinstance(count, int) or count < 0:
             raise Rejected("refers to a storage without kind or size")
         kind = made_by.origin[1].replace("Storage", "")
         base = 0
@@ -135,7 +135,7 @@ class Unpickler(pickle.Unpickler):
         return storage
 
     def load_safely(self) -> Any:
-        """Return the object; raise Rejected where a name is hostile or the pickle is no whole one."""
+        """Return the object; raise Rejected where a name is hostile or the pickle is incomplete."""
         try:
             found = self.load()
         except Exception as error:

@@ -34,11 +34,11 @@ LARGEST = {
 SAMPLE_RUNS, SAMPLE_RUN = 16, 256
 """A larger tensor is measured in so many runs of so many numbers, spread evenly: the same places in every save."""
 SIGNS = 256
-"""Numbers of a matrix whose signs are told, so that its continuation can be told from other numbers of that size."""
+"""Numbers of a matrix whose signs are reported, to distinguish its continuation from other numbers of that size."""
 SIGNS_LEAST = 64
 PROFILE_ROWS = 20000
 NAME_CHARACTERS, DIMENSIONS = 200, 16
-"""What is told of each at most: a file decides its names and shapes by itself."""
+"""Limits of what is reported of each: a file may contain any names and shapes."""
 
 
 def unpacked(data: bytes, code: str, unit: int) -> Tuple[float, ...]:
@@ -134,7 +134,7 @@ class Numbers:
         return bad, minus_infinite, zero, largest
 
     def judge(self) -> None:
-        """Raise Rejected unless the numbers can be those of a sound training."""
+        """Raise Rejected unless the numbers can be those of a healthy training."""
         if not self.tensors:
             raise Rejected("holds no tensor")
         if self.non_finite:

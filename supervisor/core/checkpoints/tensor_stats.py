@@ -14,7 +14,7 @@ NO_MODEL = re.compile(
     r"(?:^|\.)(?:optimizer\w*|scaler|lr_schedulers?|scheduler|rng\w*|random\w*|loops|callbacks|train_metrics|"
     r"train_results)(?:\.|\Z)|@|^rocm_supervisor\.(?:counters|gradients|position)\."
 )
-"""Tensors that are none of the model's: `@` marks what a module keeps beside its parameters and buffers. What a
+"""Tensors that are none of the model's: `@` marks what a module keeps besides its parameters and buffers. What a
 snapshot holds of the epoch under way comes and goes: after an epoch's first batch ultralytics' mean loss is the newest
 loss itself, one tensor where two are later."""
 ROWS_LIMIT = 20_000

@@ -118,7 +118,7 @@ class Crash:
         )
 
     def _in_kernel_log(self, history: History, status: ExitStatus) -> Cause | None:
-        near = [finding for finding in history.kernel if self._is_near(finding.told_at, status.at)]
+        near = [finding for finding in history.kernel if self._is_near(finding.reported_at, status.at)]
         fatal = (finding for finding in near if is_fatal(history, finding) and history.concerns(finding))
         fault = next(fatal, None)
         if fault is not None:

@@ -61,14 +61,14 @@ class GpuFault:
         """Whether the driver may still say that a hang is over; not waited for once the training has ended."""
         if history.over or finding.fault is not FaultClass.GPU_HANG or not is_fatal(history, finding):
             return False
-        since = history.kernel_fatal_since.get(finding.key, finding.told_at)
+        since = history.kernel_fatal_since.get(finding.key, finding.reported_at)
         return history.now.seconds_since(since) < self.hold_s
 
     @staticmethod
     def _is_about(history: History, finding: KernelFinding) -> bool:
         if finding.origin == LAST_BOOT or finding.severity is FaultSeverity.INFO:
             return False
-        return finding.told_at.seconds_since(history.launched_at) >= 0 and history.concerns(finding)
+        return finding.reported_at.seconds_since(history.launched_at) >= 0 and history.concerns(finding)
 
 
 def _observe_fault(history: History, finding: KernelFinding, *, fatal: bool) -> Observation:
@@ -90,8 +90,8 @@ def is_fatal(history: History, finding: KernelFinding) -> bool:
 def _find_start(history: History, finding: KernelFinding) -> Moment:
     """Return when the fault began for this attempt; one that was reported again or came back counts from then."""
     if finding.key in history.kernel_mended:
-        return history.kernel_fatal_since.get(finding.key, finding.told_at)
-    return finding.at if finding.at.seconds_since(history.launched_at) >= 0 else finding.told_at
+        return history.kernel_fatal_since.get(finding.key, finding.reported_at)
+    return finding.at if finding.at.seconds_since(history.launched_at) >= 0 else finding.reported_at
 
 
 def message_of(finding: KernelFinding, device: str) -> str:

@@ -118,7 +118,7 @@ class RecordInterpreter:
         at, fatal_s = _clamp_to_now(now, reported.at_us / 1e6), reported.event.fatal_s
         fatal_at = None if fatal_s is None else _clamp_to_now(now, fatal_s)
         if before is not None:
-            is_repeated = fatal_at is not None and fatal_at.seconds_since(before.told_at) >= AGAIN_S
+            is_repeated = fatal_at is not None and fatal_at.seconds_since(before.reported_at) >= AGAIN_S
             old_facts = (before.fault, before.severity, before.gpu or before.device, before.pid, before.of_process)
             new_facts = (event.fault, event.severity, event.device, event.pid, event.of_process)
             if not is_repeated and old_facts == new_facts:

@@ -28,7 +28,7 @@ _requested = None
 def step(loss: Any = None, step: Optional[int] = None, epoch: Optional[int] = None, lr: Any = None) -> None:
     """Record one step of the training, after it was made.
 
-    `step` counts from 1 over the whole training and goes on over a resume; None counts one up from the last.
+    `step` counts from 1 over the training and continues after a resume; None: one more than the last.
     `loss` and `lr` are numbers or tensors of one element; one that lies on a GPU is recorded a step late, so that
     nothing waits for it. `epoch` counts from 0.
     """
@@ -86,7 +86,7 @@ def save_requested() -> bool:
 
 
 def checkpoint_saved(path: Any, epoch: Optional[int] = None, step: Optional[int] = None) -> None:
-    """Say that a checkpoint lies whole at `path`, holding `epoch` (from 0) as the last whole one and step `step`.
+    """Report that `path` is a complete checkpoint of `step`, with `epoch` (from 0) as its last complete one.
 
     Where `save_requested` asked for it and the supervisor wants the process to stop, this ends it as SIGTERM does.
     """
@@ -117,7 +117,7 @@ def _report_saved(path: Any, epoch: Optional[int], step: Optional[int]) -> Any:
 def setting(name: str, otherwise: Any = None) -> Any:
     """Return what the supervisor wants a setting of the script to be, `otherwise` where it wants nothing.
 
-    `batch_factor`, `image_factor`, `amp`, `workers`, ...: a script that asks is taken to do as it is told.
+    `batch_factor`, `image_factor`, `amp`, `workers`, ...: a script that calls this is assumed to apply the value.
     """
     from . import remedies
 
@@ -136,7 +136,7 @@ def resume_from() -> Optional[str]:
 
 
 def last_step() -> int:
-    """Return the last step that the script told of, 0 before the first."""
+    """Return the last step that the script reported, 0 before the first."""
     return _last_step
 
 

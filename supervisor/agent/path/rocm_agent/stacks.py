@@ -29,7 +29,7 @@ def begin(folder: str) -> None:
 
 
 def end() -> None:
-    """Take the file away: from here on nobody may send the signal."""
+    """Remove the file: from now on the signal must not be sent."""
     global _path
     if _path is not None and _path == _own_path():
         path, _path = _path, None

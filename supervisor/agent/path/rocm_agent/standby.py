@@ -1,14 +1,14 @@
 """Prepares the next attempt's interpreter: imports what takes long, then waits until the attempt is launched.
 
 It runs inside our sitecustomize, so that Python has not come to the program yet: its script, `-m` or `-c`,
-`sys.path[0]`, `__main__` and the way it ends are Python's own afterwards. Without the word the process ends here.
+`sys.path[0]`, `__main__` and the way it ends are Python's own afterwards. Without a launch the process ends here.
 
-Over two pipes, whose numbers it is given, it hears and says one JSON object a line:
+Over two pipes, whose numbers it is given, it receives and sends one JSON object per line:
     shim      {"modules": [[name, file or null]], "folder" (of remedies.json)}
     standby   {"ready": [the program's arguments]} | {"refused": why}
     shim      {"arguments": [...]}        is all as it was, and may these be the program's arguments?
     standby   {"fits": true} | {"refused": why}
-    shim      {"env": {...}, "folder" (the attempt's)}        the word
+    shim      {"env": {...}, "folder" (the attempt's)}        the launch
 """
 
 # ruff: noqa: PLC0415 - only an interpreter that stands by pays for what it needs
@@ -34,14 +34,14 @@ class Refused(Exception):  # noqa: N818 - named for what it tells the shim
 
 
 def wait(import_the_users: Callable[[], None]) -> None:
-    """Return in the process that is the attempt from now on; end every other. May raise only before the word."""
+    """Return in the process that is the attempt from now on; end every other. May raise only before the launch."""
     # No child of what is imported may take itself for a standby, or for a part of the attempt.
-    said = os.environ.pop(ENV_STANDBY)
+    given = os.environ.pop(ENV_STANDBY)
     os.environ.pop(ENV_FOLDER, None)
-    if said.startswith(PROBE):
-        os.write(int(said[len(PROBE) :]), b"here")
+    if given.startswith(PROBE):
+        os.write(int(given[len(PROBE) :]), b"here")
         os._exit(0)
-    line = Line(*map(int, said.split()))
+    line = Line(*map(int, given.split()))
     try:
         imported = _prepare_imports(line.hear(), import_the_users)
         line.say({"ready": sys.argv[1:]})
@@ -51,9 +51,9 @@ def wait(import_the_users: Callable[[], None]) -> None:
     except Refused as error:
         line.say({"refused": str(error)})
         os._exit(0)
-    word = line.hear()
+    launch = line.hear()
     line.close()
-    _become_attempt(word, arguments)
+    _become_attempt(launch, arguments)
 
 
 class Line:
@@ -134,7 +134,7 @@ def _no_usercustomize() -> None:
 
 
 def _no_device() -> None:
-    """A GPU that is open takes memory on it, and knows the GPU as it was before the trouble."""
+    """An open GPU takes memory on it, and its state is that before the fault."""
     for number in os.listdir("/proc/self/fd"):
         try:
             path = os.readlink("/proc/self/fd/" + number)
@@ -196,7 +196,7 @@ def _program_folder() -> Optional[str]:
     return program if os.path.isdir(program) else os.path.dirname(program)
 
 
-def _become_attempt(word: Dict[str, Any], arguments: List[str]) -> None:
+def _become_attempt(launch: Dict[str, Any], arguments: List[str]) -> None:
     """Take on what only the launch knows: from here on this is the attempt."""
     from . import process
 
@@ -204,5 +204,5 @@ def _become_attempt(word: Dict[str, Any], arguments: List[str]) -> None:
     sys.argv[1:] = arguments
     if hasattr(sys, "orig_argv"):
         sys.orig_argv[len(sys.orig_argv) - own :] = arguments
-    os.environ.update(word["env"])
-    process.begin(word["folder"])
+    os.environ.update(launch["env"])
+    process.begin(launch["folder"])

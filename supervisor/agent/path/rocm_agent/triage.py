@@ -74,7 +74,7 @@ class Replay:
 
     @property
     def _is_near_bad_step(self) -> bool:
-        # Before the first step nobody knows the number of the one under way: then it is looked at.
+        # Before the first step the number of the present one is unknown: it is then examined.
         return self._made is None or self._made + 1 >= self.bad_step - WATCHED_STEPS
 
     @property

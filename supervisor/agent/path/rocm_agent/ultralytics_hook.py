@@ -145,14 +145,14 @@ class Run:
             events.write("checkpoint_saved", paths=paths, epoch=trainer.epoch, step=step, requested=False)
 
     def fit_epoch_ends(self, trainer: Any, recorder: Recorder) -> None:
-        """Validation and saving are over; after the last epoch it is said once more of the best checkpoint."""
+        """Validation and saving are over; after the last epoch the call is repeated for the best checkpoint."""
         if not self.final:
             recorder.stage, recorder.aside = STEP, DATA_WAIT
             if claim.rank == 0:
                 self._tell_epoch(trainer)
 
     def _tell_epoch(self, trainer: Any) -> None:
-        """Say how the epoch came out; metrics of an earlier validation are not said again."""
+        """Report the epoch's results; metrics of an earlier validation are not repeated."""
         validated = trainer.metrics is not self._metrics and getattr(trainer, "fitness", None) is not None
         self._metrics = trainer.metrics
         metrics = {str(name): _read_metric(item) for name, item in (trainer.metrics or {}).items()} if validated else {}
@@ -185,7 +185,7 @@ class Run:
 
 Moment = Callable[[Run, Any, Recorder], Any]
 SETTING_UP = ("on_pretrain_routine_start", "on_pretrain_routine_end")
-"""The first is said on rank 0 only since ultralytics 8.4."""
+"""The first is called on rank 0 only since ultralytics 8.4."""
 BEFORE: Dict[str, Moment] = {
     "on_train_start": Run.train_starts,
     "on_train_epoch_start": Run.epoch_starts,

@@ -134,8 +134,8 @@ def _is_over(trainer: Any, ckpt: Dict[str, Any]) -> bool:
 def _load_state(trainer: Any, original: Callable[..., Any], ckpt: Dict[str, Any]) -> None:
     """Load the state of a checkpoint that ultralytics takes for one of a training that is finished.
 
-    It loads the state without that question where it can. Older ones are told that epoch 0 is
-    contained, of a training long enough for it to matter, and put right afterwards.
+    It calls the method that does not check this where there is one. For older versions the checkpoint is presented as
+    epoch 0 of a long training, which is corrected afterwards.
     """
     if hasattr(trainer, "_load_checkpoint_state"):
         trainer._load_checkpoint_state(ckpt)

@@ -40,7 +40,7 @@ class MachineFault:
             return False
         if finding.fault is FaultClass.OOM_KILL or finding.severity is FaultSeverity.INFO:
             return False
-        return finding.told_at.seconds_since(history.launched_at) >= 0
+        return finding.reported_at.seconds_since(history.launched_at) >= 0
 
 
 def _observe_fault(finding: KernelFinding) -> Observation:

@@ -72,7 +72,7 @@ def piece_of(length: int, longest: int) -> int:
 def in_pieces(a: torch.Tensor, b: torch.Tensor, piece: int) -> torch.Tensor:
     """Return a (B, m, K) times b (B, K, n), adding at most `piece` products at a time; the pieces, then, in float32.
 
-    Few long products are made one at a time, all their pieces at once; many, piece by piece. Workspace beside the
+    Few long products are made one at a time, all their pieces at once; many, piece by piece. Workspace besides the
     result: every piece's result of one product, or of halves the result once more.
     """
     if a.shape[0] < a.shape[2] // piece:

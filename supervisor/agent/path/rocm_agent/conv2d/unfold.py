@@ -22,8 +22,8 @@ def unfold(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, sha
 
     The columns of a group lie together because unfold keeps the channel outermost, and the groups of y are the output
     channels in their order: both views are free, and the product allocates the entire output once. Writing the groups
-    one by one into an empty output, as published, would be the same to look at, but autograd then copies the whole
-    gradient once a group. The bias goes onto the product in place: no product needs its own result for its gradient.
+    one by one into an empty output, as published, would give the same result, but autograd then copies the entire
+    gradient once per group. The bias goes onto the product in place: no product needs its own result for its gradient.
     Both operands are contiguous, whatever the layout of `x` and `weight`.
 
     Workspace: the columns, N*C*kh*kw*L elements, held until backward; for one group `torch.matmul` transposes a second

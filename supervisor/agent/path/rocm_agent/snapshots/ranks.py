@@ -127,7 +127,7 @@ class Ranks:
         """Say once that ranks are missing, and refuse a command that has waited long enough."""
         self._alone_ns = self._alone_ns or monotonic_ns()
         waited_s = (monotonic_ns() - self._alone_ns) / 1e9
-        text = "no word of rank %s on this machine: nothing is saved in mid-epoch" % ", ".join(map(str, absent))
+        text = "no report from rank %s on this machine: nothing is saved in mid-epoch" % ", ".join(map(str, absent))
         if waited_s >= FORWARD_LIMIT_S and not self._reported_alone:
             self._reported_alone = True
             events.write("save_failed", error=text, kind="snapshot")
