@@ -265,9 +265,11 @@ class _Facts:
     @property
     def report(self) -> str:
         """The state of all trainings, for the title of a report."""
-        count, stopped = self.data.get("count"), self.data.get("stopped")
+        count, stopped, unresolved = (self.data.get(key) for key in ("count", "stopped", "unresolved"))
         if isinstance(stopped, int) and stopped:
             return f"Report: {stopped} of {count} STOPPED, needs you"
+        if isinstance(unresolved, int) and unresolved:
+            return f"Report: {unresolved} of {count} with an open incident"
         return f"Report: {'all is well, ' if self.data.get('well') is True else ''}trainings: {count}"
 
     def list_of(self, key: str) -> list[Mapping[str, Any]]:

@@ -29,6 +29,8 @@ class TrainingDay:
     phase: str
     needs_person: bool = False
     """Whether it stands given up."""
+    has_open_incident: bool = False
+    """Whether it made no step yet since its latest incident."""
     reason: str | None = None
     """Why it is in its phase."""
     epoch_before: int | None = None
@@ -73,14 +75,18 @@ def report_day(report_at: str, zone: tzinfo | None, unix_s: float) -> str | None
 def build_report(day: Day, date: str, at: Moment, host: str) -> Notice:
     """Return the report; it is sent however high the receiver's floor, and also when all is well."""
     needed = sum(training.needs_person for training in day.trainings)
-    troubled = bool(needed or day.undelivered or day.unreadable)
-    worst_first = sorted(day.trainings, key=lambda training: not training.needs_person)
+    unresolved = sum(training.has_open_incident for training in day.trainings)
+    is_well = not (needed or unresolved or day.undelivered or day.unreadable)
+    worst_first = sorted(
+        day.trainings, key=lambda training: (not training.needs_person, not training.has_open_incident)
+    )
     data = {
         "host": clean(host, NAME_LIMIT),
         "date": date,
         "count": len(day.trainings),
         "stopped": needed,
-        "well": not troubled,
+        "unresolved": unresolved,
+        "well": is_well,
         "trainings": [_describe_training(training) for training in worst_first[:TRAININGS_LISTED]],
         "undelivered": [
             {"receiver": clean(name, NAME_LIMIT), "count": count, "error": clean(error, TEXT_LIMIT)}
@@ -90,7 +96,7 @@ def build_report(day: Day, date: str, at: Moment, host: str) -> Notice:
     }
     return Notice(
         type=REPORT,
-        severity=Severity.WARNING if troubled else Severity.INFO,
+        severity=Severity.INFO if is_well else Severity.WARNING,
         key=f"report {date}",
         job=None,
         at=at,
