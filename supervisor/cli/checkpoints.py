@@ -10,7 +10,7 @@ import click
 from supervisor.cli.app import App, json_option, pass_app
 from supervisor.cli.formatting import ago, epoch, number, size
 from supervisor.cli.name_completion import complete_job
-from supervisor.cli.table import Cell
+from supervisor.cli.table import Cell, Pen, cut_middle
 from supervisor.control.client import quoted
 from supervisor.core.sanitize import one_line
 
@@ -31,22 +31,23 @@ def command(app: App, job: str, limit: int, *, every: bool) -> None:
     if app.json:
         app.print_json(answer)
     elif answer["checkpoints"]:
-        app.print("\n".join(_list_lines(answer["checkpoints"], app, limit=None if every else limit)))
+        app.print("\n".join(lines(answer["checkpoints"], app.now(), app.pen, limit=None if every else limit)))
     else:
         app.print(f"{one_line(job)} has saved no checkpoint yet")
 
 
-def _list_lines(checkpoints: list[dict[str, Any]], app: App, limit: int | None) -> list[str]:
+def lines(checkpoints: list[dict[str, Any]], now: float, pen: Pen, limit: int | None) -> list[str]:
     """Return the table, above it the folder that all files share, below it the number of hidden rows."""
     kept = [entry for entry in checkpoints if _kept_by(entry) != PRUNED]
     shown = checkpoints if limit is None else kept[:limit]
     folder = _shared_folder([entry["path"] for entry in shown])
-    rows = [_checkpoint_row(entry, app.now(), folder) for entry in shown]
-    lines = [f"in {one_line(folder)}:"] if folder else []
-    lines += [app.pen.table(HEAD, rows)] if rows else []
+    rows = [_checkpoint_row(entry, now, folder) for entry in shown]
+    in_short = one_line(folder) if pen.width is None else cut_middle(one_line(folder), pen.width - len("in :"))
+    text = [f"in {in_short}:"] if folder else []
+    text += [pen.table(HEAD, rows)] if rows else []
     hidden = [f"{len(kept) - len(shown)} more"] if len(kept) > len(shown) else []
     hidden += [f"{len(checkpoints) - len(kept)} pruned"] if limit is not None and len(checkpoints) > len(kept) else []
-    return lines + ([f"{' and '.join(hidden)}: --all shows them"] if hidden else [])
+    return text + ([f"{' and '.join(hidden)}: --all shows them"] if hidden else [])
 
 
 def _shared_folder(paths: list[str]) -> str:
@@ -60,7 +61,7 @@ def _shared_folder(paths: list[str]) -> str:
 def _checkpoint_row(entry: dict[str, Any], now: float, folder: str) -> list[Cell]:
     verdict = one_line(entry["verdict"] or "not verified")
     return [
-        Cell(one_line(posixpath.relpath(entry["path"], folder) if folder else entry["path"]), "bold"),
+        Cell(one_line(posixpath.relpath(entry["path"], folder) if folder else entry["path"]), "bold", path=True),
         Cell(number(epoch(entry["epoch"])), right=True),
         Cell(number(entry["step"]), right=True),
         Cell(ago(entry["saved_at"], now), right=True),

@@ -72,9 +72,11 @@ def outage_story(outage: dict[str, Any], now: float, pen: Pen) -> list[str]:
     """Return an outage of the daemon as lines: when, and from when to when it did not run."""
     began, ended = clock_time(outage["at"]), clock_time(outage["until"])
     same_day = began.split(" ")[0] == ended.split(" ")[0]
-    times = f"{began.split(' ')[-1]} - {ended.split(' ')[-1]}" if same_day else f"{began} - {ended}"
+    times = f"{began.split(' ')[-1]} - {ended.split(' ')[-1]}" if same_day else f"{began.split(' ')[-1]} - {ended}"
     head = f"{ago(outage['at'], now)} ({began})  {one_line(outage['job'])}, attempt {outage['attempt']}"
     text = f"daemon not running {times} ({span(outage['until'] - outage['at'])})"
+    if pen.width is not None:
+        head, text = cut(head, pen.width), cut(text, pen.width - LABEL)
     return [pen.paint(head, "bold"), f"{'outage':>{LABEL - 2}}  {pen.paint(text, 'yellow')}"]
 
 
@@ -98,7 +100,7 @@ def story(incident: dict[str, Any], now: float, pen: Pen) -> list[str]:
         f"{label:>{LABEL - 2}}  {pen.paint(text if width is None else cut(text, width), style)}"
         for label, text, style in rows
     ]
-    return [pen.paint(head, "bold"), *body]
+    return [pen.paint(head if pen.width is None else cut(head, pen.width), "bold"), *body]
 
 
 def _finding_rows(finding: dict[str, Any] | None) -> list[tuple[str, str, str | None]]:

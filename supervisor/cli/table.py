@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 GAP = "  "
+LEAST_LAST = 16
+"""Columns of the terminal that the last column is cut to, at least."""
+LEAST_PATH = 24
+"""The same, of a path."""
 _CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "cyan": 36}
 
 
@@ -18,6 +23,12 @@ class Cell:
     style: str | None = None
     right: bool = False
     """Right-aligned, as numbers are."""
+    path: bool = False
+    """Cut in the middle, for its end says more than its middle."""
+
+
+Column: TypeAlias = list[Cell]
+"""The cells of one column, its title first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +44,21 @@ class Pen:
         return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if self.color and style else text
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-        """Return lines of aligned cells; the last column is cut at the width of the terminal."""
+        """Return lines of aligned cells, which fit the terminal.
+
+        Where it is too narrow, columns without a value are left out, paths are cut in the middle and the last column at
+        its end; columns that still have no room follow below, behind the first column again.
+        """
         titles = [Cell(title, "bold", rows[0][index].right if rows else False) for index, title in enumerate(head)]
-        widths = [max(cells(row[index].text) for row in (titles, *rows)) for index in range(len(head))]
-        return "\n".join(self._format_line(row, widths) for row in (titles, *rows))
+        columns: list[Column] = [[row[index] for row in (titles, *rows)] for index in range(len(head))]
+        fits = self.width is None or _total(columns) <= self.width
+        blocks = [columns] if fits or self.width is None else _fit(columns, self.width)
+        return "\n".join(line for block in blocks for line in self._format_block(block))
+
+    def _format_block(self, columns: Sequence[Column]) -> Iterator[str]:
+        widths = [_width(column) for column in columns]
+        for row in zip(*columns, strict=True):
+            yield self._format_line(row, widths)
 
     def _format_line(self, row: Sequence[Cell], widths: Sequence[int]) -> str:
         parts = []
@@ -63,6 +85,61 @@ def cut(text: str, width: int) -> str:
     while cells(text) > width - 1:
         text = text[: max(0, len(text) - max(1, (cells(text) - width) // 2))]
     return text + "…"
+
+
+def cut_middle(text: str, width: int) -> str:
+    """Return `text` with a part cut out to have `width` columns, but no fewer than ten; two thirds are its end."""
+    width = max(width, 10)
+    if cells(text) <= width:
+        return text
+    head, tail = text[: len(text) // 2], text[len(text) // 2 :]
+    while cells(head) + cells(tail) > width - 1:
+        if 2 * cells(head) > cells(tail):  # the end of a path says more than its beginning
+            head = head[:-1]
+        else:
+            tail = tail[1:]
+    return f"{head}…{tail}"
+
+
+def _fit(columns: Sequence[Column], width: int) -> list[list[Column]]:
+    """Return the columns in blocks of at most `width`, each with the first column; only the last is cut by the pen."""
+    first, *others = columns
+    kept = _shorten_paths([first, *(column for column in others if not _is_empty(column))], width)
+    blocks = [[kept[0]]]
+    for column in kept[1:]:
+        room = width - _total(blocks[-1]) - len(GAP)
+        needed = min(_width(column), LEAST_LAST) if column is kept[-1] else _width(column)
+        if needed > room and len(blocks[-1]) > 1:
+            blocks.append([kept[0]])
+        blocks[-1].append(column)
+    return blocks
+
+
+def _shorten_paths(columns: list[Column], width: int) -> list[Column]:
+    """Return the columns with paths as short as lets all of them fit, the last one cut, or with LEAST_PATH."""
+    last = _width(columns[-1])
+    excess = _total(columns) - last + min(last, LEAST_LAST) - width
+    if excess <= 0:
+        return columns
+    return [
+        [replace(cell, text=cut_middle(cell.text, max(LEAST_PATH, _width(column) - excess))) for cell in column]
+        if any(cell.path for cell in column)
+        else column
+        for column in columns
+    ]
+
+
+def _is_empty(column: Column) -> bool:
+    """Whether no row has a value in a column; a table without rows has all of its columns."""
+    return len(column) > 1 and all(cell.text in ("", "-") for cell in column[1:])
+
+
+def _width(column: Column) -> int:
+    return max(cells(cell.text) for cell in column)
+
+
+def _total(columns: Sequence[Column]) -> int:
+    return sum(map(_width, columns)) + len(GAP) * (len(columns) - 1)
 
 
 def _character_width(character: str) -> int:

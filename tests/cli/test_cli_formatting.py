@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.cli.formatting import ago, clock_time, epoch, number, part_of, size, span, until
-from supervisor.cli.table import Cell, Pen, cells, cut
+from supervisor.cli.table import Cell, Pen, cells, cut, cut_middle
 
 NOW = 1_763_164_800.0
 
@@ -85,6 +85,39 @@ def test_colour_does_not_move_columns() -> None:
 def test_only_the_last_column_is_cut_to_the_terminal() -> None:
     line = Pen(width=24).table(("JOB", "WHY"), [[Cell("yolo"), Cell("a very long reason indeed")]]).splitlines()[1]
     assert line == "yolo  a very long reaso…"
+
+
+def test_a_path_is_cut_in_its_middle_before_columns_move_down() -> None:
+    path = "/srv/runs/yolo-night-of-the-long-name/weights/epoch12.pt"
+    rows = [[Cell(path, path=True), Cell("12", right=True), Cell("proven")]]
+    head, row = Pen(width=44).table(("FILE", "EPOCH", "VERDICT"), rows).splitlines()
+    assert row == "/srv/runs…weights/epoch12.pt     12  proven"
+    assert head == f"{'FILE':28}  EPOCH  VERDICT"
+    assert path in Pen().table(("FILE", "EPOCH", "VERDICT"), rows)
+
+
+def test_columns_without_a_value_are_left_out_where_there_is_no_room() -> None:
+    rows = [[Cell("yolo"), Cell("-"), Cell("running"), Cell("")]]
+    assert Pen(width=20).table(("JOB", "STAGE", "PHASE", "WHY"), rows).splitlines() == ["JOB   PHASE", "yolo  running"]
+    assert "STAGE" in Pen(width=40).table(("JOB", "STAGE", "PHASE", "WHY"), rows)
+
+
+def test_columns_without_room_follow_below_behind_the_first() -> None:
+    rows = [[Cell("yolo"), Cell("running"), Cell("80321", right=True), Cell("no step for 61 s")]]
+    assert Pen(width=24).table(("JOB", "PHASE", "STEP", "WHY"), rows).splitlines() == [
+        "JOB   PHASE     STEP",
+        "yolo  running  80321",
+        "JOB   WHY",
+        "yolo  no step for 61 s",
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "abc", "x" * 100, "熱" * 100, "e\u0301" * 100, "🔥a" * 50])
+def test_a_text_cut_in_its_middle_fits_and_keeps_both_ends(text: str) -> None:
+    shown = cut_middle(text, 20)
+    assert cells(shown) <= 20
+    assert (shown[:1], shown[-1:]) == (text[:1], text[-1:])
+    assert cut_middle(text, 1000) == text
 
 
 @pytest.mark.parametrize("text", ["", "abc", "x" * 100, "熱" * 100, "e\u0301" * 100, "🔥a" * 50])
