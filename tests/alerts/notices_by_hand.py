@@ -34,6 +34,7 @@ NUMBERS = (
     "count",
     "reminder",
     "stopped",
+    "unresolved",
 )
 MARKUP = "*_~`|<>&@#:[]()\\-+=!.\"'/ \n\t\r\x1b\x00\u202e\u200b😀é漢字🏳️‍🌈"
 any_text = st.one_of(

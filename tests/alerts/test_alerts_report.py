@@ -79,6 +79,15 @@ def test_what_needs_a_person_comes_first() -> None:
     assert message.lines[:2] == ("mnist: STOPPED, needs you (5 restarts in an hour)", "no incident")
 
 
+def test_while_an_incident_is_open_not_all_is_well() -> None:
+    waiting = TrainingDay(name="mnist", phase="backoff", reason="exit status 1", has_open_incident=True)
+    notice = report(YOLO, waiting)
+    message = compose(notice, BERLIN)
+    assert notice.data["well"] is False
+    assert message.title == "Report: 1 of 2 with an open incident (gpubox)"
+    assert message.lines[0] == "mnist: backoff (exit status 1)"
+
+
 def test_what_could_not_be_delivered_and_a_record_that_cannot_be_read_are_in_it() -> None:
     message = compose(report(YOLO, undelivered=[("slack", 2, "status 404")], unreadable="disk I/O error"), BERLIN)
     assert message.title == "Report: trainings: 1 (gpubox)"

@@ -129,6 +129,13 @@ def test_it_has_the_progress_and_the_incidents_of_the_day(morning: Morning) -> N
     assert data["well"] is True
 
 
+def test_a_training_that_waits_after_an_incident_is_not_well(morning: Morning) -> None:
+    incident = Incident(id="night-1", job="night", attempt=1, flag=FLAG, decision="retry")
+    morning.jobs = [replace(morning.jobs[0], phase=Phase.BACKOFF, incident=incident)]
+    ((_, data),) = morning.sent(MORNING_S)
+    assert (data["severity"], data["unresolved"], data["well"]) == ("warning", 1, False)
+
+
 def test_a_receiver_of_some_trainings_reads_of_these_alone(morning: Morning) -> None:
     morning.policies = {"phone": replace(POLICY, jobs=("yolo*",))}
     morning.jobs.append(Job(name="yolo-2", since=START, phase=Phase.FAILED, reason="5 restarts"))
