@@ -372,7 +372,7 @@ class SourceChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertTried:
-    """A delivery attempt of an alert came to an end."""
+    """A delivery attempt of an alert has ended."""
 
     at: Moment
     alert: str

@@ -48,7 +48,7 @@ class History:
     gpus_used: tuple[str, ...] = ()
     """PCI addresses that the job runs on; empty: it may use any GPU of the machine."""
     resumed: Resumed | None = None
-    """What the attempt goes on from; a fact about its beginning, nothing that a rule remembers."""
+    """What the attempt resumed from: a fact about its start, no state of a rule."""
     scale: Scale | None = None
     """What the steps of the attempt count; None before the first."""
     first_step: int | None = None
@@ -68,7 +68,7 @@ class History:
     learned: Learned = field(default_factory=Learned)
     """How long things took in this set-up, earlier attempts included."""
     flagged: bool = False
-    """Whether a critical flag stands, acting or in shadow: nothing is learned meanwhile."""
+    """Whether a critical flag is raised, acting or in shadow: nothing is learned meanwhile."""
     agent_alive: bool = False
     """Whether the agent was loaded into some process of the attempt."""
     claimed: bool = False

@@ -1,4 +1,4 @@
-"""A moment on both clocks; it never reads a clock itself."""
+"""A moment on both clocks, passed in as an argument."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ HOT_C = 95.0
 
 
 class Stage(Enum):
-    """Where the training says it stands inside one attempt."""
+    """The stage of an attempt, as the training reports it."""
 
     SETUP = "setup"
     WARMUP = "warmup"

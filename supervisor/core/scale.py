@@ -1,7 +1,7 @@
 """The one place where steps are compared: a training's count and an attempt's own count never meet.
 
-A training's count goes on over its attempts. An attempt's own count begins again in each process; it becomes the
-training's where the step that the process went on from is known. A comparison across the two has no answer: None.
+A training's count continues over its attempts. An attempt's own count begins again in each process; it becomes the
+training's where the step that the process resumed from is known. A comparison across the two has no answer: None.
 """
 
 from __future__ import annotations

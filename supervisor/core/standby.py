@@ -1,7 +1,7 @@
-"""Whether an interpreter shall stand by for a job's next attempt; it starts none.
+"""Whether a standby interpreter may be kept for a job's next attempt.
 
-It costs memory that the training may need, and a moment of a processor: so only once the training is under way, and
-only while there is plenty of the first.
+It takes memory that the training may need, and some processor time at its start: so it is started only once the
+training makes steps, and only while enough memory is available.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from supervisor.core.readings import HostReading
 AFTER_S = 3.0
 """From an attempt's first step until another process may be started along with it: its start-up is over by then."""
 START_FRACTION = 0.25
-"""Of the machine's memory, available before anything is started."""
+"""Share of the machine's memory that must be available to start a standby."""
 START_BYTES = 2_000_000_000
 KEEP_FRACTION = 0.15
-"""Available, below which what stands by makes room: before `host_memory` tells of anything (0.1)."""
+"""Available share below which a standby is ended: above the limit of the rule `host_memory` (0.1)."""
 ALONE_LIMIT_S = 900.0
-"""How long it waits after the attempt before it ended: through the longest backoff, should the daemon be gone."""
+"""How long it waits after the end of the previous attempt, even without a daemon: longer than the longest backoff."""
 
 
 def why_none(job: Job, host: HostReading | None) -> str | None:
-    """Return why nothing shall stand by for a job, also nothing that does; None where something may."""
+    """Return why no standby may exist for a job, including a present one; None where one may."""
     if job.desired_state is DesiredState.STOP or job.shutting_down or job.phase in ENDED:
         return "the job is not to continue"
     left = _available_fraction(host)
@@ -32,7 +32,7 @@ def why_none(job: Job, host: HostReading | None) -> str | None:
 
 
 def may_start(job: Job, host: HostReading | None, now: Moment) -> bool:
-    """Whether something may be started for the next attempt of a job for which something may stand by."""
+    """Whether a standby may be started now, for a job that may have one."""
     attempt, left = job.attempt, _available_fraction(host)
     if job.phase is not Phase.RUNNING or attempt is None or attempt.first_step_at is None or left is None:
         return False

@@ -35,7 +35,7 @@ _VARYING = re.compile(r"0x[0-9a-fA-F]+|/tmp/\S+|\d{4}-\d\d-\d\d[T ][\d:.,]+|\d\d
 ABOUT_NO_CHECKPOINT = re.compile(
     r"(?:\w+\.)*(?:ModuleNotFound|Import|Syntax|Indentation|Tab|Name)Error\b|status|could not be started"
 )
-"""Failures that no other checkpoint mends: the program does not run, or does not understand its command line."""
+"""Failures that no other checkpoint repairs: the program does not run, or does not understand its command line."""
 
 
 def start_failure(history: History, status: ExitStatus, fault: str, raised: Raised | RankExited | None) -> str | None:
@@ -49,7 +49,7 @@ def start_failure(history: History, status: ExitStatus, fault: str, raised: Rais
     if fault == COMMAND and status.error is not None:
         text = status.words
     elif isinstance(raised, RankExited):
-        # What the rank printed stands before its launcher's report, which is the last output; its status is the same.
+        # The rank's output comes before its launcher's report, which is the last output; the statuses are the same.
         text = f"rank ended with status {raised.code}" if raised.code in USAGE_STATUSES else None
     elif fault == RAISED_IN_PROGRAM:
         text = None if raised is None else _identify_exception(raised)

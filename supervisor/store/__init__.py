@@ -1,1 +1,1 @@
-"""The record: SQLite through SQLAlchemy Core, one thread writes; it decides nothing."""
+"""The record: SQLite through SQLAlchemy Core, written by one thread."""

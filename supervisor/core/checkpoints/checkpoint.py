@@ -75,7 +75,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """How much work may be redone so that a training goes on exactly; `given_between` computes it.
+    """How much work may be redone to resume exactly; `given_between` computes it.
 
     Time includes validations and saves, which are no steps: either measure is enough.
     """

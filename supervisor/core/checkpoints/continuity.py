@@ -164,7 +164,7 @@ def drift(profile: Profile, before: Profile) -> str | None:
 
 
 def _has_settled(profile: Profile, before: Profile) -> bool:
-    """Whether this is a training that has settled, not far from where it stood before."""
+    """Whether the training has settled: many steps, and at most twice those of the previous generation."""
     mine, its = profile.updates, before.updates
     if mine is None or its is None:
         mine, its = profile.step, before.step

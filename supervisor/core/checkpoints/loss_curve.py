@@ -37,7 +37,7 @@ class Curve:
     median_least: float
     median_most: float
     latest: Curve | None = None
-    """The newest of these losses alone: where a loss is on the move, it goes on from there."""
+    """The newest of these losses alone: a changing loss continues from there."""
 
     def left_by(self, other: Curve) -> bool:
         """Whether `other`, made later, no longer lies on this curve.
@@ -45,7 +45,7 @@ class Curve:
         The median that `other` is drawn from has to lie beyond three quarters of these losses, beyond the median that
         these are drawn from, and further from their median than half of it and than their spread: noise, a warm-up
         and a changed order of batches do not do that. Below counts as well: the loss of a detector that finds nothing
-        any more is low. What goes on where the newest losses were has left nothing.
+        any more is low. A curve that continues from the newest losses has not left this one.
         """
         return self._far_from(other) and (self.latest is None or self.latest._far_from(other))
 

@@ -1,1 +1,1 @@
-"""Remedies as values: what a retry can change, which one comes next, what came of it."""
+"""Remedies as values: what a retry can change, which one comes next, and its outcome."""

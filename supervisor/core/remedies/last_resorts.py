@@ -24,7 +24,7 @@ REBOOT_S = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resort:
-    """One that there is on this machine for one job."""
+    """A last resort available on this machine to one job."""
 
     kind: ResortKind
     command: tuple[str, ...]
@@ -42,7 +42,7 @@ class Resort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResortTaken:
-    """One that was taken, and what came of it."""
+    """A last resort that was taken, and its result."""
 
     kind: str
     command: tuple[str, ...]

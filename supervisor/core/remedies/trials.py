@@ -1,7 +1,7 @@
-"""Which remedies a job was given and what came of them; it chooses none.
+"""The remedies that a job was given, and their outcomes.
 
-An episode is what happened to one cause since a remedy last helped against it, or since a person started the job: in
-it nothing is tried again in vain.
+An episode of a cause lasts from the last remedy that helped against it, or the last start by a person; within it a
+remedy that failed is not tried again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TRIALS_KEPT = 64
 
 
 class Outcome(Enum):
-    """What came of a trial."""
+    """The outcome of a trial."""
 
     OPEN = "open"
     HELPED = "helped"

@@ -1,4 +1,4 @@
-"""What the owner expects of a training, held against what is known: met, not met, or unknown; it acts on nothing."""
+"""What the owner expects of a training, compared with what is known: met, not met, or unknown."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Criterion:
-    """One of them and how it stands."""
+    """One expectation and its verdict."""
 
     name: str
     verdict: Verdict

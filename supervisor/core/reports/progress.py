@@ -1,8 +1,8 @@
-"""How far a training is, and when it will be done: an estimate with its interval; it promises and judges nothing.
+"""How far a training has come, and an estimate with its interval of when it will be done.
 
-The rest is made of steps, at the pace of this attempt's half minutes, and of the pauses between epochs (validation,
-checkpoint, loaders). Early and late bounds take the fast and the slow tenth of both for all that is left, since what
-slows a training down stays for a while; a restart is in neither.
+The remaining time consists of steps, at the pace of this attempt's stretches, and of the pauses between epochs
+(validation, checkpoint, loaders). The early and late bounds apply the fast and the slow tenth of both to all that is
+left, since a slow-down tends to last; restarts are not included.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PACE_NEEDS_STEPS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Where a training stands; None is unknown."""
+    """The progress of a training; None is unknown."""
 
     steps: int | None = None
     """Steps of the training made, including earlier attempts; None where only the attempt's own count is known."""
@@ -63,7 +63,7 @@ class _Seconds:
 
 
 def progress_of(history: History, wanted_per_s: float | None = None) -> Progress:
-    """Return where the training of one attempt stands; `wanted_per_s` is the owner's pace, in steps a second."""
+    """Return the progress of an attempt's training; `wanted_per_s` is the owner's pace, in steps per second."""
     last = history.steps[-1] if history.steps else None
     total = steps_total(history)
     step = _measure_step_s(history)

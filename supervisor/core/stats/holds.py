@@ -1,4 +1,4 @@
-"""How long a condition has held over a series of readings; it judges no reading itself."""
+"""How long a condition has held over a series of readings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 from supervisor.core.moments import Moment
 
 FRESH_S = 60.0
-"""A reading older than this says nothing of now, and two further apart are not one run: a sensor fell silent."""
+"""A reading older than this is not current, and two further apart are not one run: the sensor was silent."""
 
 
 class Reading(Protocol):

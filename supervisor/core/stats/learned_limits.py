@@ -1,10 +1,10 @@
 """Limits learned from how long things took when all was well; no single event is kept.
 
-What is kept is a sketch of logarithmic buckets (DDSketch: Masson, Rim, Lee, VLDB 2019): any order statistic to within
-ACCURACY of itself, in a few hundred integers, whether ten durations were seen or ten million. A limit is the largest
-duration but for the few that are spared, times a factor, never below a floor nor above a cap. The spared ones are why
-one outlier moves nothing, where "slowest x 5" (NVRx) would be ruined by it; a pause that comes back every quarter of
-an hour does count, and a limit that knew only the 99th percentile of ten thousand steps would never hear of it.
+The durations are kept as a sketch of logarithmic buckets (DDSketch: Masson, Rim, Lee, VLDB 2019): any order statistic
+to within ACCURACY of itself, in a few hundred integers, whether ten durations were seen or ten million. A limit is the
+largest duration except the few that are spared, times a factor, within a floor and a cap. Because of the spared ones a
+single outlier changes nothing, which would distort "slowest x 5" (NVRx). A pause that recurs every quarter of an hour
+counts; the 99th percentile of ten thousand steps would not include it.
 """
 
 from __future__ import annotations

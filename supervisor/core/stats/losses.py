@@ -1,7 +1,7 @@
-"""Losses against their own usual level, step by step and epoch by epoch; bounded, and it draws no conclusion.
+"""Losses compared with their usual level, by step and by epoch, in bounded memory.
 
-Where a loss stands far above what was usual an episode begins; its level is fixed as it was before, so that a spike
-that stays cannot become usual while it is looked at. A NaN is far above everything: each comparison is written so.
+An episode begins where a loss is far above its usual level; that level stays fixed during the episode, so that a
+lasting spike does not become usual. NaN is far above every level: each comparison is written so.
 """
 
 from __future__ import annotations
