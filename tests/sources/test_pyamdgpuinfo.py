@@ -42,8 +42,17 @@ def source_with(folder: Path, library: str, **options: float) -> Pyamdgpuinfo:
     return Pyamdgpuinfo(sys.executable, child, **options)
 
 
+OTHERS: set[int] = set()
+"""Children of this process that a test of another file left, such as a resource tracker."""
+
+
+@pytest.fixture(autouse=True)
+def count_only_own_children() -> None:
+    OTHERS.update(children())
+
+
 def children() -> set[int]:
-    return {process.pid for process in psutil.Process().children()}
+    return {process.pid for process in psutil.Process().children()} - OTHERS
 
 
 def test_its_units_become_ours(tmp_path: Path) -> None:
