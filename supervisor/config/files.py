@@ -140,8 +140,8 @@ def _merge_into(merged: dict[str, Any], values: Mapping[str, Any], table: KeyPat
             yield path
 
 
-def _are_tables(one: object, other: object) -> bool:
-    return isinstance(one, dict) and isinstance(other, dict)
+def _are_tables(first: object, second: object) -> bool:
+    return isinstance(first, dict) and isinstance(second, dict)
 
 
 def _copy(value: Any) -> Any:
