@@ -123,11 +123,13 @@ class Store:
         return tuple(job for job in jobs if job is not None)
 
     def last_written_unix_s(self) -> float | None:
-        """Return when a daemon last wrote a job, an event, a reading of the host or a note; None where none did."""
+        """Return when a daemon last wrote a job, a reading of the host or a note; None where none did.
+
+        Only times of the daemon's own clock count: that of an event may be what a training wrote.
+        """
         known: list[float] = []
         for column in (
             tables.jobs.c.saved_unix_s,
-            tables.events.c.at_unix_s,
             tables.host_samples.c.at_unix_s,
             tables.notes.c.at_unix_s,
         ):

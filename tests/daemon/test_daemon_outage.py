@@ -6,9 +6,10 @@ from pathlib import Path
 
 from supervisor.control.present import job_account, outage_entry
 from supervisor.core import decisions as de
+from supervisor.core import events as ev
 from supervisor.core.job import Attempt
 from supervisor.core.moments import Moment
-from supervisor.core.readings import ExitStatus, HostReading
+from supervisor.core.readings import ExitStatus, HostReading, Stage
 from supervisor.daemon.outage import record_end, record_outage
 from supervisor.store.archive import Archive
 from supervisor.store.store import Store
@@ -62,6 +63,16 @@ def test_a_daemon_that_ended_in_order_was_there_until_its_end(tmp_path: Path) ->
     store.close(START.plus(100))
     start_again(tmp_path, 335)
     assert [found.outage.seconds for found in read_unwatched(archive, "night")] == [235]
+
+
+def test_a_time_that_a_training_wrote_hides_no_outage(tmp_path: Path) -> None:
+    archive = left_by_a_daemon(tmp_path, 60)
+    store = opened(tmp_path, 61)
+    with store.turn(START.plus(61)):
+        store.record_event(ev.StageEntered(at=START.plus(1e9), job="night", attempt=1, stage=Stage.STEP))
+    store.close(START.plus(61))
+    start_again(tmp_path, 335)
+    assert [found.outage.seconds for found in read_unwatched(archive, "night")] == [275]
 
 
 def test_outages_in_which_nothing_lived_are_not_listed(tmp_path: Path) -> None:
