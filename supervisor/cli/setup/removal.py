@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from supervisor.cli.paths import CONF_D
 from supervisor.cli.setup.plan import CONFIG, GROUP, POLKIT_RULES, SYSTEM_UNITS, SYSUSERS, TMPFILES, UNITS
 
 DAEMON_UNITS = ("rocm-supervisor.service", "rocm-supervisor.socket")
@@ -97,6 +98,8 @@ def left(state: Path, *, config: Path, purge: bool) -> list[str]:
     """Return what is not removed, one line each."""
     drop_ins = [SYSTEM_UNITS / f"{unit}.d" for unit in UNITS]
     found = [f"{folder}    (your own drop-ins)" for folder in drop_ins if folder.is_dir()]
+    if (folder := config.parent / CONF_D).is_dir():
+        found.append(f"{folder}    (your own files)")
     if not purge:
         found += [f"{path}    (--purge removes it)" for path in (config, state) if path.exists()]
     return [*found, "the environment that rocm-supervisor is installed in"]
