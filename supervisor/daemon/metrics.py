@@ -195,10 +195,12 @@ def _list_sources(found: Iterable[SourceStatus], gpus: Iterable[GpuReading]) -> 
 
 
 def _count_alerts(receiver: str, counts: Iterable[AlertCount]) -> ReceiverKnown:
-    by_state = {count.state: count.count for count in counts if count.sink == receiver}
+    own = [count for count in counts if count.sink == receiver]
+    by_state = {count.state: count.count for count in own}
     return ReceiverKnown(
         name=receiver,
         waiting=by_state.get(WAITING, 0),
+        retrying=sum(count.tried for count in own if count.state == WAITING),
         sent=by_state.get(DELIVERED, 0),
         failed=by_state.get(FAILED, 0),
     )

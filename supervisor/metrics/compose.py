@@ -40,6 +40,7 @@ def _all_samples(known: Known) -> Iterator[tuple[str, Mapping[str, str], float |
     for receiver in known.receivers:
         sink = {"sink": receiver.name}
         yield "alerts_waiting", sink, receiver.waiting
+        yield "alerts_retrying", sink, receiver.retrying
         yield "alerts_sent_total", sink, receiver.sent
         yield "alerts_failed_total", sink, receiver.failed
 

@@ -54,6 +54,8 @@ class ReceiverKnown:
     name: str
     waiting: int = 0
     sent: int = 0
+    retrying: int = 0
+    """Alerts that wait after a delivery that failed."""
     failed: int = 0
 
 

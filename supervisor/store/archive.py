@@ -289,7 +289,13 @@ class Archive:
         # SQLite takes the other columns from the row with the maximum (its documentation, "Bare columns").
         newest = func.max(func.coalesce(table.c.tried_unix_s, 0.0))
         query = select(
-            table.c.sink, table.c.state, func.count().label("count"), newest, table.c.tried_unix_s, table.c.error
+            table.c.sink,
+            table.c.state,
+            func.count().label("count"),
+            func.count(table.c.tried_unix_s).label("tried"),
+            newest,
+            table.c.tried_unix_s,
+            table.c.error,
         ).group_by(table.c.sink, table.c.state)
         return _build_records(AlertCount, self._read(query))
 

@@ -186,6 +186,8 @@ class AlertCount:
     sink: str
     state: str
     count: int
+    tried: int
+    """How many of them were tried at least once; others are held, or were queued a moment ago."""
     tried_unix_s: float | None
     error: str | None
 

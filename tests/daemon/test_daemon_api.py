@@ -295,6 +295,7 @@ def test_metrics_hold_the_state_of_the_job_and_what_is_recorded(house: House) ->
         lines = call(house, "metrics").stdout.splitlines()
     assert 'rocm_supervisor_training_phase{training="night",phase="stopped"} 1' in lines
     assert 'rocm_supervisor_alerts_waiting{sink="phone"} 1' in lines
+    assert 'rocm_supervisor_alerts_retrying{sink="phone"} 0' in lines
     proven = 'rocm_supervisor_training_last_proven_checkpoint_timestamp_seconds{training="night"} 1700000000.0'
     assert proven in lines
     assert not [line for line in lines if line.startswith("rocm_supervisor_training_loss")]

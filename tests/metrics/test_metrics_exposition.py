@@ -77,7 +77,7 @@ ALL = Known(
     gpus=(GPU,),
     host=HostReading(at=NOW, disks=(DiskReading(path="/s", free_bytes=41_000_000_000, total_bytes=1 << 40),)),
     sources=(SourceKnown(name="sysfs", answering=True, last_success_unix_s=NOW.unix_s - 1),),
-    receivers=(ReceiverKnown(name="phone", waiting=1, sent=20, failed=2),),
+    receivers=(ReceiverKnown(name="phone", waiting=3, retrying=1, sent=20, failed=2),),
 )
 
 NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
@@ -115,6 +115,7 @@ def test_every_declared_metric_is_written_where_all_is_known() -> None:
     assert samples['rocm_supervisor_gpu_busy_ratio{gpu="0000:0a:00.0"}'] == 0.97
     assert samples['rocm_supervisor_training_restarts_total{training="yolo",cause="stall"}'] == 2
     assert samples['rocm_supervisor_training_restarts_total{training="yolo",cause="oom_gpu"}'] == 0
+    assert samples['rocm_supervisor_alerts_retrying{sink="phone"}'] == 1
 
 
 def test_one_training_and_one_gpu_have_at_most_200_series() -> None:

@@ -135,3 +135,12 @@ def test_what_is_put_back_is_handed_out_again(store: Store) -> None:
     store.due_alerts(START, 10)
     store.put_back_alerts(["msg_two"])
     assert [item.id for item in store.due_alerts(at(1), 10)] == ["msg_two"]
+
+
+def test_alerts_that_wait_are_counted_apart_from_those_that_a_receiver_refused(store: Store, tmp_path: Path) -> None:
+    queue(store, "one", "two", "three")
+    store.due_alerts(START, 1)
+    with store.turn(at(1)):
+        store.alert_tried(tried("one", 1), after_five_seconds)
+    (waiting,) = Archive(tmp_path / "supervisor.db").alert_counts()
+    assert (waiting.state, waiting.count, waiting.tried) == ("waiting", 3, 1)
