@@ -17,7 +17,7 @@ from supervisor.control.refusals import NoSuchIncident, NoSuchJob, NoSuchReceive
 from supervisor.core import events as ev
 from supervisor.core.job import ALIVE, Job, Phase
 from supervisor.core.readings import GpuReading, HostReading
-from supervisor.daemon.alerting import Announcer
+from supervisor.daemon.alerts.alerting import Announcer
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.inbox import Inbox
 from supervisor.daemon.loop import Loop

@@ -17,7 +17,7 @@ from supervisor.core.job import Job
 from supervisor.core.moments import Moment
 from supervisor.core.stats.learned_limits import Learned
 from supervisor.core.stats.rate_limit import Allowance
-from supervisor.daemon.alerting import Announcer
+from supervisor.daemon.alerts.alerting import Announcer
 from supervisor.daemon.job_state import JobState
 from supervisor.store.store import Store
 

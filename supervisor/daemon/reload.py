@@ -24,7 +24,7 @@ from supervisor.core import events as ev
 from supervisor.core.job import ALIVE
 from supervisor.core.moments import Moment
 from supervisor.core.rules import ActingRule, Rule
-from supervisor.daemon.alerting import ReadReceivers, read_receivers
+from supervisor.daemon.alerts.alerting import ReadReceivers, read_receivers
 from supervisor.daemon.process import logging_setup
 from supervisor.daemon.process.systemd import Notifier
 from supervisor.daemon.wiring import Assembly

@@ -17,7 +17,8 @@ from supervisor.core import events as ev
 from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.job import ALIVE, Phase
 from supervisor.core.moments import Moment
-from supervisor.daemon.alerting import READ_AGAIN_EVERY_S
+from supervisor.daemon.alerts.alerting import READ_AGAIN_EVERY_S
+from supervisor.daemon.alerts.morning_report import MorningReports
 from supervisor.daemon.api import DaemonView
 from supervisor.daemon.checkpoints.candidates import expand_globs
 from supervisor.daemon.checkpoints.proof_queue import Saved
@@ -27,7 +28,6 @@ from supervisor.daemon.doctor import DaemonChecks
 from supervisor.daemon.forget import ForgetJobs
 from supervisor.daemon.launch.remedy_context import memory_awaited
 from supervisor.daemon.metrics import MetricsCollector, MetricsDeps, Textfile
-from supervisor.daemon.morning_report import MorningReports
 from supervisor.daemon.outage import record_end, record_outage
 from supervisor.daemon.periodic import Periodic
 from supervisor.daemon.process.systemd import Notifier, stop_is_restart

@@ -20,7 +20,7 @@ from supervisor.core.history import History
 from supervisor.core.job import ALIVE, DesiredState, Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.core.rules.disk_low import DiskLow
-from supervisor.daemon.alerting import Announcer, Receivers
+from supervisor.daemon.alerts.alerting import Announcer, Receivers
 from supervisor.daemon.api import NewestReadings
 from supervisor.daemon.attempt_reader import AttemptReader
 from supervisor.daemon.checkpoints.collector import CollectorDeps

@@ -18,7 +18,7 @@ from supervisor.alerts.settings import AlertSettings, PathText
 from supervisor.config import check_text
 from supervisor.core.events import AlertTried
 from supervisor.core.moments import Moment
-from supervisor.daemon.alerting import Announcer, Receivers
+from supervisor.daemon.alerts.alerting import Announcer, Receivers
 from supervisor.store.store import Store
 
 NOW = Moment(1000.0, 1_763_600_000.0)

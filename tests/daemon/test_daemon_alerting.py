@@ -20,7 +20,7 @@ from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.incident import Incident
 from supervisor.core.job import Job, Phase
 from supervisor.core.moments import Moment
-from supervisor.daemon.alerting import Announcer, Receivers, read_receivers
+from supervisor.daemon.alerts.alerting import Announcer, Receivers, read_receivers
 from supervisor.store.outbox import QueuedAlert
 from supervisor.store.store import NewAlert, Store
 

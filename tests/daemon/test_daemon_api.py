@@ -33,7 +33,7 @@ from supervisor.core.moments import Moment
 from supervisor.core.remedies.spec import InForce
 from supervisor.core.remedies.trials import Course, Trial
 from supervisor.core.stats.learned_limits import Learned
-from supervisor.daemon.alerting import Announcer, Receivers
+from supervisor.daemon.alerts.alerting import Announcer, Receivers
 from supervisor.daemon.api import DaemonView, NewestReadings
 from supervisor.daemon.forget import ForgetJobs
 from supervisor.daemon.inbox import Inbox

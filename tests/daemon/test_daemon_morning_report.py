@@ -18,9 +18,9 @@ from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.incident import Incident
 from supervisor.core.job import Attempt, Job, Phase
 from supervisor.core.readings import StepRecord
-from supervisor.daemon.alerting import WITHDRAWN, Announcer
+from supervisor.daemon.alerts.alerting import WITHDRAWN, Announcer
+from supervisor.daemon.alerts.morning_report import MorningReports, read_day
 from supervisor.daemon.inbox import Inbox
-from supervisor.daemon.morning_report import MorningReports, read_day
 from supervisor.store.archive import Archive
 from supervisor.store.store import NewAlert, Store
 

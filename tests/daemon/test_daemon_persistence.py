@@ -19,7 +19,7 @@ from supervisor.core.job import Job
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus, Stage
 from supervisor.core.stats.learned_limits import Learned
-from supervisor.daemon.alerting import Announcer
+from supervisor.daemon.alerts.alerting import Announcer
 from supervisor.daemon.job_state import JobState
 from supervisor.daemon.persistence import (
     EVENTS_AT_ONCE,

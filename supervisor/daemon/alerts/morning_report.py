@@ -14,7 +14,7 @@ from supervisor.alerts.report import DAY_S, Day, TrainingDay, build_report, repo
 from supervisor.core.job import Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.core.reports.account import account
-from supervisor.daemon.alerting import WITHDRAWN
+from supervisor.daemon.alerts.alerting import WITHDRAWN
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.inbox import Inbox
 from supervisor.store.archive import Archive

@@ -27,9 +27,9 @@ from supervisor.core.events import AlertTried
 from supervisor.core.flags import Severity
 from supervisor.core.job import Job, Phase
 from supervisor.core.moments import Moment
-from supervisor.daemon.alert_limits import ReceiverLimits
+from supervisor.daemon.alerts.limits import ReceiverLimits
+from supervisor.daemon.alerts.reminders import Reminders
 from supervisor.daemon.clock import Clock
-from supervisor.daemon.reminders import Reminders
 from supervisor.store.outbox import WAITING_LIMIT, QueuedAlert
 from supervisor.store.store import NewAlert, Store
 

@@ -1,0 +1,1 @@
+"""Which notices each receiver gets and when: what is queued, held, reminded of and reported each morning."""
