@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import sys
@@ -53,6 +54,7 @@ def test_the_rx_5600_xt_s_troubles_have_a_source_and_a_remedy_each() -> None:
 @pytest.fixture
 def as_nobody() -> Iterator[Path]:
     """A folder for everybody, and a test that is not root: root may read every file."""
+    codecs.lookup("ascii")  # read while Python's own files may be: they are closed to others where they lie in a home
     with TemporaryDirectory() as folder:
         Path(folder).chmod(0o777)
         root = os.geteuid() == 0
