@@ -62,7 +62,7 @@ def compose(notice: KeptNotice, zone: tzinfo | None = None) -> Message:
     kind = REMINDER if notice.type == "job.gave_up" and "reminder" in notice.data else notice.type
     title, write = WORDS.get(kind, ("{job}: {type}", _write_plain))
     return Message(
-        title=_clean_line(title.format_map(facts.title_parts), TITLE_LIMIT),
+        title=_clean_line(title.format_map(facts.title_parts), TITLE_LIMIT) or notice.type,
         lines=tuple(line for line in (_clean_line(line) for line in write(facts)) if line),
         urgency=_rate_urgency(notice),
     )

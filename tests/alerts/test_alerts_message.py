@@ -149,3 +149,7 @@ def test_a_text_is_cut_to_its_limit_in_every_way_to_count(text: str, limit: int,
         kept = shown.removesuffix("…")
         assert any(kept == "".join(map(escape, text[:end])) for end in range(len(text) + 1))
         assert count(kept) > limit - count("…") - 8
+
+
+def test_a_message_has_a_title_whatever_its_texts_are() -> None:
+    assert told("incident.opened", job="\u009d")[0] == "incident.opened"
