@@ -16,29 +16,14 @@ from supervisor.control.record_view import RecordView
 from supervisor.control.refusals import NoSuchIncident, NoSuchJob, NoSuchReceiver, Refused
 from supervisor.core import events as ev
 from supervisor.core.job import ALIVE, Job, Phase
-from supervisor.core.readings import GpuReading, HostReading
 from supervisor.daemon.alerts.alerting import Announcer
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.inbox import Inbox
 from supervisor.daemon.loop import Loop
 from supervisor.daemon.status import job_status
+from supervisor.daemon.telemetry import NewestReadings
 from supervisor.metrics.known import Known
 from supervisor.store.archive import Archive
-
-
-class NewestReadings:
-    """The newest readings from the loop; other threads read them, and each update replaces the complete value."""
-
-    def __init__(self) -> None:
-        self.gpus: dict[str, GpuReading] = {}
-        self.host: HostReading | None = None
-
-    def take(self, event: ev.Event) -> None:
-        """Take in an event."""
-        if isinstance(event, ev.GpusRead):
-            self.gpus = {**self.gpus, **{reading.gpu: reading for reading in event.readings}}
-        elif isinstance(event, ev.HostRead):
-            self.host = event.reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from supervisor.core import events as ev
 from supervisor.core.moments import Moment
-from supervisor.core.readings import DiskReading, GpuReading
+from supervisor.core.readings import DiskReading, GpuReading, HostReading
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.threads import Threads
 from supervisor.sources.host import HostWatch, read_disk
@@ -24,6 +24,21 @@ log = logging.getLogger(__name__)
 RETRY_MS = 10_000
 DISK_WAIT_S = 0.5
 """A file system that answers at all has done so by then."""
+
+
+class NewestReadings:
+    """The newest readings from the loop; other threads read them, and each update replaces the complete value."""
+
+    def __init__(self) -> None:
+        self.gpus: dict[str, GpuReading] = {}
+        self.host: HostReading | None = None
+
+    def take(self, event: ev.Event) -> None:
+        """Take in an event."""
+        if isinstance(event, ev.GpusRead):
+            self.gpus = {**self.gpus, **{reading.gpu: reading for reading in event.readings}}
+        elif isinstance(event, ev.HostRead):
+            self.host = event.reading
 
 
 class GpuReader(Protocol):

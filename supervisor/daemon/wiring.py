@@ -21,7 +21,6 @@ from supervisor.core.job import ALIVE, DesiredState, Job, Phase
 from supervisor.core.moments import Moment
 from supervisor.core.rules.disk_low import DiskLow
 from supervisor.daemon.alerts.alerting import Announcer, Receivers
-from supervisor.daemon.api import NewestReadings
 from supervisor.daemon.attempt_reader import AttemptReader
 from supervisor.daemon.checkpoints.collector import CollectorDeps
 from supervisor.daemon.checkpoints.per_job import JobCollectors
@@ -40,7 +39,7 @@ from supervisor.daemon.loop import Loop
 from supervisor.daemon.lost_record import LostRecord
 from supervisor.daemon.persistence import BOOT_READ, KERNEL_BOOT, KERNEL_CURSOR, KERNEL_SEQUENCE, StoreRecord
 from supervisor.daemon.recovery import Recovery
-from supervisor.daemon.telemetry import KernelWatch, Telemetry
+from supervisor.daemon.telemetry import KernelWatch, NewestReadings, Telemetry
 from supervisor.daemon.threads import Threads
 from supervisor.runner.code_copy import CodeCopies
 from supervisor.runner.evidence import EvidenceFacts

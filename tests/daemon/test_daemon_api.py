@@ -34,12 +34,13 @@ from supervisor.core.remedies.spec import InForce
 from supervisor.core.remedies.trials import Course, Trial
 from supervisor.core.stats.learned_limits import Learned
 from supervisor.daemon.alerts.alerting import Announcer, Receivers
-from supervisor.daemon.api import DaemonView, NewestReadings
+from supervisor.daemon.api import DaemonView
 from supervisor.daemon.forget import ForgetJobs
 from supervisor.daemon.inbox import Inbox
 from supervisor.daemon.job_state import JobState
 from supervisor.daemon.loop import Loop
 from supervisor.daemon.metrics import MetricsCollector, MetricsDeps
+from supervisor.daemon.telemetry import NewestReadings
 from supervisor.daemon.training_counts import Counts
 from supervisor.store.archive import Archive
 from supervisor.store.store import NewAlert, Store

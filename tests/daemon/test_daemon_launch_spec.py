@@ -13,11 +13,11 @@ from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus, GpuReading
 from supervisor.core.remedies.spec import InForce
 from supervisor.core.remedies.trials import Course
-from supervisor.daemon.api import NewestReadings
 from supervisor.daemon.job_state import JobState
 from supervisor.daemon.launch.gpus import GpuAvailability, JobGpus
 from supervisor.daemon.launch.launch_spec import VisibleGpu, build_launch
 from supervisor.daemon.launch.remedy_context import RemedyContextReader
+from supervisor.daemon.telemetry import NewestReadings
 
 SAVED = Checkpoint(path="/runs/last.pt", fingerprint=Fingerprint(size_bytes=1, modified_ns=1, inode=1))
 ONE, TWO = "0000:0a:00.0", "0000:0b:00.0"

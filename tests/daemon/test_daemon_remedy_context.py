@@ -15,10 +15,10 @@ from supervisor.config.settings import JobSettings, Settings
 from supervisor.core import events as ev
 from supervisor.core.job import Attempt, Job, Phase
 from supervisor.core.remedies.gpu_memory import GpuMemory
-from supervisor.daemon.api import NewestReadings
 from supervisor.daemon.job_state import JobState
 from supervisor.daemon.launch.gpus import GpuAvailability
 from supervisor.daemon.launch.remedy_context import RemedyContextReader, memory_awaited
+from supervisor.daemon.telemetry import NewestReadings
 from supervisor.sources.gpu.amdgpu_sysfs import AmdgpuSysfs
 
 CARD = "0000:0a:00.0"

@@ -8,8 +8,8 @@ from supervisor.config.settings import JobSettings
 from supervisor.core import events as ev
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading
-from supervisor.daemon.api import NewestReadings
 from supervisor.daemon.launch.launch_spec import VisibleGpu
+from supervisor.daemon.telemetry import NewestReadings
 
 NVIDIA = ("nvml", "nvidia-smi")
 GAP_READINGS = 4

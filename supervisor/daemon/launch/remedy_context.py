@@ -11,10 +11,10 @@ from supervisor.core.moments import Moment
 from supervisor.core.remedies.context import Experience, RemedyContext
 from supervisor.core.remedies.gpu_memory import GpuMemory
 from supervisor.core.remedies.last_resorts import Resort
-from supervisor.daemon.api import NewestReadings
 from supervisor.daemon.job_state import JobState
 from supervisor.daemon.launch.gpus import GpuAvailability
 from supervisor.daemon.launch.last_resorts import Found, list_resorts
+from supervisor.daemon.telemetry import NewestReadings
 
 QUICKLY_S = 5.0
 """A driver that releases the memory of ended processes has done so by then."""
