@@ -1,0 +1,38 @@
+"""What is collected of each rank after a fault, before anything is stopped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankEvidence:
+    """One rank as its node found it; None where the node could not tell."""
+
+    node: str
+    rank: int
+    reachable: bool = True
+    """Whether its node answered in the time for evidence."""
+    fault: str | None = None
+    """Class of a fault that the node's kernel log or GPU reported (`gpu_hang`, `gpu_lost`, `ecc`)."""
+    killed_by: str | None = None
+    """Signal that ended the rank before the supervisor sent any, such as SIGSEGV."""
+    exception: str | None = None
+    """Type and place of the exception that ended it."""
+    communication: bool = False
+    """Whether that exception only reports a peer that is gone (a reset connection, a communicator that was aborted)."""
+    ended_at_s: float | None = None
+    """When it ended, on the leader's clock."""
+    offset_error_s: float = 0.0
+    """How far `ended_at_s` can be off."""
+    process_state: str | None = None
+    """State in /proc/PID/stat: T is stopped, D waits in the kernel and cannot be killed."""
+    group: str = "world"
+    """The innermost process group that the rank waits in."""
+    collective: int | None = None
+    """Sequence number of the last collective that it entered in `group`."""
+    in_collective: bool | None = None
+    stack: str | None = None
+    """Its innermost Python frames, without line numbers."""
+    slow_windows: int = 0
+    """Of the last windows of measured steps, in how many it was slower than its peers by more than the noise."""

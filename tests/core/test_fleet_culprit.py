@@ -1,0 +1,105 @@
+"""Who caused a fault of a training on several nodes: the strongest proof decides, and a doubt names nobody."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import permutations
+
+import pytest
+
+from supervisor.core.fleet.culprit import Culprit, Proof, name_culprit
+from supervisor.core.fleet.evidence import RankEvidence
+
+WAITING = RankEvidence(node="", rank=0, collective=100, in_collective=True, stack="all_reduce", process_state="S")
+
+
+def ranks(nodes: int, each: int = 2) -> list[RankEvidence]:
+    """Healthy ranks that wait for a peer in the same collective."""
+    return [replace(WAITING, node=f"n{rank // each}", rank=rank) for rank in range(nodes * each)]
+
+
+def named(evidence: list[RankEvidence], rank: int, **found: object) -> Culprit:
+    """Who is named where one rank was found otherwise."""
+    evidence[rank] = replace(evidence[rank], **found)  # type: ignore[arg-type]
+    return name_culprit(evidence)
+
+
+@pytest.mark.parametrize(
+    ("found", "proof", "node_at_fault"),
+    [
+        ({"fault": "gpu_hang"}, Proof.PHYSICAL, True),
+        ({"process_state": "D"}, Proof.PHYSICAL, True),
+        ({"process_state": "T"}, Proof.PHYSICAL, False),
+        ({"killed_by": "SIGSEGV"}, Proof.PHYSICAL, False),
+        ({"exception": "ValueError at train.py:3"}, Proof.PHYSICAL, False),
+        ({"collective": 99}, Proof.COLLECTIVE_ORDER, True),
+        ({"in_collective": False}, Proof.COLLECTIVE_ORDER, True),
+        ({"stack": "read_image"}, Proof.STACK_MINORITY, True),
+        ({"slow_windows": 7}, Proof.SLOW_PEER, True),
+    ],
+)
+def test_the_rank_that_differs_is_named(found: dict[str, object], proof: Proof, node_at_fault: bool) -> None:
+    culprit = named(ranks(3), 3, **found)
+    assert (culprit.proof, culprit.ranks, culprit.nodes) == (proof, (3,), ("n1",))
+    assert culprit.node_at_fault is node_at_fault
+
+
+def test_a_node_that_does_not_answer_is_named_with_all_its_ranks() -> None:
+    evidence = ranks(4)
+    evidence[2] = replace(evidence[2], reachable=False)
+    culprit = named(evidence, 3, reachable=False)
+    assert (culprit.nodes, culprit.ranks, culprit.node_at_fault) == (("n1",), (2, 3), True)
+
+
+def test_where_most_nodes_do_not_answer_the_network_is_at_fault() -> None:
+    evidence = [replace(rank, reachable=rank.node == "n0") for rank in ranks(3)]
+    assert name_culprit(evidence).proof is Proof.NONE
+
+
+def test_the_order_of_two_ranks_is_enough_but_their_stacks_are_not() -> None:
+    assert named(ranks(2, each=1), 1, collective=7).ranks == (1,)
+    unnumbered = [replace(rank, collective=None) for rank in ranks(2, each=1)]
+    assert named(unnumbered, 1, stack="read_image").proof is Proof.NONE
+
+
+def test_an_exception_that_reports_a_lost_peer_is_a_consequence() -> None:
+    evidence = [
+        replace(rank, exception="DistBackendError", communication=True, ended_at_s=1.0 + rank.rank / 1000)
+        for rank in ranks(2)
+    ]
+    culprit = named(evidence, 2, exception="ZeroDivisionError", communication=False, ended_at_s=1.2)
+    assert (culprit.ranks, culprit.node_at_fault) == ((2,), False)
+
+
+def test_the_same_exception_of_all_ranks_is_the_fault_of_no_node() -> None:
+    evidence = [replace(rank, exception="KeyError at train.py:9", ended_at_s=1.0 + rank.rank) for rank in ranks(3)]
+    culprit = name_culprit(evidence)
+    assert (culprit.proof, culprit.nodes) == (Proof.NONE, ())
+    assert "the program is at fault" in culprit.reason
+
+
+@pytest.mark.parametrize(("gap_s", "first"), [(0.5, (1,)), (0.05, ())])
+def test_who_ended_first_is_told_only_beyond_the_error_of_the_clocks(gap_s: float, first: tuple[int, ...]) -> None:
+    evidence = [*ranks(2, each=1), replace(WAITING, node="n2", rank=2)]
+    evidence[0] = replace(evidence[0], killed_by="SIGABRT", ended_at_s=10.0 + gap_s, offset_error_s=0.1)
+    culprit = named(evidence, 1, killed_by="SIGSEGV", ended_at_s=10.0, offset_error_s=0.1)
+    assert culprit.ranks == first
+
+
+def test_many_suspects_have_something_in_common_that_is_no_node() -> None:
+    evidence = [replace(rank, fault="gpu_hang" if rank.rank < 8 else None) for rank in ranks(10)]
+    culprit = name_culprit(evidence)
+    assert (culprit.proof, culprit.node_at_fault) == (Proof.NONE, False)
+    assert "too many suspects (4 nodes)" in culprit.reason
+
+
+def test_healthy_ranks_name_nobody() -> None:
+    assert name_culprit(ranks(4)).proof is Proof.NONE
+    assert name_culprit([]).proof is Proof.NONE
+
+
+def test_the_order_in_which_evidence_arrives_changes_nothing() -> None:
+    evidence = ranks(2)
+    evidence[1] = replace(evidence[1], collective=99)
+    evidence[2] = replace(evidence[2], stack="read_image")
+    assert {name_culprit(order).ranks for order in permutations(evidence)} == {(1,)}
