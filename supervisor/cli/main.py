@@ -35,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Alert receivers and the newest alerts; `alerts test` sends one, `alerts mute` holds them.",
     ),
     "metrics": ("supervisor.cli.metrics", "Metrics for Prometheus; with --rules its alerting rules."),
+    "web": ("supervisor.cli.web", "Show trainings, charts and incidents in a browser; read-only."),
     "reload": ("supervisor.cli.reload", "Reload the daemon's configuration."),
     "explain": (
         "supervisor.cli.explain.command",

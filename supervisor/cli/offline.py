@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from supervisor.cli.errors import CliError, NoDaemonError
 from supervisor.config import Settings, check
 from supervisor.config.derive import database_url
-from supervisor.control.alerts import ReceiverState
+from supervisor.control.configured_facts import ConfiguredFacts
 from supervisor.control.record_view import Parameters, RecordView, find_read
 from supervisor.control.refusals import Refusal, Unreadable
-from supervisor.core.job import Job
 from supervisor.store.archive import Archive
 from supervisor.store.errors import ArchiveError
 
@@ -37,38 +35,6 @@ class GlobalOptions(Protocol):
     def now(self) -> Callable[[], float]:
         """Returns the time, in Unix seconds."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfiguredFacts:
-    """Implements `control.record_view.Facts` from the configuration, and the jobs' state from the record."""
-
-    unreadable_hint: ClassVar[str] = (
-        "start the daemon, which serves it, or read it as the daemon's user: sudo -u rocm-supervisor"
-    )
-
-    settings: Settings
-    archive: Archive
-    now: Callable[[], float]
-
-    def now_unix_s(self) -> float:
-        """Return the time, in Unix seconds."""
-        return self.now()
-
-    def job_names(self) -> Collection[str]:
-        """Return the names of the configured jobs."""
-        return self.settings.jobs.keys()
-
-    def jobs(self) -> Sequence[Job]:
-        """Return the configured jobs as last recorded."""
-        return [job for job in self.archive.jobs() if job.name in self.settings.jobs]
-
-    def receivers(self) -> Mapping[str, ReceiverState]:
-        """Return the configured receivers; whether their address can be read, only the daemon can check."""
-        return {
-            name: ReceiverState(kind=receiver.kind, min_severity=receiver.min_severity)
-            for name, receiver in self.settings.alerts.items()
-        }
 
 
 def answer(app: GlobalOptions, route: str, query: Mapping[str, str | int | None]) -> dict[str, Any]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import socket
 import threading
-from contextlib import suppress
 from pathlib import Path
 
 import uvicorn
@@ -16,38 +14,13 @@ from supervisor.control.connection import PeerProtocol
 from supervisor.control.limits import LimitedListener
 from supervisor.control.routes import application
 from supervisor.control.view import View
+from supervisor.control.woken_server import WokenServer
 
 log = logging.getLogger(__name__)
 
 CONNECTIONS = 64
 HEADERS_LIMIT_BYTES = 16 * 1024
 STOP_LIMIT_S = 5.0
-DATE_EVERY_S = 1.0
-"""The `Date` header is that of the second."""
-
-
-class _Server(uvicorn.Server):
-    """Uvicorn's server, woken at its end; uvicorn's own loop polls ten times a second."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self._woken: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
-
-    async def main_loop(self) -> None:
-        """Serve until the end."""
-        end = asyncio.Event()
-        self._woken = (asyncio.get_running_loop(), end)
-        while not await self.on_tick(0):
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(end.wait(), DATE_EVERY_S)
-
-    def end(self) -> None:
-        """Have it end; for any thread."""
-        self.should_exit = True
-        if self._woken is not None:
-            loop, end = self._woken
-            with suppress(RuntimeError):  # it has ended
-                loop.call_soon_threadsafe(end.set)
 
 
 class ControlServer:
@@ -77,7 +50,7 @@ class ControlServer:
             timeout_keep_alive=2,
             timeout_graceful_shutdown=2,
         )
-        self._server = _Server(config)
+        self._server = WokenServer(config)
         self._thread = threading.Thread(target=self._serve, name="control", daemon=True)
 
     @property

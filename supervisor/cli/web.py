@@ -1,0 +1,133 @@
+"""`supervisorctl web`: opens the page in a browser and serves it until it is ended."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import shutil
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+
+import click
+
+from supervisor.cli.app import App, pass_app
+from supervisor.cli.errors import CliError
+from supervisor.cli.offline import settings
+from supervisor.config.derive import database_url
+from supervisor.store.errors import StoreError
+from supervisor.store.files import database_path
+from supervisor.web.clock import now_unix_s
+from supervisor.web.daemon import Daemon
+from supervisor.web.door import LOOPBACK_NAMES, Door
+from supervisor.web.page_data import PageData
+from supervisor.web.record import Record
+from supervisor.web.serve import serve
+from supervisor.web.sessions import Sessions
+
+LOOPBACK = "127.0.0.1"
+EVERYWHERE = frozenset({"0.0.0.0", "::", "[::]"})  # noqa: S104  # compared, not bound
+BROWSERS = ("xdg-open", "x-www-browser", "www-browser", "open")
+
+
+@click.command("web")
+@click.option("--listen", default=LOOPBACK, show_default=True, metavar="ADDRESS", help="Address to listen on.")
+@click.option("--port", default=0, type=click.IntRange(0, 65535), metavar="PORT", help="Port; by default a free one.")
+@click.option("--host", "hosts", multiple=True, metavar="NAME", help="A further name that the page answers to.")
+@click.option("--tls-certificate", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE")
+@click.option("--tls-key", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE")
+@click.option("--no-browser", is_flag=True, help="Print the address only; the first line of the output.")
+@click.option("--ssh", is_flag=True, help="Print the command that forwards the port to your own machine.")
+@pass_app
+def command(  # noqa: PLR0913  # one argument each option
+    app: App, *, listen: str, port: int, hosts: tuple[str, ...], tls_certificate: Path | None, tls_key: Path | None,
+    no_browser: bool, ssh: bool,
+) -> None:  # fmt: skip
+    """Show trainings, charts and incidents in a browser, until Ctrl-C.
+
+    The address holds a token that is good once, for ten minutes. Nothing can be changed from the page. An address other
+    than the loopback's needs TLS: --tls-certificate and --tls-key.
+    """
+    tls = (tls_certificate, tls_key) if tls_certificate is not None and tls_key is not None else None
+    if (tls_certificate is None) != (tls_key is None):
+        raise click.UsageError("--tls-certificate and --tls-key belong together")
+    door = _open_door(listen, port, hosts, tls=tls is not None)
+    sessions = Sessions(now_unix_s)
+    address = f"{'https' if tls else 'http'}://{_name(door, hosts)}/#{sessions.make_token()}"
+    click.echo(address)
+    if ssh:
+        click.echo(f"on your own machine: ssh -N -L {door.port}:{LOOPBACK}:{door.port} {_destination()}")
+    data = _build_data(app)
+    try:
+        with tempfile.TemporaryDirectory(prefix="rocm-supervisor-web-") as folder:
+            if not (no_browser or ssh):
+                _open_browser(address, Path(folder))
+            asyncio.run(serve([door], data, sessions, tls=tls))
+    except OSError as error:
+        raise CliError(f"{listen}: {error}", "check the certificate and its key", "not_served") from error
+
+
+def _build_data(app: App) -> PageData:
+    try:
+        path = database_path(database_url(settings(app).supervisor))
+    except StoreError as error:
+        raise CliError(str(error), f"supervisorctl config check {app.config}", "bad_config") from error
+    return PageData(Record(path), Daemon(str(app.socket)), app.config)
+
+
+def _open_door(listen: str, port: int, hosts: tuple[str, ...], *, tls: bool) -> Door:
+    """Return the listening socket; raise CliError where it cannot be made, or would be open without TLS."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(listen, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind, protocol)
+        listening.bind(address)
+    except OSError as error:
+        raise CliError(f"cannot listen on {listen} port {port}: {error.strerror or error}", "", "not_served") from error
+    door = Door(listening, frozenset(name.lower() for name in hosts) | _own_name(listen), tls)
+    if not door.is_loopback and not tls:
+        listening.close()
+        raise CliError(
+            f"{listen} can be reached from other machines, where the page and its token would be readable on the way",
+            "give --tls-certificate and --tls-key, or leave --listen out and use --ssh",
+            "needs_tls",
+        )
+    listening.listen()
+    return door
+
+
+def _own_name(listen: str) -> frozenset[str]:
+    name = f"[{listen.lower()}]" if ":" in listen else listen.lower()
+    if name in EVERYWHERE:
+        return frozenset({socket.gethostname().lower()})
+    return frozenset() if name in LOOPBACK_NAMES else frozenset({name})
+
+
+def _name(door: Door, hosts: tuple[str, ...]) -> str:
+    if hosts:
+        return hosts[0] if ":" in hosts[0] else f"{hosts[0]}:{door.port}"
+    address = str(door.listening.getsockname()[0])
+    address = socket.gethostname() if address in EVERYWHERE else address
+    return f"[{address}]:{door.port}" if ":" in address else f"{address}:{door.port}"
+
+
+def _destination() -> str:
+    return f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+def _open_browser(address: str, folder: Path) -> None:
+    """Open the address with the desktop's own program.
+
+    Every user of the machine can read the arguments of a process: it is given a file of this user alone.
+    """
+    program = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    if program is None:
+        click.echo("no browser was found here: open the address above, or use --ssh", err=True)
+        return
+    file = folder / "open.html"
+    file.touch(mode=0o600)
+    file.write_text(f'<meta http-equiv="refresh" content="0; url={address}">', encoding="utf-8")
+    subprocess.Popen(
+        [program, file.as_uri()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )  # fmt: skip

@@ -1,0 +1,112 @@
+"""Serves the page at its sockets until it is ended, or until nobody has looked for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from supervisor.control.woken_server import WokenServer
+from supervisor.web.door import Application, Door, Scope
+from supervisor.web.page_data import PageData
+from supervisor.web.routes import application
+from supervisor.web.sessions import Sessions
+
+log = logging.getLogger(__name__)
+
+CONNECTIONS = 64
+HEADERS_LIMIT_BYTES = 16 * 1024
+LOOK_EVERY_S = 1.0
+
+
+class _PageServer(WokenServer):
+    """A server beside others in one process: their signals are handled together."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class _Visits:
+    """Counts the requests, and knows when the last one came."""
+
+    def __init__(self, served: Application) -> None:
+        self._served = served
+        self.last_s = time.perf_counter()
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        self.last_s = time.perf_counter()
+        await self._served(scope, receive, send)
+        self.last_s = time.perf_counter()
+
+
+async def serve(
+    doors: Sequence[Door],
+    data: PageData,
+    sessions: Sessions,
+    *,
+    idle_s: float | None = None,
+    tls: tuple[Path, Path] | None = None,
+) -> None:
+    """Serve until SIGTERM or SIGINT, or until no request came for `idle_s` and no token waits to be used.
+
+    `tls` are the files of the certificate and of its key, for the doors that are to have it.
+    """
+    visits = [_Visits(application(data, sessions, door)) for door in doors]
+    servers = [
+        _PageServer(_config(visit, tls if door.tls else None)) for door, visit in zip(doors, visits, strict=True)
+    ]
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        for server in servers:
+            server.end()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end)
+    serving = [
+        asyncio.ensure_future(server.serve(sockets=[door.listening]))
+        for server, door in zip(servers, doors, strict=True)
+    ]
+    watching = asyncio.ensure_future(_end_when_idle(visits, sessions, idle_s, end))
+    await asyncio.gather(*serving)
+    watching.cancel()
+
+
+async def _end_when_idle(visits: Sequence[_Visits], sessions: Sessions, idle_s: float | None, end: Any) -> None:
+    while idle_s is not None:
+        await asyncio.sleep(min(LOOK_EVERY_S, idle_s))
+        quiet_s = time.perf_counter() - max(visit.last_s for visit in visits)
+        if quiet_s >= idle_s and not sessions.awaits_token:
+            log.info("web.idle", extra={"fields": {"quiet_s": round(quiet_s)}})
+            end()
+            return
+
+
+def _config(served: Application, tls: tuple[Path, Path] | None) -> uvicorn.Config:
+    return uvicorn.Config(
+        served,
+        loop="asyncio",
+        http="h11",
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=CONNECTIONS,
+        h11_max_incomplete_event_size=HEADERS_LIMIT_BYTES,
+        timeout_keep_alive=15,
+        timeout_graceful_shutdown=2,
+        ssl_certfile=None if tls is None else str(tls[0]),
+        ssl_keyfile=None if tls is None else str(tls[1]),
+    )

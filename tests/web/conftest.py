@@ -1,0 +1,27 @@
+"""One record of a training of two hours with a crash, and one page over it, for the tests of a module."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "bench"))
+
+from long_record import write_long_record
+from served_page import ServedPage, serving_page
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("state")
+    write_long_record(folder / "supervisor.db", hours=8.0, steps=200_000)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(state: Path) -> Iterator[ServedPage]:
+    with serving_page(state) as served:
+        yield served

@@ -1,0 +1,163 @@
+"""What a server of the page answers, asked over HTTP by a client that follows no rule of a browser."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from served_page import ServedPage, serving_page
+
+import supervisor.web
+
+
+@pytest.fixture(scope="module")
+def signed_in(page: ServedPage) -> ServedPage:
+    assert page.sign_in().status == 200
+    return page
+
+
+def read(page: ServedPage, path: str) -> Any:
+    answer = page.get(path)
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+def test_the_page_itself_is_all_that_is_served_without_a_session(page: ServedPage) -> None:
+    index = page.ask("/").body.decode()
+    files = re.findall(r'"(/static/[^"]+)"', index)
+    assert len(files) == 5
+    assert [page.ask(file).status for file in files] == [200] * 5
+    routes = (
+        "/api/overview",
+        "/api/trainings/yolo",
+        "/api/trainings/yolo/steps",
+        "/api/gpus",
+        "/api/alerts",
+        "/metrics",
+    )
+    assert {route: page.ask(route).status for route in routes} == dict.fromkeys(routes, 401)
+
+
+def test_a_token_is_good_once(page: ServedPage, signed_in: ServedPage) -> None:
+    assert page.ask("/session", "POST", f'{{"token": "{page.token}"}}'.encode()).status == 401
+    assert signed_in.get("/api/overview").status == 200
+
+
+def test_half_of_a_session_is_none(signed_in: ServedPage) -> None:
+    for name in ("Cookie", "X-Page-Key"):
+        assert signed_in.ask("/api/overview", headers={name: signed_in.secrets[name]}).status == 401
+
+
+def test_the_cookie_is_of_this_port_and_out_of_reach_of_scripts(state: Path) -> None:
+    with serving_page(state) as page:
+        cookie = page.sign_in().headers["set-cookie"]
+        assert cookie.startswith(f"rocm_supervisor_{page.port}=")
+        assert "HttpOnly" in cookie
+        assert "SameSite=strict" in cookie
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example"},
+        {"Host": "127.0.0.1"},
+        {"Host": "127.0.0.1:1"},
+        {"Host": "localhost.evil.example:{port}"},
+        {"Host": "127.0.0.1:{port}@evil.example"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:1"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"},
+    ],
+)
+def test_a_request_of_another_site_is_refused(signed_in: ServedPage, headers: Mapping[str, str]) -> None:
+    given = {name: value.format(port=signed_in.port) for name, value in headers.items()}
+    for path in ("/", "/api/overview", "/metrics"):
+        assert signed_in.ask(path, headers={**signed_in.secrets, **given}).status == 403
+
+
+def test_a_link_on_another_site_may_lead_to_the_page_and_no_further(signed_in: ServedPage) -> None:
+    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    assert signed_in.ask("/", headers=link).status == 200
+    assert signed_in.ask("/api/overview", headers={**signed_in.secrets, **link}).status == 403
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/static/../../../etc/passwd", "/static/%2e%2e/%2e%2e/page.js", "//etc/passwd", "/static//etc/passwd", "/..",
+     "/static/page.js",
+     "/api/trainings/..%2f..%2fetc/log", "/static/%00", "/api/incidents/..%2f..%2f..%2fetc%2fpasswd"],
+)  # fmt: skip
+def test_no_path_leads_to_a_file_that_is_not_of_the_page(signed_in: ServedPage, path: str) -> None:
+    answer = signed_in.get(path)
+    assert answer.status in (400, 404), answer.body
+    assert b"root:" not in answer.body
+
+
+def test_nothing_can_be_changed(signed_in: ServedPage) -> None:
+    for method in ("POST", "PUT", "DELETE", "PATCH"):
+        for path in ("/", "/api/overview", "/api/trainings/yolo", "/metrics"):
+            assert signed_in.ask(path, method, b"{}", signed_in.secrets).status == 405
+
+
+def test_every_answer_has_the_strict_policy(signed_in: ServedPage) -> None:
+    for answer in (
+        signed_in.ask("/"),
+        signed_in.get("/api/overview"),
+        signed_in.ask("/none"),
+        signed_in.ask("/", headers={"Host": "x"}),
+    ):
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'; script-src 'self'; style-src 'self'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["referrer-policy"] == "no-referrer"
+
+
+def test_the_record_is_shown_while_no_daemon_runs(signed_in: ServedPage) -> None:
+    overview = read(signed_in, "/api/overview")
+    assert [training["name"] for training in overview["trainings"]] == ["yolo"]
+    assert "no daemon" in overview["problem"]
+    training = read(signed_in, "/api/trainings/yolo")
+    assert [incident["fault"] for incident in training["incidents"]] == ["gpu_hang"]
+    assert [attempt["attempt"] for attempt in training["attempts"]] == [1, 2]
+
+
+def test_a_window_is_answered_in_its_own_resolution(signed_in: ServedPage) -> None:
+    everything = read(signed_in, "/api/trainings/yolo/steps?points=100")
+    middle = everything["since"] + 3600
+    window = read(signed_in, f"/api/trainings/yolo/steps?points=100&from={middle}&to={middle + 600}")
+    assert everything["width_s"] == 290
+    assert window["width_s"] == 10
+    assert len(window["steps"]["at"]) == 60
+
+
+def test_what_is_no_number_and_what_is_not_recorded_is_answered_in_words(signed_in: ServedPage) -> None:
+    assert signed_in.get("/api/trainings/yolo/steps?from=nan").status == 400
+    assert signed_in.get("/api/trainings/yolo/steps?points=-1").status == 400
+    assert signed_in.get("/api/compare?of=yolo:x").status == 400
+    missing = signed_in.get("/api/trainings/none")
+    assert missing.status == 404
+    assert "no training 'none' is recorded" in str(missing.json["error"])
+
+
+def test_a_record_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with serving_page(tmp_path) as page:
+        page.sign_in()
+        assert "the daemon has recorded nothing yet" in str(page.get("/api/trainings/yolo").json)
+        assert page.get("/api/overview").status == 200
+
+
+def test_the_vendored_files_are_those_of_the_release() -> None:
+    folder = Path(supervisor.web.__file__).parent / "static"
+    lines = [line.split() for line in (folder / "uPlot.origin").read_text().splitlines()]
+    sums = {line[1]: line[0] for line in lines if len(line) == 2}
+    assert set(sums) == {"uPlot.iife.min.js", "uPlot.min.css", "uPlot.LICENSE"}
+    for name, expected in sums.items():
+        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == expected
