@@ -11,7 +11,7 @@ import msgspec
 from supervisor.alerts.settings import AlertSettings
 from supervisor.core.flags import Severity
 
-SEVERITIES = {severity.word: severity for severity in Severity}
+SEVERITIES = {severity.label: severity for severity in Severity}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,7 +47,7 @@ class Notice:
 
     def body(self) -> bytes:
         """Return the body of a Standard Webhook, less than 20 kB."""
-        data = {"severity": self.severity.word, **self.data}
+        data = {"severity": self.severity.label, **self.data}
         encoded = msgspec.json.encode({"type": self.type, "timestamp": rfc3339(self.at.unix_s), "data": data})
         assert len(encoded) < LARGEST_BODY_BYTES, "every text in it is bounded"
         return encoded
@@ -196,7 +196,7 @@ def _report_finish(job: Job, decision: de.Finish, at: Moment, common: Mapping[st
 def _report_warning(job: Job, decision: de.Warn, at: Moment, common: Mapping[str, object]) -> Notice:
     flag = decision.flag
     return Notice(
-        type=f"flag.{flag.severity.word}",
+        type=f"flag.{flag.severity.label}",
         severity=flag.severity,
         key=f"flag {job.name} {decision.attempt} {flag.rule} {flag.subject}",
         job=job.name,

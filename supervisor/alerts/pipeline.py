@@ -223,7 +223,7 @@ def build_digest(notices: Sequence[KeptNotice], host: str, now: Moment, zone: tz
     counts = dict(more.most_common(RULES_COUNTED))
     others = sum(more.values()) - sum(counts.values())
     data = {
-        "severity": severity.word,
+        "severity": severity.label,
         "host": host,
         "count": len(notices),
         "alerts": [_summarize_notice(notice, zone) for notice in named],

@@ -10,7 +10,7 @@ from supervisor.cli.table import Cell, Pen
 from supervisor.core.sanitize import one_line
 
 HEAD = ("GROUP", "RULE", "NOW", "LIMIT", "% OF LIMIT", "ACTION", "CHECK")
-GROUPS = ("steps", "losses", "cards", "memory", "storage", "pace", "process")
+GROUPS = ("steps", "losses", "gpus", "memory", "storage", "pace", "process")
 NEAR_SHARE = 0.5
 RED_SHARE = 0.8
 ACTIONS = {"critical": "stop", "warning": "warn", "info": "info"}

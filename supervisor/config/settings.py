@@ -152,7 +152,7 @@ class LastResortSettings(Struct, frozen=True, kw_only=True):
 
     reset_gpu: bool = False
     reset_command: list[Text] = field(default_factory=list)
-    """`{card}` is replaced by the PCI address, `{index}` by the index; empty: the vendor tool's command."""
+    """`{gpu}` is replaced by the PCI address, `{index}` by the index; empty: the vendor tool's command."""
     reboot: bool = False
     reboot_command: Annotated[list[Text], Meta(min_length=1)] = field(default_factory=lambda: ["systemctl", "reboot"])
     limit_s: Positive = 60.0

@@ -75,7 +75,7 @@ class WatchedStatus(Struct, frozen=True, kw_only=True):
     rule: str
     what: str
     group: str = ""
-    """steps, losses, cards, memory, storage, pace, process"""
+    """steps, losses, gpus, memory, storage, pace, process"""
     unit: str = ""
     now: float | None = None
     limit: float | None = None

@@ -106,16 +106,16 @@ class Saving:
         """Add a report about saving."""
         facts, snapshot = report.facts, report.facts.get("kind") == "snapshot"
         self.every_s = as_float(facts.get("every_s"), 0.0, EVERY_MAX_S) or self.every_s
-        match report.word:
-            case ev.Word.SNAPSHOTS:
+        match report.agent_event:
+            case ev.AgentEvent.SNAPSHOTS:
                 self.since = self.since or report.at
-            case ev.Word.CHECKPOINT_SAVED:
+            case ev.AgentEvent.CHECKPOINT_SAVED:
                 self.asked_error = ""
                 if snapshot:
                     self.at, self.failed_at, self.error = report.at, None, ""
-            case ev.Word.SAVE_FAILED if snapshot:
+            case ev.AgentEvent.SAVE_FAILED if snapshot:
                 self.failed_at, self.error = self.failed_at or report.at, _read_error(facts.get("error"))
-            case ev.Word.SAVE_FAILED:
+            case ev.AgentEvent.SAVE_FAILED:
                 self.asked_error = _read_error(facts.get("error"))
             case _:
                 pass
@@ -141,23 +141,23 @@ class AgentReports:
 
     def add(self, report: ev.AgentReported) -> None:
         """Add a report."""
-        match report.word:
-            case ev.Word.ALLOCATOR:
+        match report.agent_event:
+            case ev.AgentEvent.ALLOCATOR:
                 self._add_allocation(report)
-            case ev.Word.EPOCH_END:
+            case ev.AgentEvent.EPOCH_END:
                 self._add_epoch(report)
-            case ev.Word.WORKERS:
+            case ev.AgentEvent.WORKERS:
                 self._add_loader(report)
-            case ev.Word.PRECISION:
+            case ev.AgentEvent.PRECISION:
                 asked, used = report.facts.get("asked"), report.facts.get("used")
                 if isinstance(asked, str) and isinstance(used, str):
                     self.precision = _read_precision(report, asked, used)
-            case ev.Word.CLAIMED:
+            case ev.AgentEvent.CLAIMED:
                 if report.rank is not None and report.pid is not None and report.rank < RANKS_KEPT:
                     self.rank_pids[report.rank] = report.pid
-            case ev.Word.SNAPSHOTS | ev.Word.CHECKPOINT_SAVED | ev.Word.SAVE_FAILED:
+            case ev.AgentEvent.SNAPSHOTS | ev.AgentEvent.CHECKPOINT_SAVED | ev.AgentEvent.SAVE_FAILED:
                 self.saving.add(report)
-            case ev.Word.PLAN:
+            case ev.AgentEvent.PLAN:
                 self.start_epoch = as_int(report.facts.get("start_epoch"), maximum=EPOCH_MAX)
             case _:
                 pass

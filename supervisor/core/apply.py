@@ -71,7 +71,7 @@ def _attempt_event(job: Job, attempt: Attempt, event: ev.AttemptEvent) -> Job:
             return _fold_observation(job, attempt, event)
         case ev.CheckpointNotKept() | ev.CheckpointsClosed() | ev.ExistingFound():
             return job
-        case ev.RecorderIdle() | ev.SupervisionDegraded():
+        case ev.RecorderIdle() | ev.SupervisionChanged():
             return job
     assert_never(event)
 
@@ -146,7 +146,9 @@ def _has_train_ended(attempt: Attempt, event: ev.AgentReported | ev.StageEntered
     """Whether the training has ended; the same process may train again after that."""
     if isinstance(event, ev.StageEntered):
         return attempt.train_ended and event.stage not in (Stage.SETUP, Stage.WARMUP)
-    return event.word is ev.Word.TRAIN_END or (attempt.train_ended and event.word is not ev.Word.PLAN)
+    return event.agent_event is ev.AgentEvent.TRAIN_END or (
+        attempt.train_ended and event.agent_event is not ev.AgentEvent.PLAN
+    )
 
 
 def _fold_clock_step(job: Job, event: ev.ClockStepped) -> Job:
@@ -457,23 +459,23 @@ SETTINGS_KEPT = 20
 def fold_report(job: Job, attempt: Attempt, event: ev.AgentReported) -> Job:
     """Return the job after the agent reported what trains in it, or what it has set there."""
     facts = event.facts
-    match event.word:
-        case ev.Word.CLAIMED:
+    match event.agent_event:
+        case ev.AgentEvent.CLAIMED:
             return replace(job, torch=job.torch or isinstance(facts.get("torch"), str))
-        case ev.Word.PATCHED:
+        case ev.AgentEvent.PATCHED:
             return replace(job, torch=True, attempt=replace(attempt, patched=True))
-        case ev.Word.PLAN:
+        case ev.AgentEvent.PLAN:
             framework = facts.get("framework")
             job = replace(job, framework=framework if isinstance(framework, str) else job.framework)
             job = _with_adjustable(job, as_list(facts.get("adjusts")))
             return _rescale_steps(job, facts.get("batches_per_epoch"))
-        case ev.Word.COUNTING if event.rank in (None, 0):
+        case ev.AgentEvent.COUNTING if event.rank in (None, 0):
             return replace(job, attempt=_set_scale(attempt, facts))
-        case ev.Word.RESUMED:
+        case ev.AgentEvent.RESUMED:
             return replace(job, attempt=replace(attempt, went_on=True))
-        case ev.Word.SETTING_ASKED:
+        case ev.AgentEvent.SETTING_ASKED:
             return _with_adjustable(job, [facts.get("setting")])
-        case ev.Word.REMEDY_APPLIED:
+        case ev.AgentEvent.REMEDY_APPLIED:
             remedies = facts.get("remedies")
             named = [str(remedy) for remedy in remedies] if isinstance(remedies, list) else []
             return replace(job, course=job.course.confirmed(named, str(facts.get("set", ""))[:APPLIED_CHARACTERS]))

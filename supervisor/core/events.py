@@ -223,7 +223,7 @@ class StageEntered:
     job: str
     attempt: int
     stage: Stage
-    whole: bool = False
+    stages_complete: bool = False
     """Whether the agent reports every stage, so that a long step is no unreported stage."""
 
 
@@ -236,7 +236,7 @@ class RecorderIdle:
     attempt: int
 
 
-class Word(Enum):
+class AgentEvent(Enum):
     """The events of `agent.jsonl`."""
 
     ALIVE = "alive"
@@ -268,7 +268,7 @@ class AgentReported:
     at: Moment
     job: str
     attempt: int
-    word: Word
+    agent_event: AgentEvent
     facts: dict[str, object]
     """As in the file; fields are described in `core/attempt_files.py`."""
     offset: int = 0
@@ -295,8 +295,8 @@ class OutputSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SupervisionDegraded:
-    """One part of a job's supervision failed: it is left out and named, and everything else goes on."""
+class SupervisionChanged:
+    """A part of a job's supervision failed, or works again; a part that failed is left out, the others continue."""
 
     at: Moment
     job: str
@@ -304,15 +304,15 @@ class SupervisionDegraded:
     place: str
     """What failed: `rule stall`, `history`, `reading output`, `checkpoints`."""
     error: str
-    """What it failed with, and where in the code."""
+    """The exception, and where in the code it was raised."""
     kind: str | None = None
-    """The kind of the event that it could not take, which is passed by from now on; None where there was none."""
+    """The kind of the event that it failed on, which is skipped from now on; None where there was none."""
     offset: int | None = None
-    """How far that event's file was read with it, where it has one."""
-    mended: bool = False
-    """Whether that part works again."""
-    standing: bool = False
-    """Whether it belongs to no attempt and lasts until it is repaired: a file system that does not answer."""
+    """Bytes of that event's file read up to and with it, where it has one."""
+    recovered: bool = False
+    """Whether the part works again."""
+    persistent: bool = False
+    """Whether it belongs to no attempt and lasts until repaired: a file system that does not answer."""
 
 
 # --- readings of sensors ------------------------------------------------------------------------------------------
@@ -436,7 +436,7 @@ AttemptEvent: TypeAlias = (
     | AgentReported
     | OutputSeen
     | ProcessesRead
-    | SupervisionDegraded
+    | SupervisionChanged
 )
 MachineEvent: TypeAlias = (
     Tick | GpusRead | HostRead | KernelReported | SourceChanged | RuleChanged | ClockStepped | DaemonAway | AlertTried

@@ -55,7 +55,7 @@ class FaultSeverity(IntEnum):
     FATAL = 2
 
     @property
-    def word(self) -> str:
+    def label(self) -> str:
         """The name that tables, people and programs see."""
         return self.name.lower()
 
@@ -63,7 +63,7 @@ class FaultSeverity(IntEnum):
 LAST_BOOT = "last boot"
 """Origin of findings at the end of the previous boot's log."""
 
-About: TypeAlias = Literal["card", "pci", "disk", "host", "none"]
+About: TypeAlias = Literal["gpu", "pci", "disk", "host", "none"]
 """What a finding is about: a GPU, some PCI device (which may be a GPU), a disk, the machine, or nothing named."""
 
 
@@ -84,7 +84,7 @@ class KernelFinding:
     """PCI address, or None where no line names a GPU."""
     line: str
     """Its first line."""
-    about: About = "card"
+    about: About = "gpu"
     device: str | None = None
     """Name of a device that is not a PCI device: a disk."""
     remedy: str | None = None

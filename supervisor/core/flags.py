@@ -22,7 +22,7 @@ class Severity(IntEnum):
     CRITICAL = 2
 
     @property
-    def word(self) -> str:
+    def label(self) -> str:
         """The name that people, the database and programs see."""
         return self.name.lower()
 

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from supervisor.core.flags import Diagnosis, RedFlag, Severity
 from supervisor.core.moments import Moment
 
-Group: TypeAlias = Literal["steps", "losses", "cards", "memory", "storage", "pace", "process"]
+Group: TypeAlias = Literal["steps", "losses", "gpus", "memory", "storage", "pace", "process"]
 """The part of a training that a rule measures."""
 
 

@@ -107,7 +107,7 @@ class History:
     kernel: deque[KernelFinding] = field(default_factory=lambda: deque(maxlen=KERNEL_KEPT))
     kernel_fatal_since: dict[tuple[str, int], Moment] = field(default_factory=dict)
     """Of each of these that is fatal now, by its key: when it last became so."""
-    kernel_mended: set[tuple[str, int]] = field(default_factory=set)
+    kernel_recovered: set[tuple[str, int]] = field(default_factory=set)
     """Keys of those that were fatal and then over, whatever came after."""
     output: deque[OutputFinding] = field(default_factory=lambda: deque(maxlen=200))
     last_line: str = ""
@@ -228,7 +228,7 @@ class History:
         A bus error may name any device: it counts only where that device is known to be a GPU.
         """
         match finding.about:
-            case "card":
+            case "gpu":
                 return self.uses(finding.gpu)
             case "pci":
                 known = finding.gpu in self.gpus_used or finding.gpu in self.gpus
@@ -289,7 +289,7 @@ class History:
             self.last_step_at = event.records[-1].at
             self._mark_read(event.at, only_where_read=True)
         elif isinstance(event, ev.StageEntered):
-            self.stage, self.stage_since, self.stages_complete = event.stage, event.at, event.whole
+            self.stage, self.stage_since, self.stages_complete = event.stage, event.at, event.stages_complete
         elif isinstance(event, ev.Exited):
             self.host_lost = self.host_lost or "its exit record could not be processed"
 
@@ -373,7 +373,7 @@ class History:
             item.key: since.get(item.key, item.reported_at) for item in self.kernel if item.fatal
         }
         ended = {item.key for item in self.kernel if not item.fatal and item.key in since}
-        self.kernel_mended = {item.key for item in self.kernel if item.key in self.kernel_mended | ended}
+        self.kernel_recovered = {item.key for item in self.kernel if item.key in self.kernel_recovered | ended}
 
     def _mark_read(self, at: Moment, *, only_where_read: bool = False) -> None:
         known = self.looked_at
@@ -383,7 +383,7 @@ class History:
     def _add_stage(self, event: ev.StageEntered) -> None:
         if event.stage is not self.stage:
             self._learn_stage(event.at)
-        self.stages_complete = event.whole
+        self.stages_complete = event.stages_complete
         self.stage, self.stage_since = event.stage, event.at
         self.paused = self.paused or event.stage in PAUSING
         if event.stage is Stage.CHECKPOINT and self.steps:
@@ -458,22 +458,22 @@ class History:
 
     def _add_report(self, event: ev.AgentReported) -> None:
         self.reports.add(event)
-        match event.word:
-            case ev.Word.ALIVE:
+        match event.agent_event:
+            case ev.AgentEvent.ALIVE:
                 self.agent_alive = True
-            case ev.Word.CLAIMED:
+            case ev.AgentEvent.CLAIMED:
                 self.claimed = True
-            case ev.Word.PATCHED:
+            case ev.AgentEvent.PATCHED:
                 self.patched = True
-            case ev.Word.PLAN:
+            case ev.AgentEvent.PLAN:
                 self._add_plan(event.facts)
-            case ev.Word.CHECKPOINT_SAVED:
+            case ev.AgentEvent.CHECKPOINT_SAVED:
                 self._add_save(event)
-            case ev.Word.HOOK_FAILED:
+            case ev.AgentEvent.HOOK_FAILED:
                 self.hook_failed_at = event.at
-            case ev.Word.EXCEPTION:
+            case ev.AgentEvent.EXCEPTION:
                 self.raised.append(Raised(at=event.at, facts=event.facts, pid=event.pid, rank=event.rank))
-            case ev.Word.TRAIN_END:
+            case ev.AgentEvent.TRAIN_END:
                 self.train_ended = True
             case _:
                 pass

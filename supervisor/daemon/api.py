@@ -60,7 +60,7 @@ class LoopFacts:
             quiet = policies[name].quiet if name in policies else None
             states[name] = ReceiverState(
                 kind=policies[name].kind if name in policies else "webhook",
-                min_severity=floor.word,
+                min_severity=floor.label,
                 problem=problems.get(name),
                 muted_until=self.announcer.muted_until(name, now),
                 quiet=quiet is not None and quiet.includes(now.unix_s),

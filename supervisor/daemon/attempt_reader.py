@@ -256,22 +256,22 @@ class AttemptReader:
         else:
             if name in followed.failed:
                 followed.failed.discard(name)
-                self._report_degraded(followed, name, "", mended=True)
+                self._report_degraded(followed, name, "", recovered=True)
         if followed.thread == thread:
             followed.post.at = None
         else:
             followed.blocked.discard(name)
-            self._report_degraded(followed, name, "", mended=True)
+            self._report_degraded(followed, name, "", recovered=True)
 
-    def _report_degraded(self, followed: FollowedAttempt, part: str, error: str, *, mended: bool = False) -> None:
+    def _report_degraded(self, followed: FollowedAttempt, part: str, error: str, *, recovered: bool = False) -> None:
         self._put(
-            ev.SupervisionDegraded(
+            ev.SupervisionChanged(
                 at=self._clock.now(),
                 job=followed.job,
                 attempt=followed.attempt,
                 place=f"reading {part}",
                 error=error,
-                mended=mended,
+                recovered=recovered,
             )
         )
 
@@ -335,7 +335,11 @@ class AttemptReader:
             since = now  # the header tells when the stage around it began
         followed.stage, followed.stage_complete = stage, page.stages_complete
         entered = ev.StageEntered(
-            at=since or now, job=followed.job, attempt=followed.attempt, stage=stage, whole=page.stages_complete
+            at=since or now,
+            job=followed.job,
+            attempt=followed.attempt,
+            stage=stage,
+            stages_complete=page.stages_complete,
         )
         self._put(entered)
 
@@ -354,7 +358,7 @@ class AttemptReader:
                     at=said.at,
                     job=followed.job,
                     attempt=followed.attempt,
-                    word=said.word,
+                    agent_event=said.agent_event,
                     facts=said.facts,
                     offset=said.offset,
                     pid=said.pid,

@@ -94,14 +94,14 @@ class DaemonChecks:
         newest = self._parts.newest
         if not newest.gpus:
             yield DoctorLine(
-                name="cards",
+                name="gpus",
                 level="warn",
                 found="no GPU reports readings; jobs are judged by process, output, steps and host",
                 remedy="`ls /sys/class/drm`; the amdgpu driver creates one entry per GPU",
             )
         for gpu, reading in newest.gpus.items():
             what = " ".join(text for text in (reading.name, reading.gfx_version) if text) or "amdgpu"
-            yield DoctorLine(name=f"card {gpu}", level="ok", found=f"{what}, by {reading.source}")
+            yield DoctorLine(name=f"gpu {gpu}", level="ok", found=f"{what}, by {reading.source}")
             for issue in issues_of(reading.gfx_version):
                 yield DoctorLine(
                     name=f"known {gpu}",

@@ -230,7 +230,7 @@ class ThreadExecutor:
     def _report_failure(self, job: str, attempt: int, place: str, error: Exception) -> None:
         log.error("act.failed", extra={"fields": {"act": place, "job": job}}, exc_info=error)
         self._put(
-            ev.SupervisionDegraded(
+            ev.SupervisionChanged(
                 at=self._clock.now(), job=job, attempt=attempt, place=place, error=describe_error(error)
             )
         )

@@ -88,7 +88,7 @@ class Fences:
         job_state.faults[place] = job_state.faults.get(place, 0) + 1
         if known is not None and (event is None or job_state.faults[place] > KEPT_OF_A_PLACE):
             return
-        degraded = ev.SupervisionDegraded(
+        degraded = ev.SupervisionChanged(
             at=self._clock.now(),
             job=job_state.job.name,
             attempt=job_state.job.number,
@@ -103,12 +103,12 @@ class Fences:
             self.note_failure("record", unkept)
         self.mark(job_state, degraded)
 
-    def mark(self, job_state: JobState, degraded: ev.SupervisionDegraded) -> None:
+    def mark(self, job_state: JobState, degraded: ev.SupervisionChanged) -> None:
         """Mark a part of a job's supervision as failed or working again; the alert is queued with the flag."""
         place = degraded.place
-        if degraded.mended:
+        if degraded.recovered:
             if job_state.degraded.pop(place, None) is not None:
-                log.warning("supervision.mended", extra={"fields": {"job": degraded.job, "place": place}})
+                log.warning("supervision.recovered", extra={"fields": {"job": degraded.job, "place": place}})
             return
         if degraded.kind is not None:
             job_state.passed.add((place, degraded.kind, degraded.offset))
@@ -136,7 +136,7 @@ class Fences:
             log.error("daemon.part_failed", extra={"fields": {"part": place}}, exc_info=error)
 
 
-def degraded_flag(degraded: ev.SupervisionDegraded) -> RedFlag:
+def degraded_flag(degraded: ev.SupervisionChanged) -> RedFlag:
     """Return the warning about a part that failed."""
     return RedFlag(
         rule=DEGRADED,
@@ -147,7 +147,7 @@ def degraded_flag(degraded: ev.SupervisionDegraded) -> RedFlag:
     )
 
 
-def describe_degraded(degraded: ev.SupervisionDegraded) -> str:
+def describe_degraded(degraded: ev.SupervisionChanged) -> str:
     """Return what failed and why, on one line."""
     passed = f", {degraded.kind.replace('_', ' ')} passed by" if degraded.kind is not None else ""
     where = f" at byte {degraded.offset}" if passed and degraded.offset is not None else ""

@@ -31,7 +31,7 @@ class JobState:
     searching: bool = False
     standby: str | None = None
     """State of the standby interpreter for the next attempt: "importing" or "ready"."""
-    degraded: dict[str, ev.SupervisionDegraded] = field(default_factory=dict)
+    degraded: dict[str, ev.SupervisionChanged] = field(default_factory=dict)
     """The parts of its supervision that failed, by name."""
     switched_off: set[str] = field(default_factory=set)
     """Rules that raised in this attempt."""
@@ -44,9 +44,9 @@ class JobState:
     def forget_failures(self) -> None:
         """Forget what failed for the previous attempt; problems that do not depend on an attempt stay."""
         self.degraded = {
-            place: supervision_degraded
-            for place, supervision_degraded in self.degraded.items()
-            if supervision_degraded.standing
+            place: supervision_changed
+            for place, supervision_changed in self.degraded.items()
+            if supervision_changed.persistent
         }
         self.switched_off, self.passed, self.faults = set(), set(), {}
 

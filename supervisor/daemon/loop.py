@@ -248,9 +248,9 @@ class Loop:
 
     def _apply_event(self, job_state: JobState, event: ev.Event) -> None:
         before, belongs = job_state.job, job_state.history is not None and _is_about_attempt(event, job_state.job)
-        if isinstance(event, ev.SupervisionDegraded):
+        if isinstance(event, ev.SupervisionChanged):
             self.fences.mark(job_state, event)
-            if event.place == SEARCH and not event.mended:
+            if event.place == SEARCH and not event.recovered:
                 self._search_later(job_state)
         self._apply_to_job(job_state, event)
         if belongs and job_state.history is not None:
@@ -295,7 +295,7 @@ class Loop:
 
     def _update_learned_limits(self, job_state: JobState, history: History, event: ev.Event) -> None:
         """Load the limits learned by earlier attempts once the set-up is known, and save what this attempt adds."""
-        if isinstance(event, ev.AgentReported) and event.word is ev.Word.PLAN:
+        if isinstance(event, ev.AgentReported) and event.agent_event is ev.AgentEvent.PLAN:
             gfx_version = next(
                 (readings[-1].gfx_version for readings in history.readings_by_gpu().values() if readings), None
             )

@@ -121,7 +121,7 @@ def _job_status(job_state: JobState, now: Moment) -> types.JobStatus:
         expectations=[] if running is None else _list_criteria(job_state, running, progress),
         remedies=in_words(job),
         standby=job_state.standby,
-        degraded=[describe_degraded(supervision_degraded) for supervision_degraded in job_state.degraded.values()],
+        degraded=[describe_degraded(supervision_changed) for supervision_changed in job_state.degraded.values()],
     )
 
 
@@ -164,7 +164,7 @@ def _rules_in_force(job_state: JobState) -> Iterable[Rule]:
 
 def _nearness_key(gauge: types.WatchedStatus) -> tuple[bool, bool, float]:
     """Return the sort key that puts the value nearest to its limit first; INFO comes last."""
-    return gauge.severity != Severity.INFO.word, gauge.reached, -1.0 if gauge.share is None else gauge.share
+    return gauge.severity != Severity.INFO.label, gauge.reached, -1.0 if gauge.share is None else gauge.share
 
 
 def line(jobs: Iterable[Job], problem: str | None) -> str:

@@ -129,7 +129,7 @@ class Threads:
         with self._lock:
             post = self._posts.pop(name, None)
         if post is not None and post.reported:
-            self._report_overdue(post, None, mended=True)
+            self._report_overdue(post, None, recovered=True)
 
     @contextmanager
     def working(self, post: Post, what: str, limit_s: float | None = LIMIT_S) -> Iterator[None]:
@@ -199,7 +199,7 @@ class Threads:
             post.reported = overdue
             fields = {"thread": post.name, "job": post.job, "at": post.at, "age_s": post.age_s(now)}
             log.log(logging.ERROR if overdue else logging.WARNING, "thread.overdue", extra={"fields": fields})
-            self._report_overdue(post, post.age_s(now), mended=not overdue)
+            self._report_overdue(post, post.age_s(now), recovered=not overdue)
 
     def move_on(self, away: ev.DaemonAway) -> None:
         """Leave an absence of the daemon out of the time that its threads took."""
@@ -225,17 +225,25 @@ class Threads:
         """Restart no thread from now on."""
         self._end.set()
 
-    def _report_overdue(self, post: Post, age_s: float | None, *, mended: bool) -> None:
+    def _report_overdue(self, post: Post, age_s: float | None, *, recovered: bool) -> None:
         if post.job is not None:
             age = f" for {age_s:.0f} s" if age_s is not None else ""
             place = post.name.removesuffix(f" {post.job}")
             self._put(
-                self._degraded_event(post.job, place, f"{post.at} has not answered{age}", mended=mended, standing=True)
+                self._degraded_event(
+                    post.job, place, f"{post.at} has not answered{age}", recovered=recovered, persistent=True
+                )
             )
 
     def _degraded_event(
-        self, job: str, place: str, error: str, *, mended: bool = False, standing: bool = False
-    ) -> ev.SupervisionDegraded:
-        return ev.SupervisionDegraded(
-            at=self._clock.now(), job=job, attempt=0, place=place, error=error, mended=mended, standing=standing
+        self, job: str, place: str, error: str, *, recovered: bool = False, persistent: bool = False
+    ) -> ev.SupervisionChanged:
+        return ev.SupervisionChanged(
+            at=self._clock.now(),
+            job=job,
+            attempt=0,
+            place=place,
+            error=error,
+            recovered=recovered,
+            persistent=persistent,
         )

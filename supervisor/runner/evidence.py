@@ -83,7 +83,7 @@ def take(  # noqa: PLR0913 - whom to ask, about what, and for how long
     missing = _run_parts({"folder": _make_folder}, target, deadline)
     if not missing:
         # A vendor's tool may take a second, or hang with the GPU; stopping the training must not wait for it.
-        _start_parts({"cards.txt": tools.cards}, target, {})
+        _start_parts({"gpus.txt": tools.write_gpu_tools}, target, {})
         missing = _run_parts(_build_parts(folder, launcher, slot, facts), target, deadline)
     return EvidenceResult(folder=target.path, took_s=time.perf_counter() - began, missing=tuple(missing))
 

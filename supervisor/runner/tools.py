@@ -20,7 +20,7 @@ from supervisor.runner.evidence_folder import EvidenceFolder
 PROGRAM_LIMIT_S = 3.0
 OUTPUT_LIMIT_BYTES = 1 << 20
 PROCESSES_LIMIT = 16
-CARD_TOOLS = ("rocm-smi --showallinfo", "amd-smi metric", "nvidia-smi -q")
+GPU_TOOLS = ("rocm-smi --showallinfo", "amd-smi metric", "nvidia-smi -q")
 """The commands that print the state of each vendor's GPUs."""
 ENVIRONMENT = re.compile(
     "(?:AMD|CUDA|GPU|HCC|HIP|HSA|KMP|MIOPEN|MKL|NCCL|NVIDIA|OMP|PYTORCH|RCCL|ROCBLAS|ROCM|ROCR|TORCH|TORCHINDUCTOR|YOLO)_"
@@ -46,8 +46,8 @@ def native_stacks(pids: Iterable[int], target: EvidenceFolder) -> list[str]:
     return missing
 
 
-def cards(target: EvidenceFolder, tools: Sequence[str] = CARD_TOOLS) -> list[str]:
-    """Write the output of the installed vendors' tools into cards.txt; return what is missing."""
+def write_gpu_tools(target: EvidenceFolder, tools: Sequence[str] = GPU_TOOLS) -> list[str]:
+    """Write the output of the installed vendors' tools into gpus.txt; return what is missing."""
     missing, texts = [], []
     for tool in tools:
         name, *options = tool.split()
@@ -60,7 +60,7 @@ def cards(target: EvidenceFolder, tools: Sequence[str] = CARD_TOOLS) -> list[str
         if text:
             texts.append(f"== {tool}\n{text}\n")
     if texts:
-        target.write("cards.txt", "".join(texts))
+        target.write("gpus.txt", "".join(texts))
     return missing
 
 

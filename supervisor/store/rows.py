@@ -109,7 +109,7 @@ def flag_row(job: str, attempt: int, flag: RedFlag) -> Row:
         "attempt": attempt,
         "at_unix_s": flag.at.unix_s,
         "rule": flag.rule,
-        "severity": flag.severity.word,
+        "severity": flag.severity.label,
         "subject": flag.subject or None,
         "fault": flag.fault,
         "message": text(flag.message),
@@ -274,7 +274,7 @@ def _is_rare(event: ev.Event) -> bool:
             return True
         case ev.CheckpointsClosed() | ev.ExistingFound():
             return True
-        case ev.SourceChanged() | ev.RuleChanged() | ev.ClockStepped() | ev.DaemonAway() | ev.SupervisionDegraded():
+        case ev.SourceChanged() | ev.RuleChanged() | ev.ClockStepped() | ev.DaemonAway() | ev.SupervisionChanged():
             return True
     assert_never(event)
 

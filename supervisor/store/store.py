@@ -41,8 +41,8 @@ log = logging.getLogger(__name__)
 CURSORS_KEPT = 8
 """Attempts of a job before the present one whose cursors stay in memory: a late report may still come from them."""
 
-DEGRADED_KIND = "supervision_degraded"
-DEGRADED_READ = 1000
+CHANGED_KIND = "supervision_changed"
+CHANGES_READ = 1000
 UNREADABLE = "unreadable job"
 """Prefix of the notes that preserve jobs which this version cannot read."""
 
@@ -255,23 +255,23 @@ class Store:
         if row is not None:
             self._writer.append(statements.EVENT, row)
 
-    def degraded(self, job: str, attempt: Attempt) -> tuple[ev.SupervisionDegraded, ...]:
+    def degraded(self, job: str, attempt: Attempt) -> tuple[ev.SupervisionChanged, ...]:
         """Return the parts of an attempt's supervision that failed, oldest first; unreadable rows are omitted."""
         table, columns = tables.events, tables.events.c
         asked = select(columns.body).where(
             columns.at_unix_s >= attempt.launched_at.unix_s,  # uses the index; the clock may have been set since
             columns.job == job,
             columns.attempt == attempt.number,
-            columns.kind == DEGRADED_KIND,
+            columns.kind == CHANGED_KIND,
         )
         found = []
-        for row in self._writer.read(asked.order_by(table.c.id).limit(DEGRADED_READ)) or ():
+        for row in self._writer.read(asked.order_by(table.c.id).limit(CHANGES_READ)) or ():
             with suppress(msgspec.MsgspecError):
-                found.append(msgspec.json.decode(row["body"], type=ev.SupervisionDegraded))
+                found.append(msgspec.json.decode(row["body"], type=ev.SupervisionChanged))
         return tuple(
-            supervision_degraded
-            for supervision_degraded in found
-            if not supervision_degraded.standing and not supervision_degraded.mended
+            supervision_changed
+            for supervision_changed in found
+            if not supervision_changed.persistent and not supervision_changed.recovered
         )
 
     def record_flag(self, job: str, attempt: int, flag: RedFlag) -> None:

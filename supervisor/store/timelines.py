@@ -23,7 +23,7 @@ class _Entered(msgspec.Struct, frozen=True):
 
 
 class _AgentReport(msgspec.Struct, frozen=True):
-    word: str
+    agent_event: str
     facts: dict[str, object] = msgspec.field(default_factory=dict)
 
 
@@ -108,7 +108,7 @@ def _counting_themselves(archive: Archive, job: str) -> set[int]:
         if event_record.attempt is None or event_record.job != job:
             continue
         report = msgspec.json.decode(event_record.body, type=_AgentReport)
-        if report.word == "counting" and isinstance(scale := report.facts.get("scale"), str):
+        if report.agent_event == "counting" and isinstance(scale := report.facts.get("scale"), str):
             scales[event_record.attempt] = scale
     return {attempt for attempt, scale in scales.items() if scale == "attempt"}
 

@@ -47,7 +47,7 @@ class Pager:
         return self.path.name
 
     def render(self, notice: KeptNotice) -> bytes:
-        return f"{notice.severity.word} {notice.type}: {notice.data['message']}\n".encode()
+        return f"{notice.severity.label} {notice.type}: {notice.data['message']}\n".encode()
 
     def send(self, notice: KeptNotice, content: bytes, unix_s: float) -> Answer:
         with self.path.open("ab") as opened:

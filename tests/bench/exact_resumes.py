@@ -241,12 +241,12 @@ def proof(path: Path) -> Checkpoint:
 def prove_anywhere(training: Training, kills: int, chance: random.Random) -> bool:
     """As `prove`, with the kills at any moment."""
     training.saves = True
-    whole = training.run("whole", 0, resume=False)
-    if whole.code or whole.digest is None:
-        sys.exit(f"{training.kind}: {whole.output}")
+    uninterrupted = training.run("whole", 0, resume=False)
+    if uninterrupted.code or uninterrupted.digest is None:
+        sys.exit(f"{training.kind}: {uninterrupted.output}")
     if training.kind == "loop":
-        whole = replace(whole, trained_s=whole.step_s * LOOP_STEPS)
-    training.steps_per_s = 1 / whole.step_s
+        uninterrupted = replace(uninterrupted, trained_s=uninterrupted.step_s * LOOP_STEPS)
+    training.steps_per_s = 1 / uninterrupted.step_s
     made, rounds, resumed = 0, 0, 0
     moments: list[tuple[int | None, float]] = []
     """Of each kill, the step that was gone on from and the seconds to the kill."""
@@ -254,7 +254,7 @@ def prove_anywhere(training: Training, kills: int, chance: random.Random) -> boo
         name, rounds = f"killed-{rounds}", rounds + 1
         while True:
             # More often near the end than anywhere else, for that is where a training saves, validates and strips.
-            in_s = whole.trained_s * chance.uniform(0.05, 1.0) ** 0.7 if made < kills else 0.0
+            in_s = uninterrupted.trained_s * chance.uniform(0.05, 1.0) ** 0.7 if made < kills else 0.0
             ended = training.run(name, 0, resume=True, die_in_s=in_s)
             resumed += ended.resumed_step is not None
             if not ended.died:
@@ -263,11 +263,11 @@ def prove_anywhere(training: Training, kills: int, chance: random.Random) -> boo
             moments.append((ended.resumed_step, round(in_s, 2)))
         if ended.code:
             sys.exit(f"{training.kind}: {ended.output}")
-        if ended.digest != whole.digest:
+        if ended.digest != uninterrupted.digest:
             print(f"{training.kind:16} NOT EQUAL after {made} kills, {resumed} resumes, {moments}")
-            print(f"whole:\n{whole.digest}\nkilled:\n{ended.digest}")
+            print(f"whole:\n{uninterrupted.digest}\nkilled:\n{ended.digest}")
             return False
-    text = f"{made} kills at any moment of {whole.trained_s:.1f} s over {rounds} trainings, {resumed} resumes"
+    text = f"{made} kills at any moment of {uninterrupted.trained_s:.1f} s over {rounds} trainings, {resumed} resumes"
     print(f"{training.kind:16} bit-equal: {text}", flush=True)
     return True
 
@@ -277,9 +277,9 @@ def prove(training: Training, kills: int, chance: random.Random) -> bool:
 
     A training that comes to its end before all kills begins anew, to be killed again.
     """
-    whole = training.run("whole", 0, resume=False)
-    if whole.code or whole.digest is None:
-        sys.exit(f"{training.kind}: {whole.output}")
+    uninterrupted = training.run("whole", 0, resume=False)
+    if uninterrupted.code or uninterrupted.digest is None:
+        sys.exit(f"{training.kind}: {uninterrupted.output}")
     made, rounds, resumed = 0, 0, 0
     while made < kills:
         name, rounds = f"killed-{rounds}", rounds + 1
@@ -292,9 +292,9 @@ def prove(training: Training, kills: int, chance: random.Random) -> bool:
             resumed += ended.resumed_step is not None
         if ended.code:
             sys.exit(f"{training.kind}: {ended.output}")
-        if ended.digest != whole.digest:
+        if ended.digest != uninterrupted.digest:
             print(f"{training.kind:16} NOT EQUAL after {made} kills, {resumed} resumes")
-            print(f"whole:\n{whole.digest}\nkilled:\n{ended.digest}")
+            print(f"whole:\n{uninterrupted.digest}\nkilled:\n{ended.digest}")
             return False
     print(f"{training.kind:16} bit-equal: {made} kills over {rounds} trainings, {resumed} resumes in mid-training")
     return True

@@ -26,7 +26,7 @@ from supervisor.control.tail import tail
 from supervisor.core import attempt_files as fo
 from supervisor.core.checkpoints.checkpoint import Fingerprint
 from supervisor.core.checkpoints.tensor_stats import profile_of
-from supervisor.core.events import AgentReported, Word
+from supervisor.core.events import AgentEvent, AgentReported
 from supervisor.core.foreign_values import EPOCH_MAX, STEP_MAX
 from supervisor.core.history import History
 from supervisor.core.moments import Moment
@@ -176,11 +176,13 @@ def _read_words(attempt: Path) -> None:
     history = History(now=NOW, launched_at=NOW)
     for fact in (*reader.read(NOW), *reader.finish(NOW)):
         _fits(fact.at.monotonic_s <= NOW.monotonic_s, "time")
-        said = AgentReported(at=fact.at, job="night", attempt=1, word=fact.word, facts=fact.facts, pid=fact.pid)
+        said = AgentReported(
+            at=fact.at, job="night", attempt=1, agent_event=fact.agent_event, facts=fact.facts, pid=fact.pid
+        )
         history.add(said)
         row = event_row(said)
         _fits(row is not None and len(str(row["body"])) <= 65_536, "body")
-        if fact.word is Word.CHECKPOINT_SAVED:
+        if fact.agent_event is AgentEvent.CHECKPOINT_SAVED:
             item = _checkpoint_of_report("/runs/last.pt", Fingerprint(size_bytes=1, modified_ns=1, inode=1), fact.facts)
             kept = checkpoint_row("night", 1, item, NOW)
             _fits((kept["step"] or 0) <= STEP_MAX and abs(kept["epoch"] or 0) <= EPOCH_MAX, "step")

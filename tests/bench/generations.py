@@ -178,17 +178,17 @@ def kills(bench: Bench, made: Path, count: int) -> tuple[int, int, int]:
     """Return (kills in the middle of a write, times without a proven whole generation, generations let go)."""
     chance = random.Random(1)
     target = bench.runs / "last.pt"
-    whole = {digest(made / name) for name in ("before.pt", "after.pt")}
+    complete = {digest(made / name) for name in ("before.pt", "after.pt")}
     bench.save(_laid(made / "before.pt", target), 1)
     _until(lambda: bool(bench.collector.store_of(JOB).all()), "the first save of all to be taken")
     lost = torn = 0
     step = 2
     while torn < count:
         step = _written(bench, target, made, step, chance)
-        half = digest(target) not in whole
+        half = digest(target) not in complete
         torn += half
         found = bench.resume()
-        if found is None or digest(Path(found.path)) not in whole:
+        if found is None or digest(Path(found.path)) not in complete:
             lost += 1
             _say(f"after {torn} kills: {found}, {len(bench.collector.store_of(JOB).all())} generations")
         if torn % 100 == 0 and half:

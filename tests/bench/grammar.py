@@ -113,7 +113,7 @@ def recall() -> None:
             continue
         total += 1
         right += label in found and found <= {label, *item["also"]}  # type: ignore[misc] # JSON
-        worst = max((each.severity.word for each in findings if each.fault.value == label), default="", key=len)
+        worst = max((each.severity.label for each in findings if each.fault.value == label), default="", key=len)
         severe += worst == item["severity"]
         peer += any(PEER_PATTERN.search(line) for line in lines)
     verdict = "met" if right / total >= RIGHT and not alarms else "MISSED"

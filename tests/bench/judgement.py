@@ -127,7 +127,7 @@ def _search(training: Healthy) -> Iterator[ev.Event]:
             yield event
 
 
-SCRIPT = replace(TEN_MINUTES, whole=False)
+SCRIPT = replace(TEN_MINUTES, stages_complete=False)
 SLOW = replace(TEN_MINUTES, every_s=0.4)
 FAULTS: tuple[Fault, ...] = (
     Fault(name="stall at 18 batches/s, no card read", rule="stall", limit_s=10, hurt=_stands_still),

@@ -24,7 +24,9 @@ def _said(at: Moment, reserved: int, allocated: int, retries: int) -> ev.AgentRe
         "reserved_bytes": reserved, "allocated_bytes": allocated, "retries": retries, "total_bytes": TOTAL,
         "inactive_split_bytes": max(0, reserved - allocated - GB // 2), "ooms": 0,
     }  # fmt: skip
-    return ev.AgentReported(at=at, job="pieces", attempt=1, word=ev.Word.ALLOCATOR, facts=facts, pid=11, rank=0)
+    return ev.AgentReported(
+        at=at, job="pieces", attempt=1, agent_event=ev.AgentEvent.ALLOCATOR, facts=facts, pid=11, rank=0
+    )
 
 
 def _words(chance: random.Random, strikes_s: int) -> Iterator[ev.Event]:

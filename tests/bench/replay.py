@@ -53,7 +53,7 @@ def buckets(hours: float) -> Iterator[StepBucket]:
 def facts(hours: float) -> Iterator[ev.Event]:
     """Return everything else: the launch, and each second a reading of card, machine and processes."""
     yield ev.Launched(at=LAUNCH, job=JOB, attempt=1, shim_pid=10, training_pid=11)
-    yield ev.StageEntered(at=LAUNCH.plus(1.0), job=JOB, attempt=1, stage=Stage.STEP, whole=True)
+    yield ev.StageEntered(at=LAUNCH.plus(1.0), job=JOB, attempt=1, stage=Stage.STEP, stages_complete=True)
     disks = (DiskReading(path="/", free_bytes=1 << 40, total_bytes=1 << 41),)
     for second in range(2, int(hours * 3600)):
         at = LAUNCH.plus(second + 0.3)

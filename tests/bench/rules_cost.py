@@ -58,7 +58,7 @@ class Machine:
             History(now=START, launched_at=START, gpus_used=CARDS[2 * number : 2 * number + 2])
             for number in range(JOBS)
         ]
-        self._put(ev.StageEntered(at=START, job="one", attempt=1, stage=Stage.STEP, whole=True))
+        self._put(ev.StageEntered(at=START, job="one", attempt=1, stage=Stage.STEP, stages_complete=True))
         for _ in range(max(READINGS_KEPT, STEPS_KEPT // STEPS_PER_S) + 1):
             self.second(judged=False, stepping=True)
 

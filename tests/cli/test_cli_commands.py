@@ -85,7 +85,7 @@ WATCHED = [
     ),
     types.WatchedStatus(
         rule="thermal",
-        group="cards",
+        group="gpus",
         what="hottest sensor of 0a:00",
         unit="C",
         now=101.0,
@@ -132,9 +132,9 @@ WATCHED = [
     types.WatchedStatus(
         rule="crash", group="process", what="the process ends otherwise than a training ends", severity="critical"
     ),
-    types.WatchedStatus(rule="fan", group="cards", what="its fans", not_watched="it trains on the CPU"),
+    types.WatchedStatus(rule="fan", group="gpus", what="its fans", not_watched="it trains on the CPU"),
     types.WatchedStatus(
-        rule="power", group="cards", what="power", enabled=False, not_watched="the rule is switched off"
+        rule="power", group="gpus", what="power", enabled=False, not_watched="the rule is switched off"
     ),
     types.WatchedStatus(
         rule="milestone", group="pace", what="half is done", unit="steps", now=90_000.0, limit=100_000.0, share=0.9,
@@ -239,7 +239,7 @@ class TestStatus:
             "GROUP   RULE             NOW          LIMIT  % OF LIMIT  ACTION  CHECK",
             "steps   stall            6 s  8 s (learned)        75 %  stop    no step, in stage step",
             "        gpu_idle        30 s           30 s       100 %  shadow  every GPU idle, and no step",
-            "cards   thermal        101 C          100 C       100 %  warn    hottest sensor of 0a:00; "
+            "gpus    thermal        101 C          100 C       100 %  warn    hottest sensor of 0a:00; "
             "held for 12 s of 30 s",
             "memory  fragmentation      4              3       100 %  warn    retried allocations; "
             "waits for: a full card",
@@ -254,7 +254,7 @@ class TestStatus:
         text = lines(call(path, "status", "yolo", "--all"))[5:]
         assert len(text) == 1 + len(WATCHED)
         assert [" ".join(item.split()) for item in text[3:7]] == [
-            "cards thermal 101 C 100 C 100 % warn hottest sensor of 0a:00; held for 12 s of 30 s",
+            "gpus thermal 101 C 100 C 100 % warn hottest sensor of 0a:00; held for 12 s of 30 s",
             "fan - - - - its fans; not watched: it trains on the CPU",
             "power - - - off power; not watched: the rule is switched off",
             "memory fragmentation 4 3 100 % warn retried allocations; waits for: a full card",

@@ -1,4 +1,4 @@
-"""A configuration is checked whole, and what is wrong with it is said so that it can be mended."""
+"""A configuration is checked whole, and what is wrong with it is said so that it can be recovered."""
 
 from __future__ import annotations
 

@@ -82,20 +82,28 @@ class LongStory(Story):
     def allocator(self, allocated: int, *, reserved: int, retries: int = 0, rank: int = 0, **more: Any) -> Self:
         """The agent tells of the allocator, on a card of 24 GB."""
         facts = {"reserved_bytes": reserved, "allocated_bytes": allocated, "retries": retries, "total_bytes": 24 * GB}
-        return self.rank_says(ev.Word.ALLOCATOR, rank=rank, **{**facts, **more})
+        return self.rank_says(ev.AgentEvent.ALLOCATOR, rank=rank, **{**facts, **more})
 
-    def rank_says(self, word: ev.Word, *, rank: int | None = 0, pid: int | None = 4242, **facts: Any) -> Self:
+    def rank_says(
+        self, agent_event: ev.AgentEvent, *, rank: int | None = 0, pid: int | None = 4242, **facts: Any
+    ) -> Self:
         """A process of the training says something."""
         self.put(
             ev.AgentReported(
-                at=self.now, job=JOB, attempt=self.attempt, word=word, facts=dict(facts), rank=rank, pid=pid
+                at=self.now,
+                job=JOB,
+                attempt=self.attempt,
+                agent_event=agent_event,
+                facts=dict(facts),
+                rank=rank,
+                pid=pid,
             )
         )
         return self
 
     def epoch_ends(self, epoch: int, **facts: Any) -> Self:
         """A validation is over."""
-        return self.rank_says(ev.Word.EPOCH_END, epoch=epoch, **facts)
+        return self.rank_says(ev.AgentEvent.EPOCH_END, epoch=epoch, **facts)
 
     def seen(self, path: str, verdict: Verdict | None, reason: str | None = None, *, step: int | None = None) -> Self:
         """A checkpoint was saved now, and looked at."""

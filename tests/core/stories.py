@@ -93,14 +93,16 @@ class Story:
         self.put(ev.Launched(at=self.now, job=JOB, attempt=self.attempt, shim_pid=4241, training_pid=training_pid))
         return self
 
-    def stage(self, stage: Stage, *, whole: bool = False) -> Self:
+    def stage(self, stage: Stage, *, stages_complete: bool = False) -> Self:
         """The training enters a stage; `whole` where its agent tells every stage there is."""
-        self.put(ev.StageEntered(at=self.now, job=JOB, attempt=self.attempt, stage=stage, whole=whole))
+        self.put(
+            ev.StageEntered(at=self.now, job=JOB, attempt=self.attempt, stage=stage, stages_complete=stages_complete)
+        )
         return self
 
-    def says(self, word: ev.Word, **facts: object) -> Self:
+    def says(self, agent_event: ev.AgentEvent, **facts: object) -> Self:
         """The agent says something."""
-        self.put(ev.AgentReported(at=self.now, job=JOB, attempt=self.attempt, word=word, facts=facts))
+        self.put(ev.AgentReported(at=self.now, job=JOB, attempt=self.attempt, agent_event=agent_event, facts=facts))
         return self
 
     def steps(
@@ -150,7 +152,7 @@ class Story:
         remedy: str | None = None,
     ) -> Self:
         """The kernel's log says something, `ago_s` before now."""
-        usual: About = "host" if fault is FaultClass.OOM_KILL else "card"
+        usual: About = "host" if fault is FaultClass.OOM_KILL else "gpu"
         finding = KernelFinding(
             at=self.now.plus(-ago_s),
             sequence=self.findings,

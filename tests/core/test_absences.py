@@ -62,7 +62,7 @@ def test_a_start_has_its_whole_time() -> None:
 
 
 def test_a_step_that_the_daemon_was_away_in_is_not_learned() -> None:
-    told = story().training(100).stage(Stage.STEP, whole=True).steps(101, 1300, 0.1)
+    told = story().training(100).stage(Stage.STEP, stages_complete=True).steps(101, 1300, 0.1)
     limit_s = told.history.learned.limit_s(Stage.STEP, 60.0)
     for step in range(1301, 1340):
         told.away(30).steps(step, step, 0.1)
@@ -86,17 +86,17 @@ def test_the_time_to_end_is_what_the_training_could_use() -> None:
 
 
 @example(
-    stage=Stage.SETUP, whole=False, before_s=15, after_s=15, away_s=5.0, busy=None, cpu=None, stuck=(4242,)
+    stage=Stage.SETUP, stages_complete=False, before_s=15, after_s=15, away_s=5.0, busy=None, cpu=None, stuck=(4242,)
 )  # fmt: skip
 @example(
-    stage=Stage.STEP, whole=True, before_s=15, after_s=15, away_s=5.0, busy=0.0, cpu=None, stuck=()
+    stage=Stage.STEP, stages_complete=True, before_s=15, after_s=15, away_s=5.0, busy=0.0, cpu=None, stuck=()
 )  # fmt: skip
 @example(
-    stage=Stage.STEP, whole=True, before_s=25, after_s=20, away_s=5.0, busy=100.0, cpu=None, stuck=()
+    stage=Stage.STEP, stages_complete=True, before_s=25, after_s=20, away_s=5.0, busy=100.0, cpu=None, stuck=()
 )  # fmt: skip
 @given(
     stage=st.sampled_from([Stage.SETUP, Stage.WARMUP, Stage.STEP, Stage.DATA_WAIT, Stage.VALIDATE, Stage.CHECKPOINT]),
-    whole=st.booleans(),
+    stages_complete=st.booleans(),
     before_s=st.integers(0, 80),
     after_s=st.integers(0, 80),
     away_s=st.floats(1, 100_000),
@@ -106,7 +106,7 @@ def test_the_time_to_end_is_what_the_training_could_use() -> None:
 )
 def test_law_an_absence_adds_no_flag(  # noqa: PLR0917 - Hypothesis names them
     stage: Stage,
-    whole: bool,
+    stages_complete: bool,
     before_s: int,
     after_s: int,
     away_s: float,
@@ -117,7 +117,7 @@ def test_law_an_absence_adds_no_flag(  # noqa: PLR0917 - Hypothesis names them
     """Whatever is concluded with an absence in the midst of a silence is concluded without it as well."""
 
     def tell(away_s: float) -> Story:
-        told = story().training(100).stage(stage, whole=whole)
+        told = story().training(100).stage(stage, stages_complete=stages_complete)
         for seconds in (before_s, after_s):
             for _ in range(seconds // 5):
                 told.gpu(busy=busy).tree(cpu=cpu, stuck=stuck, switches=0.0).silence(5).looked()

@@ -13,11 +13,11 @@ from .stories import GB
 
 def test_words_full_of_nonsense_are_left_out() -> None:
     told = long_story()
-    told.rank_says(ev.Word.ALLOCATOR, reserved_bytes="much", allocated_bytes=None)
-    told.rank_says(ev.Word.EPOCH_END, epoch="first", metrics=[1, 2])
-    told.rank_says(ev.Word.WORKERS, loader=None, pids="51")
-    told.rank_says(ev.Word.PRECISION, asked=16, used=None)
-    told.rank_says(ev.Word.CLAIMED, rank=10_000)
+    told.rank_says(ev.AgentEvent.ALLOCATOR, reserved_bytes="much", allocated_bytes=None)
+    told.rank_says(ev.AgentEvent.EPOCH_END, epoch="first", metrics=[1, 2])
+    told.rank_says(ev.AgentEvent.WORKERS, loader=None, pids="51")
+    told.rank_says(ev.AgentEvent.PRECISION, asked=16, used=None)
+    told.rank_says(ev.AgentEvent.CLAIMED, rank=10_000)
     known = told.history.reports
     found = (known.allocations, list(known.epochs), known.loaders, known.rank_pids, known.precision)
     assert found == ({}, [], {}, {}, None)
@@ -37,7 +37,7 @@ def test_it_is_bounded() -> None:
     for number in range(ALLOCATIONS_KEPT + 50):
         told.silence(1).allocator(GB, reserved=2 * GB, rank=0)
         told.allocator(GB, reserved=2 * GB, rank=number)
-        told.rank_says(ev.Word.WORKERS, loader=number, pids=[number + 10])
+        told.rank_says(ev.AgentEvent.WORKERS, loader=number, pids=[number + 10])
     known = told.history.reports
     assert len(known.allocations[0]) == ALLOCATIONS_KEPT
     assert len(known.allocations) <= 65

@@ -96,7 +96,7 @@ def test_a_resume_point_is_taken_once_and_only_while_waiting_for_it() -> None:
 
 
 def test_the_end_of_the_training_is_known_until_another_begins() -> None:
-    told = life().training().says(ev.Word.TRAIN_END).stage(Stage.ENDED)
+    told = life().training().says(ev.AgentEvent.TRAIN_END).stage(Stage.ENDED)
     assert told.present().train_ended
     told.stage(Stage.SETUP)
     assert not told.present().train_ended

@@ -14,7 +14,7 @@ RULE = BusyWithoutProgress()
 
 
 def stepping() -> Story:
-    return story().training(100).stage(Stage.STEP, whole=True)
+    return story().training(100).stage(Stage.STEP, stages_complete=True)
 
 
 def test_full_load_and_no_step_acts() -> None:
@@ -57,7 +57,7 @@ def test_before_the_first_step_it_may_be_a_search_and_is_told(stage: Stage) -> N
 
 
 def test_at_a_new_shape_too() -> None:
-    flag = stepping().stage(Stage.COMPILE, whole=True).gpu(120, busy=100.0).check(RULE)
+    flag = stepping().stage(Stage.COMPILE, stages_complete=True).gpu(120, busy=100.0).check(RULE)
     assert flag is not None
     assert flag.severity is Severity.WARNING
 
@@ -75,18 +75,18 @@ def test_a_card_that_miopen_is_known_to_fail_on_is_the_second_witness() -> None:
 
 @pytest.mark.parametrize("stage", [Stage.VALIDATE, Stage.CHECKPOINT, Stage.DATA_WAIT])
 def test_other_stages_may_keep_a_card_busy(stage: Stage) -> None:
-    assert stepping().stage(stage, whole=True).gpu(500, busy=99.0).check(RULE) is None
+    assert stepping().stage(stage, stages_complete=True).gpu(500, busy=99.0).check(RULE) is None
 
 
 def test_of_two_cards_both_must_be_busy() -> None:
-    told = story((GPU, OTHER_GPU)).training(100).stage(Stage.STEP, whole=True)
+    told = story((GPU, OTHER_GPU)).training(100).stage(Stage.STEP, stages_complete=True)
     for _ in range(50):
         told.gpu(busy=99.0).gpu(busy=2.0, gpu=OTHER_GPU).silence(1)
     assert told.check(RULE) is None
 
 
 def test_where_nobody_knows_which_of_two_cards_it_uses_nothing_is_said() -> None:
-    told = story(()).training(100).stage(Stage.STEP, whole=True)
+    told = story(()).training(100).stage(Stage.STEP, stages_complete=True)
     for _ in range(50):
         told.gpu(busy=99.0).gpu(busy=99.0, gpu=OTHER_GPU).silence(1)
     assert told.check(RULE) is None

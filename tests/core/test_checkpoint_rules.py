@@ -20,7 +20,7 @@ def saving(every: int, times: int) -> LongStory:
     """A training that has saved each `every` steps."""
     told = trained(1)
     for number in range(times):
-        told.steps(number * every + 1, (number + 1) * every).says(ev.Word.CHECKPOINT_SAVED, requested=False)
+        told.steps(number * every + 1, (number + 1) * every).says(ev.AgentEvent.CHECKPOINT_SAVED, requested=False)
     return told
 
 
@@ -37,24 +37,24 @@ def test_a_step_less_is_not() -> None:
 
 def test_a_save_interrupts_and_one_on_request_is_not_usual() -> None:
     told = saving(100, 4).steps(401, 600)
-    assert told.says(ev.Word.CHECKPOINT_SAVED, requested=False).steps(601, 700).check(RULE) is None
-    told = saving(100, 4).steps(401, 600).says(ev.Word.CHECKPOINT_SAVED, requested=True).steps(601, 650)
+    assert told.says(ev.AgentEvent.CHECKPOINT_SAVED, requested=False).steps(601, 700).check(RULE) is None
+    told = saving(100, 4).steps(401, 600).says(ev.AgentEvent.CHECKPOINT_SAVED, requested=True).steps(601, 650)
     assert told.check(RULE) is not None
 
 
 def test_epochs_without_any_save_are_told_where_epochs_are_known() -> None:
-    told = trained(1).says(ev.Word.PLAN, **TRAINER, batches_per_epoch=100, epochs=10).steps(2, 221)
+    told = trained(1).says(ev.AgentEvent.PLAN, **TRAINER, batches_per_epoch=100, epochs=10).steps(2, 221)
     flag = told.check(RULE)
     assert flag is not None
     assert "in this attempt and none was seen saved" in flag.message
-    resumed = LongStory().says(ev.Word.PLAN, **TRAINER, batches_per_epoch=100, epochs=10).steps(5001, 5200)
+    resumed = LongStory().says(ev.AgentEvent.PLAN, **TRAINER, batches_per_epoch=100, epochs=10).steps(5001, 5200)
     assert resumed.check(RULE) is None
 
 
 def test_a_new_daemon_that_reads_old_words_again_counts_from_the_steps_they_name() -> None:
-    told = LongStory().says(ev.Word.PLAN, **TRAINER, batches_per_epoch=100, epochs=10).steps(701, 950)
+    told = LongStory().says(ev.AgentEvent.PLAN, **TRAINER, batches_per_epoch=100, epochs=10).steps(701, 950)
     for epoch in range(7):
-        told.says(ev.Word.CHECKPOINT_SAVED, requested=False, step=(epoch + 1) * 100)
+        told.says(ev.AgentEvent.CHECKPOINT_SAVED, requested=False, step=(epoch + 1) * 100)
     flag = told.check(RULE)
     assert flag is not None
     assert flag.message.startswith("250 steps were made since the last checkpoint (usual: every 100)")
@@ -77,7 +77,7 @@ def by_clock(*steps: int) -> LongStory:
     """A training that saves every 300 s, however many steps it has made by then."""
     told = trained(1)
     for step in steps:
-        told.silence(300.0).step(step).says(ev.Word.CHECKPOINT_SAVED, requested=False)
+        told.silence(300.0).step(step).says(ev.AgentEvent.CHECKPOINT_SAVED, requested=False)
     return told
 
 
@@ -92,29 +92,31 @@ def test_saves_that_go_by_the_clock_are_overdue_by_the_clock() -> None:
 def test_saves_that_go_by_a_metric_are_overdue_by_the_longest_gap_seen() -> None:
     told = trained(1)
     for step in (100, 110, 120, 130, 2000):
-        told.step(step).silence(float(step)).says(ev.Word.CHECKPOINT_SAVED, requested=False)
+        told.step(step).silence(float(step)).says(ev.AgentEvent.CHECKPOINT_SAVED, requested=False)
     assert told.step(2100).check(RULE) is None
 
 
 def test_snapshots_hold_work_and_set_no_pace_of_saves() -> None:
     told = trained(1)
     for step in range(2, 40, 2):
-        told.step(step).silence(1.0).says(ev.Word.CHECKPOINT_SAVED, requested=False, kind="snapshot", step=step)
+        told.step(step).silence(1.0).says(ev.AgentEvent.CHECKPOINT_SAVED, requested=False, kind="snapshot", step=step)
     assert told.step(500).silence(60).check(RULE) is None
     assert told.history.saved == type(told.history.saved)(maxlen=200)
-    told = saving(100, 4).steps(401, 600).says(ev.Word.CHECKPOINT_SAVED, requested=False, kind="snapshot", step=600)
+    told = (
+        saving(100, 4).steps(401, 600).says(ev.AgentEvent.CHECKPOINT_SAVED, requested=False, kind="snapshot", step=600)
+    )
     assert told.steps(601, 700).check(RULE) is None
 
 
 def test_only_a_framework_that_saves_each_epoch_is_expected_to() -> None:
-    told = trained(1).says(ev.Word.PLAN, framework="transformers", batches_per_epoch=100, epochs=10).steps(2, 900)
+    told = trained(1).says(ev.AgentEvent.PLAN, framework="transformers", batches_per_epoch=100, epochs=10).steps(2, 900)
     assert told.check(RULE) is None
 
 
 def failing(error: str = "NotFinite: callbacks.kth_value is not finite") -> LongStory:
     """A training that takes snapshots every 60 s, of which none is saved."""
-    told = trained(10).says(ev.Word.SNAPSHOTS, every_s=60.0)
-    return told.says(ev.Word.SAVE_FAILED, kind="snapshot", error=error, step=10, every_s=60.0)
+    told = trained(10).says(ev.AgentEvent.SNAPSHOTS, every_s=60.0)
+    return told.says(ev.AgentEvent.SAVE_FAILED, kind="snapshot", error=error, step=10, every_s=60.0)
 
 
 def test_snapshots_that_fail_for_longer_than_their_interval_are_warned_of() -> None:
@@ -128,13 +130,15 @@ def test_snapshots_that_fail_for_longer_than_their_interval_are_warned_of() -> N
 
 def test_a_snapshot_that_is_saved_ends_the_problem() -> None:
     told = (
-        failing().silence(100).says(ev.Word.CHECKPOINT_SAVED, requested=False, kind="snapshot", step=20, every_s=60.0)
+        failing()
+        .silence(100)
+        .says(ev.AgentEvent.CHECKPOINT_SAVED, requested=False, kind="snapshot", step=20, every_s=60.0)
     )
     assert told.silence(100).check(SnapshotOverdue()) is None
 
 
 def test_snapshots_that_do_not_come_and_do_not_fail_are_warned_of_after_three_intervals() -> None:
-    told = trained(10).says(ev.Word.SNAPSHOTS, every_s=60.0)
+    told = trained(10).says(ev.AgentEvent.SNAPSHOTS, every_s=60.0)
     assert told.pace(170).check(SnapshotOverdue()) is None
     assert told.silence(3000).check(SnapshotOverdue()) is None, "a validation is no time of steps"
     flag = told.pace(20).check(SnapshotOverdue())
@@ -147,11 +151,11 @@ def test_where_no_snapshots_are_taken_none_is_overdue() -> None:
 
 
 def test_a_save_that_was_asked_for_and_failed_is_warned_of_until_one_succeeds() -> None:
-    told = trained(10).says(ev.Word.SAVE_FAILED, error="OSError: no room")
+    told = trained(10).says(ev.AgentEvent.SAVE_FAILED, error="OSError: no room")
     flag = told.check(SnapshotOverdue())
     assert flag is not None
     assert (flag.subject, flag.message) == ("asked", "the save that was asked for failed: OSError: no room")
-    assert told.says(ev.Word.CHECKPOINT_SAVED, requested=True, step=10).check(SnapshotOverdue()) is None
+    assert told.says(ev.AgentEvent.CHECKPOINT_SAVED, requested=True, step=10).check(SnapshotOverdue()) is None
 
 
 def test_one_bad_checkpoint_is_told() -> None:

@@ -33,31 +33,33 @@ def test_a_living_process_has_not_crashed() -> None:
 
 
 def test_status_0_after_the_trainings_own_end_is_a_finish() -> None:
-    told = story().says(ev.Word.PLAN, epochs=2, batches_per_epoch=50).training(100).says(ev.Word.TRAIN_END)
+    told = story().says(ev.AgentEvent.PLAN, epochs=2, batches_per_epoch=50).training(100).says(ev.AgentEvent.TRAIN_END)
     assert told.exits(0).check(RULE) is None
 
 
 def test_an_early_end_by_the_trainings_own_decision_is_a_finish() -> None:
-    told = story().says(ev.Word.PLAN, epochs=100, batches_per_epoch=50).training(100).says(ev.Word.TRAIN_END)
+    told = (
+        story().says(ev.AgentEvent.PLAN, epochs=100, batches_per_epoch=50).training(100).says(ev.AgentEvent.TRAIN_END)
+    )
     assert told.exits(0).check(RULE) is None
 
 
 def test_a_fulfilled_plan_is_a_finish_also_where_the_end_was_not_told() -> None:
-    told = story().says(ev.Word.PLAN, epochs=2, batches_per_epoch=50).training(100)
+    told = story().says(ev.AgentEvent.PLAN, epochs=2, batches_per_epoch=50).training(100)
     assert told.exits(0).check(RULE) is None
 
 
 def test_a_plan_without_batches_is_judged_by_its_last_epoch() -> None:
-    told = story().says(ev.Word.PLAN, epochs=2).started().steps(1, 100, batches=50)
+    told = story().says(ev.AgentEvent.PLAN, epochs=2).started().steps(1, 100, batches=50)
     assert told.exits(0).check(RULE) is None
     assert (
-        flag_of(story().says(ev.Word.PLAN, epochs=3).started().steps(1, 100, batches=50).exits(0)).fault
+        flag_of(story().says(ev.AgentEvent.PLAN, epochs=3).started().steps(1, 100, batches=50).exits(0)).fault
         == "ended_early"
     )
 
 
 def test_a_plan_of_unknown_length_cannot_be_missed() -> None:
-    assert story().says(ev.Word.PLAN, epochs=None).training().exits(0).check(RULE) is None
+    assert story().says(ev.AgentEvent.PLAN, epochs=None).training().exits(0).check(RULE) is None
 
 
 def test_steps_without_a_plan_and_status_0_are_a_finish() -> None:
@@ -68,12 +70,12 @@ def test_steps_without_a_plan_and_status_0_are_a_finish() -> None:
 def test_a_training_that_nobody_could_follow_finishes_with_status_0(*, alive: bool) -> None:
     told = story().started()
     if alive:
-        told.says(ev.Word.ALIVE)
+        told.says(ev.AgentEvent.ALIVE)
     assert told.silence(9999).exits(0).check(RULE) is None
 
 
 def test_a_resumed_training_that_had_nothing_left_to_do_finishes() -> None:
-    told = story().started().says(ev.Word.PLAN, epochs=3, batches_per_epoch=10).says(ev.Word.TRAIN_END)
+    told = story().started().says(ev.AgentEvent.PLAN, epochs=3, batches_per_epoch=10).says(ev.AgentEvent.TRAIN_END)
     assert told.exits(0).check(RULE) is None
 
 
@@ -81,7 +83,7 @@ def test_a_resumed_training_that_had_nothing_left_to_do_finishes() -> None:
 
 
 def test_status_0_short_of_the_plan_ended_early() -> None:
-    flag = flag_of(story().says(ev.Word.PLAN, epochs=2, batches_per_epoch=50).training(99).exits(0))
+    flag = flag_of(story().says(ev.AgentEvent.PLAN, epochs=2, batches_per_epoch=50).training(99).exits(0))
     assert flag.fault == "ended_early"
     assert flag.severity is Severity.CRITICAL
     assert "step 99" in flag.message
@@ -89,40 +91,42 @@ def test_status_0_short_of_the_plan_ended_early() -> None:
 
 
 def test_a_training_that_ended_after_it_was_asked_to_save_has_not_come_to_its_end() -> None:
-    told = story().says(ev.Word.PLAN, epochs=9, batches_per_epoch=50).training(100)
-    told.says(ev.Word.CHECKPOINT_SAVED, requested=True).says(ev.Word.TRAIN_END)
+    told = story().says(ev.AgentEvent.PLAN, epochs=9, batches_per_epoch=50).training(100)
+    told.says(ev.AgentEvent.CHECKPOINT_SAVED, requested=True).says(ev.AgentEvent.TRAIN_END)
     assert flag_of(told.exits(0)).fault == "ended_early"
 
 
 def test_a_save_on_request_long_ago_does_not_make_an_end_early() -> None:
-    told = story().says(ev.Word.PLAN, epochs=9, batches_per_epoch=50).training(100)
-    told.says(ev.Word.CHECKPOINT_SAVED, requested=True).says(ev.Word.CHECKPOINT_SAVED, requested=False)
-    assert told.says(ev.Word.TRAIN_END).exits(0).check(RULE) is None
+    told = story().says(ev.AgentEvent.PLAN, epochs=9, batches_per_epoch=50).training(100)
+    told.says(ev.AgentEvent.CHECKPOINT_SAVED, requested=True).says(ev.AgentEvent.CHECKPOINT_SAVED, requested=False)
+    assert told.says(ev.AgentEvent.TRAIN_END).exits(0).check(RULE) is None
 
 
 def test_a_plan_and_not_one_step_is_no_training() -> None:
-    flag = flag_of(story().started().says(ev.Word.PLAN, epochs=2).exits(0))
+    flag = flag_of(story().started().says(ev.AgentEvent.PLAN, epochs=2).exits(0))
     assert flag.fault == "ended_without_training"
     assert flag.severity is Severity.CRITICAL
 
 
 def test_torch_without_a_step_is_told_and_not_retried() -> None:
-    flag = flag_of(story().started().says(ev.Word.ALIVE).says(ev.Word.PATCHED, conv2d="unfold").exits(0))
+    flag = flag_of(story().started().says(ev.AgentEvent.ALIVE).says(ev.AgentEvent.PATCHED, conv2d="unfold").exits(0))
     assert flag.fault == "ended_without_training"
     assert flag.severity is Severity.WARNING
 
 
 def test_missing_steps_are_not_held_against_a_training_whose_hook_failed() -> None:
-    told = story().started().says(ev.Word.PLAN, epochs=2).says(ev.Word.HOOK_FAILED, where="ultralytics_hook.x")
+    told = (
+        story().started().says(ev.AgentEvent.PLAN, epochs=2).says(ev.AgentEvent.HOOK_FAILED, where="ultralytics_hook.x")
+    )
     assert flag_of(told.exits(0)).severity is Severity.WARNING
-    told = story().says(ev.Word.PLAN, epochs=2, batches_per_epoch=50).training(50)
-    told.silence(1).says(ev.Word.HOOK_FAILED, where="ultralytics_hook.x")
+    told = story().says(ev.AgentEvent.PLAN, epochs=2, batches_per_epoch=50).training(50)
+    told.silence(1).says(ev.AgentEvent.HOOK_FAILED, where="ultralytics_hook.x")
     assert flag_of(told.exits(0)).severity is Severity.WARNING
 
 
 def test_a_second_training_that_stopped_short_is_not_covered_by_the_first_ones_end() -> None:
-    told = story().says(ev.Word.PLAN, epochs=1, batches_per_epoch=100).training(100).says(ev.Word.TRAIN_END)
-    told.stage(Stage.SETUP).says(ev.Word.PLAN, epochs=2, batches_per_epoch=100).steps(1, 100).exits(0)
+    told = story().says(ev.AgentEvent.PLAN, epochs=1, batches_per_epoch=100).training(100).says(ev.AgentEvent.TRAIN_END)
+    told.stage(Stage.SETUP).says(ev.AgentEvent.PLAN, epochs=2, batches_per_epoch=100).steps(1, 100).exits(0)
     assert flag_of(told).fault == "ended_early"
 
 
@@ -203,7 +207,7 @@ def test_a_lost_host() -> None:
     ],
 )
 def test_an_exception_is_classed_by_its_own_words(kind: str, message: str, fault: str) -> None:
-    told = story().training().says(ev.Word.EXCEPTION, type=kind, message=message, traceback=TRACEBACK + kind)
+    told = story().training().says(ev.AgentEvent.EXCEPTION, type=kind, message=message, traceback=TRACEBACK + kind)
     flag = flag_of(told.exits(1))
     assert flag.fault == fault
     assert flag.message.startswith(f"{kind}: {message}" if message else kind)
@@ -213,26 +217,28 @@ def test_an_exception_is_classed_by_its_own_words(kind: str, message: str, fault
 def test_a_connection_to_a_loaders_worker_that_broke_is_the_loaders_death() -> None:
     trace = TRACEBACK + '  File "dataloader.py", line 1287, in _try_get_data\n'
     told = (
-        story().training().says(ev.Word.EXCEPTION, type="ConnectionResetError", message="[Errno 104]", traceback=trace)
+        story()
+        .training()
+        .says(ev.AgentEvent.EXCEPTION, type="ConnectionResetError", message="[Errno 104]", traceback=trace)
     )
     assert flag_of(told.exits(1)).fault == "data_loader"
 
 
 def test_an_exception_without_words_is_still_one() -> None:
-    flag = flag_of(story().training().says(ev.Word.EXCEPTION).exits(1))
+    flag = flag_of(story().training().says(ev.AgentEvent.EXCEPTION).exits(1))
     assert flag.fault == "exception"
 
 
 def test_a_keyboard_interrupt_that_a_signal_raised_is_that_signal() -> None:
-    told = story().training().says(ev.Word.EXCEPTION, type="KeyboardInterrupt", message="", traceback=TRACEBACK)
+    told = story().training().says(ev.AgentEvent.EXCEPTION, type="KeyboardInterrupt", message="", traceback=TRACEBACK)
     assert flag_of(told.exits(signal=2)).fault == "killed_by_signal"
-    told = story().training().says(ev.Word.EXCEPTION, type="KeyboardInterrupt", message="", traceback=TRACEBACK)
+    told = story().training().says(ev.AgentEvent.EXCEPTION, type="KeyboardInterrupt", message="", traceback=TRACEBACK)
     flag = flag_of(told.exits(1))
     assert (flag.fault, flag.message) == ("killed_by_signal", "ended with status 1: interrupted by SIGINT")
 
 
 def test_an_exception_of_long_ago_explains_nothing() -> None:
-    told = story().training().says(ev.Word.EXCEPTION, type="KeyError", message="'x'").silence(61)
+    told = story().training().says(ev.AgentEvent.EXCEPTION, type="KeyError", message="'x'").silence(61)
     assert flag_of(told.exits(signal=11)).fault == "illegal_access"
 
 
@@ -250,13 +256,13 @@ def test_a_line_of_long_ago_explains_nothing() -> None:
 
 def test_what_was_raised_outranks_what_was_printed() -> None:
     told = story().training().prints("MIOpen: retry", FaultClass.MIOPEN)
-    told.says(ev.Word.EXCEPTION, type="KeyError", message="'x'")
+    told.says(ev.AgentEvent.EXCEPTION, type="KeyError", message="'x'")
     assert flag_of(told.exits(1)).fault == "exception"
 
 
 def test_a_fault_of_the_card_outranks_what_was_raised() -> None:
     told = story().training().kernel(FaultClass.GPU_HANG, "ring gfx timeout").silence(12)
-    told.says(ev.Word.EXCEPTION, type="RuntimeError", message="HIP error: unspecified launch failure")
+    told.says(ev.AgentEvent.EXCEPTION, type="RuntimeError", message="HIP error: unspecified launch failure")
     flag = flag_of(told.exits(1))
     assert flag.fault == "gpu_hang"
     assert "ring gfx timeout" in flag.message
@@ -290,7 +296,9 @@ def test_an_oom_kill_of_a_shells_child_and_of_a_loader_are_passed_on() -> None:
     assert flag_of(told.exits(137)).fault == "oom_host"
     told = story().training().kernel(FaultClass.OOM_KILL, gpu=None, pid=4300)
     told.says(
-        ev.Word.EXCEPTION, type="RuntimeError", message="DataLoader worker (pid 4300) is killed by signal: Killed."
+        ev.AgentEvent.EXCEPTION,
+        type="RuntimeError",
+        message="DataLoader worker (pid 4300) is killed by signal: Killed.",
     )
     assert flag_of(told.exits(1)).fault == "oom_host"
 
@@ -305,25 +313,25 @@ def test_a_crash_leaves_earlier_checkpoints_sound() -> None:
 def test_a_training_that_gave_up_over_nan_is_spoilt_since_the_first() -> None:
     told = story().training(10).steps(11, 11, loss=NAN)
     first_at = told.now
-    told.silence(1).says(ev.Word.EXCEPTION, type="RuntimeError", message="Loss is nan, stopping training")
+    told.silence(1).says(ev.AgentEvent.EXCEPTION, type="RuntimeError", message="Loss is nan, stopping training")
     flag = flag_of(told.exits(1))
     assert (flag.since, flag.since_step) == (first_at, 11)
 
 
 def test_where_no_nan_was_seen_it_is_spoilt_since_its_end() -> None:
-    told = story().started().says(ev.Word.EXCEPTION, type="RuntimeError", message="Loss is nan").exits(1)
+    told = story().started().says(ev.AgentEvent.EXCEPTION, type="RuntimeError", message="Loss is nan").exits(1)
     assert flag_of(told).since == told.now
 
 
 def test_a_process_that_crashed_after_its_training_ended_is_told_only() -> None:
-    told = story().says(ev.Word.PLAN, epochs=2, batches_per_epoch=50).training(100).says(ev.Word.TRAIN_END)
+    told = story().says(ev.AgentEvent.PLAN, epochs=2, batches_per_epoch=50).training(100).says(ev.AgentEvent.TRAIN_END)
     flag = flag_of(told.exits(signal=11))
     assert flag.severity is Severity.WARNING
 
 
 def test_a_message_is_one_bounded_line() -> None:
     told = story().training().prints("z" * 5000)
-    told.says(ev.Word.EXCEPTION, type="ValueError", message="a\nb" * 5000, traceback=TRACEBACK)
+    told.says(ev.AgentEvent.EXCEPTION, type="ValueError", message="a\nb" * 5000, traceback=TRACEBACK)
     flag = flag_of(told.exits(1))
     assert "\n" not in flag.message
     assert len(flag.message) < 700

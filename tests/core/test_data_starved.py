@@ -46,16 +46,16 @@ def test_two_minutes_are_needed() -> None:
 
 
 def test_on_the_cpu_no_card_starves() -> None:
-    assert starved().says(ev.Word.PLAN, device="cpu").check(RULE) is None
+    assert starved().says(ev.AgentEvent.PLAN, device="cpu").check(RULE) is None
 
 
 def test_the_advice_knows_the_workers() -> None:
-    told = starved().rank_says(ev.Word.WORKERS, loader=1, pids=[], training=True)
+    told = starved().rank_says(ev.AgentEvent.WORKERS, loader=1, pids=[], training=True)
     flag = told.check(RULE)
     assert flag is not None
     assert flag.diagnosis is not None
     assert flag.diagnosis.causes[0].startswith("no loader workers")
-    flag = told.rank_says(ev.Word.WORKERS, loader=2, pids=[5, 6], training=True).check(RULE)
+    flag = told.rank_says(ev.AgentEvent.WORKERS, loader=2, pids=[5, 6], training=True).check(RULE)
     assert flag is not None
     assert flag.diagnosis is not None
     assert flag.diagnosis.causes[0].startswith("2 loader workers are too few")

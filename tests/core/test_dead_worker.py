@@ -15,10 +15,10 @@ PARENT = 4242
 
 def loading(*, ended: bool = False, iterable: bool = False) -> LongStory:
     """A training with two loader workers."""
-    told = trained().rank_says(ev.Word.WORKERS, loader=1, pids=[51, 52], training=True, iterable=iterable)
+    told = trained().rank_says(ev.AgentEvent.WORKERS, loader=1, pids=[51, 52], training=True, iterable=iterable)
     told.alive(5, 1, PARENT, 51, 52)
     if ended:
-        told.rank_says(ev.Word.WORKERS, loader=1, pids=[], ended=True)
+        told.rank_says(ev.AgentEvent.WORKERS, loader=1, pids=[], ended=True)
     return told.silence(1)
 
 
@@ -59,7 +59,7 @@ def test_during_validation_nothing_is_missed() -> None:
 def test_a_rank_that_is_gone_is_told() -> None:
     told = trained()
     for rank in (0, 1):
-        told.rank_says(ev.Word.CLAIMED, rank=rank, pid=PARENT + rank)
+        told.rank_says(ev.AgentEvent.CLAIMED, rank=rank, pid=PARENT + rank)
     flag = told.alive(3, PARENT, PARENT + 1).silence(1).alive(25, PARENT).check(RULE)
     assert flag is not None
     assert (flag.severity, flag.subject) == (Severity.WARNING, "rank 1")
@@ -67,10 +67,10 @@ def test_a_rank_that_is_gone_is_told() -> None:
 
 
 def test_a_worker_that_went_with_the_exception_that_ends_its_training_is_not_missed() -> None:
-    raised = loading().rank_says(ev.Word.EXCEPTION, type="OutOfMemoryError", message="CUDA out of memory.")
+    raised = loading().rank_says(ev.AgentEvent.EXCEPTION, type="OutOfMemoryError", message="CUDA out of memory.")
     assert raised.alive(60, 1, PARENT, 52).check(RULE) is None
 
 
 def test_an_exception_that_the_training_outlived_excuses_no_worker() -> None:
-    told = loading().rank_says(ev.Word.EXCEPTION, type="ValueError", message="of a thread").steps(101, 101)
+    told = loading().rank_says(ev.AgentEvent.EXCEPTION, type="ValueError", message="of a thread").steps(101, 101)
     assert told.alive(21, 1, PARENT, 52).check(RULE) is not None

@@ -116,13 +116,13 @@ def test_an_end_that_no_rule_may_act_on_is_given_up_and_told() -> None:
 
 
 def test_a_crash_after_the_training_ended_is_told_and_finishes_the_job() -> None:
-    told = life().training().says(ev.Word.TRAIN_END).stage(Stage.ENDED).exits(signal=11)
+    told = life().training().says(ev.AgentEvent.TRAIN_END).stage(Stage.ENDED).exits(signal=11)
     assert told.told() == ["Launch", "Warn", "Finish"]
     assert told.job.reason == "the training had finished before its process was killed by SIGSEGV"
 
 
 def test_torch_without_a_step_is_told_and_finishes_the_job() -> None:
-    told = life().started().says(ev.Word.PATCHED, conv2d="unfold").exits(0)
+    told = life().started().says(ev.AgentEvent.PATCHED, conv2d="unfold").exits(0)
     assert told.told() == ["Launch", "Warn", "Finish"]
 
 

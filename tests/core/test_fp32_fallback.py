@@ -12,7 +12,9 @@ RULE = Fp32Fallback()
 
 
 def test_half_asked_and_single_used_is_told_and_never_stopped() -> None:
-    told = trained().says(ev.Word.PRECISION, asked="half", used="single", why="ultralytics' own check of AMP failed")
+    told = trained().says(
+        ev.AgentEvent.PRECISION, asked="half", used="single", why="ultralytics' own check of AMP failed"
+    )
     flag = told.check(RULE)
     assert flag is not None
     assert flag.severity is Severity.WARNING
@@ -21,20 +23,20 @@ def test_half_asked_and_single_used_is_told_and_never_stopped() -> None:
 
 
 def test_what_was_asked_for_and_is_used_is_none() -> None:
-    assert trained().says(ev.Word.PRECISION, asked="half", used="half").check(RULE) is None
-    assert trained().says(ev.Word.PRECISION, asked="single", used="single").check(RULE) is None
+    assert trained().says(ev.AgentEvent.PRECISION, asked="half", used="half").check(RULE) is None
+    assert trained().says(ev.AgentEvent.PRECISION, asked="single", used="single").check(RULE) is None
 
 
 def test_a_later_word_interrupts() -> None:
-    told = trained().says(ev.Word.PRECISION, asked="half", used="single")
-    assert told.says(ev.Word.PRECISION, asked="half", used="half").check(RULE) is None
+    told = trained().says(ev.AgentEvent.PRECISION, asked="half", used="single")
+    assert told.says(ev.AgentEvent.PRECISION, asked="half", used="half").check(RULE) is None
 
 
 def test_on_the_cpu_single_is_meant() -> None:
-    told = trained().says(ev.Word.PLAN, device="cpu").says(ev.Word.PRECISION, asked="half", used="single")
+    told = trained().says(ev.AgentEvent.PLAN, device="cpu").says(ev.AgentEvent.PRECISION, asked="half", used="single")
     assert told.check(RULE) is None
 
 
 def test_silence_and_nonsense_say_nothing() -> None:
     assert trained().check(RULE) is None
-    assert trained().says(ev.Word.PRECISION, asked=16, used=None).check(RULE) is None
+    assert trained().says(ev.AgentEvent.PRECISION, asked=16, used=None).check(RULE) is None

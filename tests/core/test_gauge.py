@@ -79,7 +79,9 @@ def test_of_a_training_of_which_nothing_is_known_nothing_is_near(rule: Rule) -> 
 
 @pytest.mark.parametrize("rule", ALL, ids=lambda rule: rule.name)
 def test_of_one_that_steps_each_is_measured_or_a_condition_or_not_watched_for_a_reason(rule: Rule) -> None:
-    told = story().training(200).stage(Stage.STEP, whole=True).gpu(5, busy=90.0, used=3 * GB).tree(5, cpu=99.0)
+    told = (
+        story().training(200).stage(Stage.STEP, stages_complete=True).gpu(5, busy=90.0, used=3 * GB).tree(5, cpu=99.0)
+    )
     told.memory(5, available=20 * GB).disks(data=400 * GB)
     for found in rule.measure(told.history):
         assert (found.limit is None) or (found.share is not None) != (found.not_watched is not None)
@@ -87,7 +89,7 @@ def test_of_one_that_steps_each_is_measured_or_a_condition_or_not_watched_for_a_
 
 
 def test_each_rule_says_what_of_the_training_it_watches() -> None:
-    assert {rule.group for rule in ALL} == {"steps", "losses", "cards", "memory", "storage", "pace", "process"}
+    assert {rule.group for rule in ALL} == {"steps", "losses", "gpus", "memory", "storage", "pace", "process"}
 
 
 def test_each_card_is_measured_in_percent_or_in_the_settings_bytes() -> None:
@@ -195,7 +197,7 @@ MOVES: dict[str, Callable[[LongStory, float], object]] = {
     "still": lambda told, amount: told.gpu(8, busy=100.0 if amount > 0.5 else 0.0),
     "tree": lambda told, amount: told.tree(8, cpu=0.0, stuck=(4242,) if amount > 0.5 else ()),
     "alive": lambda told, amount: told.alive(8, *((4242, 4250) if amount > 0.5 else (4242,))),
-    "workers": lambda told, _: told.rank_says(ev.Word.WORKERS, loader=1, pids=[4250], training=True),
+    "workers": lambda told, _: told.rank_says(ev.AgentEvent.WORKERS, loader=1, pids=[4250], training=True),
     "memory": lambda told, amount: told.memory(4, available=round(6 * GB * amount), rss=20 * GB),
     "leak": lambda told, amount: told.hours(0.3, per_hour=20 * amount, of="host"),
     "allocator": lambda told, amount: told.allocator(10 * GB, reserved=23 * GB, retries=round(20 * amount)),
@@ -204,10 +206,10 @@ MOVES: dict[str, Callable[[LongStory, float], object]] = {
     "checkpoint": lambda told, amount: told.seen(
         "/a.pt", Verdict.REJECTED if amount > 0.4 else Verdict.PROVEN, "not finite" if amount > 0.7 else "cut", step=3
     ),
-    "plan": lambda told, _: told.says(ev.Word.PLAN, epochs=3, batches_per_epoch=100, device="cuda:0"),
-    "half": lambda told, _: told.says(ev.Word.PRECISION, asked="half", used="single"),
+    "plan": lambda told, _: told.says(ev.AgentEvent.PLAN, epochs=3, batches_per_epoch=100, device="cuda:0"),
+    "half": lambda told, _: told.says(ev.AgentEvent.PRECISION, asked="half", used="single"),
     "fault": lambda told, amount: told.kernel(FaultClass.PAGE_FAULT, fatal=amount > 0.5),
-    "stage": lambda told, amount: told.stage(list(Stage)[round(7 * amount)], whole=amount < 0.8),
+    "stage": lambda told, amount: told.stage(list(Stage)[round(7 * amount)], stages_complete=amount < 0.8),
     "prints": lambda told, _: told.prints("50 %"),
 }
 

@@ -76,7 +76,7 @@ def test_an_oom_kill_is_no_fault_of_a_card() -> None:
 
 @pytest.mark.parametrize("device", ["cpu"])
 def test_a_training_on_the_cpu_is_not_concerned(device: str) -> None:
-    told = story().training().says(ev.Word.PLAN, device=device).kernel(FaultClass.GPU_HANG).silence(1)
+    told = story().training().says(ev.AgentEvent.PLAN, device=device).kernel(FaultClass.GPU_HANG).silence(1)
     assert told.check(GpuFault()) is None
 
 
@@ -121,7 +121,7 @@ def test_what_is_wrong_with_a_disk_or_the_machine_is_no_fault_of_a_card(about: A
     assert story().training().kernel(FaultClass.IO_ERROR, gpu=None, about=about).check(GpuFault()) is None
 
 
-def mended(told: Story) -> Story:
+def recovered(told: Story) -> Story:
     """The driver says of the newest hang that its reset of the ring succeeded."""
     hang = told.history.kernel[-1]
     over = replace(hang, fault=FaultClass.GPU_RESET, severity=FaultSeverity.WARN, fatal_at=None)
@@ -138,7 +138,7 @@ def test_a_hang_is_held_for_a_second_and_then_acts() -> None:
 
 
 def test_a_ring_that_was_reset_in_time_is_told_and_the_training_goes_on() -> None:
-    told = mended(story().training().kernel(FaultClass.GPU_HANG).silence(0.2))
+    told = recovered(story().training().kernel(FaultClass.GPU_HANG).silence(0.2))
     for _ in range(3):
         flag = told.silence(5).check(GpuFault())
         assert flag is not None
@@ -146,7 +146,7 @@ def test_a_ring_that_was_reset_in_time_is_told_and_the_training_goes_on() -> Non
 
 
 def test_a_ring_that_hangs_again_after_its_reset_is_held_anew() -> None:
-    told = mended(story().training().kernel(FaultClass.GPU_HANG).silence(0.2)).silence(10)
+    told = recovered(story().training().kernel(FaultClass.GPU_HANG).silence(0.2)).silence(10)
     (over,) = told.history.kernel
     hang = replace(over, fault=FaultClass.GPU_HANG, severity=FaultSeverity.FATAL, fatal_at=told.now)
     told.put(ev.KernelReported(at=told.now, findings=(hang,), sequence=3))

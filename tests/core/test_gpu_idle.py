@@ -13,7 +13,7 @@ from .stories import GPU, OTHER_GPU, Story, story
 
 
 def test_an_idle_card_and_no_step_for_the_hold_acts() -> None:
-    flag = story().training().stage(Stage.STEP, whole=True).gpu(30, busy=0.0).check(GpuIdle())
+    flag = story().training().stage(Stage.STEP, stages_complete=True).gpu(30, busy=0.0).check(GpuIdle())
     assert flag is not None
     assert flag.severity is Severity.CRITICAL
     assert flag.since is None
@@ -99,12 +99,12 @@ def test_another_jobs_busy_card_excuses_nothing() -> None:
 
 
 def test_a_training_on_the_cpu_leaves_the_card_idle() -> None:
-    told = story().says(ev.Word.PLAN, device="cpu").training().gpu(59, busy=0.0)
+    told = story().says(ev.AgentEvent.PLAN, device="cpu").training().gpu(59, busy=0.0)
     assert told.check(GpuIdle()) is None
 
 
 def test_a_failed_hook_makes_the_missing_steps_say_nothing() -> None:
-    told = story().training().says(ev.Word.HOOK_FAILED, where="torch_hook.step").gpu(59, busy=0.0)
+    told = story().training().says(ev.AgentEvent.HOOK_FAILED, where="torch_hook.step").gpu(59, busy=0.0)
     assert told.check(GpuIdle()) is None
 
 

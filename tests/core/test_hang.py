@@ -11,7 +11,7 @@ from .stories import Story, story
 
 
 def stepping() -> Story:
-    return story().training(100).stage(Stage.STEP, whole=True)
+    return story().training(100).stage(Stage.STEP, stages_complete=True)
 
 
 def test_a_process_that_waits_in_the_kernel_without_a_step_is_a_hang() -> None:
@@ -83,7 +83,7 @@ def test_a_silent_sensor_is_no_hang() -> None:
 
 def test_where_it_may_read_or_write_for_long_it_is_told() -> None:
     for stage in (Stage.DATA_WAIT, Stage.CHECKPOINT, Stage.VALIDATE):
-        flag = stepping().stage(stage, whole=True).tree(60, stuck=(4242,)).check(Hang())
+        flag = stepping().stage(stage, stages_complete=True).tree(60, stuck=(4242,)).check(Hang())
         assert flag is not None
         assert flag.severity is Severity.WARNING
 
@@ -110,5 +110,5 @@ def test_a_stopped_process_is_told_in_35_s_in_every_stage_and_before_and_after_a
     assert flag.message == (
         "process 4242 is stopped (SIGSTOP, a debugger) for 32 s, and no step was seen in stage unknown"
     )
-    ended = story().training(10).says(ev.Word.TRAIN_END)
+    ended = story().training(10).says(ev.AgentEvent.TRAIN_END)
     assert ended.tree(32, stopped=(4242,)).check(Hang()) is not None

@@ -83,7 +83,7 @@ class Healthy(LongStory):
 
     def epoch(self, number: int) -> None:
         """Steps, a validation, a checkpoint; image sizes change, the last epochs see easier images."""
-        self.rank_says(ev.Word.WORKERS, loader=number, pids=[50, 51], training=True)
+        self.rank_says(ev.AgentEvent.WORKERS, loader=number, pids=[50, 51], training=True)
         self.stage(Stage.STEP)
         easier = 0.8 if number >= EPOCHS - 2 else 1.0
         level = easier * (1 + 4 * math.exp(-number / 4))
@@ -110,12 +110,12 @@ class Healthy(LongStory):
                 )
             )
             self.look(97.0)
-        self.rank_says(ev.Word.WORKERS, loader=number, pids=[], ended=True)
+        self.rank_says(ev.AgentEvent.WORKERS, loader=number, pids=[], ended=True)
         self.stage(Stage.VALIDATE).live(self.chance.uniform(60, 400), 20.0)
         self.stage(Stage.CHECKPOINT).live(self.chance.uniform(1, 90), 0.0)
         self.made += 12_000_000
         self.seen("last.pt", Verdict.PROVEN, step=(number + 1) * BATCHES)
-        self.says(ev.Word.CHECKPOINT_SAVED, requested=False)
+        self.says(ev.AgentEvent.CHECKPOINT_SAVED, requested=False)
         self.epoch_ends(number, fitness=0.3 + 0.02 * number, metrics={"metrics/mAP50-95(B)": 0.3 + 0.02 * number})
         self.stage(Stage.STEP)
 
@@ -124,7 +124,7 @@ class Healthy(LongStory):
 def test_no_healthy_hour_raises_a_flag_but_good_news(seed: int, step_s: float) -> None:
     told = Healthy(seed, step_s)
     told.started().stage(Stage.SETUP).live(300, 0.0)
-    told.says(ev.Word.PLAN, epochs=EPOCHS, batches_per_epoch=BATCHES, start_epoch=0, device="cuda:0")
+    told.says(ev.AgentEvent.PLAN, epochs=EPOCHS, batches_per_epoch=BATCHES, start_epoch=0, device="cuda:0")
     told.stage(Stage.WARMUP).live(500, 99.0)  # kernels are searched for
     for number in range(EPOCHS):
         told.epoch(number)

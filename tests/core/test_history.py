@@ -35,15 +35,15 @@ def test_steps_of_other_ranks_are_not_counted_twice() -> None:
 
 
 def test_a_step_claims_and_so_do_words_and_stages() -> None:
-    assert not story().started().says(ev.Word.ALIVE).says(ev.Word.PATCHED).history.hooked
+    assert not story().started().says(ev.AgentEvent.ALIVE).says(ev.AgentEvent.PATCHED).history.hooked
     assert story().steps(1, 1).history.hooked
-    assert story().says(ev.Word.CLAIMED).history.hooked
-    assert story().says(ev.Word.PLAN).history.hooked
+    assert story().says(ev.AgentEvent.CLAIMED).history.hooked
+    assert story().says(ev.AgentEvent.PLAN).history.hooked
     assert story().stage(Stage.SETUP).history.hooked
 
 
 def test_a_failed_hook_is_made_good_by_the_next_step() -> None:
-    told = story().steps(1, 1).silence(1).says(ev.Word.HOOK_FAILED, where="x")
+    told = story().steps(1, 1).silence(1).says(ev.AgentEvent.HOOK_FAILED, where="x")
     assert not told.history.hooked
     assert told.steps(2, 2).history.hooked
 
@@ -58,15 +58,15 @@ def test_it_is_starting_until_the_first_step_and_again_with_a_new_setup() -> Non
 
 
 def test_a_plan_of_nonsense_is_an_unknown_plan() -> None:
-    history = story().says(ev.Word.PLAN, epochs="three", batches_per_epoch=True, device=0).history
+    history = story().says(ev.AgentEvent.PLAN, epochs="three", batches_per_epoch=True, device=0).history
     assert (history.planned, history.epochs, history.batches_per_epoch, history.device) == (True, None, None, None)
 
 
 def test_the_end_of_one_training_is_not_the_end_of_the_next() -> None:
-    assert story().says(ev.Word.TRAIN_END).history.train_ended
-    assert not story().says(ev.Word.TRAIN_END).says(ev.Word.PLAN).history.train_ended
-    assert not story().says(ev.Word.TRAIN_END).stage(Stage.SETUP).history.train_ended
-    assert story().says(ev.Word.TRAIN_END).stage(Stage.ENDED).history.train_ended
+    assert story().says(ev.AgentEvent.TRAIN_END).history.train_ended
+    assert not story().says(ev.AgentEvent.TRAIN_END).says(ev.AgentEvent.PLAN).history.train_ended
+    assert not story().says(ev.AgentEvent.TRAIN_END).stage(Stage.SETUP).history.train_ended
+    assert story().says(ev.AgentEvent.TRAIN_END).stage(Stage.ENDED).history.train_ended
 
 
 def test_a_line_is_remembered_until_the_next() -> None:

@@ -372,9 +372,9 @@ class AnyLife(RuleBasedStateMachine):
         self.happens()
 
     @precondition(lambda self: self.alive)
-    @rule(word=st.sampled_from(list(ev.Word)))
-    def it_says(self, word: ev.Word) -> None:
-        self.told.says(word, epochs=2, batches_per_epoch=10, requested=True, type="ValueError", message="x")
+    @rule(agent_event=st.sampled_from(list(ev.AgentEvent)))
+    def it_says(self, agent_event: ev.AgentEvent) -> None:
+        self.told.says(agent_event, epochs=2, batches_per_epoch=10, requested=True, type="ValueError", message="x")
         self.happens()
 
     @precondition(lambda self: self.alive)

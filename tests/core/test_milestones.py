@@ -17,12 +17,12 @@ from .stories import START, life
 def planned(epochs: int = 20, batches: int = 100, start_epoch: int = 0) -> LongStory:
     """A training that told its plan."""
     told = long_story()
-    told.started().says(ev.Word.PLAN, epochs=epochs, batches_per_epoch=batches, start_epoch=start_epoch)
+    told.started().says(ev.AgentEvent.PLAN, epochs=epochs, batches_per_epoch=batches, start_epoch=start_epoch)
     return told
 
 
 def test_each_milestone_is_told_once_in_its_order() -> None:
-    told = life([Milestone()]).started().says(ev.Word.PLAN, epochs=20, batches_per_epoch=100, start_epoch=0)
+    told = life([Milestone()]).started().says(ev.AgentEvent.PLAN, epochs=20, batches_per_epoch=100, start_epoch=0)
     told.stage(Stage.STEP).steps(1, 2000)
     flags = [decision.flag for decision in told.decisions if isinstance(decision, de.Warn)]
     assert [flag.message for flag in flags] == [
@@ -62,7 +62,7 @@ def test_a_share_of_the_steps_is_reached_by_the_first_whole_step_beyond_it() -> 
 
 def test_where_no_first_epoch_is_told_an_attempt_began_before_its_first_step() -> None:
     told = long_story()
-    told.started().says(ev.Word.PLAN, epochs=20, batches_per_epoch=100)
+    told.started().says(ev.AgentEvent.PLAN, epochs=20, batches_per_epoch=100)
     flag = told.steps(100, 100).check(Milestone())
     assert flag is not None
     assert flag.message == "the first epoch is over: step 100 of 2000"

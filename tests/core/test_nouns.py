@@ -86,4 +86,4 @@ def test_a_rule_that_may_not_act_warns() -> None:
 
 
 def test_severities_are_ordered_and_have_their_names() -> None:
-    assert [severity.word for severity in sorted(Severity)] == ["info", "warning", "critical"]
+    assert [severity.label for severity in sorted(Severity)] == ["info", "warning", "critical"]

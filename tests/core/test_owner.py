@@ -16,7 +16,7 @@ MISSING_DATABASE = "MIOpen(HIP): Warning [SQLiteBase] Missing system database fi
 
 def night() -> Life:
     """A training that has made its first steps, half a second each."""
-    told = life().says(ev.Word.PLAN, **TRAINER, epochs=50, batches_per_epoch=BATCHES, device="cuda:0")
+    told = life().says(ev.AgentEvent.PLAN, **TRAINER, epochs=50, batches_per_epoch=BATCHES, device="cuda:0")
     return told.training(steps=200, every_s=0.4)
 
 
@@ -55,7 +55,7 @@ def test_on_a_card_that_miopen_fails_on_the_search_is_ended_after_two_minutes_an
 
 def test_after_an_hour_of_half_second_steps_the_freeze_of_7_8_hours_is_found_in_seconds() -> None:
     told = night()
-    told.stage(Stage.STEP, whole=True).steps(201, 1500, 0.4)
+    told.stage(Stage.STEP, stages_complete=True).steps(201, 1500, 0.4)
     told.gpu(7, busy=99.0)
     assert told.told() == ["Launch"]
     told.gpu(1, busy=99.0)

@@ -18,7 +18,7 @@ EPOCHS, BATCHES = 50, 100
 def planned() -> LongStory:
     """A plan of 50 epochs of 100 batches."""
     told = long_story()
-    told.started().says(ev.Word.PLAN, epochs=EPOCHS, batches_per_epoch=BATCHES, start_epoch=0).stage(Stage.STEP)
+    told.started().says(ev.AgentEvent.PLAN, epochs=EPOCHS, batches_per_epoch=BATCHES, start_epoch=0).stage(Stage.STEP)
     return told
 
 
@@ -28,13 +28,13 @@ def trained(epochs: int, every_s: float = 1.0, validation_s: float = 60.0, loss:
     for _ in range(epochs):
         told.pace(BATCHES * every_s, every_s, batches=BATCHES, loss=loss)
         told.stage(Stage.VALIDATE).silence(validation_s).stage(Stage.STEP)
-        told.says(ev.Word.CHECKPOINT_SAVED, requested=False)
+        told.says(ev.AgentEvent.CHECKPOINT_SAVED, requested=False)
     return told.pace(every_s, every_s, batches=BATCHES)
 
 
 def test_a_framework_that_counts_steps_of_the_optimizer_plans_them_itself() -> None:
     told = long_story().started().stage(Stage.STEP)
-    told.says(ev.Word.PLAN, framework="transformers", epochs=3, total_steps=250, steps_per_epoch=84)
+    told.says(ev.AgentEvent.PLAN, framework="transformers", epochs=3, total_steps=250, steps_per_epoch=84)
     seen = progress_of(told.pace(50, batches=84).history)
     assert (seen.steps_total, seen.epochs, seen.batches_per_epoch, seen.epoch) == (250, 3, 84, 0)
     assert seen.left_s == pytest.approx(200, rel=0.05)

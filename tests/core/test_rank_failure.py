@@ -47,7 +47,13 @@ def raises(told: Story, kind: str, message: str, *, pid: int, rank: int = 0, aft
     facts: dict[str, object] = {"type": kind, "message": message, "traceback": trace}
     told.put(
         ev.AgentReported(
-            at=told.now, job=JOB, attempt=told.attempt, word=ev.Word.EXCEPTION, facts=facts, pid=pid, rank=rank
+            at=told.now,
+            job=JOB,
+            attempt=told.attempt,
+            agent_event=ev.AgentEvent.EXCEPTION,
+            facts=facts,
+            pid=pid,
+            rank=rank,
         )
     )
     return told
@@ -76,7 +82,7 @@ def test_want_of_memory_under_a_launcher_takes_the_remedies_of_memory() -> None:
     told = life().training()
     raises(told, "OutOfMemoryError", "HIP out of memory. Tried to allocate 2.00 GiB", pid=201, rank=1)
     raises(told, "ChildFailedError", banner((1, 1, 201), (0, -15, 200)), pid=100)
-    told.says(ev.Word.PATCHED).exits(1)
+    told.says(ev.AgentEvent.PATCHED).exits(1)
     assert told.job.course.trials[-1].cause == OOM_GPU
     assert told.job.course.trials[-1].remedy == "allocator"
 
@@ -197,9 +203,9 @@ def test_a_rank_that_ends_with_a_status_and_raises_nothing_is_named_with_it() ->
 def test_a_usage_error_of_every_rank_is_given_up_after_the_second_time() -> None:
     told = life()
     for _ in range(2):
-        told.started().says(ev.Word.ALIVE).silence(5)
+        told.started().says(ev.AgentEvent.ALIVE).silence(5)
         report = banner((0, 2, 200 + told.attempt), (1, 2, 300 + told.attempt))
-        told.says(ev.Word.EXCEPTION, type="ChildFailedError", message=report, traceback=report).exits(1)
+        told.says(ev.AgentEvent.EXCEPTION, type="ChildFailedError", message=report, traceback=report).exits(1)
         if told.phase() is Phase.BACKOFF:
             told.silence(1).looks()
     assert told.told() == ["Launch", "Retry", "Launch", "GiveUp"], told.job.reason
@@ -209,9 +215,9 @@ def test_a_usage_error_of_every_rank_is_given_up_after_the_second_time() -> None
 def test_a_status_that_may_be_another_one_next_time_is_tried_again() -> None:
     told = life()
     for _ in range(2):
-        told.started().says(ev.Word.ALIVE).silence(5)
+        told.started().says(ev.AgentEvent.ALIVE).silence(5)
         report = banner((0, 1, 200 + told.attempt))
-        told.says(ev.Word.EXCEPTION, type="ChildFailedError", message=report, traceback=report).exits(1)
+        told.says(ev.AgentEvent.EXCEPTION, type="ChildFailedError", message=report, traceback=report).exits(1)
         if told.phase() is Phase.BACKOFF:
             told.silence(1).looks()
     assert "GiveUp" not in told.told()

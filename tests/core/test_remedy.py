@@ -45,17 +45,17 @@ def patient(limits: Limits = PATIENT, context: RemedyContext = EVERYTHING) -> Li
 
 def trains(told: Life, steps: int = 60, *, patched: bool = False) -> Life:
     """An ordinary beginning, or a resume, up to step `steps`."""
-    told.started().says(ev.Word.CLAIMED, torch="2.12.0")
-    told.says(ev.Word.PLAN, **TRAINER, epochs=50, batches_per_epoch=1000, device="cuda:0")
+    told.started().says(ev.AgentEvent.CLAIMED, torch="2.12.0")
+    told.says(ev.AgentEvent.PLAN, **TRAINER, epochs=50, batches_per_epoch=1000, device="cuda:0")
     if patched or told.job.course.has("conv2d"):
-        told.says(ev.Word.PATCHED, conv2d="planned")
+        told.says(ev.AgentEvent.PATCHED, conv2d="planned")
     start = told.present().resume_from
     told.stage(Stage.STEP)
     return told.steps((start.step or 0) + 1 if start else 1, steps)
 
 
 def raises(kind: str, message: str) -> Callable[[Life], object]:
-    return lambda told: trains(told).says(ev.Word.EXCEPTION, type=kind, message=message).exits(1)
+    return lambda told: trains(told).says(ev.AgentEvent.EXCEPTION, type=kind, message=message).exits(1)
 
 
 def stops(told: Life) -> None:
@@ -69,7 +69,7 @@ def stalls(told: Life) -> None:
 
 
 def idles(told: Life) -> None:
-    stops(trains(told).stage(Stage.STEP, whole=True).gpu(31, busy=0.0))
+    stops(trains(told).stage(Stage.STEP, stages_complete=True).gpu(31, busy=0.0))
 
 
 def hangs_on_the_card(told: Life) -> None:
@@ -81,7 +81,7 @@ def loses_the_card(told: Life) -> None:
 
 
 def never_steps(told: Life) -> None:
-    stops(told.started().says(ev.Word.CLAIMED, torch="1.13.1").stage(Stage.WARMUP).silence(601))
+    stops(told.started().says(ev.AgentEvent.CLAIMED, torch="1.13.1").stage(Stage.WARMUP).silence(601))
 
 
 def gets_nan(told: Life) -> None:
@@ -206,7 +206,7 @@ def test_a_remedy_has_helped_well_past_the_trouble_and_stays_in_force() -> None:
     assert before == [Outcome.OPEN]
     assert told.job.course.trials[-1].outcome is Outcome.HELPED
     assert told.job.course.has("allocator")
-    told.says(ev.Word.EXCEPTION, type="OutOfMemoryError", message="HIP out of memory").exits(1)
+    told.says(ev.AgentEvent.EXCEPTION, type="OutOfMemoryError", message="HIP out of memory").exits(1)
     assert told.job.course.trials[-1].remedy == "half_batch", "in force already, so it is not taken again"
 
 
@@ -219,7 +219,7 @@ def test_the_end_of_the_training_is_help_and_the_word_of_its_user_is_unclear() -
             told.asks(ev.Ask.STOP)
             told.exits(signal=15)
         else:
-            told.says(ev.Word.TRAIN_END).exits(0)
+            told.says(ev.AgentEvent.TRAIN_END).exits(0)
         assert told.job.course.trials[-1].outcome is outcome
 
 
@@ -239,7 +239,9 @@ def test_a_remedy_that_the_agent_never_told_of_has_not_failed(told_of: bool, out
     LADDERS["oom_gpu"][0](told)
     told.looks().silence(1)
     if told_of:
-        told.says(ev.Word.REMEDY_APPLIED, setting="allocator", remedies=["allocator"], set="max_split_size_mb:128")
+        told.says(
+            ev.AgentEvent.REMEDY_APPLIED, setting="allocator", remedies=["allocator"], set="max_split_size_mb:128"
+        )
     LADDERS["oom_gpu"][0](told)
     assert [trial.outcome for trial in told.job.course.trials] == [outcome, Outcome.OPEN]
 
@@ -396,7 +398,7 @@ def test_half_a_batch_makes_twice_the_steps_and_that_is_no_progress() -> None:
     told = patient()
     LADDERS["oom_gpu"][0](told)
     told.looks().silence(1).started()
-    told.says(ev.Word.PLAN, **TRAINER, epochs=50, batches_per_epoch=2000)
+    told.says(ev.AgentEvent.PLAN, **TRAINER, epochs=50, batches_per_epoch=2000)
     told.steps(41, 120)
     assert told.job.ledger.furthest_step == 120
     assert told.job.ledger.in_a_row == 1, "step 120 is where step 60 was"
@@ -472,8 +474,8 @@ def test_what_the_agent_set_is_kept_until_the_next_launch() -> None:
     told = patient()
     LADDERS["oom_gpu"][0](told)
     told.looks().silence(1).started()
-    told.says(ev.Word.REMEDY_APPLIED, setting="allocator", remedies=["allocator"], set="max_split_size_mb:128")
-    told.says(ev.Word.REMEDY_APPLIED, setting="allocator", remedies=["allocator"], set="max_split_size_mb:128")
+    told.says(ev.AgentEvent.REMEDY_APPLIED, setting="allocator", remedies=["allocator"], set="max_split_size_mb:128")
+    told.says(ev.AgentEvent.REMEDY_APPLIED, setting="allocator", remedies=["allocator"], set="max_split_size_mb:128")
     assert told.job.course.in_force[0].applied == "max_split_size_mb:128"
     told.exits(1).looks().silence(1)
     assert told.job.course.in_force[0].applied is None

@@ -75,7 +75,7 @@ assert flag_of(rule, told.history) is None
 told.pace(4, every_s=4.0)
 (flag,) = [flag for flag in judge(rules, told.history) if flag.rule == rule.name]
 (status,) = [watched_status(rule, gauge) for gauge in rule.measure(told.history)]
-print(flag.severity.word, flag.message, sep="; ")
+print(flag.severity.label, flag.message, sep="; ")
 print(status.rule, status.now, status.limit, status.share, status.reached, sep="; ")
 print(check_text(SETTINGS % "limits", "some").problems[0].key)
 """

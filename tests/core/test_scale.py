@@ -45,7 +45,7 @@ def told(lived: Life, scale: str, resumed: bool | None = None) -> Life:
     """The agent says what the steps of the attempt count, or nothing."""
     if scale == "silent":
         return lived
-    return lived.says(ev.Word.COUNTING, scale=scale, first=1, resumed=resumed)
+    return lived.says(ev.AgentEvent.COUNTING, scale=scale, first=1, resumed=resumed)
 
 
 def attempt(lived: Life, scale: str, first: int, steps: int) -> Life:
@@ -251,7 +251,7 @@ def test_losses_like_neither_say_nothing() -> None:
 
 def test_progress_of_an_attempt_that_counts_itself_is_its_own_and_no_share_of_the_training() -> None:
     lived = life(limits=LIMITS)
-    lived.started().says(ev.Word.PLAN, epochs=2, batches_per_epoch=100).steps(1, 50)
+    lived.started().says(ev.AgentEvent.PLAN, epochs=2, batches_per_epoch=100).steps(1, 50)
     lived.history.scale, lived.history.first_step = Scale.ATTEMPT, 1
     progress = progress_of(lived.history)
     assert (progress.steps, progress.attempt_steps, progress.steps_total, progress.left_s) == (None, 50, None, None)

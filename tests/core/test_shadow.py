@@ -126,7 +126,7 @@ def test_with_every_rule_in_shadow_nothing_that_happens_stops_a_training(moves: 
             case "fault":
                 told.kernel(FaultClass.GPU_HANG)
             case "validate" | "compile":
-                told.stage(Stage(move), whole=True)
+                told.stage(Stage(move), stages_complete=True)
             case "exit":
                 told.exits(1)
                 break

@@ -86,7 +86,7 @@ def test_steps_of_an_unknown_stage_are_judged() -> None:
 
 def test_a_training_that_ended_does_not_stall() -> None:
     assert story().training().stage(Stage.ENDED).silence(9999).check(Stall()) is None
-    assert story().training().says(ev.Word.TRAIN_END).silence(9999).check(Stall()) is None
+    assert story().training().says(ev.AgentEvent.TRAIN_END).silence(9999).check(Stall()) is None
 
 
 def test_a_process_that_is_gone_does_not_stall() -> None:
@@ -95,13 +95,13 @@ def test_a_process_that_is_gone_does_not_stall() -> None:
 
 
 def test_a_hook_that_failed_after_the_last_step_makes_it_a_warning() -> None:
-    flag = story().training().says(ev.Word.HOOK_FAILED, where="torch_hook.step").silence(60).check(Stall())
+    flag = story().training().says(ev.AgentEvent.HOOK_FAILED, where="torch_hook.step").silence(60).check(Stall())
     assert flag is not None
     assert flag.severity is Severity.WARNING
 
 
 def test_a_hook_that_failed_before_a_step_changes_nothing() -> None:
-    told = story().training(10).says(ev.Word.HOOK_FAILED, where="ultralytics_hook.on_model_save").steps(11, 12)
+    told = story().training(10).says(ev.AgentEvent.HOOK_FAILED, where="ultralytics_hook.on_model_save").steps(11, 12)
     flag = told.silence(60).check(Stall())
     assert flag is not None
     assert flag.severity is Severity.CRITICAL
@@ -124,9 +124,9 @@ def test_act_off_tells_only() -> None:
 # --- learned limits: the silence and an agent that tells every stage ------------------------------------------------
 
 
-def learnt(*, whole: bool = True) -> Story:
+def learnt(*, stages_complete: bool = True) -> Story:
     """A training of 18 batches a second that has been watched for a while."""
-    return story().training(100).stage(Stage.STEP, whole=whole).steps(101, 1300, 1 / 18)
+    return story().training(100).stage(Stage.STEP, stages_complete=stages_complete).steps(101, 1300, 1 / 18)
 
 
 def test_after_learning_a_stall_is_found_in_eight_seconds() -> None:
@@ -139,7 +139,7 @@ def test_after_learning_a_stall_is_found_in_eight_seconds() -> None:
 
 
 def test_where_not_every_stage_is_told_it_is_only_told_until_the_setting_says_so() -> None:
-    told = learnt(whole=False).silence(8)
+    told = learnt(stages_complete=False).silence(8)
     flag = told.check(Stall())
     assert flag is not None
     assert flag.severity is Severity.WARNING
@@ -181,7 +181,7 @@ def test_steps_that_wait_unread_are_no_silence() -> None:
 
 
 def test_a_training_that_an_exception_ends_slowly_has_the_settings_limit() -> None:
-    told = learnt().says(ev.Word.EXCEPTION, type="OutOfMemoryError", message="CUDA out of memory.")
+    told = learnt().says(ev.AgentEvent.EXCEPTION, type="OutOfMemoryError", message="CUDA out of memory.")
     assert told.silence(59.9).check(Stall()) is None
     flag = told.silence(0.1).check(Stall())
     assert flag is not None
@@ -189,12 +189,12 @@ def test_a_training_that_an_exception_ends_slowly_has_the_settings_limit() -> No
 
 
 def test_at_rest_an_exception_has_the_settings_limit_too() -> None:
-    told = fed().says(ev.Word.EXCEPTION, type="OutOfMemoryError", message="CUDA out of memory.")
+    told = fed().says(ev.AgentEvent.EXCEPTION, type="OutOfMemoryError", message="CUDA out of memory.")
     assert told.tree(59, cpu=0.2).check(Stall()) is None
 
 
 def test_an_exception_that_the_training_outlived_leaves_the_learned_limit() -> None:
-    told = learnt().says(ev.Word.EXCEPTION, type="ValueError", message="of a thread").steps(1301, 1301)
+    told = learnt().says(ev.AgentEvent.EXCEPTION, type="ValueError", message="of a thread").steps(1301, 1301)
     assert told.silence(8.1).check(Stall()) is not None
 
 
@@ -215,13 +215,15 @@ def test_neither_a_sleep_nor_the_stage_between_two_steps_is_learned_as_a_step() 
         step = 1301 + 3 * number
         told.put(ev.ClockStepped(at=told.now.plus(1), by_s=30_000))
         told.steps(step, step, 20.0)
-        told.stage(Stage.VALIDATE, whole=True).silence(40).stage(Stage.STEP, whole=True).steps(step + 1, step + 2)
+        told.stage(Stage.VALIDATE, stages_complete=True).silence(40).stage(Stage.STEP, stages_complete=True).steps(
+            step + 1, step + 2
+        )
     assert told.history.learned.limit_s(Stage.STEP, 60.0) == 8.0
     assert told.history.learned.limit_s(Stage.VALIDATE, 3600.0) == pytest.approx(160, rel=0.06)
 
 
 def test_a_wait_for_data_is_learned_apart_from_the_step() -> None:
-    told = story().training(100).stage(Stage.STEP, whole=True)
+    told = story().training(100).stage(Stage.STEP, stages_complete=True)
     for step in range(101, 1300):
         told.now = told.now.plus(6.0)
         record = StepRecord(at=told.now, step=step, loss=1.0, data_wait_s=5.9)
@@ -232,22 +234,22 @@ def test_a_wait_for_data_is_learned_apart_from_the_step() -> None:
 
 @pytest.mark.parametrize(("stage", "limit_s"), [(Stage.DATA_WAIT, 180.0), (Stage.COMPILE, 600.0)])
 def test_what_lies_inside_a_step_has_its_own_limit(stage: Stage, limit_s: float) -> None:
-    told = story().training(100).stage(stage, whole=True).silence(limit_s - 1)
+    told = story().training(100).stage(stage, stages_complete=True).silence(limit_s - 1)
     assert told.check(Stall()) is None
     assert told.silence(1).check(Stall()) is not None
 
 
-def fed(*, device: str | None = "cpu", whole: bool = True) -> Story:
+def fed(*, device: str | None = "cpu", stages_complete: bool = True) -> Story:
     """A training on the CPU of which it is known how long it waits for data."""
     told = story().training(100)
     if device is not None:
-        told.says(ev.Word.PLAN, device=device)
-    told.stage(Stage.STEP, whole=whole)
+        told.says(ev.AgentEvent.PLAN, device=device)
+    told.stage(Stage.STEP, stages_complete=stages_complete)
     for step in range(101, 1300):
         told.now = told.now.plus(0.1)
         record = StepRecord(at=told.now, step=step, loss=1.0, data_wait_s=0.01)
         told.put(ev.StepsMade(at=told.now, job=JOB, attempt=1, records=(record,)))
-    return told.stage(Stage.DATA_WAIT, whole=whole)
+    return told.stage(Stage.DATA_WAIT, stages_complete=stages_complete)
 
 
 def test_a_wait_for_data_in_which_the_whole_job_rests_is_found_sooner() -> None:
@@ -299,7 +301,7 @@ def test_a_card_that_was_still_at_work_when_the_wait_began_rests_from_then_on() 
 
 
 def test_rest_proves_nothing_where_a_stage_may_go_untold() -> None:
-    assert fed(whole=False).tree(30, cpu=0.2).check(Stall()) is None
+    assert fed(stages_complete=False).tree(30, cpu=0.2).check(Stall()) is None
 
 
 def test_how_near_it_is_and_whether_that_was_learned() -> None:
@@ -312,7 +314,7 @@ def test_how_near_it_is_and_whether_that_was_learned() -> None:
 
 
 def test_where_a_short_silence_is_no_proof_both_limits_are_watched() -> None:
-    short, own = Stall().measure(learnt(whole=False).silence(9).history)
+    short, own = Stall().measure(learnt(stages_complete=False).silence(9).history)
     assert (short.learned, short.severity, short.reached) == (True, Severity.WARNING, True)
     assert (own.limit, own.severity, own.reached) == (60.0, Severity.CRITICAL, False)
 
@@ -391,7 +393,7 @@ def test_a_healthy_pause_of_25_s_is_no_stall(pause: dict[str, Any]) -> None:
 
 
 def test_a_loaders_own_workers_wake_nobody_at_rest() -> None:
-    told = plain_loop().says(ev.Word.WORKERS, loader=1, pids=[4300], training=True)
+    told = plain_loop().says(ev.AgentEvent.WORKERS, loader=1, pids=[4300], training=True)
     assert told.tree(20, cpu=0.1, switches=0.3, parents=(*ALONE, (4300, 4242))).check(Stall()) is not None
 
 

@@ -18,7 +18,7 @@ def of(told: Story) -> Diagnosis:
 
 
 def inside() -> Story:
-    return story().training(100).stage(Stage.STEP, whole=True)
+    return story().training(100).stage(Stage.STEP, stages_complete=True)
 
 
 def test_what_the_agent_tells_of_is_ruled_out_and_not_then_named_as_the_cause() -> None:
@@ -39,7 +39,7 @@ def test_a_busy_card_is_a_kernel_that_never_ends() -> None:
 
 
 def test_a_busy_card_at_a_new_shape_is_a_search_until_conv2d_was_replaced() -> None:
-    told = story().training(100).stage(Stage.COMPILE, whole=True).gpu(600, busy=99.0)
+    told = story().training(100).stage(Stage.COMPILE, stages_complete=True).gpu(600, busy=99.0)
     assert "MIOpen searches" in of(told).causes[0]
     assert any("conv2d" in item for item in of(told).advice)
     told.history.patched = True

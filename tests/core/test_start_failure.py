@@ -18,8 +18,8 @@ FRAME = 'Traceback (most recent call last):\n  File "train.py", line 3, in <modu
 
 def raises(told: Life, kind: str, message: str, *, after_s: float = 8.0, caused_by: str = "") -> Life:
     """The program ends with an exception before its first step, as the agent reports it."""
-    told.started().says(ev.Word.ALIVE).silence(after_s)
-    told.says(ev.Word.EXCEPTION, type=kind, message=message, traceback=f"{caused_by}{FRAME}{kind}: {message}\n")
+    told.started().says(ev.AgentEvent.ALIVE).silence(after_s)
+    told.says(ev.AgentEvent.EXCEPTION, type=kind, message=message, traceback=f"{caused_by}{FRAME}{kind}: {message}\n")
     return told.exits(1)
 
 
@@ -144,7 +144,7 @@ def test_a_plain_status_without_a_reason_is_tried_again() -> None:
 def test_the_same_exception_after_a_step_is_no_failed_start() -> None:
     told = life()
     for steps in (50, 90):
-        told.training(steps).says(ev.Word.EXCEPTION, type="KeyError", message="'x'", traceback=FRAME).exits(1)
+        told.training(steps).says(ev.AgentEvent.EXCEPTION, type="KeyError", message="'x'", traceback=FRAME).exits(1)
         assert told.phase() is Phase.BACKOFF
         assert not any(trial.start_failure for trial in told.job.course.trials)
         waits_and_looks(told)

@@ -56,7 +56,9 @@ def test_a_second_training_in_the_process_is_watched_from_its_own_setup() -> Non
 
 def test_a_training_that_ended_need_not_step() -> None:
     assert story().started().stage(Stage.ENDED).silence(10_000).check(StartTimeout()) is None
-    assert story().started().stage(Stage.STEP).says(ev.Word.TRAIN_END).silence(10_000).check(StartTimeout()) is None
+    assert (
+        story().started().stage(Stage.STEP).says(ev.AgentEvent.TRAIN_END).silence(10_000).check(StartTimeout()) is None
+    )
 
 
 def test_a_training_that_nobody_follows_is_never_stopped() -> None:
@@ -70,7 +72,7 @@ def test_a_training_that_nobody_follows_is_never_stopped() -> None:
 def test_an_unfollowed_training_that_falls_silent_is_told(*, alive: bool) -> None:
     told = story().started()
     if alive:
-        told.says(ev.Word.ALIVE)
+        told.says(ev.AgentEvent.ALIVE)
     told.silence(100).prints("reading data").silence(1799)
     assert told.check(StartTimeout()) is None
     flag = told.silence(1).check(StartTimeout())
@@ -79,12 +81,12 @@ def test_an_unfollowed_training_that_falls_silent_is_told(*, alive: bool) -> Non
 
 
 def test_a_hook_that_failed_before_any_step_makes_it_unfollowed() -> None:
-    told = story().started().stage(Stage.WARMUP).says(ev.Word.HOOK_FAILED, where="ultralytics_hook.x")
+    told = story().started().stage(Stage.WARMUP).says(ev.AgentEvent.HOOK_FAILED, where="ultralytics_hook.x")
     assert told.silence(1000).prints("1/100").check(StartTimeout()) is None
 
 
 def test_a_plan_without_a_stage_counts_from_the_launch() -> None:
-    told = story().started().says(ev.Word.PLAN, epochs=3).silence(1800)
+    told = story().started().says(ev.AgentEvent.PLAN, epochs=3).silence(1800)
     assert told.check(StartTimeout()) is not None
 
 

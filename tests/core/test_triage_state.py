@@ -30,7 +30,9 @@ def trainee(limits: Limits = LIMITS, context: RemedyContext | None = None) -> Li
     """A training of ultralytics that has saved something."""
     told = life(limits=limits)
     told.context = context or RemedyContext()
-    told.training(20).says(ev.Word.PLAN, **TRAINER, batches_per_epoch=100).says(ev.Word.CLAIMED, torch="2.12")
+    told.training(20).says(ev.AgentEvent.PLAN, **TRAINER, batches_per_epoch=100).says(
+        ev.AgentEvent.CLAIMED, torch="2.12"
+    )
     told.saves("a.pt", 10).silence(1).saves("b.pt", 20)
     told.steps(21, 40)
     return told
@@ -107,7 +109,7 @@ def test_gradients_that_cease_to_be_finite_are_replayed_for_gradients() -> None:
 def test_it_waits_until_the_memory_of_the_attempt_is_freed() -> None:
     told = life(limits=LIMITS)
     taken = RemedyContext(memory=(GpuMemory(gpu=GPU, used_bytes=5 * GB),))
-    told.training(20).says(ev.Word.CLAIMED, torch="2.12")
+    told.training(20).says(ev.AgentEvent.CLAIMED, torch="2.12")
     told.job = replace(told.job, attempt=replace(told.present(), memory_before=(GpuMemory(gpu=GPU, used_bytes=0),)))
     told.context = taken
     told.saves("b.pt", 20).steps(21, 40)

@@ -135,7 +135,7 @@ def test_damaged_files_are_survived_and_what_follows_is_read(
     watch.follow(FollowedAttempt(job="two", attempt=1, folder=sound, output_limit_bytes=1_000_000))
     until(told(events, ev.OutputSeen), "the other attempt's output")
     assert watch.is_alive()
-    assert not any(isinstance(event, ev.SupervisionDegraded) and event.job == "two" for event in events)
+    assert not any(isinstance(event, ev.SupervisionChanged) and event.job == "two" for event in events)
 
 
 def test_a_wait_that_lasts_is_a_stage_and_a_short_one_is_none(
@@ -165,7 +165,7 @@ def test_a_wait_that_lasts_is_a_stage_and_a_short_one_is_none(
     entered = [event for event in events if isinstance(event, ev.StageEntered)]
     assert entered[1].at.monotonic_s == pytest.approx(began_ns / 1e9 - 10)
     assert entered[2].at.monotonic_s > began_ns / 1e9, "not since the stage around it began"
-    assert all(item.whole for item in entered)
+    assert all(item.stages_complete for item in entered)
 
 
 def descriptors(folder: Path) -> int:
@@ -268,7 +268,7 @@ def later(seconds: float) -> Moment:
 
 
 def degraded(events: list[ev.Event]) -> list[tuple[str, str, bool]]:
-    return [(event.job, event.place, event.mended) for event in events if isinstance(event, ev.SupervisionDegraded)]
+    return [(event.job, event.place, event.recovered) for event in events if isinstance(event, ev.SupervisionChanged)]
 
 
 def test_a_reading_that_hangs_is_named_and_left_out_and_everything_else_is_read(

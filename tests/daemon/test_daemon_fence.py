@@ -70,7 +70,7 @@ class World:
         self.clock, self.inbox = HandClock(), Inbox()
         self.broken = broken
         self.lines: list[str] = []
-        self.degraded: list[ev.SupervisionDegraded] = []
+        self.degraded: list[ev.SupervisionChanged] = []
         self.loop = Loop(self.clock, self.inbox, self, self)
         for name in names or ("ill", "well"):
             self.loop.job_states[name] = JobState(job=Job(name=name, since=START), rules=ALL_RULES)
@@ -81,7 +81,7 @@ class World:
         self.lines.append(f"{job}: {line}")
 
     def event(self, event: ev.Event, job_state: JobState | None) -> None:
-        if isinstance(event, ev.SupervisionDegraded):
+        if isinstance(event, ev.SupervisionChanged):
             self.degraded.append(event)
         self._do("event", job_state.job.name if job_state else "machine", type(event).__name__)
 
@@ -129,8 +129,10 @@ class World:
         records = (StepRecord(at=at, step=step, loss=loss),)
         self.loop.turn(ev.StepsMade(at=at, job=job, attempt=1, records=records, cursor=step))
 
-    def word(self, job: str, word: ev.Word, offset: int, **facts: object) -> None:
-        said = ev.AgentReported(at=self.clock.now(), job=job, attempt=1, word=word, facts=facts, offset=offset)
+    def report(self, job: str, agent_event: ev.AgentEvent, offset: int, **facts: object) -> None:
+        said = ev.AgentReported(
+            at=self.clock.now(), job=job, attempt=1, agent_event=agent_event, facts=facts, offset=offset
+        )
         self.loop.turn(said)
 
     def ill(self) -> JobState:
@@ -175,7 +177,7 @@ def test_a_rule_that_raises_is_switched_off_named_and_told_once() -> None:
 def test_the_other_rules_of_that_job_go_on() -> None:
     stall = Stall(limit_s=60.0)
     world = running(rules=(Planted(), stall))
-    world.turn_of(ev.StageEntered(at=world.clock.now(), job="ill", attempt=1, stage=Stage.STEP, whole=True))
+    world.turn_of(ev.StageEntered(at=world.clock.now(), job="ill", attempt=1, stage=Stage.STEP, stages_complete=True))
     world.clock.sleep(3600)
     world.turn_of(ev.RecorderIdle(at=world.clock.now(), job="ill", attempt=1))
     world.tick()
@@ -197,8 +199,8 @@ def test_a_rule_that_raised_is_asked_again_in_the_next_attempt() -> None:
 def test_a_word_that_cannot_be_taken_in_is_kept_aside_with_its_place_and_the_next_is_heard() -> None:
     world = running()
     allocator = {"reserved_bytes": SILLY, "allocated_bytes": SILLY, "rank": 0}
-    world.word("ill", ev.Word.ALLOCATOR, 100, **allocator)
-    world.word("ill", ev.Word.TRAIN_END, 200)
+    world.report("ill", ev.AgentEvent.ALLOCATOR, 100, **allocator)
+    world.report("ill", ev.AgentEvent.TRAIN_END, 200)
     attempt = world.ill().job.attempt
     assert attempt is not None
     assert attempt.train_ended
@@ -210,7 +212,7 @@ def test_steps_that_cannot_be_taken_in_are_no_standstill() -> None:
     world = running(rules=(Stall(limit_s=60.0),))
     job_state = world.ill()
     job_state.history = FragileHistory(now=world.clock.now(), launched_at=START)
-    world.turn_of(ev.StageEntered(at=world.clock.now(), job="ill", attempt=1, stage=Stage.STEP, whole=True))
+    world.turn_of(ev.StageEntered(at=world.clock.now(), job="ill", attempt=1, stage=Stage.STEP, stages_complete=True))
     for number in range(2, 200):
         world.clock.sleep(30)
         world.step("ill", number, loss=13.0)
@@ -230,14 +232,14 @@ def test_an_event_that_an_earlier_daemon_could_not_take_is_passed_by_where_it_fa
     world = running()
     job_state = world.ill()
     job_state.history = FragileHistory(now=world.clock.now(), launched_at=START)
-    world.word("ill", ev.Word.HOOK_FAILED, 300)
+    world.report("ill", ev.AgentEvent.HOOK_FAILED, 300)
     (kept,) = world.degraded
     after = running()
     after.ill().history = FragileHistory(now=after.clock.now(), launched_at=START)
     after.loop.fences.mark(after.ill(), kept)
-    after.word("ill", ev.Word.HOOK_FAILED, 300)
+    after.report("ill", ev.AgentEvent.HOOK_FAILED, 300)
     assert after.degraded == []
-    after.word("ill", ev.Word.HOOK_FAILED, 400)
+    after.report("ill", ev.AgentEvent.HOOK_FAILED, 400)
     assert [item.offset for item in after.degraded] == [400]
 
 
@@ -255,7 +257,7 @@ def test_a_job_known_to_be_degraded_is_not_told_of_again_after_a_restart() -> No
 def test_whatever_fails_for_one_job_the_process_end_is_still_seen(broken: str) -> None:
     world = running(broken=frozenset({broken}))
     at = world.clock.now()
-    world.word("ill", ev.Word.PLAN, 1, framework="own", epochs=3, batches_per_epoch=100)
+    world.report("ill", ev.AgentEvent.PLAN, 1, framework="own", epochs=3, batches_per_epoch=100)
     world.turn_of(ev.Exited(at=at, job="ill", attempt=1, status=ExitStatus(at=at, signal=9)))
     assert world.ill().job.phase is Phase.BACKOFF
     world.step("well", 2)
@@ -344,10 +346,10 @@ def test_what_is_done_after_each_turn_fails_alone() -> None:
 def test_a_part_that_works_again_is_no_longer_named() -> None:
     world = running()
     at = world.clock.now()
-    hung = ev.SupervisionDegraded(at=at, job="ill", attempt=1, place="checkpoints", error="no answer", standing=True)
+    hung = ev.SupervisionChanged(at=at, job="ill", attempt=1, place="checkpoints", error="no answer", persistent=True)
     world.turn_of(hung)
     assert list(world.ill().degraded) == ["checkpoints"]
-    world.turn_of(replace(hung, mended=True))
+    world.turn_of(replace(hung, recovered=True))
     assert world.ill().degraded == {}
 
 
@@ -425,7 +427,7 @@ BROKEN = st.frozensets(st.sampled_from(["event", "job", "decision", "act", "noti
 class Deeds:
     """What the ill job does between two events of the other."""
 
-    word: ev.Word
+    agent_event: ev.AgentEvent
     facts: dict[str, object]
     step: object
     loss: object
@@ -436,7 +438,7 @@ class Deeds:
 DEEDS = st.lists(
     st.builds(
         Deeds,
-        word=st.sampled_from(list(ev.Word)),
+        agent_event=st.sampled_from(list(ev.AgentEvent)),
         facts=FACTS,
         step=HOSTILE,
         loss=HOSTILE,
@@ -471,7 +473,14 @@ def hurt(world: World, deeds: Deeds, number: int) -> None:
     at, attempt = world.clock.now(), world.ill().job.number
     world.turn_of(
         ev.AgentReported(
-            at=at, job="ill", attempt=attempt, word=deeds.word, facts=deeds.facts, offset=number, pid=1, rank=0
+            at=at,
+            job="ill",
+            attempt=attempt,
+            agent_event=deeds.agent_event,
+            facts=deeds.facts,
+            offset=number,
+            pid=1,
+            rank=0,
         ),
         ev.StepsMade(
             at=at,

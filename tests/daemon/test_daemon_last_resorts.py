@@ -30,7 +30,7 @@ def test_the_vendors_tool_that_is_there_is_named_with_the_card_as_it_counts_it()
 
 
 def test_the_owners_command_counts_before_every_tool() -> None:
-    mine = ["/usr/local/bin/reset", "{card}", "{index}"]
+    mine = ["/usr/local/bin/reset", "{gpu}", "{index}"]
     assert commands("0000:0a:00.0", "amd-smi", reset_command=mine)[0] == "/usr/local/bin/reset 0000:0a:00.0 1"
 
 

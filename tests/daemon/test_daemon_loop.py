@@ -147,7 +147,7 @@ def test_the_word_about_the_last_checkpoint_is_heard_before_the_search_for_it() 
     world = World()
     world.tick()
     world.steps(1, 2)
-    said = ev.AgentReported(at=START, job="one", attempt=1, word=ev.Word.CHECKPOINT_SAVED, facts={})
+    said = ev.AgentReported(at=START, job="one", attempt=1, agent_event=ev.AgentEvent.CHECKPOINT_SAVED, facts={})
     world.inbox.put(said)
     world.crash()
     world.empty_inbox()
@@ -177,7 +177,7 @@ def test_what_happened_without_a_daemon_is_known_before_anything_is_decided() ->
     world.clock.sleep(3600)
     at = world.clock.now()
     last = StepRecord(at=at, step=500, loss=1.0)
-    world.inbox.put(ev.AgentReported(at=at, job="one", attempt=1, word=ev.Word.TRAIN_END, facts={}))
+    world.inbox.put(ev.AgentReported(at=at, job="one", attempt=1, agent_event=ev.AgentEvent.TRAIN_END, facts={}))
     world.inbox.put(ev.StepsMade(at=at, job="one", attempt=1, records=(last,)))
     world.inbox.put(ev.Exited(at=at, job="one", attempt=1, status=ExitStatus(at=at, code=0)))
     world.loop.run(world.inbox.empty)
@@ -328,7 +328,9 @@ def test_the_next_attempt_knows_what_this_one_learned_of_the_same_set_up_alone()
         facts: dict[str, object] = {"framework": "ultralytics", "batch": batch}
         at = world.clock.now()
         attempt = world.job.number
-        world.loop.turn(ev.AgentReported(at=at, job="one", attempt=attempt, word=ev.Word.PLAN, facts=facts))
+        world.loop.turn(
+            ev.AgentReported(at=at, job="one", attempt=attempt, agent_event=ev.AgentEvent.PLAN, facts=facts)
+        )
 
     def limit_s() -> float | None:
         history = world.loop.job_states["one"].history

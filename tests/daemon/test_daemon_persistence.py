@@ -90,7 +90,9 @@ def test_an_attempt_is_recorded_from_its_launch_to_its_exit(night: Night) -> Non
 
 def test_what_the_agent_said_before_a_restart_of_the_daemon_is_recorded_once(night: Night) -> None:
     night.decide(de.Launch(at=T, job="night", attempt=1, resume_from=None, reason="start"))
-    said = ev.AgentReported(at=T, job="night", attempt=1, word=ev.Word.PLAN, facts={"epochs": 3}, offset=40)
+    said = ev.AgentReported(
+        at=T, job="night", attempt=1, agent_event=ev.AgentEvent.PLAN, facts={"epochs": 3}, offset=40
+    )
     for known_offset in (0, 40):
         with night.record.turn(T):
             night.record.event(said, JobState(job=night.job, rules=(), agent_offset=known_offset))
@@ -142,7 +144,9 @@ def test_the_place_in_the_kernels_log_is_kept_for_the_log_that_was_read(night: N
 
 def test_what_one_training_says_without_end_is_bounded_in_the_record_and_nobody_elses_is(night: Night) -> None:
     """A word each millisecond for a minute, beside a job that says one a second."""
-    said = ev.AgentReported(at=T, job="night", attempt=1, word=ev.Word.ALLOCATOR, facts={"reserved_bytes": 1})
+    said = ev.AgentReported(
+        at=T, job="night", attempt=1, agent_event=ev.AgentEvent.ALLOCATOR, facts={"reserved_bytes": 1}
+    )
     words = EventBudget()
     kept = {"night": 0, "other": 0}
     for number in range(60_000):
@@ -156,7 +160,9 @@ def test_what_one_training_says_without_end_is_bounded_in_the_record_and_nobody_
 
 
 def test_a_word_that_is_not_recorded_any_more_is_still_known_to_have_been_read(night: Night) -> None:
-    said = ev.AgentReported(at=T, job="night", attempt=1, word=ev.Word.ALLOCATOR, facts={"reserved_bytes": 1})
+    said = ev.AgentReported(
+        at=T, job="night", attempt=1, agent_event=ev.AgentEvent.ALLOCATOR, facts={"reserved_bytes": 1}
+    )
     for number in range(EVENTS_AT_ONCE + 50):
         with night.record.turn(T):
             night.record.event(replace(said, offset=number + 1), None)

@@ -57,7 +57,7 @@ class Known:
         said.update(modified_s=seconds, modified_ns=rest_ns, step=step)
         fact = parse(json.dumps(said).encode(), NOW)
         assert fact is not None
-        event = ev.AgentReported(at=NOW, job="one", attempt=1, word=fact.word, facts=fact.facts)
+        event = ev.AgentReported(at=NOW, job="one", attempt=1, agent_event=fact.agent_event, facts=fact.facts)
         self.steps.take_report(event, self.job)
 
 

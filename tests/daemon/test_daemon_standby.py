@@ -80,8 +80,8 @@ class Machine:
 
     def claimed(self, pid: int | None) -> None:
         facts: dict[str, object] = {"imported": [["decimal", decimal.__file__], "no pair", ["x", 3]]}
-        word = ev.Word.CLAIMED
-        said = ev.AgentReported(at=START, job="one", attempt=1, word=word, facts=facts, pid=pid, rank=0)
+        agent_event = ev.AgentEvent.CLAIMED
+        said = ev.AgentReported(at=START, job="one", attempt=1, agent_event=agent_event, facts=facts, pid=pid, rank=0)
         self.standbys.take(said, START)
 
     def looks(self) -> str | None:

@@ -31,7 +31,7 @@ def training(steps: int, every_s: float, loss: float = 1.5) -> JobState:
         StepRecord(at=START.plus((n - steps) * every_s), step=n, epoch=0, loss=loss) for n in range(1, steps + 1)
     )
     plan: dict[str, object] = {"epochs": 5, "batches_per_epoch": 100}
-    history.add(ev.AgentReported(at=START, job="one", attempt=3, word=ev.Word.PLAN, facts=plan))
+    history.add(ev.AgentReported(at=START, job="one", attempt=3, agent_event=ev.AgentEvent.PLAN, facts=plan))
     history.add(ev.StepsMade(at=START, job="one", attempt=3, records=records))
     job = Job(name="one", since=START, phase=Phase.RUNNING, attempt=attempt)
     return JobState(job=job, rules=RULES_OF_A_JOB, history=history)

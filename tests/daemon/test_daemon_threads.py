@@ -13,7 +13,7 @@ from supervisor.daemon.threads import LIMIT_S, Threads
 
 
 @pytest.fixture
-def events() -> list[ev.SupervisionDegraded]:
+def events() -> list[ev.SupervisionChanged]:
     return []
 
 
@@ -23,7 +23,7 @@ def clock() -> HandClock:
 
 
 @pytest.fixture
-def threads(clock: HandClock, events: list[ev.SupervisionDegraded]) -> Iterator[Threads]:
+def threads(clock: HandClock, events: list[ev.SupervisionChanged]) -> Iterator[Threads]:
     made = Threads(clock, events.append)  # type: ignore[arg-type]  # it puts nothing else
     yield made
     made.end()
@@ -51,7 +51,7 @@ def test_work_that_raises_or_returns_is_begun_again_and_counted(threads: Threads
 
 
 def test_a_piece_of_work_that_does_not_end_is_told_once_with_its_age_and_its_end_too(
-    threads: Threads, clock: HandClock, events: list[ev.SupervisionDegraded]
+    threads: Threads, clock: HandClock, events: list[ev.SupervisionChanged]
 ) -> None:
     post = threads.post("checkpoints one", job="one")
     with threads.working(post, "stat of /mnt/far/last.pt"):
@@ -61,25 +61,25 @@ def test_a_piece_of_work_that_does_not_end_is_told_once_with_its_age_and_its_end
         clock.sleep(2)
         threads.check(clock.now())
         threads.check(clock.now())
-        assert [(event.job, event.place, event.mended, event.standing) for event in events] == [
+        assert [(event.job, event.place, event.recovered, event.persistent) for event in events] == [
             ("one", "checkpoints", False, True)
         ]
         assert events[0].error == "stat of /mnt/far/last.pt has not answered for 12 s"
         assert threads.problem(clock.now()) is None, "it is the job's, not the daemon's"
     threads.check(clock.now())
-    assert [event.mended for event in events] == [False, True]
+    assert [event.recovered for event in events] == [False, True]
 
 
 def test_a_thread_of_no_job_that_hangs_is_a_problem_of_the_daemon(threads: Threads, clock: HandClock) -> None:
-    post = threads.post("read cards")
+    post = threads.post("read gpus")
     with threads.working(post, "asking rocm-smi"):
         clock.sleep(LIMIT_S + 5)
-        assert threads.problem(clock.now()) == "read cards: asking rocm-smi has not ended for 15 s"
+        assert threads.problem(clock.now()) == "read gpus: asking rocm-smi has not ended for 15 s"
     assert threads.problem(clock.now()) is None
 
 
 def test_work_begun_for_a_job_that_raises_is_told_of_that_job(
-    threads: Threads, events: list[ev.SupervisionDegraded]
+    threads: Threads, events: list[ev.SupervisionChanged]
 ) -> None:
     def fails() -> None:
         raise ValueError("what nobody expects")

@@ -59,7 +59,7 @@ def test_a_ring_that_the_driver_resets_in_time_is_told_and_the_training_goes_on(
 
 def test_a_card_that_is_lost_is_reset_by_its_owners_command_before_the_training_goes_on(home: House) -> None:
     done = home.folder / "reset"
-    command = f'["sh", "-c", "echo {{card}} >> {done}; echo reset of {{card}}"]'
+    command = f'["sh", "-c", "echo {{gpu}} >> {done}; echo reset of {{gpu}}"]'
     last_resorts = f"last_resorts = {{ reset_gpu = true, reset_command = {command} }}\n{GPUS}"
     home.write(KERNEL + home.by_hand("one", *SLOWLY, table=last_resorts))
     home.start()

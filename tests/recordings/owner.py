@@ -47,7 +47,7 @@ class Night:
         self.facts: list[ev.Event] = []
         self.steps: list[StepRecord] = []
         self.used_bytes = int(4.2e9)
-        self._says(ev.Word.ALIVE, {})
+        self._says(ev.AgentEvent.ALIVE, {})
         self.enters(Stage.SETUP)
 
     @property
@@ -55,12 +55,12 @@ class Night:
         return self.began.plus(self.now_s)
 
     def enters(self, stage: Stage) -> Night:
-        self.facts.append(ev.StageEntered(at=self.now, job="yolo", attempt=1, stage=stage, whole=True))
+        self.facts.append(ev.StageEntered(at=self.now, job="yolo", attempt=1, stage=stage, stages_complete=True))
         return self
 
     def plans(self) -> Night:
         facts = {**TRAINER, "epochs": 50, "batches_per_epoch": BATCHES, "device": "cuda:0", "batch": 8}
-        return self._says(ev.Word.PLAN, dict(facts))
+        return self._says(ev.AgentEvent.PLAN, dict(facts))
 
     def passes(self, seconds: float, busy: float, cpu: float = 100.0) -> Night:
         """Let time pass with the sensors read each five seconds."""
@@ -109,8 +109,8 @@ class Night:
             steps=tuple(self.steps),
         )
 
-    def _says(self, word: ev.Word, facts: dict[str, object]) -> Night:
-        self.facts.append(ev.AgentReported(at=self.now, job="yolo", attempt=1, word=word, facts=facts))
+    def _says(self, agent_event: ev.AgentEvent, facts: dict[str, object]) -> Night:
+        self.facts.append(ev.AgentReported(at=self.now, job="yolo", attempt=1, agent_event=agent_event, facts=facts))
         return self
 
     def _reads(self, busy: float, cpu: float) -> None:

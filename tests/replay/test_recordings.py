@@ -45,7 +45,9 @@ def test_a_recorded_fault_is_found_in_its_time(folder: Path) -> None:
     for wanted in expected(folder):
         earliest, latest = wanted["after_s"]
         found = [
-            flag for flag in fired if flag.flag.rule == wanted["rule"] and flag.flag.severity.word == wanted["severity"]
+            flag
+            for flag in fired
+            if flag.flag.rule == wanted["rule"] and flag.flag.severity.label == wanted["severity"]
         ]
         assert found, wanted
         assert earliest <= found[0].after_s <= latest

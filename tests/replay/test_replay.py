@@ -38,7 +38,7 @@ def steps(began: float, ended: float, first: int = 1, loss: float = 0.5) -> list
 
 def recording(records: Iterable[StepRecord], *facts: ev.Event) -> Recording:
     plan = ev.AgentReported(
-        at=at(1), job="night", attempt=1, word=ev.Word.PLAN, facts={"epochs": 3, "device": "cuda:0"}
+        at=at(1), job="night", attempt=1, agent_event=ev.AgentEvent.PLAN, facts={"epochs": 3, "device": "cuda:0"}
     )
     stage = ev.StageEntered(at=at(2), job="night", attempt=1, stage=Stage.STEP)
     return Recording(

@@ -50,7 +50,7 @@ class Habits:
     hours: float = 1.0
     every_s: float = 1 / 18
     """Between two steps."""
-    whole: bool = True
+    stages_complete: bool = True
     """Whether its agent tells every stage there is; if not, what lies inside a step is not told."""
     first_batch_s: Span = (5, 500)
     epoch_s: float = 3600.0
@@ -140,7 +140,9 @@ class Healthy:
 
     def enters(self, stage: Stage) -> ev.StageEntered:
         """Enter a stage now."""
-        return ev.StageEntered(at=self.now, job=JOB, attempt=1, stage=stage, whole=self.habits.whole)
+        return ev.StageEntered(
+            at=self.now, job=JOB, attempt=1, stage=stage, stages_complete=self.habits.stages_complete
+        )
 
     # --- what is well ---------------------------------------------------------------------------------------------
 
@@ -148,7 +150,7 @@ class Healthy:
         yield ev.Launched(at=self.now, job=JOB, attempt=1, shim_pid=PID - 1, training_pid=PID)
         yield self.enters(Stage.SETUP)
         yield from self.silence(self._between((5, 200)), busy=0.0)
-        yield ev.AgentReported(at=self.now, job=JOB, attempt=1, word=ev.Word.PLAN, facts=PLAN)
+        yield ev.AgentReported(at=self.now, job=JOB, attempt=1, agent_event=ev.AgentEvent.PLAN, facts=PLAN)
         yield self.enters(Stage.WARMUP)
         yield from self.silence(self._between(self.habits.first_batch_s), busy=99.0)
         yield self.steps([0.01])
@@ -170,24 +172,26 @@ class Healthy:
         """The storage is slow to deliver a batch."""
         seconds = self._between(self.habits.wait_s)
         yield from self.silence(min(seconds, TOLD_AFTER_S), busy=0.0, cpu=8.0, stuck=(PID + 1,))
-        if self.habits.whole and seconds > TOLD_AFTER_S:
+        if self.habits.stages_complete and seconds > TOLD_AFTER_S:
             yield ev.StageEntered(
-                at=self.now.plus(-TOLD_AFTER_S), job=JOB, attempt=1, stage=Stage.DATA_WAIT, whole=True
+                at=self.now.plus(-TOLD_AFTER_S), job=JOB, attempt=1, stage=Stage.DATA_WAIT, stages_complete=True
             )
         yield from self.silence(seconds - TOLD_AFTER_S, busy=0.0, cpu=8.0, stuck=(PID + 1,))
         yield self.steps([self._every_s], wait_s=seconds)
-        if self.habits.whole and seconds > TOLD_AFTER_S:
+        if self.habits.stages_complete and seconds > TOLD_AFTER_S:
             yield self.enters(Stage.STEP)
 
     def _shape(self) -> Iterator[ev.Event]:
         """A batch of a new size: kernels are searched for."""
         seconds = self._between(self.habits.search_s)
         yield from self.silence(min(seconds, TOLD_AFTER_S), busy=99.0, cpu=100.0)
-        if self.habits.whole and seconds > TOLD_AFTER_S:
-            yield ev.StageEntered(at=self.now.plus(-TOLD_AFTER_S), job=JOB, attempt=1, stage=Stage.COMPILE, whole=True)
+        if self.habits.stages_complete and seconds > TOLD_AFTER_S:
+            yield ev.StageEntered(
+                at=self.now.plus(-TOLD_AFTER_S), job=JOB, attempt=1, stage=Stage.COMPILE, stages_complete=True
+            )
         yield from self.silence(seconds - TOLD_AFTER_S, busy=99.0, cpu=100.0)
         yield self.steps([self._every_s])
-        if self.habits.whole and seconds > TOLD_AFTER_S:
+        if self.habits.stages_complete and seconds > TOLD_AFTER_S:
             yield self.enters(Stage.STEP)
 
     def _sleep(self) -> Iterator[ev.Event]:
@@ -282,7 +286,7 @@ NIGHTS: tuple[Habits, ...] = (
     Habits(
         name="a script that only torch's hooks follow",
         seed=9,
-        whole=False,
+        stages_complete=False,
         pause_s=(0.5, 50),
         wait_s=(0.6, 25),
         search_s=(5, 50),

@@ -71,9 +71,11 @@ def test_every_installed_tool_speaks_and_the_others_are_not_missed(
 ) -> None:
     tool(tmp_path, "rocm-smi", "echo GPU use 99")
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    path = tmp_path / "cards.txt"
+    path = tmp_path / "gpus.txt"
     assert (
-        tools.cards(EvidenceFolder(tmp_path.parent, tmp_path.name), ("rocm-smi -a", "a-tool-that-nobody-has --all"))
+        tools.write_gpu_tools(
+            EvidenceFolder(tmp_path.parent, tmp_path.name), ("rocm-smi -a", "a-tool-that-nobody-has --all")
+        )
         == []
     )
     assert path.read_text() == "== rocm-smi -a\nGPU use 99\n\n"

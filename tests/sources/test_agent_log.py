@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from supervisor import untrusted_files
 from supervisor.core import attempt_files
-from supervisor.core.events import AgentReported, Word
+from supervisor.core.events import AgentEvent, AgentReported
 from supervisor.core.moments import Moment
 from supervisor.core.rules import RULES, flag_of
 from supervisor.core.stats.learned_limits import setting_of
@@ -45,7 +45,7 @@ def test_events_are_read_in_order_with_their_own_fields(tmp_path: Path) -> None:
     path = tmp_path / "agent.jsonl"
     path.write_bytes(line("alive", python="3.10") + line("checkpoint_saved", paths=["a.pt"], epoch=3, requested=False))
     alive, saved = AgentLogReader(path.parent, name=path.name).read(NOW)
-    assert (alive.word, alive.pid, alive.rank, alive.facts) == (Word.ALIVE, 7, 0, {"python": "3.10"})
+    assert (alive.agent_event, alive.pid, alive.rank, alive.facts) == (AgentEvent.ALIVE, 7, 0, {"python": "3.10"})
     assert alive.at == NOW.plus(-10.0)
     assert saved.facts == {"paths": ["a.pt"], "epoch": 3, "requested": False}
 
@@ -57,7 +57,7 @@ def test_half_a_line_waits_for_its_end(tmp_path: Path) -> None:
     path.write_bytes(whole[:20])
     assert (reader.read(NOW), reader.offset) == ((), 0)
     path.write_bytes(whole)
-    assert [fact.word for fact in reader.read(NOW)] == [Word.TRAIN_END]
+    assert [fact.agent_event for fact in reader.read(NOW)] == [AgentEvent.TRAIN_END]
     assert (reader.offset, reader.garbage, reader.read(NOW)) == (len(whole), 0, ())
 
 
@@ -68,7 +68,9 @@ def test_a_new_daemon_reads_on_where_the_old_one_stopped(tmp_path: Path) -> None
     old.read(NOW)
     with path.open("ab") as file:
         file.write(line("resumed", path="x"))
-    assert [fact.word for fact in AgentLogReader(path.parent, old.offset, path.name).read(NOW)] == [Word.RESUMED]
+    assert [fact.agent_event for fact in AgentLogReader(path.parent, old.offset, path.name).read(NOW)] == [
+        AgentEvent.RESUMED
+    ]
 
 
 def test_garbage_is_counted_and_passed_over(tmp_path: Path) -> None:
@@ -80,7 +82,7 @@ def test_garbage_is_counted_and_passed_over(tmp_path: Path) -> None:
     )
     path.write_bytes(junk + line("alive"))
     reader = AgentLogReader(path.parent, name=path.name)
-    assert [fact.word for fact in reader.read(NOW)] == [Word.ALIVE]
+    assert [fact.agent_event for fact in reader.read(NOW)] == [AgentEvent.ALIVE]
     assert reader.garbage == 6
 
 
@@ -90,7 +92,7 @@ def test_a_line_without_end_neither_fills_the_memory_nor_hides_what_follows(tmp_
     reader, facts = AgentLogReader(path.parent, name=path.name), list[AgentFact]()
     for _ in range(4):
         facts += reader.read(NOW)
-    assert [fact.word for fact in facts] == [Word.ALIVE]
+    assert [fact.agent_event for fact in facts] == [AgentEvent.ALIVE]
     assert reader.garbage == 1
 
 
@@ -118,13 +120,13 @@ JSON = st.recursive(
 
 @given(st.binary(max_size=60) | st.builds(
     lambda fields: json.dumps(fields).encode(),
-    st.fixed_dictionaries({}, optional={"event": st.sampled_from([word.value for word in Word]) | JSON,
+    st.fixed_dictionaries({}, optional={"event": st.sampled_from([word.value for word in AgentEvent]) | JSON,
                                         "monotonic_ns": JSON, "pid": JSON, "rank": JSON, "x": JSON})))  # fmt: skip
 def test_no_line_makes_it_raise_or_invent(raw: bytes) -> None:
     fact = parse(raw, NOW)
     if fact is not None:
         told = json.loads(raw)
-        assert told["event"] == fact.word.value
+        assert told["event"] == fact.agent_event.value
         assert fact.pid in (None, told.get("pid"))
         assert fact.rank in (None, told.get("rank"))
         assert set(fact.facts) <= set(told)
@@ -140,17 +142,17 @@ HUGE = 10**400
     ids=lambda value: repr(value)[:20],
 )
 def test_no_number_of_a_training_reaches_the_rules_or_the_record_unbounded(field: str, value: object) -> None:
-    """Whatever a field says, every word with it is taken in, judged by every rule and kept."""
+    """Whatever a field says, every agent_event with it is taken in, judged by every rule and kept."""
     told = long_story().training(20)
-    for word in Word:
+    for agent_event in AgentEvent:
         common = {"epoch": 1, "reserved_bytes": 2, "allocated_bytes": 1, "loader": 1, "pids": [5]}
-        fact = parse(line(word.value, **{**common, field: value}), told.now)
+        fact = parse(line(agent_event.value, **{**common, field: value}), told.now)
         assert fact is not None
         said = AgentReported(
-            at=fact.at, job="night", attempt=1, word=word, facts=fact.facts, pid=fact.pid, rank=fact.rank
+            at=fact.at, job="night", attempt=1, agent_event=agent_event, facts=fact.facts, pid=fact.pid, rank=fact.rank
         )
         told.put(said)
-        if word is Word.PLAN:
+        if agent_event is AgentEvent.PLAN:
             told.put(replace(said, facts={**fact.facts, "batches_per_epoch": 7}))
         setting_of(fact.facts, None)
         row = event_row(said)
@@ -204,14 +206,14 @@ def test_a_flood_of_words_is_listened_to_at_its_allowance_and_the_newest_are_hea
     """1.2 million short words once took 423 MB and put off a neighbour's crash by 143 seconds."""
     agent_log.write_bytes(line("plan", epochs=3))
     reader = reader_of(agent_log, allowance=Allowance(50.0, 2000))
-    assert [fact.word for fact in reader.read(NOW)] == [Word.PLAN]
+    assert [fact.agent_event for fact in reader.read(NOW)] == [AgentEvent.PLAN]
     with agent_log.open("ab") as file:
         file.write(flood(400_000) + line("exception", type="OSError"))
     began = time.process_time()
     heard = listened(reader, 60)
     assert time.process_time() - began < 3.0
     assert len(heard) <= 2000 + 60 * 50
-    assert Word.EXCEPTION in [fact.word for fact in heard]
+    assert AgentEvent.EXCEPTION in [fact.agent_event for fact in heard]
     assert reader.skipped_bytes > 10 << 20
 
 
@@ -223,7 +225,7 @@ def test_what_lies_there_when_it_is_first_read_is_the_past_and_is_read_in_pieces
         page = reader.read(NOW)
         assert len(page) <= LINES_PER_READ
         facts += page
-    assert (len(facts), facts[-1].word) == (5001, Word.TRAIN_END)
+    assert (len(facts), facts[-1].agent_event) == (5001, AgentEvent.TRAIN_END)
 
 
 def test_a_file_that_is_emptied_again_and_again_is_no_past(agent_log: Path) -> None:
@@ -240,8 +242,8 @@ def test_a_file_that_is_emptied_again_and_again_is_no_past(agent_log: Path) -> N
 
 def test_at_its_end_the_beginning_and_the_last_words_are_read(agent_log: Path) -> None:
     agent_log.write_bytes(line("plan", epochs=3) + flood(400_000) + line("exception", type="OSError"))
-    words = [fact.word for fact in reader_of(agent_log).finish(NOW)]
-    assert (words[0], words[-1]) == (Word.PLAN, Word.EXCEPTION)
+    words = [fact.agent_event for fact in reader_of(agent_log).finish(NOW)]
+    assert (words[0], words[-1]) == (AgentEvent.PLAN, AgentEvent.EXCEPTION)
     assert len(words) < 12_000
 
 
@@ -282,15 +284,15 @@ def test_a_file_that_was_read_to_its_end_is_opened_again_only_once_it_changed(
     monkeypatch.setattr(untrusted_files, "open_file", counted)
     path.write_bytes(line("alive"))
     reader = AgentLogReader(path.parent, name=path.name)
-    assert [fact.word for fact in reader.read(NOW)] == [Word.ALIVE]
+    assert [fact.agent_event for fact in reader.read(NOW)] == [AgentEvent.ALIVE]
     assert (reader.read(NOW), reader.read(NOW), len(opened)) == ((), (), 1)
     with path.open("ab") as file:
         file.write(line("train_end", epoch=9))
-    assert [fact.word for fact in reader.read(NOW)] == [Word.TRAIN_END]
+    assert [fact.agent_event for fact in reader.read(NOW)] == [AgentEvent.TRAIN_END]
     path.write_bytes(b"")
     assert (reader.read(NOW), reader.offset) == ((), 0)
     path.write_bytes(line("alive"))
-    assert [fact.word for fact in reader.read(NOW)] == [Word.ALIVE]
+    assert [fact.agent_event for fact in reader.read(NOW)] == [AgentEvent.ALIVE]
 
 
 def test_another_file_of_the_same_length_in_its_place_is_looked_at_through_the_gate(tmp_path: Path) -> None:

@@ -202,7 +202,7 @@ def test_the_collected_logs_are_understood_and_nothing_benign_is_flagged(corpus:
         label, allowed = excerpt["label"], {excerpt["label"], *excerpt["also"]}
         right += label in found and found <= allowed
         severity = max((finding.severity for finding in findings if finding.fault.value == label), default=Sev.INFO)
-        severe += severity.word == excerpt["severity"]
+        severe += severity.label == excerpt["severity"]
     assert total >= 30
     assert right / total >= 0.97, f"{right} of {total} classes"
     assert severe / total >= 0.97, f"{severe} of {total} severities"

@@ -63,7 +63,7 @@ def test_only_rare_events_are_kept_whole(tmp_path: Path) -> None:
         ev.KernelReported(at=START, findings=(fault,), sequence=7),
         ev.OutputSeen(at=START, job="night", attempt=1, new_bytes=9, last_line="x", findings=(printed,)),
         ev.StageEntered(at=START, job="night", attempt=1, stage=Stage.VALIDATE),
-        ev.AgentReported(at=START, job="night", attempt=1, word=ev.Word.EXCEPTION, facts=hostile_facts()),
+        ev.AgentReported(at=START, job="night", attempt=1, agent_event=ev.AgentEvent.EXCEPTION, facts=hostile_facts()),
         ev.ClockStepped(at=START, by_s=-3600.0),
         ev.DaemonAway(at=START, away_s=6.0),
     ]

@@ -108,7 +108,9 @@ def test_one_jobs_events_cost_no_other_job_its_steps(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     record_everything(store)
     steps = counts(store.path)["step_metrics"]
-    words = ev.AgentReported(at=at(0), job="noisy", attempt=1, word=ev.Word.ALLOCATOR, facts={"text": "x" * 200})
+    words = ev.AgentReported(
+        at=at(0), job="noisy", attempt=1, agent_event=ev.AgentEvent.ALLOCATOR, facts={"text": "x" * 200}
+    )
     for number in range(EVENTS_OF_A_JOB + CHUNK_ROWS):
         store.record_event(replace(words, at=at(number / 10)))
         if number % 4000 == 0:
@@ -159,7 +161,7 @@ def test_while_nothing_can_be_written_one_jobs_events_push_out_no_other_jobs() -
 
 def test_a_body_in_the_record_is_bounded_whatever_a_word_holds() -> None:
     facts: dict[str, object] = {f"field {number}": [["x" * 2000] * 4] * 3 for number in range(30)}
-    said = ev.AgentReported(at=START, job="night", attempt=1, word=ev.Word.ALIVE, facts=facts)
+    said = ev.AgentReported(at=START, job="night", attempt=1, agent_event=ev.AgentEvent.ALIVE, facts=facts)
     body = to_json(said)
     assert len(body) <= BODY_LIMIT_BYTES
     assert json.loads(body)["word"] == "alive"

@@ -12,7 +12,9 @@ import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
@@ -21,12 +23,14 @@ from alembic.script import ScriptDirectory
 from record_by_hand import START, at, incident, job, open_store, trial
 from sqlalchemy import create_engine
 
+from supervisor.core import events as ev
 from supervisor.core.checkpoints.checkpoint import Verdict
 from supervisor.core.job import Job
 from supervisor.core.remedies.budget import Ledger
 from supervisor.core.remedies.context import Experience
 from supervisor.core.remedies.spec import InForce
 from supervisor.core.remedies.trials import Course
+from supervisor.replay.folder import event_types
 from supervisor.shipped import shipped
 from supervisor.store import schema
 from supervisor.store.archive import Archive
@@ -139,6 +143,27 @@ def test_no_key_of_a_recorded_state_is_unknown(tmp_path: Path, revision: str) ->
     assert keys_of(json.loads(incident_state)) <= keys_of(json.loads(encode(decode_incident(incident_state))))
 
 
+@pytest.mark.parametrize("revision", schema.REVISIONS)
+def test_events_that_were_recorded_under_former_names_lose_no_field(tmp_path: Path, revision: str) -> None:
+    path = database_of(tmp_path, revision)
+    store = open_store(tmp_path)
+    store.close(START)
+    with closing(sqlite3.connect(path)) as connection:
+        recorded = dict(connection.execute("SELECT kind, body FROM events").fetchall())
+    events: dict[str, Any] = {
+        kind: msgspec.json.decode(body, type=event_types()[kind]) for kind, body in recorded.items()
+    }
+    assert events["agent_reported"].agent_event is ev.AgentEvent.PLAN
+    assert events["agent_reported"].facts == {"epochs": 3, "word": "its own"}
+    assert events["stage_entered"].stages_complete
+    assert [finding.about for finding in events["kernel_reported"].findings] == ["gpu"]
+    changed = events["supervision_changed"]
+    assert (changed.place, changed.recovered, changed.persistent) == ("rule stall", False, False)
+    assert changed.error == 'ValueError: "mended": no'
+    for kind, body in recorded.items():
+        assert keys_of(json.loads(body)) <= keys_of(json.loads(msgspec.json.encode(events[kind]))), kind
+
+
 def keys_of(value: object, path: str = "") -> set[str]:
     """Return the path of every key in decoded JSON; items of a list share one."""
     if isinstance(value, dict):
@@ -223,7 +248,9 @@ def test_a_file_of_an_unknown_revision_is_refused_unchanged(tmp_path: Path, revi
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = ?", (revision,))
     before = path.read_bytes()
-    message = f"{re.escape(str(path))} has schema {revision}, .* reads {schema.HEAD}.*move the file away"
+    message = (
+        f"{re.escape(str(path))} has schema {revision}, .* reads {', '.join(schema.REVISIONS)}.*move the file away"
+    )
     with pytest.raises(StoreError, match=message):
         open_store(tmp_path)
     with pytest.raises(ArchiveError, match=message):

@@ -131,7 +131,9 @@ def test_an_attempt_that_began_anew_kept_nothing_and_one_that_counts_itself_is_k
         )
         for scale in ("training", "attempt"):
             facts: dict[str, object] = {"scale": scale, "first": 1}
-            store.record_event(ev.AgentReported(at=at(51), job="night", attempt=2, word=ev.Word.COUNTING, facts=facts))
+            store.record_event(
+                ev.AgentReported(at=at(51), job="night", attempt=2, agent_event=ev.AgentEvent.COUNTING, facts=facts)
+            )
     store.close(at(55))
     first, second = lives(Archive(tmp_path / "supervisor.db"), "night")
     assert (first.counts_itself, second.counts_itself) == (False, True)

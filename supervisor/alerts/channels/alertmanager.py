@@ -99,7 +99,7 @@ class Alertmanager:
 
 def _build_alert(notice: KeptNotice, name: str, starts: datetime, ends: datetime) -> dict[str, object]:
     message = compose(notice, timezone.utc)
-    labels = {"alertname": name, "severity": notice.severity.word}
+    labels = {"alertname": name, "severity": notice.severity.label}
     for label, key in (("training", "job"), ("host", "host"), ("rule", "rule"), ("gpu", "subject")):
         value = fit(str(notice.data.get(key) or ""), LABEL_LIMIT)
         if value:

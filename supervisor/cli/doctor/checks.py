@@ -164,11 +164,11 @@ def gpus(settings: Settings, sys_root: Path = Path("/sys")) -> Iterator[DoctorLi
         watch.close()
     for reading in found:
         what = " ".join(text for text in (reading.name, reading.gfx_version) if text) or "GPU"
-        yield DoctorLine(name=f"card {reading.gpu}", level="ok", found=f"{what}, source {reading.source}")
+        yield DoctorLine(name=f"gpu {reading.gpu}", level="ok", found=f"{what}, source {reading.source}")
     yield from known_issues(found)
     if not found:
         remedy = "without GPU readings only process, output, steps and host are monitored"
-        yield DoctorLine(name="cards", level="warn", found="no GPU reports readings", remedy=remedy)
+        yield DoctorLine(name="gpus", level="warn", found="no GPU reports readings", remedy=remedy)
 
 
 def launcher(settings: Settings) -> Iterator[DoctorLine]:

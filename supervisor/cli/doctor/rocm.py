@@ -54,14 +54,14 @@ def gfx_of(override: str) -> str | None:
     return f"gfx{major}{minor:x}{stepping:x}" if minor < 16 and stepping < 16 else None
 
 
-def known_issues(cards: tuple[GpuReading, ...]) -> Iterator[DoctorLine]:
+def known_issues(gpus: tuple[GpuReading, ...]) -> Iterator[DoctorLine]:
     """List the publicly known issues of each GPU, with their source."""
-    for card in cards:
-        for issue in issues_of(card.gfx_version):
+    for gpu in gpus:
+        for issue in issues_of(gpu.gfx_version):
             yield DoctorLine(
-                name=f"known {card.gpu}",
+                name=f"known {gpu.gpu}",
                 level="warn" if issue.remedy else "ok",
-                found=f"{card.gfx_version}: {issue.what} ({issue.source})",
+                found=f"{gpu.gfx_version}: {issue.what} ({issue.source})",
                 remedy=issue.remedy,
             )
 

@@ -50,7 +50,7 @@ def as_json(finding: Finding) -> dict[str, Any]:
         "line": finding.line_number,
         "kind": finding.kind,
         "class": finding.fault.value,
-        "severity": finding.severity.word,
+        "severity": finding.severity.label,
         "device": finding.device,
         "remedy": finding.remedy,
         "source": finding.source,
@@ -64,7 +64,7 @@ def as_json(finding: Finding) -> dict[str, Any]:
 
 def finding_lines(finding: Finding, pen: Pen) -> str:
     """Return a finding as lines of text."""
-    severity = finding.severity.word
+    severity = finding.severity.label
     where = f", {finding.device}" if finding.device else ""
     head = f"line {finding.line_number}: {finding.fault.value}{where} ({severity})"
     rows = [("line", finding.line), ("means", finding.what), ("process", _name_process(finding))]

@@ -83,12 +83,12 @@ def _load_recording(
 
 
 def _flag_row(fired: Fired) -> list[Cell]:
-    word = fired.flag.severity.word
-    shown = f"{word}, in shadow" if fired.flag.shadow else word
+    label = fired.flag.severity.label
+    shown = f"{label}, in shadow" if fired.flag.shadow else label
     return [
         Cell(span(fired.after_s), right=True),
         Cell(number(fired.step), right=True),
-        Cell(shown, STYLES[word]),
+        Cell(shown, STYLES[label]),
         Cell(fired.flag.rule),
         Cell(one_line(fired.flag.message)),
     ]
@@ -100,7 +100,7 @@ def _as_json(recording: Recording, fired: list[Fired]) -> dict[str, Any]:
             "after_s": round(flag.after_s, 3),
             "step": flag.step,
             "rule": flag.flag.rule,
-            "severity": flag.flag.severity.word,
+            "severity": flag.flag.severity.label,
             "shadow": flag.flag.shadow,
             "subject": flag.flag.subject,
             "fault": flag.flag.fault,

@@ -26,7 +26,7 @@ class Ecc:
     """More uncorrectable errors than at the launch; or, as a warning, `tolerated_correctable` more corrected ones."""
 
     name: ClassVar[str] = "ecc"
-    group: ClassVar[Group] = "cards"
+    group: ClassVar[Group] = "gpus"
     cause: ClassVar[str] = causes.GPU_LOST
     enabled: bool = True
     act: Act = True

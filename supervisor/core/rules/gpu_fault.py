@@ -27,7 +27,7 @@ class GpuFault:
     """
 
     name: ClassVar[str] = "gpu_fault"
-    group: ClassVar[Group] = "cards"
+    group: ClassVar[Group] = "gpus"
     cause: ClassVar[str] = causes.GPU_HANG
     enabled: bool = True
     act: Act = True
@@ -89,7 +89,7 @@ def is_fatal(history: History, finding: KernelFinding) -> bool:
 
 def _find_start(history: History, finding: KernelFinding) -> Moment:
     """Return when the fault began for this attempt; one that was reported again or came back counts from then."""
-    if finding.key in history.kernel_mended:
+    if finding.key in history.kernel_recovered:
         return history.kernel_fatal_since.get(finding.key, finding.reported_at)
     return finding.at if finding.at.seconds_since(history.launched_at) >= 0 else finding.reported_at
 

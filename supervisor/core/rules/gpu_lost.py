@@ -25,7 +25,7 @@ class GpuLost:
     """
 
     name: ClassVar[str] = "gpu_lost"
-    group: ClassVar[Group] = "cards"
+    group: ClassVar[Group] = "gpus"
     cause: ClassVar[str] = causes.GPU_LOST
     enabled: bool = True
     act: Act = True

@@ -29,7 +29,7 @@ class Thermal:
     """
 
     name: ClassVar[str] = "thermal"
-    group: ClassVar[Group] = "cards"
+    group: ClassVar[Group] = "gpus"
     cause: ClassVar[str] = causes.CRASH
     enabled: bool = True
     act: Act = False

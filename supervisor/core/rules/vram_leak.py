@@ -85,8 +85,8 @@ def _list_memories(history: History) -> Iterator[tuple[str, Trend, float, float]
             yield f"rank {rank}", trend, float(newest.reserved_bytes), float(newest.total_bytes)
     if reported:
         return
-    for gpu, readings_of_card in history.readings_by_gpu().items():
-        facts, last = history.gpu_facts.get(gpu), readings_of_card[-1]
+    for gpu, readings_of_gpu in history.readings_by_gpu().items():
+        facts, last = history.gpu_facts.get(gpu), readings_of_gpu[-1]
         if facts is None or history.now.seconds_since(last.at) > FRESH_S:
             continue
         if last.memory_used_bytes is not None and last.memory_total_bytes:

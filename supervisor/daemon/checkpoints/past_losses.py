@@ -58,7 +58,7 @@ def _counts_training(folder: Path, now: Moment) -> bool:
     while reader.offset != read_bytes:
         read_bytes = reader.offset
         for said in reader.read(now):
-            if said.word is ev.Word.COUNTING:
+            if said.agent_event is ev.AgentEvent.COUNTING:
                 return said.facts.get("scale") != Scale.ATTEMPT.value
     return True
 

@@ -120,7 +120,7 @@ class ResumeSearch:
         except Exception as error:
             log.exception("search.failed", extra={"fields": {"job": job.name}})
             self._put(
-                ev.SupervisionDegraded(
+                ev.SupervisionChanged(
                     at=self._clock.now(), job=job.name, attempt=job.number, place=SEARCH, error=describe_error(error)
                 )
             )
@@ -166,9 +166,9 @@ class ResumeSearch:
 
     def noticed(self, event: ev.Event, job: Job) -> None:
         """Have a checkpoint proven as soon as the training says that it saved one."""
-        if isinstance(event, ev.AgentReported) and event.word is ev.Word.FILE_SAVED:
+        if isinstance(event, ev.AgentReported) and event.agent_event is ev.AgentEvent.FILE_SAVED:
             self._steps.take_report(event, job)
-        if not isinstance(event, ev.AgentReported) or event.word is not ev.Word.CHECKPOINT_SAVED:
+        if not isinstance(event, ev.AgentReported) or event.agent_event is not ev.AgentEvent.CHECKPOINT_SAVED:
             return
         paths = event.facts.get("paths")
         if not isinstance(paths, list):
@@ -233,7 +233,9 @@ class ResumeSearch:
         while reader.offset != read_bytes:
             read_bytes = reader.offset
             for agent_fact in reader.read(now):
-                paths = agent_fact.facts.get("paths") if agent_fact.word is ev.Word.CHECKPOINT_SAVED else None
+                paths = (
+                    agent_fact.facts.get("paths") if agent_fact.agent_event is ev.AgentEvent.CHECKPOINT_SAVED else None
+                )
                 for path in paths if isinstance(paths, list) else ():
                     stat = fingerprint(Path(str(path)))
                     if stat is not None and stat.modified_ns / 1e9 <= agent_fact.at.unix_s + 1.0:

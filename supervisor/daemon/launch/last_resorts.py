@@ -80,7 +80,7 @@ def reset_command(
     )
     index = str(mine.index(gpu)) if gpu in mine else None
     if settings.reset_command:
-        words = (text.replace("{card}", gpu).replace("{index}", index or "") for text in settings.reset_command)
+        words = (text.replace("{gpu}", gpu).replace("{index}", index or "") for text in settings.reset_command)
         return tuple(words)
     if reading is not None and _is_nvidia(reading):
         return ("nvidia-smi", "--gpu-reset", "-i", gpu)

@@ -83,7 +83,11 @@ class StandbyStarter:
 
     def take(self, event: ev.Event, _now: Moment) -> None:
         """Learn from the training that runs what the next one will import first."""
-        if isinstance(event, ev.AgentReported) and event.word is ev.Word.CLAIMED and event.rank in (0, None):
+        if (
+            isinstance(event, ev.AgentReported)
+            and event.agent_event is ev.AgentEvent.CLAIMED
+            and event.rank in (0, None)
+        ):
             self._imported[event.job] = (event.attempt, event.pid, _parse_modules(event.facts.get("imported")))
 
     def _list_modules(self, job: Job, settings: JobSettings | None) -> Modules:

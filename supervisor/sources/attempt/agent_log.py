@@ -10,7 +10,7 @@ from pathlib import Path
 
 from supervisor import untrusted_files
 from supervisor.core import attempt_files
-from supervisor.core.events import Word
+from supervisor.core.events import AgentEvent
 from supervisor.core.foreign_values import (
     BYTES_MAX,
     COUNT_MAX,
@@ -51,7 +51,7 @@ class AgentFact:
     """One line of agent.jsonl."""
 
     at: Moment
-    word: Word
+    agent_event: AgentEvent
     pid: int | None
     rank: int | None
     facts: dict[str, object]
@@ -130,7 +130,7 @@ class AgentLogReader:
         kept, facts = [], (*self._put_off, *facts)
         self._put_off = ()
         for fact in facts:
-            if fact.word is not Word.CHECKPOINT_SAVED or self._saves.take(now.monotonic_s):
+            if fact.agent_event is not AgentEvent.CHECKPOINT_SAVED or self._saves.take(now.monotonic_s):
                 kept.append(fact)
             else:
                 self._put_off = (fact,)
@@ -221,13 +221,13 @@ def parse(line: bytes, now: Moment) -> AgentFact | None:
     if fields is None or at_ns is None:
         return None
     try:
-        word = Word(fields.get("event"))
+        agent_event = AgentEvent(fields.get("event"))
     except ValueError:
         return None
     return AgentFact(
         # An event cannot be later than its reading: a false time would shift every limit that is measured from it.
         at=now.at_monotonic(min(at_ns / 1e9, now.monotonic_s)),
-        word=word,
+        agent_event=agent_event,
         pid=as_int(fields.get("pid"), 1, PID_MAX),
         rank=as_int(fields.get("rank"), maximum=RANK_MAX),
         facts={name: _bound_field(name, value) for name, value in as_dict(fields).items() if name not in _COMMON},

@@ -43,12 +43,12 @@ class Finding:
     """Number of lines that reported it."""
 
 
-def kernel_finding(finding: Finding, *, at: Moment, sequence: int, origin: str, about: About = "card") -> KernelFinding:
+def kernel_finding(finding: Finding, *, at: Moment, sequence: int, origin: str, about: About = "gpu") -> KernelFinding:
     """Return a finding of the kernel's table in the form that rules use; a device on a bus is given as its address.
 
     `of_process` is omitted, since a log of another boot or machine concerns no process that runs here.
     """
-    on_bus = about in ("card", "pci")
+    on_bus = about in ("gpu", "pci")
     return KernelFinding(
         at=at,
         sequence=sequence,
@@ -80,8 +80,8 @@ class Event:
     last_s: float
     fatal_s: float | None
     """Time of its last fatal line."""
-    of_card: bool
-    mended: bool = False
+    of_gpu: bool
+    recovered: bool = False
     """Whether its last ranked line reported recovery; a later fatal line makes it fatal again."""
 
 
@@ -97,7 +97,7 @@ class Events:
 
         `at_s` may have any origin; `card` is the address of the GPU whose driver wrote the line, if known.
         """
-        device = match.pci or (card if match.row.device in ("card", "pci") else None) or match.device
+        device = match.pci or (card if match.row.device in ("gpu", "pci") else None) or match.device
         event = self._find_open_event(match, device, at_s)
         if event is not None:
             self._merge_match(event, match, device, at_s)
@@ -131,7 +131,7 @@ class Events:
             within_s=row.grouping.within_s,
             last_s=at_s,
             fatal_s=at_s if match.severity is FaultSeverity.FATAL else None,
-            of_card=row.device == "card",
+            of_gpu=row.device == "gpu",
         )
 
     def _find_open_event(self, match: Match, device: str | None, at_s: float) -> Event | None:
@@ -144,34 +144,34 @@ class Events:
             if same and event.group == row.event:
                 return event
             # The bridges above a GPU have other addresses.
-            near = event.of_card and (same or row.device == "pci")
-            if near and row.aftermath in (event.group, "card"):
+            near = event.of_gpu and (same or row.device == "pci")
+            if near and row.aftermath in (event.group, "gpu"):
                 return event
         return None
 
     @staticmethod
     def _merge_match(event: Event, match: Match, device: str | None, at_s: float) -> None:
         before = event.finding
-        mended = match.row.mends and event.group == match.row.event and event.rank < match.row.rank
+        recovered = match.row.recovers and event.group == match.row.event and event.rank < match.row.rank
         after = replace(
             before,
-            severity=match.severity if mended else max(before.severity, match.severity),
-            device=before.device or (device if match.row.device == "card" or event.group == match.row.event else None),
+            severity=match.severity if recovered else max(before.severity, match.severity),
+            device=before.device or (device if match.row.device == "gpu" or event.group == match.row.event else None),
             pid=before.pid if before.pid is not None else match.pid,
             process=before.process or match.process,
             lines=before.lines + 1,
             of_process=before.of_process and (match.of_process or match.severity is not FaultSeverity.FATAL),
         )
-        relapsed = event.mended and match.severity is FaultSeverity.FATAL
+        relapsed = event.recovered and match.severity is FaultSeverity.FATAL
         has_priority = relapsed or (match.row.rank, match.severity) > (event.rank, before.severity)
         if has_priority and event.group == match.row.event and not match.row.detail:
             after = replace(
                 after, fault=match.fault, remedy=match.remedy, source=match.row.source, what=match.what or before.what
             )
-            event.rank, event.mended = match.row.rank, mended
+            event.rank, event.recovered = match.row.rank, recovered
         event.finding = after
         event.last_s = max(event.last_s, at_s)
-        if mended:
+        if recovered:
             event.fatal_s = None
         if match.severity is FaultSeverity.FATAL:
             event.fatal_s = at_s if event.fatal_s is None else max(event.fatal_s, at_s)

@@ -40,8 +40,8 @@ def findings_in(lines: Iterable[str], grammar: Grammar) -> Iterator[Finding]:
         if match is None:
             continue
         at_s = line.at_s if line.at_s is not None else at_s
-        of_card = match.row.device == "card" and match.pci is None
-        card = (card_of(line.message) or near.card(number - 1, line)) if of_card else None
+        of_gpu = match.row.device == "gpu" and match.pci is None
+        card = (card_of(line.message) or near.card(number - 1, line)) if of_gpu else None
         event = events.add(match, number=number, line=line.message, at_s=at_s, card=card)
         if event is not None and not any(event is item for item in found[-OPEN_EVENTS:]):
             found.append(event)

@@ -70,7 +70,7 @@ class Row:
     """Whether it ends only the process that it names, and the GPU remains usable."""
     user: bool = False
     """Whether programs as well as the kernel write it."""
-    mends: bool = False
+    recovers: bool = False
     """Whether it reports that an event of lower rank has been recovered from, so that the event is not fatal."""
 
 

@@ -45,11 +45,11 @@ __all__ = [
 _Choice = TypeVar("_Choice", bound=str)
 NEEDLE_LEAST = 4
 """A shorter literal would pass too many lines on to the patterns."""
-DEVICES: tuple[About, ...] = ("card", "pci", "disk", "host", "none")
+DEVICES: tuple[About, ...] = ("gpu", "pci", "disk", "host", "none")
 """The subject of a row: a GPU by its driver (`card`), any PCI device, a disk, the machine, or nothing with a name."""
 _ROW_KEYS = frozenset(
     {"class", "severity", "speaker", "pattern", "needles", "device", "remedy", "source", "examples"}
-    | {"codes", "rank", "detail", "aftermath", "event", "of_process", "user", "what", "mends"}
+    | {"codes", "rank", "detail", "aftermath", "event", "of_process", "user", "what", "recovers"}
 )
 _REQUIRED = ("class", "severity", "pattern", "device", "remedy", "source", "examples")
 
@@ -152,7 +152,7 @@ class _Reader:
             aftermath=raw.get("aftermath"),
             of_process=bool(raw.get("of_process", False)),
             user=bool(raw.get("user", False)),
-            mends=bool(raw.get("mends", False)),
+            recovers=bool(raw.get("recovers", False)),
         )
 
     def _parse_code(self, table: str, code: str, raw: Mapping[str, Any]) -> Code:
@@ -216,7 +216,7 @@ def _parse_fault(place: str, name: str) -> FaultClass:
 
 def _parse_severity(place: str, name: str) -> FaultSeverity:
     return FaultSeverity[
-        _parse_choice(place, "severity", name, tuple(fault_severity.word for fault_severity in FaultSeverity)).upper()
+        _parse_choice(place, "severity", name, tuple(fault_severity.label for fault_severity in FaultSeverity)).upper()
     ]
 
 

@@ -62,7 +62,7 @@ class RecordInterpreter:
         """Whether one of the records is about a GPU that cannot be determined yet."""
         named = self._list_named_gpus(records)
         return any(
-            match.row.device == "card" and self._find_gpu(record, match, named) is None
+            match.row.device == "gpu" and self._find_gpu(record, match, named) is None
             for record, match in self._match_records(records)
         )
 
@@ -99,7 +99,7 @@ class RecordInterpreter:
     def _find_gpu(record: Record, match: Match, named: list[tuple[int, str]]) -> str | None:
         """Return the address of the record's device; the GPU named nearest in time if the line is about a GPU."""
         own = match.pci or record.device or card_of(record.message)
-        if own is not None or match.row.device != "card":
+        if own is not None or match.row.device != "gpu":
             return own
         near = [(abs(at_us - record.at_us), gpu) for at_us, gpu in named if abs(at_us - record.at_us) <= NEIGHBOUR_US]
         return min(near)[1] if near else None

@@ -48,8 +48,8 @@ def last_boot(
         *_find_faults(_keep_last_lines(_read_journal(journal, boot_id))),
     ]
     known: dict[tuple[FaultClass, str | None], KernelFinding] = {}
-    for number, (finding, about_card) in enumerate(found, start=1):
-        about: About = "card" if about_card else "host"
+    for number, (finding, about_gpu) in enumerate(found, start=1):
+        about: About = "gpu" if about_gpu else "host"
         kernel = kernel_finding(finding, at=now, sequence=number, origin=LAST_BOOT, about=about)
         known.setdefault((finding.fault, finding.device), kernel)
     return tuple(known.values())[:FINDINGS_LIMIT]
@@ -66,7 +66,7 @@ def _find_faults(lines: Iterable[str]) -> Iterator[tuple[Finding, bool]]:
     grammar = kernel_grammar()
     for finding in findings_in(text, grammar):
         match = grammar.match(finding.line)
-        yield finding, match is not None and match.row.device == "card"
+        yield finding, match is not None and match.row.device == "gpu"
 
 
 def _build_panic_finding(number: int, message: str) -> Finding:

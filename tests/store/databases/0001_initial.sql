@@ -85,6 +85,10 @@ CREATE TABLE events (
 	CONSTRAINT pk_events PRIMARY KEY (id)
 );
 INSERT INTO "events" VALUES(1,1763600001.0,'launched','night',1,'{"at":{"monotonic_s":1001.0,"unix_s":1763600001.0},"job":"night","attempt":1,"shim_pid":4242,"training_pid":4243}');
+INSERT INTO "events" VALUES(2,1763600002.0,'agent_reported','night',1,'{"at":{"monotonic_s":1002.0,"unix_s":1763600002.0},"job":"night","attempt":1,"word":"plan","facts":{"epochs":3,"word":"its own"},"offset":90,"pid":4243,"rank":0}');
+INSERT INTO "events" VALUES(3,1763600002.0,'stage_entered','night',1,'{"at":{"monotonic_s":1002.0,"unix_s":1763600002.0},"job":"night","attempt":1,"stage":"step","whole":true}');
+INSERT INTO "events" VALUES(4,1763600002.0,'supervision_degraded','night',1,'{"at":{"monotonic_s":1002.0,"unix_s":1763600002.0},"job":"night","attempt":1,"place":"rule stall","error":"ValueError: \"mended\": no","kind":"steps_made","offset":null,"mended":false,"standing":false}');
+INSERT INTO "events" VALUES(5,1763600002.0,'kernel_reported',NULL,NULL,'{"at":{"monotonic_s":1002.0,"unix_s":1763600002.0},"findings":[{"at":{"monotonic_s":1002.0,"unix_s":1763600002.0},"sequence":7,"fault":"gpu_hang","severity":2,"gpu":"0000:0a:00.0","line":"amdgpu: ring gfx_0.0.0 timeout","about":"card"}],"sequence":7}');
 CREATE TABLE flags (
 	id INTEGER NOT NULL, 
 	job TEXT NOT NULL, 

@@ -24,7 +24,7 @@ class Fan:
     """
 
     name: ClassVar[str] = "fan"
-    group: ClassVar[Group] = "cards"
+    group: ClassVar[Group] = "gpus"
     enabled: bool = True
     hot_c: float = 80.0
     hold_s: float = 60.0

@@ -24,7 +24,7 @@ class Power:
     """
 
     name: ClassVar[str] = "power"
-    group: ClassVar[Group] = "cards"
+    group: ClassVar[Group] = "gpus"
     enabled: bool = True
     over_fraction: float = 0.15
     drop_fraction: float = 0.2

@@ -21,7 +21,7 @@ class Throttling:
     """A limit other than power and current holds the clocks down for `hold_s`."""
 
     name: ClassVar[str] = "throttling"
-    group: ClassVar[Group] = "cards"
+    group: ClassVar[Group] = "gpus"
     enabled: bool = True
     hold_s: float = 120.0
 
