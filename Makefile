@@ -6,6 +6,8 @@
 # make frozen-names  write tests/store/frozen_names.txt: every name that is stored or sent between programs
 # make attacks ARGS="--actions 100000 --seed 1"   a hostile training for hours beside a healthy one; --systemd: under units
 # make gallery ARGS="nanogpt timm"   other people's training scripts, as they are, hurt in every way (needs the network once)
+# make wheel  dist/*.whl with manual pages and completions; make deb  dist/*.deb for Debian and Ubuntu (debhelper)
+# make deb-check   the package installed, upgraded, removed in four releases, and upgraded under a training (root; debootstrap, lintian)
 # make bench  the published figures beside their peers, measured on this machine
 #
 # Each target sets up what it needs: the daemon's environment in .venv, the training environments in $(CACHE), where
@@ -50,7 +52,7 @@ GALLERY := $(CACHE)/gallery
 
 PEERS := $(CACHE)/peers
 
-.PHONY: help demo test test-quick laws frozen-names check lint types contracts bench gallery clean
+.PHONY: help demo test test-quick laws frozen-names check lint types contracts bench gallery clean wheel deb deb-check
 
 help:
 	@sed -n 's/^# \(make\)/\1/p' Makefile
@@ -155,6 +157,20 @@ $(GALLERY)/ready: $(FOREIGN)/ready
 
 gallery: $(VENV)/ready $(GALLERY)/ready
 	@$(VENV)/bin/python tests/gallery/run_gallery.py --python "$(GALLERY)/bin/python" $(ARGS)
+
+# The time of the newest entry of the Debian changelog dates what is generated: two builds of one checkout are equal.
+wheel: export SOURCE_DATE_EPOCH = $(shell date -d "$$(sed -n 's/^ -- .*>  //p' systemd/package/debian/changelog | head -1)" +%s)
+wheel: $(VENV)/ready
+	HATCH_BUILD_HOOK_ENABLE_CUSTOM=true $(VENV)/bin/pip wheel --quiet --no-deps --wheel-dir dist .
+
+deb: $(VENV)/ready
+	@for program in dpkg-buildpackage dh; do
+		command -v $$program >/dev/null || { echo "$$program is missing: apt install debhelper" >&2; exit 1; }
+	done
+	$(VENV)/bin/python systemd/package/build_deb.py dist --wheels "$(CACHE)/wheels"
+
+deb-check: deb
+	$(VENV)/bin/python tests/package/deb_check.py dist/rocm-supervisor_*.deb $(ARGS)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from supervisor.cli.setup.command import barrier, perform
-from supervisor.cli.setup.plan import Installation, Owner, RunCommand, fill_template, system_plan, user_plan
-from supervisor.cli.setup.removal import RemoveState, undo
+from supervisor.cli.setup.command import barrier, perform, remaining
+from supervisor.cli.setup.plan import (
+    Installation,
+    Owner,
+    RunCommand,
+    WriteFile,
+    fill_template,
+    system_plan,
+    user_plan,
+)
+from supervisor.cli.setup.removal import RemoveFile, RemoveState, owner_removal, undo
 from supervisor.runner import shim
 from supervisor.shipped import shipped
 from tests.rigs.installed_box import OWNER, ROOT, InstalledBox
@@ -219,3 +228,16 @@ def test_a_folder_that_is_no_state_directory_is_kept(tmp_path: Path) -> None:
     (tmp_path / "thesis.pt").touch()
     assert undo(RemoveState(path=tmp_path), dry_run=False).startswith("kept")
     assert (tmp_path / "thesis.pt").exists()
+
+
+def test_a_debian_package_leaves_only_the_owner_to_setup() -> None:
+    packaged = replace(HERE, packaged=True)
+    usermod, *drop_ins = system_plan(packaged, ANN, files_only=False)
+    assert isinstance(usermod, RunCommand)
+    assert [str(step.path) for step in drop_ins if isinstance(step, WriteFile)] == [
+        "/etc/systemd/system/rocm-run@.service.d/owner.conf",
+        "/etc/systemd/system/rocm-supervisor.service.d/owner.conf",
+    ]
+    assert system_plan(packaged, None, files_only=False) == ()
+    assert remaining(for_user=False, owner=None, packaged=True)[-2] == "systemctl restart rocm-supervisor"
+    assert [step.path.name for step in owner_removal() if isinstance(step, RemoveFile)] == ["owner.conf"] * 2

@@ -19,6 +19,7 @@ from supervisor.cli.paths import state_directory, user_config
 from supervisor.cli.setup.plan import (
     CONFIG,
     GROUP,
+    PACKAGE,
     Installation,
     Owner,
     RunCommand,
@@ -27,7 +28,7 @@ from supervisor.cli.setup.plan import (
     system_plan,
     user_plan,
 )
-from supervisor.cli.setup.removal import left, system_removal, undo, user_removal
+from supervisor.cli.setup.removal import left, owner_removal, system_removal, undo, user_removal
 from supervisor.runner import shim
 from supervisor.shipped import shipped
 
@@ -74,7 +75,7 @@ def command(  # noqa: PLR0913 - its options
         raise click.ClickException(str(error)) from error
     if prefix is None:
         click.echo("\nTo do manually:")
-        for line in remaining(for_user=for_user, owner=owner):
+        for line in remaining(for_user=for_user, owner=owner, packaged=installation.packaged):
             click.echo(f"  {line}")
 
 
@@ -82,16 +83,22 @@ def _remove_installation(*, for_user: bool, dry_run: bool, purge: bool) -> None:
     if for_user == (os.geteuid() == 0) and not dry_run:
         who = "without sudo" if for_user else "as root (sudo), or use --user for your own systemd"
         raise CliError("this user cannot remove this installation's units", f"run it {who}")
+    packaged = not for_user and is_packaged()
+    if packaged and purge:
+        raise CliError("rocm-supervisor was installed as a Debian package", "apt purge rocm-supervisor")
     config = user_config(os.environ) if for_user else CONFIG
     state = state_directory(config)
-    steps = user_removal(Path.home(), state, purge=purge) if for_user else system_removal(state, purge=purge)
+    if for_user:
+        steps = user_removal(Path.home(), state, purge=purge)
+    else:
+        steps = owner_removal() if packaged else system_removal(state, purge=purge)
     try:
         for step in steps:
             click.echo(undo(step, dry_run=dry_run))
     except (OSError, ValueError) as error:
         raise click.ClickException(str(error)) from error
     click.echo("\nNot removed:")
-    for line in left(state, config=config, purge=purge):
+    for line in left(state, config=config, purge=purge, packaged=packaged):
         click.echo(f"  {line}")
 
 
@@ -117,7 +124,13 @@ def here() -> Installation:
         shim=Path(shim.__file__).resolve(),
         systemd=shipped("systemd"),
         example=shipped("config.toml"),
+        packaged=is_packaged(),
     )
+
+
+def is_packaged() -> bool:
+    """Whether this code is the Debian package's."""
+    return shipped("systemd").is_relative_to(PACKAGE)
 
 
 def perform(step: Step, *, prefix: Path | None, dry_run: bool) -> str:
@@ -265,7 +278,7 @@ def _closed_home(owner: str) -> Path | None:
         return None
 
 
-def remaining(*, for_user: bool, owner: str | None) -> list[str]:
+def remaining(*, for_user: bool, owner: str | None, packaged: bool = False) -> list[str]:
     """Return the steps that setup does not do, one command or sentence per line."""
     if for_user:
         return [
@@ -277,7 +290,9 @@ def remaining(*, for_user: bool, owner: str | None) -> list[str]:
     lines = ["edit /etc/rocm-supervisor/config.toml"]
     if polkit_version() is None:
         lines.append("install polkit (Debian and Ubuntu: apt install polkitd): it lets the daemon start trainings")
-    lines += ["systemctl daemon-reload", "systemctl enable --now rocm-supervisor"]
+    # The package has enabled and started the daemon; it takes its new rights by a restart.
+    begin = "systemctl restart rocm-supervisor" if packaged else "systemctl enable --now rocm-supervisor"
+    lines += ["systemctl daemon-reload", begin]
     if owner is not None and (closed := _closed_home(owner)) is not None:
         lines.append(f"chmod g+rx {closed}    (gives the daemon read access to the checkpoints in it)")
     return [*lines, f"{owner} must log in again before using supervisorctl: group {GROUP} takes effect at login"]

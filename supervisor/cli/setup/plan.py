@@ -12,6 +12,8 @@ GROUP = "rocm-supervisor"
 USER_STATE = "~/.local/state/rocm-supervisor"
 """Also in systemd/user/rocm-run@.service, with %h for the home directory."""
 CONFIG = Path("/etc/rocm-supervisor/config.toml")
+PACKAGE = Path("/usr/lib/rocm-supervisor")
+"""Where the Debian package keeps the code; its units, users and polkit rules are the package's own files."""
 SYSUSERS = Path("/etc/sysusers.d/rocm-supervisor.conf")
 TMPFILES = Path("/etc/tmpfiles.d/rocm-supervisor.conf")
 POLKIT_RULES = Path("/etc/polkit-1/rules.d/50-rocm-supervisor.rules")
@@ -47,6 +49,8 @@ class Installation:
     systemd: Path
     example: Path
     """config.toml with every setting."""
+    packaged: bool = False
+    """Whether units, users, polkit rules and settings came with the Debian package."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +76,8 @@ Step = WriteFile | RunCommand
 
 def system_plan(installation: Installation, owner: Owner | None, *, files_only: bool) -> tuple[Step, ...]:
     """Return the steps for the system's systemd, with trainings run by `owner`; `files_only` creates no users."""
+    if installation.packaged:
+        return _owner_steps(owner)
     shipped = installation.systemd
     sysusers = WriteFile(path=SYSUSERS, text=(shipped / "rocm-supervisor.sysusers.conf").read_text())
     tmpfiles = WriteFile(path=TMPFILES, text=(shipped / "rocm-supervisor.tmpfiles.conf").read_text())
@@ -83,14 +89,26 @@ def system_plan(installation: Installation, owner: Owner | None, *, files_only: 
             steps.append(RunCommand(argv=("usermod", "--append", "--groups", GROUP, owner.name)))
     steps.append(WriteFile(path=POLKIT_RULES, text=(shipped / POLKIT_RULES.name).read_text()))
     steps.extend(_fill_units(installation, shipped, SYSTEM_UNITS))
-    if owner is not None:
-        for unit, text in (
-            ("rocm-run@.service", OWNER_DROP_IN.format(owner=owner.name)),
-            ("rocm-supervisor.service", DAEMON_DROP_IN.format(group=owner.group)),
-        ):
-            steps.append(WriteFile(path=SYSTEM_UNITS / f"{unit}.d" / "owner.conf", text=text))
+    steps.extend(_drop_ins(owner))
     steps.append(WriteFile(path=CONFIG, text=installation.example.read_text(), mode=0o640, group=GROUP, keep=True))
     return tuple(steps)
+
+
+def _owner_steps(owner: Owner | None) -> tuple[Step, ...]:
+    """Return what the Debian package cannot know: who runs the trainings."""
+    if owner is None:
+        return ()
+    return (RunCommand(argv=("usermod", "--append", "--groups", GROUP, owner.name)), *_drop_ins(owner))
+
+
+def _drop_ins(owner: Owner | None) -> tuple[WriteFile, ...]:
+    if owner is None:
+        return ()
+    texts = (
+        ("rocm-run@.service", OWNER_DROP_IN.format(owner=owner.name)),
+        ("rocm-supervisor.service", DAEMON_DROP_IN.format(group=owner.group)),
+    )
+    return tuple(WriteFile(path=SYSTEM_UNITS / f"{unit}.d" / "owner.conf", text=text) for unit, text in texts)
 
 
 def user_plan(installation: Installation, home: Path) -> tuple[WriteFile, ...]:

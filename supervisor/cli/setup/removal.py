@@ -44,6 +44,13 @@ class Undo:
 Removal = RemoveFile | RemoveState | Undo
 
 
+def owner_removal() -> Iterator[Removal]:
+    """Yield the steps that undo `setup` where the Debian package brought the units: they are apt's to remove."""
+    for unit in ("rocm-run@.service", "rocm-supervisor.service"):
+        yield RemoveFile(path=SYSTEM_UNITS / f"{unit}.d" / "owner.conf")
+    yield Undo(argv=("systemctl", "daemon-reload"))
+
+
 def system_removal(state: Path, *, purge: bool) -> Iterator[Removal]:
     """Yield the steps that undo `setup` for the system; stopping the daemon saves and ends the trainings."""
     service = SYSTEM_UNITS / DAEMON_UNITS[0]
@@ -94,12 +101,14 @@ def undo(step: Removal, *, dry_run: bool) -> str:
     return f"removed      {step.path}"
 
 
-def left(state: Path, *, config: Path, purge: bool) -> list[str]:
+def left(state: Path, *, config: Path, purge: bool, packaged: bool = False) -> list[str]:
     """Return what is not removed, one line each."""
     drop_ins = [SYSTEM_UNITS / f"{unit}.d" for unit in UNITS]
     found = [f"{folder}    (your own drop-ins)" for folder in drop_ins if folder.is_dir()]
     if (folder := config.parent / CONF_D).is_dir():
         found.append(f"{folder}    (your own files)")
+    if packaged:
+        return [*found, "the package, its settings and its state    (apt remove or apt purge rocm-supervisor)"]
     if not purge:
         found += [f"{path}    (--purge removes it)" for path in (config, state) if path.exists()]
     return [*found, "the environment that rocm-supervisor is installed in"]
