@@ -111,10 +111,11 @@ class Prover:
         )
         if missing is not None:
             return {"reason": f"incomplete: {missing} is missing"}
+        sharded = _find_sharded(names)
         proven: list[dict[str, object]] = []
         until_s = time.perf_counter() + self._limit_s
         for name in names:
-            if not name.endswith(CAN_BE_PROVEN):
+            if not name.endswith(CAN_BE_PROVEN) and name not in sharded:
                 continue
             left_s = until_s - time.perf_counter()
             if left_s <= 0:
@@ -178,6 +179,12 @@ def _parse_answer(printed: bytes, errors: bytes, status: int) -> dict[str, objec
 def _has_file(names: Iterable[str], what: str) -> bool:
     """Whether there is a file named `what`, or with that suffix if it begins with a dot."""
     return any(name.rpartition("/")[2] == what or (what.startswith(".") and name.endswith(what)) for name in names)
+
+
+def _find_sharded(names: Iterable[str]) -> set[str]:
+    """Return each `.metadata` that lies beside the shards of torch.distributed.checkpoint, which are proven with it."""
+    folders = {name.rpartition("/")[0] for name in names if name.endswith(".distcp")}
+    return {f"{folder}/.metadata".lstrip("/") for folder in folders}
 
 
 def interpreter_of(command: Sequence[str], cwd: str, env_path: str) -> Path | None:

@@ -68,14 +68,6 @@ def test_one_bad_file_rejects_the_folder_and_is_named(saved: Path, spoil: Callab
     assert (item.reason or "").startswith(why)
 
 
-def test_a_distributed_save_is_whole_once_its_metadata_is_there(tmp_path: Path) -> None:
-    """torch.distributed.checkpoint writes .metadata last."""
-    path = folder(tmp_path / "dcp", part0_dot_distcp=b"numbers")
-    assert (proven(path).verdict, proven(path).reason) == (Verdict.REJECTED, "incomplete: .metadata is missing")
-    (path / ".metadata").write_bytes(b"pickled")
-    assert proven(path).verdict is Verdict.PROVEN
-
-
 def test_a_save_of_orbax_is_whole_once_its_metadata_is_there(tmp_path: Path) -> None:
     path = folder(tmp_path / "100", default___METADATA=b"{}", default__d__abc=b"numbers")
     assert proven(path).reason == "incomplete: _CHECKPOINT_METADATA is missing"

@@ -12,10 +12,10 @@ REBUILDS = ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3", "_reb
 NOWHERE: Path = ()
 
 
-def walk(root: Any) -> Iterator[Tuple[str, Any]]:
-    """Yield (name, object) for everything below `root`, each object once."""
+def walk(root: Any, name: str = "") -> Iterator[Tuple[str, Any]]:
+    """Yield (name, object) for everything below `root`, each object once; `name` is that of the root."""
     seen = set()
-    waiting: List[Tuple[Path, Any]] = [((), root)]
+    waiting: List[Tuple[Path, Any]] = [((name,) if name else (), root)]
     while waiting:
         path, found = waiting.pop()
         if id(found) in seen or isinstance(found, (str, bytes, int, float, type(None))):
@@ -50,13 +50,13 @@ def name_part(key: Any) -> Path:
     return (str(key),)
 
 
-def tensors_in(root: Any, optimizers: Dict[str, int]) -> List[Tensor]:
+def tensors_in(root: Any, optimizers: Dict[str, int], top: str = "") -> List[Tensor]:
     """Return every tensor below `root`; raise Rejected for one whose numbers could not be found.
 
     `optimizers` gets, by the name of each state of an optimizer, how many parameters its groups count.
     """
     found = []
-    for name, item in walk(root):
+    for name, item in walk(root, top):
         if isinstance(item, dict) and "state" in item and isinstance(item.get("param_groups"), list):
             groups = [group.get("params") for group in item["param_groups"] if isinstance(group, dict)]
             optimizers[name[:NAME_CHARACTERS]] = sum(len(group) for group in groups if isinstance(group, list))

@@ -22,10 +22,10 @@ HEADER_LIMIT_BYTES = 100000000
 """Of a safetensors file, as in its own library."""
 
 
-def prove_pickled(root: Any, storages: List[Storage], numbers: Numbers, place_of: PlaceOf) -> None:
+def prove_pickled(root: Any, storages: List[Storage], numbers: Numbers, place_of: PlaceOf, name: str) -> None:
     """Count every tensor of an unpickled checkpoint; `place_of(key)` returns (read, first byte, bytes)."""
     covered = set()
-    for tensor in tensors_in(root, numbers.optimizers):
+    for tensor in tensors_in(root, numbers.optimizers, name):
         covered.add(tensor.storage.key)
         check_span(tensor, numbers, place_of)
     for storage in storages:  # whatever a stand-in hides, its numbers are looked at
@@ -47,8 +47,8 @@ def check_span(tensor: Tensor, numbers: Numbers, place_of: PlaceOf) -> None:
     numbers.add(tensor, read, origin + first, origin + end)
 
 
-def prove_zip(file: BinaryIO, size: int, numbers: Numbers) -> Any:
-    """Prove torch's format since 1.6 and return what is at its top."""
+def prove_zip(file: BinaryIO, size: int, numbers: Numbers, name: str = "") -> Any:
+    """Prove torch's format since 1.6 and return what is at its top; `name` stands before the names of its tensors."""
     try:
         archive = zipfile.ZipFile(file)
     except zipfile.BadZipFile:
@@ -76,7 +76,7 @@ def prove_zip(file: BinaryIO, size: int, numbers: Numbers) -> Any:
             raise Rejected("storage %s is missing from the archive" % key)
         return reader(file), data_offset(file, info), info.file_size
 
-    prove_pickled(root, unpickler.storages, numbers, place_of)
+    prove_pickled(root, unpickler.storages, numbers, place_of, name)
     return root
 
 
@@ -97,7 +97,7 @@ def reader(file: BinaryIO) -> Read:
     return read
 
 
-def prove_legacy(file: BinaryIO, size: int, numbers: Numbers) -> Any:
+def prove_legacy(file: BinaryIO, size: int, numbers: Numbers, name: str = "") -> Any:
     """Prove torch's format before 1.6: pickles, then the storages one after the other."""
     if Unpickler(file).load_safely() != MAGIC_LEGACY:
         raise Rejected("no checkpoint: a pickle that torch did not write")
@@ -125,11 +125,11 @@ def prove_legacy(file: BinaryIO, size: int, numbers: Numbers) -> Any:
             raise Rejected("storage %s is missing" % key)
         return places[key]
 
-    prove_pickled(root, unpickler.storages, numbers, place_of)
+    prove_pickled(root, unpickler.storages, numbers, place_of, name)
     return root
 
 
-def prove_safetensors(file: BinaryIO, size: int, numbers: Numbers) -> Any:
+def prove_safetensors(file: BinaryIO, size: int, numbers: Numbers, _name: str = "") -> Any:
     """Prove a safetensors file: a JSON header, then the numbers without a gap (its own library's rules)."""
     length = struct.unpack("<Q", file.read(8))[0]
     if length > min(HEADER_LIMIT_BYTES, size - 8):

@@ -6,12 +6,14 @@ import contextlib
 import json
 import math
 import os
+import resource
 import stat
-from typing import Any, BinaryIO, Callable, Dict, Optional, Tuple
+from typing import Any, BinaryIO, Callable, Dict, Iterator, NamedTuple, Optional, Tuple
 
 from .contents import entries_of
 from .formats import prove_legacy, prove_safetensors, prove_zip
 from .kinds import Rejected
+from .sharded import is_sharded, open_shard, prove_sharded, shards_beside
 from .tally import Numbers
 
 INTEGER_MAX = 2**53
@@ -22,7 +24,20 @@ STEP_NAMES = ("step", "global_step", "iter_num", "iteration", "iterations", "num
 """Entries in which scripts keep how far they are, the plainest first."""
 
 
-def kind_of(head: bytes, size: int) -> Tuple[str, Callable[[BinaryIO, int, Numbers], Any]]:
+class Opened(NamedTuple):
+    """All that is read of a checkpoint, opened before the process gives its rights away."""
+
+    file: BinaryIO
+    shards: Dict[str, BinaryIO]
+    """Those of a distributed checkpoint, by name."""
+    trainer_state: Optional[bytes]
+
+    def identities(self) -> Tuple[Tuple[int, int, int], ...]:
+        """Return what changes when any of the files is written."""
+        return tuple(identity(item) for item in (self.file, *self.shards.values()))
+
+
+def kind_of(head: bytes, size: int) -> Tuple[str, Callable[[BinaryIO, int, Numbers, str], Any]]:
     """Return the format and its prover by the first bytes; raise Rejected where they are of none."""
     if not size:
         raise Rejected("empty")
@@ -66,15 +81,19 @@ def fitness_of(entries: Dict[Any, Any]) -> Optional[float]:
     return float(found) if isinstance(found, (int, float)) and math.isfinite(found) else None
 
 
-def examine(
-    file: BinaryIO, size: int, trainer_state: Optional[bytes], numbers: Numbers, answer: Dict[str, Any]
-) -> None:
-    """Fill in the file's facts; raise Rejected unless its numbers are complete and valid."""
-    head = file.read(16)
-    file.seek(0)
-    answer["kind"], prover = kind_of(head, size)
-    entries = entries_of(prover(file, size, numbers))
-    answer["epoch"], answer["step"] = position(entries, trainer_state)
+def examine(found: Opened, numbers: Numbers, answer: Dict[str, Any]) -> None:
+    """Fill in the facts of a file, or of metadata with its shards; raise Rejected unless all numbers are valid."""
+    file = found.file
+    if found.shards:
+        answer["kind"] = "torch-distributed"
+        entries = prove_sharded(file, found.shards, numbers, lambda head, size: kind_of(head, size)[1])
+    else:
+        size = os.fstat(file.fileno()).st_size
+        head = file.read(16)
+        file.seek(0)
+        answer["kind"], prover = kind_of(head, size)
+        entries = entries_of(prover(file, size, numbers, ""))
+    answer["epoch"], answer["step"] = position(entries, found.trainer_state)
     numbers.judge()
     if answer["epoch"] == -1 and "train_args" in entries and entries.get("optimizer") is None:
         raise Rejected("stripped at the end of a training: it holds no optimizer state to resume from")
@@ -102,6 +121,19 @@ def opened(path: str) -> BinaryIO:
     return os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
 
 
+@contextlib.contextmanager
+def opened_shards(path: str) -> Iterator[Dict[str, BinaryIO]]:
+    """Open the shards beside the metadata of a distributed checkpoint, by name; none for any other file."""
+    with contextlib.ExitStack() as stack:
+        shards = {}
+        if is_sharded(path):
+            _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+            for name in shards_beside(path):
+                shards[name] = stack.enter_context(open_shard(os.path.join(os.path.dirname(path), name)))
+        yield shards
+
+
 def read_trainer_state(path: str) -> Optional[bytes]:
     """Return the file in which the Trainer of Hugging Face keeps where it stands; None where there is none."""
     try:
@@ -120,11 +152,11 @@ def prove(path: str, confined: Callable[[], None] = lambda: None) -> Dict[str, A
     answer: Dict[str, Any] = dict.fromkeys(names)
     numbers = Numbers()
     try:
-        with opened(path) as file:
-            before = identity(file)
-            trainer_state = read_trainer_state(path)
+        with opened(path) as file, opened_shards(path) as shards:
+            found = Opened(file, shards, read_trainer_state(path))
+            before = found.identities()
             confined()
-            judge_open(file, before, trainer_state, numbers, answer)
+            judge_open(found, before, numbers, answer)
     except Rejected as error:
         answer["reason"] = str(error)
     except OSError as error:
@@ -138,22 +170,18 @@ def prove(path: str, confined: Callable[[], None] = lambda: None) -> Dict[str, A
 
 
 def judge_open(
-    file: BinaryIO,
-    before: Tuple[int, int, int],
-    trainer_state: Optional[bytes],
-    numbers: Numbers,
-    answer: Dict[str, Any],
+    found: Opened, before: Tuple[Tuple[int, int, int], ...], numbers: Numbers, answer: Dict[str, Any]
 ) -> None:
-    """Examine an open file; raise Rejected with the reason for whatever is wrong with it."""
+    """Examine open files; raise Rejected with the reason for whatever is wrong with them."""
     try:
-        examine(file, before[0], trainer_state, numbers, answer)
+        examine(found, numbers, answer)
     except (Rejected, OSError):
-        if identity(file) != before:
+        if found.identities() != before:
             raise Rejected("changed while it was read") from None
         raise
     except MemoryError:
         raise Rejected("needs more memory than it may have while it is proved") from None
     except Exception as error:
         raise Rejected("damaged (%s: %s)" % (type(error).__name__, error)) from None
-    if identity(file) != before:
+    if found.identities() != before:
         raise Rejected("changed while it was read")
