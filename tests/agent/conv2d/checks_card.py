@@ -16,7 +16,9 @@ from comparing import operands as on_cpu
 from everything import everything, everywhere, random_layer, result_or_refusal
 from patching import patched, small
 from profiling import card_kernels, library_kernels
-from rocm_agent.conv2d import ALGORITHMS, conv2d
+from rocm_agent.conv2d import ALGORITHMS, conv2d, limits
+from rocm_agent.conv2d.case import Case
+from rocm_agent.conv2d.geometry import geometry
 from torch.nn.functional import conv2d as native
 
 
@@ -206,3 +208,57 @@ def check_a_yolo_and_a_resnet_train_on_the_card_with_natives_losses() -> None:
     device = card()
     assert_trains_alike(resnet_losses, device)
     assert_trains_alike(losses, device)
+
+
+def check_pytorchs_own_depthwise_kernels_give_natives_results_on_the_card() -> None:
+    device, seen = torch.device(card(), 0), set()
+    for dtype, bound in ((torch.float32, 5e-6), (torch.float16, 2e-3)):
+        for outputs, size, options in (
+            (8, (3, 3), {"padding": (1, 1)}),
+            (8, (3, 5), {"padding": (2, 1), "stride": (2, 1)}),
+            (24, (3, 3), {"padding": (1, 1), "stride": (2, 2)}),
+            (8, (5, 5), {"padding": (4, 4), "dilation": (2, 2)}),
+        ):
+            made = [tensor.to(dtype) for tensor in operands((4, 8, 18, 17), (outputs, 1, *size))]
+            seen |= compare_own_kernels(made, options, bound, device)
+    assert seen == {"forward", "input", "weight", "both"}
+
+
+def compare_own_kernels(made: Any, options: dict[str, Any], bound: float, device: torch.device) -> set[str]:
+    """Compare every pass that PyTorch's depthwise kernels take with native's in float64; return the passes."""
+    x, weight, bias = made
+    given = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), **options}
+    shape = geometry(tuple(x.shape), tuple(weight.shape), tuple(bias.shape), **given, groups=8)
+    case = Case(tuple(x.shape), tuple(weight.shape), x.dtype, device, shape, limits.Limits(folder=None))
+    wide = [tensor.detach().double().requires_grad_() for tensor in made]
+    y = native(*wide, **given, groups=8)
+    dy = torch.randn(y.shape, generator=torch.Generator().manual_seed(3)).to(device, x.dtype)
+    dx, dw = torch.autograd.grad(y, wide[:2], dy.double())
+    size, taken = tuple(x.shape[2:]), set()
+    passes = {
+        "forward": ((x, weight, bias, shape), (y,)),
+        "input": ((dy, weight, size, shape), (dx,)),
+        "weight": ((dy, x, shape), (dw,)),
+        "both": ((dy, x, weight, shape), (dx, dw)),
+    }
+    with torch.no_grad():
+        for kind, (arguments, expected) in passes.items():
+            if "aten" in case.candidates(kind):
+                results = case.function(kind, case.candidates(kind)["aten"])(*arguments)
+                for result, exact in zip(results if isinstance(results, tuple) else (results,), expected, strict=True):
+                    assert result.is_contiguous(), (kind, shape)
+                    assert not unlike(f"{kind} {shape}", result.double(), exact.detach(), bound)
+                taken.add(kind)
+    assert torch.backends.cudnn.enabled
+    return taken
+
+
+def check_depthwise_layers_on_the_card_run_no_kernel_of_the_vendors_library() -> None:
+    device = card()
+    for scope in ("modules", "all"):
+        layer = torch.nn.Conv2d(32, 32, 3, padding=1, groups=32).to(device)
+        x = torch.randn(4, 32, 28, 28, device=device, requires_grad=True)
+        with patched(scope=scope):
+            for _ in range(2):
+                layer(x).sum().backward()
+            assert not card_kernels(lambda: layer(x).sum().backward()), scope  # noqa: B023 - called at once

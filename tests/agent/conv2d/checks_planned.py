@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 from comparing import differences, operands, outcome, unlike
+from everything import everywhere
 from patching import Spy
-from rocm_agent.conv2d import batch_parts, conv2d, layout_copy, limits, mec, planner, shifted, winograd
-from rocm_agent.conv2d.candidates import PASSES
+from rocm_agent.conv2d import batch_parts, conv2d, depthwise_aten, layout_copy, limits, mec, planner, shifted, winograd
+from rocm_agent.conv2d.candidates import PASSES, candidates
 from rocm_agent.conv2d.case import Case as Planned
 from rocm_agent.conv2d.geometry import Geometry, geometry
 from rocm_agent.conv2d.heuristic import preferred
@@ -279,3 +280,43 @@ def check_rounding_of_a_sum_that_cancels_condemns_no_pass() -> None:
     assert float(gap.norm()) > 10 * float(reference(*given).norm()), "rounding tells them apart"
     assert agrees(rounded, reference, given, 2) == ""
     assert "relative distances" in agrees(wrong, reference, given, 2)
+
+
+def check_gradients_by_pytorchs_own_depthwise_kernels_run_with_the_library_off() -> None:
+    switch: list[bool] = []
+
+    class Watching(Spy):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            switch.append(torch.backends.cudnn.enabled)
+            return super().__torch_dispatch__(func, types, args, kwargs)
+
+    for outputs, options in ((3, {"padding": (1, 1)}), (6, {"stride": (2, 1), "padding": (0, 1)})):
+        made = operands((2, 3, 9, 8), (outputs, 1, 3, 3), torch.float64)
+        given = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), **options, "groups": 3}
+        shape = geometry(tuple(made[0].shape), tuple(made[1].shape), None, **given)
+        both, (dx, dw) = passes(made, given, shape)["both"]
+        with torch.no_grad():
+            with Watching() as spy:
+                found = depthwise_aten.both_gradients(*both)
+            found = (*found, depthwise_aten.weight_gradient(both[0], both[1], shape))
+        assert "aten.convolution_backward.default" in spy.names
+        assert not any(unlike("gradient", a, e.detach(), 1e-12) for a, e in zip(found, (dx, dw, dw), strict=True))
+    assert not any(switch)
+    assert torch.backends.cudnn.enabled
+
+
+def check_a_card_is_offered_pytorchs_own_depthwise_kernels_and_no_backward_that_is_replaced() -> None:
+    shape = geometry((2, 8, 9, 9), (8, 1, 3, 3), None, (1, 1), (1, 1), (1, 1), 8)
+    at_stride_two = geometry((2, 8, 9, 9), (8, 1, 3, 3), None, (2, 2), (1, 1), (1, 1), 8)
+
+    def offered(found: Geometry, device: str, x: tuple[int, ...] = (2, 8, 9, 9)) -> set[str]:
+        sizes = x, (8, 1, 3, 3), torch.float64, torch.device(device), found
+        return {kind for kind in PASSES if "aten" in candidates(kind, *sizes)}
+
+    assert not offered(shape, "cpu"), "which has no such kernels"
+    assert offered(shape, "cuda") == set(PASSES)
+    assert offered(at_stride_two, "cuda") == {"forward", "weight", "both"}
+    assert not offered(shape, "cuda", (1 << 22, 8, 9, 9)), "whose elements their indices do not reach"
+    with everywhere():
+        assert offered(shape, "cuda") == {"forward", "input"}
+    assert offered(shape, "cuda") == set(PASSES)

@@ -185,6 +185,35 @@ def check_wrong_and_failing_candidates_are_banned_with_the_reason_also_for_the_n
         assert not Store(folder, "a card", "1.1").why_wrong("forward", case.layer, "wrong")
 
 
+class Counted(Case):
+    """A convolution with one candidate, im2col, whose runs over the entire batch are counted."""
+
+    runs = 0
+
+    def candidates(self, kind: str) -> Candidates:
+        """Return it alone."""
+        columns = super().candidates(kind)["columns"]
+
+        def counted(*given: Any) -> torch.Tensor:
+            self.runs += given[0].shape[0] == X[0]
+            return columns.run(*given)
+
+        return {"counted": columns._replace(run=counted)}
+
+
+def check_short_passes_are_timed_more_often_where_the_process_is_what_counts() -> None:
+    x, weight, bias = (tensor.detach() for tensor in operands(X, WEIGHT))
+    before = dict(tuner.SHORT_S)
+    try:
+        for short_s, runs in ((0.0, tuner.REPEATS), (60.0, tuner.MOST_REPEATS)):
+            tuner.SHORT_S["cpu"] = short_s
+            case = Counted(X, WEIGHT, torch.float32, torch.device("cpu"), case_of(X).shape, limits.Limits())
+            tuner.times(case, "forward", (), (x, weight, bias, case.shape), Store(None, "a card", "1.0"))
+            assert case.runs == runs, (short_s, case.runs)
+    finally:
+        tuner.SHORT_S.update(before)
+
+
 def check_what_is_wrong_for_several_layers_is_used_for_none() -> None:
     store = Store(None, "a card", "1.0")
     with told():

@@ -16,6 +16,9 @@ DOORS = {
 """Operators that only pass a call on, and the two into which the patch puts its kernels."""
 LIBRARIES = ("conv", "cudnn", "miopen", "mkldnn", "thnn")
 
+OWN = {"aten::_conv_depthwise2d"}
+"""PyTorch's own kernel for depthwise layers on a card, in which no vendor's library has a part."""
+
 CARD_KERNELS = ("cudnn", "miopen", "convolve", "fprop", "dgrad", "wgrad", "implicit")
 """Parts of the names of the kernels that these libraries run on a card."""
 
@@ -38,6 +41,6 @@ def operators(function: Callable[[], Any]) -> set[str]:
 
 
 def library_kernels(function: Callable[[], Any]) -> set[str]:
-    """Return the convolutions and normalizations that ran in a kernel made for them by ATen or a vendor's library."""
-    names = operators(function) - DOORS
+    """Return the convolutions and normalizations that ran in a kernel made for them, but for depthwise on a card."""
+    names = operators(function) - DOORS - OWN
     return {name for name in names if any(part in name for part in LIBRARIES)}

@@ -15,6 +15,7 @@ from . import (
     columns,
     columns_gradient,
     depthwise,
+    depthwise_aten,
     depthwise_dense,
     depthwise_taps,
     direct,
@@ -85,6 +86,8 @@ def candidates(  # noqa: PLR0913, PLR0917 - what decides them
     wide = dtype in (torch.float32, torch.float64)
     if shape.groups == x[1]:
         found.update(_depthwise_candidates(kind, sizes, shape))
+        if device.type == "cuda" and depthwise_aten.takes(x, shape, weight[0]):
+            found.update(_aten_candidates(kind, sizes, shape))
     if shape.groups == 1:
         if lowers(shape):
             found.update(_row_candidates(kind, sizes, shape, wide=wide))
@@ -200,3 +203,12 @@ def _depthwise_candidates(kind: str, s: Sizes, shape: Geometry) -> Candidates:
         dense = (depthwise_dense.forward, depthwise_dense.input_gradient, depthwise_dense.weight_gradient)[at]
         found["dense"] = Candidate(dense, s.dense_weight() if kind == WEIGHT else s.dense())
     return found
+
+
+def _aten_candidates(kind: str, s: Sizes, shape: Geometry) -> Candidates:
+    run = {FORWARD: depthwise_aten.forward}.get(kind)
+    if kind == INPUT and depthwise_aten.turns(shape, s.outputs):
+        run = depthwise_aten.input_gradient
+    if depthwise_aten.has_backward():
+        run = {WEIGHT: depthwise_aten.weight_gradient, BOTH: depthwise_aten.both_gradients}.get(kind, run)
+    return {} if run is None else {"aten": Candidate(run, s.aten())}

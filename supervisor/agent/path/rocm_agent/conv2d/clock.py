@@ -11,8 +11,11 @@ CYCLES_A_MS = 2_000_000
 """Of the kernel that fills a GPU's queue; a GPU's clock may be slower, which fills it for longer."""
 FILLED_MS = (0.3, 20.0)
 """The least and the most that a queue is filled for."""
-HOST = 2.0
-"""Times what handing work over costs in a training, with all else that its process does, as against here."""
+HOST = 1.3
+"""Times what handing work over costs in a training, with all else that its process does, as against here.
+
+Twice as much chose what is quick to ask for and slow to run, also where a step waits for the device.
+"""
 
 
 class Watch:

@@ -12,7 +12,7 @@ from typing import Optional
 
 import torch
 
-from . import normalization
+from . import depthwise_aten, normalization, planner
 from .kernels import Kernels
 
 DEVICES = ("CPU", "CUDA")
@@ -30,6 +30,7 @@ def install(algorithm: str) -> None:
         for name, kernel in {**Kernels(algorithm).by_name(), **normalization.KERNELS}.items():
             for device in DEVICES:
                 _library.impl(name, kernel, device)
+    _note_backward(replaced=True)
 
 
 def remove() -> None:
@@ -38,3 +39,11 @@ def remove() -> None:
     library, _library = _library, None
     if hasattr(library, "_destroy"):
         library._destroy()
+    if library is not None:
+        _note_backward(replaced=False)
+
+
+def _note_backward(*, replaced: bool) -> None:
+    """Have plans made anew: those made with PyTorch's own backward operator would ask for themselves."""
+    depthwise_aten.replace_backward(replaced)
+    planner.forget_plans()

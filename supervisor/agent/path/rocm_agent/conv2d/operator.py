@@ -24,7 +24,7 @@ def conv2d(  # noqa: PLR0913, PLR0917 - F.conv2d's own arguments, in its order
     groups: int = 1,
     algorithm: str = "planned",
 ) -> torch.Tensor:
-    """Return what `torch.nn.functional.conv2d` returns for the same arguments, without calling a convolution kernel.
+    """Return what `torch.nn.functional.conv2d` returns for the same arguments, without MIOpen, cuDNN or oneDNN.
 
     Takes every float and complex dtype that the device multiplies, batched and unbatched input in any layout, and
     autocast; the result has native's memory format. Differs from native where native's own answer is of no use:

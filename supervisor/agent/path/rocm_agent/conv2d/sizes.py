@@ -306,6 +306,10 @@ class Sizes:
         most = max(2, pieces) if pieces > 1 else 1
         return self._sum_need(low, Need(0, most * matrix), 0, self.channels)
 
+    def aten(self) -> Need:
+        """The weight turned, and its gradient rounded and not."""
+        return Need(0, (1 + self.sums.width) * self.weights)
+
     def taps(self) -> Need:
         """The products of every tap, and the padded input; of halves the products are float32, and their sum is."""
         products, width = self.outside * self.shape.kernel[0] * self.shape.kernel[1], self.sums.width

@@ -22,7 +22,7 @@ from .crash_marker import CrashMarker
 from .file_lock import locked
 from .warn_once import warn_once
 
-VERSION = 2
+VERSION = 3
 LIMIT_BYTES = 8 << 20
 STRIKES = 3
 """Layers for which a name was wrong until it is used for none."""

@@ -23,6 +23,10 @@ SAMPLES = 8
 PASS_S = {"cuda": 2.0, "cpu": 1.5}
 """Seconds from which one pass' remaining candidates are left out."""
 REPEATS = 3
+MOST_REPEATS = 8
+SHORT_S = {"cuda": 0.03, "cpu": 0.0}
+"""Seconds within which a pass' candidates are timed more often than REPEATS: what a process takes to hand a pass over
+is disturbed by whatever shares its cores, and the least of three such times is no measure."""
 HOPELESS = 2.0
 """Times the best candidate's cost from which one is timed no more."""
 
@@ -74,7 +78,10 @@ def times(
                     watches[name] = watch
         except Scarce:
             continue
-    for _ in range(REPEATS - 1):
+    short = monotonic_ns() + int(SHORT_S[case.device.type] * 1e9)
+    for repeat in range(1, MOST_REPEATS):
+        if repeat >= REPEATS and monotonic_ns() > short:
+            break
         best = min((watch.ms for watch in watches.values()), default=0.0)
         for name, watch in tuple(watches.items()):
             if watch.ms <= HOPELESS * best and monotonic_ns() < ends and not _time_run(watch, case, kind, name, store):
