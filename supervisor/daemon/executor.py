@@ -120,9 +120,9 @@ class ThreadExecutor:
             case _:
                 pass
 
-    def search(self, job: Job, history: History | None) -> bool:
+    def search(self, job: Job, history: History | None) -> None:
         """See `ResumeSearch.search`."""
-        return self._resume_search.search(job, history)
+        self._resume_search.search(job, history)
 
     def noticed(self, event: ev.Event, job: Job) -> None:
         """See `ResumeSearch.noticed`."""

@@ -14,6 +14,7 @@ from supervisor.control import types
 from supervisor.control.refusals import NoSuchJob, Refused
 from supervisor.core.job import ALIVE
 from supervisor.daemon.clock import Clock
+from supervisor.daemon.commit_thread import CommitThread
 from supervisor.daemon.inbox import Inbox
 from supervisor.daemon.loop import Loop
 from supervisor.daemon.persistence import LEARNED
@@ -22,6 +23,8 @@ from supervisor.store.store import Store
 
 log = logging.getLogger(__name__)
 
+DELETE_LIMIT_S = 20.0
+"""How long the deletion of the rows may take before the caller is told so; it goes on."""
 REMOVED = ".forgotten-"
 """Begins the name of a folder that is being removed; no job can be called so."""
 ATTEMPTS_ASKED = 2
@@ -30,12 +33,13 @@ ATTEMPTS_ASKED = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetJobs:
-    """Called in threads of the server; the record is changed in the deciding thread, which owns it."""
+    """Called in threads of the server; the rows are deleted in the thread that writes the record."""
 
     clock: Clock
     inbox: Inbox
     loop: Loop
     store: Store
+    commits: CommitThread
     jobs: Path
     """The folder that has a folder of each job."""
     alive: Callable[[str, Path], bool]
@@ -43,16 +47,20 @@ class ForgetJobs:
 
     def forget(self, job: str) -> types.Forgotten:
         """Delete the record of a job and remove its folder; raise NoSuchJob or Refused."""
-        rows = self.inbox.ask(lambda: self._delete_record(job))
+        notes = f"{LEARNED} {job}:"
+        self.inbox.ask(lambda: self._drop(job, notes))
+        try:
+            rows = self.commits.ask(f"deleting {job}", lambda: self.store.delete_job(job, notes), DELETE_LIMIT_S)
+        except StoreError as error:
+            raise Refused(str(error), "see supervisorctl doctor") from error
+        self.inbox.ask(lambda: self._put_folder_aside(job))
         removed = untrusted_files.remove_tree(self.jobs, REMOVED + job)
         log.warning("job.forgotten", extra={"fields": {"job": job, "rows": rows, "folder_removed": removed}})
         return types.Forgotten(job=job, rows=rows, folder_removed=removed and not self._has_folder(job))
 
-    def _delete_record(self, job: str) -> int:
-        """Check that the job can be forgotten, delete its rows, and put its folder aside; return the rows deleted."""
-        if job in self.loop.job_states:
-            remedy = f"remove [jobs.{job}] from the configuration, then supervisorctl reload"
-            raise Refused(f"{job} is configured", remedy)
+    def _drop(self, job: str, notes: str) -> None:
+        """Check that the job can be forgotten, and drop what is queued of it."""
+        self._require_unconfigured(job)
         known = {recorded.name: recorded for recorded in self.store.load_jobs(self.clock.now())}
         if job not in known and not self._has_folder(job):
             raise NoSuchJob(job, sorted({*known, *self.loop.job_states}), or_recorded=True)
@@ -60,14 +68,18 @@ class ForgetJobs:
         if (recorded is not None and recorded.phase in ALIVE) or self._runs(job):
             remedy = f"configure {job} again and stop it, or end its processes and restart the daemon"
             raise Refused(f"a training of {job} may still be running", remedy)
-        try:
-            rows = self.store.forget_job(job, f"{LEARNED} {job}:")
-        except StoreError as error:
-            raise Refused(str(error), "see supervisorctl doctor") from error
+        self.store.drop_job(job, notes)
+
+    def _put_folder_aside(self, job: str) -> None:
+        self._require_unconfigured(job)
         untrusted_files.remove_tree(self.jobs, REMOVED + job)  # of a daemon that was killed meanwhile
         with contextlib.suppress(OSError):
             (self.jobs / job).rename(self.jobs / (REMOVED + job))
-        return rows
+
+    def _require_unconfigured(self, job: str) -> None:
+        if job in self.loop.job_states:
+            remedy = f"remove [jobs.{job}] from the configuration, then supervisorctl reload"
+            raise Refused(f"{job} is configured", remedy)
 
     def _has_folder(self, job: str) -> bool:
         return NAME.fullmatch(job) is not None and untrusted_files.entry_exists(self.jobs, job)

@@ -1,5 +1,7 @@
 """The deciding loop: each event is recorded, applied and judged, the decision is recorded, and only then carried out.
 
+No turn waits for the disk: what it decided is held until its rows are in the file (`held_acts.py`).
+
 Its thread alone reads and changes jobs and histories; questions from other threads come in through the inbox. `core`
 decides, `Executor` acts. Each stage of a job has a fence: an error marks that job and does not affect the others.
 """
@@ -26,6 +28,7 @@ from supervisor.core.remedies.context import RemedyContext
 from supervisor.core.stats.learned_limits import Learned, setting_of
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.fence import SEARCH, Fences, describe_error
+from supervisor.daemon.held_acts import Act, HeldActs
 from supervisor.daemon.inbox import Inbox, Inquiry
 from supervisor.daemon.job_state import JobState, begin_history
 from supervisor.runner.launcher import shortage_of
@@ -67,7 +70,16 @@ class Record(Protocol):
         ...
 
     def turn(self, now: Moment) -> AbstractContextManager[None]:
-        """Make lasting as one, at its end, what is recorded within; a record that cannot be written raises nothing."""
+        """Have what is recorded within written as one at its end; a record that cannot be written raises nothing."""
+        ...
+
+    @property
+    def unsettled_turn(self) -> int | None:
+        """The number of the last turn while its rows are on their way to the file; None where none are."""
+        ...
+
+    def is_settled(self, turn: int, now: Moment) -> bool:
+        """Whether the rows of a turn are in the file, or cannot be written at present."""
         ...
 
 
@@ -78,8 +90,8 @@ class Executor(Protocol):
         """Carry out a decision."""
         ...
 
-    def search(self, job: Job, history: History | None) -> bool:
-        """Look for the resume point of a job in backoff, answered by ResumePointFound; False: ask again later."""
+    def search(self, job: Job, history: History | None) -> None:
+        """Look for the resume point of a job in backoff; answered by ResumePointFound, or SupervisionChanged."""
         ...
 
     def noticed(self, event: ev.Event, job: Job) -> None:
@@ -96,6 +108,7 @@ class Loop:
         self._record = record
         self._executor = executor
         self.fences = Fences(clock, record)
+        self.acts = HeldActs(record, self._carry_out)
         self.job_states: dict[str, JobState] = {}
         self.turned_at: Moment = clock.now()
         self.may_launch: Callable[[], bool] = lambda: True
@@ -119,7 +132,7 @@ class Loop:
     def _take_turn(self, entry: ev.Event | Inquiry | None, *, ticking: bool = False) -> Moment:
         """Process an entry and those queued behind it in one turn, and return its time.
 
-        While a commit takes long, more is queued than one event. A tick judges after all that was put before it: steps
+        While a turn takes long, more is queued than one event. A tick judges after all that was put before it: steps
         that wait in the inbox are no silence.
         """
         events: list[ev.Event] = []
@@ -152,7 +165,7 @@ class Loop:
                 self.turn(entry, deciding=False)
 
     def turn(self, *events: ev.Event, deciding: bool = True) -> None:
-        """Process events: record, apply, judge, decide, record the decisions, commit once, act."""
+        """Process events: record, apply, judge, decide, record the decisions, commit once, act once that is done."""
         if not events:
             return
         now = self._clock.now()
@@ -164,18 +177,19 @@ class Loop:
     def _process_events(self, events: Sequence[ev.Event], now: Moment, *, deciding: bool) -> None:
         self._check_clock(now)
         acts: list[tuple[de.Decision, JobState]] = []
-        begun = False
+        begun, turn = False, None
         try:
             with self._record.turn(now):
                 begun = True
                 for event in events:
                     acts.extend(self._apply_and_decide(event, now, deciding=deciding))
+            turn = self._record.unsettled_turn
         except Exception as error:  # the record itself: trainings are looked after without it
             self.fences.note_failure("record", error)
             for event in () if begun else events:
                 acts.extend(self._apply_and_decide(event, now, deciding=deciding))
-        for decision, job_state in acts:
-            self._carry_out(decision, job_state)
+        self.acts.take(acts, turn, now)
+        self.act_on_recorded()
         for event in events:
             for job_state in self._list_concerned(event):
                 self._show_executor(event, job_state)
@@ -183,6 +197,13 @@ class Loop:
         self.turned_at = now
         for event in events:
             self._run_each_turn(event, now)
+
+    def act_on_recorded(self) -> None:
+        """Carry out the decisions that are recorded by now."""
+        try:
+            self.acts.release(self._clock.now())
+        except Exception as error:
+            self.fences.note_failure("record", error)
 
     def _run_each_turn(self, event: ev.Event, now: Moment) -> None:
         for work in self.each_turn:
@@ -213,11 +234,12 @@ class Loop:
             else:
                 self.fences.note_failure(f"record of {type(event).__name__}", error)
 
-    def _carry_out(self, decision: de.Decision, job_state: JobState) -> None:
+    def _carry_out(self, act: Act) -> None:
+        decision = act.decision
         try:
-            self._executor.act(decision, job_state.job, job_state.history)
+            self._executor.act(decision, act.job, act.history)
         except Exception as error:
-            self.fences.failed(job_state, type(decision).__name__.lower(), error)
+            self.fences.failed(act.state, type(decision).__name__.lower(), error)
             if isinstance(decision, de.Launch):
                 failed = ev.LaunchFailed(
                     at=self._clock.now(),
@@ -379,7 +401,8 @@ class Loop:
         plan = job_state.job.retry
         if job_state.job.phase is Phase.BACKOFF and plan and plan.resume_point is None:
             try:
-                job_state.searching = self._executor.search(job_state.job, job_state.history)
+                self._executor.search(job_state.job, job_state.history)
+                job_state.searching = True
             except Exception as error:
                 self._search_later(job_state)
                 self.fences.failed(job_state, SEARCH, error)

@@ -90,6 +90,15 @@ class StoreRecord:
                 self._save_moved()
                 self._saved_at = now
 
+    @property
+    def unsettled_turn(self) -> int | None:
+        """The number of the last turn while its rows are on their way to the file; None where none are."""
+        return self._store.unsettled_turn
+
+    def is_settled(self, turn: int, now: Moment) -> bool:
+        """Whether the rows of a turn are in the file, or cannot be written at present."""
+        return self._store.is_settled(turn, now)
+
     def event(self, event: ev.Event, job_state: JobState | None) -> None:
         """Keep an event."""
         match event:

@@ -51,6 +51,8 @@ THREADS_EVERY_S = 1.0
 PERIODIC_LIMIT_S = 60.0
 TEXTFILE_EVERY_S = 15.0
 REPORTS_EVERY_S = 60.0
+CLOSE_LIMIT_S = 20.0
+"""How long the daemon's end waits for the last commit."""
 
 
 class Service:
@@ -79,6 +81,7 @@ class Service:
             inbox=parts.inbox,
             loop=parts.loop,
             store=parts.store,
+            commits=parts.commits,
             jobs=parts.state / "jobs",
             alive=parts.launcher.alive,
         )
@@ -137,6 +140,7 @@ class Service:
         parts.read_last_boot()
         parts.take_up_jobs()
         parts.attempts.catch_up()
+        parts.commits.begin()
         self._start_threads()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
@@ -208,7 +212,7 @@ class Service:
             parts.threads.lane("checkpoints", job).do("pruning checkpoints from the record", prune, key="prune")
 
     def _forget_checkpoints(self, job: str, gone: tuple[Checkpoint, ...]) -> None:
-        self._parts.inbox.later(partial(self._parts.store.forget_checkpoints, job, gone))
+        self._parts.commits.change("forgetting checkpoints", partial(self._parts.store.forget_checkpoints, job, gone))
 
     def _look_for_checkpoints(self) -> None:
         parts = self._parts
@@ -286,7 +290,8 @@ class Service:
 
     def _prune_record(self, _: ev.Event, now: Moment) -> None:
         if self._is_due("prune", now, PRUNE_EVERY_S):
-            self._parts.store.prune(now, self._parts.settings.retention)
+            prune = partial(self._parts.store.prune, now, self._parts.settings.retention)
+            self._parts.commits.change("pruning the record", prune, key="prune")
 
     # --- the end --------------------------------------------------------------------------------------------------
 
@@ -351,6 +356,6 @@ class Service:
         parts.exits.close()
         parts.gpus.close()
         record_end(parts.store, parts.clock.now())
-        parts.store.close(parts.clock.now())
+        parts.commits.close(parts.clock.now(), CLOSE_LIMIT_S)
         left = [job for job, _, _ in parts.telemetry.live()] if self._leave_running else []
         log.info("daemon.ended", extra={"fields": {"left_running": left}})

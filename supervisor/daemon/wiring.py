@@ -15,7 +15,6 @@ from supervisor.config.derive import database_url, expectation_of, limits_of, ru
 from supervisor.config.redact import redacted
 from supervisor.config.settings import JobSettings, Settings
 from supervisor.core import events as ev
-from supervisor.core.checkpoints.checkpoint import Checkpoint
 from supervisor.core.history import History
 from supervisor.core.job import ALIVE, DesiredState, Job, Phase
 from supervisor.core.moments import Moment
@@ -27,6 +26,7 @@ from supervisor.daemon.checkpoints.per_job import JobCollectors
 from supervisor.daemon.checkpoints.resume_search import ResumeSearch
 from supervisor.daemon.checkpoints.save_steps import SaveSteps
 from supervisor.daemon.clock import Clock, Presence
+from supervisor.daemon.commit_thread import CommitThread
 from supervisor.daemon.executor import ExecutorDeps, ThreadExecutor
 from supervisor.daemon.inbox import Inbox
 from supervisor.daemon.job_state import JobState
@@ -99,6 +99,7 @@ class Assembly:
         self.executor = ThreadExecutor(clock, self.inbox.put, self._build_executor_deps(group), self.resume_search)
         self.record = StoreRecord(self.store, self.announcer, self.executor.folder, boot_id)
         self.loop = Loop(clock, self.inbox, self.record, self.executor)
+        self.commits = CommitThread(self.store, self.threads, self._act_after_commit)
         places = (self.state, *_working_directories(settings))
         self.telemetry = Telemetry(clock, self.inbox.put, self.gpus, places, self.threads)
         self.kernel = self._build_kernel_log()
@@ -280,6 +281,11 @@ class Assembly:
         self.launcher.kill_all(job, folder)
         return False
 
+    def _act_after_commit(self) -> None:
+        """Wake the deciding thread where something waits for a commit; called in the commit thread."""
+        if self.loop.acts.holding:
+            self.inbox.later(self.loop.act_on_recorded)
+
     def _list_live(self) -> tuple[tuple[str, int, int], ...]:
         live = []
         for job_state in list(self.loop.job_states.values()):
@@ -292,17 +298,20 @@ class Assembly:
         """Return the facts already in memory; called in the deciding thread, before the attempt is stopped."""
         if history is None:
             return EvidenceFacts()
-        known: tuple[Checkpoint, ...] = self.store.checkpoints(job.name) or ()
         return EvidenceFacts(
             records=list(history.steps)[-EVIDENCE_STEPS:],
             kernel_lines=[finding.line for finding in history.kernel],
             gpus=[reading for readings in history.gpus.values() for reading in list(readings)[-EVIDENCE_READINGS:]],
             host=list(history.host)[-EVIDENCE_READINGS:],
             configuration=partial(_dump_configuration, self.settings),
-            checkpoints=[Path(path) for path in dict.fromkeys(checkpoint.path for checkpoint in known)],
+            checkpoints=partial(self._list_checkpoints, job.name),
             stands_still=(quiet := history.no_step_since()) is not None
             and history.seconds_since(quiet) >= EVIDENCE_STILL_S,
         )
+
+    def _list_checkpoints(self, job: str) -> list[Path]:
+        known = self.store.checkpoints(job) or ()
+        return [Path(path) for path in dict.fromkeys(checkpoint.path for checkpoint in known)]
 
     def on_turn(self, work: Callable[[ev.Event, Moment], None]) -> None:
         """Have `work` done after each turn, in the deciding thread."""

@@ -51,7 +51,8 @@ class EvidenceFacts:
     host: Sequence[HostReading] = ()
     configuration: Callable[[], str] = str
     """Returns the configuration as text without secrets; called in the part's thread."""
-    checkpoints: Sequence[Path] = ()
+    checkpoints: Callable[[], Sequence[Path]] = tuple
+    """Returns the job's checkpoints by the record; called in the part's thread."""
     stands_still: bool = False
     """Whether the training makes no steps: only then are native stacks taken, which takes seconds."""
 
@@ -105,7 +106,9 @@ def _build_parts(folder: Path, launcher: Launcher, slot: str, facts: EvidenceFac
         "host.jsonl": lambda target: _write_rows(target, "host.jsonl", map(asdict, facts.host)),
         "configuration.txt": lambda target: _write_text(target, "configuration.txt", facts.configuration()),
         "environment.txt": lambda target: _write_text(target, "environment.txt", tools.environment(launch_env(folder))),
-        "checkpoints.jsonl": lambda target: _write_rows(target, "checkpoints.jsonl", map(_stat_row, facts.checkpoints)),
+        "checkpoints.jsonl": lambda target: _write_rows(
+            target, "checkpoints.jsonl", map(_stat_row, facts.checkpoints())
+        ),
         "core dumps": lambda target: take_core_dumps(DEVCOREDUMP, target),
         "output.txt": lambda target: _write_text(target, "output.txt", without_secrets(read_output_tail(folder))),
         "stacks": lambda target: take_stacks(folder, launcher, slot, target, native=facts.stands_still),

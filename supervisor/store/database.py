@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum
@@ -25,7 +26,7 @@ from supervisor.store.write_queue import Pending
 
 log = logging.getLogger(__name__)
 BUSY_TIMEOUT_MS = 300
-"""How long a commit, and with it the deciding thread, waits for another process's lock."""
+"""How long a commit waits for another process's lock."""
 CACHE_KIB = 512
 """SQLite's page cache; its default of 2 MiB does not make commits faster."""
 _FAULTY_ROW = (SQLAlchemyError, sqlite3.Error, OverflowError, UnicodeError, TypeError, ValueError)
@@ -75,10 +76,16 @@ class Database:
         self._connection: Connection | None = None
         self._full_sync = False
         self._identity: tuple[int, int] | None = None
+        self._connected = 0
+        """How often the file was opened for writing."""
+        self._reading = threading.Lock()
+        self._reader: Connection | None = None
+        self._reader_of: tuple[object, int | None] | None = None
 
     def connect(self) -> None:
         """Open the file for writing. If that fails, open it for reading and raise UnusableError with the reason."""
         self.close()
+        self._connected += 1
         try:
             self._connection = self._open_writer()
             self.writable = True
@@ -107,6 +114,35 @@ class Database:
             return [dict(row) for row in self._require_connection().execute(query).mappings()]
         except (SQLAlchemyError, sqlite3.Error) as error:
             raise _build_unusable_error(error) from error
+
+    def read_apart(self, query: Executable) -> list[Row]:
+        """Return the rows of a query by a second connection, while another thread commits; in any thread.
+
+        Raises UnusableError. The connection stays open: to open one, SQLite as root waits for a sync in progress, and
+        on a disk that cannot be written none can be opened.
+        """
+        try:
+            with self._reading:
+                # What was opened beside no -wal file does not see what is written later.
+                of = (files.identity(self.path), None if files.has_wal(self.path) else self._connected)
+                if self._reader is None or self._reader_of != of:
+                    self._discard_reader()
+                    self._reader = _through_sqlalchemy(files.open_reader(self.path))
+                    self._reader_of = of
+                return [dict(row) for row in self._reader.execute(query).mappings()]
+        except (SQLAlchemyError, sqlite3.Error) as error:
+            raise _build_unusable_error(error) from error
+
+    def close_reader(self) -> None:
+        """Close the second connection."""
+        with self._reading:
+            self._discard_reader()
+
+    def _discard_reader(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            with suppress(SQLAlchemyError, sqlite3.Error):
+                reader.close()
 
     def write(self, pending: Pending) -> None:
         """Commit all pending rows in one transaction. Raises UnusableError if the file cannot be written.

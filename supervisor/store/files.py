@@ -57,7 +57,7 @@ def open_reader(path: Path) -> sqlite3.Connection:
     access to the folder can then read it only as immutable, which holds until it is written again.
     """
     last: sqlite3.Error | None = None
-    options = ["mode=ro"] if path.with_name(path.name + "-wal").exists() else ["mode=ro", "immutable=1"]
+    options = ["mode=ro"] if has_wal(path) else ["mode=ro", "immutable=1"]
     for option in options:
         connection = sqlite3.connect(uri(path, option), uri=True, check_same_thread=False, isolation_level=None)
         try:
@@ -70,6 +70,11 @@ def open_reader(path: Path) -> sqlite3.Connection:
             return connection
     assert last is not None
     raise last
+
+
+def has_wal(path: Path) -> bool:
+    """Whether the file has a -wal file: a writer has it open, or ended without closing it."""
+    return path.with_name(path.name + "-wal").exists()
 
 
 def damage(path: Path) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +41,9 @@ log = logging.getLogger(__name__)
 CURSORS_KEPT = 8
 """Attempts of a job before the present one whose cursors stay in memory: a late report may still come from them."""
 
+ALERTS_KNOWN = 10_000
+"""Alerts whose ids stay in memory, so that none is queued twice."""
+
 CHANGED_KIND = "supervision_changed"
 CHANGES_READ = 1000
 UNREADABLE = "unreadable job"
@@ -65,6 +68,9 @@ class Store:
         self._gpus: dict[str, Row] = {}
         self._notes: dict[str, str] = {}
         self._trials: dict[tuple[str, int], Row] = {}
+        self._alerts: dict[str, str | None] = {}
+        """The newest alerts that were ever queued, by id, each with its job; oldest first."""
+        self._alerts_of_turn: list[str] = []
 
     @classmethod
     def open(cls, url: str, now: Moment, boot_id: str) -> Store:
@@ -91,11 +97,14 @@ class Store:
         Steps, samples and notes alone wait for the next such commit, or a second.
         """
         before = (dict(self._cursors), self._outbox.copy(), dict(self._notes), dict(self._trials))
+        self._alerts_of_turn = []
         try:
             with self._writer.turn(now):
                 yield
         except BaseException:
             self._cursors, self._outbox, self._notes, self._trials = before
+            for alert_id in self._alerts_of_turn:
+                self._alerts.pop(alert_id, None)
             raise
 
     def flush(self, now: Moment) -> None:
@@ -103,8 +112,27 @@ class Store:
         self._writer.flush(now)
 
     def close(self, now: Moment) -> None:
-        """Commit the queued rows and close the file."""
+        """Commit the queued rows and close the file; with a commit thread, in that thread."""
         self._writer.close(now)
+
+    # --- a commit thread ------------------------------------------------------------------------------------------
+
+    def commit_beside(self, run: Callable[[Callable[[], None]], None]) -> None:
+        """Have commits run by `run` from now on, which returns at once and does one work after the other.
+
+        Until then each turn returns when its rows are in the file. From then on `prune`, `forget_checkpoints`,
+        `delete_job` and `close` are called where `run` does its work, everything else where the turns are.
+        """
+        self._writer.commit_beside(run)
+
+    @property
+    def unsettled_turn(self) -> int | None:
+        """The number of the last turn while its rows are on their way to the file; None where none are."""
+        return self._writer.unsettled_turn
+
+    def is_settled(self, turn: int, now: Moment) -> bool:
+        """Whether the rows of a turn are in the file, or cannot be written at present."""
+        return self._writer.is_settled(turn, now)
 
     # --- jobs and their attempts ----------------------------------------------------------------------------------
 
@@ -146,23 +174,31 @@ class Store:
         earlier = [key for key in self._cursors if key[0] == launch.job and key[1] < launch.attempt - CURSORS_KEPT]
         for key in earlier:  # later queries read them from the file
             del self._cursors[key]
+        self._cursors.setdefault((launch.job, launch.attempt), Cursors())  # nothing of it was read before
         self._writer.put(statements.ATTEMPT_OPENED, (launch.job, launch.attempt), rows.opened_row(launch, folder))
 
     def close_attempt(self, job: str, attempt: Attempt, at: Moment) -> None:
         """Record how an attempt ended, once all its processes have."""
         self._writer.put(statements.ATTEMPT_CLOSED, (job, attempt.number), rows.closed_row(job, attempt, at))
 
-    def forget_job(self, job: str, note_prefix: str) -> int:
-        """Delete the record of a job and the notes beginning so; return the rows deleted. Raises StoreError."""
-        deleted = self._writer.forget_job(job, note_prefix, f"{UNREADABLE} {job}")
+    def delete_job(self, job: str, note_prefix: str) -> int:
+        """Delete the rows of a job in the file, in the commit thread where there is one; return the rows deleted.
+
+        Raises StoreError.
+        """
+        return self._writer.forget_job(job, note_prefix, f"{UNREADABLE} {job}")
+
+    def drop_job(self, job: str, note_prefix: str) -> None:
+        """Forget what is known or queued of a job, but for its alerts."""
+        self._writer.drop_job(job, note_prefix)
         self._cursors = {key: cursors for key, cursors in self._cursors.items() if key[0] != job}
         self._trials = {key: row for key, row in self._trials.items() if key[0] != job}
+        self._alerts = {key: of for key, of in self._alerts.items() if of != job or key in self._outbox}
         self._notes = {
             key: value
             for key, value in self._notes.items()
             if not key.startswith(note_prefix) and key != f"{UNREADABLE} {job}"
         }
-        return deleted
 
     # --- steps and checkpoints ------------------------------------------------------------------------------------
 
@@ -204,6 +240,7 @@ class Store:
     def checkpoints(self, job: str, captured_from: Collection[str] | None = None) -> tuple[Checkpoint, ...] | None:
         """Return every checkpoint ever seen of a job, the first seen first; or only generations of certain files.
 
+        May be called in any thread once there is a commit thread.
         None where the file cannot be read: unknown, which is not "none" (none would restart the training from the
         beginning).
         """
@@ -211,11 +248,12 @@ class Store:
         wanted = (
             table.c.job == job if captured_from is None else (table.c.job == job) & table.c.source.in_(captured_from)
         )
+        waiting = self._writer.waiting(statements.CHECKPOINT)  # first: a commit may write them meanwhile
         found = self._writer.read(select(table).where(wanted).order_by(table.c.first_seen_unix_s))
         if found is None:
             return None
         known = {_checkpoint_key(row): row for row in found}
-        for row in self._writer.waiting(statements.CHECKPOINT):
+        for row in waiting:
             if row["job"] == job and (captured_from is None or row["source"] in captured_from):
                 key = _checkpoint_key(row)
                 known[key] = statements.newer_knowledge(known[key], row) if key in known else row
@@ -300,10 +338,12 @@ class Store:
 
     def queue_alert(self, alert: NewAlert, now: Moment) -> bool:
         """Queue an alert for delivery; return False if this id was queued before, delivered or not."""
-        if alert.id in self._outbox or any(row["id"] == alert.id for row in self._writer.waiting(statements.ALERT)):
+        if alert.id in self._alerts:
             return False
-        if self._writer.read(select(tables.alerts.c.id).where(tables.alerts.c.id == alert.id)):
-            return False
+        self._alerts[alert.id] = alert.job
+        self._alerts_of_turn.append(alert.id)
+        while len(self._alerts) > ALERTS_KNOWN:
+            del self._alerts[next(iter(self._alerts))]
         queued = QueuedAlert(
             id=alert.id,
             sink=alert.sink,
@@ -371,6 +411,9 @@ class Store:
         waiting = self._writer.read(select(tables.alerts).where(tables.alerts.c.state == WAITING))
         self._outbox = Outbox({row["id"]: alert_of(row, now) for row in waiting or ()})
         self._notes = {row["key"]: row["value"] for row in self._writer.read(select(tables.notes)) or ()}
+        columns = tables.alerts.c
+        newest = select(columns.id, columns.job).order_by(columns.queued_unix_s.desc()).limit(ALERTS_KNOWN)
+        self._alerts = {row["id"]: row["job"] for row in reversed(self._writer.read(newest) or ())}
         tried = self._writer.read(select(tables.remedies)) or ()
         self._trials = {(row["job"], row["attempt"]): row for row in tried}
 

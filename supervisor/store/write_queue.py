@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterator
 
-from supervisor.store.statements import KINDS, Kind
+from supervisor.store.statements import ALERT, JOB, KINDS, NOTE, Kind
 from supervisor.store.steps import Row
 
 
@@ -56,6 +56,8 @@ class Pending:
                     self.append(kind, row)
                 else:
                     self.put(kind, key, row)
+        for name, count in later.given_up.items():
+            self.given_up[name] = self.given_up.get(name, 0) + count
 
     def rows(self, kind: Kind) -> list[Row]:
         """Return the queued rows of one kind, oldest first."""
@@ -67,10 +69,13 @@ class Pending:
             if rows := self.rows(kind):
                 yield kind, rows
 
-    def clear(self) -> None:
-        """Remove all rows: they were written."""
-        self._rows.clear()
-        self._jobs.clear()
+    def drop_job(self, job: str, note_prefix: str) -> None:
+        """Remove the rows of a job and its notes by prefix, but not its alerts: they are still delivered."""
+        for kind in [kind for kind in self._rows if kind is not ALERT]:
+            rows = self._rows[kind]
+            for key in [key for key, row in rows.items() if _is_of_job(kind, row, job, note_prefix)]:
+                self._jobs[kind][rows[key].get("job")] -= 1
+                del rows[key]
 
     @property
     def urgent(self) -> bool:
@@ -84,3 +89,9 @@ class Pending:
 
     def __len__(self) -> int:
         return sum(len(rows) for rows in self._rows.values())
+
+
+def _is_of_job(kind: Kind, row: Row, job: str, note_prefix: str) -> bool:
+    if kind is NOTE:
+        return str(row["key"]).startswith(note_prefix)
+    return row.get("name" if kind is JOB else "job") == job

@@ -1,21 +1,25 @@
-"""The queue in front of the database: one commit a turn, and important rows kept while it cannot be written."""
+"""The queue in front of the database: one commit a turn, and important rows kept while it cannot be written.
+
+A commit takes what is queued and leaves an empty queue behind: with a commit thread, turns go on while it is written.
+"""
 
 from __future__ import annotations
 
 import logging
-import sqlite3
+import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import select
 
 from supervisor.core.moments import Moment
-from supervisor.store import files, prune
-from supervisor.store.database import Database, Failure, UnusableError
-from supervisor.store.errors import StoreError
-from supervisor.store.opening import prepare, renew
-from supervisor.store.statements import JOB, Kind
+from supervisor.store.committer import Committer
+from supervisor.store.database import Database, UnusableError
+from supervisor.store.prune import Retention
+from supervisor.store.statements import Kind
 from supervisor.store.steps import Row
 from supervisor.store.write_queue import Pending
 
@@ -23,28 +27,54 @@ if TYPE_CHECKING:
     from sqlalchemy import Executable, Table
 
 log = logging.getLogger(__name__)
-RETRY_S = 2.0
 FLUSH_S = 1.0
-SHED_S = 60.0
+SLOW_COMMIT_S = 3.0
+"""A commit that has not ended after this time is reported as a problem of the record."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Commit:
+    """Rows on their way into the file."""
+
+    rows: Pending
+    turn: int
+    """The last turn whose rows are among them."""
+    began: Moment
+    written: bool = False
+    ended: threading.Event = field(default_factory=threading.Event)
 
 
 class Writer:
-    """Queues rows, commits them turn by turn, and retries failed commits."""
+    """Queues rows and has them committed turn by turn. For one thread, but for what says otherwise."""
 
     def __init__(self, database: Database, now: Moment) -> None:
-        self.problem: str | None = None
-        """Why nothing can be written at present."""
         self.now = now
         """The time of the newest turn or flush."""
         self._database = database
-        self._ballast = files.Ballast(database.path)
+        self._committer = Committer(database, now)
         self._pending = Pending()
         self._turn: Pending | None = None
-        self._jobs: dict[Hashable, Row] = {}
+        self._commit: _Commit | None = None
+        """The commit in progress."""
+        self._moving = threading.Lock()
+        """Held while rows move from one queue to the next."""
+        self._turns = 0
+        self._settled = 0
         self._committed_at = now
-        self._retry_at = now
-        self._shed_at: Moment | None = None
-        self._connect(now)
+        self._run_beside: Callable[[Callable[[], None]], None] | None = None
+
+    @property
+    def problem(self) -> str | None:
+        """Why nothing can be written at present, or how long a commit has taken by now; in any thread."""
+        commit, now = self._commit, self.now
+        if self._committer.problem is not None or commit is None or commit.ended.is_set():
+            return self._committer.problem
+        took_s = now.seconds_since(commit.began)
+        if took_s < SLOW_COMMIT_S:
+            return None
+        waiting, given_up = len(self._pending), sum(self._pending.given_up.values())
+        lost = f", {given_up} given up" if given_up else ""
+        return f"the disk is slow: a commit has not ended for {took_s:.0f} s; {waiting} rows wait{lost}"
 
     # --- rows to write --------------------------------------------------------------------------------------------
 
@@ -57,8 +87,10 @@ class Writer:
         self._active_queue.append(kind, row)
 
     def waiting(self, kind: Kind) -> list[Row]:
-        """Return the rows of one kind that are not in the file yet, oldest first."""
-        return self._pending.rows(kind) + (self._turn.rows(kind) if self._turn else [])
+        """Return the rows of one kind that are not known to be in the file, oldest first; in any thread."""
+        with self._moving:
+            queues = (self._commit.rows if self._commit else None, self._pending, self._turn)
+            return [row for queue in queues if queue is not None for row in queue.rows(kind)]
 
     @contextmanager
     def turn(self, now: Moment) -> Iterator[None]:
@@ -71,171 +103,129 @@ class Writer:
         except BaseException:
             self._turn = None
             raise
-        done, self._turn = self._turn, None
-        self._pending.take_over(done)
+        with self._moving:
+            done, self._turn = self._turn, None
+            self._pending.take_over(done)
+        self._turns += 1
+        self.settle(now)
         if self._pending.urgent or now.seconds_since(self._committed_at) >= FLUSH_S:
-            self._commit(now)
+            self._begin_commit(now)
 
     def flush(self, now: Moment) -> None:
         """Commit all queued rows; after a problem, try again."""
         self.now = now
-        self._commit(now)
+        self.settle(now)
+        self._begin_commit(now, flushing=True)
 
     def close(self, now: Moment) -> None:
-        """Commit all queued rows for the last time and close the file."""
-        self._retry_at = now
+        """Commit all queued rows for the last time and close the file; no commit may be in progress."""
+        self._run_beside = None
+        self._committer.retry_at_once(now)
         self.flush(now)
-        self._database.close()
+        self._committer.close()
 
-    def remember_jobs(self, rows: Iterable[Row]) -> None:
-        """Remember the jobs in the file, so that they can be written into a new one in its place."""
-        for row in rows:
-            self._jobs.setdefault(row["name"], row)
+    # --- a commit thread ------------------------------------------------------------------------------------------
+
+    def commit_beside(self, run: Callable[[Callable[[], None]], None]) -> None:
+        """Have commits run by `run` from now on, which returns at once and does one work after the other."""
+        self._run_beside = run
+        self.read(select(1))  # opens the connection for it
+
+    @property
+    def unsettled_turn(self) -> int | None:
+        """The number of the last turn while its rows are on their way to the file; None where none are."""
+        return self._turns if self._settled < self._turns else None
+
+    def is_settled(self, turn: int, now: Moment) -> bool:
+        """Whether the rows of a turn are in the file, or cannot be written at present."""
+        self.settle(now)
+        return self._settled >= turn
+
+    def settle(self, now: Moment) -> None:
+        """Take in the end of a commit, and begin the next one where rows wait that are urgent."""
+        if self._commit is None or not self._commit.ended.is_set():
+            return
+        self._take_in(self._commit, now)
+        if self._pending.urgent:
+            self._begin_commit(now)
 
     # --- queries --------------------------------------------------------------------------------------------------
 
     def read(self, query: Executable) -> list[Row] | None:
-        """Return the rows of a query over the file, None where it cannot be read."""
+        """Return the rows of a query over the file, None where it cannot be read; also during a commit."""
         try:
-            return self._database.read(query)
+            return self._database.read(query) if self._run_beside is None else self._database.read_apart(query)
         except UnusableError as error:
             log.error("store.unreadable", extra={"fields": {"error": str(error)}})
             return None
 
+    def remember_jobs(self, rows: Iterable[Row]) -> None:
+        """Remember the jobs in the file, so that they can be written into a new one in its place."""
+        self._committer.remember_jobs(rows)
+
+    # --- deletions: in the commit thread, where there is one --------------------------------------------------------
+
     def forget_job(self, job: str, note_prefix: str, note: str) -> int:
         """Delete a job's rows, its notes by prefix, and `note`; return the rows deleted. Raises StoreError."""
-        self.flush(self.now)
-        if self.problem is not None:
-            raise StoreError(f"nothing can be deleted at present: {self.problem}")
-        try:
-            deleted = self._database.change(*prune.rows_of_job(job, note_prefix, note))
-        except UnusableError as error:
-            raise StoreError(f"nothing was deleted: {error}") from error
-        self._jobs.pop(job, None)
-        return deleted
+        return self._committer.forget_job(job, note_prefix, note)
 
-    def prune(self, now: Moment, retention: prune.Retention) -> int:
+    def prune(self, now: Moment, retention: Retention) -> int:
         """Delete a bounded number of expired rows; return the rows deleted."""
-        if self.problem is not None:
-            return 0
-        try:
-            deleted = prune.prune(self._database, now.unix_s, retention)
-        except UnusableError as error:
-            log.warning("store.prune_failed", extra={"fields": {"error": str(error)}})
-            return 0
-        self._ballast.take()
-        return deleted
+        return self._committer.prune(now, retention)
 
     def forget(self, table: Table, keys: Sequence[tuple[object, ...]]) -> int:
         """Delete the rows of these primary keys; return the rows deleted, 0 where the file cannot be written."""
-        if self.problem is not None:
-            return 0
-        try:
-            return self._database.change(prune.delete_rows(table, keys))
-        except UnusableError as error:
-            log.warning("store.prune_failed", extra={"fields": {"error": str(error)}})
-            return 0
+        return self._committer.forget(table, keys)
 
-    # --- commits and retries ---------------------------------------------------------------------------------------
+    def drop_job(self, job: str, note_prefix: str) -> None:
+        """Drop what is queued of a job, except its alerts."""
+        self._pending.drop_job(job, note_prefix)
+
+    # --- commits --------------------------------------------------------------------------------------------------
 
     @property
     def _active_queue(self) -> Pending:
         return self._pending if self._turn is None else self._turn
 
-    def _commit(self, now: Moment) -> None:
-        self._jobs.update((row["name"], row) for row in self._pending.rows(JOB))
-        if self.problem is not None and now.seconds_since(self._retry_at) < 0:
+    def _begin_commit(self, now: Moment, *, flushing: bool = False) -> None:
+        """Commit what is queued, or have it committed; while a commit is in progress, its end begins the next."""
+        if self._commit is not None:
             return
-        if self._database.replaced and not self._repair(now, self._reopen_replaced):
+        nothing_to_do = not len(self._pending) and self._committer.problem is None and not flushing
+        if nothing_to_do or self._committer.is_waiting(now):
+            self._settled = self._turns
             return
-        if not len(self._pending) and self.problem is None:
-            return
-        if self.problem is not None and not self._connect(now):
+        with self._moving:
+            commit = self._commit = _Commit(rows=self._pending, turn=self._turns, began=now)
+            self._pending = Pending()
+        if self._run_beside is None:
+            try:
+                commit.written = self._committer.commit(commit.rows, now)
+            finally:
+                self._take_in(commit, now)
             return
         try:
-            self._database.write(self._pending)
-        except UnusableError as error:
-            if not self._retry_commit(error, now):
-                self._record_failure(error, now)
-                return
-        self._record_success(now)
+            self._run_beside(partial(self._commit_beside, commit))
+        except BaseException:  # no thread can be started: the rows wait for the next turn
+            self._take_in(commit, now)
+            raise
 
-    def _retry_commit(self, error: UnusableError, now: Moment) -> bool:
-        """Handle a failed commit and retry it once; return whether that wrote it."""
-        if error.failure is Failure.FULL:
-            self._make_room(now)
-        elif error.failure is not Failure.DAMAGED or not self._repair(
-            now, lambda: self._renew_database(str(error), now)
-        ):
-            return False
+    def _take_in(self, commit: _Commit, now: Moment) -> None:
+        """Queue the rows of a commit that failed again, before those that came since."""
+        with self._moving:
+            self._commit = None
+            if commit.written:
+                self._committed_at, self._settled = now, commit.turn
+            else:
+                commit.rows.take_over(self._pending)
+                self._pending, self._settled = commit.rows, self._turns
+
+    def _commit_beside(self, commit: _Commit) -> None:
+        """Write the rows of a commit, in the commit thread."""
         try:
-            self._database.write(self._pending)
-        except UnusableError:
-            return False
-        return True
-
-    def _make_room(self, now: Moment) -> None:
-        """Release the ballast, then delete the oldest samples: their pages take new rows where the file cannot grow."""
-        if self._ballast.release():
-            log.warning("store.ballast_released", extra={"fields": {"bytes": files.BALLAST_BYTES}})
-        if self._shed_at is not None and now.seconds_since(self._shed_at) < SHED_S:
-            return
-        self._shed_at = now
-        try:
-            self._database.pragma("wal_checkpoint(TRUNCATE)")
-            deleted = prune.shed_samples(self._database)
-        except UnusableError:
-            return
-        log.warning("store.samples_shed", extra={"fields": {"rows": deleted}})
-
-    def _renew_database(self, why: str, now: Moment) -> None:
-        self._database.close()
-        renew(self._database.path, now.unix_s, why)
-        self._database.connect()
-
-    def _reopen_replaced(self) -> None:
-        """Open the file that replaced a moved or deleted one, or create a new one."""
-        log.error("store.file_replaced", extra={"fields": {"file": str(self._database.path)}})
-        self._database.close()
-        prepare(self._database.path, self.now.unix_s)
-        self._database.connect()
-
-    def _repair(self, now: Moment, remedy: Callable[[], None]) -> bool:
-        """Get a usable file and queue every job again, since it may contain none; return whether that worked."""
-        try:
-            remedy()
-        except (StoreError, UnusableError, OSError, sqlite3.Error, SQLAlchemyError) as error:
-            self._record_failure(error, now)
-            return False
-        waiting = {row["name"] for row in self._pending.rows(JOB)}
-        for name, row in self._jobs.items():
-            if name not in waiting:
-                self._pending.put(JOB, name, row)
-        return True
-
-    def _connect(self, now: Moment) -> bool:
-        if self._database.writable and self.problem is None:
-            return True
-        try:
-            self._database.connect()
-        except UnusableError as error:
-            self._record_failure(error, now)
-            return False
-        self._ballast.take()
-        return True
-
-    def _record_failure(self, error: Exception, now: Moment) -> None:
-        self._retry_at = now.plus(RETRY_S)
-        if self.problem is None:
-            fields = {"file": str(self._database.path), "error": str(error), "waiting": len(self._pending)}
-            log.error("store.unwritable", extra={"fields": fields})
-        self.problem = str(error)
-
-    def _record_success(self, now: Moment) -> None:
-        if self.problem is not None:
-            fields = {"rows": len(self._pending), "given_up": dict(self._pending.given_up)}
-            log.warning("store.writable_again", extra={"fields": fields})
-        self._pending.clear()
-        self._pending.given_up.clear()
-        self._committed_at = now
-        self.problem = None
+            commit.written = self._committer.commit(commit.rows, commit.began)
+        except Exception as error:
+            self._committer.note_failure(error, commit.began)
+            raise
+        finally:
+            commit.ended.set()

@@ -35,12 +35,14 @@ from supervisor.core.remedies.trials import Course, Trial
 from supervisor.core.stats.learned_limits import Learned
 from supervisor.daemon.alerts.alerting import Announcer, Receivers
 from supervisor.daemon.api import DaemonView
+from supervisor.daemon.commit_thread import CommitThread
 from supervisor.daemon.forget import ForgetJobs
 from supervisor.daemon.inbox import Inbox
 from supervisor.daemon.job_state import JobState
 from supervisor.daemon.loop import Loop
 from supervisor.daemon.metrics import MetricsCollector, MetricsDeps
 from supervisor.daemon.telemetry import NewestReadings
+from supervisor.daemon.threads import Threads
 from supervisor.daemon.training_counts import Counts
 from supervisor.store.archive import Archive
 from supervisor.store.store import NewAlert, Store
@@ -57,6 +59,11 @@ POINT = Checkpoint(
 class Untouched:
     """A loop's record and hands: a job that is stopped needs neither."""
 
+    unsettled_turn = None
+
+    def is_settled(self, turn: int, now: Moment) -> bool:
+        return True
+
     def event(self, event: ev.Event, job_state: JobState | None) -> None: ...
     def decision(self, before: Job, after: Job, decision: de.Decision) -> None: ...
     def job(self, before: Job, after: Job, event: ev.Event) -> None: ...
@@ -71,8 +78,7 @@ class Untouched:
     def learned(self, job: str, setting: str) -> Learned:
         return Learned.of_plain(None)
 
-    def search(self, job: Job, history: History | None) -> bool:
-        return True
+    def search(self, job: Job, history: History | None) -> None: ...
 
 
 class House:
@@ -165,6 +171,7 @@ class House:
             inbox=inbox,
             loop=loop,
             store=announcer.store,
+            commits=CommitThread(announcer.store, Threads(self.clock, inbox.put), lambda: None),
             jobs=self.state / "jobs",
             alive=lambda _, folder: folder in self.running,
         )

@@ -75,6 +75,11 @@ class World:
         for name in names or ("ill", "well"):
             self.loop.job_states[name] = JobState(job=Job(name=name, since=START), rules=ALL_RULES)
 
+    unsettled_turn = None
+
+    def is_settled(self, turn: int, now: Moment) -> bool:
+        return True
+
     def _do(self, what: str, job: str, line: str) -> None:
         if what in self.broken and job == "ill":
             raise PlantedError(what)
@@ -109,9 +114,8 @@ class World:
     def act(self, decision: de.Decision, job: Job, history: History | None) -> None:
         self._do("act", job.name, f"act {type(decision).__name__}")
 
-    def search(self, job: Job, history: History | None) -> bool:
+    def search(self, job: Job, history: History | None) -> None:
         self._do("search", job.name, "search")
-        return True
 
     def noticed(self, event: ev.Event, job: Job) -> None:
         self._do("noticed", job.name, f"noticed {type(event).__name__}")

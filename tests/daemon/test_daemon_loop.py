@@ -19,18 +19,23 @@ from supervisor.core.readings import ExitStatus, HostReading, Stage, StepRecord
 from supervisor.core.rules import RULES
 from supervisor.core.stats.learned_limits import Learned
 from supervisor.daemon.clock import Presence, SystemClock
+from supervisor.daemon.fence import SEARCH
 from supervisor.daemon.inbox import Inbox, Inquiry
 from supervisor.daemon.job_state import JobState, seed_history
-from supervisor.daemon.loop import TICK_S, Loop
+from supervisor.daemon.loop import SEARCH_AGAIN_S, TICK_S, Loop
 
 
 class Told:
     """What reached record and hands, in the order in which it did."""
 
-    def __init__(self, can_search: bool = True) -> None:
+    def __init__(self) -> None:
         self.lines: list[str] = []
         self.kept: dict[str, dict[str, dict[str, int]]] = {}
-        self.can_search = can_search
+
+    unsettled_turn = None
+
+    def is_settled(self, turn: int, now: Moment) -> bool:
+        return True
 
     def event(self, event: ev.Event, job_state: JobState | None) -> None:
         self.lines.append(f"event {type(event).__name__} of {job_state.job.name if job_state else 'nobody'}")
@@ -55,9 +60,8 @@ class Told:
     def act(self, decision: de.Decision, job: Job, history: History | None) -> None:
         self.lines.append(f"acted {type(decision).__name__}")
 
-    def search(self, job: Job, history: History | None) -> bool:
+    def search(self, job: Job, history: History | None) -> None:
         self.lines.append("searched")
-        return self.can_search
 
     def noticed(self, event: ev.Event, job: Job) -> None:
         if isinstance(event, ev.AgentReported):
@@ -70,10 +74,10 @@ class Told:
 class World:
     """A loop over fakes, with one job that was not started yet."""
 
-    def __init__(self, *names: str, can_search: bool = True) -> None:
+    def __init__(self, *names: str) -> None:
         self.clock = HandClock()
         self.inbox = Inbox()
-        self.told = Told(can_search)
+        self.told = Told()
         self.loop = Loop(self.clock, self.inbox, self.told, self.told)
         rules = tuple(rule() for rule in RULES)
         for name in names or ("one",):
@@ -185,11 +189,17 @@ def test_what_happened_without_a_daemon_is_known_before_anything_is_decided() ->
     assert world.job.phase is Phase.FINISHED
 
 
-def test_a_search_that_could_not_begin_is_begun_again() -> None:
-    world = World(can_search=False)
+def test_a_search_that_failed_is_begun_again_later() -> None:
+    world = World()
     world.tick()
     world.crash()
     world.empty_inbox()
+    error = "StoreError: the record cannot be read"
+    world.loop.turn(ev.SupervisionChanged(at=world.clock.now(), job="one", attempt=1, place=SEARCH, error=error))
+    world.tick()
+    world.empty_inbox()
+    assert world.told.count("searched") == 1, "it is not tried again at once"
+    world.clock.sleep(SEARCH_AGAIN_S)
     world.tick()
     world.empty_inbox()
     assert world.told.count("searched") == 2

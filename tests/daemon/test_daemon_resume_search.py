@@ -68,7 +68,7 @@ def found(state: Path, saved: list[Path], known: tuple[Checkpoint, ...] = ()) ->
     now = SystemClock().now()
     plan = RetryPlan(not_before=now, reason="crash")
     job = Job(name="one", since=now, phase=Phase.BACKOFF, attempt=Attempt(number=1, launched_at=now), retry=plan)
-    assert seeker.search(job, None)
+    seeker.search(job, None)
     until(lambda: any(isinstance(report, ev.ResumePointFound) for report in told), "the search to end")
     answer = told[-1]
     assert isinstance(answer, ev.ResumePointFound)

@@ -94,6 +94,15 @@ class MortalRecord:
         for report in self._told:
             self._fate.at(f"after recording {report}")
 
+    @property
+    def unsettled_turn(self) -> int | None:
+        return self._record.unsettled_turn
+
+    def is_settled(self, turn: int, now: Moment) -> bool:
+        settled = self._record.is_settled(turn, now)
+        self._fate.at("after a commit" if settled else "during a commit")
+        return settled
+
 
 class Mortal:
     """Any part of the daemon, with a point before and after each of some of its calls."""

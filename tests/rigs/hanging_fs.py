@@ -1,7 +1,9 @@
-"""A file system that can be told to hang: FUSE spoken on /dev/fuse itself, over a real folder whose names it shows.
+"""A file system that can be told to hang, to sync slowly or to fail: FUSE over a real folder whose names it shows.
 
 A stand-in for NFS whose server is gone: while it hangs, whoever asks anything of it waits, and only SIGKILL or its
-answer ends that. It serves names, attributes, and reading and writing of files: as much as saving there needs.
+answer ends that. For a worn disk: `sync_s` is how long each fsync takes. For a broken one: `failure` is the errno that
+every write and fsync gets. It serves names, attributes, and reading and writing of files: as much as saving there
+needs, and a database.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ ENTRY = struct.Struct("<QQQQII")
 LOOKUP, FORGET, GETATTR, SETATTR, MKDIR, UNLINK, RENAME, OPEN, READ, WRITE = 1, 2, 3, 4, 9, 10, 12, 14, 15, 16
 STATFS, RELEASE, FSYNC, FLUSH, INIT, OPENDIR, READDIR, RELEASEDIR = 17, 18, 20, 25, 26, 27, 28, 29
 INTERRUPT, CREATE, BATCH_FORGET, RENAME2 = 36, 35, 42, 45
+DIRECT = 1
+"""Nothing of the file is kept in the page cache (FOPEN_DIRECT_IO)."""
 BUFFER_BYTES = (1 << 17) + 4096
 END_LIMIT_S = 10.0
 ROOT = 1
@@ -50,6 +54,9 @@ class HangingFs:
             os.close(self._device)
             raise OSError(ctypes.get_errno(), "no FUSE here")
         self.held = 0
+        self.sync_s = 0.0
+        self.failure: int | None = None
+        self.synced = 0
         self._thread = threading.Thread(target=self._serve, name="hanging-fs", daemon=True)
         self._thread.start()
 
@@ -87,12 +94,21 @@ class HangingFs:
                 self._answering.wait()
             if opcode in (FORGET, BATCH_FORGET, INTERRUPT):
                 continue
-            try:
-                answer, failed = self._answer(opcode, node, request[IN_HEADER.size :]), 0
-            except OSError as error:
-                answer, failed = b"", error.errno or errno.EIO
-            with contextlib.suppress(OSError):  # whoever asked is gone
-                os.write(self._device, OUT_HEADER.pack(OUT_HEADER.size + len(answer), -failed, unique) + answer)
+            if opcode == FSYNC and self.sync_s > 0:
+                self.synced += 1
+                threading.Timer(self.sync_s, self._reply, (opcode, unique, node, request)).start()
+            else:
+                self._reply(opcode, unique, node, request)
+
+    def _reply(self, opcode: int, unique: int, node: int, request: bytes) -> None:
+        try:
+            if self.failure is not None and opcode in (WRITE, CREATE, FSYNC):
+                raise OSError(self.failure, os.strerror(self.failure))
+            answer, failed = self._answer(opcode, node, request[IN_HEADER.size :]), 0
+        except OSError as error:
+            answer, failed = b"", error.errno or errno.EIO
+        with contextlib.suppress(OSError):  # whoever asked is gone
+            os.write(self._device, OUT_HEADER.pack(OUT_HEADER.size + len(answer), -failed, unique) + answer)
 
     def _answer(self, opcode: int, node: int, body: bytes) -> bytes:  # noqa: C901, PLR0912 - one arm a request
         path = self._paths.get(node, self.real)
@@ -149,7 +165,8 @@ class HangingFs:
     def _opened(self, path: Path, flags: int) -> bytes:
         descriptor = os.open(path, flags & ~os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
         self._files[descriptor] = descriptor
-        return struct.pack("<QII", descriptor, 1, 0)  # direct: nothing of it is kept in the page cache
+        # SQLite maps its -shm file, which needs the page cache.
+        return struct.pack("<QII", descriptor, 0 if path.name.endswith("-shm") else DIRECT, 0)
 
     def _set(self, path: Path, body: bytes) -> bytes:
         valid, size = struct.unpack_from("<I", body)[0], struct.unpack_from("<Q", body, 16)[0]

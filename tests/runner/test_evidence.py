@@ -152,7 +152,7 @@ def test_what_is_known_already_is_put_beside(runs: Attempts, tmp_path: Path) -> 
         gpus=[GpuReading(at=NOW, gpu="0000:0a:00.0", source="sysfs", junction_c=88.0)],
         host=[HostReading(at=NOW, load_1m=3.0)],
         configuration=lambda: f"made by {threading.current_thread().name}",
-        checkpoints=[saved, tmp_path / "gone.pt"],
+        checkpoints=lambda: [saved, tmp_path / "gone.pt"],
     )
     result = take(folder, runs.launcher, "job", facts, "job-1")
     rows = [json.loads(line) for line in (result.folder / "records.jsonl").read_text().splitlines()]

@@ -153,7 +153,7 @@ def test_while_nothing_can_be_written_one_jobs_events_push_out_no_other_jobs() -
     assert len(rows) == EVENT.keep
     assert [row["number"] for row in rows if row["job"] == "quiet"] == list(range(100))
     assert rows[-1] == {"job": "noisy", "number": 3 * EVENT.keep - 1}
-    pending.clear()
+    pending = Pending()
     for number in range(EVENT.keep + 1):
         pending.append(EVENT, {"job": f"job {number % 3}", "number": number})
     assert len(pending.rows(EVENT)) == EVENT.keep

@@ -38,6 +38,7 @@ from supervisor.daemon.clock import Clock
 from supervisor.daemon.fence import SEARCH, describe_error
 from supervisor.daemon.threads import Threads
 from supervisor.sources.attempt.agent_log import AgentLogReader
+from supervisor.store.errors import StoreError
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ SEARCH_LIMIT_S = 60.0
 
 
 class KnownCheckpoints(Protocol):
-    """What the record holds of a job's checkpoints; None where it cannot be read."""
+    """What the record holds of a job's checkpoints; None where it cannot be read. Asked in threads that may block."""
 
     def __call__(self, job: str, captured_from: Collection[str] | None = None, /) -> tuple[Checkpoint, ...] | None:
         """Return all of them, or only the generations that were captured from certain files."""
@@ -86,17 +87,11 @@ class ResumeSearch:
         """Return where the agent leaves a job's snapshots: one may lie there of which it could not tell any more."""
         return self._state / "jobs" / job / fo.SNAPSHOTS
 
-    def search(self, job: Job, history: History | None) -> bool:
-        """Look for where to resume; return False where the record cannot be read now.
-
-        What is unknown then is not "no checkpoint": that would start the training from the beginning.
-        """
-        known = self._known(job.name)
-        if known is None:
-            return False
+    def search(self, job: Job, history: History | None) -> None:
+        """Look for where to resume, in a thread of its own."""
         plan, settings = job.retry, self._settings(job.name)
         partly = Search(
-            known=known,
+            known=(),
             globs=(*settings.checkpoints.paths, str(self.snapshots(job.name) / "*.pt")),
             cwd=self.working_directory(job.name, settings),
             fault_unix_s=plan.fault_unix_s if plan else None,
@@ -110,13 +105,18 @@ class ResumeSearch:
             condemned=_why_condemned(job),
         )
         self._threads.begin(SEARCH, job.name, lambda: self._search_and_answer(job, partly), SEARCH_LIMIT_S)
-        return True
 
     def _search_and_answer(self, job: Job, partly: Search) -> None:
         """Search, and answer in any case: a job waits for it."""
         try:
+            known = self._known(job.name)
+            if known is None:
+                # Unknown is not "no checkpoint": that would start the training from the beginning.
+                raise StoreError("the record cannot be read")
             store = self._collector.store_of(job.name)
-            self._find_resume_point(job, replace(partly, generations=store.all(), generations_folder=str(store.folder)))
+            generations = store.all()
+            search = replace(partly, known=known, generations=generations, generations_folder=str(store.folder))
+            self._find_resume_point(job, search)
         except Exception as error:
             log.exception("search.failed", extra={"fields": {"job": job.name}})
             self._put(
@@ -174,13 +174,14 @@ class ResumeSearch:
         if not isinstance(paths, list):
             return
         names = [str(path) for path in paths]
-        # A long training has a hundred thousand checkpoints in its record: this thread reads only what may match.
-        generations, lane = self._known(job.name, names) or (), self._threads.lane("checkpoints", job.name)
+        lane = self._threads.lane("checkpoints", job.name)
         for name in names:
             # The file system may never answer, and all jobs share this thread.
-            lane.do(f"looking at {name}", partial(self._take_up_save, event, job, Path(name), generations))
+            lane.do(f"looking at {name}", partial(self._take_up_save, event, job, Path(name)))
 
-    def _take_up_save(self, event: ev.AgentReported, job: Job, path: Path, generations: tuple[Checkpoint, ...]) -> None:
+    def _take_up_save(self, event: ev.AgentReported, job: Job, path: Path) -> None:
+        # A long training has a hundred thousand checkpoints in its record: only what may match is read.
+        generations = self._known(job.name, (str(path),)) or ()
         stat = fingerprint(path)
         if stat is None and (why := describe_denied(path)) is not None:
             self._report_unseen(event, job, path, why)

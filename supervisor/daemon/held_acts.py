@@ -1,0 +1,92 @@
+"""Decisions that wait for their commit before they are carried out: nothing is acted on before it is recorded.
+
+On a disk whose commits take long, a stop or a kill waits `ACT_ANYWAY_S` at most. Both are safe to repeat, and a daemon
+that dies before the commit decides them again or finds that the attempt ended; a training that hangs, or a gpu that is
+too hot, costs more with each second. Everything else waits: a launch that no record knows would be made twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from supervisor.core import decisions as de
+from supervisor.core.history import History
+from supervisor.core.job import Job
+from supervisor.core.moments import Moment
+from supervisor.daemon.job_state import JobState
+
+log = logging.getLogger(__name__)
+
+ACT_ANYWAY_S = 1.0
+"""Longest delay of a stop or a kill by a commit in progress. A commit takes milliseconds on a disk that works."""
+
+
+class Record(Protocol):
+    """What is asked of the record."""
+
+    @property
+    def unsettled_turn(self) -> int | None:
+        """The number of the last turn while its rows are on their way to the file; None where none are."""
+        ...
+
+    def is_settled(self, turn: int, now: Moment) -> bool:
+        """Whether the rows of a turn are in the file, or cannot be written at present."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Act:
+    """A decision to be carried out, with the job and the history as they were when it was made."""
+
+    decision: de.Decision
+    state: JobState
+    job: Job
+    history: History | None
+    turn: int | None
+    """The turn that recorded it; None where it waits for nothing."""
+    since: Moment
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether it may be carried out before it is in the file."""
+        return isinstance(self.decision, de.Stop | de.Kill)
+
+
+class HeldActs:
+    """The acts of all jobs, oldest first. Used in the deciding thread."""
+
+    def __init__(self, record: Record, carry_out: Callable[[Act], None]) -> None:
+        self._record = record
+        self._carry_out = carry_out
+        self._held: deque[Act] = deque()
+
+    @property
+    def holding(self) -> bool:
+        """Whether an act waits for a commit; in any thread."""
+        return bool(self._held)
+
+    def take(self, decided: Iterable[tuple[de.Decision, JobState]], turn: int | None, now: Moment) -> None:
+        """Hold what a turn decided until the turn is in the file."""
+        self._held.extend(
+            Act(decision=decision, state=state, job=state.job, history=state.history, turn=turn, since=now)
+            for decision, state in decided
+        )
+
+    def release(self, now: Moment) -> None:
+        """Carry out what is recorded by now, and what must not wait longer; the acts of one job keep their order."""
+        waiting: set[str] = set()
+        for act in tuple(self._held):
+            recorded = act.turn is None or self._record.is_settled(act.turn, now)
+            late = act.repeatable and now.seconds_since(act.since) >= ACT_ANYWAY_S
+            if act.job.name in waiting or not (recorded or late):
+                waiting.add(act.job.name)
+                continue
+            self._held.remove(act)
+            if not recorded:
+                decision = type(act.decision).__name__.lower()
+                log.warning("act.before_commit", extra={"fields": {"job": act.job.name, "decision": decision}})
+            self._carry_out(act)

@@ -1,0 +1,95 @@
+"""A disk whose commits take seconds, or fail, under the record: decisions, acts and answers come as they do else."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from house import House, house
+
+from tests.rigs.hanging_fs import HangingFs, hanging
+
+pytestmark = pytest.mark.kernel
+
+SYNC_S = 5.0
+STALL_S = 2.0
+IN_TIME_S = 0.5
+ANSWER_S = 0.1
+ACT_S = 4.0
+"""From the decision to the end of the process: a second for the commit, evidence, and the training's own end."""
+HANGS_AT = 150
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[HangingFs]:
+    with hanging(tmp_path / "disk", tmp_path / "behind") as served:
+        yield served
+
+
+@pytest.fixture
+def home(tmp_path: Path, disk: HangingFs) -> Iterator[House]:
+    """An installation with its record on that disk, and a training that will hang by itself."""
+    (tmp_path / "house").mkdir()
+    with house(tmp_path / "house") as item:
+        item.write(
+            "[telemetry]\ninterval_s = 0.5\n"
+            + item.by_hand("night", "--wound", f"hang:{HANGS_AT}", stall=f"limit_s = {STALL_S}"),
+            head=f'database = "sqlite:///{disk.at}/supervisor.db"',
+        )
+        yield item
+        disk.sync_s, disk.failure = 0.0, None
+
+
+def wait_for_stop(home: House) -> tuple[float, float, list[float]]:
+    """Return how late the hang was decided and its process ended, and how long each answer took meanwhile; seconds."""
+    answers: list[float] = []
+    decided: float | None = None
+    pid = home.job("night")["pid"]
+    end = time.perf_counter() + 60
+    while time.perf_counter() < end and Path(f"/proc/{pid}").exists():
+        began = time.perf_counter()
+        status = home.status()
+        answers.append(time.perf_counter() - began)
+        assert status is not None, home.said()
+        if decided is None and status["jobs"][0]["phase"] == "stopping":
+            decided = status["jobs"][0]["since"]
+        time.sleep(0.02)
+    hung = (home.folder / "night" / "steps.log").stat().st_mtime
+    assert decided is not None, home.said()
+    return decided - hung - STALL_S, time.time() - decided, answers  # noqa: TID251 - compared with the daemon's clock
+
+
+def test_commits_that_take_seconds_delay_no_decision_no_stop_and_no_answer(home: House, disk: HangingFs) -> None:
+    home.start()
+    home.step("night", 20)
+    disk.sync_s = SYNC_S
+    late_s, ended_s, answers = wait_for_stop(home)
+    assert disk.synced, "the record was synced to the disk meanwhile"
+    assert late_s <= IN_TIME_S
+    assert ended_s <= ACT_S
+    assert sorted(answers)[int(len(answers) * 0.9)] <= ANSWER_S
+    assert "act.before_commit" in home.said()
+    home.until(lambda: "the disk is slow" in str((home.status() or {})["daemon"]["problem"]), 20, "it to be told")
+    disk.sync_s = 0.0
+    home.resumed("night")
+    home.until(lambda: (home.status() or {})["daemon"]["problem"] is None, 30, "the problem to be over")
+    assert [incident["rule"] for incident in home.incidents("night")] == ["stall"]
+
+
+def test_a_disk_that_fails_under_the_record_stops_no_supervision_and_is_told(home: House, disk: HangingFs) -> None:
+    home.start()
+    home.step("night", 20)
+    disk.failure = errno.EIO
+    late_s, ended_s, answers = wait_for_stop(home)
+    assert late_s <= IN_TIME_S
+    assert ended_s <= ACT_S
+    assert sorted(answers)[int(len(answers) * 0.9)] <= ANSWER_S
+    home.until(lambda: bool((home.status() or {})["daemon"]["problem"]), 20, "the disk that fails to be told")
+    home.until(lambda: home.job("night")["attempt"] == 2, 40, "it to be resumed")
+    home.until(lambda: (home.job("night")["step"] or 0) > HANGS_AT, 60, "it to step beyond where it hung")
+    disk.failure = None
+    home.until(lambda: (home.status() or {})["daemon"]["problem"] is None, 30, "the record to be written again")
+    assert [incident["rule"] for incident in home.incidents("night")] == ["stall"]
