@@ -54,6 +54,8 @@ Fields of agent.jsonl besides the common ones, by event:
                       image_size, torch; of a framework that counts steps of the optimizer, total_steps and
                       steps_per_epoch in place of batches_per_epoch; adjusts (the settings of remedies that the
                       hook can change) and saves_each_epoch, where they apply
+    loops             epochs, steps_per_epoch, total_steps (of the whole training): what is known from the loops around
+                      the first step of a training whose framework reports no plan
     checkpoint_saved  paths (list), epoch, step, requested (bool); of a snapshot kind ("snapshot"), and where it was
                       taken by itself stall_s, write_s, size_bytes, every_s
     snapshots         every_s: from now on snapshots are taken by themselves

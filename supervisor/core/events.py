@@ -242,6 +242,7 @@ class AgentEvent(Enum):
     ALIVE = "alive"
     CLAIMED = "claimed"
     PLAN = "plan"
+    LOOPS = "loops"
     CHECKPOINT_SAVED = "checkpoint_saved"
     EXCEPTION = "exception"
     PATCHED = "patched"

@@ -95,9 +95,9 @@ class History:
     batches_per_epoch: int | None = None
     epochs: int | None = None
     steps_per_epoch: int | None = None
-    """Of a framework that counts steps of the optimizer."""
+    """Of a framework that counts steps of the optimizer, or of a training's own loops."""
     total_steps: int | None = None
-    """As such a framework plans them."""
+    """As such a framework plans them, or as the loops around the first step come to."""
     train_ended: bool = False
     steps: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=STEPS_KEPT))
     non_finite: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=STEPS_KEPT))
@@ -467,6 +467,8 @@ class History:
                 self.patched = True
             case ev.AgentEvent.PLAN:
                 self._add_plan(event.facts)
+            case ev.AgentEvent.LOOPS if not self.planned and event.rank in (None, 0):
+                self._add_totals(event.facts)
             case ev.AgentEvent.CHECKPOINT_SAVED:
                 self._add_save(event)
             case ev.AgentEvent.HOOK_FAILED:
@@ -493,8 +495,11 @@ class History:
         self.planned, self.train_ended = True, False
         self.saves_each_epoch = facts.get("saves_each_epoch") is True
         self.batches_per_epoch = as_int(facts.get("batches_per_epoch"), maximum=STEP_MAX)
+        self._add_totals(facts)
+        device = facts.get("device")
+        self.device = device if isinstance(device, str) else None
+
+    def _add_totals(self, facts: dict[str, object]) -> None:
         self.epochs = as_int(facts.get("epochs"), maximum=EPOCH_MAX)
         self.steps_per_epoch = as_int(facts.get("steps_per_epoch"), maximum=STEP_MAX)
         self.total_steps = as_int(facts.get("total_steps"), maximum=STEP_MAX)
-        device = facts.get("device")
-        self.device = device if isinstance(device, str) else None

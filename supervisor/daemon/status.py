@@ -97,7 +97,7 @@ def _job_status(job_state: JobState, now: Moment) -> types.JobStatus:
         since=job.since.unix_s,
         attempt=job.number,
         pid=attempt.training_pid if attempt and alive else None,
-        epoch=attempt.epoch if attempt else None,
+        epoch=progress.epoch if attempt and attempt.epoch is None else attempt.epoch if attempt else None,
         epochs=history.epochs if history else None,
         step=attempt.training_step(attempt.last_step) if attempt else None,
         attempt_steps=attempt.steps_made if attempt else None,

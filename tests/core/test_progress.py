@@ -32,6 +32,30 @@ def trained(epochs: int, every_s: float = 1.0, validation_s: float = 60.0, loss:
     return told.pace(every_s, every_s, batches=BATCHES)
 
 
+def test_a_training_s_own_loops_have_a_total_and_an_end() -> None:
+    told = long_story().started().stage(Stage.STEP)
+    told.says(ev.AgentEvent.LOOPS, epochs=3, total_steps=252, steps_per_epoch=84)
+    told.pace(100)
+    seen = progress_of(told.history)
+    assert (seen.steps_total, seen.epochs, seen.batches_per_epoch, seen.epoch) == (252, 3, 84, 1)
+    assert seen.left_s == pytest.approx(152, rel=0.05)
+
+
+def test_a_total_of_loops_that_was_passed_is_unknown() -> None:
+    told = long_story().started().stage(Stage.STEP)
+    told.says(ev.AgentEvent.LOOPS, epochs=3, total_steps=30, steps_per_epoch=10)
+    seen = progress_of(told.pace(31).history)
+    assert (seen.steps_total, seen.left_s, seen.epoch) == (None, None, None)
+
+
+def test_a_framework_s_plan_wins_over_the_loops_that_it_runs() -> None:
+    told = long_story().started().stage(Stage.STEP)
+    told.says(ev.AgentEvent.LOOPS, total_steps=30)
+    told.says(ev.AgentEvent.PLAN, framework="transformers", epochs=3, total_steps=250, steps_per_epoch=84)
+    told.says(ev.AgentEvent.LOOPS, total_steps=30)
+    assert progress_of(told.pace(10).history).steps_total == 250
+
+
 def test_a_framework_that_counts_steps_of_the_optimizer_plans_them_itself() -> None:
     told = long_story().started().stage(Stage.STEP)
     told.says(ev.AgentEvent.PLAN, framework="transformers", epochs=3, total_steps=250, steps_per_epoch=84)

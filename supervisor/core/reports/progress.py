@@ -74,7 +74,7 @@ def progress_of(history: History, wanted_per_s: float | None = None) -> Progress
         steps=last.step if last and history.scale is not Scale.ATTEMPT else None,
         attempt_steps=history.made_here,
         steps_total=total,
-        epoch=last.epoch if last else None,
+        epoch=_epoch_by_steps(history) if last else None,
         epochs=history.epochs,
         batches_per_epoch=batches,
         step_s=step.usual if step else None,
@@ -91,10 +91,28 @@ def steps_total(history: History) -> int | None:
     """Return how many steps the training has in total, as far as its plan and its own count are known."""
     if history.scale is Scale.ATTEMPT:
         return None
+    if not history.planned:
+        return _total_of_loops(history)
     batches = history.batches_per_epoch or history.steps_per_epoch
     if history.total_steps is not None:
         return history.total_steps
     return None if history.epochs is None or batches is None else history.epochs * batches
+
+
+def _total_of_loops(history: History) -> int | None:
+    """Return the total that a training's own loops come to; one that was passed was not the whole training's."""
+    total = history.total_steps
+    return None if total is None or (history.steps and history.steps[-1].step > total) else total
+
+
+def _epoch_by_steps(history: History) -> int | None:
+    """Return the epoch under way, from 0, where the steps of all epochs are known; a hook that counts them wins."""
+    last, batches = history.steps[-1], history.steps_per_epoch
+    if last.epoch is not None or history.planned:
+        return last.epoch
+    if batches is None or history.epochs is None or steps_total(history) != history.epochs * batches:
+        return None
+    return (last.step - 1) // batches
 
 
 def _measure_step_s(history: History) -> _Seconds | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
 import threading
 import weakref
 from functools import update_wrapper, wraps
@@ -94,9 +95,25 @@ class Watch:
 
     def _first_step(self, optimizer: Any) -> int:
         """Return the number of the first step; `optimizer` None: the loop has none that could keep count."""
-        if self.resumed_step:
-            return self.resumed_step + 1
-        return origin.first_step(None if optimizer is None else _steps_made(optimizer))
+        made = None if optimizer is None or self.resumed_step else _steps_made(optimizer)
+        first = self.resumed_step + 1 if self.resumed_step else origin.first_step(made)
+        _read_loops(first)
+        return first
+
+
+@fenced
+def _read_loops(first: int) -> None:
+    """Report the totals of the loops around the first step; they are read once."""
+    from . import loops  # noqa: PLC0415 - only the process that trains pays for it
+
+    loops.begin(sys._getframe(), first - 1)
+
+
+@fenced
+def _note_pass(loader: Any, step: int) -> None:
+    from . import loops  # noqa: PLC0415 - only the process that trains pays for it
+
+    loops.loader_begins(loader, step)
 
 
 def install(torch: Any) -> None:
@@ -318,16 +335,19 @@ def _watch_loaders(torch: Any, watch: Watch) -> None:
 
     saw_batch = fenced(watch.shapes.saw)
     kind.__next__ = __next__
-    _watch_worker_start(torch.utils.data.DataLoader)
+    _watch_worker_start(torch, watch)
 
 
-def _watch_worker_start(kind: Any) -> None:
+def _watch_worker_start(torch: Any, watch: Watch) -> None:
     """Say that the training waits from the start of the workers on, which may take longer than many batches."""
+    kind, training = torch.utils.data.DataLoader, torch.is_grad_enabled
     original = kind.__iter__
 
     @wraps(original)
     def __iter__(self: Any) -> Any:  # noqa: N807 - it takes that method's place
         _step_waits()
+        if training() and claim.speaks(claim.GENERIC):
+            _note_pass(self, watch.step)
         return original(self)
 
     kind.__iter__ = __iter__
