@@ -400,6 +400,18 @@ def test_an_xid_that_ends_the_program_is_fatal_to_that_program_alone(code: int) 
     assert (item.severity, item.of_process, item.pid) == (Sev.FATAL, True, 12)
 
 
+@pytest.mark.parametrize(
+    "line", ["NVRM: Xid (PCI:0000:1a:00): 79, GPU has fallen off the bus.", AMD + "GPU reset begin!"]
+)
+def test_a_line_whose_host_and_program_were_cut_out_is_still_the_kernel_s(line: str) -> None:
+    assert found("Sep 18 20:07:01 " + line) == found(line) != []
+
+
+def test_the_iommu_names_a_device_by_its_number_alone() -> None:
+    line = "AMD-Vi: Event logged [IO_PAGE_FAULT device=0a:00.0 domain=0x0003 address=0x000000f4001eef80 flags=0x0010]"
+    assert found(line, line) == [(F.PAGE_FAULT, Sev.WARN, "0000:0a:00.0")]
+
+
 def test_a_flood_of_faults_of_the_iommu_is_one_fault() -> None:
     line = "amdgpu 0000:0a:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x000f address=0x5bbb5000 flags=0x0020]"
     flood = ["[  262.094619] " + AMD + "[gfxhub] page fault (src_id:0 ring:158 vmid:0 pasid:0)"]

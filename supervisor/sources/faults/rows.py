@@ -158,5 +158,9 @@ def _build_match(row: Row, found: re.Match[str]) -> Match:
 
 
 def address(text: str) -> str:
-    """Return a complete PCI address in lower case: NVIDIA omits the function, 0000:9b:00 is 0000:9b:00.0."""
-    return text.lower() if "." in text else f"{text.lower()}.0"
+    """Return a complete PCI address in lower case.
+
+    NVIDIA omits the function: 0000:9b:00 is 0000:9b:00.0. The IOMMU may omit the domain: 0a:00.0 is 0000:0a:00.0.
+    """
+    text = text.lower() if "." in text else f"{text.lower()}.0"
+    return text if text.count(":") > 1 else f"0000:{text}"

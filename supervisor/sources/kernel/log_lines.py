@@ -11,7 +11,9 @@ from supervisor.core.foreign_values import read_json
 _CALLER = r"(?: ?\[ *[TC]\d+\])?"
 # Host names may be non-standard: umlauts, punctuation, (none), and some begin with `kernel`.
 _HOST = r"(?:(?!kernel:)[^\s\[\]]+ )?"
-_WHO = rf" *{_HOST}(?P<who>[^\s:\[\]]+)(?:\[\d+\])?: ?"
+# A line whose host and program were cut out begins with the driver's own words: `Sep 18 20:07:01 NVRM: Xid ...`.
+_DRIVER = r"(?: *(?:NVRM: |AMD-Vi: |(?:amdgpu|radeon|nvidia)(?:: | [0-9a-f]{4,8}:[0-9a-f]{2}:)))"
+_WHO = rf"(?!{_DRIVER}) *{_HOST}(?P<who>[^\s:\[\]]+)(?:\[\d+\])?: ?"
 # A bare `amdgpu 0000:0a:00.0: ` follows the ISO stamps of dmesg: only a host with its program is a sender there.
 _SENDER = r"[^\s\[\]]+ (?:(?P<who>(?!kernel)[^\s:\[\]]+)\[\d+\]|kernel(?:\[[\d-]*\])?): ?"
 _LEVEL = r"(?:emerg|alert|crit|err|error|warning|warn|notice|info|debug)"
