@@ -36,6 +36,7 @@ RECORDER_MB = 8.4
 FLAT = 1.05
 WARM_UP = 50
 LOOK_S = 1.0
+REPORT_EVERY_S = 60.0
 DATABASE_LIMIT_MB = 1024
 
 
@@ -76,11 +77,14 @@ def stormy(folder: Path) -> Iterator[House]:
 
 
 def watch(house: House, restarts: int, limit_s: float) -> tuple[list[Look], float]:
-    """Read the daemon each second until there were so many restarts, or the time is up."""
+    """Read the daemon each second until there were so many restarts, or the time is up; print each minute's."""
     looks: list[Look] = []
-    began = time.perf_counter()
+    began = reported = time.perf_counter()
     while (took_s := time.perf_counter() - began) < limit_s:
         looks.append(look(house))
+        if time.perf_counter() - reported >= REPORT_EVERY_S:
+            reported = time.perf_counter()
+            print(f"  {took_s:.0f} s: {looks[-1]}", flush=True)
         if looks[-1].restarts >= restarts:
             break
         time.sleep(LOOK_S)

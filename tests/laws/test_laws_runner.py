@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from hypothesis import settings
 from tests.examples import EXAMPLES, Sampling
 from tests.rigs.run_laws import Law, report, run_shard, write
 
+ROOT = Path(__file__).resolve().parents[2]
 PROPERTY = """
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +24,37 @@ from hypothesis import strategies as st
 def test_numbers_are_small(number):
     assert number < {limit}
 """
+
+
+DRAWN = """
+import sys
+
+from tests.examples import load_profile
+
+load_profile()
+if sys.argv[1:]:
+    import constants_of_another_module
+from hypothesis import given
+from hypothesis import strategies as st
+
+@given(st.integers(), st.floats(allow_nan=False), st.text())
+def draw(number, share, word):
+    print(ascii((number, share, word)))
+
+draw()
+"""
+
+
+def draw(folder: Path, *words: str) -> list[str]:
+    (folder / "draw.py").write_text(DRAWN)
+    (folder / "constants_of_another_module.py").write_text(
+        f"NUMBERS = {tuple(range(70_001, 70_200))}\nWORDS = {tuple(f'word {number}' for number in range(200))}\n"
+    )
+    command = [sys.executable, "draw.py", *words]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment.pop("LAWS_EXAMPLES", None)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.splitlines()
 
 
 def law(folder: Path, limit: int) -> str:
@@ -36,6 +71,12 @@ def test_property_tests_take_the_same_examples_each_time_unless_laws_are_run_at_
     assert settings.default.deadline is None
     assert settings.default.max_examples == EXAMPLES
     assert settings.default.database is None
+
+
+def test_the_examples_are_the_same_whatever_modules_are_loaded_beside(tmp_path: Path) -> None:
+    drawn = draw(tmp_path)
+    assert len(drawn) >= EXAMPLES
+    assert draw(tmp_path, "with another module") == drawn
 
 
 def test_a_shard_counts_the_examples_that_it_ran(tmp_path: Path) -> None:
