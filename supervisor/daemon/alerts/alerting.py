@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 import msgspec
 
 from supervisor.alerts.channel import Channel, KeptNotice, read_notice
-from supervisor.alerts.channels import CHANNELS
 from supervisor.alerts.outbox import AlertSender
 from supervisor.alerts.payload import Notice, alert_id, digest_id, notices, self_test
 from supervisor.alerts.pipeline import Pending, Policy, Situation, build_digest, plan, policy_of, routes
@@ -50,6 +49,10 @@ class ReadReceivers:
 def read_receivers(configured: Mapping[str, AlertSettings]) -> ReadReceivers:
     """Read address and secret of each receiver from where the configuration says."""
     read = ReadReceivers()
+    if not configured:
+        return read
+    from supervisor.alerts.channels import CHANNELS  # noqa: PLC0415  # libraries of HTTP and mail take 2 MB
+
     for name, settings in configured.items():
         try:
             read.usable[name] = CHANNELS[settings.kind].from_settings(name, settings)
