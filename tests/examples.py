@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, settings
-from hypothesis.internal.conjecture import providers
-from hypothesis.internal.constants_ast import Constants
 
 EXAMPLES = 100
 """Examples of each property test in an ordinary run: the same ones each time, on every machine."""
@@ -31,23 +29,6 @@ def load_profile() -> None:
     asked = _asked()
     settings.register_profile("laws", settings.get_profile("ci"), derandomize=False, max_examples=asked or EXAMPLES)
     settings.load_profile("ci" if asked is None else "laws")
-    if asked is None:
-        draw_no_constants_of_modules()
-
-
-def draw_no_constants_of_modules() -> None:
-    """Have derandomised properties draw the same examples whatever else this process has imported.
-
-    Hypothesis draws one value in twenty from the constants in the source of loaded modules. A run of one file and a run
-    of all, or two parts of a run in parallel, load other modules: they would not draw the same. No setting switches
-    that off (Hypothesis 6.170), so its private function is replaced; a test draws in two processes to hold it.
-    """
-    if not callable(getattr(providers, "_get_local_constants", None)):
-        raise RuntimeError(
-            "this version of hypothesis has no providers._get_local_constants; find what now collects the constants of "
-            "loaded modules and replace it here, or install the version that pyproject.toml names"
-        )
-    providers._get_local_constants = Constants  # called without arguments it holds no constant
 
 
 def at_least(examples: int) -> int:

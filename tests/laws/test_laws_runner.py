@@ -29,6 +29,7 @@ def test_numbers_are_small(number):
 DRAWN = """
 import sys
 
+import conftest
 from tests.examples import load_profile
 
 load_profile()

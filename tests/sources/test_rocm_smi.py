@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading
+from supervisor.sources.gpu.amd_smi import AmdSmi
 from supervisor.sources.gpu.amdgpu_sysfs import AmdgpuSysfs
 from supervisor.sources.gpu.rocm_smi import RocmSmi, parse
 from supervisor.sources.gpu.source import SourceSilentError
@@ -126,6 +127,18 @@ def test_the_tool_s_own_complaint_is_handed_on(tmp_path: Path) -> None:
     command = script(tmp_path, "echo 'ERROR: Driver not initialized (amdgpu not found in modules)' >&2")
     with pytest.raises(SourceSilentError, match="Driver not initialized"):
         RocmSmi(command).read(NOW)
+
+
+def test_without_the_driver_the_tool_is_not_started(tmp_path: Path) -> None:
+    command = script(tmp_path, f"touch {tmp_path}/started; echo 'ERROR: Driver not initialized' >&2")
+    for source in (RocmSmi(command, sys_root=tmp_path), AmdSmi(command, sys_root=tmp_path)):
+        with pytest.raises(SourceSilentError, match="no amdgpu driver"):
+            source.read(NOW)
+    assert not (tmp_path / "started").exists()
+    (tmp_path / "module/amdgpu").mkdir(parents=True)
+    for source in (RocmSmi(command, sys_root=tmp_path), AmdSmi(command, sys_root=tmp_path)):
+        with pytest.raises(SourceSilentError, match="Driver not initialized"):
+            source.read(NOW)
 
 
 @pytest.mark.alone(reason="compares a duration with a limit")

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import ClassVar
 
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuProcess, GpuReading
+from supervisor.sources.gpu.amdgpu_presence import require_driver
 from supervisor.sources.gpu.sensor_values import (
     bytes_of,
     celsius,
@@ -41,15 +43,23 @@ class AmdSmi:
     wait_s: ClassVar[float] = 0.0
 
     def __init__(
-        self, command: Sequence[str] = ("amd-smi",), interval_s: float = 10.0, deadline_s: float = 10.0
+        self,
+        command: Sequence[str] = ("amd-smi",),
+        interval_s: float = 10.0,
+        deadline_s: float = 10.0,
+        sys_root: Path | None = None,
     ) -> None:
+        """With `sys_root` the tool is run only while the driver is loaded; None: in any case."""
         self._tool = Tool(command, deadline_s / 2)
+        self._sys_root = sys_root
         self._addresses: dict[int, str] = {}
         self.interval_s = interval_s
         self.deadline_s = deadline_s
 
     def read(self, now: Moment) -> tuple[GpuReading, ...]:
-        """Run the tool. Raises SourceSilentError if it is missing, too slow, or lists no GPU."""
+        """Run the tool. Raises SourceSilentError without driver or tool, if it is too slow, or lists no GPU."""
+        if self._sys_root is not None:
+            require_driver(self._sys_root)
         if not self._addresses:
             self._addresses = addresses(self._tool.run("list", "--json"))
         found = parse(self._tool.run("metric", "--json"), now, self._addresses)

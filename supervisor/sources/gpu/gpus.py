@@ -39,8 +39,8 @@ _IDENTITY |= {"pcie_lanes", "pcie_gts"}
 _MEASURED = tuple(field.name for field in fields(GpuReading) if field.name not in _IDENTITY)
 SOURCES: dict[str, Callable[[Path], GpuSource]] = {
     AmdgpuSysfs.name: AmdgpuSysfs,
-    RocmSmi.name: lambda _sys_root: RocmSmi(),
-    AmdSmi.name: lambda _sys_root: AmdSmi(),
+    RocmSmi.name: lambda sys_root: RocmSmi(sys_root=sys_root),
+    AmdSmi.name: lambda sys_root: AmdSmi(sys_root=sys_root),
     Pyamdgpuinfo.name: lambda _sys_root: Pyamdgpuinfo(),
     Nvml.name: lambda sys_root: Nvml(sys_root=sys_root),
     NvidiaSmi.name: lambda sys_root: NvidiaSmi(sys_root=sys_root),
