@@ -115,11 +115,20 @@ def _format_steps(job: dict[str, Any]) -> str:
     return part_of(job["step"], job["steps_total"])
 
 
+def _describe_drawn(job: dict[str, Any]) -> str:
+    """Return the samples and tokens a second, as far as they are known."""
+    rates = ((job.get(f"{unit}_per_s"), unit) for unit in ("samples", "tokens"))
+    return ", ".join(f"{rate:,.1f} {unit}/s" for rate, unit in rates if rate is not None)
+
+
 def _list_remarks(job: dict[str, Any], now: float, pen: Pen) -> list[str]:
     """Return the warnings and notes that are shown below the table."""
     name = one_line(job["name"])
     found = [pen.paint(f"  {name}: {one_line(flag)}", "red") for flag in job["flags"]]
     found += [pen.paint(f"  {name}: supervision degraded: {one_line(why)}", "red") for why in job.get("degraded", ())]
+    drawn = _describe_drawn(job)
+    if drawn:
+        found.append(pen.paint(f"  {name}: {drawn}", "dim"))
     if job["shadows"]:
         count = f"{job['shadows']} flag{'s' if job['shadows'] != 1 else ''}"
         found.append(pen.paint(f"  {name}: {count} of rules in shadow: supervisorctl history --shadow {name}", "dim"))

@@ -126,6 +126,10 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     """Made by this attempt."""
     steps_total: int | None = None
     steps_per_s: float | None = None
+    samples_per_s: float | None = None
+    """Of this job's data in the last minute, by the shapes of its batches; all ranks together."""
+    tokens_per_s: float | None = None
+    """Likewise, padding included; null where the data is not known to be text."""
     last_step_at: float | None = None
     eta: float | None = None
     """When it will have finished, if it goes on like this: validations and checkpoints are counted in."""

@@ -194,8 +194,11 @@ ASIDES = ("", "data_wait", "compile")
 
 # --- one record ---------------------------------------------------------------------------------------------------
 
-RECORD = struct.Struct("<QqqiIdfffqI")
-"""sequence, step, monotonic ns, epoch, known (bits), loss, lr, grad norm, data wait s, GPU memory bytes, check."""
+RECORD = struct.Struct("<QqqiIdfffqIII")
+"""sequence, step, monotonic ns, epoch, known (bits), loss, lr, grad norm, data wait s, GPU memory bytes, samples,
+tokens (0: not known), check."""
+RECORD_WITHOUT_SAMPLES = struct.Struct("<QqqiIdfffqI")
+"""What attempts write that were launched before samples and tokens were recorded; an upgrade does not end them."""
 CHECK_XOR = 0xA5A5A5A5
 """check = (sequence & 0xFFFFFFFF) ^ CHECK_XOR."""
 KNOWN_EPOCH = 1

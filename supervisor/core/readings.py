@@ -44,6 +44,10 @@ class StepRecord:
     data_wait_s: float | None = None
     skipped: bool = False
     """Whether a gradient scaler is known to have left the weights as they were."""
+    samples: int | None = None
+    """Drawn from the data for this step by this rank, over all its accumulated batches."""
+    tokens: int | None = None
+    """Of text, padding included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from supervisor.core.reports.progress import progress_of
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.inbox import Inbox
 from supervisor.daemon.job_state import JobState
-from supervisor.daemon.status import PACE_OVER_S, steps_per_s
+from supervisor.daemon.status import PACE_OVER_S, samples_per_s, steps_per_s, tokens_per_s
 from supervisor.daemon.training_counts import Counts, TrainingCounts
 from supervisor.metrics.exposition import text_of
 from supervisor.metrics.known import Known, ReceiverKnown, SourceKnown, TrainingKnown
@@ -155,6 +155,8 @@ def _know_training(job_state: JobState, counts: TrainingCounts, now: Moment, sta
         loss=None if alive is None else alive.loss,
         lr=running.steps[-1].lr if running is not None and running.steps else None,
         steps_per_s=pace,
+        samples_per_s=None if pace is None else samples_per_s(running),
+        tokens_per_s=None if pace is None else tokens_per_s(running),
         data_wait_ratio=waiting,
         last_step_unix_s=attempt.last_step_at.unix_s if attempt is not None and attempt.last_step_at else None,
         end_unix_s=None if left_s is None else now.unix_s + left_s,

@@ -5,8 +5,9 @@ A value that fails to be computed is left out of that job's status only; texts, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import TypeVar
 
 import msgspec
@@ -20,6 +21,7 @@ from supervisor.core.history import History
 from supervisor.core.job import ALIVE, Job, Phase
 from supervisor.core.judge import judge
 from supervisor.core.moments import Moment
+from supervisor.core.readings import StepRecord
 from supervisor.core.reports import progress as pr
 from supervisor.core.reports.expectations import checklist
 from supervisor.core.rules import Rule
@@ -35,12 +37,38 @@ Bounded = TypeVar("Bounded", bound=msgspec.Struct)
 
 def steps_per_s(history: History | None) -> float | None:
     """Return the pace of the last minute's steps, stages other than stepping included; None before two steps."""
-    if history is None or len(history.steps) < 2:
-        return None
-    last = history.steps[-1]
-    recent = [record for record in history.steps if last.at.seconds_since(record.at) <= PACE_OVER_S]
-    took_s = last.at.seconds_since(recent[0].at)
+    recent = _recent_steps(history)
+    took_s = recent[-1].at.seconds_since(recent[0].at) if recent else 0.0
     return (len(recent) - 1) / took_s if took_s > 0 else None
+
+
+def samples_per_s(history: History | None) -> float | None:
+    """Return the samples a second of the last minute's steps, all ranks together; None where a step reports none."""
+    return _drawn_per_s(history, attrgetter("samples"))
+
+
+def tokens_per_s(history: History | None) -> float | None:
+    """Return the tokens a second likewise, padding included; None where the data is not known to be text."""
+    return _drawn_per_s(history, attrgetter("tokens"))
+
+
+def _drawn_per_s(history: History | None, read: Callable[[StepRecord], int | None]) -> float | None:
+    """Return what rank 0 drew a second, times the ranks: each draws its own share of an effective batch."""
+    recent = _recent_steps(history)
+    counts = [read(record) for record in recent[1:]]
+    took_s = recent[-1].at.seconds_since(recent[0].at) if recent else 0.0
+    known = [count for count in counts if count is not None]
+    if history is None or not known or len(known) < len(counts) or took_s <= 0:
+        return None
+    return sum(known) / took_s * max(1, len(history.reports.rank_pids))
+
+
+def _recent_steps(history: History | None) -> Sequence[StepRecord]:
+    """Return the steps of the last minute before the newest; none where there are fewer than two."""
+    if history is None or len(history.steps) < 2:
+        return ()
+    last = history.steps[-1].at
+    return [record for record in history.steps if last.seconds_since(record.at) <= PACE_OVER_S]
 
 
 def steps_total(history: History | None) -> int | None:
@@ -103,6 +131,8 @@ def _job_status(job_state: JobState, now: Moment) -> types.JobStatus:
         attempt_steps=attempt.steps_made if attempt else None,
         steps_total=steps_total(history),
         steps_per_s=pace,
+        samples_per_s=samples_per_s(running),
+        tokens_per_s=tokens_per_s(running),
         last_step_at=attempt.last_step_at.unix_s if attempt and attempt.last_step_at else None,
         eta=_time_after(now, progress.left_s),
         eta_early=_time_after(now, progress.left_early_s),

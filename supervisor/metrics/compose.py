@@ -69,6 +69,8 @@ def _of_training(training: TrainingKnown) -> Iterator[tuple[str, Mapping[str, st
     yield "training_loss", of, training.loss
     yield "training_learning_rate", of, training.lr
     yield "training_steps_per_second", of, training.steps_per_s
+    yield "training_samples_per_second", of, training.samples_per_s
+    yield "training_tokens_per_second", of, training.tokens_per_s
     yield "training_data_wait_ratio", of, training.data_wait_ratio
     yield "training_last_step_timestamp_seconds", of, training.last_step_unix_s
     yield "training_last_proven_checkpoint_timestamp_seconds", of, training.proven_unix_s

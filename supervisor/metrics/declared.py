@@ -46,6 +46,8 @@ METRICS: tuple[Metric, ...] = (
     _gauge("training_loss", "Loss of the newest step, where it is finite.", _T),
     _gauge("training_learning_rate", "Learning rate of the newest step.", _T),
     _gauge("training_steps_per_second", "Steps a second over the last minute.", _T),
+    _gauge("training_samples_per_second", "Samples a second over the last minute, all ranks together.", _T),
+    _gauge("training_tokens_per_second", "Tokens a second over the last minute, padding included.", _T),
     _gauge("training_data_wait_ratio", "Share of the last minute in which steps waited for data, 0 to 1.", _T),
     _gauge("training_last_step_timestamp_seconds", "When the newest step was made, Unix seconds.", _T),
     _gauge(

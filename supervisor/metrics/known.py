@@ -26,6 +26,8 @@ class TrainingKnown:
     loss: float | None = None
     lr: float | None = None
     steps_per_s: float | None = None
+    samples_per_s: float | None = None
+    tokens_per_s: float | None = None
     data_wait_ratio: float | None = None
     last_step_unix_s: float | None = None
     proven_unix_s: float | None = None

@@ -118,6 +118,22 @@ class StepBucket:
     gpu_memory_max_bytes: int | None
     steps_per_s: float | None
     non_finite: int
+    samples: int | None = None
+    """Drawn for these steps by rank 0; of steps that report none, nothing is added."""
+    tokens: int | None = None
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Samples a second, as the steps of the bucket were made."""
+        return self._per_s(self.samples)
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens a second, padding included."""
+        return self._per_s(self.tokens)
+
+    def _per_s(self, count: int | None) -> float | None:
+        return None if count is None or self.steps_per_s is None else count / self.steps * self.steps_per_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

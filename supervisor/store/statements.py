@@ -83,6 +83,9 @@ def _step_metrics() -> Insert:
             new[known] / count
         )
 
+    def total(name: str) -> ColumnElement[Any]:
+        return func.coalesce(old[name] + new[name], new[name], old[name])
+
     count = old.steps + new.steps
     first, last = func.min(old.first_unix_s, new.first_unix_s), func.max(old.last_unix_s, new.last_unix_s)
     added = ("steps", "loss_known", "data_wait_known", "non_finite")
@@ -90,6 +93,7 @@ def _step_metrics() -> Insert:
         index_elements=list(table.primary_key),
         set_={
             **{name: old[name] + new[name] for name in added},
+            **{name: total(name) for name in ("samples", "tokens")},
             **{name: extreme(func.min, name) for name in ("step_first", "first_unix_s", "loss_min")},
             **{name: extreme(func.max, name) for name in ("step_last", "last_unix_s", "loss_max")},
             **{name: extreme(func.max, name) for name in ("grad_norm_max", "gpu_memory_max_bytes")},

@@ -57,6 +57,8 @@ def merged(old: Row, new: Row) -> Row:
         "gpu_memory_max_bytes": _choose_extreme(max, old["gpu_memory_max_bytes"], new["gpu_memory_max_bytes"]),
         "steps_per_s": _steps_per_s(steps, first, last),
         "non_finite": old["non_finite"] + new["non_finite"],
+        "samples": _sum_known((old["samples"], new["samples"])),
+        "tokens": _sum_known((old["tokens"], new["tokens"])),
     }
 
 
@@ -87,6 +89,8 @@ def _fold_records(records: tuple[StepRecord, ...]) -> Row:
         "gpu_memory_max_bytes": min(max(memory), INTEGER_MAX) if memory else None,
         "steps_per_s": _steps_per_s(len(records), first, last),
         "non_finite": sum(1 for record in records if _non_finite(record)),
+        "samples": _sum_known(record.samples for record in records),
+        "tokens": _sum_known(record.tokens for record in records),
     }
 
 
@@ -97,6 +101,11 @@ def _filter_finite(values: Iterable[float | None]) -> list[float]:
 def _mean_of(values: list[float]) -> float | None:
     """Return the mean; each value is divided first, as the sum of large finite numbers may overflow."""
     return math.fsum(value / len(values) for value in values) if values else None
+
+
+def _sum_known(counts: Iterable[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return min(sum(known), INTEGER_MAX) if known else None
 
 
 def _non_finite(record: StepRecord) -> bool:

@@ -232,6 +232,8 @@ step_metrics = Table(
     _integer_column("gpu_memory_max_bytes"),
     _real_column("steps_per_s"),
     _integer_column("non_finite", required=True),
+    _integer_column("samples"),
+    _integer_column("tokens"),
     PrimaryKeyConstraint("job", "attempt", "rank", "bucket_unix_s"),
     Index(None, "bucket_unix_s"),
     sqlite_with_rowid=False,

@@ -36,6 +36,8 @@ class Record(NamedTuple):
     grad_norm: float
     data_wait_s: float
     gpu_memory_bytes: int
+    samples: int
+    tokens: int
     check: int
 
 

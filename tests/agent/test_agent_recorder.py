@@ -36,7 +36,7 @@ def test_an_absent_recorder_is_made_whole(attempt: Attempt, python: Path) -> Non
     found = attempt.recorder().stat()
     assert found.st_size == size
     assert found.st_blocks * 512 >= size, "a hole in the file would be SIGBUS on a full disk"
-    assert attempt.header(0, at.IDENTITY) == (at.MAGIC, 4096, 64, at.CAPACITY_DEFAULT, 0)
+    assert attempt.header(0, at.IDENTITY) == (at.MAGIC, 4096, 72, at.CAPACITY_DEFAULT, 0)
     assert len(attempt.records()) == 2
 
 

@@ -88,6 +88,29 @@ def test_a_plain_training_is_recorded_step_by_step_and_its_numbers_are_unchanged
     assert attempt.answer() == (at.ANSWER_CANNOT, 5), "nothing in this script could save"
 
 
+def test_samples_and_tokens_are_those_of_the_batches_drawn_for_each_step(
+    attempt: Attempt, train: Callable[..., str]
+) -> None:
+    """Two batches a step; the last one is short. A validation between the steps is none of them."""
+    train(
+        PRELUDE
+        + """
+from torch.utils.data import DataLoader
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+texts = [{"attention_mask": torch.ones(7), "input_ids": torch.arange(7)} for _ in range(23)]
+for _ in range(2):
+    for number, batch in enumerate(DataLoader(texts, batch_size=4)):
+        model(batch["input_ids"].float().repeat(1, 2)[:, :8]).mean().backward()
+        if number % 2: optimizer.step()
+        with torch.no_grad():
+            for _ in DataLoader(texts, batch_size=2): pass
+"""
+    )
+    first, *rest = [(record.samples, record.tokens) for record in attempt.records()]
+    assert first == (0, 0), "what was drawn before the first step may have been skipped"
+    assert rest == [(8, 56), (7, 49), (8, 56), (8, 56), (7, 49)]
+
+
 def test_a_resumed_adam_goes_on_counting(attempt: Attempt, train: Callable[..., str]) -> None:
     train(
         PRELUDE

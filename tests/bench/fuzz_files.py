@@ -280,7 +280,8 @@ def _ring(steps: int) -> bytes:
     slots = [bytes(fo.RECORD.size)] * capacity
     for number in range(steps):
         check = (number + 1) ^ fo.CHECK_XOR
-        slots[number % capacity] = fo.RECORD.pack(number + 1, number, 10**9, 1, 63, 0.5, 0.1, 1.0, 0.1, 1 << 30, check)
+        fields = (number + 1, number, 10**9, 1, 63, 0.5, 0.1, 1.0, 0.1, 1 << 30, 8, 0, check)
+        slots[number % capacity] = fo.RECORD.pack(*fields)
     return bytes(header) + b"".join(slots)
 
 

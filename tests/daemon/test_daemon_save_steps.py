@@ -38,7 +38,7 @@ class Known:
         for number in range(made):
             at_ns = int((NOW.monotonic_s + number + 1) * 1e9)
             check = (number + 1) ^ fo.CHECK_XOR
-            fields = (number + 1, number + 1, at_ns, 0, 0, 0.0, 0.0, 0.0, 0.0, 0, check)
+            fields = (number + 1, number + 1, at_ns, 0, 0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0, check)
             fo.RECORD.pack_into(ring, fo.HEADER_BYTES + number % CAPACITY * fo.RECORD.size, *fields)
         (self.folder / fo.RECORDER).write_bytes(ring)
         self.steps = SaveSteps(self, state, lambda _: self.job, BOOT)

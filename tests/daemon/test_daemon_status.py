@@ -45,6 +45,29 @@ def test_a_running_job_has_a_pace_an_end_and_a_place() -> None:
     assert (status.phase, status.attempt, status.pid) == ("running", 3, 42)
 
 
+def test_samples_and_tokens_a_second_are_those_of_all_ranks() -> None:
+    job_state = training(0, 1.0)
+    assert job_state.history is not None
+    drawn = tuple(StepRecord(at=START.plus(n * 0.5 - 5), step=n, samples=8, tokens=4096) for n in range(1, 11))
+    job_state.history.add(ev.StepsMade(at=START, job="one", attempt=3, records=drawn))
+    for rank in (0, 1):
+        job_state.history.add(
+            ev.AgentReported(at=START, job="one", attempt=3, event=ev.AgentEvent.CLAIMED, rank=rank, pid=7 + rank, facts={})
+        )
+    status = job_status(job_state, START)
+    assert (status.steps_per_s, status.samples_per_s, status.tokens_per_s) == (2.0, 32.0, 16384.0)
+
+
+def test_a_step_of_unknown_size_leaves_the_rate_unknown() -> None:
+    job_state = training(0, 1.0)
+    assert job_state.history is not None
+    sizes = (8, None, 8)
+    drawn = tuple(StepRecord(at=START.plus(n - 3), step=n + 1, samples=size) for n, size in enumerate(sizes))
+    job_state.history.add(ev.StepsMade(at=START, job="one", attempt=3, records=drawn))
+    status = job_status(job_state, START)
+    assert (status.steps_per_s, status.samples_per_s) == (1.0, None)
+
+
 def test_the_pace_is_that_of_the_last_minute() -> None:
     job_state = training(10, 100.0)
     assert job_state.history is not None

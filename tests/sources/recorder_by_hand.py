@@ -30,12 +30,28 @@ class Writer:
         epoch: int = 3,
         data_wait_s: float = 0.25,
         gpu_memory: int = 1 << 30,
+        samples: int = 0,
+        tokens: int = 0,
     ) -> None:
         sequence = self.head + 1
         check = (sequence & 0xFFFFFFFF) ^ attempt_files.CHECK_XOR
         written_ns = step * 10**9 if at_ns is None else at_ns
         record = attempt_files.RECORD.pack(
-            sequence, step, written_ns, epoch, known, loss, 0.01, 1.5, data_wait_s, gpu_memory, check
+            *(
+                sequence,
+                step,
+                written_ns,
+                epoch,
+                known,
+                loss,
+                0.01,
+                1.5,
+                data_wait_s,
+                gpu_memory,
+                samples,
+                tokens,
+                check,
+            )
         )
         os.pwrite(self.fd, record, attempt_files.HEADER_BYTES + self.head % self.capacity * attempt_files.RECORD.size)
         self.head = sequence

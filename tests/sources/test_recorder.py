@@ -92,6 +92,30 @@ def test_a_scribbled_head_skips_nothing_that_is_still_to_come(path: Path) -> Non
     assert ([record.step for record in page.records], page.lost) == ([5], 0)
 
 
+def test_samples_and_tokens_of_a_step_are_read_and_zeros_are_unknown(path: Path) -> None:
+    writer = Writer(path)
+    writer.write(1, samples=32, tokens=32 * 512)
+    writer.write(2)
+    text, other = reader_of(path).read(0, NOW).records
+    assert (text.samples, text.tokens) == (32, 16384)
+    assert (other.samples, other.tokens) == (None, None)
+
+
+def test_the_recorder_of_an_attempt_launched_before_samples_were_recorded_is_read(path: Path) -> None:
+    record = attempt_files.RECORD_WITHOUT_SAMPLES
+    identity = attempt_files.IDENTITY.pack(attempt_files.MAGIC, attempt_files.HEADER_BYTES, record.size, 2, 0)
+    ring = bytearray(identity.ljust(attempt_files.HEADER_BYTES, b"\0"))
+    attempt_files.HEAD.pack_into(ring, attempt_files.HEAD_OFFSET, 3)
+    for number in (2, 1):  # the third record lies where the first was
+        ring += record.pack(
+            number + 1, number + 1, 10**9, 0, 2, 0.5, 0, 0, 0, 0, (number + 1) ^ attempt_files.CHECK_XOR
+        )
+    path.write_bytes(ring)
+    page = reader_of(path).read(0, NOW)
+    assert [(item.step, item.loss, item.samples) for item in page.records] == [(2, 0.5, None), (3, 0.5, None)]
+    assert page.lost == 1
+
+
 @pytest.mark.parametrize(
     ("content", "told"),
     [

@@ -172,14 +172,15 @@ def test_longer_buckets_are_the_sum_of_the_short_ones(tmp_path: Path) -> None:
 maybe = st.none() | st.floats(width=32, allow_nan=True, allow_infinity=True)
 some_records = st.lists(
     st.builds(
-        lambda step, seconds, loss, norm, wait: StepRecord(
-            at=at(seconds), step=step, epoch=None, loss=loss, lr=loss, grad_norm=norm, data_wait_s=wait
+        lambda step, seconds, loss, norm, wait, drawn: StepRecord(
+            at=at(seconds), step=step, loss=loss, lr=loss, grad_norm=norm, data_wait_s=wait, samples=drawn
         ),
         st.integers(1, 10**6),
         st.floats(0, 9.9),
         st.none() | st.floats(-1e6, 1e6) | st.just(math.nan),
         maybe,
         st.none() | st.floats(0, 100),
+        st.none() | st.integers(1, 2**32 - 1),
     ),
     min_size=1,
     max_size=12,

@@ -28,6 +28,10 @@ COLUMNS = (
     "gpu_memory_max_bytes",
     "steps_per_s",
     "non_finite",
+    "samples",
+    "samples_per_s",
+    "tokens",
+    "tokens_per_s",
 )
 """A row is ten seconds of one attempt. Times are RFC 3339, UTC; losses and norms are of finite values only."""
 

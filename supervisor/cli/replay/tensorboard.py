@@ -20,6 +20,8 @@ TAGS = {
     "learning_rate": "lr_last",
     "gradient_norm/max": "grad_norm_max",
     "steps_per_s": "steps_per_s",
+    "samples_per_s": "samples_per_s",
+    "tokens_per_s": "tokens_per_s",
     "data_wait_s/mean": "data_wait_mean_s",
     "gpu_memory_bytes/max": "gpu_memory_max_bytes",
     "epoch": "epoch",

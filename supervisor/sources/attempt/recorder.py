@@ -25,6 +25,7 @@ CAPACITY_MAX = 1 << 20
 HEADER_BYTES_MAX = 1 << 16
 SECONDS_MAX = 1e7
 _HEADER_BYTES = attempt_files.ASIDE_OFFSET + attempt_files.ASIDE.size
+_RECORDS = {layout.size: layout for layout in (attempt_files.RECORD, attempt_files.RECORD_WITHOUT_SAMPLES)}
 _STAGES = tuple(None if name == "unknown" else Stage(name) for name in attempt_files.STAGES)
 _ASIDES = tuple(Stage(name) if name else None for name in attempt_files.ASIDES)
 
@@ -59,12 +60,13 @@ class RecorderPage:
 class _Ring:
     header_bytes: int
     capacity: int
+    record: struct.Struct
 
     def runs(self, first: int, count: int) -> Iterator[tuple[int, int]]:
         """Yield (byte offset, records) of the one or two contiguous runs that hold `count` records from `first`."""
         slot = first % self.capacity
         straight = min(count, self.capacity - slot)
-        yield self.header_bytes + slot * attempt_files.RECORD.size, straight
+        yield self.header_bytes + slot * self.record.size, straight
         if count > straight:
             yield self.header_bytes, count - straight
 
@@ -149,8 +151,8 @@ class RecorderReader:
         found, low, high = None, max(0, head - ring.capacity), head
         while low < high:
             middle = (low + high) // 2
-            fields = attempt_files.RECORD.unpack(self._read_slots(ring, middle, 1))
-            if fields[0] != middle + 1 or fields[10] != (fields[0] & 0xFFFFFFFF) ^ attempt_files.CHECK_XOR:
+            fields = ring.record.unpack(self._read_slots(ring, middle, 1))
+            if fields[0] != middle + 1 or fields[-1] != (fields[0] & 0xFFFFFFFF) ^ attempt_files.CHECK_XOR:
                 return None
             if fields[2] <= at_ns:
                 found, low = int(fields[1]), middle + 1
@@ -166,11 +168,11 @@ class RecorderReader:
             at = max(at, self._scanned[1])
         count = min(limit, head - at)
         raw, problem = self._read_slots(ring, at, count), None
-        if len(raw) < count * attempt_files.RECORD.size:
+        if len(raw) < count * ring.record.size:
             problem = f"{self._path.name}: truncated, records are missing"
         records: list[StepRecord] = []
         valid_end = page.cursor
-        for number, fields in enumerate(attempt_files.RECORD.iter_unpack(raw), start=at):
+        for number, fields in enumerate(ring.record.iter_unpack(raw), start=at):
             if _is_valid(fields, number + 1):
                 records.append(_parse_record(fields, now))
                 valid_end = number + 1
@@ -191,11 +193,11 @@ class RecorderReader:
 
     def _read_slots(self, ring: _Ring, first: int, count: int) -> bytes:
         """Return the bytes of `count` slots; fewer, but complete ones, if the file ends early."""
-        raw = b""
+        raw, size = b"", ring.record.size
         for offset, run in ring.runs(first, count):
-            piece = os.pread(self._fd, run * attempt_files.RECORD.size, offset)
-            raw += piece[: len(piece) // attempt_files.RECORD.size * attempt_files.RECORD.size]
-            if len(piece) < run * attempt_files.RECORD.size:
+            piece = os.pread(self._fd, run * size, offset)
+            raw += piece[: len(piece) // size * size]
+            if len(piece) < run * size:
                 break
         return raw
 
@@ -206,10 +208,10 @@ def _parse_identity(header: bytes) -> _Ring:
     magic, header_bytes, record_bytes, capacity, _rank = attempt_files.IDENTITY.unpack_from(header)
     if magic != attempt_files.MAGIC:
         raise ValueError("not a flight recorder (wrong magic)")
-    known_sizes = record_bytes == attempt_files.RECORD.size and _HEADER_BYTES <= header_bytes <= HEADER_BYTES_MAX
-    if not known_sizes or not 0 < capacity <= CAPACITY_MAX:
+    record = _RECORDS.get(record_bytes)
+    if record is None or not _HEADER_BYTES <= header_bytes <= HEADER_BYTES_MAX or not 0 < capacity <= CAPACITY_MAX:
         raise ValueError(f"unexpected layout (header {header_bytes}, record {record_bytes}, capacity {capacity})")
-    return _Ring(header_bytes=header_bytes, capacity=capacity)
+    return _Ring(header_bytes=header_bytes, capacity=capacity, record=record)
 
 
 def _header_page(header: bytes, cursor: int, now: Moment) -> RecorderPage:
@@ -236,14 +238,15 @@ def _is_valid(fields: tuple[int | float, ...], sequence: int) -> bool:
     """Whether a slot holds the record of this sequence number with a plausible step and time."""
     return (
         fields[0] == sequence
-        and fields[10] == (sequence & 0xFFFFFFFF) ^ attempt_files.CHECK_XOR
+        and fields[-1] == (sequence & 0xFFFFFFFF) ^ attempt_files.CHECK_XOR
         and 0 <= fields[1] <= STEP_MAX
         and fields[2] >= 0
     )
 
 
 def _parse_record(fields: tuple[int | float, ...], now: Moment) -> StepRecord:
-    _, step, at_ns, epoch, known, loss, lr, grad_norm, data_wait_s, gpu_memory, _ = fields
+    _, step, at_ns, epoch, known, loss, lr, grad_norm, data_wait_s, gpu_memory, *work, _ = fields
+    samples, tokens = work or (0, 0)
     bits = int(known)
     return StepRecord(
         at=now.at_monotonic(at_ns / 1e9),
@@ -255,6 +258,8 @@ def _parse_record(fields: tuple[int | float, ...], now: Moment) -> StepRecord:
         gpu_memory_bytes=as_int(gpu_memory, maximum=BYTES_MAX) if bits & attempt_files.KNOWN_GPU_MEMORY else None,
         data_wait_s=as_float(data_wait_s, 0.0, SECONDS_MAX) if bits & attempt_files.KNOWN_DATA_WAIT else None,
         skipped=bool(bits & attempt_files.KNOWN_SKIPPED),
+        samples=int(samples) or None,
+        tokens=int(tokens) or None,
     )
 
 

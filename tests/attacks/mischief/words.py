@@ -43,7 +43,7 @@ NOTES = {
 }  # fmt: skip
 HEADER = (0, 4, 8, 12, 16, 20, 24, 28, 64, 68, 128, 132, 192, 196, 256, 264, 320, 324, 328)
 """Where the recorder's header has a field."""
-RECORD = struct.Struct("<QqqiIdfffqI")
+RECORD = struct.Struct("<QqqiIdfffqIII")
 UNSIGNED = (0, 1, 2, 255, 4096, 1 << 31, (1 << 32) - 1)
 NEVER = 10**399
 
@@ -164,8 +164,13 @@ def _records(chance: Random, head: int, count: int) -> bytes:
         small = chance.choice([0.0, float("nan"), 3e38, -1.0])
         fields = (number + 1, step, at, chance.choice([0, 7, -1, 2**31 - 1]), chance.randrange(256), loss)
         check = ((number + 1) & 0xFFFFFFFF) ^ (0xA5A5A5A5 if chance.random() < 0.95 else 1)
-        content += RECORD.pack(*fields, small, small, small, chance.choice([0, -1, 2**62]), check)
+        content += RECORD.pack(*fields, small, small, small, chance.choice([0, -1, 2**62]), *_counts(chance), check)
     return content
+
+
+def _counts(chance: Random) -> tuple[int, int]:
+    """Samples and tokens of a step."""
+    return chance.choice([0, 32, 2**32 - 1]), chance.choice([0, 4096, 2**32 - 1])
 
 
 def recorder_records(ground: Ground, chance: Random) -> str:
@@ -189,7 +194,9 @@ def rank_recorder(ground: Ground, chance: Random) -> str:
     slots = chance.choice([1, 1024, 2**32 - 1, 0])
     fd = ground.open(ground.folder / f"recorder.rank{rank}.bin", os.O_RDWR | os.O_CREAT)
     try:
-        os.pwrite(fd, struct.pack("<8sIIII", b"ROCMREC1", 4096, 64, slots, rank % 2**32), 0)
+        os.pwrite(
+            fd, struct.pack("<8sIIII", b"ROCMREC1", 4096, chance.choice([64, RECORD.size]), slots, rank % 2**32), 0
+        )
         os.pwrite(fd, struct.pack("<Q", chance.choice([0, 5, 2**63])), 64)
         os.pwrite(fd, _records(chance, 0, 20), 4096)
         if chance.random() < 0.5:

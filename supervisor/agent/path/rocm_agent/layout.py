@@ -50,7 +50,7 @@ SETUP, WARMUP, STEP, VALIDATE, CHECKPOINT, ENDED = range(1, 7)
 ASIDES = ("", "data_wait", "compile")
 DATA_WAIT, COMPILE = 1, 2
 
-RECORD = struct.Struct("<QqqiIdfffqI")
+RECORD = struct.Struct("<QqqiIdfffqIII")
 CHECK_XOR = 0xA5A5A5A5
 KNOWN_EPOCH = 1
 KNOWN_LOSS = 2

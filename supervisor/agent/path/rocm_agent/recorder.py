@@ -14,6 +14,7 @@ from . import layout as at
 
 CAPACITY_LIMIT = 1 << 24
 FLOAT_LIMIT = 3.4028234663852886e38
+COUNT_LIMIT = (1 << 32) - 1
 
 
 def open_recorder(path: str, rank: int) -> Optional[Recorder]:
@@ -101,8 +102,10 @@ class Recorder:
         data_wait_s: Optional[float] = None,
         gpu_memory_bytes: Optional[int] = None,
         skipped: int = 0,
+        samples: int = 0,
+        tokens: int = 0,
     ) -> None:
-        """Write one step, which then is over; None is unknown, NaN is NaN."""
+        """Write one step, which then is over; None is unknown (0 for samples and tokens), NaN is NaN."""
         known = (
             (epoch is not None)
             | (loss is not None) << 1
@@ -122,10 +125,13 @@ class Recorder:
                 grad_norm or 0.0,
                 data_wait_s or 0.0,
                 gpu_memory_bytes or 0,
+                samples,
+                tokens,
             )
-        except (OverflowError, struct.error):  # a finite double that no single-precision float holds
+        except (OverflowError, struct.error):  # a number that its field does not hold
             floats = (_clamp_to_float32(lr), _clamp_to_float32(grad_norm), _clamp_to_float32(data_wait_s))
-            self._write_record(step, epoch or 0, known, loss or 0.0, *floats, gpu_memory_bytes or 0)
+            work = (min(samples, COUNT_LIMIT), min(tokens, COUNT_LIMIT))
+            self._write_record(step, epoch or 0, known, loss or 0.0, *floats, gpu_memory_bytes or 0, *work)
 
     def _write_record(  # noqa: PLR0913, PLR0917 - the fields of a record
         self,
@@ -137,6 +143,8 @@ class Recorder:
         grad_norm: float,
         wait: float,
         gpu: int,
+        samples: int,
+        tokens: int,
         pack=at.RECORD.pack_into,  # bound once: a step pays for each name that is looked up
         pack_head=at.HEAD.pack_into,
         now=monotonic_ns,
@@ -144,9 +152,11 @@ class Recorder:
         head = self._head
         sequence = head + 1
         check = (sequence & 0xFFFFFFFF) ^ 0xA5A5A5A5
-        offset = 4096 + head % self._capacity * 64
+        offset = 4096 + head % self._capacity * 72
         memory = self._memory
-        pack(memory, offset, sequence, step, now(), epoch, known, loss, lr, grad_norm, wait, gpu, check)
+        pack(
+            memory, offset, sequence, step, now(), epoch, known, loss, lr, grad_norm, wait, gpu, samples, tokens, check
+        )
         self._head = sequence
         pack_head(memory, 64, sequence)
 

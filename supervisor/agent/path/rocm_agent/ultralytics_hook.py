@@ -110,7 +110,8 @@ class Run:
         )
         lr = trainer.optimizer.param_groups[0]["lr"] * remedies.lr_factor
         memory = None if self._memory is None else self._memory.read()
-        recorder.record(self.step, epoch, loss, lr, grad_norm, self._wait_s, memory, torch_hook.take_skipped())
+        skipped, (samples, tokens) = torch_hook.take_skipped(), torch_hook.take_drawn()
+        recorder.record(self.step, epoch, loss, lr, grad_norm, self._wait_s, memory, skipped, samples, tokens)
         # Callbacks of the user come next: what they take is no batch's time either.
         recorder.stage, recorder.aside = STEP, DATA_WAIT
 

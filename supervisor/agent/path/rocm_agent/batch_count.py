@@ -1,0 +1,111 @@
+"""Counts the samples and tokens that a training draws for each step, by the shapes of its batches alone."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Tuple
+
+DEPTH_LIMIT = 4
+IDS = ("input_ids", "tokens", "token_ids")
+"""What token ids are called in a batch: Hugging Face's word, and those of torchtune and its like."""
+
+
+class BatchCount:
+    """What was drawn since the last step."""
+
+    def __init__(self) -> None:
+        self._samples = 0
+        self._tokens = 0
+        self._begun = False
+
+    def saw(self, batch: Any, loader: Any = None) -> None:
+        """A batch has come, by `loader`, an iterator of torch.utils.data."""
+        self._samples += count_samples(batch, expected_samples(loader)) or 0
+        self._tokens += count_tokens(batch) or 0
+
+    def take(self) -> Tuple[int, int]:
+        """Return the samples and the tokens of the step just made, 0 for unknown ones.
+
+        Before its first step a training draws what it will not use: a resumed one skips to its place in the data.
+        """
+        samples, tokens, begun = self._samples, self._tokens, self._begun
+        self._samples, self._tokens, self._begun = 0, 0, True
+        return (samples, tokens) if begun else (0, 0)
+
+
+def expected_samples(loader: Any) -> Optional[int]:
+    """Return how many samples a loader collates to a batch, None where the data comes in batches by itself."""
+    if not getattr(loader, "_auto_collation", False):
+        return None
+    size = getattr(getattr(loader, "_index_sampler", None), "batch_size", None)
+    return size if isinstance(size, int) and size > 0 else None
+
+
+def count_samples(batch: Any, expected: Optional[int]) -> Optional[int]:
+    """Return the samples in a batch, None where it holds no tensor.
+
+    The first dimension of its first tensor is the number, unless the loader's own is nearby: graphs and detections
+    are collated to tensors that count nodes, channels or boxes first, sequences to ones that count time first.
+    """
+    lengths = _leading_lengths(batch)
+    if expected is not None and (not lengths or expected in lengths or lengths[-1] > expected):
+        return expected
+    return lengths[-1] if lengths else None
+
+
+def _leading_lengths(batch: Any) -> Tuple[int, ...]:
+    """Return the lengths on the way to the first tensor: of lists around it, of its second and its first dimension."""
+    found = ()  # type: Tuple[int, ...]
+    for _ in range(DEPTH_LIMIT):
+        shape = getattr(batch, "shape", None)
+        if shape is not None:
+            return (*found, *reversed([int(size) for size in shape[:2]])) if len(shape) else found
+        if hasattr(batch, "keys"):
+            batch = _named_first(batch)
+        elif isinstance(batch, (list, tuple)) and batch:
+            found = (*found, len(batch))
+            batch = next((item for item in batch if _may_hold_tensor(item)), None)
+        else:
+            return ()
+    return ()
+
+
+def _named_first(batch: Any) -> Any:
+    """Return the item of a mapping that is counted: the token ids, the images, or the first that may hold a tensor."""
+    for name in (*IDS, "img", "pixel_values"):
+        if name in batch:
+            return batch[name]
+    return next((item for item in batch.values() if _may_hold_tensor(item)), None)
+
+
+def _may_hold_tensor(item: Any) -> bool:
+    return hasattr(item, "shape") or hasattr(item, "keys") or (isinstance(item, (list, tuple)) and len(item) > 0)
+
+
+def count_tokens(batch: Any) -> Optional[int]:
+    """Return the tokens of a batch of text, padding included; None where it is not known to be text.
+
+    Text is what is named so, or a pair of equal tables of whole numbers: tokens, and those that follow them.
+    """
+    if hasattr(batch, "keys"):
+        named = next((batch[name] for name in IDS if name in batch), None)
+        return _table_size(named)
+    if isinstance(batch, (list, tuple)) and len(batch) == 2:
+        size = _table_size(batch[0])
+        return size if size is not None and tuple(batch[0].shape) == tuple(getattr(batch[1], "shape", ())) else None
+    return None
+
+
+def _table_size(item: Any) -> Optional[int]:
+    """Return the elements of a table of whole numbers, None for anything else."""
+    shape = getattr(item, "shape", None)
+    if shape is None or len(shape) not in {1, 2} or not _holds_integers(item):
+        return None
+    size = 1
+    for length in shape:
+        size *= int(length)
+    return size
+
+
+def _holds_integers(item: Any) -> bool:
+    kind = str(getattr(item, "dtype", ""))
+    return "int" in kind

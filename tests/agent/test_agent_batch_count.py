@@ -1,0 +1,58 @@
+"""How many samples and tokens a batch holds, by its shapes alone."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "supervisor" / "agent" / "path"))
+
+from rocm_agent.batch_count import BatchCount, count_samples, count_tokens
+
+
+def table(*shape: int, dtype: str = "torch.float32") -> SimpleNamespace:
+    """A tensor, as far as its shape is looked at."""
+    return SimpleNamespace(shape=shape, dtype=dtype)
+
+
+IDS = table(4, 512, dtype="torch.int64")
+IMAGE, BOXES = table(3, 480, 640), {"boxes": table(5, 4)}
+GRAPHS = SimpleNamespace(x=table(913, 16))
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected", "samples", "tokens"),
+    [
+        pytest.param([table(32, 3, 224, 224), table(32, dtype="torch.int64")], 32, 32, None, id="images"),
+        pytest.param([table(9, 3, 224, 224), table(9, dtype="torch.int64")], 32, 9, None, id="the last images"),
+        pytest.param({"attention_mask": IDS, "input_ids": IDS, "labels": IDS}, 4, 4, 2048, id="Hugging Face text"),
+        pytest.param([IDS, IDS], None, 4, 2048, id="text and what follows it, in batches of its own"),
+        pytest.param([table(64, 26, dtype="torch.int64"), table(64)], 64, 64, None, id="categories, no text"),
+        pytest.param({"im_file": ["a", "b"], "img": table(2, 3, 640, 640)}, 2, 2, None, id="ultralytics"),
+        pytest.param(((IMAGE,) * 8, (BOXES,) * 8), 8, 8, None, id="detections in lists"),
+        pytest.param([table(120, 16, 80), table(16)], 16, 16, None, id="time first"),
+        pytest.param([[table(16, 10), table(16, 4)], table(16)], 16, 16, None, id="two inputs"),
+        pytest.param(GRAPHS, 24, 24, None, id="graphs, without a shape of their own"),
+        pytest.param(table(), None, None, None, id="a number"),
+        pytest.param(["a", "b"], None, None, None, id="words"),
+        pytest.param([], None, None, None, id="nothing"),
+    ],
+)
+def test_a_batch_is_counted_by_its_shapes(
+    batch: object, expected: int | None, samples: int | None, tokens: int | None
+) -> None:
+    assert (count_samples(batch, expected), count_tokens(batch)) == (samples, tokens)
+
+
+def test_what_was_drawn_before_the_first_step_is_unknown() -> None:
+    drawn = BatchCount()
+    for _ in range(1000):
+        drawn.saw([IDS, IDS])
+    assert drawn.take() == (0, 0), "a resumed training skips to its place"
+    drawn.saw([IDS, IDS])
+    drawn.saw([IDS, IDS])
+    assert drawn.take() == (8, 4096)
+    assert drawn.take() == (0, 0)
