@@ -52,7 +52,9 @@ def test_samples_and_tokens_a_second_are_those_of_all_ranks() -> None:
     job_state.history.add(ev.StepsMade(at=START, job="one", attempt=3, records=drawn))
     for rank in (0, 1):
         job_state.history.add(
-            ev.AgentReported(at=START, job="one", attempt=3, event=ev.AgentEvent.CLAIMED, rank=rank, pid=7 + rank, facts={})
+            ev.AgentReported(
+                at=START, job="one", attempt=3, agent_event=ev.AgentEvent.CLAIMED, rank=rank, pid=7 + rank, facts={}
+            )
         )
     status = job_status(job_state, START)
     assert (status.steps_per_s, status.samples_per_s, status.tokens_per_s) == (2.0, 32.0, 16384.0)

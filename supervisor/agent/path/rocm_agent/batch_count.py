@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple
+TYPE_CHECKING = False  # typing costs milliseconds at every interpreter's start
+if TYPE_CHECKING:
+    from typing import Any, Optional, Tuple
 
 DEPTH_LIMIT = 4
 IDS = ("input_ids", "tokens", "token_ids")
@@ -30,6 +32,10 @@ class BatchCount:
         samples, tokens, begun = self._samples, self._tokens, self._begun
         self._samples, self._tokens, self._begun = 0, 0, True
         return (samples, tokens) if begun else (0, 0)
+
+
+drawn = BatchCount()
+"""Of this process."""
 
 
 def expected_samples(loader: Any) -> Optional[int]:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import sys
 
-from . import claim, events, origin
+from . import batch_count, claim, events, origin
 from .fence import fenced
 
 TYPE_CHECKING = False  # typing costs milliseconds at every interpreter's start
 if TYPE_CHECKING:
-    from typing import Any, Optional, Tuple
+    from typing import Any, Optional
 
 _last_step = 0
 _scalars = None
@@ -43,7 +43,7 @@ def step(loss: Any = None, step: Optional[int] = None, epoch: Optional[int] = No
         step = _last_step + 1 if _last_step else origin.first_step(None)
     _last_step = int(step)
     loss_now = _read_late(loss) if hasattr(loss, "is_cuda") else number(loss)
-    recorder.record(_last_step, epoch, loss_now, number(lr), None, None, _memory_bytes(), 0, *_take_drawn())
+    recorder.record(_last_step, epoch, loss_now, number(lr), None, None, _memory_bytes(), 0, *batch_count.drawn.take())
     recorder.stage, recorder.aside = layout.STEP, 0
     save_command.refuse_unheard(recorder)
 
@@ -151,13 +151,6 @@ def _memory_bytes() -> Optional[int]:
 
         _memory = GpuMemory(torch)
     return _memory.read()
-
-
-def _take_drawn() -> Tuple[int, int]:
-    """Return the samples and tokens that torch's loaders gave for this step, 0 where they gave none."""
-    from . import torch_hook
-
-    return torch_hook.take_drawn()
 
 
 def _read_late(loss: Any) -> Any:

@@ -14,10 +14,9 @@ import weakref
 from functools import update_wrapper, wraps
 from time import monotonic_ns
 from types import ModuleType
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Callable, Optional
 
-from . import claim, origin, own_saves, precision, remedies, save_command, script, workers
-from .batch_count import BatchCount
+from . import batch_count, claim, origin, own_saves, precision, remedies, save_command, script, workers
 from .fence import failed, fenced
 from .layout import CHECKPOINT, COMPILE, DATA_WAIT, ENDED, STEP, VALIDATE
 from .leader import Leader
@@ -39,7 +38,6 @@ class Watch:
         self.shapes = Shapes(complete=False)
         self.grad_norm: Any = None
         self.wait_ns = 0
-        self.drawn = BatchCount()
         self._loss: Any = None
         self._scaled: Callable[[], Any] = lambda: None
         self._unscaled: Any = None
@@ -75,7 +73,7 @@ class Watch:
         wait_s, self.wait_ns = self.wait_ns / 1e9 if self.wait_ns else None, 0
         self._loss = self.grad_norm = None
         recorder.record(
-            self.step, self.epoch, loss, None, grad_norm, wait_s, self._memory.read(), 0, *self.drawn.take()
+            self.step, self.epoch, loss, None, grad_norm, wait_s, self._memory.read(), 0, *batch_count.drawn.take()
         )
         recorder.stage, recorder.aside = STEP, 0
         save_command.refuse_unheard(recorder)
@@ -93,7 +91,7 @@ class Watch:
         lr = number(optimizer.param_groups[0].get("lr"))
         lr = None if lr is None else lr * remedies.lr_factor
         skipped, self.skipped = self.skipped, False
-        samples, tokens = self.drawn.take()
+        samples, tokens = batch_count.drawn.take()
         recorder.record(
             self.step, self.epoch, loss, lr, grad_norm, wait_s, self._memory.read(), skipped, samples, tokens
         )
@@ -152,11 +150,6 @@ def take_skipped() -> bool:
         return False
     skipped, _watch.skipped = _watch.skipped, False
     return skipped
-
-
-def take_drawn() -> Tuple[int, int]:
-    """Return the samples and tokens drawn for the step just made, 0 for unknown ones."""
-    return (0, 0) if _watch is None else _watch.drawn.take()
 
 
 def watch_compiler(module: ModuleType) -> None:
@@ -346,7 +339,7 @@ def _watch_loaders(torch: Any, watch: Watch) -> None:
             saw_batch(batch, recorder)
         return batch
 
-    saw_batch, count = fenced(watch.shapes.saw), fenced(watch.drawn.saw)
+    saw_batch, count = fenced(watch.shapes.saw), fenced(batch_count.drawn.saw)
     kind.__next__ = __next__
     _watch_worker_start(torch, watch)
 

@@ -15,7 +15,7 @@ from time import monotonic_ns
 from types import ModuleType
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from . import claim, events, remedies, save_request, torch_hook, ultralytics_remedies, ultralytics_resume
+from . import batch_count, claim, events, remedies, save_request, torch_hook, ultralytics_remedies, ultralytics_resume
 from .fence import failed, fenced
 from .layout import CHECKPOINT, DATA_WAIT, ENDED, SETUP, STEP, VALIDATE, WARMUP
 from .recorder import Recorder
@@ -110,7 +110,7 @@ class Run:
         )
         lr = trainer.optimizer.param_groups[0]["lr"] * remedies.lr_factor
         memory = None if self._memory is None else self._memory.read()
-        skipped, (samples, tokens) = torch_hook.take_skipped(), torch_hook.take_drawn()
+        skipped, (samples, tokens) = torch_hook.take_skipped(), batch_count.drawn.take()
         recorder.record(self.step, epoch, loss, lr, grad_norm, self._wait_s, memory, skipped, samples, tokens)
         # Callbacks of the user come next: what they take is no batch's time either.
         recorder.stage, recorder.aside = STEP, DATA_WAIT

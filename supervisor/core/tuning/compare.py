@@ -1,0 +1,146 @@
+"""Compares the owner's settings with an arm by blocks of steps in the order A B B A, until one verdict is proven.
+
+The pairs are differences of the logarithms of two blocks' medians, so a few very long steps move nothing and a drift
+of the pace cancels within the four blocks. They are judged after each pair by a bound that holds at every number of
+pairs (Robbins' normal mixture; Howard et al., "Time-uniform, nonparametric, nonasymptotic confidence sequences", 2021,
+proposition 5), so that looking again and again adopts nothing by chance.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+
+from supervisor.core.stats.median import median
+
+SMALLEST_GAIN = 0.03
+SPREADS = 2.0
+"""A gain below this many times the spread between two blocks of the owner's own settings is not looked for."""
+ERROR = 0.05
+PAIRS_MIN = 4
+PAIRS_MAX = 30
+SLOWER_PAIRS_MIN = 2
+"""An arm this clearly slower is given up early: every further step of it is lost."""
+CLEARLY_SLOWER = math.log(1.25)
+MIXTURE = 1.0
+"""Where the bound is tightest: at about ten pairs."""
+SPREAD_FLOOR = 0.004
+"""No two blocks are more alike than this; a smaller spread is one of few pairs."""
+BLOCK_STEPS = 10
+BLOCK_S = 2.0
+DROPPED_STEPS = 2
+"""Steps after each switch that are not counted."""
+
+
+class Outcome(Enum):
+    """What a comparison came to."""
+
+    ADOPTED = "adopted"
+    REFUSED = "refused"
+    NOT_SETTLED = "not settled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """By what factor an arm is faster, less one: 0.1 is 10 % more samples a second."""
+
+    gain: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The end of a comparison."""
+
+    outcome: Outcome
+    gain: Gain
+    why: str
+    pairs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The medians of blocks so far, in seconds a sample (or a step): (owner's, arm's) a pair."""
+
+    pairs: tuple[tuple[float, float], ...] = ()
+
+    def after(self, owner_s: float, arm_s: float) -> Comparison:
+        """Return the comparison with one more pair; ValueError for a time that is none."""
+        if not (0 < owner_s < math.inf and 0 < arm_s < math.inf):
+            raise ValueError(f"a block's median is {owner_s!r} s and {arm_s!r} s; both have to be above 0 and finite")
+        return Comparison((*self.pairs, (owner_s, arm_s)))
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation between neighbouring blocks of the owner's settings, as a share of the time."""
+        logs = [math.log(owner) for owner, _ in self.pairs]
+        steps = [later - earlier for earlier, later in pairwise(logs)]
+        return math.sqrt(sum(step * step for step in steps) / len(steps) / 2) if steps else 0.0
+
+    @property
+    def smallest_gain(self) -> float:
+        """The gain that is worth a change here."""
+        return max(SMALLEST_GAIN, SPREADS * self.spread)
+
+    def gain(self) -> Gain:
+        """Return the gain with bounds that hold at any number of pairs, at an error of 5 %."""
+        if len(self.pairs) < 2:
+            return Gain(gain=0.0, low=-1.0, high=math.inf)
+        mean, radius = self._mean_and_radius()
+        return Gain(gain=math.expm1(mean), low=math.expm1(mean - radius), high=_grow(mean + radius))
+
+    def _mean_and_radius(self) -> tuple[float, float]:
+        differences = [math.log(owner / arm) for owner, arm in self.pairs]
+        count = len(differences)
+        mean = math.fsum(differences) / count
+        variance = math.fsum((value - mean) ** 2 for value in differences) / (count - 1)
+        # The variance is itself measured by few pairs: it is taken as large as three quarters of such samples say.
+        deviation = max(math.sqrt(variance) * (1 + 1.5 / count), SPREAD_FLOOR)
+        scale = count + MIXTURE
+        return mean, deviation * math.sqrt(scale * math.log(scale / (MIXTURE * ERROR**2))) / count
+
+    def verdict(self) -> Verdict | None:
+        """Return the verdict once there is one, at the latest after the last pair that is made."""
+        count, gain, least = len(self.pairs), self.gain(), self.smallest_gain
+        if count >= SLOWER_PAIRS_MIN and all(math.log(arm / owner) > CLEARLY_SLOWER for owner, arm in self.pairs):
+            return Verdict(outcome=Outcome.REFUSED, gain=gain, why=f"slower by {-gain.gain:.0%}", pairs=count)
+        if count < PAIRS_MIN:
+            return None
+        if gain.low > 0 and gain.gain >= least:
+            why = f"faster by {gain.gain:.1%} ({gain.low:.1%} to {gain.high:.1%})"
+            return Verdict(outcome=Outcome.ADOPTED, gain=gain, why=why, pairs=count)
+        if gain.high < SMALLEST_GAIN:
+            why = f"slower by {-gain.gain:.1%}" if gain.high < 0 else f"gains at most {gain.high:.1%}"
+            return Verdict(outcome=Outcome.REFUSED, gain=gain, why=why, pairs=count)
+        if gain.high < least or count >= PAIRS_MAX:
+            noise = f"blocks of one setting differ by {self.spread:.1%}"
+            why = f"not settled: {gain.low:.1%} to {gain.high:.1%} after {count} pairs of blocks; {noise}"
+            return Verdict(outcome=Outcome.NOT_SETTLED, gain=gain, why=why, pairs=count)
+        return None
+
+
+def block_is_complete(step_s: tuple[float, ...]) -> bool:
+    """Whether the counted steps of a block are enough: ten, and two seconds."""
+    return len(step_s) >= BLOCK_STEPS and math.fsum(step_s) >= BLOCK_S
+
+
+def median_s(step_s: tuple[float, ...]) -> float:
+    """Return the time of a block's median step, in the unit of its times."""
+    return median(step_s)
+
+
+def break_even_steps(compile_s: float, step_s: float, gain: float) -> float:
+    """Return after how many steps a compilation of `compile_s` has paid; infinite where it saves nothing.
+
+    `gain` is the factor less one by which steps that took `step_s` become faster.
+    """
+    saved_s = step_s - step_s / (1 + gain) if gain > -1 else 0.0
+    return compile_s / saved_s if saved_s > 0 else math.inf
+
+
+def _grow(log: float) -> float:
+    """Return the gain of a logarithm, infinite where it is beyond all measure."""
+    return math.expm1(log) if log < 700 else math.inf

@@ -1,0 +1,206 @@
+"""The knobs, a row each: what may be tried, how it is applied, what it needs, and which remedies outrank it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Kind(Enum):
+    """What a change may do to the numbers of a training."""
+
+    SAME_ARITHMETIC = "same arithmetic"
+    NUMERICS = "numerics"
+    """Rounding differs: a replay of the same batches has to agree first."""
+    OPTIMISATION = "optimisation"
+    """Another training: never without permission."""
+
+
+class How(Enum):
+    """How a knob is applied."""
+
+    LIVE = "live"
+    RESTART = "restart"
+
+
+class Phase(Enum):
+    """The order in which knobs are tried: cheap and safe first."""
+
+    DATA = "data"
+    KERNELS = "kernels"
+    PRECISION = "precision"
+    COMPILE = "compile"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the agent reports of a training before anything is tried; None is unknown."""
+
+    device: str | None = None
+    processors: int | None = None
+    """That the training may use."""
+    workers: int | None = None
+    prefetch: int | None = None
+    loader_why_not: str | None = None
+    """Why its loader cannot be changed while it runs."""
+    pinned: bool | None = None
+    threads: int | None = None
+    optimizer: str | None = None
+    fused: bool | None = None
+    fused_why_not: str | None = None
+    channels_last: bool | None = None
+    channels_last_why_not: str | None = None
+    tf32: bool | None = None
+    cudnn_benchmark: bool | None = None
+    cuda: bool = False
+    hip: bool = False
+
+
+Values = Callable[[Facts], Sequence[object]]
+Reason = Callable[[Facts], str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knob:
+    """One setting that can be tried."""
+
+    name: str
+    phase: Phase
+    kind: Kind
+    values: Values
+    """What to try, in order; the next one is tried from the best so far."""
+    why_not: Reason = lambda _facts: None
+    """Why it cannot be tried on this training; None: it can."""
+    permission: str | None = None
+    """The word of `--may` without which it is not tried."""
+    outranked_by: tuple[str, ...] = ()
+    """Settings of remedies: what one of them has changed is not offered."""
+    how: How = How.LIVE
+    stop_after_loss: bool = False
+    """Whether larger values are left out once one was no gain."""
+
+
+def _more_workers(facts: Facts) -> Sequence[object]:
+    most = max(1, facts.processors or 1)
+    ladder = (1, 2, 4, 8, 16, 32)
+    found = [count for count in ladder if count > (facts.workers or 0) and count <= most]
+    return found if most in ladder or most > ladder[-1] else [*found, *([most] if most > (facts.workers or 0) else [])]
+
+
+def _other_threads(facts: Facts) -> Sequence[object]:
+    most = facts.processors or 1
+    found = {most, max(1, most // 2)} - {facts.threads}
+    return sorted(found, reverse=True)
+
+
+def _needs_cuda(facts: Facts) -> str | None:
+    return None if facts.cuda else "no CUDA device is in use"
+
+
+KNOBS: tuple[Knob, ...] = (
+    Knob(
+        name="workers",
+        phase=Phase.DATA,
+        kind=Kind.SAME_ARITHMETIC,
+        values=_more_workers,
+        why_not=lambda facts: facts.loader_why_not,
+        outranked_by=("workers", "workers_factor"),
+        stop_after_loss=True,
+    ),
+    Knob(
+        name="threads",
+        phase=Phase.KERNELS,
+        kind=Kind.NUMERICS,
+        values=_other_threads,
+        why_not=lambda facts: "the threads of the processor do not matter to a GPU" if facts.cuda else None,
+    ),
+    Knob(
+        name="fused_optimizer",
+        phase=Phase.KERNELS,
+        kind=Kind.NUMERICS,
+        values=lambda facts: () if facts.fused else (True,),
+        why_not=lambda facts: facts.fused_why_not,
+    ),
+    Knob(
+        name="channels_last",
+        phase=Phase.KERNELS,
+        kind=Kind.NUMERICS,
+        values=lambda facts: () if facts.channels_last else (True,),
+        why_not=lambda facts: facts.channels_last_why_not,
+        outranked_by=("conv2d",),
+    ),
+    Knob(
+        name="cudnn_benchmark",
+        phase=Phase.KERNELS,
+        kind=Kind.NUMERICS,
+        values=lambda facts: () if facts.cudnn_benchmark else (True,),
+        why_not=_needs_cuda,
+        outranked_by=("cudnn", "conv2d"),
+    ),
+    Knob(
+        name="tf32",
+        phase=Phase.PRECISION,
+        kind=Kind.NUMERICS,
+        values=lambda facts: () if facts.tf32 else (True,),
+        why_not=lambda facts: "TF32 is NVIDIA's" if facts.hip else _needs_cuda(facts),
+        permission="precision",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """A knob that is not tried, and why."""
+
+    knob: str
+    why: str
+
+
+def choose_knobs(
+    facts: Facts, *, may: Iterable[str], remedied: Iterable[str], knobs: Sequence[Knob] = KNOBS
+) -> tuple[tuple[Knob, ...], tuple[Left, ...]]:
+    """Return the knobs to try in the order of their phases, and those that are not tried.
+
+    `may` are the owner's permissions; `remedied` the settings that remedies have changed, which always outrank.
+    """
+    allowed, taken = set(may), set(remedied)
+    order = list(Phase)
+    tried: list[Knob] = []
+    left: list[Left] = []
+    for knob in sorted(knobs, key=lambda knob: order.index(knob.phase)):
+        why = _why_left(knob, facts, allowed, taken)
+        if why is None:
+            tried.append(knob)
+        else:
+            left.append(Left(knob=knob.name, why=why))
+    return tuple(tried), tuple(left)
+
+
+def _why_left(knob: Knob, facts: Facts, allowed: set[str], taken: set[str]) -> str | None:
+    remedies = sorted(taken.intersection(knob.outranked_by))
+    if remedies:
+        return f"the remedy setting {remedies[0]} outranks it"
+    if knob.permission is not None and knob.permission not in allowed:
+        return f"not without permission: --may {knob.permission}"
+    if knob.kind is Kind.OPTIMISATION and knob.permission is None:
+        return "changes the training itself"
+    why_not = knob.why_not(facts)
+    if why_not is not None:
+        return why_not
+    return None if knob.values(facts) else "already set"
+
+
+def facts_of(reported: Mapping[str, object]) -> Facts:
+    """Return the facts that an agent reported; what is of no expected type is unknown."""
+    kinds: dict[str, tuple[type, ...]] = {
+        **dict.fromkeys(("device", "loader_why_not", "optimizer", "fused_why_not", "channels_last_why_not"), (str,)),
+        **dict.fromkeys(("processors", "workers", "prefetch", "threads"), (int,)),
+        **dict.fromkeys(("pinned", "fused", "channels_last", "tf32", "cudnn_benchmark", "cuda", "hip"), (bool,)),
+    }
+    known: dict[str, object] = {}
+    for name, types in kinds.items():
+        value = reported.get(name)
+        if isinstance(value, types) and (types == (bool,)) == isinstance(value, bool):
+            known[name] = value
+    return Facts(**known)  # type: ignore[arg-type] # each value is of its field's type, checked above

@@ -1,0 +1,197 @@
+"""One tune as a value: which settings the next block of steps has, and what the blocks so far have proven.
+
+Arms are tried one after the other on top of what was adopted before; at the end the owner's settings are compared with
+all that was adopted together, because gains do not multiply and a dozen tests at 5 % need one joint proof. Only what
+that last comparison proves is adopted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from supervisor.core.tuning.compare import Comparison, Gain, Outcome, Verdict
+from supervisor.core.tuning.knob import Facts, Knob, Left
+
+ORDER = "ABBA"
+"""A: the settings to beat; B: the arm."""
+CONFIRMING = "all together"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One value of one knob."""
+
+    knob: str
+    value: object
+    stop_after_loss: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adopted:
+    """A value that was proven."""
+
+    knob: str
+    value: object
+    gain: Gain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A value that was not adopted, and why."""
+
+    knob: str
+    value: object
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A comparison under way; without an arm it is that of everything adopted with the owner's settings."""
+
+    arm: Arm | None
+    base: Mapping[str, object]
+    settings: Mapping[str, object]
+    comparison: Comparison = field(default_factory=Comparison)
+    blocks: tuple[float, ...] = ()
+    """Medians of the blocks of the pair under way."""
+
+    @property
+    def block(self) -> int:
+        """How many blocks were made."""
+        return 2 * len(self.comparison.pairs) + len(self.blocks)
+
+    @property
+    def wanted(self) -> Mapping[str, object]:
+        """The settings of the next block."""
+        return self.base if ORDER[self.block % len(ORDER)] == "A" else self.settings
+
+    def after(self, median_s: float) -> Trial:
+        """Return the trial with one more block."""
+        if not self.blocks:
+            return replace(self, blocks=(median_s,))
+        first, arm_first = self.blocks[0], ORDER[(self.block - 1) % len(ORDER)] == "B"
+        owner_s, arm_s = (median_s, first) if arm_first else (first, median_s)
+        return replace(self, comparison=self.comparison.after(owner_s, arm_s), blocks=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """A tune under way, or ended once `trial` is None."""
+
+    queue: tuple[Arm, ...] = ()
+    trial: Trial | None = None
+    adopted: tuple[Adopted, ...] = ()
+    """Confirmed together once the session has ended; until then each for itself."""
+    refused: tuple[Refused, ...] = ()
+    left: tuple[Left, ...] = ()
+    confirmed: Verdict | None = None
+    before_s: float | None = None
+    """Seconds a sample with the owner's settings, and with what was adopted, of the last comparison."""
+    after_s: float | None = None
+
+    @property
+    def settings(self) -> Mapping[str, object]:
+        """What was adopted so far, by knob."""
+        return {row.knob: row.value for row in self.adopted}
+
+    @property
+    def wanted(self) -> Mapping[str, object] | None:
+        """The settings of the next block, of knobs alone; None once the session has ended."""
+        return None if self.trial is None else self.trial.wanted
+
+    @property
+    def tried(self) -> str:
+        """What is being tried now, in words."""
+        if self.trial is None:
+            return "nothing"
+        arm = self.trial.arm
+        return CONFIRMING if arm is None else f"{arm.knob} = {format_value(arm.value)}"
+
+    def after_block(self, median_s: float) -> Session:
+        """Return the session after a block of `wanted` settings whose median step took `median_s` a sample."""
+        if self.trial is None:
+            raise ValueError("the tune has ended: no block was wanted")
+        trial = self.trial.after(median_s)
+        verdict = trial.comparison.verdict() if not trial.blocks else None
+        if verdict is None:
+            return replace(self, trial=trial)
+        return self._settle(trial, verdict)
+
+    def after_refusal(self, why: str) -> Session:
+        """Return the session after the arm under way could not be applied, or was found to do harm."""
+        if self.trial is None:
+            return self
+        if self.trial.arm is None:
+            return self._drop_newest(why)
+        return self._refuse(self.trial.arm, why)
+
+    def without_more(self, why: str) -> Session:
+        """Return the session with nothing new tried: what was adopted is still confirmed."""
+        rows = tuple(Refused(knob=arm.knob, value=arm.value, why=why) for arm in self.queue)
+        hurried = replace(self, queue=(), refused=(*self.refused, *rows))
+        if self.trial is None or self.trial.arm is None:
+            return hurried
+        return hurried._refuse(self.trial.arm, why)
+
+    def _settle(self, trial: Trial, verdict: Verdict) -> Session:
+        if trial.arm is None:
+            return self._end(trial, verdict)
+        if verdict.outcome is not Outcome.ADOPTED:
+            return self._refuse(trial.arm, verdict.why)
+        arm = trial.arm
+        row = Adopted(knob=arm.knob, value=arm.value, gain=verdict.gain)
+        kept = tuple(old for old in self.adopted if old.knob != arm.knob)
+        return replace(self, adopted=(*kept, row))._next()
+
+    def _refuse(self, arm: Arm, why: str) -> Session:
+        queue = self.queue
+        if arm.stop_after_loss:
+            queue = tuple(other for other in queue if other.knob != arm.knob)
+        row = Refused(knob=arm.knob, value=arm.value, why=why)
+        return replace(self, queue=queue, refused=(*self.refused, row))._next()
+
+    def _next(self) -> Session:
+        if self.queue:
+            arm, *rest = self.queue
+            base = self.settings
+            trial = Trial(arm=arm, base=base, settings={**base, arm.knob: arm.value})
+            return replace(self, queue=tuple(rest), trial=trial)
+        if not self.adopted:
+            return replace(self, trial=None)
+        return replace(self, trial=Trial(arm=None, base={}, settings=self.settings))
+
+    def _end(self, trial: Trial, verdict: Verdict) -> Session:
+        """Adopt everything, or leave out what was adopted last and compare the rest again."""
+        if verdict.outcome is not Outcome.ADOPTED:
+            return self._drop_newest(f"not confirmed together: {verdict.why}")
+        pairs = trial.comparison.pairs
+        before_s, after_s = (_geometric_mean([pair[side] for pair in pairs]) for side in (0, 1))
+        return replace(self, trial=None, confirmed=verdict, before_s=before_s, after_s=after_s)
+
+    def _drop_newest(self, why: str) -> Session:
+        *kept, newest = self.adopted
+        row = Refused(knob=newest.knob, value=newest.value, why=why)
+        return replace(self, adopted=tuple(kept), refused=(*self.refused, row))._next()
+
+
+def begin_session(knobs: Sequence[Knob], left: Sequence[Left], facts: Facts) -> Session:
+    """Return a session that tries every value of `knobs` in their order; it has ended if there is none."""
+    arms = [
+        Arm(knob=knob.name, value=value, stop_after_loss=knob.stop_after_loss)
+        for knob in knobs
+        for value in knob.values(facts)
+    ]
+    return Session(queue=tuple(arms), left=tuple(left))._next()
+
+
+def format_value(value: object) -> str:
+    """Return a knob's value as it is written in a configuration."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _geometric_mean(values: Sequence[float]) -> float:
+    product = 1.0
+    for value in values:
+        product *= value ** (1 / len(values))
+    return product

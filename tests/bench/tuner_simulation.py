@@ -1,0 +1,91 @@
+"""Simulates tunes: how often a knob without effect, one that does harm, and one that helps are adopted.
+
+    python tests/bench/tuner_simulation.py [TUNES]
+
+Step times have lognormal noise with an AR(1) part, 1 % of steps 2 to 6 times as long, and a drift of 0.1 % a step. Each
+tune tries several arms and then confirms what it adopted, as the tuner does. Pure computation, no clock.
+"""
+
+# ruff: noqa: T201 - a benchmark prints; its random numbers are a simulation's
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import median
+
+from supervisor.core.tuning.compare import BLOCK_STEPS, DROPPED_STEPS
+from supervisor.core.tuning.session import Arm, Session
+
+STEP_S = 0.2
+NOISES = ((0.03, 0.3), (0.10, 0.3), (0.10, 0.8), (0.25, 0.3))
+"""Standard deviation of a step's log time, and how much of it the next step keeps."""
+
+
+@dataclass
+class Machine:
+    """Steps whose time depends on the settings, and on much else."""
+
+    gains: Mapping[str, float]
+    noise: float
+    keep: float
+    chance: random.Random
+    steps: int = 0
+    _state: float = 0.0
+    _drift: float = 0.0
+    _times: list[float] = field(default_factory=list)
+
+    def block(self, settings: Mapping[str, object]) -> float:
+        """Return the median of the counted steps of one block."""
+        made = [self._step_s(settings) for _ in range(BLOCK_STEPS + DROPPED_STEPS)]
+        return median(made[DROPPED_STEPS:])
+
+    def _step_s(self, settings: Mapping[str, object]) -> float:
+        self.steps += 1
+        self._state = self.keep * self._state + math.sqrt(1 - self.keep**2) * self.chance.gauss(0, self.noise)
+        self._drift += self.chance.gauss(0, 0.001)
+        speed = math.prod(1 + self.gains[name] for name in settings)
+        hiccup = self.chance.uniform(2, 6) if self.chance.random() < 0.01 else 1.0
+        return STEP_S / speed * math.exp(self._state + self._drift) * hiccup
+
+
+def tune(gains: Mapping[str, float], noise: float, keep: float, seed: int) -> tuple[Session, int]:
+    """Return a tune of one value of each knob, ended, and the steps that it took."""
+    machine = Machine(gains, noise, keep, random.Random(seed))
+    session = Session(queue=tuple(Arm(knob=name, value=True) for name in gains))._next()
+    while session.wanted is not None:
+        session = session.after_block(machine.block(session.wanted))
+    return session, machine.steps
+
+
+def adopted_share(gain: float, tunes: int, noise: float, keep: float, others: int = 3) -> tuple[float, int]:
+    """Return the share of knobs with this gain that were adopted, and the median of the steps of a tune."""
+    found: Counter[bool] = Counter()
+    steps = []
+    gains = {f"knob{number}": gain for number in range(others + 1)} if gain <= 0 else {"knob": gain}
+    for seed in range(tunes):
+        session, made = tune(gains, noise, keep, seed)
+        steps.append(made)
+        found.update({True: len(session.adopted), False: len(gains) - len(session.adopted)})
+    return found[True] / sum(found.values()), int(median(steps))
+
+
+def main() -> None:
+    """Print the table."""
+    tunes = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    print(f"{tunes} tunes a cell; knobs without effect and harmful ones four to a tune")
+    print(f"{'noise (AR)':12} {'no effect':>10} {'-5 %':>8} {'+3.5 %':>14} {'+5.3 %':>14} {'+11 %':>14} {'+50 %':>14}")
+    for noise, keep in NOISES:
+        cells = [f"{adopted_share(gain, tunes, noise, keep)[0]:.2%}" for gain in (0.0, -0.05)]
+        for gain in (0.035, 0.053, 0.11, 0.5):
+            share, steps = adopted_share(gain, max(100, tunes // 5), noise, keep)
+            cells.append(f"{share:.0%} ({steps})")
+        print(f"{noise:4.0%} ({keep})   {cells[0]:>10} {cells[1]:>8} " + " ".join(f"{cell:>14}" for cell in cells[2:]))
+
+
+if __name__ == "__main__":
+    main()

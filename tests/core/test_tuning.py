@@ -1,0 +1,192 @@
+"""The tuner's verdicts: what is adopted, what is refused, and what chance cannot bring about."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.core.tuning.bottleneck import Shares, find_bottlenecks, name_of
+from supervisor.core.tuning.compare import (
+    PAIRS_MAX,
+    PAIRS_MIN,
+    Comparison,
+    Outcome,
+    block_is_complete,
+    break_even_steps,
+)
+from supervisor.core.tuning.knob import KNOBS, Facts, Kind, Knob, Phase, choose_knobs, facts_of
+from supervisor.core.tuning.session import Session, begin_session
+from tests.bench.tuner_simulation import adopted_share
+
+CPU = Facts(device="cpu", processors=4, workers=0, threads=4, fused=False, channels_last=False)
+SWITCH = Knob(name="switch", phase=Phase.KERNELS, kind=Kind.NUMERICS, values=lambda _: (True,))
+OTHER = Knob(name="other", phase=Phase.KERNELS, kind=Kind.NUMERICS, values=lambda _: (True,))
+
+
+def compared(owner_s: float, arm_s: float, pairs: int, wobble: float = 0.0) -> Comparison:
+    """Return a comparison in which every second pair of blocks took `wobble` longer."""
+    comparison = Comparison()
+    for number in range(pairs):
+        slow = 1 + wobble * (number % 2)
+        comparison = comparison.after(owner_s * slow, arm_s)
+    return comparison
+
+
+def run(session: Session, step_s: Mapping[frozenset[str], float]) -> Session:
+    """Run a tune to its end; a block takes what its settings take, by the names of those that are on."""
+    blocks = 0
+    while session.wanted is not None:
+        session = session.after_block(step_s[frozenset(session.wanted)])
+        blocks += 1
+        assert blocks < 1000, "the tune does not end"
+    return session
+
+
+def test_a_clear_gain_is_adopted_after_four_pairs_and_not_before() -> None:
+    assert compared(1.0, 0.8, PAIRS_MIN - 1).verdict() is None
+    verdict = compared(1.0, 0.8, PAIRS_MIN).verdict()
+    assert verdict is not None
+    assert verdict.outcome is Outcome.ADOPTED
+    assert verdict.gain.gain == pytest.approx(0.25)
+    assert verdict.gain.low <= 0.25 <= verdict.gain.high
+
+
+def test_a_gain_below_three_percent_is_none() -> None:
+    verdict = compared(1.0, 0.975, PAIRS_MAX, wobble=0.001).verdict()
+    assert verdict is not None
+    assert verdict.outcome is Outcome.REFUSED
+    assert "gains at most" in verdict.why
+
+
+def test_a_gain_within_the_noise_of_the_owners_own_blocks_is_not_settled() -> None:
+    verdict = compared(1.0, 0.95, PAIRS_MAX, wobble=0.2).verdict()
+    assert verdict is not None
+    assert verdict.outcome is Outcome.NOT_SETTLED
+
+
+def test_an_arm_that_is_clearly_slower_costs_two_pairs_of_blocks() -> None:
+    verdict = compared(1.0, 1.5, 2).verdict()
+    assert verdict is not None
+    assert (verdict.outcome, verdict.pairs) == (Outcome.REFUSED, 2)
+
+
+@given(st.lists(st.tuples(st.floats(1e-6, 1e6), st.floats(1e-6, 1e6)), max_size=PAIRS_MAX))
+def test_a_comparison_ends_and_never_adopts_what_was_slower_on_the_average(pairs: list[tuple[float, float]]) -> None:
+    comparison = Comparison(tuple(pairs))
+    verdict = comparison.verdict()
+    if len(pairs) >= PAIRS_MAX:
+        assert verdict is not None
+    if verdict is not None and verdict.outcome is Outcome.ADOPTED:
+        assert math.fsum(math.log(owner / arm) for owner, arm in pairs) > 0
+
+
+@pytest.mark.parametrize("time_s", [0.0, -1.0, math.nan, math.inf])
+def test_a_time_that_is_none_is_refused_with_its_value(time_s: float) -> None:
+    with pytest.raises(ValueError, match=str(time_s)):
+        Comparison().after(time_s, 1.0)
+
+
+def test_a_block_has_ten_steps_and_two_seconds() -> None:
+    assert not block_is_complete((0.1,) * 19)
+    assert not block_is_complete((1.0,) * 9)
+    assert block_is_complete((0.2,) * 10)
+
+
+def test_a_compilation_that_saves_nothing_never_pays() -> None:
+    assert break_even_steps(60.0, 0.1, 0.25) == pytest.approx(3000)
+    assert break_even_steps(60.0, 0.1, 0.0) == math.inf
+
+
+def test_what_is_no_gain_is_undone_and_what_is_one_is_confirmed_against_the_owners_settings() -> None:
+    session = begin_session((SWITCH, OTHER), (), CPU)
+    times = {
+        frozenset(): 0.10,
+        frozenset({"switch"}): 0.08,
+        frozenset({"switch", "other"}): 0.08,
+    }
+    ended = run(session, times)
+    assert [row.knob for row in ended.adopted] == ["switch"]
+    assert [row.knob for row in ended.refused] == ["other"]
+    assert (ended.before_s, ended.after_s) == (pytest.approx(0.10), pytest.approx(0.08))
+
+
+def test_gains_that_do_not_hold_together_go_the_newest_first() -> None:
+    """Together both are slower than the owner's settings, which the owner's settings show only in the end."""
+    session = begin_session((SWITCH, OTHER), (), CPU)
+    while session.trial is not None and session.trial.arm is not None:
+        session = session.after_block(1.0 if session.wanted == session.trial.base else 0.8)
+    assert [row.knob for row in session.adopted] == ["switch", "other"]
+    times = {frozenset(): 0.10, frozenset({"switch"}): 0.08, frozenset({"switch", "other"}): 0.11}
+    ended = run(session, times)
+    assert [row.knob for row in ended.adopted] == ["switch"]
+    assert "not confirmed together" in ended.refused[-1].why
+
+
+def test_an_arm_that_the_agent_refuses_is_refused_with_its_reason() -> None:
+    session = begin_session((SWITCH, OTHER), (), CPU).after_refusal("losses differ by 3 %")
+    assert [(row.knob, row.why) for row in session.refused] == [("switch", "losses differ by 3 %")]
+    assert session.tried == "other = true"
+
+
+def test_when_the_time_is_over_only_what_was_adopted_is_confirmed() -> None:
+    session = begin_session((SWITCH, OTHER), (), CPU)
+    while session.tried == "switch = true":
+        session = session.after_block(1.0 if not session.wanted else 0.8)
+    session = session.without_more("the time given is over")
+    assert session.tried == "all together"
+    assert [row.why for row in session.refused] == ["the time given is over"]
+
+
+def test_after_a_count_of_workers_without_gain_no_larger_one_is_tried() -> None:
+    workers = next(knob for knob in KNOBS if knob.name == "workers")
+    session = begin_session((workers,), (), CPU)
+    assert session.tried == "workers = 1"
+    ended = run(session, {frozenset(): 0.1, frozenset({"workers"}): 0.1})
+    assert [row.value for row in ended.refused] == [1]
+
+
+def test_remedies_outrank_the_tuner_and_precision_needs_permission() -> None:
+    card = Facts(device="cuda", processors=16, workers=4, cuda=True, fused=False, channels_last=False)
+    tried, left = choose_knobs(card, may=(), remedied=("workers_factor", "cudnn"))
+    assert [knob.name for knob in tried] == ["fused_optimizer", "channels_last"]
+    reasons = {row.knob: row.why for row in left}
+    assert reasons["workers"] == "the remedy setting workers_factor outranks it"
+    assert reasons["cudnn_benchmark"] == "the remedy setting cudnn outranks it"
+    assert reasons["tf32"] == "not without permission: --may precision"
+    assert "tf32" in [knob.name for knob in choose_knobs(card, may=("precision",), remedied=())[0]]
+
+
+def test_facts_of_an_unexpected_type_are_unknown() -> None:
+    facts = facts_of({"workers": "many", "threads": True, "fused": 1, "processors": 2, "device": "cpu", "more": 1})
+    assert facts == Facts(processors=2, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("shares", "name"),
+    [
+        (Shares(wait=0.8), "data-bound"),
+        (Shares(wait=0.3, headspace_gain=0.01), None),
+        (Shares(wait=0.05, gpu_busy=0.5, idle_by_host=0.9), "host-bound"),
+        (Shares(wait=0.05, gpu_busy=0.5, idle_by_host=0.9, step_growth_at_double_batch=0.9), None),
+        (Shares(gpu_busy=0.97, gemm=0.7, achieved=0.6), "GPU-bound"),
+        (Shares(gpu_busy=0.97, gemm=0.7, achieved=0.2), "GPU-bound, slow kernels"),
+        (Shares(gpu_busy=0.97, gemm=0.2, element_wise=0.7), "bandwidth-bound"),
+        (Shares(communication=0.4), "communication-bound"),
+        (Shares(memory_limited=True), "memory-bound"),
+        (Shares(wait=0.4, communication=0.3), "mixed"),
+        (Shares(), None),
+        (Shares(wait=math.nan), None),
+    ],
+)
+def test_a_bottleneck_is_named_by_its_definition(shares: Shares, name: str | None) -> None:
+    assert name_of(find_bottlenecks(shares)) == name
+
+
+def test_knobs_without_effect_are_not_adopted_by_chance() -> None:
+    """The long run is tests/bench/tuner_simulation.py."""
+    assert adopted_share(0.0, 60, noise=0.10, keep=0.3)[0] <= 0.005
+    assert adopted_share(0.11, 40, noise=0.03, keep=0.3)[0] >= 0.95
