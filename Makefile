@@ -52,6 +52,11 @@ GALLERY := $(CACHE)/gallery
 
 PEERS := $(CACHE)/peers
 
+# Looks for faults of accessibility in the page; in tests alone.
+AXE_VERSION := 4.14.1
+AXE_SHA256 := e6b0ce02b84d892e2e33e403485e7f3d6c29e2be6df65daf44d89ba564139745
+AXE := $(CACHE)/axe-core-$(AXE_VERSION)/package/axe.min.js
+
 .PHONY: help demo test test-quick laws frozen-names check lint types contracts bench gallery clean wheel deb deb-check
 
 help:
@@ -84,13 +89,20 @@ $(FOREIGN)/ready: $(TRAIN_READY)
 	"$(FOREIGN)/bin/pip" install --progress-bar off $(foreach p,$(FOREIGN_PACKAGES),'$(p)')
 	touch $@
 
+$(AXE):
+	@mkdir -p "$(CACHE)/axe-core-$(AXE_VERSION)"
+	cd "$(CACHE)/axe-core-$(AXE_VERSION)"
+	{ npm pack --silent axe-core@$(AXE_VERSION) && echo "$(AXE_SHA256)  axe-core-$(AXE_VERSION).tgz" | sha256sum --check --quiet \
+		&& tar xzf axe-core-$(AXE_VERSION).tgz; } \
+		|| echo "axe-core could not be fetched by npm: the test of the page's accessibility will be skipped" >&2
+
 demo: $(VENV)/ready $(TRAIN_READY)
 	$(VENV)/bin/supervisorctl demo --train-python "$(TRAIN_PYTHON)"
 
-test: $(VENV)/ready $(TRAIN_READY) $(OWNER_READY) $(FOREIGN)/ready
+test: $(VENV)/ready $(TRAIN_READY) $(OWNER_READY) $(FOREIGN)/ready $(AXE)
 	@test -n "$(OWNER_PYTHON)" || echo "no Python 3.10 found: the tests in the owner's environment will be skipped" >&2
 	ROCM_SUPERVISOR_TRAIN_PYTHON="$(TRAIN_PYTHON)" ROCM_SUPERVISOR_OWNER_PYTHON="$(OWNER_PYTHON)" \
-		ROCM_SUPERVISOR_FOREIGN_PYTHON="$(FOREIGN)/bin/python" \
+		ROCM_SUPERVISOR_FOREIGN_PYTHON="$(FOREIGN)/bin/python" ROCM_SUPERVISOR_AXE="$(AXE)" \
 		$(VENV)/bin/python $(if $(ARGS),-m pytest $(ARGS),tests/rigs/run_tests.py)
 
 test-quick: $(VENV)/ready

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+import os
 import shutil
 import socket
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from supervisor.cli.app import App, pass_app
+from supervisor.cli.app import App, end, pass_app
 from supervisor.cli.errors import CliError
 from supervisor.cli.offline import settings
 from supervisor.config.derive import database_url
@@ -21,12 +22,15 @@ from supervisor.store.files import database_path
 from supervisor.web.clock import now_unix_s
 from supervisor.web.daemon import Daemon
 from supervisor.web.door import LOOPBACK_NAMES, Door
+from supervisor.web.login import REVOKE, TOKEN, ask_login
 from supervisor.web.page_data import PageData
 from supervisor.web.record import Record
 from supervisor.web.serve import serve
+from supervisor.web.service import IDLE_S, LOGIN, run
 from supervisor.web.sessions import Sessions
 
 LOOPBACK = "127.0.0.1"
+SERVICE = "rocm-supervisor-web"
 EVERYWHERE = frozenset({"0.0.0.0", "::", "[::]"})  # noqa: S104  # compared, not bound
 BROWSERS = ("xdg-open", "x-www-browser", "www-browser", "open")
 
@@ -38,17 +42,26 @@ BROWSERS = ("xdg-open", "x-www-browser", "www-browser", "open")
 @click.option("--tls-certificate", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE")
 @click.option("--tls-key", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE")
 @click.option("--no-browser", is_flag=True, help="Print the address only; the first line of the output.")
+@click.option("--token", "asks_token", is_flag=True, help="Print a token for the page that runs as a service.")
+@click.option("--revoke", is_flag=True, help="End every session of the page that runs as a service.")
+@click.option("--activated", is_flag=True, hidden=True)
+@click.option("--idle-s", default=IDLE_S, hidden=True)
 @click.option("--ssh", is_flag=True, help="Print the command that forwards the port to your own machine.")
 @pass_app
 def command(  # noqa: PLR0913  # one argument each option
     app: App, *, listen: str, port: int, hosts: tuple[str, ...], tls_certificate: Path | None, tls_key: Path | None,
-    no_browser: bool, ssh: bool,
+    no_browser: bool, ssh: bool, asks_token: bool, revoke: bool, activated: bool, idle_s: float,
 ) -> None:  # fmt: skip
     """Show trainings, charts and incidents in a browser, until Ctrl-C.
 
     The address holds a token that is good once, for ten minutes. Nothing can be changed from the page. An address other
     than the loopback's needs TLS: --tls-certificate and --tls-key.
     """
+    if activated:
+        end(run(_build_data(app), settings(app).web, os.environ, idle_s))
+    if asks_token or revoke:
+        _ask_service(hosts, revoke=revoke)
+        return
     tls = (tls_certificate, tls_key) if tls_certificate is not None and tls_key is not None else None
     if (tls_certificate is None) != (tls_key is None):
         raise click.UsageError("--tls-certificate and --tls-key belong together")
@@ -66,6 +79,22 @@ def command(  # noqa: PLR0913  # one argument each option
             asyncio.run(serve([door], data, sessions, tls=tls))
     except OSError as error:
         raise CliError(f"{listen}: {error}", "check the certificate and its key", "not_served") from error
+
+
+def _ask_service(hosts: tuple[str, ...], *, revoke: bool) -> None:
+    """Print what the service answers: a token, as an address where its host is given, or how many sessions ended."""
+    runtime = Path(os.environ.get("XDG_RUNTIME_DIR", "/run"))
+    places = (runtime / SERVICE / LOGIN, Path("/run") / SERVICE / LOGIN)
+    path = next((place for place in places if place.exists()), places[-1])
+    try:
+        answer = ask_login(path, REVOKE if revoke else TOKEN)
+    except OSError as error:
+        remedy = "systemctl enable --now rocm-supervisor-web.socket; without a service use `supervisorctl web`"
+        raise CliError(f"{path}: {error.strerror or error}", remedy, "not_served") from error
+    if revoke:
+        click.echo(f"{answer} sessions ended")
+    else:
+        click.echo(f"https://{hosts[0]}/#{answer}" if hosts else answer)
 
 
 def _build_data(app: App) -> PageData:

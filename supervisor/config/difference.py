@@ -15,6 +15,7 @@ from supervisor.config.settings import Settings
 
 ABSENT = object()
 DAEMON = "with the daemon's next start"
+PAGE = "with the next start of rocm-supervisor-web"
 ATTEMPT = "with the job's next attempt"
 
 LATER: tuple[tuple[str, str], ...] = (
@@ -24,6 +25,7 @@ LATER: tuple[tuple[str, str], ...] = (
     ("telemetry.interval_s", ""),
     ("telemetry.*", DAEMON),
     ("kernel_log.*", DAEMON),
+    ("web.*", PAGE),
     ("jobs.*.command", ATTEMPT),
     ("jobs.*.cwd", ATTEMPT),
     ("jobs.*.env*", ATTEMPT),

@@ -78,6 +78,15 @@ class MetricsSettings(Struct, frozen=True, kw_only=True):
     """Written every 15 s for node_exporter's textfile collector; None: not written."""
 
 
+class WebSettings(Struct, frozen=True, kw_only=True):
+    """The page as a service; its sockets are those of rocm-supervisor-web.socket."""
+
+    hosts: list[Text] = field(default_factory=list)
+    """Names that it answers to beside those of the loopback, as a browser's address has them."""
+    tls_certificate: PathText | None = None
+    tls_key: PathText | None = None
+
+
 class RetentionSettings(Struct, frozen=True, kw_only=True):
     """How long what is recorded is kept."""
 
@@ -210,5 +219,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     kernel_log: KernelLogSettings = field(default_factory=KernelLogSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    web: WebSettings = field(default_factory=WebSettings)
     jobs: dict[str, JobSettings] = field(default_factory=dict)
     alerts: dict[str, AlertSettings] = field(default_factory=dict)

@@ -270,6 +270,6 @@ async def _answer_defect(request: Request, error: Exception) -> Response:
 
 
 def _refuse_foreign(why: str) -> Application:
-    log.warning("web.foreign_request", extra={"fields": {"why": why}})
+    log.warning("web.foreign_request: %s", why)
     body = msgspec.json.encode({"error": {"message": why, "remedy": "supervisorctl web prints the right address"}})
     return Response(body, 403, {"Content-Type": "application/json", "Cache-Control": "no-store"})

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import logging
 import signal
+import socket
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import uvicorn
 
 from supervisor.control.woken_server import WokenServer
 from supervisor.web.door import Application, Door, Scope
+from supervisor.web.login import answer_login
 from supervisor.web.page_data import PageData
 from supervisor.web.routes import application
 from supervisor.web.sessions import Sessions
@@ -47,17 +50,19 @@ class _Visits:
         self.last_s = time.perf_counter()
 
 
-async def serve(
+async def serve(  # noqa: PLR0913  # what is served, and how
     doors: Sequence[Door],
     data: PageData,
     sessions: Sessions,
     *,
     idle_s: float | None = None,
     tls: tuple[Path, Path] | None = None,
+    login: socket.socket | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until no request came for `idle_s` and no token waits to be used.
 
-    `tls` are the files of the certificate and of its key, for the doors that are to have it.
+    `tls` are the files of the certificate and of its key, for the doors that are to have it; `login` is the socket that
+    gives out tokens.
     """
     visits = [_Visits(application(data, sessions, door)) for door in doors]
     servers = [
@@ -76,6 +81,8 @@ async def serve(
         for server, door in zip(servers, doors, strict=True)
     ]
     watching = asyncio.ensure_future(_end_when_idle(visits, sessions, idle_s, end))
+    if login is not None:
+        await asyncio.start_unix_server(partial(answer_login, sessions), sock=login)
     await asyncio.gather(*serving)
     watching.cancel()
 
@@ -85,7 +92,7 @@ async def _end_when_idle(visits: Sequence[_Visits], sessions: Sessions, idle_s: 
         await asyncio.sleep(min(LOOK_EVERY_S, idle_s))
         quiet_s = time.perf_counter() - max(visit.last_s for visit in visits)
         if quiet_s >= idle_s and not sessions.awaits_token:
-            log.info("web.idle", extra={"fields": {"quiet_s": round(quiet_s)}})
+            log.info("web.idle: nobody has looked for %.0f s", quiet_s)
             end()
             return
 

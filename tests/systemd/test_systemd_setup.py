@@ -49,6 +49,8 @@ def test_a_prefix_gets_all_files_and_no_marks_are_left(tmp_path: Path) -> None:
         "etc/systemd/system/rocm-run@.service",
         "etc/systemd/system/rocm-run@.service.d/owner.conf",
         "etc/systemd/system/rocm-runs.slice",
+        "etc/systemd/system/rocm-supervisor-web.service",
+        "etc/systemd/system/rocm-supervisor-web.socket",
         "etc/systemd/system/rocm-supervisor.service",
         "etc/systemd/system/rocm-supervisor.service.d/owner.conf",
         "etc/systemd/system/rocm-supervisor.socket",

@@ -32,6 +32,7 @@ class ServedPage:
     """Where a page is served, and the token of its address."""
 
     address: str
+    state: Path
     secrets: dict[str, str] = field(default_factory=dict)
     """The headers of a session, once one was opened."""
 
@@ -81,11 +82,13 @@ class ServedPage:
 
 
 @contextmanager
-def serving_page(state: Path, *options: str) -> Iterator[ServedPage]:
-    """Serve the record of a state directory until the end."""
+def serving_page(state: Path, *options: str, socket: Path | None = None) -> Iterator[ServedPage]:
+    """Serve the record of a state directory, and what a daemon at `socket` answers, until the end."""
     config = state / "page.toml"
     config.write_text(f'[supervisor]\nstate_dir = "{state}"\n')
-    command = [sys.executable, "-m", "supervisor.cli", "--config", str(config), "web", "--no-browser", *options]
+    daemon = [] if socket is None else ["--socket", str(socket)]
+    given = ["--config", str(config), *daemon, "web", "--no-browser", *options]
+    command = [sys.executable, "-m", "supervisor.cli", *given]
     with (
         (state / "page.log").open("wb") as log,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as served,
@@ -94,7 +97,7 @@ def serving_page(state: Path, *options: str) -> Iterator[ServedPage]:
             assert served.stdout is not None
             address = served.stdout.readline().strip()
             assert address, (state / "page.log").read_text()
-            yield ServedPage(address)
+            yield ServedPage(address, state)
         finally:
             served.terminate()
             assert served.wait(LIMIT_S) == 0, (state / "page.log").read_text()

@@ -18,7 +18,14 @@ SYSUSERS = Path("/etc/sysusers.d/rocm-supervisor.conf")
 TMPFILES = Path("/etc/tmpfiles.d/rocm-supervisor.conf")
 POLKIT_RULES = Path("/etc/polkit-1/rules.d/50-rocm-supervisor.rules")
 SYSTEM_UNITS = Path("/etc/systemd/system")
-UNITS = ("rocm-supervisor.service", "rocm-supervisor.socket", "rocm-run@.service", "rocm-runs.slice")
+UNITS = (
+    "rocm-supervisor.service",
+    "rocm-supervisor.socket",
+    "rocm-supervisor-web.service",
+    "rocm-supervisor-web.socket",
+    "rocm-run@.service",
+    "rocm-runs.slice",
+)
 OWNER_DROP_IN = """\
 # The user who runs the trainings (written by supervisorctl setup --owner).
 [Service]

@@ -99,7 +99,7 @@ class Chart {
     this.rows = el("div");
     this.details = el("details", { ontoggle: () => this.fillTable() }, el("summary", {}, `Table of ${title.toLowerCase()}`), this.rows);
     this.figure = el("figure", { class: this.options.wide ? "wide" : "" },
-      el("figcaption", {}, el("h3", {}, title), this.legend), this.plot, this.details);
+      el("figcaption", {}, el(this.options.heading || "h3", {}, title), this.legend), this.plot, this.details);
     place.append(this.figure);
     this.seen = new ResizeObserver(() => this.u && this.u.setSize({ width: this.plot.clientWidth, height: this.options.height }));
     this.seen.observe(this.plot);
@@ -560,7 +560,7 @@ class Compare extends View {
     if (this.shown === title) return this.charts[0];
     this.charts.splice(0).forEach(chart => chart.destroy());
     this.place.replaceChildren(); this.shown = title;
-    return this.chart(this.place, title, { wide: true, height: 340, time: false, axis, sync: "compare", always: true });
+    return this.chart(this.place, title, { wide: true, height: 340, time: false, axis, sync: "compare", always: true, heading: "h2" });
   }
 
   offer() {
@@ -609,7 +609,7 @@ class Gpus extends View {
     this.spans = el("div", { class: "row", role: "group", "aria-label": "Time shown" });
     this.now = el("div"); this.grid = el("div", { class: "charts" });
     this.body.append(this.now, this.spans, this.grid);
-    this.drawn = GPU_CHARTS.map(spec => [spec, this.chart(this.grid, spec.title, { ...spec, onZoom: window => { this.window = window; this.refresh().catch(explain); } })]);
+    this.drawn = GPU_CHARTS.map(spec => [spec, this.chart(this.grid, spec.title, { ...spec, heading: "h2", onZoom: window => { this.window = window; this.refresh().catch(explain); } })]);
     this.update(params);
     this.every(SERIES_MS, () => this.refresh());
   }

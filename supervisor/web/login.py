@@ -1,0 +1,45 @@
+"""The socket that gives out tokens, and its client: one line is asked, one answered."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+from supervisor.web.sessions import Sessions
+
+log = logging.getLogger(__name__)
+
+LINE_LIMIT_S = 5.0
+TOKEN = "token"  # noqa: S105  # what is asked
+REVOKE = "revoke"
+
+
+async def answer_login(sessions: Sessions, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer one connection: a new token, or the number of sessions that were ended."""
+    with suppress(OSError, ValueError, asyncio.TimeoutError):
+        asked = (await asyncio.wait_for(reader.readline(), LINE_LIMIT_S)).decode("ascii", "replace").strip()
+        if asked == TOKEN:
+            writer.write(f"{sessions.make_token()}\n".encode())
+        elif asked == REVOKE:
+            ended = sessions.revoke_all()
+            log.info("web.sessions_revoked %d", ended)
+            writer.write(f"{ended}\n".encode())
+        await writer.drain()
+    writer.close()
+
+
+def ask_login(path: Path, what: str) -> str:
+    """Return the answer to one line at a login socket; raise OSError where nobody answers."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(2 * LINE_LIMIT_S)
+        connection.connect(str(path))
+        connection.sendall(f"{what}\n".encode())
+        answer = b""
+        while not answer.endswith(b"\n") and (part := connection.recv(4096)):
+            answer += part
+    if not answer:
+        raise ConnectionAbortedError(f"{path} gave no answer")
+    return answer.decode("ascii", "replace").strip()

@@ -1,0 +1,138 @@
+"""Every view in a real Chromium, with a daemon that answers: light and dark, wide and on a phone, without a fault."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser import CHROMIUM, Browser, browser
+from long_record import BEGAN_UNIX_S, write_long_record
+from served_page import ServedPage, serving_page
+
+from supervisor.control import types
+from supervisor.control.present import gpu_status
+from supervisor.core.moments import Moment
+from supervisor.core.readings import GpuReading
+from tests.view_by_hand import DELIVERED, FREEZE, FakeView, serving
+
+AXE = Path(
+    os.environ.get("ROCM_SUPERVISOR_AXE", Path.home() / ".cache/rocm-supervisor/axe-core-4.14.1/package/axe.min.js")
+)
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="Debian's package chromium is not installed"),
+    pytest.mark.xdist_group("chromium"),
+    pytest.mark.waits,
+]
+
+MARKUP = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>\x1b]0;owned\x07"
+VIEWS = {
+    "#/": "document.querySelector('.card canvas')",
+    "#/training/yolo": "document.querySelectorAll('figure:not([hidden]) canvas').length === 8",
+    "#/incident/yolo-2": "document.body.innerText.includes('no step for 61 s')",
+    "#/compare?of=yolo:1&of=yolo:2&by=epoch": "document.querySelector('figure canvas')",
+    "#/gpus?last=40000000": "document.body.innerText.includes('Radeon') && document.querySelector('figure canvas')",
+    "#/log/yolo": "document.querySelector('pre').textContent.includes('onerror')",
+    "#/alerts": "document.body.innerText.includes('phone')",
+}
+JOB = types.JobStatus(
+    name="yolo",
+    phase="running",
+    stage="step",
+    attempt=2,
+    epoch=6,
+    epochs=50,
+    step=200_000,
+    steps_per_s=18.3,
+    loss=0.9,
+    flags=[MARKUP],
+    reason=MARKUP,
+    eta=BEGAN_UNIX_S + 90_000.0,
+)
+
+
+@pytest.fixture(scope="module")
+def view(tmp_path_factory: pytest.TempPathFactory) -> FakeView:
+    folder = tmp_path_factory.mktemp("output")
+    (folder / "output.txt").write_text(f"epoch 6\n{MARKUP}\n\x1b[31mred\x1b[0m\n", newline="")
+    at = Moment(1.0, float(BEGAN_UNIX_S))
+    gpu = gpu_status(
+        GpuReading(
+            at=at, gpu="0000:00:00.0", source="sysfs", name="Radeon", edge_c=71.0, power_w=140.0, power_cap_w=150.0
+        )
+    )
+    phone = types.AlertReceiver(name="phone", state="failing", problem=MARKUP)
+    return FakeView(folder=folder, jobs=[JOB], gpus=[gpu], history=[FREEZE], receivers=[phone], sent=[DELIVERED])
+
+
+@pytest.fixture(scope="module")
+def page(view: FakeView, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedPage]:
+    state = tmp_path_factory.mktemp("state")
+    write_long_record(state / "supervisor.db", hours=8.0, steps=200_000)
+    with serving(view) as socket, serving_page(state, socket=socket) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def shown(page: ServedPage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browser(tmp_path_factory.mktemp("browser") / "profile") as started:
+        started.send("Page.setBypassCSP", enabled=False)
+        started.open(page.address)
+        started.wait_for("document.querySelector('.card')")
+        yield started
+
+
+def show(shown: Browser, view: str) -> None:
+    shown.evaluate(f"location.hash = {view!r}")
+    shown.wait_for(VIEWS[view])
+
+
+@pytest.mark.parametrize("view_path", VIEWS)
+def test_a_view_shows_text_of_a_training_as_text_and_breaks_no_policy(
+    shown: Browser, page: ServedPage, view_path: str
+) -> None:
+    shown.resize(1200, 900)
+    show(shown, view_path)
+    assert shown.said() == []
+    assert "owned" not in shown.evaluate("document.title")
+    assert shown.evaluate("document.querySelectorAll('img, main script, iframe').length") == 0
+    assert [url for url in shown.requested() if not url.startswith((page.origin, "about:"))] == []
+
+
+def test_the_log_has_no_escape_sequences_and_can_be_searched(shown: Browser) -> None:
+    show(shown, "#/log/yolo")
+    assert "\x1b" not in shown.evaluate("document.querySelector('pre').textContent")
+    shown.evaluate(
+        "{const s = document.getElementById('search'); s.value = 'RED'; s.dispatchEvent(new Event('input'))}"
+    )
+    assert shown.evaluate("document.querySelector('pre').textContent") == "red"
+
+
+def test_attempts_are_compared_by_step_epoch_and_time(shown: Browser) -> None:
+    for by, unit in (("step", "step"), ("epoch", "epoch"), ("time", "hours")):
+        shown.evaluate(f"location.hash = '#/compare?of=yolo:1&of=yolo:2&by={by}'")
+        shown.wait_for(f"document.querySelector('figcaption h2')?.textContent === 'Loss by {unit}'")
+        shown.wait_for("document.querySelector('.legend').textContent.includes('yolo attempt 2')")
+
+
+@pytest.mark.skipif(not AXE.is_file(), reason="axe-core is not there: make test fetches it")
+def test_no_view_has_a_fault_of_accessibility(page: ServedPage, view: FakeView, tmp_path: Path) -> None:
+    found = []
+    with serving(view) as socket, serving_page(page.state, socket=socket) as own, browser(tmp_path / "p") as shown:
+        shown.send("Page.setBypassCSP", enabled=True)
+        shown.open(own.address)
+        shown.wait_for("document.querySelector('.card')")
+        shown.evaluate(AXE.read_text())
+        for width in (1200, 360):
+            shown.resize(width, 800, phone=width == 360)
+            for scheme in ("light", "dark"):
+                shown.scheme(scheme)
+                for path in VIEWS:
+                    show(shown, path)
+                    shown.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
+                    broken = shown.evaluate("axe.run().then(r => r.violations.map(v => [v.id, v.nodes[0].html]))")
+                    found += [(width, scheme, path, *rule) for rule in broken]
+                    if shown.evaluate("document.documentElement.scrollWidth") > width:
+                        found.append((width, scheme, path, "is wider than the screen"))
+    assert found == []
