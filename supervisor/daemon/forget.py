@@ -12,7 +12,7 @@ from supervisor import untrusted_files
 from supervisor.config.read import NAME
 from supervisor.control import types
 from supervisor.control.refusals import NoSuchJob, Refused
-from supervisor.core.job import ALIVE
+from supervisor.core.job import ALIVE, Phase
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.commit_thread import CommitThread
 from supervisor.daemon.inbox import Inbox
@@ -78,8 +78,7 @@ class ForgetJobs:
 
     def _require_unconfigured(self, job: str) -> None:
         if job in self.loop.job_states:
-            remedy = f"remove [jobs.{job}] from the configuration, then supervisorctl reload"
-            raise Refused(f"{job} is configured", remedy)
+            raise _refuse_configured(job, self.loop.job_states[job].job.phase)
 
     def _has_folder(self, job: str) -> bool:
         return NAME.fullmatch(job) is not None and untrusted_files.entry_exists(self.jobs, job)
@@ -90,3 +89,11 @@ class ForgetJobs:
         names = untrusted_files.list_names(self.jobs, job).names
         attempts = sorted(int(name) for name in names if name.isascii() and name.isdecimal())
         return any(self.alive(job, self.jobs / job / str(number)) for number in attempts[-ATTEMPTS_ASKED:])
+
+
+def _refuse_configured(job: str, phase: Phase) -> Refused:
+    """Return why a configured job is not forgotten, and in which order to do what forgets it."""
+    steps = f"remove [jobs.{job}] from the configuration, supervisorctl reload, then supervisorctl forget {job}"
+    if phase in ALIVE:
+        return Refused(f"{job} is configured and {phase.value}", f"supervisorctl stop {job}, {steps}")
+    return Refused(f"{job} is {phase.value} but still configured: a stopped job keeps its record", steps)

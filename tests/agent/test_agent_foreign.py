@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from agent_by_hand import Attempts, plain_environment
+from agent_by_hand import Attempt, Attempts, plain_environment
 
 from supervisor.agent import prove
 
@@ -107,3 +107,14 @@ def test_every_update_of_a_jax_training_is_a_step_also_inside_compiled_functions
     command = [str(foreign_python), str(script)]
     alone = subprocess.run(command, env=plain_environment(), capture_output=True, text=True, timeout=240, check=True)
     assert finished.output == alone.stdout, "the same weights as without a supervisor"
+
+
+def test_a_save_with_orbax_is_reported_as_a_checkpoint_for_as_long_as_it_takes(
+    foreign_python: Path, tmp_path: Path
+) -> None:
+    attempt = Attempt(tmp_path / "attempt")
+    finished = attempt.run([foreign_python, HERE / "checks_orbax.py", tmp_path / "saves"])
+    assert finished.code == 0, finished.output
+    printed = [line for line in finished.output.splitlines() if line.startswith(("during", "after"))]
+    assert printed == ["during checkpoint", "after step"] * 2
+    assert attempt.failures() == []

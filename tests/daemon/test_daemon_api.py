@@ -363,7 +363,7 @@ def test_a_job_that_is_configured_or_runs_is_not_forgotten(house: House) -> None
     folder = house.leave_old_job()
     house.running.append(folder / "1")
     with house.daemon():
-        for job, why in (("night", "night is configured"), ("older", "a training of older may still be running")):
+        for job, why in (("night", "but still configured"), ("older", "a training of older may still be running")):
             refused = forget(house, job, "--yes")
             assert (refused.exit_code, why in refused.stderr) == (5, True)
         unknown = forget(house, "..", "--yes")

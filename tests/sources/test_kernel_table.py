@@ -412,6 +412,14 @@ def test_the_iommu_names_a_device_by_its_number_alone() -> None:
     assert found(line, line) == [(F.PAGE_FAULT, Sev.WARN, "0000:0a:00.0")]
 
 
+def test_a_log_that_begins_with_a_reset_that_succeeded_and_holds_another_has_no_fatal_fault() -> None:
+    reset = ("Starting {0} ring reset", "Ring {0} reset succeeded")
+    lines = [AMD + line.format("gfx_0.0.0") for line in reset]
+    lines.append(AMD + "ring comp_1.0.1 timeout, signaled seq=45, emitted seq=47")
+    lines += [AMD + line.format("comp_1.0.1") for line in reset]
+    assert found(*lines) == [(F.GPU_RESET, Sev.WARN, CARD)]
+
+
 def test_a_flood_of_faults_of_the_iommu_is_one_fault() -> None:
     line = "amdgpu 0000:0a:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x000f address=0x5bbb5000 flags=0x0020]"
     flood = ["[  262.094619] " + AMD + "[gfxhub] page fault (src_id:0 ring:158 vmid:0 pasid:0)"]

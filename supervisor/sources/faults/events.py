@@ -132,6 +132,7 @@ class Events:
             last_s=at_s,
             fatal_s=at_s if match.severity is FaultSeverity.FATAL else None,
             of_gpu=row.device == "gpu",
+            recovered=row.recovers,
         )
 
     def _find_open_event(self, match: Match, device: str | None, at_s: float) -> Event | None:

@@ -46,6 +46,9 @@ def prepare(folder: str) -> None:
                 "keras.src.callbacks.callback_list": _keras_imported,
                 "jax": _jax_imported,
                 "optax": _optax_imported,
+                "orbax.checkpoint._src.checkpointers.checkpointer": _orbax_imported,
+                "orbax.checkpoint._src.checkpointers.async_checkpointer": _orbax_imported,
+                "orbax.checkpoint.checkpoint_manager": _orbax_imported,
             }
         ),
         lambda: os.register_at_fork(after_in_child=_handle_fork),
@@ -189,6 +192,12 @@ def _optax_imported(module: ModuleType) -> None:
     from . import optax_hook
 
     optax_hook.install(module)
+
+
+def _orbax_imported(module: ModuleType) -> None:
+    from . import orbax_hook
+
+    orbax_hook.install(module)
 
 
 def _command_line() -> List[str]:
