@@ -30,6 +30,7 @@ from supervisor.daemon.launch.remedy_context import memory_awaited
 from supervisor.daemon.metrics import MetricsCollector, MetricsDeps, Textfile
 from supervisor.daemon.outage import record_end, record_outage
 from supervisor.daemon.periodic import Periodic
+from supervisor.daemon.process.startup import return_freed_memory
 from supervisor.daemon.process.systemd import Notifier, stop_is_restart
 from supervisor.daemon.reload import Reloading
 from supervisor.daemon.status import line
@@ -51,6 +52,7 @@ THREADS_EVERY_S = 1.0
 PERIODIC_LIMIT_S = 60.0
 TEXTFILE_EVERY_S = 15.0
 REPORTS_EVERY_S = 60.0
+RETURN_MEMORY_EVERY_S = 20.0
 CLOSE_LIMIT_S = 20.0
 """How long the daemon's end waits for the last commit."""
 
@@ -184,6 +186,7 @@ class Service:
         self._periodic.every(SWEEP_EVERY_S, "sweep attempts", self._sweep_attempts)
         self._periodic.every(TEXTFILE_EVERY_S, "metrics textfile", self._textfile.write)
         self._periodic.every(REPORTS_EVERY_S, "morning reports", self._reports.look)
+        self._periodic.every(RETURN_MEMORY_EVERY_S, "return memory", return_freed_memory)
         self._periodic.every(READ_AGAIN_EVERY_S, "read receivers", self._read_receivers)
         self._periodic.start()
         self._control.start()

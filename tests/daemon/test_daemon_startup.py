@@ -78,3 +78,39 @@ def test_threads_share_one_heap() -> None:
         pytest.skip("not glibc")
     assert heaps_beside_the_first("several") > 0
     assert heaps_beside_the_first("one") == 0
+
+
+HOLES = """
+from pathlib import Path
+from supervisor.daemon.process.startup import return_freed_memory
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+freed = [bytearray(3000) for _ in range(10_000)]
+last = bytearray(3000)
+del freed
+before = resident_bytes()
+return_freed_memory()
+print(before - resident_bytes())
+"""
+"""The last block keeps the heap from ending where the freed ones begin."""
+
+
+def test_what_is_freed_within_the_heap_goes_back_to_the_kernel() -> None:
+    if not keep_one_heap():
+        pytest.skip("not glibc")
+    done = subprocess.run([sys.executable, "-c", HOLES], capture_output=True, text=True, check=True, timeout=60)
+    assert int(done.stdout) > 20_000_000
+
+
+LOADED = """
+import sys
+import supervisor.daemon.main
+from supervisor.daemon.alerts.alerting import read_receivers
+read_receivers({})
+print(*sorted({"urllib3", "smtplib", "supervisor.alerts.channels", "alembic", "torch"} & sys.modules.keys()))
+"""
+
+
+def test_a_daemon_without_receivers_loads_no_library_that_it_does_not_need() -> None:
+    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == []
