@@ -26,6 +26,8 @@ LATER: tuple[tuple[str, str], ...] = (
     ("telemetry.*", DAEMON),
     ("kernel_log.*", DAEMON),
     ("web.*", PAGE),
+    ("metrics.listen", DAEMON),
+    ("metrics.hosts", DAEMON),
     ("jobs.*.command", ATTEMPT),
     ("jobs.*.cwd", ATTEMPT),
     ("jobs.*.env*", ATTEMPT),

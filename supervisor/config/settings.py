@@ -36,6 +36,13 @@ Gpu = Annotated[
         extra={"allowed": 'a PCI address ("0000:0a:00.0") or an index ("0"), as text'},
     ),
 ]
+MetricsAddress = Annotated[
+    str,
+    Meta(
+        pattern=r"^((\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}|[/~].+)$",
+        extra={"allowed": 'HOST:PORT ("127.0.0.1:9400") or the path of a unix socket'},
+    ),
+]
 SourceName = Literal["sysfs", "rocm-smi", "amd-smi", "pyamdgpuinfo", "nvml", "nvidia-smi"]
 
 
@@ -76,6 +83,10 @@ class MetricsSettings(Struct, frozen=True, kw_only=True):
 
     textfile: PathText | None = None
     """Written every 15 s for node_exporter's textfile collector; None: not written."""
+    listen: list[MetricsAddress] = field(default_factory=list)
+    """Addresses at which `GET /metrics` is answered, besides the control socket."""
+    hosts: list[Text] = field(default_factory=list)
+    """Further names in the address of a scraper; addresses in digits and localhost need none."""
 
 
 class WebSettings(Struct, frozen=True, kw_only=True):

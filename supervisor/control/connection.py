@@ -16,23 +16,27 @@ CONNECTION_LIMIT_S = 60.0
 """From the start of the connection to its end, even in the middle of an answer."""
 
 
-class PeerProtocol(H11Protocol):
-    """Puts the peer into the scope as `peer`, and ends connections that take too long."""
+class TimedProtocol(H11Protocol):
+    """Ends connections that take too long."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
-        """Learn who connected, and set the time limits."""
+        """Set the time limits."""
         super().connection_made(transport)
-        peer = peer_of(transport.get_extra_info("socket"))
+        known = self.describe(transport)
         silent = self.loop.call_later(REQUEST_LIMIT_S, transport.abort)
         self._limits = (silent, self.loop.call_later(CONNECTION_LIMIT_S, transport.abort))
         served = self.app
 
         async def application(scope: Any, receive: Any, send: Any) -> None:
             silent.cancel()
-            scope["peer"] = peer
+            scope.update(known)
             await served(scope, receive, send)
 
         self.app = application
+
+    def describe(self, _transport: asyncio.Transport) -> dict[str, Any]:
+        """Return what the scope of each request says of the connection."""
+        return {}
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the time limits."""
@@ -46,3 +50,11 @@ class PeerProtocol(H11Protocol):
             super().send_400_response(msg)
         else:
             self.transport.abort()
+
+
+class PeerProtocol(TimedProtocol):
+    """Puts the peer into the scope as `peer`."""
+
+    def describe(self, transport: asyncio.Transport) -> dict[str, Any]:
+        """Learn who connected."""
+        return {"peer": peer_of(transport.get_extra_info("socket"))}

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from supervisor.config.settings import Settings
 from supervisor.control import listen
+from supervisor.control.metrics_server import MetricsServer
 from supervisor.control.server import ControlServer
 from supervisor.core import events as ev
 from supervisor.core.checkpoints.checkpoint import Checkpoint
@@ -90,6 +91,8 @@ class Service:
         archive = Archive(parts.store.path)
         self._counts = Counts(parts.loop.job_states)
         self._metrics = self._build_metrics(archive)
+        metrics = parts.settings.metrics
+        self._scraped = MetricsServer(self._metrics.known, metrics.listen, metrics.hosts)
         self._reports = MorningReports(
             clock=parts.clock,
             inbox=parts.inbox,
@@ -190,6 +193,7 @@ class Service:
         self._periodic.every(READ_AGAIN_EVERY_S, "read receivers", self._read_receivers)
         self._periodic.start()
         self._control.start()
+        self._scraped.start()
 
     def _schedule_telemetry(self, settings: Settings) -> None:
         interval_s = settings.telemetry.interval_s
@@ -282,7 +286,7 @@ class Service:
         parts = self._parts
         failed = next((f"{part} failed: {why}" for part, why in parts.loop.fences.failures.items()), None)
         threads = parts.threads.problem(parts.clock.now())
-        return parts.store.problem or failed or threads or self._reloading.refused
+        return parts.store.problem or failed or threads or self._reloading.refused or self._scraped.problem
 
     def _send_status(self, _: ev.Event, now: Moment) -> None:
         jobs = [job_state.job for job_state in self._parts.loop.job_states.values()]
@@ -350,6 +354,7 @@ class Service:
         parts.threads.end()
         parts.presence.end()
         self._control.stop()
+        self._scraped.stop()
         self._periodic.stop()
         parts.standbys.end()
         parts.attempts.end()
