@@ -16,6 +16,7 @@ from supervisor.cli.paths import other_supervisor
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("supervisor.cli.status", "The state of every job and of the GPUs."),
+    "top": ("supervisor.cli.top.command", "Trainings, GPUs, the newest incident, loss and output, live."),
     "gpus": ("supervisor.cli.gpus.command", "Every GPU: use, memory, temperatures, power, errors; live with --watch."),
     "history": ("supervisor.cli.history", "Incidents: what was detected, what was done, and what it cost."),
     "show": ("supervisor.cli.show", "One incident with its timeline and evidence."),

@@ -18,7 +18,7 @@ import select
 import sys
 import threading
 from collections import Counter, deque
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from supervisor.core.foreign_values import cut
 from supervisor.core.stats.rate_limit import Allowance
@@ -142,7 +142,13 @@ def _format_trace(text: str) -> str:
     return json.dumps(text)
 
 
-class Handler(logging.StreamHandler[TextIO | LogWriter]):
+if TYPE_CHECKING:
+    _StreamHandler = logging.StreamHandler[TextIO | LogWriter]
+else:
+    _StreamHandler = logging.StreamHandler  # Python 3.10 takes no parameter here
+
+
+class Handler(_StreamHandler):
     """Writes lines, and counts those beyond the limits instead; the counts follow as `log.left_out`."""
 
     def __init__(self, stream: TextIO | LogWriter) -> None:
