@@ -29,7 +29,8 @@ ROOT = HERE.parents[1]
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 PLATFORMS = ("manylinux2014_x86_64", "manylinux_2_28_x86_64", "any")
 PRIVATE = "usr/lib/rocm-supervisor"
-MARKS = {"@BIN@": "/usr/bin", "@PYTHON@": "/usr/bin/python3"}
+# The other name of the command may be another project's.
+MARKS = {"@BIN@/supervisorctl": "/usr/bin/rocm-supervisorctl", "@BIN@": "/usr/bin", "@PYTHON@": "/usr/bin/python3"}
 UNIT_KINDS = (".service", ".socket", ".slice", ".timer", ".path")
 
 
