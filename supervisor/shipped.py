@@ -16,5 +16,7 @@ def shipped(name: str) -> Path:
     for place in places:
         if place.exists():
             return place
-    looked = " and ".join(str(place) for place in places)
-    raise FileNotFoundError(f"{name} is not part of this installation (looked at {looked}); reinstall rocm-supervisor")
+    searched = " and ".join(str(place) for place in places)
+    raise FileNotFoundError(
+        f"{name} is not part of this installation (searched: {searched}); reinstall rocm-supervisor"
+    )

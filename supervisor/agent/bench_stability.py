@@ -12,12 +12,12 @@ from bench_ways import BOUNDS, WARM_UPS, Clock, Layer, median, passes, using
 ALLOWED_BYTES = 64 << 20
 """A CPU's allocator gives memory back late; a GPU's count is exact, and nothing is allowed there."""
 
-Said = Callable[..., None]
+Say = Callable[..., None]
 Round = Callable[[], Tuple[float, List[Any]]]
 """One iteration: its milliseconds, and two sums over each result."""
 
 
-def stability(name: str, layers: List[Layer], given: Dict[str, Any], device: str, say: Said) -> Dict[str, Any]:
+def stability(name: str, layers: List[Layer], given: Dict[str, Any], device: str, say: Say) -> Dict[str, Any]:
     """Repeat the layers, or the model's training step, `given["stability"]` times; return what changed meanwhile.
 
     `drift` compares the medians of the last and the first quarter; `difference` is the largest relative distance of a

@@ -25,7 +25,7 @@ def command() -> None:
 @json_option
 @pass_app
 def check_command(app: App, file: Path | None) -> None:
-    """Report every error and warning in FILE (default: the configuration in use) and in `conf.d` beside it.
+    """Report every error and warning in FILE (default: the configuration in use) and in `conf.d` next to it.
 
     Exits with 1 if there is an error.
     """

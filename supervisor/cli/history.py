@@ -60,8 +60,8 @@ def command(app: App, job: str | None, limit: int, since: Given | None, *, shado
         when = "" if from_unix_s is None else f" since {clock_time(from_unix_s)}"
         app.print("no incident" + (f" of {one_line(job)}" if job else "") + f" is recorded{when}")
     for index, entry in enumerate(found[:limit]):
-        tell = outage_story if "until" in entry else story
-        app.print("\n".join(([""] if index else []) + tell(entry, app.now(), app.pen)))
+        format_entry = outage_story if "until" in entry else story
+        app.print("\n".join(([""] if index else []) + format_entry(entry, app.now(), app.pen)))
 
 
 def _is_since(entry: dict[str, Any], from_unix_s: float | None) -> bool:

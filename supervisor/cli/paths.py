@@ -81,7 +81,7 @@ def _supervisor_table(config: Path) -> dict[str, Any]:
 
 
 def read_table(config: Path, name: str) -> dict[str, Any]:
-    """Return a table of the file, and of those in `conf.d` beside it, without validation; empty if there is none."""
+    """Return a table of the file, and of those in `conf.d` next to it, without validation; empty if there is none."""
     merged = _read_table(config, name)
     for path in sorted((config.parent / CONF_D).glob("[!.]*.toml")):  # empty too where it may not be read
         merged = {**_read_table(path, name), **merged}

@@ -1,4 +1,4 @@
-"""The files of a configuration: the named one and those in the folder `conf.d` beside it, read and merged.
+"""The files of a configuration: the named one and those in the folder `conf.d` next to it, read and merged.
 
 Tables are merged key by key. A job and a receiver are in one file only, and no key is defined twice: then the order of
 the files, which is that of their names, decides nothing.
@@ -49,7 +49,7 @@ class ConfigFile:
 
 
 def list_paths(path: Path) -> list[Path]:
-    """Return the file and the `*.toml` of `conf.d` beside it in the order of their names; raises OSError."""
+    """Return the file and the `*.toml` of `conf.d` next to it in the order of their names; raises OSError."""
     try:
         found = sorted((path.parent / FOLDER).iterdir())
     except (FileNotFoundError, NotADirectoryError):

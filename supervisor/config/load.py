@@ -40,7 +40,7 @@ def load(path: Path) -> Settings:
 
 
 def check(path: Path) -> Checked:
-    """Read and check the file and `conf.d` beside it; never raises for what they hold or for their absence."""
+    """Read and check the file and `conf.d` next to it; never raises for what they hold or for their absence."""
     try:
         return _check_files(read_files(path))
     except FileError as error:
@@ -76,11 +76,11 @@ def _check_files(files: Sequence[ConfigFile]) -> Checked:
     settings = reader.table(Settings, values)
     problems = reader.problems
     if settings is not None:
-        said = tuple(problem.key for problem in problems)
+        known_problems = tuple(problem.key for problem in problems)
         problems += [
             problem
             for problem in _cross_check_each(settings, files)
-            if not any(key.startswith(problem.key) for key in said)
+            if not any(key.startswith(problem.key) for key in known_problems)
         ]
     located = [*twice, *_locate_each(problems, files)]
     usable = not any(problem.level is Level.ERROR for problem in located)

@@ -93,7 +93,7 @@ class WebSettings(Struct, frozen=True, kw_only=True):
     """The page as a service; its sockets are those of rocm-supervisor-web.socket."""
 
     hosts: list[Text] = field(default_factory=list)
-    """Names that it answers to beside those of the loopback, as a browser's address has them."""
+    """Names that it answers to besides those of the loopback, as a browser's address has them."""
     tls_certificate: PathText | None = None
     tls_key: PathText | None = None
 

@@ -1,6 +1,6 @@
 """The client of the control socket, with as few imports as possible.
 
-The standard `http.client` costs 24 ms to import, half of a `supervisorctl status`. This client speaks HTTP/1.0:
+The standard `http.client` costs 24 ms to import, half of a `supervisorctl status`. This client uses HTTP/1.0:
 one request, and one answer that ends with the connection.
 """
 
@@ -75,7 +75,7 @@ class Client:
             raise self._explain_bad_answer() from None
 
     def _decode_answer(self, status: int, content: bytes) -> dict[str, Any]:
-        """Return the JSON object of an answer; raise ControlError for one that tells of a failure."""
+        """Return the JSON object of an answer; raise ControlError for one that reports a failure."""
         try:
             answer = json.loads(content)
             if not isinstance(answer, dict):

@@ -159,7 +159,7 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     remedies: list[str] = field(default_factory=list)
     """Remedies in force, each with its cause and what the agent set."""
     standby: str | None = None
-    """How far an interpreter is that stands by for the next attempt: importing, ready."""
+    """State of the standby for the next attempt: importing, ready."""
     degraded: list[str] = field(default_factory=list)
     """The parts of its supervision that failed or do not answer; everything else goes on."""
 

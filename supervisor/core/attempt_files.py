@@ -74,7 +74,7 @@ Fields of agent.jsonl besides the common ones, by event:
     allocator         reserved_bytes, allocated_bytes, inactive_split_bytes, retries, ooms, total_bytes; at a step's
                       end, each half minute, and at most every 2 s where a retry, an OOM or a change of 1 % came
     workers           loader (number of the iteration), pids (list), training (whether the training draws from it),
-                      iterable, ended (true once they are let go)
+                      iterable, ended (true once they have ended)
     precision         asked, used ("half", "bfloat16", "single"), why, device
     epoch_end         epoch, fitness, metrics (object), train_loss, val_loss; null is a number that was not finite
     setting_asked     setting (one that the script applies on request)
@@ -109,7 +109,7 @@ SNAPSHOTS = "snapshots"
 CONV2D = "conv2d"
 LOCK = "lock"
 STANDBY = "standby.json"
-DOOR = "run/door"
+GO_FIFO = "run/door"
 GOING = "run/going"
 READY = "run/ready.json"
 REFUSED = "run/refused.json"

@@ -36,7 +36,7 @@ class Ask(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserRequest:
-    """Somebody asked something of a job."""
+    """A user requested something of a job."""
 
     at: Moment
     job: str

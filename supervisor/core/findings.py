@@ -88,7 +88,7 @@ class KernelFinding:
     device: str | None = None
     """Name of a device that is not a PCI device: a disk."""
     remedy: str | None = None
-    """What cures it."""
+    """What a person can do about it."""
     source: str | None = None
     """Where the wording comes from."""
     what: str | None = None

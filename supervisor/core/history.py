@@ -178,8 +178,8 @@ class History:
     @property
     def known_until(self) -> Moment:
         """Up to when the absence of a step is known: the daemon may have been held up, and steps may wait unread."""
-        looked = self.looked_at
-        return self.now if looked is None or looked.monotonic_s > self.now.monotonic_s else looked
+        last_look = self.looked_at
+        return self.now if last_look is None or last_look.monotonic_s > self.now.monotonic_s else last_look
 
     @property
     def no_step_s(self) -> float | None:

@@ -352,17 +352,17 @@ class AttemptReader:
 
     def _read_agent(self, followed: FollowedAttempt, now: Moment, *, final: bool) -> None:
         skipped_bytes = followed.agent.skipped_bytes
-        for said in followed.agent.finish(now) if final else followed.agent.read(now, WAITING_LIMIT):
+        for fact in followed.agent.finish(now) if final else followed.agent.read(now, WAITING_LIMIT):
             self._put(
                 ev.AgentReported(
-                    at=said.at,
+                    at=fact.at,
                     job=followed.job,
                     attempt=followed.attempt,
-                    agent_event=said.agent_event,
-                    facts=said.facts,
-                    offset=said.offset,
-                    pid=said.pid,
-                    rank=said.rank,
+                    agent_event=fact.agent_event,
+                    facts=fact.facts,
+                    offset=fact.offset,
+                    pid=fact.pid,
+                    rank=fact.rank,
                 )
             )
         if followed.agent.skipped_bytes > skipped_bytes:

@@ -85,4 +85,4 @@ class CommitThread:
 
 
 def _discard(_: object) -> None:
-    """Nobody asked for the result."""
+    """The result is not used."""

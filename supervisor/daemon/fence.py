@@ -149,7 +149,7 @@ def degraded_flag(degraded: ev.SupervisionChanged) -> RedFlag:
 
 def describe_degraded(degraded: ev.SupervisionChanged) -> str:
     """Return what failed and why, on one line."""
-    passed = f", {degraded.kind.replace('_', ' ')} passed by" if degraded.kind is not None else ""
+    passed = f", {degraded.kind.replace('_', ' ')} skipped" if degraded.kind is not None else ""
     where = f" at byte {degraded.offset}" if passed and degraded.offset is not None else ""
     return f"{degraded.place}: {degraded.error}{passed}{where}"
 

@@ -100,7 +100,7 @@ class Executor(Protocol):
 
 
 class Loop:
-    """The deciding thread's work; `run` returns once `finished` says so."""
+    """The deciding thread's work; `run` returns once `finished` is true."""
 
     def __init__(self, clock: Clock, inbox: Inbox, record: Record, executor: Executor) -> None:
         self._clock = clock
@@ -184,7 +184,7 @@ class Loop:
                 for event in events:
                     acts.extend(self._apply_and_decide(event, now, deciding=deciding))
             turn = self._record.unsettled_turn
-        except Exception as error:  # the record itself: trainings are looked after without it
+        except Exception as error:  # the record itself: trainings are supervised without it
             self.fences.note_failure("record", error)
             for event in () if begun else events:
                 acts.extend(self._apply_and_decide(event, now, deciding=deciding))

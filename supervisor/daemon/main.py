@@ -25,7 +25,7 @@ from supervisor.store.errors import StoreError
 
 EX_CONFIG = 78
 EX_UNAVAILABLE = 69
-"""sysexits.h: a wrong configuration, and everything else that somebody has to mend before a start can work."""
+"""sysexits.h: a wrong configuration, and every other error that has to be corrected before a start."""
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -24,7 +24,7 @@ from supervisor.store.store import Store
 log = logging.getLogger(__name__)
 
 EVENTS_PER_HOUR, EVENTS_AT_ONCE = 3600, 5000
-"""Of one job. Eight ranks that tell of their allocators each half minute say a thousand in an hour."""
+"""Of one job. Eight ranks that report their allocators every half minute make a thousand events per hour."""
 REPORT_EVERY_S = 3600.0
 
 
@@ -56,7 +56,7 @@ class EventBudget:
 log = logging.getLogger(__name__)
 
 SAVE_EVERY_S = 1.0
-"""A job whose steps alone moved is saved this often; the steps themselves are never late."""
+"""How often a job is saved of which only the steps changed; the steps themselves are written without delay."""
 KERNEL_SEQUENCE = "kernel log sequence"
 KERNEL_BOOT = "kernel log boot"
 KERNEL_CURSOR = "kernel log cursor"
@@ -78,11 +78,11 @@ class StoreRecord:
         self._words = EventBudget()
         self._now: Moment | None = None
         self.failed: Callable[[str, Exception], None] = _log_failure
-        """Called for a job that could not be recorded."""
+        """Called with each job that could not be recorded."""
 
     @contextmanager
     def turn(self, now: Moment) -> Iterator[None]:
-        """Group what one event changes."""
+        """Write what one event changes in one transaction."""
         self._now = now
         with self._store.turn(now):
             yield
@@ -118,7 +118,7 @@ class StoreRecord:
                 self._record_rare_event(event)
 
     def decision(self, before: Job, after: Job, decision: de.Decision) -> None:
-        """Keep a decision with what it changed, and queue its alerts."""
+        """Record a decision with what it changed, and queue its alerts."""
         self._store.record_decision(decision)
         flag = _flag_raised_by(before, decision)
         if flag is not None:
@@ -129,7 +129,7 @@ class StoreRecord:
         self._announcer.decision(before, after, decision)
 
     def job(self, before: Job, after: Job, event: ev.Event) -> None:
-        """Keep how an event changed a job."""
+        """Record how an event changed a job."""
         worth_keeping = before.incident != after.incident or before.course != after.course
         if isinstance(event, ev.StepsMade) and before.phase is after.phase and not worth_keeping:
             self._moved[after.name] = after
@@ -138,7 +138,7 @@ class StoreRecord:
         self._announcer.job(before, after, event.at)
 
     def learned(self, job: str, setting: str) -> Learned:
-        """Return what was learned of a set-up; what cannot be read is unknown."""
+        """Return what was learned of a set-up; None where it cannot be read."""
         kept = self._store.note(f"{LEARNED} {job}: {setting}")
         try:
             return Learned.of_plain(msgspec.json.decode(kept or "{}"))
@@ -146,7 +146,7 @@ class StoreRecord:
             return Learned()
 
     def keep_learned(self, job: str, setting: str, learned: Learned) -> None:
-        """Keep what is known of a set-up by now."""
+        """Record what is known of a set-up so far."""
         self._store.set_note(f"{LEARNED} {job}: {setting}", msgspec.json.encode(learned.plain()).decode())
 
     def _save_changes(self, before: Job, after: Job) -> None:
@@ -193,7 +193,7 @@ class StoreRecord:
         self._record_within_budget(event)
 
     def _record_within_budget(self, event: ev.Event) -> None:
-        """Keep an event, unless its job has said too much by now; how far it was read is kept in any case."""
+        """Record an event unless its job's budget is used up; the read position is recorded in any case."""
         worth_keeping = not isinstance(event, ev.OutputSeen) or bool(event.findings)
         if worth_keeping and self._words.take(event, self._now or event.at):
             self._store.record_event(event)
@@ -207,7 +207,7 @@ class StoreRecord:
         self._store.set_note(KERNEL_BOOT, self._boot_id)
 
     def _record_agent_report(self, event: ev.AgentReported, job_state: JobState | None) -> None:
-        # A new daemon reads the agent log from the start, to know the plan; what the record has, it has.
+        # A new daemon reads the agent log from the start, to know the plan; recorded events are not recorded twice.
         if job_state is not None and event.offset <= job_state.agent_offset:
             return
         self._record_within_budget(event)
@@ -219,7 +219,7 @@ def _log_failure(job: str, error: Exception) -> None:
 
 
 def _flag_raised_by(before: Job, decision: de.Decision) -> RedFlag | None:
-    """Return the flag that a decision brings up; the one that stopped an attempt is not recorded again at its end."""
+    """Return the flag to record with a decision; the flag that stopped an attempt is not recorded again at its end."""
     if isinstance(decision, de.Warn | de.Stop):
         return decision.flag
     stopped = before.stop is not None and before.stop.flag is not None

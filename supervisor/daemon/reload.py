@@ -1,7 +1,7 @@
 """Applies a changed configuration to the running daemon, and keeps the last good one for a start with a broken file.
 
 A mistake in the file must not end the supervision of trainings that run: systemd restarts a daemon that crashed, and a
-machine boots, at any time after somebody edited it.
+machine boots, at any time after it was edited.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Reloading:
         checked = check(self._config)
         if checked.settings is None:
             return types.ReloadReport(problems=[str(problem) for problem in checked.problems])
-        # Somebody is there to mend it: at a reload a receiver that cannot be read is refused, at a start lived with.
+        # At a reload a user is there to correct it: a receiver that cannot be read is refused, at a start lived with.
         receivers = read_receivers(checked.settings.alerts)
         if receivers.problems:
             return types.ReloadReport(problems=list(receivers.problems.values()))
@@ -164,7 +164,7 @@ class Reloading:
             log.warning("rule.promoted" if changed.promoted else "rule.changed", extra={"fields": fields})
 
     def _forget_removed(self, _event: ev.Event, _now: Moment) -> None:
-        """Let go of the removed jobs that have ended by now."""
+        """Forget the removed jobs that have ended."""
         for name in [text for text in self._removed if not self._is_alive(text)]:
             self._removed.discard(name)
             del self._parts.loop.job_states[name]

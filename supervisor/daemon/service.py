@@ -59,18 +59,18 @@ CLOSE_LIMIT_S = 20.0
 
 
 class Service:
-    """One run of the daemon, from READY to its end."""
+    """One run of the daemon, from READY to its exit."""
 
     def __init__(
         self, parts: Assembly, config: Path, socket_path: Path, notifier: Notifier, refused: str | None = None
     ) -> None:
-        """`refused`: why the configuration's file is not the configuration in force, None where it is."""
+        """`refused`: why the configuration file is not in force, None where it is."""
         self._parts = parts
         self._notifier = notifier
         self._periodic = Periodic(lambda name: parts.threads.working(parts.threads.post(name), name, PERIODIC_LIMIT_S))
         self._stopping: str | None = None
         self._cause_known = False
-        """Whether it was found out if systemd stops the daemon or starts it again."""
+        """Whether it has been determined if systemd stops the daemon or restarts it."""
         self._leave_running = False
         self._done_at: dict[str, Moment] = {}
         self._phases: list[Phase] = []
@@ -211,7 +211,7 @@ class Service:
         self._prune_checkpoints()
 
     def _prune_checkpoints(self) -> None:
-        """Have each job's thread look which checkpoints in the record still exist: their file system may hang."""
+        """Have each job's thread check which recorded checkpoints still exist: their file system may hang."""
         parts = self._parts
         before_unix_s = parts.clock.now().unix_s - parts.settings.retention.step_metrics_days * DAY_S
         for job in parts.settings.jobs:
@@ -237,7 +237,7 @@ class Service:
         for path in expand_globs(paths, where):
             prove = partial(parts.collector.proofs.prove, job)
             saved = Saved(job=job, attempt=attempt, path=Path(path), prove=prove)
-            parts.collector.looked(saved, parts.clock.now())
+            parts.collector.offer_found(saved, parts.clock.now())
 
     # --- after each turn, in the deciding thread ------------------------------------------------------------------
 
@@ -255,13 +255,13 @@ class Service:
             self._periodic.clock_stepped(datetime.fromtimestamp(now.unix_s, tz=timezone.utc))
 
     def _take_up_absence(self, event: ev.Event, _: Moment) -> None:
-        """Give the threads their time as well: what could not run is no thread that hangs."""
+        """Extend the threads' deadlines by the outage: a thread that could not run does not hang."""
         if isinstance(event, ev.DaemonAway):
             log.warning("daemon.suspended", extra={"fields": {"away_s": event.away_s}})
             self._parts.threads.move_on(event)
 
     def _read_freed_gpus(self, event: ev.Event, now: Moment) -> None:
-        """Read the GPUs more often after an end: the next launch waits until ended processes' memory is released."""
+        """Read the GPUs more often after an attempt ended: the next launch waits until its memory is released."""
         if isinstance(event, ev.Exited | ev.HostLost | ev.Tick):
             jobs = [job_state.job for job_state in self._parts.loop.job_states.values()]
             if memory_awaited(jobs, now):
@@ -282,7 +282,7 @@ class Service:
             self._parts.threads.check(now)
 
     def _describe_problem(self) -> str | None:
-        """Return what keeps the daemon from doing all of its work."""
+        """Return the problems that keep the daemon from doing all of its work."""
         parts = self._parts
         failed = next((f"{part} failed: {why}" for part, why in parts.loop.fences.failures.items()), None)
         threads = parts.threads.problem(parts.clock.now())
@@ -307,7 +307,7 @@ class Service:
         if number == signal.SIGHUP:
             self._parts.inbox.later(self._reloading.reload)
         elif self._stopping is not None:
-            self._leave_running = True  # asked twice: whoever asks does not want to wait
+            self._leave_running = True  # requested twice: do not wait
         else:
             self._stopping = name
             self._parts.inbox.later(self._begin_stop)
@@ -319,7 +319,7 @@ class Service:
             leave = stop_is_restart()
             self._parts.inbox.later(lambda: self._stop_or_leave(leave=leave))
 
-        # systemctl may take seconds, and until it has answered the trainings are looked after as before.
+        # systemctl may take seconds; until it answers, trainings are supervised as before.
         self._parts.threads.begin("asking systemd", "the daemon", ask)
 
     def _stop_or_leave(self, *, leave: bool) -> None:
@@ -342,7 +342,7 @@ class Service:
         if self._leave_running:
             return True
         if self._stopping is None or not self._cause_known or not self._parts.inbox.empty():
-            return False  # with the end of a training comes the word about what it saved last
+            return False  # the end of a training brings the report of what it saved last
         jobs = [job_state.job for job_state in self._parts.loop.job_states.values()]
         return all(
             job.shutting_down and ((job.phase not in ALIVE and not job.replaying) or job.unkillable) for job in jobs

@@ -14,12 +14,12 @@ LARGEST_BYTES = 1 << 16
 class Receiver:
     """Listens on a free port of 127.0.0.1 while it is entered."""
 
-    def __init__(self, hear: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, receive: Callable[[dict[str, Any]], None]) -> None:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 length = min(int(self.headers.get("Content-Length") or 0), LARGEST_BYTES)
                 try:
-                    hear(json.loads(self.rfile.read(length)))
+                    receive(json.loads(self.rfile.read(length)))
                 finally:
                     self.send_response(204)
                     self.end_headers()

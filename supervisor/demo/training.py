@@ -44,7 +44,7 @@ class Wounds:
         self.batch = 0
 
     def batch_begins(self, trainer):
-        """Strike where the plan says so and no scar tells that it was done."""
+        """Strike where the plan has a fault that no scar shows as done."""
         self.batch += 1
         for name, epoch, batch in self.plan:
             scar = self.scars / name

@@ -118,8 +118,8 @@ def _read_kernel_log(text: str, path: Path) -> Iterator[ev.KernelReported]:
         at_s = log_line(lines[finding.line_number - 1]).at_s
         first_s = _first_time(lines) if first_s is None else first_s
         at = BEGAN.plus(max(0.0, (at_s or 0.0) - (first_s or 0.0)))
-        said = kernel_finding(finding, at=at, sequence=finding.line_number, origin=str(path))
-        yield ev.KernelReported(at=at, findings=(said,), sequence=finding.line_number)
+        found = kernel_finding(finding, at=at, sequence=finding.line_number, origin=str(path))
+        yield ev.KernelReported(at=at, findings=(found,), sequence=finding.line_number)
 
 
 def _first_time(lines: list[str]) -> float | None:

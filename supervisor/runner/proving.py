@@ -182,7 +182,7 @@ def _has_file(names: Iterable[str], what: str) -> bool:
 
 
 def _find_sharded(names: Iterable[str]) -> set[str]:
-    """Return each `.metadata` that lies beside the shards of torch.distributed.checkpoint, which are proven with it."""
+    """Return each `.metadata` next to the shards of torch.distributed.checkpoint, which are proven with it."""
     folders = {name.rpartition("/")[0] for name in names if name.endswith(".distcp")}
     return {f"{folder}/.metadata".lstrip("/") for folder in folders}
 

@@ -201,7 +201,7 @@ def _has_file(attempt: Path, name: str) -> bool:
 def _open_fifo(attempt: Path) -> int | None:
     """Return the named pipe, open for writing; None if no process reads it."""
     try:
-        return untrusted_files.open_pipe(folder_of(attempt), names.DOOR)
+        return untrusted_files.open_pipe(folder_of(attempt), names.GO_FIFO)
     except untrusted_files.UntrustedFileError:
         return None
     except OSError as error:

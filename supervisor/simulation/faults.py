@@ -18,7 +18,7 @@ LEASE_S = 2.0
 HANG_S = 60.0
 """The limit for a step of a training whose own pace is not yet known; a learned one is shorter."""
 CORRUPTED_S = 600.0
-"""Work that a silently corrupted value spoils before a loss tells of it."""
+"""Work that a silently corrupted value spoils before a loss shows it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class FaultKind:
     persists: float = 0.0
     """How likely a node that had it has it again soon, unless it is left out."""
     spoilt_s: float = 0.0
-    """Work before the fault that is spoilt, beside what was not saved."""
+    """Work before the fault that is spoilt, besides what was not saved."""
     traces: tuple[tuple[float, RankEvidence], ...] = ()
     """What evidence of the rank at fault it leaves, with what probability; none beyond their sum."""
 
@@ -101,7 +101,7 @@ NODE_KINDS: tuple[FaultKind, ...] = (
 PROGRAM = next(kind for kind in NODE_KINDS if kind.name == "program")
 HEALTHY = RankEvidence(node="", rank=0, collective=100, in_collective=True, stack="a collective")
 WITNESSES = 6
-"""Healthy ranks beside the one at fault: more of them change no proof."""
+"""Healthy ranks besides the faulty one: more of them change no proof."""
 
 
 def draw_kind(random: Random) -> FaultKind:

@@ -15,7 +15,7 @@ from supervisor.simulation.outcome import Outcome
 from supervisor.simulation.scenario import DAY_S, Scenario
 
 REPEATED_AFTER_S = 600.0
-"""A node that is not cured fails again after this time, on average."""
+"""A node that is not repaired fails again after this time, on average."""
 
 
 def simulate(scenario: Scenario, seed: int) -> Outcome:

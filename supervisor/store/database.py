@@ -123,7 +123,7 @@ class Database:
         """
         try:
             with self._reading:
-                # What was opened beside no -wal file does not see what is written later.
+                # A file that was opened without a -wal file does not see what is written later.
                 of = (files.identity(self.path), None if files.has_wal(self.path) else self._connected)
                 if self._reader is None or self._reader_of != of:
                     self._discard_reader()

@@ -49,7 +49,7 @@ HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """One listening socket: the names that it answers to beside those of the loopback, and how it is reached."""
+    """One listening socket: the names that it answers to besides those of the loopback, and how it is reached."""
 
     listening: socket.socket
     hosts: frozenset[str] = frozenset()

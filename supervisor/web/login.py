@@ -32,7 +32,7 @@ async def answer_login(sessions: Sessions, reader: asyncio.StreamReader, writer:
 
 
 def ask_login(path: Path, what: str) -> str:
-    """Return the answer to one line at a login socket; raise OSError where nobody answers."""
+    """Return the answer to one line at a login socket; raise OSError where no answer comes."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(2 * LINE_LIMIT_S)
         connection.connect(str(path))

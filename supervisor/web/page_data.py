@@ -100,7 +100,7 @@ class PageData:
         return _harmless(self._answers.get(route, lambda: ask_record(self._config, route)))
 
     def incident(self, incident: str) -> Row:
-        """Return what `supervisorctl show` tells of an incident, with the files of its evidence."""
+        """Return what `supervisorctl show` prints about an incident, with the files of its evidence."""
         route = f"/v1/incidents/{quote(incident, safe='')}"
         answer = self._ask(route)
         try:

@@ -1,4 +1,4 @@
-"""Serves the page at its sockets until it is ended, or until nobody has looked for a while."""
+"""Serves the page at its sockets until it is ended, or until it has been idle for a while."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOOK_EVERY_S = 1.0
 
 
 class _PageServer(WokenServer):
-    """A server beside others in one process: their signals are handled together."""
+    """One of several servers in one process: their signals are handled together."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -92,7 +92,7 @@ async def _end_when_idle(visits: Sequence[_Visits], sessions: Sessions, idle_s: 
         await asyncio.sleep(min(LOOK_EVERY_S, idle_s))
         quiet_s = time.perf_counter() - max(visit.last_s for visit in visits)
         if quiet_s >= idle_s and not sessions.awaits_token:
-            log.info("web.idle: nobody has looked for %.0f s", quiet_s)
+            log.info("web.idle: no request for %.0f s", quiet_s)
             end()
             return
 

@@ -1,4 +1,4 @@
-"""The page as a service: its sockets come from systemd, and it ends when nobody has looked for a while."""
+"""The page as a service: its sockets come from systemd, and it ends after some idle time."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def open_doors(passed: Iterable[socket.socket], settings: WebSettings) -> tuple[
 
 
 def run(data: PageData, settings: WebSettings, environment: Mapping[str, str], idle_s: float = IDLE_S) -> int:
-    """Serve until nobody looks; return the exit status."""
+    """Serve until idle; return the exit status."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     try:
         doors, login = open_doors(sockets_from_systemd(environment), settings)

@@ -38,7 +38,7 @@ class Sessions:
     """Tokens in memory, each good once; sessions in memory and, where a file is given, over restarts."""
 
     def __init__(self, now_unix_s: Callable[[], float], file: Path | None = None) -> None:
-        """Sessions are read from `file` where it exists; it holds hashes, which let nobody in."""
+        """Sessions are read from `file` where it exists; it holds hashes, which grant no access."""
         self._now = now_unix_s
         self._file = file
         self._tokens: dict[str, float] = {}

@@ -116,13 +116,13 @@ class Attempt:
             found.append(record)
         return found
 
-    def said(self, event: str | None = None) -> list[dict[str, Any]]:
+    def list_reports(self, event: str | None = None) -> list[dict[str, Any]]:
         path = self.folder / at.AGENT
         lines = path.read_text().splitlines() if path.exists() else []
         return [fact for fact in map(json.loads, lines) if event in (None, fact["event"])]
 
     def failures(self) -> list[dict[str, Any]]:
-        return self.said("hook_failed") + self.said("save_failed")
+        return self.list_reports("hook_failed") + self.list_reports("save_failed")
 
 
 class Finished(NamedTuple):

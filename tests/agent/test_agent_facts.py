@@ -99,13 +99,13 @@ def run(attempt: Attempt, python: Path | str, tmp_path: Path, program: str, *wor
 
 
 @pytest.mark.train
-def test_workers_are_named_when_they_begin_when_drawn_from_and_when_they_are_let_go(
+def test_workers_are_named_when_they_begin_when_drawn_from_and_when_they_are_released(
     attempt: Attempt, train_python: Path, tmp_path: Path
 ) -> None:
     run(attempt, train_python, tmp_path, LOADING, "map", "2")
-    told = attempt.said("workers")
+    reported = attempt.list_reports("workers")
     assert [
-        (report["loader"], len(report["pids"]), report.get("training"), report.get("ended")) for report in told
+        (report["loader"], len(report["pids"]), report.get("training"), report.get("ended")) for report in reported
     ] == [
         (1, 2, False, None),
         (1, 2, True, None),
@@ -113,9 +113,9 @@ def test_workers_are_named_when_they_begin_when_drawn_from_and_when_they_are_let
         (2, 2, False, None),
         (2, 0, None, True),
     ]
-    assert not any(report.get("iterable") for report in told)
-    assert len({report["pid"] for report in told}) == 1
-    assert told[0]["pid"] not in told[0]["pids"]
+    assert not any(report.get("iterable") for report in reported)
+    assert len({report["pid"] for report in reported}) == 1
+    assert reported[0]["pid"] not in reported[0]["pids"]
 
 
 @pytest.mark.train
@@ -123,19 +123,19 @@ def test_a_loader_without_workers_says_so_once_and_a_stream_is_named_one(
     attempt: Attempt, owner_python: Path, tmp_path: Path
 ) -> None:
     run(attempt, owner_python, tmp_path, LOADING, "map", "0")
-    (told,) = attempt.said("workers")
-    assert (told["pids"], told["training"]) == ([], True)
+    (reported,) = attempt.list_reports("workers")
+    assert (reported["pids"], reported["training"]) == ([], True)
     run(attempt, owner_python, tmp_path, LOADING, "stream", "1")
-    assert {report["iterable"] for report in attempt.said("workers")[1:] if not report.get("ended")} == {True}
+    assert {report["iterable"] for report in attempt.list_reports("workers")[1:] if not report.get("ended")} == {True}
 
 
 @pytest.mark.train
-def test_the_precision_that_is_used_is_told_once_and_autocast_is_given_back(
+def test_the_precision_that_is_used_is_reported_once_and_autocast_is_given_back(
     attempt: Attempt, train_python: Path, tmp_path: Path
 ) -> None:
     output = run(attempt, train_python, tmp_path, HALF, "autocast")
-    (told,) = attempt.said("precision")
-    assert (told["asked"], told["used"], told["device"]) == ("bfloat16", "bfloat16", "cpu")
+    (reported,) = attempt.list_reports("precision")
+    assert (reported["asked"], reported["used"], reported["device"]) == ("bfloat16", "bfloat16", "cpu")
     assert output.split() == ["patched", "as", "it", "was"]
 
 
@@ -144,32 +144,36 @@ def test_a_scaler_without_an_autocast_is_half_asked_and_single_used(
     attempt: Attempt, current_python: Path, tmp_path: Path
 ) -> None:
     run(attempt, current_python, tmp_path, HALF, "scaler")
-    (told,) = attempt.said("precision")
-    assert (told["asked"], told["used"], told["why"]) == ("half", "single", "no autocast was entered for cpu")
+    (reported,) = attempt.list_reports("precision")
+    assert (reported["asked"], reported["used"], reported["why"]) == (
+        "half",
+        "single",
+        "no autocast was entered for cpu",
+    )
 
 
 @pytest.mark.train
-def test_where_nobody_asks_for_a_precision_nothing_is_told(
+def test_where_nobody_asks_for_a_precision_nothing_is_reported(
     attempt: Attempt, owner_python: Path, tmp_path: Path
 ) -> None:
     run(attempt, owner_python, tmp_path, HALF, "plain")
-    assert attempt.said("precision") == []
+    assert attempt.list_reports("precision") == []
 
 
-def test_the_allocator_is_told_each_half_minute_and_at_once_where_it_tried_again(
+def test_the_allocator_is_reported_each_half_minute_and_at_once_where_it_tried_again(
     attempt: Attempt, tmp_path: Path
 ) -> None:
     output = run(attempt, sys.executable, tmp_path, ALLOCATOR)
     assert output.split() == ["1000"]
-    told = attempt.said("allocator")
+    reported = attempt.list_reports("allocator")
     first = {"reserved_bytes": 1000, "allocated_bytes": 600, "inactive_split_bytes": 0, "total_bytes": 24000}
-    assert first.items() <= told[0].items()
-    assert [report["retries"] for report in told] == [0, 1, 3, 0]
-    assert told[1]["total_bytes"] == 6000, "a program that allows itself a share of the card is full when that is"
+    assert first.items() <= reported[0].items()
+    assert [report["retries"] for report in reported] == [0, 1, 3, 0]
+    assert reported[1]["total_bytes"] == 6000, "a program that allows itself a share of the card is full when that is"
 
 
 @pytest.mark.train
-def test_on_a_card_the_allocators_own_numbers_are_told(attempt: Attempt, train_python: Path, tmp_path: Path) -> None:
+def test_on_a_gpu_the_allocators_own_numbers_are_reported(attempt: Attempt, train_python: Path, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(NEEDS_A_GPU)
     finished = attempt.run([train_python, script])
@@ -177,6 +181,6 @@ def test_on_a_card_the_allocators_own_numbers_are_told(attempt: Attempt, train_p
         pytest.skip("torch sees no GPU here")
     assert finished.code == 0, finished.output
     assert not attempt.failures()
-    told = attempt.said("allocator")[0]
-    assert 4 << 20 <= told["allocated_bytes"] <= told["reserved_bytes"] <= told["total_bytes"]
-    assert (told["retries"], told["ooms"]) == (0, 0)
+    reported = attempt.list_reports("allocator")[0]
+    assert 4 << 20 <= reported["allocated_bytes"] <= reported["reserved_bytes"] <= reported["total_bytes"]
+    assert (reported["retries"], reported["ooms"]) == (0, 0)

@@ -31,7 +31,7 @@ def test_lightning_with_its_default_callbacks_is_saved_and_what_it_saves_is_prov
         assert prove.prove(str(path))["verdict"] == "proven", prove.prove(str(path))["reason"]
 
 
-def test_an_exact_state_is_taken_beside_what_lightning_saves_at_the_end_of_an_epoch(
+def test_an_exact_state_is_taken_next_to_what_lightning_saves_at_the_end_of_an_epoch(
     foreign_python: Path, tmp_path: Path
 ) -> None:
     """None is due by itself, and the last place for one is before the epoch's last batch."""
@@ -40,29 +40,29 @@ def test_an_exact_state_is_taken_beside_what_lightning_saves_at_the_end_of_an_ep
     assert "ENDED 20" in finished.output, finished.output
     (attempt,) = runs.attempts
     assert attempt.failures() == []
-    assert [(one["step"], one["epoch"], one["kind"]) for one in attempt.said("checkpoint_saved")] == [
+    assert [(item["step"], item["epoch"], item["kind"]) for item in attempt.list_reports("checkpoint_saved")] == [
         (19, -1, "snapshot")
     ]
 
 
-def test_lightning_tells_its_epochs_and_how_many_steps_there_will_be(foreign_python: Path, tmp_path: Path) -> None:
+def test_lightning_reports_its_epochs_and_how_many_steps_there_will_be(foreign_python: Path, tmp_path: Path) -> None:
     runs = Attempts(foreign_python, tmp_path, HERE / "checks_lightning.py")
     finished = runs.run("--pace-s", "0", every="0")
     assert "ENDED 40" in finished.output, finished.output
     (attempt,) = runs.attempts
-    (plan,) = attempt.said("plan")
+    (plan,) = attempt.list_reports("plan")
     assert (plan["epochs"], plan["total_steps"], plan["steps_per_epoch"]) == (2, 40, 20)
     assert [record.epoch for record in attempt.records()] == [0] * 20 + [1] * 20
     assert attempt.stage() == "ended", "what a script does after fit is no step that fails to come"
 
 
-def test_the_trainer_of_hugging_face_tells_its_epochs_and_steps(foreign_python: Path, tmp_path: Path) -> None:
+def test_the_trainer_of_hugging_face_reports_its_epochs_and_steps(foreign_python: Path, tmp_path: Path) -> None:
     script = HERE.parent / "bench" / "exact_transformers.py"
     runs = Attempts(foreign_python, tmp_path, script, "--folder", tmp_path)
     finished = runs.run(every="0", HF_HUB_OFFLINE="1")
     assert "DIGEST" in finished.output, finished.output
     (attempt,) = runs.attempts
-    (plan,) = attempt.said("plan")
+    (plan,) = attempt.list_reports("plan")
     assert (plan["framework"], plan["epochs"], plan["total_steps"]) == ("transformers", 3, 36)
     assert [record.epoch for record in attempt.records()] == [0] * 12 + [1] * 12 + [2] * 12
     assert attempt.stage() == "ended", "what a script does after train is no step that fails to come"
@@ -87,7 +87,7 @@ def test_keras_is_followed_batch_by_batch_on_any_backend(foreign_python: Path, t
     assert attempt.failures() == []
     assert [record.step for record in attempt.records()] == list(range(1, 19))
     assert [record.epoch for record in attempt.records()] == [0] * 6 + [1] * 6 + [2] * 6
-    (plan,) = attempt.said("plan")
+    (plan,) = attempt.list_reports("plan")
     assert (plan["framework"], plan["epochs"], plan["total_steps"], plan["steps_per_epoch"]) == ("keras", 3, 18, 6)
     assert attempt.stage() == "ended"
 

@@ -345,7 +345,7 @@ def read_loops(attempt: Attempt, python: Path, script: str) -> list[tuple[Any, A
     finished = attempt.run([python, path])
     assert finished.code == 0, finished.output
     assert not attempt.failures()
-    loops = attempt.said("loops")
+    loops = attempt.list_reports("loops")
     return [(fact.get("epochs"), fact.get("steps_per_epoch"), fact.get("total_steps")) for fact in loops]
 
 

@@ -55,8 +55,8 @@ def counted(attempt: Attempt, program: str, python: Path, *words: str, **env: st
     finished = attempt.run([python, "-c", program, *words], **env)
     assert finished.code == 0, finished.output
     assert not attempt.failures()
-    (told,) = attempt.said("counting")
-    return [record.step for record in attempt.records()], told
+    (reported,) = attempt.list_reports("counting")
+    return [record.step for record in attempt.records()], reported
 
 
 # --- without torch ---------------------------------------------------------------------------------------------------
@@ -64,34 +64,34 @@ def counted(attempt: Attempt, program: str, python: Path, *words: str, **env: st
 
 @pytest.mark.parametrize("python", interpreters(), ids=lambda item: item.parts[-3])
 def test_a_script_that_asks_where_to_resume_goes_on_from_that_step(attempt: Attempt, python: Path, saved: Path) -> None:
-    steps, told = counted(attempt, SCRIPT.format(before="rocm_agent.resume_from()"), python, **given(saved, 40))
+    steps, reported = counted(attempt, SCRIPT.format(before="rocm_agent.resume_from()"), python, **given(saved, 40))
     assert steps == [41, 42, 43]
-    assert (told["scale"], told["resumed"], told["path"]) == ("training", True, str(saved))
+    assert (reported["scale"], reported["resumed"], reported["path"]) == ("training", True, str(saved))
 
 
 def test_a_script_that_asks_for_nothing_counts_itself_and_says_so(attempt: Attempt, saved: Path) -> None:
-    steps, told = counted(attempt, SCRIPT.format(before=""), interpreters()[-1], **given(saved, 40))
-    assert (steps, told["scale"], told["resumed"]) == ([1, 2, 3], "attempt", None)
+    steps, reported = counted(attempt, SCRIPT.format(before=""), interpreters()[-1], **given(saved, 40))
+    assert (steps, reported["scale"], reported["resumed"]) == ([1, 2, 3], "attempt", None)
 
 
 def test_a_command_that_names_the_checkpoint_is_believed_until_something_else_is_known(
     attempt: Attempt, saved: Path
 ) -> None:
-    steps, told = counted(attempt, SCRIPT.format(before=""), interpreters()[-1], **given(saved, 40, asked=True))
-    assert (steps, told["scale"], told["resumed"]) == ([41, 42, 43], "training", None)
+    steps, reported = counted(attempt, SCRIPT.format(before=""), interpreters()[-1], **given(saved, 40, asked=True))
+    assert (steps, reported["scale"], reported["resumed"]) == ([41, 42, 43], "training", None)
 
 
 def test_a_checkpoint_of_which_no_step_is_known_leaves_the_count_the_attempts_own(
     attempt: Attempt, saved: Path
 ) -> None:
     program = SCRIPT.format(before="rocm_agent.resume_from()")
-    steps, told = counted(attempt, program, interpreters()[-1], **given(saved, None))
-    assert (steps, told["scale"], told["resumed"]) == ([1, 2, 3], "attempt", True)
+    steps, reported = counted(attempt, program, interpreters()[-1], **given(saved, None))
+    assert (steps, reported["scale"], reported["resumed"]) == ([1, 2, 3], "attempt", True)
 
 
 def test_a_beginning_counts_the_training(attempt: Attempt) -> None:
-    steps, told = counted(attempt, SCRIPT.format(before=""), interpreters()[-1])
-    assert (steps, told["scale"], told["resumed"]) == ([1, 2, 3], "training", None)
+    steps, reported = counted(attempt, SCRIPT.format(before=""), interpreters()[-1])
+    assert (steps, reported["scale"], reported["resumed"]) == ([1, 2, 3], "training", None)
 
 
 def test_what_the_daemon_hands_over_may_be_anything(attempt: Attempt, saved: Path) -> None:
@@ -120,9 +120,9 @@ def test_an_optimizer_without_a_count_goes_on_from_the_step_of_what_was_loaded(
 ) -> None:
     program = LOOP.format(optimizer=SGD, before=BEFORE, each="")
     env = given(checkpoint, 40, chosen=False)
-    steps, told = counted(attempt, program, train_python, str(checkpoint), **env)
+    steps, reported = counted(attempt, program, train_python, str(checkpoint), **env)
     assert steps == [41, 42, 43]
-    assert (told["scale"], told["by"], told["resumed"]) == ("training", "checkpoint", True)
+    assert (reported["scale"], reported["by"], reported["resumed"]) == ("training", "checkpoint", True)
 
 
 @pytest.mark.train
@@ -138,9 +138,9 @@ for _ in range(3):
     weight.data -= 0.1 * weight.grad
 """
     env = given(checkpoint, 40, chosen=False)
-    steps, told = counted(attempt, program, train_python, str(checkpoint), **env)
+    steps, reported = counted(attempt, program, train_python, str(checkpoint), **env)
     assert steps == [41, 42, 43]
-    assert (told["scale"], told["resumed"]) == ("training", True)
+    assert (reported["scale"], reported["resumed"]) == ("training", True)
 
 
 @pytest.mark.train
@@ -150,8 +150,8 @@ def test_a_copy_under_another_name_is_known_by_its_size_and_time(
     program = LOOP.format(optimizer=SGD, before=BEFORE, each="")
     env = given(checkpoint, 40)
     other = checkpoint.rename(tmp_path / "renamed.pt")
-    steps, told = counted(attempt, program, train_python, str(other), **env)
-    assert (steps, told["resumed"]) == ([41, 42, 43], True)
+    steps, reported = counted(attempt, program, train_python, str(other), **env)
+    assert (steps, reported["resumed"]) == ([41, 42, 43], True)
 
 
 @pytest.mark.train
@@ -167,17 +167,17 @@ def test_a_file_of_the_scripts_own_is_known_by_its_content_though_another_was_ch
         note["files"].append([str(checkpoint), stat.st_size, stat.st_mtime_ns, None])
     note["files"].extend([[None, stat.st_size, stat.st_mtime_ns - 1, 50], [None, stat.st_size, stat.st_mtime_ns, 75]])
     env[at.ENV_RESUME_STEPS] = json.dumps(note)
-    steps, told = counted(attempt, program, train_python, str(checkpoint), **env)
+    steps, reported = counted(attempt, program, train_python, str(checkpoint), **env)
     assert steps == [76, 77, 78]
-    assert (told["scale"], told["resumed"], told["path"]) == ("training", True, str(checkpoint))
+    assert (reported["scale"], reported["resumed"], reported["path"]) == ("training", True, str(checkpoint))
 
 
 @pytest.mark.train
 def test_an_optimizers_own_count_comes_first(attempt: Attempt, train_python: Path, checkpoint: Path) -> None:
     before = f"found = {BEFORE}; optimizer.load_state_dict(found['optimizer'])"
     program = LOOP.format(optimizer=ADAM, before=before, each="")
-    steps, told = counted(attempt, program, train_python, str(checkpoint), **given(checkpoint, 5000))
-    assert (steps, told["by"], told["resumed"]) == ([4, 5, 6], "optimizer", True)
+    steps, reported = counted(attempt, program, train_python, str(checkpoint), **given(checkpoint, 5000))
+    assert (steps, reported["by"], reported["resumed"]) == ([4, 5, 6], "optimizer", True)
 
 
 @pytest.mark.train
@@ -191,21 +191,23 @@ def test_a_count_that_lags_by_skipped_steps_does_not_move_the_scale(
 
 
 @pytest.mark.train
-def test_an_optimizer_that_begins_with_one_and_loaded_nothing_began_anew(
+def test_an_optimizer_that_begins_with_one_and_loaded_nothing_began_again(
     attempt: Attempt, train_python: Path, checkpoint: Path
 ) -> None:
     program = LOOP.format(optimizer=ADAM, before="", each="")
-    steps, told = counted(attempt, program, train_python, **given(checkpoint, 40))
-    assert (steps, told["scale"], told["resumed"]) == ([1, 2, 3], "training", False)
+    steps, reported = counted(attempt, program, train_python, **given(checkpoint, 40))
+    assert (steps, reported["scale"], reported["resumed"]) == ([1, 2, 3], "training", False)
 
 
 @pytest.mark.train
-def test_each_save_is_told_with_the_step_that_it_holds(attempt: Attempt, train_python: Path, tmp_path: Path) -> None:
+def test_each_save_is_reported_with_the_step_that_it_holds(
+    attempt: Attempt, train_python: Path, tmp_path: Path
+) -> None:
     part = tmp_path / "part"
     each = f"torch.save(model.state_dict(), {str(part)!r})"
     counted(attempt, LOOP.format(optimizer=SGD, before="", each=each), train_python)
-    told = attempt.said("file_saved")
-    assert [report["step"] for report in told] == [1, 2, 3]
+    reported = attempt.list_reports("file_saved")
+    assert [report["step"] for report in reported] == [1, 2, 3]
     stat = part.stat()
-    assert (told[-1]["size_bytes"], told[-1]["modified_s"]) == (stat.st_size, stat.st_mtime_ns // 10**9)
-    assert told[-1]["modified_ns"] == stat.st_mtime_ns % 10**9
+    assert (reported[-1]["size_bytes"], reported[-1]["modified_s"]) == (stat.st_size, stat.st_mtime_ns // 10**9)
+    assert reported[-1]["modified_ns"] == stat.st_mtime_ns % 10**9

@@ -93,16 +93,16 @@ def test_a_late_rank_completes_the_snapshot_and_until_then_there_is_none(ranks: 
     ranks.step(0, 0, 0)
     assert ranks.there() == []
     ranks.step(1, 1)
-    wait_for(lambda: ranks.attempt.said("checkpoint_saved"))
+    wait_for(lambda: ranks.attempt.list_reports("checkpoint_saved"))
     assert ranks.there() == [f"step-{step:012}.pt"]
-    (told,) = ranks.attempt.said("checkpoint_saved")
-    assert (told["rank"], told["step"], told["kind"]) == (0, step, "snapshot")
+    (reported,) = ranks.attempt.list_reports("checkpoint_saved")
+    assert (reported["rank"], reported["step"], reported["kind"]) == (0, step, "snapshot")
     assert ranks.attempt.failures() == []
 
     ranks.end()
-    ranks.start(1, **{at.ENV_RESUME_FROM: told["paths"][0]})
+    ranks.start(1, **{at.ENV_RESUME_FROM: reported["paths"][0]})
     assert ranks.begin() == [f"from {step} 0 {2 * step}\n"]
-    (resumed,) = ranks.attempt.said("resumed")
+    (resumed,) = ranks.attempt.list_reports("resumed")
     assert resumed["lost"].startswith("2 processes left off and 1 go on")
     for _ in range(BATCHES):
         ranks.step(0)  # the epoch from its beginning
@@ -114,27 +114,27 @@ def test_of_ranks_that_are_no_replicas_or_dead_nothing_is_saved_and_the_others_g
     step = ranks.announce()
     ranks.step(1, how="otherwise")
     ranks.step(0, 0, 1)
-    wait_for(lambda: ranks.attempt.said("save_failed"))
-    (failed,) = ranks.attempt.said("save_failed")
+    wait_for(lambda: ranks.attempt.list_reports("save_failed"))
+    (failed,) = ranks.attempt.list_reports("save_failed")
     assert f"rank 1 does not hold what rank 0 holds after step {step}" in failed["error"]
 
     step = ranks.announce()
     ranks.processes[1].kill()
     ranks.processes[1].wait()
     ranks.step(0, 0, 0)
-    wait_for(lambda: len(ranks.attempt.said("save_failed")) == 2)
-    assert "rank 1 is gone" in ranks.attempt.said("save_failed")[1]["error"]
+    wait_for(lambda: len(ranks.attempt.list_reports("save_failed")) == 2)
+    assert "rank 1 is gone" in ranks.attempt.list_reports("save_failed")[1]["error"]
     assert ranks.there() == []
     assert ranks.attempt.records()[-1].step == step + 1
 
 
-def test_ranks_of_several_machines_are_told_that_they_are_not_saved(ranks: Ranks) -> None:
+def test_ranks_of_several_machines_learn_that_they_are_not_saved(ranks: Ranks) -> None:
     ranks.attempt.command(at.COMMAND_SAVE, 7)
     ranks.start(2, LOCAL_WORLD_SIZE="1")
     ranks.begin()
     for _ in range(4):
         ranks.step(0, 1)
-    (failed,) = ranks.attempt.said("save_failed")
+    (failed,) = ranks.attempt.list_reports("save_failed")
     assert failed["error"].startswith("1 of its 2 processes run on this machine")
     assert ranks.attempt.answer() == (at.ANSWER_CANNOT, 7)
     assert ranks.there() == []
@@ -156,13 +156,13 @@ def test_two_ranks_killed_and_stopped_end_bit_for_bit_where_they_would_have(
     stopped = launched.run("--step-s", "0.02", command=at.COMMAND_SAVE_AND_STOP, every="0")
     assert digests(stopped) == []
     assert launched.attempts[-1].answer() == (at.ANSWER_SAVED, 5)
-    (told,) = launched.attempts[-1].said("checkpoint_saved")
-    assert told["requested"]
+    (reported,) = launched.attempts[-1].list_reports("checkpoint_saved")
+    assert reported["requested"]
     assert f"Signal {signal.SIGTERM.value} (SIGTERM)" in stopped.output
     assert launched.attempts[-1].failures() == []
-    (resumed,) = launched.attempts[-1].said("resumed")
-    assert told["step"] > resumed["step"] > 0
+    (resumed,) = launched.attempts[-1].list_reports("resumed")
+    assert reported["step"] > resumed["step"] > 0
     finished = launched.run(every="0")
     assert digests(finished) == digests(alone)
-    assert launched.attempts[-1].records(rank=1)[0].step == told["step"] + 1
+    assert launched.attempts[-1].records(rank=1)[0].step == reported["step"] + 1
     assert list(launched.attempts[1].folder.glob("*.part.pt")) == []

@@ -23,14 +23,14 @@ def test_every_step_is_recorded_in_order(attempt: Attempt, python: Path) -> None
     assert [record.loss for record in records] == [0.0, 0.5, 1.0]
     assert [record.known for record in records] == [at.KNOWN_LOSS] * 3
     assert sorted(record.monotonic_ns for record in records) == [record.monotonic_ns for record in records]
-    (claimed,) = attempt.said("claimed")
+    (claimed,) = attempt.list_reports("claimed")
     pid, _, since_ns = attempt.header(at.CLAIM_OFFSET, at.CLAIM)
     assert pid == claimed["pid"]
     assert 0 < since_ns < records[0].monotonic_ns
     assert attempt.stage() == "step"
 
 
-def test_an_absent_recorder_is_made_whole(attempt: Attempt, python: Path) -> None:
+def test_an_absent_recorder_is_completed(attempt: Attempt, python: Path) -> None:
     assert attempt.run([python, "-c", STEPS, "2"]).code == 0
     size = at.HEADER_BYTES + at.CAPACITY_DEFAULT * at.RECORD.size
     found = attempt.recorder().stat()
@@ -41,7 +41,7 @@ def test_an_absent_recorder_is_made_whole(attempt: Attempt, python: Path) -> Non
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage" * 9, b"\0" * 9000])
-def test_a_damaged_recorder_is_made_anew(attempt: Attempt, python: Path, content: bytes) -> None:
+def test_a_damaged_recorder_is_made_again(attempt: Attempt, python: Path, content: bytes) -> None:
     attempt.recorder().write_bytes(content)
     assert attempt.run([python, "-c", STEPS, "2"]).code == 0
     assert [record.step for record in attempt.records()] == [1, 2]
@@ -60,7 +60,7 @@ def test_a_later_process_continues_after_the_head(attempt: Attempt, python: Path
         assert attempt.run([python, "-c", STEPS, "2"]).code == 0
     assert [record.step for record in attempt.records()] == [1, 2, 1, 2]
     assert [record.sequence for record in attempt.records()] == [1, 2, 3, 4]
-    assert len({claimed["pid"] for claimed in attempt.said("claimed")}) == 2
+    assert len({claimed["pid"] for claimed in attempt.list_reports("claimed")}) == 2
 
 
 def test_unknown_is_not_zero_and_nan_stays_nan(attempt: Attempt, python: Path) -> None:
@@ -88,7 +88,7 @@ def test_unknown_is_not_zero_and_nan_stays_nan(attempt: Attempt, python: Path) -
 def test_nonsense_from_the_script_is_reported_once_and_never_raised(attempt: Attempt, python: Path) -> None:
     program = "import rocm_agent as a\nfor _ in range(3): a.step(loss='much'); a.stage('lunch')\nprint('fine')"
     assert attempt.run([python, "-c", program]) == (0, "fine\n")
-    assert sorted(told["where"] for told in attempt.said("hook_failed")) == [
+    assert sorted(reported["where"] for reported in attempt.list_reports("hook_failed")) == [
         "rocm_agent.script.stage",
         "rocm_agent.script.step",
     ]
@@ -100,7 +100,7 @@ def test_each_rank_has_its_own_recorder(attempt: Attempt, python: Path) -> None:
     assert len(attempt.records()) == 2
     assert len(attempt.records(rank=2)) == 2
     assert attempt.header(0, at.IDENTITY, rank=2)[4] == 2
-    assert [(said["rank"], said["world_size"]) for said in attempt.said("claimed")] == [(0, 3), (2, 3)]
+    assert [(report["rank"], report["world_size"]) for report in attempt.list_reports("claimed")] == [(0, 3), (2, 3)]
 
 
 def test_local_rank_counts_where_rank_is_not_set(attempt: Attempt, python: Path) -> None:
@@ -162,8 +162,8 @@ def test_a_second_process_is_silent_while_the_first_lives(attempt: Attempt, pyth
     assert attempt.run([python, "-c", SPAWNS]).code == 0
     assert [record.loss for record in attempt.records()] == [1.0, 2.0]
     assert attempt.stage() == "step"
-    assert len(attempt.said("claimed")) == 1
-    assert len(attempt.said("alive")) == 2
+    assert len(attempt.list_reports("claimed")) == 1
+    assert len(attempt.list_reports("alive")) == 2
 
 
 MULTIPROCESSING = """
@@ -179,7 +179,7 @@ def test_multiprocessings_helpers_are_not_announced(attempt: Attempt, python: Pa
     (tmp_path / "program.py").write_text(MULTIPROCESSING)
     assert attempt.run([python, tmp_path / "program.py"]).code == 0
     assert attempt.head() == 1
-    assert len(attempt.said("alive")) == 1
+    assert len(attempt.list_reports("alive")) == 1
 
 
 SAVES = """
@@ -192,7 +192,7 @@ for n in range(1, 9):
 """
 
 
-def test_a_script_tells_what_lies_inside_a_step_and_its_next_step_ends_that(attempt: Attempt, python: Path) -> None:
+def test_a_script_reports_what_lies_inside_a_step_and_its_next_step_ends_that(attempt: Attempt, python: Path) -> None:
     program = "import rocm_agent as a\na.step()\na.stage('data_wait')\n"
     assert attempt.run([python, "-c", program]).code == 0
     assert attempt.stage() == "step"
@@ -209,7 +209,7 @@ def test_a_script_that_asks_saves_on_command_and_goes_on(attempt: Attempt, pytho
     finished = attempt.run([python, "-c", SAVES])
     assert finished == (0, "".join(f"{n}\n" for n in range(1, 9)))
     assert attempt.answer() == (at.ANSWER_SAVED, 7)
-    (saved,) = attempt.said("checkpoint_saved")
+    (saved,) = attempt.list_reports("checkpoint_saved")
     assert saved["paths"] == [str(attempt.folder / "w" / "n1.pt")]
     assert (saved["epoch"], saved["step"], saved["requested"]) == (0, 1, True)
 
@@ -236,7 +236,7 @@ def test_a_command_is_served_once(attempt: Attempt, python: Path) -> None:
     attempt.command(at.COMMAND_SAVE, 7)
     for _ in range(2):
         assert attempt.run([python, "-c", SAVES]).code == 0
-    assert len(attempt.said("checkpoint_saved")) == 1
+    assert len(attempt.list_reports("checkpoint_saved")) == 1
 
 
 def test_a_script_that_never_asks_is_known_to_save_nothing(attempt: Attempt, python: Path) -> None:

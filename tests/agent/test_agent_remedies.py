@@ -27,7 +27,7 @@ def write(attempt: Attempt, **settings: tuple[object, str]) -> None:
 
 def applied(attempt: Attempt) -> dict[str, str]:
     """Return what the agent told that it set, by setting."""
-    return {report["setting"]: report["set"] for report in attempt.said("remedy_applied")}
+    return {report["setting"]: report["set"] for report in attempt.list_reports("remedy_applied")}
 
 
 STEP = """
@@ -75,7 +75,7 @@ with torch.autocast("cpu", dtype=torch.bfloat16):
 
 
 @pytest.mark.train
-def test_loaders_autocast_and_cudnn_do_as_they_are_told(attempt: Attempt, train_python: Path) -> None:
+def test_loaders_autocast_and_cudnn_do_as_configured(attempt: Attempt, train_python: Path) -> None:
     write(attempt, workers=(0, "no_workers"), amp=(False, "amp_off"), cudnn=(False, "cudnn_off"))
     finished = attempt.run([train_python, "-c", OTHERS])
     assert finished.output.splitlines() == ["0 False False [6.0, 22.0]", "torch.float32 False"], finished.output
@@ -90,14 +90,14 @@ def test_a_script_asks_for_what_it_can_do_itself(attempt: Attempt, owner_python:
         "import rocm_agent; print(rocm_agent.setting('batch_factor', 1.0), rocm_agent.setting('image_factor', 1.0))"
     )
     assert attempt.run([owner_python, "-c", program]).output == "0.5 1.0\n"
-    (said,) = attempt.said("remedy_applied")
-    assert (said["remedies"], said["set"]) == (["half_batch"], "batch_factor 0.5, by the script")
+    (message,) = attempt.list_reports("remedy_applied")
+    assert (message["remedies"], message["set"]) == (["half_batch"], "batch_factor 0.5, by the script")
 
 
-def test_a_damaged_file_of_remedies_changes_nothing_and_is_told(attempt: Attempt, python: Path) -> None:
+def test_a_damaged_file_of_remedies_changes_nothing_and_is_reported(attempt: Attempt, python: Path) -> None:
     (attempt.folder / at.REMEDIES).write_text('{"settings": [')
     assert attempt.run([python, "-c", "print('on')"]).output == "on\n"
-    (failed,) = attempt.said("hook_failed")
+    (failed,) = attempt.list_reports("hook_failed")
     assert "remedies" in failed["where"] or "lambda" in failed["where"]
 
 
@@ -200,14 +200,14 @@ def test_a_resumed_yolo_has_the_remedies_that_its_checkpoint_knows_nothing_of(
         "workers": (0, "no_workers"),
     }
     second = yolo.train("second", yolo.saved(), wanted, **FIRST, amp="True")
-    (plan,) = second.said("plan")
+    (plan,) = second.list_reports("plan")
     assert (plan["start_epoch"], plan["batches_per_epoch"]) == (1, 4), "8 images, 2 a batch"
     assert all(math.isclose(rate, 0.25 * plain[-1], rel_tol=1e-5) for rate in rates(second)), (rates(second), plain)
-    told = applied(second)
-    assert told["batch_factor"] == "batch 4 -> 2"
-    assert told["image_factor"] == "imgsz 64 -> 32"
-    assert told["clip_norm"] == "gradients clipped to norm 0.001"
-    assert told["lr_factor"] == "learning rate x 0.25"
+    reported = applied(second)
+    assert reported["batch_factor"] == "batch 4 -> 2"
+    assert reported["image_factor"] == "imgsz 64 -> 32"
+    assert reported["clip_norm"] == "gradients clipped to norm 0.001"
+    assert reported["lr_factor"] == "learning rate x 0.25"
     finished = second.run([yolo.python, "-c", SAVED, yolo.saved("last.pt")], **yolo.environment)
     assert finished.output.split() == ["4", "64", "2"], "what is saved is the owner's: a factor is not applied twice"
 
@@ -223,9 +223,13 @@ def test_a_yolo_goes_on_on_the_cpu_and_leaves_batches_out(current_python: Path, 
         "skip_batches": ([2, 3], "skip_data"),
     }
     attempt = yolo.train("cpu", None, wanted, **{**FIRST, "device": "0"})
-    (plan,) = attempt.said("plan")
+    (plan,) = attempt.list_reports("plan")
     assert (plan["device"], plan["batches_per_epoch"]) == ("cpu", 4)
     assert [record.step for record in attempt.records()] == [1, 4, 5, 6, 7, 8]
-    told = applied(attempt)
-    assert (told["device"], told["batch"], told["imgsz"]) == ("device cpu", "batch 4 -> 2", "imgsz 64 -> 32")
-    assert told["skip_batches"] == "batches 2 to 3 left out"
+    reported = applied(attempt)
+    assert (reported["device"], reported["batch"], reported["imgsz"]) == (
+        "device cpu",
+        "batch 4 -> 2",
+        "imgsz 64 -> 32",
+    )
+    assert reported["skip_batches"] == "batches 2 to 3 left out"

@@ -66,7 +66,7 @@ def test_an_own_loop_killed_twice_ends_bit_for_bit_where_it_would_have(loops: Lo
     assert alone.startswith("DIGEST")
     finished = loops.killed(2)
     assert finished.output == alone
-    resumed = [attempt.said("resumed") for attempt in loops.attempts[1:]]
+    resumed = [attempt.list_reports("resumed") for attempt in loops.attempts[1:]]
     assert all(len(item) == 1 for item in resumed)
     assert [attempt.failures() for attempt in loops.attempts] == [[]] * 3
     assert [record.step for record in loops.attempts[-1].records()][-1] == 32
@@ -82,11 +82,13 @@ def test_with_workers_the_order_is_the_same_and_no_batch_comes_twice(loops_once:
 def test_with_another_batch_size_the_rest_of_the_epoch_is_made_once(loops_once: Loops) -> None:
     finished = loops_once.run("--die-after", "6", "--step-s", "0.05", "--order", str(loops_once.folder / "first.txt"))
     assert finished.code == -signal.SIGKILL
-    saved = loops_once.attempts[0].said("checkpoint_saved")
-    (told,) = [checkpoint for checkpoint in saved if checkpoint["paths"] == [str(loops_once.newest())]]
+    saved = loops_once.attempts[0].list_reports("checkpoint_saved")
+    (reported,) = [checkpoint for checkpoint in saved if checkpoint["paths"] == [str(loops_once.newest())]]
     rest = loops_once.folder / "rest.txt"
     loops_once.run("--batch", "3", "--epochs", "1", "--order", str(rest))
-    first = [line.split()[2:] for line in (loops_once.folder / "first.txt").read_text().splitlines()][: told["step"]]
+    first = [line.split()[2:] for line in (loops_once.folder / "first.txt").read_text().splitlines()][
+        : reported["step"]
+    ]
     second = [line.split()[2:] for line in rest.read_text().splitlines()]
     seen = [index for batch in first + second for index in batch]
     assert sorted(seen, key=int) == [str(index) for index in range(30)]
@@ -97,8 +99,8 @@ def test_a_save_that_is_asked_for_is_a_snapshot_and_ends_the_loop(loops_once: Lo
     assert finished.code == -signal.SIGTERM, finished.output
     (attempt,) = loops_once.attempts
     assert attempt.answer() == (at.ANSWER_SAVED, 5)
-    (told,) = attempt.said("checkpoint_saved")
-    assert (told["step"], told["epoch"], told["requested"], told["kind"]) == (1, -1, True, "snapshot")
+    (reported,) = attempt.list_reports("checkpoint_saved")
+    assert (reported["step"], reported["epoch"], reported["requested"], reported["kind"]) == (1, -1, True, "snapshot")
     assert loops_once.run(every="0").output == loops_once.alone()
 
 
@@ -106,14 +108,14 @@ def test_a_state_that_is_not_finite_takes_no_sound_ones_place(loops_once: Loops)
     finished = loops_once.run("--poison-from", "9", "--step-s", "0.05")
     assert finished.code == 0, finished.output
     (attempt,) = loops_once.attempts
-    (failed,) = attempt.said("save_failed")
+    (failed,) = attempt.list_reports("save_failed")
     assert "not finite" in failed["error"]
     newest = loops_once.newest()
     assert newest is not None
     assert int(newest.stem.partition("-")[2]) < 9
 
 
-def test_a_disk_that_takes_no_more_is_told_and_the_training_goes_on(loops_once: Loops) -> None:
+def test_a_disk_that_takes_no_more_is_reported_and_the_training_goes_on(loops_once: Loops) -> None:
     """A limit on the size of files stands for the disk: writing stops in the middle of the file."""
     script = (
         "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000));"
@@ -128,7 +130,7 @@ def test_a_disk_that_takes_no_more_is_told_and_the_training_goes_on(loops_once: 
     )
     assert finished.code == 0, finished.output
     assert finished.output == loops_once.alone()
-    (failed,) = attempt.said("save_failed")
+    (failed,) = attempt.list_reports("save_failed")
     assert "File too large" in failed["error"]
     assert list(loops_once.snapshots.iterdir()) == []
 
@@ -209,7 +211,7 @@ def test_a_yolo_killed_in_mid_epoch_ends_bit_for_bit_where_it_would_have(train_p
     digest = [line for line in whole.output.splitlines() if line.startswith("DIGEST")]
     assert digest[0] in finished.output.splitlines()
     assert rows("killed") == rows("whole")
-    (resumed,) = attempt.said("resumed")
+    (resumed,) = attempt.list_reports("resumed")
     assert resumed["step"] % 4, "in mid-epoch"
     assert attempt.records()[0].step == resumed["step"] + 1
 
@@ -257,6 +259,6 @@ def test_a_yolo_killed_at_its_first_save_ends_bit_for_bit_where_it_would_have(
     attempt, finished = run("resumed", "run", YOLO, str(newest))
     assert finished.code == 0, finished.output
     assert killed.failures() == attempt.failures() == []
-    assert [one["step"] for one in attempt.said("resumed")] == [4]
+    assert [entry["step"] for entry in attempt.list_reports("resumed")] == [4]
     (digest,) = [line for line in whole.output.splitlines() if line.startswith("DIGEST")]
     assert digest in finished.output.splitlines()

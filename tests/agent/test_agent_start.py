@@ -17,7 +17,7 @@ DUMP = signal.SIGRTMIN + at.STACKS_SIGNAL_OFFSET
 
 def test_a_process_says_that_it_is_alive(attempt: Attempt, python: Path) -> None:
     assert attempt.run([python, "-c", "print('hello')"]) == (0, "hello\n")
-    (alive,) = attempt.said()
+    (alive,) = attempt.list_reports()
     assert alive["event"] == "alive"
     assert alive["rank"] == 0
     assert Path(alive["python"]).name.startswith("python")
@@ -33,7 +33,7 @@ def test_the_users_own_sitecustomize_runs_too_and_may_change_the_path(
     program = "import sitecustomize, rocm_agent, sys; print(sitecustomize.mark, '/added' in sys.path, sys.path[1])"
     finished = attempt.run([python, "-c", program], PYTHONPATH=str(theirs))
     assert finished == (0, f"theirs True {AGENT_PATH}\n")
-    assert attempt.said("alive")
+    assert attempt.list_reports("alive")
 
 
 def test_an_error_in_the_users_sitecustomize_is_reported_as_without_us(
@@ -76,24 +76,24 @@ def test_a_broken_attempt_folder_never_raises_into_the_program(tmp_path: Path, p
     assert broken.run([python, "-c", program], **{at.ENV_FOLDER: str(folder / at.RUN)}) == (0, "fine\n")
 
 
-def test_the_exception_that_ends_a_program_is_told_and_printed(attempt: Attempt, python: Path) -> None:
+def test_the_exception_that_ends_a_program_is_reported_and_printed(attempt: Attempt, python: Path) -> None:
     finished = attempt.run([python, "-c", "def f(n): raise ValueError('bad ' + 'x' * 99999)\nf(1)"])
     assert finished.code == 1
     assert "ValueError: bad" in finished.output
-    (told,) = attempt.said("exception")
-    assert told["type"] == "ValueError"
-    assert told["message"].startswith("bad xxx")
-    assert "in f" in told["traceback"]
-    assert len(told["traceback"]) <= 16 << 10
+    (reported,) = attempt.list_reports("exception")
+    assert reported["type"] == "ValueError"
+    assert reported["message"].startswith("bad xxx")
+    assert "in f" in reported["traceback"]
+    assert len(reported["traceback"]) <= 16 << 10
 
 
-def test_an_exception_is_told_even_where_a_library_replaced_the_hook(attempt: Attempt, python: Path) -> None:
+def test_an_exception_is_reported_even_where_a_library_replaced_the_hook(attempt: Attempt, python: Path) -> None:
     program = "import sys\nsys.excepthook = lambda *a: print('pretty')\n1 / 0"
     assert attempt.run([python, "-c", program]) == (1, "pretty\n")
-    assert [told["type"] for told in attempt.said("exception")] == ["ZeroDivisionError"]
+    assert [reported["type"] for reported in attempt.list_reports("exception")] == ["ZeroDivisionError"]
 
 
-def test_what_a_signal_handler_raises_while_an_exception_is_told_is_told_in_its_place(
+def test_what_a_signal_handler_raises_while_an_exception_is_reported_is_reported_in_its_place(
     attempt: Attempt, python: Path
 ) -> None:
     """The handler that torch has for SIGCHLD raises wherever the main thread is, and names the worker that died."""
@@ -115,9 +115,9 @@ signal.signal(signal.SIGUSR1, handler)
 reads()
 """
     assert attempt.run([python, "-c", program]).code == 1
-    (told,) = attempt.said("exception")
-    assert told["message"] == "DataLoader worker (pid 7) is killed by signal: Killed."
-    assert "in reads" in told["traceback"]
+    (reported,) = attempt.list_reports("exception")
+    assert reported["message"] == "DataLoader worker (pid 7) is killed by signal: Killed."
+    assert "in reads" in reported["traceback"]
     assert attempt.failures() == []
 
 
@@ -169,7 +169,7 @@ def test_a_forked_child_answers_into_its_own_file_until_it_ends(attempt: Attempt
 
 
 @pytest.mark.parametrize(
-    ("program", "told"),
+    ("program", "reported"),
     [
         ("import torch, ultralytics", ["torch", "ultralytics"]),
         ("import ultralytics, torch", ["ultralytics", "torch"]),
@@ -178,8 +178,8 @@ def test_a_forked_child_answers_into_its_own_file_until_it_ends(attempt: Attempt
         ("import os; os.environ['OMP_NUM_THREADS'] = '3'; import torch, ultralytics", []),
     ],
 )
-def test_the_order_of_what_takes_long_to_import_is_told(
-    attempt: Attempt, tmp_path: Path, program: str, told: list[str]
+def test_the_order_of_what_takes_long_to_import_is_reported(
+    attempt: Attempt, tmp_path: Path, program: str, reported: list[str]
 ) -> None:
     """Whoever imports it before its time has to do so in the same order: ultralytics sets what torch reads."""
     own = "import os\nos.environ['OMP_NUM_THREADS'] = '3'\nimport torch\n"
@@ -188,5 +188,5 @@ def test_the_order_of_what_takes_long_to_import_is_told(
     attempt.make_recorder()
     code = f"{program}; import rocm_agent; rocm_agent.step(loss=1.0, step=1)"
     assert attempt.run([sys.executable, "-c", code], PYTHONPATH=str(tmp_path)).code == 0
-    (claimed,) = attempt.said("claimed")
-    assert claimed["imported"] == [[name, str(tmp_path / f"{name}.py")] for name in told]
+    (claimed,) = attempt.list_reports("claimed")
+    assert claimed["imported"] == [[name, str(tmp_path / f"{name}.py")] for name in reported]

@@ -236,7 +236,7 @@ def test_the_workers_of_a_data_loader_are_silent(
     finished = attempt.run([train_python, tmp_path / "program.py", context], OMP_NUM_THREADS="1")
     assert finished.code == 0, finished.output
     assert [record.step for record in attempt.records()] == list(range(1, 17))
-    assert len(attempt.said("claimed")) == len(attempt.said("alive")) == 1
+    assert len(attempt.list_reports("claimed")) == len(attempt.list_reports("alive")) == 1
     assert not attempt.failures()
     assert list((attempt.folder / at.STACKS).iterdir()) == []
 
@@ -301,9 +301,9 @@ compiled_step()
 def test_conv2d_is_patched_when_the_setting_says_so(attempt: Attempt, train: Callable[..., str]) -> None:
     program = "import torch; print(torch.nn.Conv2d._conv_forward.__module__)"
     assert train(program, **{at.ENV_CONV2D: "off"}) == "torch.nn.modules.conv\n"
-    assert attempt.said("patched") == []
+    assert attempt.list_reports("patched") == []
     train("import torch; from rocm_agent.conv2d import is_patched; assert is_patched()", **{at.ENV_CONV2D: "unfold"})
-    (patched,) = attempt.said("patched")
+    (patched,) = attempt.list_reports("patched")
     assert (patched["conv2d"], patched["scope"]) == ("unfold", "modules")
     assert patched["torch"][0].isdigit()
 
@@ -319,13 +319,13 @@ with torch.autograd.profiler.profile() as profile:
     conv1d(x, torch.ones(2, 2, 3)).sum().backward()
 print(torch.nn.Conv2d._conv_forward.__module__, any("mm" in event.key for event in profile.key_averages()))
 """
-    said = train(program, **{at.ENV_CONV2D: "planned", at.ENV_CONV2D_SCOPE: "all"})
-    assert said.splitlines()[-1] == "torch.nn.modules.conv True"
-    (patched,) = attempt.said("patched")
+    report = train(program, **{at.ENV_CONV2D: "planned", at.ENV_CONV2D_SCOPE: "all"})
+    assert report.splitlines()[-1] == "torch.nn.modules.conv True"
+    (patched,) = attempt.list_reports("patched")
     assert (patched["conv2d"], patched["scope"]) == ("planned", "all")
 
 
-def test_an_unknown_conv2d_setting_is_told_and_changes_nothing(attempt: Attempt, owner_python: Path) -> None:
+def test_an_unknown_conv2d_setting_is_reported_and_changes_nothing(attempt: Attempt, owner_python: Path) -> None:
     finished = attempt.run([owner_python, "-c", "import torch; print('fine')"], **{at.ENV_CONV2D: "magic"})
     assert finished == (0, "fine\n")
     finished = attempt.run(
@@ -333,7 +333,7 @@ def test_an_unknown_conv2d_setting_is_told_and_changes_nothing(attempt: Attempt,
         **{at.ENV_CONV2D: "planned", at.ENV_CONV2D_SCOPE: "nowhere"},
     )
     assert finished == (0, "fine\n")
-    algorithm, scope = attempt.said("hook_failed")
+    algorithm, scope = attempt.list_reports("hook_failed")
     assert "magic" in algorithm["error"]
     assert "nowhere" in scope["error"]
 
@@ -346,12 +346,12 @@ def stage():
         return recorder.read(260)[256]
 """
     program = TRAINING + stages + "print('then', stage())\nloss = model(batch).sum(); loss.backward(); optimizer.step()"
-    said = train_once(program + "\nprint('again', stage())")
-    assert f"then {at.STAGES.index('validate')}" in said
-    assert f"again {at.STAGES.index('step')}" in said
+    report = train_once(program + "\nprint('again', stage())")
+    assert f"then {at.STAGES.index('validate')}" in report
+    assert f"again {at.STAGES.index('step')}" in report
 
 
-def test_a_wait_for_a_batch_a_new_shape_and_a_save_are_told_while_they_last(
+def test_a_wait_for_a_batch_a_new_shape_and_a_save_are_reported_while_they_last(
     attempt: Attempt, train: Callable[..., str]
 ) -> None:
     program = (
@@ -360,25 +360,25 @@ def test_a_wait_for_a_batch_a_new_shape_and_a_save_are_told_while_they_last(
 import io
 from torch.utils.data import DataLoader, Dataset
 from rocm_agent import claim
-def told(what):
+def list_reports(what):
     recorder = claim.holding()
     print(what, recorder and recorder.stage, recorder and recorder.aside)
 class Data(Dataset):
     def __len__(self): return 7
     def __getitem__(self, index):
-        told("batch")
+        list_reports("batch")
         return data[index][0]
 class File(io.BytesIO):
     def write(self, piece):
-        if not self.tell(): told("save")
+        if not self.tell(): list_reports("save")
         return super().write(piece)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for batch in DataLoader(Data(), batch_size=2):
-    told("step of %d" % len(batch))
+    list_reports("step of %d" % len(batch))
     model(batch).sum().backward()
     optimizer.step()
 torch.save(model.state_dict(), File())
-told("end")
+list_reports("end")
 """
     )
     lines = [line for line in train(program).splitlines() if line not in ("batch None None", "step of 2 None None")]
@@ -395,7 +395,7 @@ told("end")
     assert attempt.header(at.ASIDE_OFFSET, at.ASIDE)[1] == 0, "what a script does between its steps is not known"
 
 
-def test_a_compilation_is_told_while_it_lasts(attempt: Attempt, current_python: Path) -> None:
+def test_a_compilation_is_reported_while_it_lasts(attempt: Attempt, current_python: Path) -> None:
     program = (
         PRELUDE
         + """

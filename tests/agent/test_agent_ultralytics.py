@@ -165,14 +165,14 @@ def results(run: Path) -> list[dict[str, str]]:
     return [{name: value for name, value in row.items() if name != "time"} for row in rows]
 
 
-def told(word: str, finished: Finished) -> list[Any]:
+def list_reports(word: str, finished: Finished) -> list[Any]:
     line = next(line for line in finished.output.splitlines() if line.startswith(word))
     found = json.loads(line[len(word) :])
     assert isinstance(found, list)
     return found
 
 
-def test_a_yolo_training_is_recorded_whole_and_its_numbers_are_unchanged(trainings: Trainings) -> None:
+def test_a_yolo_training_is_recorded_completely_and_its_numbers_are_unchanged(trainings: Trainings) -> None:
     attempt, finished = trainings.supervised("attempt", trainings.cli(epochs="2"))
     assert finished.code == 0, finished.output
     assert attempt.failures() == []
@@ -192,7 +192,7 @@ def test_a_yolo_training_is_recorded_whole_and_its_numbers_are_unchanged(trainin
     assert any(record.known & at.KNOWN_GRAD_NORM and record.grad_norm > 0 for record in records)
     assert not any(record.known & at.KNOWN_GPU_MEMORY for record in records)
 
-    (plan,) = attempt.said("plan")
+    (plan,) = attempt.list_reports("plan")
     assert plan["framework"] == "ultralytics"
     assert (plan["epochs"], plan["start_epoch"], plan["batches_per_epoch"]) == (2, 0, BATCHES)
     assert (plan["save_dir"], plan["device"]) == (str(trainings.folder / "run"), "cpu")
@@ -200,27 +200,27 @@ def test_a_yolo_training_is_recorded_whole_and_its_numbers_are_unchanged(trainin
     assert plan["batch"] > 0
     aside, whole, _ = attempt.header(at.ASIDE_OFFSET, at.ASIDE)
     assert (at.ASIDES[aside], whole) == ("", 1)
-    first, second = attempt.said("checkpoint_saved")
+    first, second = attempt.list_reports("checkpoint_saved")
     last, best = str(trainings.weights("last.pt")), str(trainings.weights("best.pt"))
     assert first["paths"] == [last, best]
     assert (first["epoch"], first["step"], first["requested"]) == (0, BATCHES, False)
     assert second["paths"] in ([last], [last, best])
     assert (second["epoch"], second["step"]) == (1, 2 * BATCHES)
-    epochs = attempt.said("epoch_end")
+    epochs = attempt.list_reports("epoch_end")
     assert [item["epoch"] for item in epochs] == [0, 1]
-    for told_epoch, row in zip(epochs, rows, strict=True):
+    for reported_epoch, row in zip(epochs, rows, strict=True):
         mean = sum(float(value) for name, value in row.items() if name.startswith("train/"))
-        assert math.isclose(told_epoch["train_loss"], mean, rel_tol=1e-3)
+        assert math.isclose(reported_epoch["train_loss"], mean, rel_tol=1e-3)
         validation = sum(float(value) for name, value in row.items() if name.startswith("val/"))
-        assert math.isclose(told_epoch["val_loss"], validation, rel_tol=1e-3)
+        assert math.isclose(reported_epoch["val_loss"], validation, rel_tol=1e-3)
         assert math.isclose(
-            told_epoch["metrics"]["metrics/mAP50-95(B)"], float(row["metrics/mAP50-95(B)"]), abs_tol=1e-4
+            reported_epoch["metrics"]["metrics/mAP50-95(B)"], float(row["metrics/mAP50-95(B)"]), abs_tol=1e-4
         )
-        assert "fitness" in told_epoch
-    (precision,) = attempt.said("precision")
+        assert "fitness" in reported_epoch
+    (precision,) = attempt.list_reports("precision")
     assert (precision["asked"], precision["used"], precision["device"]) == ("single", "single", "cpu")
-    assert attempt.said("workers")[0]["pids"] == []
-    (end,) = attempt.said("train_end")
+    assert attempt.list_reports("workers")[0]["pids"] == []
+    (end,) = attempt.list_reports("train_end")
     assert (end["epoch"], end["step"]) == (1, 6)
     assert attempt.stage() == "ended"
 
@@ -234,7 +234,7 @@ def test_a_save_in_the_first_epoch_ends_the_training_and_the_command_line_resume
     assert finished.code == -signal.SIGTERM, finished.output
     assert first.failures() == []
     assert first.answer() == (at.ANSWER_SAVED, 3)
-    (saved,) = first.said("checkpoint_saved")
+    (saved,) = first.list_reports("checkpoint_saved")
     checkpoint = trainings.weights("rocm_supervisor.pt")
     assert saved["paths"] == [str(checkpoint)]
     assert (saved["epoch"], saved["step"], saved["requested"]) == (-1, 1, True)
@@ -242,7 +242,7 @@ def test_a_save_in_the_first_epoch_ends_the_training_and_the_command_line_resume
 
     assert b"rocm_agent" not in checkpoint.read_bytes()
     line = trainings.alone([trainings.python, "-c", LOAD_ALONE, checkpoint])
-    epoch, step, save_dir, _, halves = told("ALONE", Finished(0, line))
+    epoch, step, save_dir, _, halves = list_reports("ALONE", Finished(0, line))
     assert (epoch, step, save_dir) == (-1, 1, str(trainings.folder / "run"))
     assert "torch.float16" not in str(halves)
 
@@ -251,9 +251,9 @@ def test_a_save_in_the_first_epoch_ends_the_training_and_the_command_line_resume
     )
     assert finished.code == 0, finished.output
     assert second.failures() == []
-    (resumed,) = second.said("resumed")
+    (resumed,) = second.list_reports("resumed")
     assert (resumed["path"], resumed["epoch"], resumed["step"]) == (str(checkpoint), -1, 1)
-    (plan,) = second.said("plan")
+    (plan,) = second.list_reports("plan")
     assert (plan["start_epoch"], plan["epochs"], plan["batches_per_epoch"]) == (0, 2, 1), "batch may change on resume"
     assert plan["save_dir"] == str(trainings.folder / "run")
     assert [record.step for record in second.records()] == [1, 2], "the six images left of the epoch are one batch now"
@@ -267,9 +267,9 @@ def test_a_training_patched_everywhere_runs_no_library_kernel_from_its_first_bat
     settings = {at.ENV_CONV2D: "planned", at.ENV_CONV2D_SCOPE: "all"}
     attempt, finished = trainings.supervised("attempt", trainings.profiled(), **settings)
     assert finished.code == 0, finished.output
-    assert told("LIBRARY", finished) == []
+    assert list_reports("LIBRARY", finished) == []
     assert attempt.failures() == []
-    assert attempt.said("patched")[0]["scope"] == "all"
+    assert attempt.list_reports("patched")[0]["scope"] == "all"
     assert len(results(trainings.folder / "run")) == 1
 
 
@@ -277,22 +277,24 @@ def test_a_save_in_a_later_epoch_is_resumed_by_a_script_with_the_same_weights(tr
     first, finished = trainings.supervised("first", trainings.story(3, stop=("on_train_batch_end", 5)))
     assert finished.code == -signal.SIGTERM, finished.output
     assert first.failures() == []
-    saved = first.said("checkpoint_saved")[-1]
+    saved = first.list_reports("checkpoint_saved")[-1]
     assert (saved["epoch"], saved["step"], saved["requested"]) == (0, 5, True)
     checkpoint = trainings.weights("rocm_supervisor.pt")
     alone = Finished(0, trainings.alone([trainings.python, "-c", LOAD_ALONE, checkpoint]))
-    assert told("ALONE", alone)[:2] == [0, 5]
+    assert list_reports("ALONE", alone)[:2] == [0, 5]
 
     second, finished = trainings.supervised("second", trainings.story(3), **{at.ENV_RESUME_FROM: str(checkpoint)})
     assert finished.code == 0, finished.output
     assert second.failures() == []
-    assert told("WEIGHTS", finished) == told("ALONE", alone)[3], "model and average as they were, not rounded to half"
-    (resumed,) = second.said("resumed")
+    assert list_reports("WEIGHTS", finished) == list_reports("ALONE", alone)[3], (
+        "model and average as they were, not rounded to half"
+    )
+    (resumed,) = second.list_reports("resumed")
     assert (resumed["epoch"], resumed["step"]) == (0, 5)
     assert [record.step for record in second.records()] == [6, 7, 8, 9], "in mid-epoch, no batch twice"
     assert len(results(trainings.folder / "run")) == 3
 
-    stages = [(event, epoch, at.STAGES[stage]) for event, epoch, stage in told("SAID", finished)]
+    stages = [(event, epoch, at.STAGES[stage]) for event, epoch, stage in list_reports("SAID", finished)]
     assert stages[:3] == [
         ("on_train_start", None, "warmup"),
         ("on_train_epoch_start", 1, "warmup"),
@@ -311,7 +313,7 @@ def test_a_save_during_validation_keeps_what_was_trained_and_validates_again(
     first, finished = trainings.supervised("first", trainings.story(2, stop=("on_val_batch_end", 3)))
     assert finished.code == -signal.SIGTERM, finished.output
     assert first.failures() == []
-    (saved,) = first.said("checkpoint_saved")
+    (saved,) = first.list_reports("checkpoint_saved")
     assert (saved["epoch"], saved["step"], saved["requested"]) == (-1, 3, True)
     second, finished = trainings.supervised(
         "second", trainings.cli(epochs="2"), **{at.ENV_RESUME_FROM: str(trainings.weights("rocm_supervisor.pt"))}
@@ -336,7 +338,7 @@ def test_a_second_training_of_the_same_attempt_does_not_resume_again(trainings_o
         **{at.ENV_RESUME_FROM: str(checkpoint)},
     )
     assert finished.code == 0, finished.output
-    assert attempt.said("resumed") == []
+    assert attempt.list_reports("resumed") == []
 
 
 def test_a_checkpoint_that_is_not_there_is_an_error_and_no_new_beginning(trainings_once: Trainings) -> None:
@@ -348,8 +350,8 @@ def test_a_checkpoint_that_is_not_there_is_an_error_and_no_new_beginning(trainin
     assert finished.code != 0
     assert attempt.records() == []
     assert not (trainings.folder / "run").exists()
-    (told_error,) = attempt.said("exception")
-    assert told_error["type"] == "FileNotFoundError"
+    (reported_error,) = attempt.list_reports("exception")
+    assert reported_error["type"] == "FileNotFoundError"
 
 
 DYING_AT_THE_END = """
@@ -385,7 +387,7 @@ def test_a_training_killed_in_its_final_validation_is_completed_and_trains_no_mo
     assert "FINAL ['metrics/" in finished.output
     assert "BATCH" not in finished.output
     assert last.stat().st_size < size_bytes / 2, "it is stripped"
-    assert len(attempt.said("train_end")) == 1
+    assert len(attempt.list_reports("train_end")) == 1
     assert attempt.stage() == "ended"
 
 
@@ -403,7 +405,7 @@ def test_the_interval_of_snapshots_goes_by_the_clock_where_the_optimizer_steps_r
     )  # fmt: skip
     assert finished.code == 0, finished.output
     assert attempt.failures() == []
-    steps = [report["step"] for report in attempt.said("checkpoint_saved") if report.get("kind") == "snapshot"]
+    steps = [report["step"] for report in attempt.list_reports("checkpoint_saved") if report.get("kind") == "snapshot"]
     assert {BATCHES * epoch for epoch in range(2, 5)} <= set(steps), "the end of each epoch is held exactly"
 
 
@@ -427,7 +429,7 @@ def test_a_state_that_is_not_finite_is_not_saved(trainings_once: Trainings) -> N
     finished = attempt.run(command, **trainings.environment)
     assert finished.code != -signal.SIGTERM
     assert attempt.answer() == (at.ANSWER_CANNOT, 4)
-    (failed,) = attempt.said("save_failed")
+    (failed,) = attempt.list_reports("save_failed")
     assert "not finite" in failed["error"]
     assert not trainings.weights("rocm_supervisor.pt").exists()
     assert math.isnan(attempt.records()[1].loss)

@@ -17,7 +17,7 @@ SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
 @dataclass
-class Heard:
+class Received:
     """One request."""
 
     path: str
@@ -33,7 +33,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.heard.append(Heard(self.path, {name.lower(): value for name, value in self.headers.items()}, body))
+        self.server.received.append(
+            Received(self.path, {name.lower(): value for name, value in self.headers.items()}, body)
+        )
         self.server.answers.pop(0)(self) if self.server.answers else status(204)(self)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's own name
@@ -47,7 +49,7 @@ class Receiver(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.heard: list[Heard] = []
+        self.received: list[Received] = []
         self.answers: list[Answering] = []
         self.released = threading.Event()
 

@@ -132,7 +132,7 @@ def test_a_longest_text_keeps_its_beginning(kind: str, tmp_path: Path) -> None:
 
 
 @every_channel
-def test_a_service_that_asks_for_time_is_heard(kind: str, tmp_path: Path) -> None:
+def test_a_service_that_asks_for_time_is_given_it(kind: str, tmp_path: Path) -> None:
     """429 with `Retry-After`, in seconds or fractions of one; Telegram has it in the body."""
     with facing(kind, tmp_path) as (channel, server):
         server.refusals = [(429, b"slow down", {"Retry-After": "7"}), (429, b"", {"Retry-After": "1.337"})]

@@ -87,12 +87,12 @@ def server() -> Iterator[Receiver]:
         yield running
 
 
-def test_what_is_offered_is_delivered_and_told(server: Receiver) -> None:
+def test_what_is_offered_is_delivered_and_reported(server: Receiver) -> None:
     with sender({"owner": webhook(server.port)}) as (running, inbox):
         assert running.offer(One("msg_1"))
-        told = inbox.get(timeout=DEADLINE_S)
-    assert (told.alert, told.delivered, told.error) == ("msg_1", True, None)
-    Webhook(SECRET).verify(server.heard[0].body, server.heard[0].headers)
+        reported = inbox.get(timeout=DEADLINE_S)
+    assert (reported.alert, reported.delivered, reported.error) == ("msg_1", True, None)
+    Webhook(SECRET).verify(server.received[0].body, server.received[0].headers)
 
 
 def test_an_alert_under_way_is_not_sent_a_second_time() -> None:
@@ -129,9 +129,9 @@ def test_a_receiver_that_hangs_delays_no_other_sink(server: Receiver) -> None:
 def test_a_sink_that_is_gone_from_the_configuration_is_a_final_answer() -> None:
     with sender({}) as (running, inbox):
         running.offer(One("msg_1", sink="former"))
-        told = inbox.get(timeout=DEADLINE_S)
-    assert told.final
-    assert "former" in (told.error or "")
+        reported = inbox.get(timeout=DEADLINE_S)
+    assert reported.final
+    assert "former" in (reported.error or "")
 
 
 def test_a_defect_in_sending_ends_neither_thread_nor_program(caplog: pytest.LogCaptureFixture) -> None:
@@ -141,9 +141,9 @@ def test_a_defect_in_sending_ends_neither_thread_nor_program(caplog: pytest.LogC
     with sender({"owner": Calling(broken)}) as (running, inbox):
         for name in ("msg_1", "msg_2"):
             running.offer(One(name))
-            told = inbox.get(timeout=DEADLINE_S)
-            assert (told.alert, told.delivered, told.final) == (name, False, False)
-            assert told.error == "ZeroDivisionError while sending"
+            reported = inbox.get(timeout=DEADLINE_S)
+            assert (reported.alert, reported.delivered, reported.final) == (name, False, False)
+            assert reported.error == "ZeroDivisionError while sending"
     assert "alert.attempt_failed" in caplog.text
 
 
@@ -227,17 +227,17 @@ def test_the_whole_way_from_record_to_receiver(server: Receiver, tmp_path: Path)
             assert store.due_alerts(now.plus(-0.1), 10) == () or now is START
             for due in store.due_alerts(now, 10):
                 running.offer(due)
-            told = inbox.get(timeout=DEADLINE_S)
-            told = AlertTried(
+            reported = inbox.get(timeout=DEADLINE_S)
+            reported = AlertTried(
                 at=now,
-                alert=told.alert,
-                delivered=told.delivered,
-                error=told.error,
-                retry_after_s=told.retry_after_s,
-                final=told.final,
+                alert=reported.alert,
+                delivered=reported.delivered,
+                error=reported.error,
+                retry_after_s=reported.retry_after_s,
+                final=reported.final,
             )
             with store.turn(now):
-                after = store.alert_tried(told, next_try_s)
+                after = store.alert_tried(reported, next_try_s)
             assert after is not None
             if after.due is not None:
                 waits.append(after.due.seconds_since(now))
@@ -248,7 +248,7 @@ def test_the_whole_way_from_record_to_receiver(server: Receiver, tmp_path: Path)
     store.close(now)
     assert waits[0] == 40.0
     assert 300.0 <= waits[1] <= 360.0
-    assert [item.headers["webhook-id"] for item in server.heard] == ["msg_1"] * 3
+    assert [item.headers["webhook-id"] for item in server.received] == ["msg_1"] * 3
     (kept,) = Archive(tmp_path / "supervisor.db").alerts("delivered")
     assert (kept.tries, kept.error) == (3, None)
 

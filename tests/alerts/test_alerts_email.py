@@ -158,7 +158,7 @@ def test_no_text_becomes_a_header_a_recipient_or_a_second_message(plain: MailSer
 
 
 @pytest.mark.parametrize(
-    ("word", "said", "final"),
+    ("word", "output", "final"),
     [
         ("EHLO", "421 too busy", False),
         ("AUTH", "535 wrong password", False),
@@ -170,13 +170,13 @@ def test_no_text_becomes_a_header_a_recipient_or_a_second_message(plain: MailSer
     ],
 )
 def test_a_refusal_is_a_failed_attempt_and_final_only_where_the_message_itself_is_refused(
-    trusted: Path, word: str, said: str, final: bool
+    trusted: Path, word: str, output: str, final: bool
 ) -> None:
     with mail_server(str(trusted)) as server:
-        server.answers = {word: [said] * 3, "HELO": ["421 too busy"]}
+        server.answers = {word: [output] * 3, "HELO": ["421 too busy"]}
         answer = deliver(mail(server, PASSWORD), resumed())
     assert (answer.delivered, answer.final) == (False, final)
-    assert said[:3] in (answer.error or "")
+    assert output[:3] in (answer.error or "")
 
 
 def test_of_several_recipients_those_that_are_refused_are_counted(plain: MailServer) -> None:
@@ -201,12 +201,12 @@ def test_a_server_that_repeats_the_password_does_not_give_it_away(
 
 
 @pytest.mark.alone(reason="compares a duration with a limit")
-@pytest.mark.parametrize("said", ["drip", "hang", "close"])
-def test_a_server_that_misbehaves_is_a_failed_attempt_in_bounded_time(plain: MailServer, said: str) -> None:
-    plain.answers["MAIL"] = [said]
+@pytest.mark.parametrize("output", ["drip", "hang", "close"])
+def test_a_server_that_misbehaves_is_a_failed_attempt_in_bounded_time(plain: MailServer, output: str) -> None:
+    plain.answers["MAIL"] = [output]
     answer = deliver(mail(plain, security="none", read_timeout_s=0.5), resumed())
     assert not answer.delivered
-    if said != "close":
+    if output != "close":
         assert answer.error == "no answer within 0.5 s"
 
 

@@ -22,14 +22,14 @@ STALL: dict[str, Any] = {
 }  # fmt: skip
 
 
-def told(kind_: str, /, **facts: Any) -> tuple[str, ...]:
+def build_texts(kind_: str, /, **facts: Any) -> tuple[str, ...]:
     message = compose(notice(kind_, "2026-11-21T02:00:00.000Z", **facts), BERLIN)
     return (message.title, *message.lines)
 
 
 def test_an_incident_that_opens() -> None:
     causes = {"causes": ["a deadlock of the loader's workers"], "advice": ["workers=0"]}
-    assert told("incident.opened", decision="stop", **STALL, **causes) == (
+    assert build_texts("incident.opened", decision="stop", **STALL, **causes) == (
         "yolo: stall",
         "no step for 41 s",
         "Since 02:57, step 1,204,882, epoch 31.",
@@ -42,7 +42,7 @@ def test_an_incident_that_opens() -> None:
 
 def test_a_training_that_was_given_up_needs_a_person() -> None:
     facts = {**STALL, "rule": "non_finite_loss", "reason": "4 attempts failed", "remedy": "lower_lr"}
-    title, *lines = told("job.gave_up", **facts)
+    title, *lines = build_texts("job.gave_up", **facts)
     assert title == "yolo STOPPED, needs you: non finite loss"
     assert lines == [
         "4 attempts failed",
@@ -54,29 +54,31 @@ def test_a_training_that_was_given_up_needs_a_person() -> None:
 
 
 def test_the_other_types() -> None:
-    assert told("job.finished", job="yolo", reason="ended by itself", restarts=3, last_step=500, loss=0.25)[:4] == (
+    assert build_texts("job.finished", job="yolo", reason="ended by itself", restarts=3, last_step=500, loss=0.25)[
+        :4
+    ] == (
         "yolo finished",
         "ended by itself",
         "Step 500, loss 0.25.",
         "Restarts: 3.",
     )
     triage = {"verdict": "data", "words": "img is not finite", "files": ["/data/3.png"]}
-    assert told("incident.triaged", **STALL, triage=triage)[:3] == (
+    assert build_texts("incident.triaged", **STALL, triage=triage)[:3] == (
         "yolo: cause found: data",
         "img is not finite",
         "Look at: /data/3.png",
     )
-    assert told("job.last_resort", job="yolo", kind="gpu_reset", reason="hung")[:2] == (
+    assert build_texts("job.last_resort", job="yolo", kind="gpu_reset", reason="hung")[:2] == (
         "yolo: last resort: gpu reset",
         "hung",
     )
-    assert told("flag.warning", job="yolo", rule="vram_high", message="96 %")[:2] == ("yolo: vram high", "96 %")
-    assert told("flag.critical", job="yolo", rule="unkillable")[0] == "yolo needs you: unkillable"
-    assert told("test", host="box", message="test of the receiver phone") == (
+    assert build_texts("flag.warning", job="yolo", rule="vram_high", message="96 %")[:2] == ("yolo: vram high", "96 %")
+    assert build_texts("flag.critical", job="yolo", rule="unkillable")[0] == "yolo needs you: unkillable"
+    assert build_texts("test", host="box", message="test of the receiver phone") == (
         "Test alert from box",
         "test of the receiver phone",
     )
-    assert told("digest", host="box", count=40, alerts=["a: 1"], more={"vram_high": 30, "thermal": 9}) == (
+    assert build_texts("digest", host="box", count=40, alerts=["a: 1"], more={"vram_high": 30, "thermal": 9}) == (
         "40 alerts from box",
         "a: 1",
         "and 39 more: 30 vram high, 9 thermal",
@@ -85,13 +87,13 @@ def test_the_other_types() -> None:
 
 def test_what_began_again_from_the_beginning_says_so() -> None:
     facts = {**STALL, "outcome": "checkpoint_ignored", "lost_steps": 500, "downtime_s": 7260.0}
-    assert told("incident.resumed", **facts)[1] == (
+    assert build_texts("incident.resumed", **facts)[1] == (
         "It began from the beginning. Cost: 2 h 1 min without a step, 500 steps to redo."
     )
 
 
 def test_a_time_of_another_day_has_its_date() -> None:
-    assert "Since 2026-11-20 23:30." in told("flag.warning", job="yolo", since="2026-11-20T22:30:00Z")
+    assert "Since 2026-11-20 23:30." in build_texts("flag.warning", job="yolo", since="2026-11-20T22:30:00Z")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +122,7 @@ def test_every_notice_has_a_title_and_one_line_a_line(sent: KeptNotice) -> None:
 
 def test_the_first_forty_characters_name_the_training_and_its_state() -> None:
     assert compose(resumed()).title[:40] == "yolo is training again (nothing to do)"
-    assert told("job.gave_up", job="yolo")[0].startswith("yolo STOPPED, needs you")
+    assert build_texts("job.gave_up", job="yolo")[0].startswith("yolo STOPPED, needs you")
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"data": 1}', b'{"type": 1, "data": {"severity": []}}'])
@@ -152,4 +154,4 @@ def test_a_text_is_cut_to_its_limit_in_every_way_to_count(text: str, limit: int,
 
 
 def test_a_message_has_a_title_whatever_its_texts_are() -> None:
-    assert told("incident.opened", job="\u009d")[0] == "incident.opened"
+    assert build_texts("incident.opened", job="\u009d")[0] == "incident.opened"

@@ -38,7 +38,7 @@ RUNNING = Job(
 )
 
 
-def told(before: Job | None, after: Job, decision: de.Decision | None = None) -> tuple[Notice, ...]:
+def build_notices(before: Job | None, after: Job, decision: de.Decision | None = None) -> tuple[Notice, ...]:
     return notices(before, after, decision, START.plus(60), "box")
 
 
@@ -54,10 +54,10 @@ def stopped() -> tuple[Job, de.Stop]:
     return after_decision(RUNNING, stop), stop
 
 
-def test_an_incident_is_told_when_it_opens_and_when_training_goes_on() -> None:
+def test_an_incident_is_reported_when_it_opens_and_when_training_goes_on() -> None:
     """The whole of one story through the core's own functions."""
     job, stop = stopped()
-    (opened,) = told(RUNNING, job, stop)
+    (opened,) = build_notices(RUNNING, job, stop)
     assert opened.type == "incident.opened"
     facts = body(opened)["data"]
     assert (facts["severity"], facts["rule"], facts["message"]) == ("critical", "stall", "no step for 41 s")
@@ -75,10 +75,10 @@ def test_an_incident_is_told_when_it_opens_and_when_training_goes_on() -> None:
     treated = de.Retry(at=START.plus(9), job="night", attempt=1, reason="stalled", not_before=START, flag=STALL)
     follow(replace(treated, cause="stall", remedy="no_workers", why="the same stall at the same place"))
     follow(de.Launch(at=START.plus(12), job="night", attempt=2, resume_from=POINT, reason="newest proven"))
-    assert [told(*item) for item in quiet] == [(), (), ()]
+    assert [build_notices(*item) for item in quiet] == [(), (), ()]
     first = StepRecord(at=START.plus(30), step=401)
     after = after_event(job, ev.StepsMade(at=START.plus(30), job="night", attempt=2, records=(first,)))
-    (resumed,) = told(job, after)
+    (resumed,) = build_notices(job, after)
     assert resumed.type == "incident.resumed"
     facts = body(resumed)["data"]
     assert (facts["resumed_from"], facts["resumed_step"], facts["lost_steps"]) == ("/runs/night/last.pt", 400, 11)
@@ -87,29 +87,29 @@ def test_an_incident_is_told_when_it_opens_and_when_training_goes_on() -> None:
         "stall", "no_workers", "the same stall at the same place"
     )  # fmt: skip
     assert (resumed.key, alert_id(resumed, "x") == alert_id(opened, "x")) == (opened.key, False)
-    assert told(after, after) == ()
+    assert build_notices(after, after) == ()
 
 
-def test_what_a_triage_found_is_told_once_and_that_it_found_nothing_is_not() -> None:
+def test_what_a_triage_found_is_reported_once_and_that_it_found_nothing_is_not() -> None:
     job, _ = stopped()
     assert job.incident is not None
-    said = Finding(verdict="data", words="img is not finite", files=("/data/3.png",))
-    found = replace(job, incident=replace(job.incident, finding=said))
-    (notice,) = told(job, found)
+    output = Finding(verdict="data", words="img is not finite", files=("/data/3.png",))
+    found = replace(job, incident=replace(job.incident, finding=output))
+    (notice,) = build_notices(job, found)
     assert (notice.type, notice.severity) == ("incident.triaged", Severity.CRITICAL)
     assert body(notice)["data"]["triage"] == {
         "verdict": "data", "words": "img is not finite", "files": ["/data/3.png"]
     }  # fmt: skip
-    assert told(found, found) == ()
+    assert build_notices(found, found) == ()
     nothing = replace(job, incident=replace(job.incident, finding=inconclusive("it ran out of time")))
-    assert told(job, nothing) == ()
+    assert build_notices(job, nothing) == ()
 
 
 def test_giving_up_says_why_and_how_it_came_to_that() -> None:
     job, _ = stopped()
     ended = after_event(job, ev.HostLost(at=START, job="night", attempt=1, reason="reboot"))
     give_up = de.GiveUp(at=START, job="night", attempt=1, reason="5 restarts in a row", flag=STALL)
-    (notice,) = told(ended, after_decision(ended, give_up), give_up)
+    (notice,) = build_notices(ended, after_decision(ended, give_up), give_up)
     assert (notice.type, notice.severity) == ("job.gave_up", Severity.CRITICAL)
     facts = body(notice)["data"]
     assert (facts["reason"], facts["rule"], facts["outcome"]) == ("5 restarts in a row", "stall", "gave_up")
@@ -118,48 +118,48 @@ def test_giving_up_says_why_and_how_it_came_to_that() -> None:
 def test_a_crash_that_cannot_be_retried_opens_its_incident_and_gives_up_at_once() -> None:
     give_up = de.GiveUp(at=START, job="night", attempt=1, reason="budget", flag=replace(STALL, rule="crash"))
     after = after_decision(RUNNING, give_up)
-    assert [report.type for report in told(RUNNING, after, give_up)] == ["incident.opened", "job.gave_up"]
+    assert [report.type for report in build_notices(RUNNING, after, give_up)] == ["incident.opened", "job.gave_up"]
 
 
-def test_the_end_of_the_training_is_told_whatever_the_floor_but_not_to_the_one_who_ended_it() -> None:
+def test_the_end_of_the_training_is_reported_whatever_the_floor_but_not_to_the_one_who_ended_it() -> None:
     finish = de.Finish(at=START, job="night", attempt=1, reason="ended by itself")
-    (notice,) = told(RUNNING, after_decision(RUNNING, finish), finish)
+    (notice,) = build_notices(RUNNING, after_decision(RUNNING, finish), finish)
     assert (notice.type, notice.severity) == ("job.finished", Severity.INFO)
     assert notice.wanted(Severity.CRITICAL)
     by_user = replace(finish, by_user=True)
-    assert told(RUNNING, after_decision(RUNNING, by_user), by_user) == ()
+    assert build_notices(RUNNING, after_decision(RUNNING, by_user), by_user) == ()
 
 
-def test_a_warning_is_told_to_those_who_want_warnings() -> None:
+def test_a_warning_reaches_those_who_want_warnings() -> None:
     flag = RedFlag(rule="vram_high", severity=Severity.WARNING, at=START, message="96 %", subject="0000:0a:00.0")
     warn = de.Warn(at=START, job="night", attempt=1, flag=flag)
-    (notice,) = told(RUNNING, after_decision(RUNNING, warn), warn)
+    (notice,) = build_notices(RUNNING, after_decision(RUNNING, warn), warn)
     assert notice.type == "flag.warning"
     assert [notice.wanted(item) for item in Severity] == [True, True, False]
     assert body(notice)["data"]["subject"] == "0000:0a:00.0"
     unkillable = replace(warn, flag=replace(flag, severity=Severity.CRITICAL, rule="unkillable"))
-    assert [report.type for report in told(RUNNING, RUNNING, unkillable)] == ["flag.critical"]
+    assert [report.type for report in build_notices(RUNNING, RUNNING, unkillable)] == ["flag.critical"]
 
 
 def test_a_launch_a_kill_and_a_tick_are_not_worth_a_message() -> None:
     launch = de.Launch(at=START, job="night", attempt=1, resume_from=None, reason="start")
     pending = Job(name="night", since=START)
-    assert told(pending, after_decision(pending, launch), launch) == ()
-    assert told(None, pending) == ()
-    assert told(RUNNING, RUNNING) == ()
+    assert build_notices(pending, after_decision(pending, launch), launch) == ()
+    assert build_notices(None, pending) == ()
+    assert build_notices(RUNNING, RUNNING) == ()
 
 
 def test_asked_again_after_a_crash_the_same_alert_has_the_same_id() -> None:
     job, stop = stopped()
-    (first,), (again,) = told(RUNNING, job, stop), told(RUNNING, job, stop)
+    (first,), (again,) = build_notices(RUNNING, job, stop), build_notices(RUNNING, job, stop)
     assert alert_id(first, "owner") == alert_id(again, "owner")
     assert alert_id(first, "owner") != alert_id(first, "team")
     assert alert_id(first, "owner").startswith("msg_")
 
 
-def test_a_job_that_finishes_twice_is_told_twice() -> None:
+def test_a_job_that_finishes_twice_is_reported_twice() -> None:
     finishes = [de.Finish(at=START.plus(later), job="night", attempt=1, reason="end") for later in (0, 5)]
-    ids = {alert_id(told(RUNNING, after_decision(RUNNING, finish), finish)[0], "owner") for finish in finishes}
+    ids = {alert_id(build_notices(RUNNING, after_decision(RUNNING, finish), finish)[0], "owner") for finish in finishes}
     assert len(ids) == 2
 
 
@@ -167,7 +167,7 @@ def test_a_loss_that_is_no_number_is_valid_json() -> None:
     assert RUNNING.attempt is not None
     spoilt = replace(RUNNING, attempt=replace(RUNNING.attempt, loss=float("nan")))
     finish = de.Finish(at=START, job="night", attempt=1, reason="end")
-    (notice,) = told(spoilt, after_decision(spoilt, finish), finish)
+    (notice,) = build_notices(spoilt, after_decision(spoilt, finish), finish)
     assert body(notice)["data"]["loss"] is None
 
 
@@ -244,10 +244,10 @@ def test_the_largest_body_there_can_be_is_small_enough() -> None:
 
 
 def test_the_likeliest_causes_and_the_first_advice_go_with_a_flag_and_stay_short() -> None:
-    said = ("a deadlock \x1b[31m" + "x" * 5000, "another", "a third")
-    flag = replace(STALL, diagnosis=Diagnosis(ruled_out=said, causes=said, advice=("workers=0",)))
+    output = ("a deadlock \x1b[31m" + "x" * 5000, "another", "a third")
+    flag = replace(STALL, diagnosis=Diagnosis(ruled_out=output, causes=output, advice=("workers=0",)))
     stop = de.Stop(at=START, job="night", attempt=1, reason="stalled", save=False, flag=flag)
-    (opened,) = told(RUNNING, after_decision(RUNNING, stop), stop)
+    (opened,) = build_notices(RUNNING, after_decision(RUNNING, stop), stop)
     facts = body(opened)["data"]
     assert [len(cause) <= 200 for cause in facts["causes"]] == [True, True]
     assert facts["causes"][1] == "another"

@@ -97,7 +97,7 @@ def test_what_could_not_be_delivered_and_a_record_that_cannot_be_read_are_in_it(
     )
 
 
-def test_nothing_is_said_of_what_is_not_known() -> None:
+def test_nothing_is_reported_of_what_is_not_known() -> None:
     assert compose(report(TrainingDay(name="yolo", phase="pending"))).lines == ("yolo: pending",)
 
 

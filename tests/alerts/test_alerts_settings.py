@@ -35,7 +35,7 @@ def test_address_and_secret_come_from_files_or_variables(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "reported"),
     [
         (WebhookSettings(), "set one of url, url_file, url_env"),
         (WebhookSettings(url="ftp://hooks.example/s3cret"), "no https"),
@@ -47,8 +47,8 @@ def test_address_and_secret_come_from_files_or_variables(tmp_path: Path, monkeyp
         (WebhookSettings(url="https://h.example", secret_file=__file__), "base64"),
     ],
 )
-def test_what_cannot_be_used_is_named_with_its_key_and_never_shown(settings: WebhookSettings, told: str) -> None:
-    with pytest.raises(ReceiverError, match=told) as caught:
+def test_what_cannot_be_used_is_named_with_its_key_and_never_shown(settings: WebhookSettings, reported: str) -> None:
+    with pytest.raises(ReceiverError, match=reported) as caught:
         Webhook.from_settings("owner", settings)
     assert "alerts.owner" in str(caught.value)
     assert "s3cret" not in str(caught.value)

@@ -52,27 +52,27 @@ def send(server: Receiver, *answers: Answering, **changes: Any) -> Answer:
 
 def test_a_delivery_is_verified_by_the_library_of_the_standard(server: Receiver) -> None:
     assert send(server) == Answer(delivered=True)
-    (heard,) = server.heard
-    assert Webhook(SECRET).verify(heard.body, heard.headers) == json.loads(BODY)
-    assert heard.path == "/hook?token=s3cret"
-    assert heard.headers["host"] == f"127.0.0.1:{server.port}"
-    assert heard.headers["content-type"] == "application/json"
+    (received,) = server.received
+    assert Webhook(SECRET).verify(received.body, received.headers) == json.loads(BODY)
+    assert received.path == "/hook?token=s3cret"
+    assert received.headers["host"] == f"127.0.0.1:{server.port}"
+    assert received.headers["content-type"] == "application/json"
     with pytest.raises(WebhookVerificationError):
-        Webhook(SECRET).verify(heard.body + b" ", heard.headers)
+        Webhook(SECRET).verify(received.body + b" ", received.headers)
 
 
 def test_while_a_secret_is_changed_both_verify(server: Receiver) -> None:
     other = "whsec_" + "QUJD" * 8
     send(server, secrets=(Secret(other), Secret(SECRET)))
-    (heard,) = server.heard
+    (received,) = server.received
     for secret in (SECRET, other):
-        Webhook(secret).verify(heard.body, heard.headers)
+        Webhook(secret).verify(received.body, received.headers)
 
 
 def test_without_a_secret_it_goes_unsigned(server: Receiver) -> None:
     assert send(server, secrets=()).delivered
-    assert "webhook-signature" not in server.heard[0].headers
-    assert server.heard[0].headers["webhook-id"] == "msg_1"
+    assert "webhook-signature" not in server.received[0].headers
+    assert server.received[0].headers["webhook-id"] == "msg_1"
 
 
 @pytest.mark.parametrize("code", [200, 201, 202, 204, 299])
@@ -85,7 +85,7 @@ def test_a_redirect_is_a_failure_and_is_not_followed(server: Receiver, code: int
     answer = send(server, status(code, Location=f"http://127.0.0.1:{server.port}/other"))
     assert not answer.delivered
     assert "redirects are not followed" in (answer.error or "")
-    assert len(server.heard) == 1
+    assert len(server.received) == 1
 
 
 @pytest.mark.parametrize("code", [400, 401, 404, 500])
@@ -117,28 +117,28 @@ def test_a_receiver_that_echoes_the_path_does_not_give_it_away(
     server: Receiver, target: str, echo: Callable[[str], str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """With many receivers the path is the password: it must stand neither in the log nor in the record."""
-    said = echo(target)
+    output = echo(target)
     answers: list[Answering] = [
-        status(404, said.encode()),
-        status(410, said.encode()),
-        status(302, said.encode(), Location=said),
-        status(503, said.encode(), Retry_After=said),
-        raw(f"HTTP/1.1 {said}\r\n\r\n".encode()),
-        raw(f"{said}\r\n\r\n".encode()),
-        raw(f"HTTP/1.1 500 No\r\n{said}\r\n: x\r\n\r\n".encode()),
+        status(404, output.encode()),
+        status(410, output.encode()),
+        status(302, output.encode(), Location=output),
+        status(503, output.encode(), Retry_After=output),
+        raw(f"HTTP/1.1 {output}\r\n\r\n".encode()),
+        raw(f"{output}\r\n\r\n".encode()),
+        raw(f"HTTP/1.1 500 No\r\n{output}\r\n: x\r\n\r\n".encode()),
     ]
     for answering in answers:
-        told = send(server, answering, target=target, read_timeout_s=0.3)
-        assert not told.delivered
-        for text in (told.error or "", caplog.text):
-            assert said[-20:].lower() not in text.lower()
+        reported = send(server, answering, target=target, read_timeout_s=0.3)
+        assert not reported.delivered
+        for text in (reported.error or "", caplog.text):
+            assert output[-20:].lower() not in text.lower()
             assert target[-12:-4].lower() not in text.lower()
 
 
 def test_what_says_nothing_of_the_address_is_still_quoted(server: Receiver) -> None:
-    said = b'{"message": "Unknown Webhook", "code": 10015}'
-    told = send(server, status(404, said), target="/api/webhooks/112233445566778899/Zr0-aQ1")
-    assert told.error == "status 404: " + said.decode()
+    output = b'{"message": "Unknown Webhook", "code": 10015}'
+    reported = send(server, status(404, output), target="/api/webhooks/112233445566778899/Zr0-aQ1")
+    assert reported.error == "status 404: " + output.decode()
 
 
 def test_gone_is_for_good(server: Receiver) -> None:
@@ -148,7 +148,7 @@ def test_gone_is_for_good(server: Receiver) -> None:
 
 
 @pytest.mark.parametrize("code", [429, 502, 503, 504])
-def test_a_receiver_that_asks_for_time_is_heard(server: Receiver, code: int) -> None:
+def test_a_receiver_that_asks_for_time_is_given_it(server: Receiver, code: int) -> None:
     assert send(server, status(code, Retry_After="120")).retry_after_s == 120.0
     began_unix_s = time.time_ns() / 1e9
     date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(began_unix_s + 90))
@@ -206,7 +206,7 @@ def test_a_listener_that_never_accepts_is_a_failed_attempt_in_bounded_time() -> 
 def test_a_private_address_needs_the_owners_word(server: Receiver) -> None:
     answer = send(server, allow_private=False)
     assert "allow_private" in (answer.error or "")
-    assert server.heard == []
+    assert server.received == []
 
 
 def test_the_address_that_was_checked_is_the_one_connected_to(server: Receiver) -> None:
@@ -221,7 +221,7 @@ def test_the_address_that_was_checked_is_the_one_connected_to(server: Receiver) 
     answer = post(webhook(server.port, host="hooks.example", resolve=turning), BODY, NOW)
     assert answer.delivered
     assert asked == ["hooks.example"]
-    assert server.heard[0].headers["host"] == f"hooks.example:{server.port}"
+    assert server.received[0].headers["host"] == f"hooks.example:{server.port}"
 
 
 def test_of_several_addresses_the_next_is_tried_and_forbidden_ones_are_not(server: Receiver) -> None:
@@ -274,7 +274,7 @@ def test_over_tls_the_certificate_must_be_trusted_and_of_the_name(
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     assert over_tls(tls_server, "hooks.example") == Answer(delivered=True)
     assert "match" in (over_tls(tls_server, "other.example").error or "")
-    assert len(tls_server.heard) == 1
+    assert len(tls_server.received) == 1
 
 
 @pytest.mark.alone(reason="compares a duration with a limit")

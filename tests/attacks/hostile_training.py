@@ -16,10 +16,10 @@ from pathlib import Path
 import rocm_agent
 from attack_plan import from_script
 from mischief import ACTIONS
-from mischief.ground import Ground
+from mischief.target import Target
 
 settings = json.loads(Path(sys.argv[1]).read_text())
-ground = Ground(
+target = Target(
     folder=Path(os.environ["ROCM_SUPERVISOR_ATTEMPT_DIR"]),
     tame=settings["tame"],
     daemon_pid=settings["daemon_pid"],
@@ -30,7 +30,7 @@ progress = Path(settings["progress"])
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped by nobody
 signal.signal(signal.SIGURG, signal.SIG_IGN)
 signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-ground.saves.mkdir(exist_ok=True)
+target.saves.mkdir(exist_ok=True)
 
 
 def done() -> int:
@@ -43,17 +43,17 @@ def done() -> int:
 
 with progress.open("a") as record:
     for number in range(done(), len(actions)):
-        if not ground.folder.exists():
+        if not target.folder.exists():
             os._exit(3)  # it took its own folder away; the next attempt goes on in a new one
         action = actions[number]
         record.write(f"{time.time():.3f} {number} {action}\n")  # noqa: TID251 - compared with what is observed
         record.flush()
         try:
-            said = ACTIONS[action.kind](ground, random.Random(action.seed))
+            output = ACTIONS[action.kind](target, random.Random(action.seed))
         except Exception as error:  # noqa: BLE001 - what an attack cannot do it leaves
-            said = f"could not: {type(error).__name__}: {error}"
+            output = f"could not: {type(error).__name__}: {error}"
         with Path(settings["said"]).open("a") as story:
-            story.write(f"{number} {action}: {said[:300]!r}\n")
+            story.write(f"{number} {action}: {output[:300]!r}\n")
         rocm_agent.step(loss=0.5)
         time.sleep(settings["pace_s"])
 while True:  # quiet from here on, until it is ended

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from attack_plan import from_script
 from mischief import files, processes
-from mischief.ground import Ground
+from mischief.target import Target
 
 NAMES = ("socket", "socket_crowd")
 ACTIONS = {**files.ACTIONS, **{name: processes.ACTIONS[name] for name in NAMES}}
@@ -38,16 +38,16 @@ def newest(job: str) -> Path:
 with Path(settings["said"]).open("a") as story:
     for action in actions:
         chance = random.Random(action.seed)
-        ground = Ground(
+        target = Target(
             folder=newest(chance.choice(["healthy", "hostile"])) / "run",
             daemon_pid=1,
             tame=False,
             **{name: Path(settings[name]) for name in ("saves", "canary", "canary_folder", "secret", "socket")},
         )
         try:
-            said = ACTIONS[action.kind](ground, chance)
+            output = ACTIONS[action.kind](target, chance)
         except Exception as error:  # noqa: BLE001 - what an attack cannot do it leaves
-            said = f"could not: {type(error).__name__}: {error}"
-        story.write(f"{action}: {said[:300]!r}\n")
+            output = f"could not: {type(error).__name__}: {error}"
+        story.write(f"{action}: {output[:300]!r}\n")
         story.flush()
         time.sleep(settings["pace_s"])

@@ -84,7 +84,7 @@ def strike(home: House, blow: Blow) -> bool:
             ask(home, "restart")
         if blow.phase == "stop":
             ask(home, "stop")
-        return waited(lambda: "killed by SIGKILL" in said(), STRUCK_S)
+        return waited(lambda: "killed by SIGKILL" in read_output(), STRUCK_S)
     finally:
         tracer.kill()
         tracer.wait()
@@ -101,7 +101,7 @@ def attach(pids: list[int], blow: Blow) -> subprocess.Popen[bytes]:
         return subprocess.Popen(words, stderr=notes)  # to a file named by -o it would write late
 
 
-def said() -> str:
+def read_output() -> str:
     """Return what strace wrote."""
     return NOTES.read_text(errors="replace")
 

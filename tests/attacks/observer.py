@@ -169,10 +169,10 @@ class Observer:
         if names != {HEALTHY, HOSTILE}:
             yield self._violated("status shows every job", str(sorted(names)))
         try:
-            told = json.dumps(self.site.client.get(f"/v1/jobs/{HOSTILE}/output", lines=200))
+            reported = json.dumps(self.site.client.get(f"/v1/jobs/{HOSTILE}/output", lines=200))
         except ControlError:
             return  # an output that cannot be read is told as that
-        if self.site.secret in told:
+        if self.site.secret in reported:
             yield self._violated("no secret is shown", "output of the hostile job has the content of a file outside")
 
     def _resources(self) -> Iterator[Violation]:

@@ -62,8 +62,8 @@ class Foreground(House):
         """Lay out what the hostile training is told, and what may not be touched."""
         os.system(PLANT.format(outside=self.outside, secret=SECRET))
         (self.folder / "script").write_text(to_script(actions))
-        told = settings(str(self.folder), str(self.outside), str(self.state / "control.sock"), per_s, tame=True)
-        (self.folder / "hostile.json").write_text(json.dumps(told))
+        reported = settings(str(self.folder), str(self.outside), str(self.state / "control.sock"), per_s, tame=True)
+        (self.folder / "hostile.json").write_text(json.dumps(reported))
 
     def begin(self) -> None:
         """Start the daemon."""
@@ -129,8 +129,8 @@ class Installed(Night):
         for user in ("ann", *self.intruders):
             where = f"/home/{user}/attack"
             self.box.write(f"{where}/script", to_script(actions))
-            told = settings(where, self.outside_inside, socket, per_s, tame=False)
-            self.box.write(f"{where}/hostile.json", json.dumps(told))
+            reported = settings(where, self.outside_inside, socket, per_s, tame=False)
+            self.box.write(f"{where}/hostile.json", json.dumps(reported))
             self.box.run(f"chown -R {user}: {where}", check=True)
 
     def begin(self) -> None:

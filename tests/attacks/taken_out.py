@@ -117,11 +117,11 @@ def main() -> int:
             if given.only not in defence.name:
                 continue
             if defence.there not in (copy / defence.file).read_text():
-                said = "NOT FOUND where it was"
+                output = "NOT FOUND where it was"
             else:
-                said = "its tests fail" if fails_without(defence, copy) else "NOT NOTICED"
-            wrong += said.startswith("NOT")
-            sys.stdout.write(f"{defence.name:<36} {defence.file:<40} {said}: {defence.tests}\n")
+                output = "its tests fail" if fails_without(defence, copy) else "NOT NOTICED"
+            wrong += output.startswith("NOT")
+            sys.stdout.write(f"{defence.name:<36} {defence.file:<40} {output}: {defence.tests}\n")
             sys.stdout.flush()
     return 1 if wrong else 0
 

@@ -107,7 +107,7 @@ def test_a_foreign_request_does_not_wait_for_the_daemon(forwarded: ForwardedPort
 
 def test_our_own_client_is_served(path: Path, view: FakeView) -> None:
     Client(path).post("/v1/jobs/yolo/stop")
-    assert [(job, wish) for job, wish, _, _ in view.asked] == [("yolo", Ask.STOP)]
+    assert [(job, request) for job, request, _, _ in view.asked] == [("yolo", Ask.STOP)]
 
 
 def test_curl_as_documented_is_served(path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import psutil
-from clocked import TRAINING, NotMeasuredError, Said, crash, family, memory_mb, running, until
+from clocked import TRAINING, NotMeasuredError, Output, crash, family, memory_mb, running, until
 from figure_table import Peer
 
 CRASHES = 3
@@ -72,7 +72,7 @@ def torchrun_torch(peers: Peers) -> TorchrunFound:
 
 
 def _torchrun(peers: Peers, name: str, *more: str) -> TorchrunFound:
-    folder, said = _work(peers, name)
+    folder, output = _work(peers, name)
     tool: Words = [
         there(peers.train_python),
         "-m",
@@ -81,10 +81,10 @@ def _torchrun(peers: Peers, name: str, *more: str) -> TorchrunFound:
         "--nproc-per-node",
         "1",
     ]
-    with running([*tool, "--max-restarts", str(CRASHES), TRAINING, said.path, *more], folder) as agent:
-        said.steps_on(20, START_LIMIT_S)
-        memory = memory_mb(family(agent.pid, without=[said.lines("began")[-1].pid]))
-        to_process_s, to_step_s = _crashes(said)
+    with running([*tool, "--max-restarts", str(CRASHES), TRAINING, output.path, *more], folder) as agent:
+        output.steps_on(20, START_LIMIT_S)
+        memory = memory_mb(family(agent.pid, without=[output.lines("began")[-1].pid]))
+        to_process_s, to_step_s = _crashes(output)
     return TorchrunFound(memory_mb=memory, to_process_s=to_process_s, to_step_s=to_step_s)
 
 
@@ -100,7 +100,7 @@ class NvrxFound:
 
 def nvrx(peers: Peers) -> NvrxFound:
     """Measure heartbeats, memory and a hang of a program under ft_launcher."""
-    folder, said = _work(peers, "nvrx")
+    folder, output = _work(peers, "nvrx")
     tool: Words = [
         there(peers.installed / "nvrx" / "bin" / "ft_launcher"),
         "--nproc-per-node",
@@ -112,7 +112,7 @@ def nvrx(peers: Peers) -> NvrxFound:
     limits = ["--ft-param-initial_rank_heartbeat_timeout=60", f"--ft-param-rank_heartbeat_timeout={HEARTBEAT_LIMIT_S}"]
     training: Words = [
         TRAINING,
-        said.path,
+        output.path,
         "--beat",
         "nvrx",
         "--every-s",
@@ -121,21 +121,21 @@ def nvrx(peers: Peers) -> NvrxFound:
         str(BEATS),
     ]
     with running([*tool, *own, *limits, *training], folder) as launcher:
-        said.steps_on(BEATS // 2, START_LIMIT_S)
-        pid = said.lines("began")[-1].pid
+        output.steps_on(BEATS // 2, START_LIMIT_S)
+        pid = output.lines("began")[-1].pid
         memory = memory_mb(family(launcher.pid, without=[pid]))
-        last = said.steps_on(BEATS, START_LIMIT_S)
+        last = output.steps_on(BEATS, START_LIMIT_S)
         until(lambda: _gone(pid), 30, "NVRx to end a training that hangs")
         found_s = (time.monotonic_ns() - last.monotonic_ns) / 1e9 - HEARTBEAT_LIMIT_S
-    beats = [line.number / 1000 for line in said.lines("beat") if line.pid == pid]
+    beats = [line.number / 1000 for line in output.lines("beat") if line.pid == pid]
     return NvrxFound(beats_us=beats, memory_mb=memory, hang_found_s=found_s)
 
 
 @contextmanager
-def supervisord(peers: Peers, name: str) -> Iterator[tuple[Path, Said]]:
+def supervisord(peers: Peers, name: str) -> Iterator[tuple[Path, Output]]:
     """Run Supervisor with the clocked training as its one program; yield its configuration and what that says."""
     tool = there(peers.installed / "supervisor" / "bin" / "supervisord")
-    folder, said = _work(peers, name)
+    folder, output = _work(peers, name)
     config = folder / "supervisord.conf"
     config.write_text(
         f"[unix_http_server]\nfile={folder}/sock\n"
@@ -143,25 +143,25 @@ def supervisord(peers: Peers, name: str) -> Iterator[tuple[Path, Said]]:
         "[rpcinterface:supervisor]\n"
         "supervisor.rpcinterface_factory = supervisor.rpcinterface:make_main_rpcinterface\n"
         f"[supervisorctl]\nserverurl=unix://{folder}/sock\n"
-        f"[program:training]\ncommand={peers.train_python} {TRAINING} {said.path}\nautorestart=true\n"
+        f"[program:training]\ncommand={peers.train_python} {TRAINING} {output.path}\nautorestart=true\n"
     )
     with running([tool, "-c", config], folder):
-        said.steps_on(1, START_LIMIT_S)
-        yield config, said
+        output.steps_on(1, START_LIMIT_S)
+        yield config, output
 
 
 def supervisord_crashes(peers: Peers) -> tuple[Sequence[float], Sequence[float]]:
     """Return seconds of crashes of a program under Supervisor: to the new process, to its first step."""
-    with supervisord(peers, "supervisord") as (_, said):
-        return _crashes(said)
+    with supervisord(peers, "supervisord") as (_, output):
+        return _crashes(output)
 
 
-def _crashes(said: Said) -> tuple[Sequence[float], Sequence[float]]:
+def _crashes(output: Output) -> tuple[Sequence[float], Sequence[float]]:
     """Kill the program again and again, each time once it has run for longer than Supervisor calls a start."""
     found = []
     for _ in range(CRASHES):
-        said.steps_on(30, START_LIMIT_S)
-        found.append(crash(said, START_LIMIT_S))
+        output.steps_on(30, START_LIMIT_S)
+        found.append(crash(output, START_LIMIT_S))
     return [match[0] for match in found], [match[1] for match in found]
 
 
@@ -172,10 +172,10 @@ def _gone(pid: int) -> bool:
         return True
 
 
-def _work(peers: Peers, name: str) -> tuple[Path, Said]:
+def _work(peers: Peers, name: str) -> tuple[Path, Output]:
     folder = peers.folder / name
     folder.mkdir()
-    return folder, Said(folder / "said")
+    return folder, Output(folder / "said")
 
 
 def there(tool: Path) -> Path:

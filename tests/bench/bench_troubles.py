@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench_house import JOB, job_of, proven_step, supervised
 from bench_peers import HEARTBEAT_LIMIT_S, Peers, nvrx, supervisord_crashes, torchrun, torchrun_torch
-from clocked import TRAINING, Said, crash, until
+from clocked import TRAINING, Output, crash, until
 from figure_table import Figure, Peer
 from house import House
 
@@ -30,14 +30,14 @@ def _proven_since(house: House, step: int) -> bool:
 
 def crashes(peers: Peers) -> tuple[Figure, ...]:
     """SIGKILL to the training, each time after progress and with a proven checkpoint to resume from."""
-    folder, said = _work(peers, "crash")
-    training = [peers.train_python, TRAINING, said.path, "--beat", "agent", "--save", folder / "state.safetensors"]
+    folder, output = _work(peers, "crash")
+    training = [peers.train_python, TRAINING, output.path, "--beat", "agent", "--save", folder / "state.safetensors"]
     found = []
     with supervised(folder, job_of(training)) as house:
         for _ in range(CRASHES):
-            step = said.steps_on(30, START_LIMIT_S).number
+            step = output.steps_on(30, START_LIMIT_S).number
             until(partial(_proven_since, house, step - 30), START_LIMIT_S, "a proven checkpoint")
-            found.append(crash(said, START_LIMIT_S))
+            found.append(crash(output, START_LIMIT_S))
     process, first = [match[0] for match in found], [match[1] for match in found]
     to_process = (
         peers.asked("torchrun --max-restarts", torchrun, lambda found: found.to_process_s),
@@ -65,18 +65,18 @@ def standbys(peers: Peers) -> tuple[Figure, ...]:
 
 def _restarts(peers: Peers, name: str, table: str, *, ready: bool) -> tuple[list[float], list[Figure]]:
     """Return the seconds of each crash until the first step, and the parts that they consist of."""
-    folder, said = _work(peers, name)
+    folder, output = _work(peers, name)
     own = ["--beat", "agent", "--save", folder / "state.safetensors", "--import", "torch"]
     found, parts = [], []
-    with supervised(folder, job_of([peers.train_python, TRAINING, said.path, *own], table)) as house:
+    with supervised(folder, job_of([peers.train_python, TRAINING, output.path, *own], table)) as house:
         for number in range(1, CRASHES + 1):
-            step = said.steps_on(30, START_LIMIT_S).number
+            step = output.steps_on(30, START_LIMIT_S).number
             until(partial(_proven_since, house, step - 30), START_LIMIT_S, "a proven checkpoint")
             if ready:
                 until(lambda: house.job(JOB)["standby"] == "ready", START_LIMIT_S, "an interpreter to stand by")
             killed_unix_s = time.time_ns() / 1e9
-            found.append(crash(said, START_LIMIT_S)[1])
-            parts.append(_parts(house, said, number, killed_unix_s))
+            found.append(crash(output, START_LIMIT_S)[1])
+            parts.append(_parts(house, output, number, killed_unix_s))
     names = [
         "  of it until the exit is written down",
         "  until the retry is decided",
@@ -89,7 +89,7 @@ def _restarts(peers: Peers, name: str, table: str, *, ready: bool) -> tuple[list
     return found, [Figure(name=name, unit="s", values=item) for name, item in zip(names, columns, strict=True)]
 
 
-def _parts(house: House, said: Said, number: int, killed_unix_s: float) -> list[float]:
+def _parts(house: House, output: Output, number: int, killed_unix_s: float) -> list[float]:
     """Return the seconds between the stations from a crash of an attempt to the first step of the next."""
     attempts = house.state / "jobs" / JOB
     until((attempts / str(number + 1) / "run/shim.json").exists, START_LIMIT_S, "the next shim")
@@ -107,22 +107,22 @@ def _parts(house: House, said: Said, number: int, killed_unix_s: float) -> list[
         decided("retry", number)[0][0],
         decided("launch", number + 1)[0][0],
         started["started_unix_s"],
-        said.lines("began")[number].unix_ns / 1e9,
-        next(line for line in said.lines("step") if line.pid == said.lines("began")[number].pid).unix_ns / 1e9,
+        output.lines("began")[number].unix_ns / 1e9,
+        next(line for line in output.lines("step") if line.pid == output.lines("began")[number].pid).unix_ns / 1e9,
     ]
     return [after - before for before, after in pairwise(stations)]
 
 
 def stalls(peers: Peers) -> tuple[Figure, ...]:
     """How long after its limit a stall is flagged, reckoned from the training's own time of its last step."""
-    folder, said = _work(peers, "stall")
+    folder, output = _work(peers, "stall")
     rule = f"grace_s = 2.0\nsave_s = 0.5\n[jobs.{JOB}.rules.stall]\nlimit_s = {STALL_LIMIT_S}\n"
-    training = [peers.train_python, TRAINING, said.path, "--beat", "agent", "--hang-after", "20"]
+    training = [peers.train_python, TRAINING, output.path, "--beat", "agent", "--hang-after", "20"]
     with supervised(folder, job_of(training, rule)) as house:
-        until(lambda: len(said.lines("began")) > STALLS, STALLS * 30, f"{STALLS} stalls")
+        until(lambda: len(output.lines("began")) > STALLS, STALLS * 30, f"{STALLS} stalls")
         found = [incident for incident in house.incidents() if incident["rule"] == "stall"]
-    pids = [line.pid for line in said.lines("began")]
-    last_unix_s = {line.pid: line.unix_ns / 1e9 for line in said.lines("step")}
+    pids = [line.pid for line in output.lines("began")]
+    last_unix_s = {line.pid: line.unix_ns / 1e9 for line in output.lines("step")}
     late = [match["at"] - last_unix_s[pids[match["attempt"] - 1]] - STALL_LIMIT_S for match in found[:STALLS]]
     theirs = peers.asked("NVRx, to SIGKILL (it looks every 5 s)", nvrx, lambda found: [found.hang_found_s])
     return (Figure(name="stall found, after its limit", unit="s", values=late, limit=0.5, peers=(theirs,)),)
@@ -133,19 +133,19 @@ def faults(peers: Peers) -> tuple[Figure, ...]:
     name = "kernel log line to SIGTERM"
     if os.geteuid() != 0 or not os.access(KMSG, os.W_OK):
         return (Figure(name=name, unit="s", why="not measured: needs root and /dev/kmsg", limit=0.2),)
-    folder, said = _work(peers, "fault")
-    training = [peers.train_python, TRAINING, said.path, "--beat", "agent"]
+    folder, output = _work(peers, "fault")
+    training = [peers.train_python, TRAINING, output.path, "--beat", "agent"]
     log = "[kernel_log]\naccept_user_records = true\n"
     values = []
     with supervised(folder, log + job_of(training)):
         for number in range(FAULTS):
-            said.wait("began", number, START_LIMIT_S)
-            said.steps_on(30, START_LIMIT_S)
+            output.wait("began", number, START_LIMIT_S)
+            output.steps_on(30, START_LIMIT_S)
             written_ns = time.monotonic_ns()
             KMSG.write_text(FAULT)
-            values.append((said.wait("told", number, START_LIMIT_S).monotonic_ns - written_ns) / 1e9)
+            values.append((output.wait("told", number, START_LIMIT_S).monotonic_ns - written_ns) / 1e9)
     return (Figure(name=name, unit="s", values=values, limit=0.2),)
 
 
-def _work(peers: Peers, name: str) -> tuple[Path, Said]:
-    return peers.folder / name, Said(peers.folder / f"{name}.said")
+def _work(peers: Peers, name: str) -> tuple[Path, Output]:
+    return peers.folder / name, Output(peers.folder / f"{name}.said")

@@ -32,7 +32,7 @@ class Line:
     number: int
 
 
-class Said:
+class Output:
     """The file that clocked trainings write, one after the other."""
 
     def __init__(self, path: Path) -> None:
@@ -69,14 +69,14 @@ def until(question: Callable[[], object], limit_s: float, what: str) -> None:
         time.sleep(POLL_S)
 
 
-def crash(said: Said, limit_s: float) -> tuple[float, float]:
+def crash(output: Output, limit_s: float) -> tuple[float, float]:
     """SIGKILL the newest process; return the seconds until the next one began, and until its first step."""
-    began, steps = said.lines("began"), said.lines("step")
+    began, steps = output.lines("began"), output.lines("step")
     killed_ns = time.monotonic_ns()
     os.kill(began[-1].pid, signal.SIGKILL)
-    again = said.wait("began", len(began), limit_s)
-    until(lambda: any(line.pid == again.pid for line in said.lines("step")[len(steps) :]), limit_s, "the first step")
-    first = next(line for line in said.lines("step") if line.pid == again.pid)
+    again = output.wait("began", len(began), limit_s)
+    until(lambda: any(line.pid == again.pid for line in output.lines("step")[len(steps) :]), limit_s, "the first step")
+    first = next(line for line in output.lines("step") if line.pid == again.pid)
     return (again.monotonic_ns - killed_ns) / 1e9, (first.monotonic_ns - killed_ns) / 1e9
 
 

@@ -37,10 +37,10 @@ for module in asked.imports:
 def say(word: str, number: int = 0, at: tuple[int, int] | None = None) -> None:
     """Append one line, whole."""
     monotonic_ns, unix_ns = at or (time.monotonic_ns(), time.time_ns())
-    os.write(said, f"{word} {os.getpid()} {monotonic_ns} {unix_ns} {number}\n".encode())
+    os.write(output, f"{word} {os.getpid()} {monotonic_ns} {unix_ns} {number}\n".encode())
 
 
-def told(number: int, _: object) -> None:
+def reported(number: int, _: object) -> None:
     """Say when the signal arrived, and end as the signal alone would have ended it."""
     say("told", number)
     os._exit(128 + number)
@@ -67,11 +67,11 @@ def save(path: Path, step: int) -> None:
     import_module("rocm_agent").checkpoint_saved(str(path), step=step)
 
 
-said = os.open(asked.said, os.O_CREAT | os.O_APPEND | os.O_RDWR, 0o644)
+output = os.open(asked.output, os.O_CREAT | os.O_APPEND | os.O_RDWR, 0o644)
 say("began", at=BEGAN_NS)
-signal.signal(signal.SIGTERM, told)
+signal.signal(signal.SIGTERM, reported)
 # It goes on where the one before it ended: progress clears the budget of restarts.
-first = asked.said.read_text().count("step ") + 1
+first = asked.output.read_text().count("step ") + 1
 tell = beat()
 for made in range(1, sys.maxsize):
     step = first + made - 1

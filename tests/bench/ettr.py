@@ -68,27 +68,27 @@ class Trial:
     """One training with its faults."""
 
     def __init__(self, home: House, asked: argparse.Namespace) -> None:
-        self.one, self.asked = home, asked
+        self.home, self.asked = home, asked
         self.log, self.orders = home.folder / "training.log", home.folder / "orders"
         self.began = self.well_since = 0.0
         self.struck: list[Fault] = []
 
     def begin(self) -> None:
         """Draw the images, start the daemon and with it the training; return at the first step."""
-        asked, folder = self.asked, self.one.folder
+        asked, folder = self.asked, self.home.folder
         count = ["--train", str(asked.batch * asked.epoch_steps), "--validate", "32", "--size", str(asked.imgsz)]
         say(f"drawing {count[1]} images")
         drawn = [asked.train_python, str(IMAGES), str(folder / "data"), *count]
         subprocess.run(drawn, check=True, stdout=subprocess.DEVNULL)
         self.orders.mkdir()
-        self.one.write(self._job())
-        self.one.start()
+        self.home.write(self._job())
+        self.home.start()
         self.until(lambda: bool(self.steps()), 300, "the first step")
-        [(self.began,)] = self.one.query("SELECT launched_unix_s FROM attempts WHERE job = ? AND number = 1", JOB)
+        [(self.began,)] = self.home.query("SELECT launched_unix_s FROM attempts WHERE job = ? AND number = 1", JOB)
         self.tell("the first step is made")
 
     def _job(self) -> str:
-        asked, folder = self.asked, self.one.folder
+        asked, folder = self.asked, self.home.folder
         command = [asked.train_python, str(TRAINING), "--data", str(folder / "data/data.yaml"), "--folder", str(folder)]
         command += ["--batch", str(asked.batch), "--imgsz", str(asked.imgsz)]
         env = {"OMP_NUM_THREADS": "1", "YOLO_CONFIG_DIR": folder, "YOLO_OFFLINE": "true", "CUDA_VISIBLE_DEVICES": ""}
@@ -111,14 +111,14 @@ class Trial:
         """Wait; the job must not be given up meanwhile."""
 
         def asked() -> bool:
-            status = self.one.status()
+            status = self.home.status()
             phase = status["jobs"][0]["phase"] if status else "starting"
             if phase in ("failed", "finished"):
-                raise AssertionError(f"{JOB} {phase} while waiting for {what}\n{self.one.said()}")
+                raise AssertionError(f"{JOB} {phase} while waiting for {what}\n{self.home.read_output()}")
             time.sleep(0.2)
             return question()
 
-        self.one.until(asked, limit_s, what)
+        self.home.until(asked, limit_s, what)
 
     def tell(self, text: str) -> None:
         say(f"{now() - self.began:7.1f} s  {text}" if self.began else text)
@@ -174,15 +174,15 @@ class Trial:
             psutil.Process(pid).children()[0].kill()
         elif fault.name == "checkpoint_truncated":
             newest = max(
-                (self.one.state / "jobs" / JOB / "snapshots").glob("*.pt"), key=lambda item: item.stat().st_mtime
+                (self.home.state / "jobs" / JOB / "snapshots").glob("*.pt"), key=lambda item: item.stat().st_mtime
             )
             os.truncate(newest, newest.stat().st_size * 2 // 3)
             os.kill(pid, signal.SIGKILL)
         elif fault.name == "daemon_killed":
-            self.one.kill()
+            self.home.kill()
             os.kill(pid, signal.SIGKILL)
             time.sleep(DAEMON_BACK_S)
-            self.one.start()
+            self.home.start()
         else:
             os.kill(pid, SIGNALS[fault.name])
 
@@ -199,7 +199,7 @@ class Trial:
         before = [mark.pid for mark in marks(self.log) if mark.at_unix_s <= struck][-1]
         self.until(lambda: self.pid() != before, RECOVERED_WITHIN_S, f"a step after {fault.name}")
         sql = "SELECT MAX(number) FROM attempts WHERE job = ? AND launched_unix_s < ?"
-        [(fault.attempt,)] = self.one.query(sql, JOB, struck)
+        [(fault.attempt,)] = self.home.query(sql, JOB, struck)
         self.well_since = now()
         self.tell(f"{fault.name}: stepping again after {now() - struck:.1f} s")
 
@@ -207,10 +207,10 @@ class Trial:
 
     def reckoned(self) -> dict[str, Any]:
         """Return all figures as of now."""
-        answer = json.loads(self.one.ctl("--json", "account", JOB).stdout)["lifetime"]
+        answer = json.loads(self.home.ctl("--json", "account", JOB).stdout)["lifetime"]
         found = lives(marks(self.log))
-        incidents = {incident["attempt"]: incident for incident in self.one.incidents(JOB)}
-        launches = dict(self.one.query("SELECT number, launched_unix_s FROM attempts WHERE job = ?", JOB))
+        incidents = {incident["attempt"]: incident for incident in self.home.incidents(JOB)}
+        launches = dict(self.home.query("SELECT number, launched_unix_s FROM attempts WHERE job = ?", JOB))
         lived = {max(number for number, at in launches.items() if at <= match.began_unix_s): match for match in found}
         done = [item for item in self.struck if item.attempt is not None]
         for fault in done:
@@ -247,10 +247,10 @@ class Trial:
 
     def _hourly(self, fixed_s: float) -> dict[str, float]:
         """Return the ratio at one fault an hour, `fixed_s` being what each costs beside its lost work."""
-        said = [
-            json.loads(line) for path in self.one.state.glob(f"jobs/{JOB}/*/run/agent.jsonl") for line in path.open()
+        output = [
+            json.loads(line) for path in self.home.state.glob(f"jobs/{JOB}/*/run/agent.jsonl") for line in path.open()
         ]
-        saved = [item for item in said if item["event"] == "checkpoint_saved" and item.get("kind") == "snapshot"]
+        saved = [item for item in output if item["event"] == "checkpoint_saved" and item.get("kind") == "snapshot"]
         stall_s, write_s = (
             sum(checkpoint[name] for checkpoint in saved) / len(saved) for name in ("stall_s", "write_s")
         )
@@ -260,8 +260,8 @@ class Trial:
             3600,
         )
         ettr = 1 - (fixed_s + every_s / 2 + write_s) / 3600 - stall_s / every_s
-        told = {"snapshots": len(saved), "snapshot_stall_s": stall_s, "snapshot_write_s": write_s}
-        return {"ettr_hourly": ettr, "hourly_every_s": every_s, **told}
+        reported = {"snapshots": len(saved), "snapshot_stall_s": stall_s, "snapshot_write_s": write_s}
+        return {"ettr_hourly": ettr, "hourly_every_s": every_s, **reported}
 
 
 def main() -> None:
@@ -291,13 +291,13 @@ def main() -> None:
         except (AssertionError, OSError, LookupError, ValueError, psutil.Error) as error:
             failed = f"{type(error).__name__}: {error}"
             trial.tell(f"cut short: {failed[:5000]}")
-        told = trial.reckoned()
+        reported = trial.reckoned()
         with suppress(subprocess.TimeoutExpired):  # what is left then, the house ends
             item.stop()
-    met = report(told) and not failed
+    met = report(reported) and not failed
     say("cut short, see above: no result" if failed else "all met" if met else "NOT MET")
     if asked.json:
-        asked.json.write_text(json.dumps(told, indent=2) + "\n")
+        asked.json.write_text(json.dumps(reported, indent=2) + "\n")
     sys.exit(not met)
 
 

@@ -116,9 +116,9 @@ class Training:
         code, output = self._ran(["--die-after", str(die_after), *self._options(name)], environment)
         (attempt / "ended").touch()
         self._attempts.setdefault(name, []).append(attempt)
-        said = [json.loads(line) for line in (attempt / "agent.jsonl").read_text().splitlines()]
-        failures = [report for report in said if report["event"] in ("hook_failed", "save_failed")]
-        resumed = [report["step"] for report in said if report["event"] == "resumed"]
+        message = [json.loads(line) for line in (attempt / "agent.jsonl").read_text().splitlines()]
+        failures = [report for report in message if report["event"] in ("hook_failed", "save_failed")]
+        resumed = [report["step"] for report in message if report["event"] == "resumed"]
         died = (attempt / "died").exists() or code == -signal.SIGKILL
         return Ended(
             code=1 if failures and not died else code,
@@ -132,19 +132,19 @@ class Training:
 
     def _chosen(self, name: str, snapshots: Path) -> Path | None:
         """Return what the daemon would go on from, of all that this training has saved."""
-        told: dict[str, Checkpoint] = {}
+        reported: dict[str, Checkpoint] = {}
         for attempt in self._attempts.get(name, []):
             for line in (attempt / "agent.jsonl").read_text().splitlines():
-                said = json.loads(line)
-                for path in said["paths"] if said["event"] == "checkpoint_saved" else ():
+                message = json.loads(line)
+                for path in message["paths"] if message["event"] == "checkpoint_saved" else ():
                     stat = fingerprint(Path(path))
-                    if stat is not None and stat.modified_ns / 1e9 <= said["unix_s"] + 1.0:
-                        kind = said.get("kind", "checkpoint")
-                        told[path] = Checkpoint(
-                            path=path, fingerprint=stat, epoch=said["epoch"], step=said["step"], kind=kind
+                    if stat is not None and stat.modified_ns / 1e9 <= message["unix_s"] + 1.0:
+                        kind = message.get("kind", "checkpoint")
+                        reported[path] = Checkpoint(
+                            path=path, fingerprint=stat, epoch=message["epoch"], step=message["step"], kind=kind
                         )
         search = Search(
-            known=tuple(told.values()),
+            known=tuple(reported.values()),
             globs=(str(self.folder / name / "**" / "*.ckpt"), str(snapshots / "*.pt")),
             cwd=str(self.folder),
             fault_unix_s=None,

@@ -57,12 +57,12 @@ class Figure:
         must = "-" if self.limit is None else f"<= {self.limit:g} {self.unit}" if self.limit else f"0 {self.unit}"
         if self.limit_ratio is not None:
             must = f"<= {self.limit_ratio:g} x the peer"
-        own = (self.name, told(self.values, self.unit, self.why), must, self.verdict)
+        own = (self.name, format_values(self.values, self.unit, self.why), must, self.verdict)
         for mine, peer in zip_longest((own,), self.peers or (Peer(name=""),), fillvalue=("", "", "", "")):
             assert isinstance(peer, Peer)
             ratio = self.ratio(peer)
-            said = told(peer.values, self.unit, peer.why)
-            yield (*mine, peer.name, said, "" if ratio is None else f"{ratio:.2g}")
+            output = format_values(peer.values, self.unit, peer.why)
+            yield (*mine, peer.name, output, "" if ratio is None else f"{ratio:.2g}")
 
     def json(self) -> dict[str, Any]:
         """Return all of it, with every single value."""
@@ -82,7 +82,7 @@ class Figure:
         }
 
 
-def told(values: Sequence[float], unit: str, why: str) -> str:
+def format_values(values: Sequence[float], unit: str, why: str) -> str:
     """Return values as text: `0.65 us (0.64-0.70, n=3)`."""
     if not values:
         return why

@@ -110,8 +110,8 @@ def main() -> None:
             sweep(peers.folder)
     sys.stdout.write(f"{where}\n\n{table(figures)}\n")
     if asked.json:
-        told = {"machine": where, "figures": [figure.json() for figure in figures]}
-        asked.json.write_text(json.dumps(told, indent=2) + "\n")
+        reported = {"machine": where, "figures": [figure.json() for figure in figures]}
+        asked.json.write_text(json.dumps(reported, indent=2) + "\n")
 
 
 if __name__ == "__main__":

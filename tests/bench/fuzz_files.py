@@ -176,11 +176,11 @@ def _read_words(attempt: Path) -> None:
     history = History(now=NOW, launched_at=NOW)
     for fact in (*reader.read(NOW), *reader.finish(NOW)):
         _fits(fact.at.monotonic_s <= NOW.monotonic_s, "time")
-        said = AgentReported(
+        report = AgentReported(
             at=fact.at, job="night", attempt=1, agent_event=fact.agent_event, facts=fact.facts, pid=fact.pid
         )
-        history.add(said)
-        row = event_row(said)
+        history.add(report)
+        row = event_row(report)
         _fits(row is not None and len(str(row["body"])) <= 65_536, "body")
         if fact.agent_event is AgentEvent.CHECKPOINT_SAVED:
             item = _checkpoint_of_report("/runs/last.pt", Fingerprint(size_bytes=1, modified_ns=1, inode=1), fact.facts)

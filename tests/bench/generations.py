@@ -62,7 +62,7 @@ class Bench:
     """A job's shelf with the daemon's own collector and watch, and a record of what they told."""
 
     folder: Path
-    told: list[Checkpoint] = field(default_factory=list)
+    reported: list[Checkpoint] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Make the parts as the daemon's assembly does."""
@@ -92,7 +92,7 @@ class Bench:
 
     def hear(self, event: ev.Event) -> None:
         if isinstance(event, ev.CheckpointSeen):
-            self.told.append(event.checkpoint)
+            self.reported.append(event.checkpoint)
 
     def start(self) -> None:
         self.watch.start()
@@ -113,7 +113,7 @@ class Bench:
         running, self.job = self.job, replace(self.job, phase=Phase.BACKOFF)
         try:
             shelf = self.collector.store_of(JOB)
-            known = {report.key: report for report in self.told}
+            known = {report.key: report for report in self.reported}
             search = Search(
                 known=tuple(known.values()),
                 globs=("*.pt",),
@@ -129,7 +129,7 @@ class Bench:
             self.job = running
 
     def judged(self, checkpoint: Checkpoint) -> None:
-        self.told.append(checkpoint)
+        self.reported.append(checkpoint)
         self.collector.proofs.judge(JOB, checkpoint)
 
 
@@ -193,7 +193,7 @@ def kills(bench: Bench, made: Path, count: int) -> tuple[int, int, int]:
             _say(f"after {torn} kills: {found}, {len(bench.collector.store_of(JOB).all())} generations")
         if torn % 100 == 0 and half:
             _say(f"{torn} kills in mid-write, {lost} without a generation to resume from")
-    gone = sum(report.kept_by == "" for report in bench.told)
+    gone = sum(report.kept_by == "" for report in bench.reported)
     return torn, lost, gone
 
 

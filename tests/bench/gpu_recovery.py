@@ -32,7 +32,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests/e2e")]
 from gpu_memory import GpuMemory  # noqa: E402 (after the path is set)
 from house import House, house  # noqa: E402
 from injected_runs import say  # noqa: E402
-from recovery_checks import Check, Must, Told, checks  # noqa: E402
+from recovery_checks import Check, Must, Reported, checks  # noqa: E402
 
 HERE = Path(__file__).parent
 IMAGES = HERE.parent / "demo" / "images.py"
@@ -102,10 +102,10 @@ class Ward:
             return [Check(name="finished", met=False, words=str(error))]
         if wound == TRIAGE:
             return [self._triage(name)]
-        told = Told(
+        reported = Reported(
             house=self._house, job=name, wound=wound, must=self._must(wound), every_s=EVERY_S[kind], card=self._card
         )
-        return list(checks(told))
+        return list(checks(reported))
 
     def _must(self, wound: str) -> Must:
         return MUST[wound]
@@ -117,12 +117,12 @@ class Ward:
         answer = self._house.ctl("--json", "triage", incidents[0]["id"], limit_s=300)
         if answer.returncode:
             return Check(name=TRIAGE, met=False, words=answer.stderr)
-        said: dict[str, Any] = json.loads(answer.stdout)
-        finding = said["finding"]
-        where = "/".join(str(replay["device"]) for replay in said["replays"])
+        output: dict[str, Any] = json.loads(answer.stdout)
+        finding = output["finding"]
+        where = "/".join(str(replay["device"]) for replay in output["replays"])
         names = [Path(file).name for file in finding["files"]]
         met = finding["verdict"] == "data" and (name.startswith("loop") or names == ["3.png"])
-        met = met and all(str(replay["device"]).startswith(self._device) for replay in said["replays"][:1])
+        met = met and all(str(replay["device"]).startswith(self._device) for replay in output["replays"][:1])
         words = f"{finding['verdict']}: {finding['words']} {names or ''} (replayed on {where})"
         return Check(name=TRIAGE, met=met, words=words)
 

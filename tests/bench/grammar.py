@@ -132,22 +132,22 @@ def latency(rounds: int = 40) -> None:
         ("a line that names its card", "amdgpu 0000:0a:{n:02x}.0: amdgpu: ring gfx_0.0.0 timeout, {mark}"),
         ("a line that names none", "[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring gfx_0.0.0 timeout, {mark}"),
     ):
-        times = [_heard_after_ms(line.format(n=n % 32, mark=uuid.uuid4().hex)) for n in range(rounds)]
+        times = [_reported_after_ms(line.format(n=n % 32, mark=uuid.uuid4().hex)) for n in range(rounds)]
         worst = max(times)
         verdict = "met" if worst <= LATENCY_MS else "MISSED"
         say(f"kernel line to finding, {name}: {statistics.median(times):.2f} ms, worst {worst:.2f} of {rounds}; "
             f"must be <= {LATENCY_MS:g} ms: {verdict}")  # fmt: skip
 
 
-def _heard_after_ms(line: str) -> float:
+def _reported_after_ms(line: str) -> float:
     log = KernelLog(Path("/dev/kmsg"), True, None, None)
     try:
         began = time.perf_counter()
         Path("/dev/kmsg").write_text(f"<3>{line}\n")
         while time.perf_counter() - began < 5:
             select.select([log.fileno()], [], [], 1.0)
-            said = log.read(Moment(time.clock_gettime(time.CLOCK_MONOTONIC), 1_700_000_000.0))
-            if said is not None and any(line[-32:] in finding.line for finding in said.findings):
+            output = log.read(Moment(time.clock_gettime(time.CLOCK_MONOTONIC), 1_700_000_000.0))
+            if output is not None and any(line[-32:] in finding.line for finding in output.findings):
                 return (time.perf_counter() - began) * 1000
         raise SystemExit("the line did not come")
     finally:
@@ -191,10 +191,10 @@ def fuzz(inputs: int) -> None:
     lines += [line for excerpt in excerpts() for line in excerpt["lines"]]  # type: ignore[attr-defined] # JSON
     now = Moment(1e9, 2e9)
     live = RecordInterpreter("kmsg", accept_user_records=True)
-    told = 0
+    reported = 0
     for count in range(inputs):
         line = damaged(chosen.choice(lines), chosen, chosen.choice(lines))
-        told += _checked(findings_in([line], TABLE), line)
+        reported += _checked(findings_in([line], TABLE), line)
         raw = f"{chosen.randrange(200)},{count},{count * 1000},-;{line}".encode("utf-8", "surrogateescape")
         record = parse_record(damaged_bytes(raw, chosen))
         if record is not None:
@@ -202,7 +202,7 @@ def fuzz(inputs: int) -> None:
         entry = json.dumps({"MESSAGE": line, "__CURSOR": "s", "__MONOTONIC_TIMESTAMP": str(count)})
         parse_entry(damaged(entry, chosen, line).encode("utf-8", "surrogateescape"), count)
         parse_uevent(damaged_bytes(b"change@/devices/x/drm/card0\0ACTION=change\0DEVPATH=" + raw, chosen))
-    say(f"fuzzing: {inputs:,} inputs to each of four parsers, no exception, nothing invented; {told:,} findings")
+    say(f"fuzzing: {inputs:,} inputs to each of four parsers, no exception, nothing invented; {reported:,} findings")
 
 
 def damaged_bytes(raw: bytes, chosen: random.Random) -> bytes:
@@ -213,7 +213,7 @@ def damaged_bytes(raw: bytes, chosen: random.Random) -> bytes:
 
 
 def _checked(findings: Iterable[object], line: str) -> int:
-    told = 0
+    reported = 0
     for finding in findings:
         device, pid = getattr(finding, "device", None), getattr(finding, "pid", None)
         known = line.lower()
@@ -222,8 +222,8 @@ def _checked(findings: Iterable[object], line: str) -> int:
             raise SystemExit(f"invented {device!r} in {line!r}")
         if pid is not None and str(pid) not in re.sub(r"\b0+(?=\d)", "", known):
             raise SystemExit(f"invented pid {pid} in {line!r}")
-        told += 1
-    return told
+        reported += 1
+    return reported
 
 
 def main() -> None:

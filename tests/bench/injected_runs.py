@@ -19,7 +19,7 @@ BEYOND_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class Output:
     """The first that was said of a job."""
 
     at_s: float
@@ -44,7 +44,7 @@ class Run:
     """Unix time of the injection."""
     began_s: float = 0.0
     over: bool = False
-    said: Said | None = None
+    output: Output | None = None
 
     @property
     def limit_s(self) -> float:
@@ -53,24 +53,24 @@ class Run:
 
     def right(self) -> bool:
         """Whether it was said after the injection, by the rule, as the class, in the words that it must be."""
-        said, fault = self.said, self.fault
-        if said is None or self.struck_s is None or said.at_s < self.struck_s:
+        output, fault = self.output, self.fault
+        if output is None or self.struck_s is None or output.at_s < self.struck_s:
             return False
-        if (said.rule, said.fault) != (fault.rule, fault.fault) or not re.search(fault.says, said.message):
+        if (output.rule, output.fault) != (fault.rule, fault.fault) or not re.search(fault.says, output.message):
             return False
-        return fault.foretells is None or (said.then_s is not None and said.then_s > said.at_s)
+        return fault.foretells is None or (output.then_s is not None and output.then_s > output.at_s)
 
     def after_s(self) -> float:
         """Return how long after the injection it was said."""
-        assert self.said is not None
+        assert self.output is not None
         assert self.struck_s is not None
-        return self.said.at_s - self.struck_s
+        return self.output.at_s - self.struck_s
 
     def beyond_s(self) -> float:
         """Return how long it took to find, without what nobody can know sooner."""
-        assert self.said is not None
-        ended_s = self.said.ended_s if self.fault.rule == "crash" else None
-        return (self.after_s() if ended_s is None else self.said.at_s - ended_s) - (self.fault.limit_s or 0.0)
+        assert self.output is not None
+        ended_s = self.output.ended_s if self.fault.rule == "crash" else None
+        return (self.after_s() if ended_s is None else self.output.at_s - ended_s) - (self.fault.limit_s or 0.0)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,8 +105,8 @@ class Results:
         """Take in what another invocation wrote."""
         found: dict[str, Any] = json.loads(file.read_text())
         for row in found["runs"]:
-            said = None if row["said"] is None else Said(**row["said"])
-            self.runs.append(Run(**{**row, "fault": BY_NAME[row["fault"]], "said": said, "over": True}))
+            output = None if row["output"] is None else Output(**row["output"])
+            self.runs.append(Run(**{**row, "fault": BY_NAME[row["fault"]], "output": output, "over": True}))
         self.played += [Played(**item) for item in found["played"]]
 
     def report(self, least: int) -> bool:
@@ -134,8 +134,8 @@ def say(line: str) -> None:
 
 def _plain(run: Run) -> dict[str, Any]:
     return {
-        name: getattr(run, name) if name != "said" or run.said is None else asdict(run.said)
-        for name in ("job", "at_step", "device", "struck_s", "began_s", "said")
+        name: getattr(run, name) if name != "output" or run.output is None else asdict(run.output)
+        for name in ("job", "at_step", "device", "struck_s", "began_s", "output")
     }
 
 
@@ -146,26 +146,28 @@ def _times(after_s: Iterable[float]) -> str:
 
 def _line(fault: Fault, runs: list[Run], least: int) -> bool:
     """Print the line of a fault and what was wrong with it; return whether it was met."""
-    found = [run for run in runs if run.said is not None]
+    found = [run for run in runs if run.output is not None]
     rightly = [run for run in found if run.right()]
     late_s = max((run.beyond_s() for run in rightly), default=0.0)
     met = len(runs) >= least and len(rightly) == len(runs) and (fault.limit_s is None or late_s <= BEYOND_S)
     beyond = f"{late_s:7.2f}" if rightly and fault.limit_s is not None else f"{'-':>7}"
     name = f"{fault.rule} ({fault.fault})" if fault.fault else fault.rule
     where = "/".join(sorted({run.device for run in runs}))
-    told = _foretold(fault, rightly)
+    reported = _foretold(fault, rightly)
     say(
         f"{fault.name:<17} {name:<28} {where:<5} {len(runs):4} {len(found):5} {len(rightly):5} "
-        f"{_times(run.after_s() for run in rightly)} {beyond}  {'met' if met else 'NOT MET'}{told}"
+        f"{_times(run.after_s() for run in rightly)} {beyond}  {'met' if met else 'NOT MET'}{reported}"
     )
     for run in runs:
         if run not in rightly:
-            say(f"    {run.job}, step {run.at_step}: {run.said or 'nothing was said'}; struck at {run.struck_s}")
+            say(f"    {run.job}, step {run.at_step}: {run.output or 'nothing was said'}; struck at {run.struck_s}")
     return met
 
 
 def _foretold(fault: Fault, rightly: list[Run]) -> str:
-    ahead = sorted(run.said.then_s - run.said.at_s for run in rightly if run.said and run.said.then_s is not None)
+    ahead = sorted(
+        run.output.then_s - run.output.at_s for run in rightly if run.output and run.output.then_s is not None
+    )
     return f" ({fault.foretells} came {ahead[0]:.1f} to {ahead[-1]:.1f} s later)" if ahead else ""
 
 

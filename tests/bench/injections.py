@@ -33,7 +33,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests/e2e")]
 
 from house import House, house  # noqa: E402 (after the path is set)
 from injected_faults import FAULTS, STALL, Fault  # noqa: E402
-from injected_runs import Played, Results, Run, Said, say  # noqa: E402
+from injected_runs import Output, Played, Results, Run, say  # noqa: E402
 from played_fragmentation import fragmentation  # noqa: E402
 
 from supervisor.control.client import ControlError  # noqa: E402
@@ -71,15 +71,15 @@ class Bench:
 
     def _look(self, running: list[Run]) -> None:
         """See which are over, and keep what was said of them."""
-        told = {*self._house.query("SELECT DISTINCT job, rule FROM flags WHERE severity != 'info'")}
+        reported = {*self._house.query("SELECT DISTINCT job, rule FROM flags WHERE severity != 'info'")}
         hurt = {job for (job,) in self._house.query("SELECT job FROM incidents")}
         for run in running:
             self._strike(run)
             waits = not run.fault.acts and run.fault.foretells is None
-            run.over = _now_s() > run.limit_s or run.job in hurt or (waits and (run.job, run.fault.rule) in told)
+            run.over = _now_s() > run.limit_s or run.job in hurt or (waits and (run.job, run.fault.rule) in reported)
             if not run.over:
                 continue
-            run.said = self._said(run)
+            run.output = self._output(run)
             if run.job not in hurt:
                 self._ask(run, "stop")
             self._results.runs.append(run)
@@ -115,23 +115,23 @@ class Bench:
         job = self._house.job_of(run.job, words, table, **{"stall": STALL, **fault.rules})
         return f"{job}[jobs.{run.job}.budget]\nrestarts = 0\n"
 
-    def _said(self, run: Run) -> Said | None:
+    def _output(self, run: Run) -> Output | None:
         """Return the first incident of a job, or where the fault only is told, the first flag that is not `info`."""
         [(ended_s,)] = self._house.query("SELECT ended_unix_s FROM attempts WHERE job = ? AND number = 1", run.job)
         incidents = self._house.incidents(run.job)
         if run.fault.acts:
-            told = [
+            reported = [
                 (incident["at"], incident["rule"], incident["fault"], incident["message"]) for incident in incidents
             ]
         else:
             sql = "SELECT at_unix_s, rule, fault, message FROM flags WHERE job = ? AND severity != 'info'"
-            told = [(at_s, rule, fault, text) for at_s, rule, fault, text in self._house.query(sql, run.job)]
-        if not told:
+            reported = [(at_s, rule, fault, text) for at_s, rule, fault, text in self._house.query(sql, run.job)]
+        if not reported:
             return None
-        at_s, rule, fault, text = min(told, key=lambda found: found[0])
+        at_s, rule, fault, text = min(reported, key=lambda found: found[0])
         then = [incident["at"] for incident in incidents if incident["fault"] == run.fault.foretells]
         then_s = then[0] if run.fault.foretells and then else None
-        return Said(at_s=at_s, rule=rule, fault=fault, message=text, ended_s=ended_s, then_s=then_s)
+        return Output(at_s=at_s, rule=rule, fault=fault, message=text, ended_s=ended_s, then_s=then_s)
 
 
 def _now_s() -> float:
@@ -152,8 +152,8 @@ def planned(faults: list[Fault], runs: int, chance: random.Random, device: str) 
 def played(runs: int, chance: random.Random) -> Played:
     """Play memory that falls to pieces."""
     found = [fragmentation(chance) for _ in range(runs)]
-    told = [(began_s, fired) for began_s, fired in found if fired is not None and fired.flag.rule == PLAYED]
-    after_s = [fired.after_s - began_s for began_s, fired in told]
+    reported = [(began_s, fired) for began_s, fired in found if fired is not None and fired.flag.rule == PLAYED]
+    after_s = [fired.after_s - began_s for began_s, fired in reported]
     return Played(fault=PLAYED, why="played through the rules, no real training", runs=runs, after_s=after_s)
 
 

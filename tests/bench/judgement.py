@@ -49,20 +49,20 @@ def false_alarms(hours: float, seed: int) -> int:
         began_s = time.perf_counter()
         training = Healthy(replace(night, hours=hours / len(NIGHTS), seed=100 * seed + number))
         critical: set[tuple[object, ...]] = set()
-        told: Counter[str] = Counter()
+        reported: Counter[str] = Counter()
         standing: frozenset[tuple[object, ...]] = frozenset()
         for _, flags in play(training.events(), ALL_RULES):
             keys = frozenset(flag.key for flag in flags)
             for flag in flags:
                 if flag.key not in standing:
-                    told[flag.rule] += flag.severity is Severity.WARNING
+                    reported[flag.rule] += flag.severity is Severity.WARNING
                     if flag.severity is Severity.CRITICAL:
                         critical.add((*flag.key, flag.message))
             standing = keys
         took_s = time.perf_counter() - began_s
         played = training.now.seconds_since(START) / 3600
         say(
-            f"{night.name:<52} {played:6.1f} {training.step:10} {len(critical):8} {told.total():5}  "
+            f"{night.name:<52} {played:6.1f} {training.step:10} {len(critical):8} {reported.total():5}  "
             f"{took_s:.0f} s, {played * 3600 / took_s:.0f} times real speed"
         )
         for key in sorted(critical, key=str):
@@ -155,14 +155,14 @@ def found(fault: Fault, seed: int) -> tuple[str, float, float | None] | None:
         began_s.append(training.now.monotonic_s)
         yield from fault.hurt(training)
 
-    told_s = None
+    reported_s = None
     for event, flags in play(stream(), ALL_RULES, History(now=START, launched_at=START, gpus_used=(GPU,))):
         after_s = event.at.monotonic_s - began_s[0] if began_s else None
         if after_s is None or not flags:
             continue
-        told_s = after_s if told_s is None else told_s
+        reported_s = after_s if reported_s is None else reported_s
         if flags[0].severity is Severity.CRITICAL:
-            return flags[0].rule, after_s, told_s
+            return flags[0].rule, after_s, reported_s
     return None
 
 
@@ -183,10 +183,10 @@ def main() -> None:
             say(f"{fault.name:<52} {fault.limit_s:7.2f} s    NEVER")
             missed += 1
             continue
-        rule, after_s, told_s = answer
+        rule, after_s, reported_s = answer
         wrong = "" if rule == fault.rule and after_s <= fault.limit_s else "  WRONG"
         missed += bool(wrong)
-        say(f"{fault.name:<52} {fault.limit_s:7.2f} s {after_s:7.2f} s {told_s or 0:7.2f} s  {rule}{wrong}")
+        say(f"{fault.name:<52} {fault.limit_s:7.2f} s {after_s:7.2f} s {reported_s or 0:7.2f} s  {rule}{wrong}")
     say("")
     alarms = false_alarms(given.hours, given.seed)
     say(f"\n{missed} faults missed, late or misnamed; {alarms} false alarms in {given.hours:g} hours (must be 0 and 0)")

@@ -40,8 +40,8 @@ def main() -> int:
                 kills = len(lives(home.folder / kind)) - 1
                 wrong += len(found) + (ended != "finished")
                 how = "resume command" if by_command else "own file"
-                said = f"{kind:10} {how:15} {kills:3} kills, {ended}, {len(found)} told wrong"
-                sys.stdout.write("\n  ".join([said, *found]) + "\n")
+                output = f"{kind:10} {how:15} {kills:3} kills, {ended}, {len(found)} told wrong"
+                sys.stdout.write("\n  ".join([output, *found]) + "\n")
             sys.stdout.write(f"{time.monotonic() - began:.0f} s\n")  # noqa: TID251 - a measurement
             sys.stdout.flush()
     return 1 if wrong else 0

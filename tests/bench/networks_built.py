@@ -193,7 +193,7 @@ def _words(width: int = 32) -> torch.Tensor:
     return torch.randn(2, 6, width, generator=torch.Generator().manual_seed(3))
 
 
-def _told(size: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _reported(size: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return _noised(size), {"encoder_hidden_states": _words()}
 
 
@@ -247,7 +247,7 @@ DIFFUSERS: dict[str, tuple[str, dict[str, Any], Callable[[int], tuple[tuple[Any,
     "unet-conditioned": (
         "UNet2DConditionModel",
         {**_CROSS, "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D")},
-        _told,
+        _reported,
     ),
     "unet-simple-cross": (
         "UNet2DConditionModel",
@@ -257,7 +257,7 @@ DIFFUSERS: dict[str, tuple[str, dict[str, Any], Callable[[int], tuple[tuple[Any,
             "mid_block_type": "UNetMidBlock2DSimpleCrossAttn",
             "up_block_types": ("ResnetUpsampleBlock2D", "SimpleCrossAttnUpBlock2D"),
         },
-        _told,
+        _reported,
     ),
     "unet-3d": (
         "UNet3DConditionModel",

@@ -16,10 +16,10 @@ from supervisor.replay.recording import Recording
 GB = 10**9
 TOTAL = 20 * GB
 LAUNCH = Moment(1000.0, 1_763_000_000.0)
-TOLD_EVERY_S = 2
+REPORTED_EVERY_S = 2
 
 
-def _said(at: Moment, reserved: int, allocated: int, retries: int) -> ev.AgentReported:
+def _output(at: Moment, reserved: int, allocated: int, retries: int) -> ev.AgentReported:
     facts: dict[str, object] = {
         "reserved_bytes": reserved, "allocated_bytes": allocated, "retries": retries, "total_bytes": TOTAL,
         "inactive_split_bytes": max(0, reserved - allocated - GB // 2), "ooms": 0,
@@ -32,12 +32,12 @@ def _said(at: Moment, reserved: int, allocated: int, retries: int) -> ev.AgentRe
 def _words(chance: random.Random, strikes_s: int) -> Iterator[ev.Event]:
     yield ev.StageEntered(at=LAUNCH.plus(0.5), job="pieces", attempt=1, stage=Stage.STEP)
     reserved, allocated, retries = 14 * GB, 13 * GB, 0
-    for second in range(TOLD_EVERY_S, strikes_s + 120, TOLD_EVERY_S):
+    for second in range(REPORTED_EVERY_S, strikes_s + 120, REPORTED_EVERY_S):
         if second >= strikes_s:
             reserved = min(TOTAL - GB // 2, reserved + chance.randint(GB // 2, GB))
             # It tries again only once the card is taken.
             retries += chance.randint(0, 3) if reserved >= TOTAL - GB else 0
-        yield _said(LAUNCH.plus(second), reserved, allocated + chance.randint(-GB, GB), retries)
+        yield _output(LAUNCH.plus(second), reserved, allocated + chance.randint(-GB, GB), retries)
 
 
 def fragmentation(chance: random.Random) -> tuple[float, Fired | None]:

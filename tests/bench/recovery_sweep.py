@@ -26,11 +26,11 @@ EXAMINED_WELL = ([*range(51, 61), *range(51, 161)], 2, [1, 1, 1])
 
 def recovered(home: House) -> tuple[list[int], int, list[int]]:
     """Return the steps made since the trouble, the launches, and how often opening, finding and resuming were told."""
-    told = kinds(home, "SELECT type FROM alerts")
+    reported = kinds(home, "SELECT type FROM alerts")
     launches = len(home.query("SELECT number FROM attempts"))
     made = home.steps_made("one")
     again = made.index(51, 51) if made.count(51) > 1 else len(made)
-    return made[again:], launches, [told[f"incident.{item}"] for item in ("opened", "triaged", "resumed")]
+    return made[again:], launches, [reported[f"incident.{item}"] for item in ("opened", "triaged", "resumed")]
 
 
 def once(folder: Path, point: str) -> bool:
@@ -42,8 +42,8 @@ def once(folder: Path, point: str) -> bool:
         count = lives(home, 120)
         found = recovered(home)
         steps = "in order" if found[0] == well[0] else f"OUT OF ORDER: {found[0]}"
-        told = " + ".join(map(str, found[2]))
-        line = f"{point:<36} {count} daemons, {found[1]} trainings, steps {steps}, told {told}"
+        reported = " + ".join(map(str, found[2]))
+        line = f"{point:<36} {count} daemons, {found[1]} trainings, steps {steps}, told {reported}"
         sys.stdout.write(line + ("\n" if found == well else "  <-- NOT WELL\n"))
         sys.stdout.flush()
         return found == well

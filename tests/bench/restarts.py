@@ -95,7 +95,7 @@ def look(house: House) -> Look:
     """Read the daemon once."""
     assert house.daemon is not None
     if house.daemon.poll() is not None:
-        raise SystemExit(f"the daemon ended with status {house.daemon.returncode}:\n{house.said()[-3000:]}")
+        raise SystemExit(f"the daemon ended with status {house.daemon.returncode}:\n{house.read_output()[-3000:]}")
     place = Path(f"/proc/{house.daemon.pid}")
     facts = dict(line.split(":\t", 1) for line in (place / "status").read_text().splitlines() if ":\t" in line)
     return Look(

@@ -33,7 +33,7 @@ class Snapshot:
     """One that was taken, as the agent tells of it; seconds of the monotonic clock."""
 
     begun_s: float
-    told_s: float
+    reported_s: float
     stall_s: float
     write_s: float
     size_bytes: int
@@ -69,26 +69,28 @@ def run(python: str, folder: Path, every_s: float, *options: str) -> tuple[list[
     line = next((item for item in finished.stdout.splitlines() if item.startswith("STEPS")), None)
     if line is None:
         sys.exit(finished.stdout + finished.stderr)
-    said = [json.loads(item) for item in (folder / "run/agent.jsonl").read_text().splitlines()]
-    failed = [report for report in said if report["event"] in ("save_failed", "hook_failed")]
+    output = [json.loads(item) for item in (folder / "run/agent.jsonl").read_text().splitlines()]
+    failed = [report for report in output if report["event"] in ("save_failed", "hook_failed")]
     if failed:
         sys.exit(json.dumps(failed))
     steps = [(float(end_s), float(took_s)) for end_s, took_s in json.loads(line[len("STEPS") :])]
-    told = [_snapshot(report) for report in said if report["event"] == "checkpoint_saved"]
-    return [report for report in told if report.told_s < steps[-1][0]], steps
+    reported = [_snapshot(report) for report in output if report["event"] == "checkpoint_saved"]
+    return [report for report in reported if report.reported_s < steps[-1][0]], steps
 
 
-def _snapshot(said: dict[str, Any]) -> Snapshot:
-    told_s, stall_s, write_s = said["monotonic_ns"] / 1e9, said["stall_s"], said["write_s"]
-    begun_s = told_s - stall_s - write_s
-    return Snapshot(begun_s=begun_s, told_s=told_s, stall_s=stall_s, write_s=write_s, size_bytes=said["size_bytes"])
+def _snapshot(output: dict[str, Any]) -> Snapshot:
+    reported_s, stall_s, write_s = output["monotonic_ns"] / 1e9, output["stall_s"], output["write_s"]
+    begun_s = reported_s - stall_s - write_s
+    return Snapshot(
+        begun_s=begun_s, reported_s=reported_s, stall_s=stall_s, write_s=write_s, size_bytes=output["size_bytes"]
+    )
 
 
 def cost_of(snapshots: list[Snapshot], steps: list[tuple[float, float]]) -> Cost:
     """Compare the steps under snapshots with those between them; a step's first ten are warming up."""
 
     def under(snapshot: Snapshot, end_s: float, took_s: float) -> bool:
-        return end_s > snapshot.begun_s and end_s - took_s < snapshot.told_s
+        return end_s > snapshot.begun_s and end_s - took_s < snapshot.reported_s
 
     touched = {index for index, step in enumerate(steps) if any(under(snapshot, *step) for snapshot in snapshots)}
     first = snapshots[0].begun_s

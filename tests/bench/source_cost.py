@@ -90,8 +90,8 @@ def kernel_log() -> None:
     started = time.perf_counter()
     while time.perf_counter() - started < 5:
         select.select([log.fileno()], [], [], 1.0)
-        said = log.read(Moment(time.clock_gettime(time.CLOCK_MONOTONIC), 0.0))
-        if said and any(mark in finding.line for finding in said.findings):
+        report = log.read(Moment(time.clock_gettime(time.CLOCK_MONOTONIC), 0.0))
+        if report and any(mark in finding.line for finding in report.findings):
             say(f"kernel log, line to finding    {(time.perf_counter() - started) * 1e3:8.3f} ms")
             break
     log.close()

@@ -24,7 +24,7 @@ class Kind:
     """The rule and class with a framework that makes another end of it, by the framework's name."""
     by: str = ""
     """What the bench does from outside; empty where the training hurts itself."""
-    told: str | None = None
+    reported: str | None = None
     """The rule that must have told of it."""
     incidents: int | None = None
     phase: str = "finished"
@@ -126,9 +126,9 @@ KINDS = (
     _numbers("inf"),
     _numbers("nan_weights"),
     _numbers("inf_gradient"),
-    Kind(name="bad_batch", group="numerics", told="non_finite_loss", frameworks=("ultralytics",)),
+    Kind(name="bad_batch", group="numerics", reported="non_finite_loss", frameworks=("ultralytics",)),
     Kind(
-        name="spike", group="numerics", told="loss_spike", frameworks=("loop", "own"), steps=(700, 900), epochs=100,
+        name="spike", group="numerics", reported="loss_spike", frameworks=("loop", "own"), steps=(700, 900), epochs=100,
         every_s=0.004,
     ),
     _crash("save_truncated", SIGNAL, group="disk", intervals=2),
@@ -159,7 +159,7 @@ KINDS = (
         found=frozenset({("gpu_fault", "gpu_hang")}),
     ),
     _harmless("kernel_word_of_another_card", "kernel word", by="kernel_other"),
-    Kind(name="kernel_disk_error", group="kernel word", by="kernel_disk", kernel=True, told="machine_fault"),
+    Kind(name="kernel_disk_error", group="kernel word", by="kernel_disk", kernel=True, reported="machine_fault"),
     _crash("gpu_error", "assertion", group="card", frameworks=("loop",), gpu=True),
     _crash("gpu_access", "illegal_access", group="card", frameworks=("loop",), gpu=True),
     _crash("gpu_oom", "oom_gpu", group="card", frameworks=("loop",), gpu=True),

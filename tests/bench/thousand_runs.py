@@ -57,7 +57,7 @@ class Outcome:
     wrong: list[str] = field(default_factory=list)
     found: str = ""
     found_after_s: float | None = None
-    told: list[str] = field(default_factory=list)
+    reported: list[str] = field(default_factory=list)
     attempts: int = 0
     lost_steps: int | None = None
     lost_s: float | None = None
@@ -96,7 +96,7 @@ def play(plan: Plan) -> Outcome:
             except (AssertionError, ControlError, OSError, ValueError, subprocess.SubprocessError) as error:
                 outcome.wrong.append(f"{type(error).__name__}: {str(error)[:300]}")
             if outcome.wrong:
-                outcome.tail = run.house.said()[-5000:]
+                outcome.tail = run.house.read_output()[-5000:]
     finally:
         shutil.rmtree(place, ignore_errors=True)
     outcome.wall_s = round(_unix_s() - began_s, 1)
@@ -279,7 +279,7 @@ class _Run:
         kind, steps = self.kind, self.steps()
         incidents, status = self.house.incidents(JOB), self.house.job(JOB)
         flags = self.house.query("SELECT DISTINCT rule, severity FROM flags WHERE job = ?", JOB)
-        outcome.told = sorted(f"{rule}:{severity}" for rule, severity in flags)
+        outcome.reported = sorted(f"{rule}:{severity}" for rule, severity in flags)
         outcome.attempts = status["attempt"]
         if self.struck_s is None:
             outcome.wrong.append("it never struck")
@@ -288,8 +288,8 @@ class _Run:
         if outlived.exists():
             outcome.wrong.append(f"the training outlived its signal: {outlived.read_text()}")
         outcome.wrong += self._class(outcome, incidents)
-        if kind.told is not None and kind.told not in {rule for rule, _ in flags}:
-            outcome.wrong.append(f"{kind.told} did not tell of it")
+        if kind.reported is not None and kind.reported not in {rule for rule, _ in flags}:
+            outcome.wrong.append(f"{kind.reported} did not tell of it")
         done = (self.folder / "done").exists()
         if status["phase"] != kind.phase or done != (kind.phase == "finished"):
             outcome.wrong.append(f"it is {status['phase']}, {'done' if done else 'not done'}")
@@ -366,9 +366,9 @@ class _Run:
     def _writing_s(self) -> float:
         """Return how long the slowest snapshot took to be written, which goes on beside the training."""
         logs = self.house.state.glob(f"jobs/{JOB}/[0-9]*/run/agent.jsonl")
-        said = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
+        output = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
         return max(
-            (float(report.get("write_s") or 0.0) for report in said if report["event"] == "checkpoint_saved"),
+            (float(report.get("write_s") or 0.0) for report in output if report["event"] == "checkpoint_saved"),
             default=0.0,
         )
 

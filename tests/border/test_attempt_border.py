@@ -169,18 +169,18 @@ def test_no_signal_goes_to_a_process_that_shim_json_names_and_is_no_shim(runs: A
         (folder / names.SHIM).write_text(json.dumps({**note, "pid": pid, "start_ticks": named.start_ticks}))
         assert attempts.living_shim(folder) is None
         assert attempts.names_another(folder)
-    heard: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+    received: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
     try:
         assert runs.launcher.alive("job", folder), "the shim itself is found by its command line"
         assert runs.launcher.signal("job", folder, signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert heard == []
+    assert received == []
     until(lambda: shim.read_process(real.pid) is None, "the real shim to end its training")
 
 
-def test_a_process_beside_the_shim_is_not_taken_for_it(runs: Attempts) -> None:
+def test_a_process_next_to_the_shim_is_not_taken_for_it(runs: Attempts) -> None:
     """The training's own child, with the right start time and boot, is no shim either."""
     folder = runs.launch(SLEEP)
     note = json.loads((folder / names.SHIM).read_text())

@@ -57,13 +57,13 @@ def test_receivers_that_all_work_end_with_0(desk: Desk) -> None:
     assert json.loads(desk.run("--json", "alerts").output)["receivers"][0]["delivered"] == 7
 
 
-def test_no_receiver_is_said_to_be_none(desk: Desk) -> None:
+def test_no_receiver_is_shown_as_none(desk: Desk) -> None:
     desk.view.receivers = []
     result = desk.run("alerts")
     assert (result.exit_code, result.output) == (0, "no receiver is configured; add [alerts.NAME] to config.toml\n")
 
 
-def test_a_test_alert_that_arrives_is_said_to_have_arrived(desk: Desk) -> None:
+def test_a_test_alert_that_arrives_is_reported_to_have_arrived(desk: Desk) -> None:
     result = desk.run("alerts", "test", "phone")
     assert (result.exit_code, result.output) == (0, "delivered to phone\n")
 

@@ -97,19 +97,19 @@ def test_a_yolos_own_layers_are_found_and_its_whole_step_repeats_itself(train_py
 
 @pytest.mark.train
 def test_what_cannot_be_measured_is_refused_with_what_to_do(owner_python: Path, tmp_path: Path) -> None:
-    for words, said in (
+    for words, message in (
         (("--model", "nosuch"), "no model 'nosuch'"),
         (("--model", str(tmp_path / "none.pt")), "nothing is downloaded"),
         (("--model", "yolov8n.yaml", "--size", "100"), "does not take images of 100 pixels"),
     ):
         refused = bench("--python", str(owner_python), *SMALL, *words)
         assert refused.exit_code == 1, refused.output
-        assert said in refused.stderr
+        assert message in refused.stderr
         assert "try:" in refused.stderr
 
 
 def test_wrong_words_are_refused_before_anything_runs(tmp_path: Path) -> None:
-    for words, status, said in (
+    for words, status, message in (
         (("--images", "5"), 2, "--images needs a model"),
         (("--job", "yolo", "--python", "python3"), 2, "--job and --python"),
         (("--stability", "3"), 2, "--stability"),
@@ -118,7 +118,7 @@ def test_wrong_words_are_refused_before_anything_runs(tmp_path: Path) -> None:
     ):
         refused = bench(*words, *SMALL)
         assert refused.exit_code == status, refused.output
-        assert said in refused.stderr
+        assert message in refused.stderr
 
 
 DEVICE = {"kind": "device", "name": "A & B <card>\x1b[31m", "torch": "2.0", "python": "/p"}
@@ -172,7 +172,7 @@ def test_a_terminal_gets_bars_and_a_verdict_in_words() -> None:
     assert "█" not in report(Pen(), lines, {}, bars=False)
 
 
-def test_an_interpreter_that_is_none_or_has_no_torch_is_told(tmp_path: Path) -> None:
+def test_an_interpreter_that_is_none_or_has_no_torch_is_reported(tmp_path: Path) -> None:
     missing = bench("--python", str(tmp_path / "python"), *SMALL)
     assert missing.exit_code == 1
     assert "No such file" in missing.stderr

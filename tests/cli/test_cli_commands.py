@@ -185,7 +185,7 @@ def lines(result: Result) -> list[str]:
 
 
 class TestStatus:
-    def test_it_shows_jobs_cards_and_machine_in_columns(self, path: Path, view: FakeView) -> None:
+    def test_it_shows_jobs_gpus_and_machine_in_columns(self, path: Path, view: FakeView) -> None:
         view.jobs = [FULL, types.JobStatus(name="b", phase="pending")]
         view.gpus, view.host = [CARD], HOST
         result = call(path, "status")
@@ -273,13 +273,13 @@ class TestStatus:
 
     def test_programs_get_all_that_is_watched_and_everything_is_of_one_job(self, path: Path, view: FakeView) -> None:
         view.jobs = [msgspec.structs.replace(FULL, watched=WATCHED)]
-        told = json.loads(call(path, "--json", "status", "yolo").stdout)["jobs"][0]["watched"]
-        assert len(told) == len(WATCHED)
-        assert (told[1]["hold_s"], told[2]["lacks"], told[4]["reached"]) == (30.0, "a full card", True)
+        reported = json.loads(call(path, "--json", "status", "yolo").stdout)["jobs"][0]["watched"]
+        assert len(reported) == len(WATCHED)
+        assert (reported[1]["hold_s"], reported[2]["lacks"], reported[4]["reached"]) == (30.0, "a full card", True)
         result = call(path, "status", "--all")
         assert (result.exit_code, "try: supervisorctl status JOB --all" in result.stderr) == (2, True)
 
-    def test_a_card_that_sleeps_or_is_silent_is_not_at_zero(self, path: Path, view: FakeView) -> None:
+    def test_a_gpu_that_sleeps_or_is_silent_is_not_at_zero(self, path: Path, view: FakeView) -> None:
         asleep = silent_gpu("a", runtime_status="suspended")
         view.gpus = [asleep, silent_gpu("b", gpu_busy_percent=0.0)]
         text = lines(call(path, "status"))[-2:]
@@ -287,7 +287,7 @@ class TestStatus:
         assert text[1].split()[:3] == ["b", "0", "%"]
 
     @pytest.mark.parametrize("words", [("--json", "status"), ("status", "--json")])
-    def test_programs_get_what_the_daemon_said(self, path: Path, view: FakeView, words: tuple[str, ...]) -> None:
+    def test_programs_get_what_the_daemon_reported(self, path: Path, view: FakeView, words: tuple[str, ...]) -> None:
         view.jobs = [FULL]
         answer = json.loads(call(path, *words).stdout)
         assert answer["schema"] == 1
@@ -371,7 +371,7 @@ class TestHistory:
         view.history = [msgspec.structs.replace(FREEZE, **changes)]
         assert f"      done  {sentence}" in lines(call(path, "history"))
 
-    def test_a_quiet_night_is_said_to_be_one(self, path: Path, view: FakeView) -> None:
+    def test_a_quiet_night_is_shown_as_one(self, path: Path, view: FakeView) -> None:
         view.history = []
         assert call(path, "history", "--shadow").stdout == "no rule in shadow has raised a flag\n"
         noted = types.ShadowEntry(job="yolo", attempt=2, at=1_763_164_800.0, rule="stall", message="no step for 61 s")
@@ -380,7 +380,7 @@ class TestHistory:
         assert json.loads(call(path, "history", "--shadow", "--json").stdout)["flags"][0]["rule"] == "stall"
         assert call(path, "history").stdout == "no incident is recorded\n"
 
-    def test_only_what_happened_since_is_told(self, path: Path) -> None:
+    def test_only_what_happened_since_is_reported(self, path: Path) -> None:
         ago_s = NOW - FREEZE.at
         assert ago_s == 720
         assert "stall" in call(path, "history", "--since", "13min").stdout
@@ -440,14 +440,14 @@ class TestShow:
                 Client(path).get("/v1/incidents/yolo-2/evidence/file", name=name)
             assert refused.value.code == "no_evidence"
 
-    def test_what_stands_behind_it_is_told_in_words(self, path: Path, view: FakeView) -> None:
+    def test_what_stands_behind_it_is_reported_in_words(self, path: Path, view: FakeView) -> None:
         diagnosis = types.Diagnosis(
             ruled_out=["a crash"], causes=["\x1b[31ma deadlock", "a disk"], advice=["workers=0"]
         )
         view.history = [msgspec.structs.replace(FREEZE, diagnosis=diagnosis)]
-        told = lines(call(path, "show", "yolo-2"))
-        first = told.index(" ruled out  a crash")
-        assert told[first + 1 : first + 4] == [
+        reported = lines(call(path, "show", "yolo-2"))
+        first = reported.index(" ruled out  a crash")
+        assert reported[first + 1 : first + 4] == [
             "    likely  a deadlock",
             "    likely  a disk",
             "       try  workers=0",
@@ -472,14 +472,14 @@ class TestWishes:
             (("restart", "yolo"), Ask.RESTART, False),
         ],
     )
-    def test_a_wish_is_passed_on(
+    def test_a_request_is_passed_on(
         self, path: Path, view: FakeView, words: tuple[str, ...], ask: Ask, fresh: bool
     ) -> None:
         result = call(path, *words)
         assert (result.exit_code, result.stdout) == (0, f"yolo: {ask.value} requested\n")
         assert view.asked == [("yolo", ask, f"uid {os.getuid()}", fresh)]
 
-    def test_a_wish_that_is_turned_down_exits_with_5(self, path: Path, view: FakeView) -> None:
+    def test_a_request_that_is_turned_down_exits_with_5(self, path: Path, view: FakeView) -> None:
         view.refusal = "yolo is running already"
         result = call(path, "start", "yolo")
         assert (result.exit_code, result.stdout) == (5, "")
@@ -576,7 +576,7 @@ class TestTheRest:
     def test_a_job_that_was_never_launched_has_no_account(self, path: Path, view: FakeView) -> None:
         assert call(path, "account", "yolo").stdout == "yolo has never been launched\n"
 
-    def test_remedies_are_told_in_force_tried_and_learned(self, path: Path, view: FakeView) -> None:
+    def test_remedies_are_reported_in_force_tried_and_learned(self, path: Path, view: FakeView) -> None:
         assert call(path, "remedies").stdout == "no remedy is recorded\n"
         held = types.RemedyInForce(
             job="yolo", remedy="half_batch", cause="oom_gpu", attempt=3, what="half the batch", applied="batch 4 -> 2"
@@ -737,7 +737,7 @@ class TestErrors:
         "words",
         [("status",), ("start", "a"), ("stop", "a"), ("restart", "a"), ("reload",), ("logs", "-f", "a")],
     )
-    def test_no_daemon_is_said_on_stderr_and_exits_with_4(self, tmp_path: Path, words: tuple[str, ...]) -> None:
+    def test_no_daemon_is_reported_on_stderr_and_exits_with_4(self, tmp_path: Path, words: tuple[str, ...]) -> None:
         result = call(tmp_path / "absent", *words)
         assert (result.exit_code, result.stdout) == (4, "")
         assert "no daemon: there is no socket" in result.stderr

@@ -35,7 +35,7 @@ def test_every_rocm_is_named_once_with_the_kernel_driver(tmp_path: Path) -> None
     assert (driver.name, driver.found) == ("driver amdgpu", "5.18.13")
 
 
-def test_an_override_is_told_with_the_target_that_it_names() -> None:
+def test_an_override_is_reported_with_the_target_that_it_names() -> None:
     settings = Settings(jobs={"yolo": JobSettings(command=["true"], env={rocm.OVERRIDE: "10.3.0"})})
     job, shell = rocm.overrides(settings, {rocm.OVERRIDE: "gfx1030"})
     assert (job.level, job.found) == ("ok", "job yolo: HSA_OVERRIDE_GFX_VERSION=10.3.0, kernels of gfx1030")
@@ -75,7 +75,7 @@ def test_sensors_that_are_closed_come_with_the_command_that_opens_them(as_nobody
     assert line.remedy.startswith("sudo chmod a+r")
 
 
-def test_doctor_tells_cards_costs_and_troubles_without_a_daemon(tmp_path: Path) -> None:
+def test_doctor_reports_gpus_costs_and_troubles_without_a_daemon(tmp_path: Path) -> None:
     tree = AmdgpuTree.build(tmp_path / "tree", Card(), Card(address="0000:0b:00.0", index=1, gfx_target_version=110000))
     words = ["--config", str(tmp_path / "none.toml"), "--socket", str(tmp_path / "none.sock"), "doctor", "--json"]
     result = CliRunner().invoke(cli, words, obj=App(sys_root=tree.sys_root))

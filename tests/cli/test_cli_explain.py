@@ -37,7 +37,7 @@ def findings(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in explain(text, "--json").stdout.splitlines()]
 
 
-def test_a_hang_is_one_finding_with_its_card_its_process_and_its_cure() -> None:
+def test_a_hang_is_one_finding_with_its_gpu_its_process_and_its_cure() -> None:
     (found,) = findings(HANG)
     assert {"line", "kind", "class", "severity", "device", "remedy", "source"} <= found.keys()
     assert (found["line"], found["kind"], found["severity"]) == (2, "kernel", "fatal")
@@ -82,7 +82,7 @@ def test_a_file_that_is_not_there_or_endless_ends_with_what_to_do(tmp_path: Path
 
 def test_every_labelled_training_excerpt_is_its_class_and_no_other(corpus: Path) -> None:
     ours = {"oom": {"oom_host", "oom_gpu"}, "dataloader": {"data_loader"}, "nan": {"nan"}}
-    right, told = 0, 0
+    right, reported = 0, 0
     for line in (corpus / "training/excerpts.jsonl").read_text().splitlines():
         excerpt = json.loads(line)
         if excerpt["id"] in ("torchrun-failed", "pt-dl-kill"):
@@ -90,6 +90,6 @@ def test_every_labelled_training_excerpt_is_its_class_and_no_other(corpus: Path)
         found = {finding["class"] for finding in findings(excerpt["text"] + "\n")}
         wanted = ours.get(excerpt["error_class"], set())
         right += bool(found & wanted) if wanted else not found
-        told += 1
-    assert told > 200
-    assert right == told
+        reported += 1
+    assert reported > 200
+    assert right == reported

@@ -25,7 +25,7 @@ NOW = 1_763_164_800.0
         (-3, "0 s"),
     ],
 )
-def test_a_duration_is_told_in_two_units(seconds: float | None, text: str) -> None:
+def test_a_duration_is_reported_in_two_units(seconds: float | None, text: str) -> None:
     assert span(seconds) == text
 
 
@@ -40,11 +40,11 @@ def test_a_duration_is_told_in_two_units(seconds: float | None, text: str) -> No
         (NOW + 120, "in 2 min"),
     ],
 )
-def test_a_time_is_told_as_how_long_ago(then: float | None, text: str) -> None:
+def test_a_time_is_reported_as_how_long_ago(then: float | None, text: str) -> None:
     assert ago(then, NOW) == text
 
 
-def test_what_is_waited_for_is_told_in_two_units() -> None:
+def test_what_is_waited_for_is_reported_in_two_units() -> None:
     assert [until(then, NOW) for then in (None, NOW - 1, NOW + 223_200)] == ["-", "due", "in 2 d 14 h"]
 
 
@@ -52,7 +52,7 @@ def test_what_is_waited_for_is_told_in_two_units() -> None:
     ("count", "text"),
     [(None, "-"), (0, "0 B"), (999, "999 B"), (1_500, "1.5 kB"), (5_200_000_000, "5.2 GB"), (2e15, "2000.0 TB")],
 )
-def test_bytes_are_told_in_decimal_units(count: float | None, text: str) -> None:
+def test_bytes_are_reported_in_decimal_units(count: float | None, text: str) -> None:
     assert size(count) == text
 
 
@@ -60,7 +60,7 @@ def test_a_time_that_no_calendar_has_is_a_dash() -> None:
     assert [clock_time(item) for item in (None, 1e20, float("nan"), float("inf"))] == ["-"] * 4
 
 
-def test_parts_are_told_as_far_as_they_are_known() -> None:
+def test_parts_are_reported_as_far_as_they_are_known() -> None:
     assert [part_of(None, 9), part_of(0, None), part_of(3, 9)] == ["-", "0", "3/9"]
     assert [number(None), number(0.0, "{:.1f}")] == ["-", "0.0"]
     assert [epoch(None), epoch(0)] == [None, 1]

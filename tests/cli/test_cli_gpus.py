@@ -36,7 +36,7 @@ def test_a_saved_output_is_explained_on_the_command_line() -> None:
     assert (card["gpu"], card["edge_c"], card["junction_c"]) == ("0000:0a:00.0", 61.0, None)
 
 
-def test_two_cards_are_shown_with_what_nobody_may_overlook(tmp_path: Path) -> None:
+def test_two_gpus_are_shown_with_what_nobody_may_overlook(tmp_path: Path) -> None:
     tree = AmdgpuTree.build(tmp_path / "tree", Card(), Card(address="0000:0b:00.0", index=1))
     tree.set("pcie_replay_count", 12, card=1)
     tree.set("hwmon/temp2_input", 104000, card=1)
@@ -65,14 +65,14 @@ def test_live_every_reading_is_one_line_for_programs_and_a_row_of_blocks_for_peo
     assert "███" in call(tree.sys_root, *live).stdout
 
 
-def test_a_machine_without_cards_says_why_and_an_empty_list(tmp_path: Path) -> None:
+def test_a_machine_without_gpus_says_why_and_an_empty_list(tmp_path: Path) -> None:
     result = call(tmp_path, "gpus")
     assert result.exit_code == 0
     assert "sysfs: no GPU of the amdgpu driver" in result.stdout
     assert json.loads(call(tmp_path, "--json", "gpus").stdout)["gpus"] == []
 
 
-def test_a_sleeping_card_is_shown_as_asleep(tmp_path: Path) -> None:
+def test_a_sleeping_gpu_is_shown_as_asleep(tmp_path: Path) -> None:
     tree = AmdgpuTree.build(tmp_path / "tree")
     tree.set("power/runtime_status", "suspended")
     assert "asleep" in call(tree.sys_root, "gpus").stdout

@@ -127,7 +127,7 @@ class TestCollision:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
-def test_who_may_not_connect_is_told_which_group_to_join(path: Path) -> None:
+def test_who_may_not_connect_is_shown_which_group_to_join(path: Path) -> None:
     path.parent.chmod(0o755)
     loaded = "import grp, os, supervisor.cli.status"  # what nobody could not read afterwards
     code = f"{loaded}; os.setgroups([]); os.setgid(65534); os.setuid(65534); main()"

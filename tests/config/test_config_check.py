@@ -36,7 +36,7 @@ def test_an_empty_file_is_every_default() -> None:
     assert good("") == Settings()
 
 
-def test_everything_that_is_wrong_is_said_at_once() -> None:
+def test_everything_that_is_wrong_is_reported_at_once() -> None:
     found = problems_of(
         """
         [supervisor]
@@ -197,7 +197,7 @@ def test_a_job_name_that_cannot_be_a_unit_name_is_refused(name: str) -> None:
     assert check_text(f"[jobs.'{name}']\ncommand = ['x']", "some.toml").settings is None
 
 
-def test_a_missing_command_is_said_with_what_is_needed() -> None:
+def test_a_missing_command_is_reported_with_what_is_needed() -> None:
     problem = only("[jobs.a]\nautostart = false")
     assert (problem.key, problem.problem) == ("jobs.a.command", "is missing")
 
@@ -239,12 +239,12 @@ def test_files_that_are_no_configuration_are_refused(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"[supervisor]\n\xff\xfe")
     (tmp_path / "huge").write_bytes(b"#" * (2 << 20))
     os.mkfifo(tmp_path / "pipe")
-    said = {name: str(check(tmp_path / name).problems[0]) for name in ("absent", "binary", "huge", "pipe", ".")}
-    assert "cannot be read: No such file" in said["absent"]
-    assert "binary:2: is not UTF-8" in said["binary"]
-    assert "is larger than" in said["huge"]
-    assert "is no plain file" in said["pipe"]
-    assert "is no plain file" in said["."]
+    output = {name: str(check(tmp_path / name).problems[0]) for name in ("absent", "binary", "huge", "pipe", ".")}
+    assert "cannot be read: No such file" in output["absent"]
+    assert "binary:2: is not UTF-8" in output["binary"]
+    assert "is larger than" in output["huge"]
+    assert "is no plain file" in output["pipe"]
+    assert "is no plain file" in output["."]
 
 
 def test_load_raises_with_every_problem(tmp_path: Path) -> None:

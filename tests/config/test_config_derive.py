@@ -39,7 +39,7 @@ def settings(text: str) -> Settings:
 JOB = "[jobs.yolo]\ncommand = ['yolo', 'train']\n"
 
 
-def test_the_database_lies_in_the_state_directory_unless_said_otherwise() -> None:
+def test_the_database_lies_in_the_state_directory_unless_set_otherwise() -> None:
     assert database_url(SupervisorSettings(state_dir="/s")) == "sqlite:////s/supervisor.db"
     assert database_url(SupervisorSettings(database="postgresql://h/db")) == "postgresql://h/db"
 
@@ -64,7 +64,7 @@ def test_limits_are_the_jobs_own() -> None:
     assert (limits.grace_s, limits.save_s, limits.budget) == (3.0, 20.0, Budget(restarts=2))
 
 
-def test_the_agents_planner_is_told_what_it_may_do() -> None:
+def test_the_agents_planner_knows_what_it_may_do() -> None:
     job = settings(JOB + "conv2d_workspace_mb = 256\nconv2d_winograd = false\nconv2d_tune_s = 0.5").jobs["yolo"]
     assert conv2d_environment(job) == {
         attempt_files.ENV_CONV2D_SCOPE: "modules",
@@ -79,7 +79,7 @@ class TestDifference:
         assert difference(settings(JOB), settings(JOB)).empty
 
     @pytest.mark.parametrize(
-        ("old", "new", "said"),
+        ("old", "new", "output"),
         [
             ("", "rules.stall.limit_s = 9", "jobs.yolo.rules.stall.limit_s: unset -> 9.0"),
             ("grace_s = 5", "", "jobs.yolo.grace_s: 5.0 -> 30.0"),
@@ -93,12 +93,12 @@ class TestDifference:
             ("[jobs.two]\ncommand = ['x']", "", "jobs.two: removed"),
         ],
     )
-    def test_these_are_applied_at_once(self, old: str, new: str, said: str) -> None:
+    def test_these_are_applied_at_once(self, old: str, new: str, output: str) -> None:
         found = difference(settings(JOB + old), settings(JOB + new))
-        assert (found.applied, found.needs_restart) == ((said,), ())
+        assert (found.applied, found.needs_restart) == ((output,), ())
 
     @pytest.mark.parametrize(
-        ("new", "said"),
+        ("new", "output"),
         [
             ("cwd = '/'", 'jobs.yolo.cwd: unset -> "/" (with the job\'s next attempt)'),
             ("env = { A = 'sesame' }", 'jobs.yolo.env.A: unset -> "***" (with the job\'s next attempt)'),
@@ -112,9 +112,9 @@ class TestDifference:
             ("[kernel_log]\nenabled = false", "kernel_log.enabled: true -> false (with the daemon's next start)"),
         ],
     )
-    def test_these_wait_and_say_for_what(self, new: str, said: str) -> None:
+    def test_these_wait_and_say_for_what(self, new: str, output: str) -> None:
         found = difference(settings(JOB), settings(JOB + new))
-        assert (found.applied, found.needs_restart) == ((), (said,))
+        assert (found.applied, found.needs_restart) == ((), (output,))
 
     def test_a_secret_that_changed_is_not_shown(self) -> None:
         old = settings("[alerts.a]\nurl = 'https://h.example/one'")
@@ -176,7 +176,7 @@ no_nan = true
     assert ThroughputDrop(at_least_per_s=3.0) in rules_of(own.jobs["one"])
 
 
-def test_a_deadline_that_is_no_time_is_told() -> None:
+def test_a_deadline_that_is_no_time_is_reported() -> None:
     text = '[jobs.one]\ncommand = ["/bin/true"]\n[jobs.one.expect]\ndeadline = "tomorrow"\nbatches_per_s = -1\n'
     problems = [str(problem) for problem in check_text(text, "config.toml").problems]
     assert any("jobs.one.expect.deadline" in problem and "as 2026-11-30T08:00:00" in problem for problem in problems)
@@ -184,9 +184,9 @@ def test_a_deadline_that_is_no_time_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("written", "output"),
     [(None, "300.0"), (60, "60.0"), (0, "0.0"), (False, "0"), (True, "300.0"), ("auto", "auto")],
 )
-def test_the_interval_of_snapshots_is_said_as_the_agent_reads_it(written: object, said: str) -> None:
+def test_the_interval_of_snapshots_is_reported_as_the_agent_reads_it(written: object, output: str) -> None:
     values = {"command": ["yolo"], **({} if written is None else {"snapshot_every_s": written})}
-    assert snapshot_every(msgspec.convert(values, JobSettings)) == said
+    assert snapshot_every(msgspec.convert(values, JobSettings)) == output

@@ -137,6 +137,6 @@ def test_each_channel_is_shown_with_its_defaults(example: Settings) -> None:
                 assert shown == default, f"{name}.{field.name}"
 
 
-def test_the_example_job_fits_the_owners_card(example: Settings) -> None:
+def test_the_example_job_fits_the_owners_gpu(example: Settings) -> None:
     vram = next(rule for rule in rules_of(example.jobs["yolo"]) if isinstance(rule, VramHigh))
     assert vram.limit_bytes == 5_000_000_000

@@ -146,7 +146,7 @@ def test_a_job_added_in_the_folder_is_a_difference_for_a_reload(main: Path) -> N
     assert any("jobs.day" in change for change in difference(before, load(main)).applied)
 
 
-def test_a_kept_configuration_is_read_without_what_lies_beside_it(main: Path) -> None:
+def test_a_kept_configuration_is_read_without_what_lies_next_to_it(main: Path) -> None:
     add(main, "a.toml", JOB.format("day"))
     checked = check_alone(main)
     assert checked.settings is not None

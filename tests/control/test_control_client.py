@@ -51,7 +51,7 @@ def answering(path: Path, answer: bytes, *, hold: bool = False) -> Iterator[None
         b"220 mail.example ESMTP\r\n",
     ],
 )
-def test_an_answer_that_is_none_is_said_to_be_none(tmp_path: Path, answer: bytes) -> None:
+def test_an_answer_that_is_none_is_shown_as_none(tmp_path: Path, answer: bytes) -> None:
     with answering(tmp_path / "s", answer), pytest.raises(ControlError) as caught:
         Client(tmp_path / "s").get("/v1/status")
     assert caught.value.code == "bad_answer"

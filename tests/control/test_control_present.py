@@ -37,7 +37,7 @@ def test_a_closed_incident_says_from_where_and_at_what_cost() -> None:
     assert (entry.resumed_from.step, entry.lost_steps, entry.downtime_s) == (78_000, 2_321, 105.0)
 
 
-def test_a_checkpoint_is_told_with_its_verdict() -> None:
+def test_a_checkpoint_is_reported_with_its_verdict() -> None:
     entry = present.checkpoint_entry(POINT)
     assert (entry.verdict, entry.saved_at, entry.size_bytes) == ("proven", 1_763_160_000.5, 6_000_000)
 

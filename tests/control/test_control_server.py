@@ -92,7 +92,7 @@ class TestAnswers:
         assert answer["incident"]["resumed_from"]["step"] == 78_000
         assert answer["story"][0]["what"] == "decision"
 
-    def test_what_is_not_there_is_said_with_a_remedy(self, client: Client) -> None:
+    def test_what_is_not_there_is_reported_with_a_remedy(self, client: Client) -> None:
         with pytest.raises(ControlError) as caught:
             client.get("/v1/incidents/yolo-9")
         assert (caught.value.code, caught.value.remedy) == ("no_such_incident", "supervisorctl history lists them")
@@ -109,14 +109,14 @@ class TestAnswers:
         then = client.get("/v1/jobs/yolo/output", after=first["next_offset"], attempt=first["attempt"])
         assert then["text"] == "four\n"
 
-    def test_an_older_attempts_offset_begins_the_newer_one_anew(self, client: Client, view: FakeView) -> None:
+    def test_an_older_attempts_offset_begins_the_newer_one_again(self, client: Client, view: FakeView) -> None:
         (view.folder / "output.txt").write_text("fresh\n")
         assert client.get("/v1/jobs/yolo/output", after=9999, attempt=2)["text"] == "fresh\n"
 
 
 class TestActions:
     @pytest.mark.parametrize("ask", [Ask.START, Ask.STOP, Ask.RESTART])
-    def test_a_wish_reaches_the_daemon_with_its_author(self, client: Client, view: FakeView, ask: Ask) -> None:
+    def test_a_request_reaches_the_daemon_with_its_author(self, client: Client, view: FakeView, ask: Ask) -> None:
         answer = client.post(f"/v1/jobs/yolo/{ask.value}")
         assert view.asked == [("yolo", ask, f"uid {os.getuid()}", False)]
         assert answer["by"] == f"uid {os.getuid()}"
@@ -125,7 +125,7 @@ class TestActions:
         client.post("/v1/jobs/yolo/start", fresh=True)
         assert view.asked[0][3] is True
 
-    def test_a_wish_that_makes_no_sense_is_turned_down(self, client: Client, view: FakeView) -> None:
+    def test_a_request_that_makes_no_sense_is_turned_down(self, client: Client, view: FakeView) -> None:
         view.refusal = "yolo is unkillable: its process is stuck in the kernel"
         error = refusal(client, "/v1/jobs/yolo/start")
         assert (error.code, str(error)) == ("refused", view.refusal)
@@ -229,7 +229,7 @@ class TestSlowClients:
         assert not any(item.is_alive() for item in silent)
         assert sorted(answer.split(b" ")[1] for answer in ended if answer) == [b"503"]
 
-    def test_more_clients_than_are_served_at_once_are_told_so(self, path: Path) -> None:
+    def test_more_clients_than_are_served_at_once_get_that_answer(self, path: Path) -> None:
         crowd = [socket.socket(socket.AF_UNIX) for _ in range(70)]
         try:
             for item in crowd:
@@ -308,7 +308,7 @@ class TestListening:
             bind(tmp_path / "s")
         assert (tmp_path / "s").read_text() == "precious"
 
-    def test_a_path_too_long_is_said_with_a_remedy(self, tmp_path: Path) -> None:
+    def test_a_path_too_long_is_reported_with_a_remedy(self, tmp_path: Path) -> None:
         with pytest.raises(ListenError, match="at most 107 bytes"):
             bind(tmp_path / ("x" * 120))
 
@@ -366,11 +366,13 @@ class TestLength:
             client.get("/v1/status")
         assert caught.value.code == "too_long"
 
-    def test_of_very_many_checkpoints_the_first_are_told(self, client: Client, view: FakeView) -> None:
+    def test_of_very_many_checkpoints_the_first_are_reported(self, client: Client, view: FakeView) -> None:
         many = 3 * record_view.CHECKPOINTS_AT_ONCE
         view.saved = [types.CheckpointEntry(path=f"/{index}", saved_at=1.0, size_bytes=1) for index in range(many)]
-        told = client.get("/v1/jobs/yolo/checkpoints")["checkpoints"]
-        assert [report["path"] for report in told] == [f"/{index}" for index in range(record_view.CHECKPOINTS_AT_ONCE)]
+        reported = client.get("/v1/jobs/yolo/checkpoints")["checkpoints"]
+        assert [report["path"] for report in reported] == [
+            f"/{index}" for index in range(record_view.CHECKPOINTS_AT_ONCE)
+        ]
 
 
 FLOOD = """
@@ -406,7 +408,7 @@ class TestLimits:
             finally:
                 flood.kill()
 
-    def test_who_holds_too_many_is_told_so(self, path: Path) -> None:
+    def test_who_holds_too_many_gets_that_answer(self, path: Path) -> None:
         held = [socket.socket(socket.AF_UNIX) for _ in range(CONNECTIONS_PER_USER)]
         try:
             for peer in held:

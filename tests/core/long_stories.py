@@ -120,6 +120,6 @@ def long_story(gpus_used: tuple[str, ...] = (GPU,)) -> LongStory:
 
 def trained(steps: int = 100) -> LongStory:
     """An ordinary beginning."""
-    told = long_story()
-    told.training(steps)
-    return told
+    timeline = long_story()
+    timeline.training(steps)
+    return timeline

@@ -339,10 +339,10 @@ class Life(Story):
         assert plan is not None
         mine = of_this_training(self.saved, self.job.began_unix_s)
         sound = {item.key for item in before_fault(mine, plan.fault_unix_s, plan.fault_step)}
-        condemned = {item.key for item in mine} - sound
+        rejected = {item.key for item in mine} - sound
         self.saved = [
             replace(checkpoint, verdict=Verdict.REJECTED, reason="saved after the fault began")
-            if checkpoint.key in condemned
+            if checkpoint.key in rejected
             else checkpoint
             for checkpoint in self.saved
         ]
@@ -368,7 +368,7 @@ class Life(Story):
         self.put(ev.LaunchFailed(at=self.now, job=JOB, attempt=self.attempt, error=error, shortage=shortage))
         return self
 
-    def told(self) -> list[str]:
+    def read_decisions(self) -> list[str]:
         """Return the names of the decisions made since this was last asked, oldest first."""
         names = [type(decision).__name__ for decision in self.decisions]
         self.decisions.clear()

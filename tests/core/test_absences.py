@@ -22,14 +22,14 @@ from .stories import JOB, START, Story, life, story
 ALL_RULES = tuple(rule() for rule in RULES)
 
 
-def flagged(told: Story) -> set[tuple[str, int]]:
-    return {(flag.rule, flag.severity.value) for flag in judge(ALL_RULES, told.history)}
+def flagged(timeline: Story) -> set[tuple[str, int]]:
+    return {(flag.rule, flag.severity.value) for flag in judge(ALL_RULES, timeline.history)}
 
 
 def test_a_machine_that_stood_still_is_no_stall() -> None:
-    told = story().training(100).silence(1).away(3600).looked()
-    assert told.check(Stall()) is None
-    assert told.silence(58).looked().check(Stall()) is None
+    timeline = story().training(100).silence(1).away(3600).looked()
+    assert timeline.check(Stall()) is None
+    assert timeline.silence(58).looked().check(Stall()) is None
 
 
 def test_one_that_hung_is_found_once_its_limit_has_run_out_after_that() -> None:
@@ -39,50 +39,50 @@ def test_one_that_hung_is_found_once_its_limit_has_run_out_after_that() -> None:
 
 
 def test_absences_that_come_again_and_again_hide_no_hang() -> None:
-    told = story().training(100)
+    timeline = story().training(100)
     for _ in range(59):
-        assert told.away(2).silence(1).looked().check(Stall()) is None
-    assert told.away(2).silence(1).looked().check(Stall()) is not None
+        assert timeline.away(2).silence(1).looked().check(Stall()) is None
+    assert timeline.away(2).silence(1).looked().check(Stall()) is not None
 
 
 def test_a_training_that_went_on_meanwhile_is_judged_by_its_own_last_step() -> None:
     """The daemon alone was stopped: half of its absence lies after the last step that it reads then."""
-    told = story().training(100)
-    made = StepRecord(at=told.now.plus(300), step=101, loss=1.0)
-    told.away(600).put(ev.StepsMade(at=told.now, job=JOB, attempt=1, records=(made,)))
-    assert told.history.no_step_s == 0.0
-    assert told.silence(59).check(Stall()) is None
-    assert told.silence(1).check(Stall()) is not None
+    timeline = story().training(100)
+    made = StepRecord(at=timeline.now.plus(300), step=101, loss=1.0)
+    timeline.away(600).put(ev.StepsMade(at=timeline.now, job=JOB, attempt=1, records=(made,)))
+    assert timeline.history.no_step_s == 0.0
+    assert timeline.silence(59).check(Stall()) is None
+    assert timeline.silence(1).check(Stall()) is not None
 
 
 def test_a_start_has_its_whole_time() -> None:
-    told = story().started().stage(Stage.SETUP).silence(1000).away(5000)
-    assert told.silence(799).check(StartTimeout()) is None
-    assert told.silence(1).check(StartTimeout()) is not None
+    timeline = story().started().stage(Stage.SETUP).silence(1000).away(5000)
+    assert timeline.silence(799).check(StartTimeout()) is None
+    assert timeline.silence(1).check(StartTimeout()) is not None
 
 
 def test_a_step_that_the_daemon_was_away_in_is_not_learned() -> None:
-    told = story().training(100).stage(Stage.STEP, stages_complete=True).steps(101, 1300, 0.1)
-    limit_s = told.history.learned.limit_s(Stage.STEP, 60.0)
+    timeline = story().training(100).stage(Stage.STEP, stages_complete=True).steps(101, 1300, 0.1)
+    limit_s = timeline.history.learned.limit_s(Stage.STEP, 60.0)
     for step in range(1301, 1340):
-        told.away(30).steps(step, step, 0.1)
-    assert told.history.learned.limit_s(Stage.STEP, 60.0) == limit_s
+        timeline.away(30).steps(step, step, 0.1)
+    assert timeline.history.learned.limit_s(Stage.STEP, 60.0) == limit_s
 
 
 def test_a_fault_that_the_kernel_reported_meanwhile_is_acted_on_at_once() -> None:
-    told = story().training(100).away(600).kernel(FaultClass.GPU_RESET)
-    assert ("gpu_fault", Severity.CRITICAL.value) in flagged(told)
+    timeline = story().training(100).away(600).kernel(FaultClass.GPU_RESET)
+    assert ("gpu_fault", Severity.CRITICAL.value) in flagged(timeline)
 
 
 def test_the_time_to_end_is_what_the_training_could_use() -> None:
-    told = life().training().asks(ev.Ask.STOP).signalled().silence(20).away(600)
-    assert not [decision for decision in told.decisions if isinstance(decision, de.Kill)]
-    told.silence(29)
-    assert not [decision for decision in told.decisions if isinstance(decision, de.Kill)]
-    told.silence(1)
-    assert isinstance(told.last, de.Kill)
-    assert told.silence(9).away(600).job.unkillable is False
-    assert told.silence(1).job.unkillable is True
+    timeline = life().training().asks(ev.Ask.STOP).signalled().silence(20).away(600)
+    assert not [decision for decision in timeline.decisions if isinstance(decision, de.Kill)]
+    timeline.silence(29)
+    assert not [decision for decision in timeline.decisions if isinstance(decision, de.Kill)]
+    timeline.silence(1)
+    assert isinstance(timeline.last, de.Kill)
+    assert timeline.silence(9).away(600).job.unkillable is False
+    assert timeline.silence(1).job.unkillable is True
 
 
 @example(
@@ -117,13 +117,13 @@ def test_law_an_absence_adds_no_flag(  # noqa: PLR0917 - Hypothesis names them
     """Whatever is concluded with an absence in the midst of a silence is concluded without it as well."""
 
     def tell(away_s: float) -> Story:
-        told = story().training(100).stage(stage, stages_complete=stages_complete)
+        timeline = story().training(100).stage(stage, stages_complete=stages_complete)
         for seconds in (before_s, after_s):
             for _ in range(seconds // 5):
-                told.gpu(busy=busy).tree(cpu=cpu, stuck=stuck, switches=0.0).silence(5).looked()
+                timeline.gpu(busy=busy).tree(cpu=cpu, stuck=stuck, switches=0.0).silence(5).looked()
             if away_s:
-                told, away_s = told.away(away_s), 0.0
-        return told
+                timeline, away_s = timeline.away(away_s), 0.0
+        return timeline
 
     assert flagged(tell(away_s)) <= flagged(tell(0.0))
 

@@ -100,7 +100,7 @@ def test_a_triage_between_two_attempts_has_a_class_of_its_own_and_is_owed_to_the
     assert Use.TRIAGE not in account((replace(under_way, wanted=True),), T0 + 260).seconds, "its user stopped it"
 
 
-def test_a_training_begun_anew_by_its_user_throws_no_work_away() -> None:
+def test_a_training_begun_again_by_its_user_throws_no_work_away() -> None:
     again = Life(number=2, launched_unix_s=T0 + 300, ended_unix_s=None, resume_step=0, from_beginning=True)
     first = replace(FIRST, cause=None, wanted=True)
     assert Use.LOST not in account((first, again), T0 + 310).seconds

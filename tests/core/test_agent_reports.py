@@ -12,20 +12,20 @@ from .stories import GB
 
 
 def test_words_full_of_nonsense_are_left_out() -> None:
-    told = long_story()
-    told.rank_says(ev.AgentEvent.ALLOCATOR, reserved_bytes="much", allocated_bytes=None)
-    told.rank_says(ev.AgentEvent.EPOCH_END, epoch="first", metrics=[1, 2])
-    told.rank_says(ev.AgentEvent.WORKERS, loader=None, pids="51")
-    told.rank_says(ev.AgentEvent.PRECISION, asked=16, used=None)
-    told.rank_says(ev.AgentEvent.CLAIMED, rank=10_000)
-    known = told.history.reports
+    timeline = long_story()
+    timeline.rank_says(ev.AgentEvent.ALLOCATOR, reserved_bytes="much", allocated_bytes=None)
+    timeline.rank_says(ev.AgentEvent.EPOCH_END, epoch="first", metrics=[1, 2])
+    timeline.rank_says(ev.AgentEvent.WORKERS, loader=None, pids="51")
+    timeline.rank_says(ev.AgentEvent.PRECISION, asked=16, used=None)
+    timeline.rank_says(ev.AgentEvent.CLAIMED, rank=10_000)
+    known = timeline.history.reports
     found = (known.allocations, list(known.epochs), known.loaders, known.rank_pids, known.precision)
     assert found == ({}, [], {}, {}, None)
 
 
 def test_numbers_of_an_epoch_that_are_none_are_not_taken_for_zero() -> None:
-    told = long_story().epoch_ends(0, fitness=None, metrics={"a": 1, "b": None, "c": "x", "d": True, "e": 10**400})
-    (epoch,) = told.history.reports.epochs
+    timeline = long_story().epoch_ends(0, fitness=None, metrics={"a": 1, "b": None, "c": "x", "d": True, "e": 10**400})
+    (epoch,) = timeline.history.reports.epochs
     assert epoch.fitness is not None
     assert math.isnan(epoch.fitness)
     assert epoch.metrics == {"a": 1.0}
@@ -33,12 +33,12 @@ def test_numbers_of_an_epoch_that_are_none_are_not_taken_for_zero() -> None:
 
 
 def test_it_is_bounded() -> None:
-    told = long_story()
+    timeline = long_story()
     for number in range(ALLOCATIONS_KEPT + 50):
-        told.silence(1).allocator(GB, reserved=2 * GB, rank=0)
-        told.allocator(GB, reserved=2 * GB, rank=number)
-        told.rank_says(ev.AgentEvent.WORKERS, loader=number, pids=[number + 10])
-    known = told.history.reports
+        timeline.silence(1).allocator(GB, reserved=2 * GB, rank=0)
+        timeline.allocator(GB, reserved=2 * GB, rank=number)
+        timeline.rank_says(ev.AgentEvent.WORKERS, loader=number, pids=[number + 10])
+    known = timeline.history.reports
     assert len(known.allocations[0]) == ALLOCATIONS_KEPT
     assert len(known.allocations) <= 65
     assert len(known.loaders) <= LOADERS_KEPT

@@ -31,16 +31,16 @@ def test_events_of_other_jobs_and_attempts_change_nothing() -> None:
 
 
 def test_the_first_step_makes_it_run_and_later_ones_are_noted() -> None:
-    told = life().started().stage(Stage.WARMUP)
-    assert told.phase() is Phase.STARTING
-    told.steps(1, 1)
-    first_at = told.now
-    told.steps(2, 40, loss=0.5, batches=10)
-    attempt = told.present()
-    assert told.phase() is Phase.RUNNING
-    assert (attempt.first_step_at, attempt.last_step, attempt.last_step_at) == (first_at, 40, told.now)
+    timeline = life().started().stage(Stage.WARMUP)
+    assert timeline.phase() is Phase.STARTING
+    timeline.steps(1, 1)
+    first_at = timeline.now
+    timeline.steps(2, 40, loss=0.5, batches=10)
+    attempt = timeline.present()
+    assert timeline.phase() is Phase.RUNNING
+    assert (attempt.first_step_at, attempt.last_step, attempt.last_step_at) == (first_at, 40, timeline.now)
     assert (attempt.epoch, attempt.loss, attempt.training_pid) == (3, 0.5, 4242)
-    assert told.job.ledger.furthest_step == 40
+    assert timeline.job.ledger.furthest_step == 40
 
 
 def test_steps_of_other_ranks_and_empty_pages_move_nothing() -> None:
@@ -52,70 +52,70 @@ def test_steps_of_other_ranks_and_empty_pages_move_nothing() -> None:
 
 
 def test_progress_that_arrives_while_stopping_counts_and_moves_nothing() -> None:
-    told = life().training(10).asks(ev.Ask.STOP).steps(11, 12)
-    assert told.phase() is Phase.STOPPING
-    assert told.job.ledger.furthest_step == 12
+    timeline = life().training(10).asks(ev.Ask.STOP).steps(11, 12)
+    assert timeline.phase() is Phase.STOPPING
+    assert timeline.job.ledger.furthest_step == 12
 
 
 def test_miopen_that_failed_is_remembered_over_attempts() -> None:
-    told = life().training().prints("miopenStatusUnknownError", FaultClass.MIOPEN).exits(1)
-    assert told.looks().job.miopen_failed
+    timeline = life().training().prints("miopenStatusUnknownError", FaultClass.MIOPEN).exits(1)
+    assert timeline.looks().job.miopen_failed
 
 
 def test_evidence_belongs_to_the_incident_of_its_attempt() -> None:
-    told = life().training().silence(60)
-    told.put(ev.EvidenceTaken(at=told.now, job=JOB, attempt=1, folder="evidence/night-1", took_s=1.0))
-    assert told.job.incident is not None
-    assert told.job.incident.evidence == "evidence/night-1"
+    timeline = life().training().silence(60)
+    timeline.put(ev.EvidenceTaken(at=timeline.now, job=JOB, attempt=1, folder="evidence/night-1", took_s=1.0))
+    assert timeline.job.incident is not None
+    assert timeline.job.incident.evidence == "evidence/night-1"
 
 
 def test_evidence_of_a_crash_may_come_when_the_next_attempt_runs() -> None:
-    told = life().training().exits(signal=11).looks()
-    assert told.job.number == 2
-    told.put(ev.EvidenceTaken(at=told.now, job=JOB, attempt=1, folder="evidence/night-1", took_s=1.0))
-    assert told.job.incident is not None
-    assert told.job.incident.evidence == "evidence/night-1"
+    timeline = life().training().exits(signal=11).looks()
+    assert timeline.job.number == 2
+    timeline.put(ev.EvidenceTaken(at=timeline.now, job=JOB, attempt=1, folder="evidence/night-1", took_s=1.0))
+    assert timeline.job.incident is not None
+    assert timeline.job.incident.evidence == "evidence/night-1"
 
 
 def test_a_signal_of_which_nobody_gave_the_order_changes_nothing() -> None:
-    told = life().training()
-    before = told.job
-    assert told.signalled().job == before
+    timeline = life().training()
+    before = timeline.job
+    assert timeline.signalled().job == before
 
 
 def test_a_resume_point_is_taken_once_and_only_while_waiting_for_it() -> None:
-    told = life().training().exits(1)
-    told.launch_allowed = False
-    waiting = told.job
-    found = told.looks().job
+    timeline = life().training().exits(1)
+    timeline.launch_allowed = False
+    waiting = timeline.job
+    found = timeline.looks().job
     assert waiting.retry is not None
     assert found.retry is not None
     assert (waiting.retry.resume_point, found.phase) == (None, Phase.BACKOFF)
     assert found.retry.resume_point is not None
-    assert told.saves("later.pt", 999).looks().job == found
+    assert timeline.saves("later.pt", 999).looks().job == found
 
 
 def test_the_end_of_the_training_is_known_until_another_begins() -> None:
-    told = life().training().says(ev.AgentEvent.TRAIN_END).stage(Stage.ENDED)
-    assert told.present().train_ended
-    told.stage(Stage.SETUP)
-    assert not told.present().train_ended
+    timeline = life().training().says(ev.AgentEvent.TRAIN_END).stage(Stage.ENDED)
+    assert timeline.present().train_ended
+    timeline.stage(Stage.SETUP)
+    assert not timeline.present().train_ended
 
 
 def test_a_decision_takes_effect_at_once() -> None:
-    told = life().training().silence(60)
-    assert [type(decision) for decision in told.decisions] == [de.Launch, de.Stop]
-    assert told.next_decision() is None
-    assert told.silence(1).told() == ["Launch", "Stop"]
+    timeline = life().training().silence(60)
+    assert [type(decision) for decision in timeline.decisions] == [de.Launch, de.Stop]
+    assert timeline.next_decision() is None
+    assert timeline.silence(1).read_decisions() == ["Launch", "Stop"]
 
 
 def test_a_decision_that_comes_twice_is_a_defect_and_raises() -> None:
-    told = life()
+    timeline = life()
     with pytest.raises(ImpossibleMove):
-        after_decision(told.job, told.last)
+        after_decision(timeline.job, timeline.last)
 
 
-def test_a_wish_is_kept_whatever_the_phase() -> None:
+def test_a_request_is_kept_whatever_the_phase() -> None:
     for phase in Phase:
         job = Job(name=JOB, since=START, phase=phase)
         stop = ev.UserRequest(at=START, job=JOB, ask=ev.Ask.STOP, by="uid 0")
@@ -123,32 +123,32 @@ def test_a_wish_is_kept_whatever_the_phase() -> None:
 
 
 def test_a_clock_that_goes_back_keeps_later_checkpoints_in_this_training() -> None:
-    told = life()
-    began = told.job.began_unix_s
+    timeline = life()
+    began = timeline.job.began_unix_s
     assert began == START.unix_s
-    assert after_event(told.job, ev.ClockStepped(at=START, by_s=-3600.0)).began_unix_s == began - 3600
-    assert after_event(told.job, ev.ClockStepped(at=START, by_s=3600.0)).began_unix_s == began
-    assert after_event(told.job, ev.ClockStepped(at=START, by_s=float("nan"))).began_unix_s == began
+    assert after_event(timeline.job, ev.ClockStepped(at=START, by_s=-3600.0)).began_unix_s == began - 3600
+    assert after_event(timeline.job, ev.ClockStepped(at=START, by_s=3600.0)).began_unix_s == began
+    assert after_event(timeline.job, ev.ClockStepped(at=START, by_s=float("nan"))).began_unix_s == began
 
 
 def test_the_steps_between_flag_and_end_are_part_of_what_was_lost() -> None:
-    told = life().training(100).saves("a.pt", 50).silence(60).steps(101, 110).exits(signal=15).looks()
-    assert told.job.incident is not None
-    assert told.job.incident.lost_steps == 60
+    timeline = life().training(100).saves("a.pt", 50).silence(60).steps(101, 110).exits(signal=15).looks()
+    assert timeline.job.incident is not None
+    assert timeline.job.incident.lost_steps == 60
 
 
 def test_an_attempt_without_a_step_does_not_forget_where_the_trouble_was() -> None:
-    told = life().training(100).saves("a.pt", 50).exits(1).looks()
-    told.asks(ev.Ask.RESTART).exits(signal=15).looks()
-    assert told.job.number == 3
-    assert told.job.incident is not None
-    assert told.job.incident.last_step == 100
-    assert not told.job.incident.closed
-    assert told.steps(51, 51).job.incident is not None
-    assert told.job.incident.closed
+    timeline = life().training(100).saves("a.pt", 50).exits(1).looks()
+    timeline.asks(ev.Ask.RESTART).exits(signal=15).looks()
+    assert timeline.job.number == 3
+    assert timeline.job.incident is not None
+    assert timeline.job.incident.last_step == 100
+    assert not timeline.job.incident.closed
+    assert timeline.steps(51, 51).job.incident is not None
+    assert timeline.job.incident.closed
 
 
 def test_an_incident_left_open_by_a_stop_is_closed_as_stopped() -> None:
-    told = life().training().silence(60).asks(ev.Ask.STOP).exits(signal=15)
-    assert told.job.incident is not None
-    assert told.job.incident.outcome == "stopped"
+    timeline = life().training().silence(60).asks(ev.Ask.STOP).exits(signal=15)
+    assert timeline.job.incident is not None
+    assert timeline.job.incident.outcome == "stopped"

@@ -68,7 +68,7 @@ def test_a_wall_clock_that_went_back_does_not_spend_the_budget_from_the_future()
     assert spend(Ledger(), 5, known=False).spent(START.plus(-7200), BUDGET) is None
 
 
-def test_the_time_between_faults_is_hours_until_faults_tell_otherwise() -> None:
+def test_the_time_between_faults_is_hours_until_faults_show_otherwise() -> None:
     day = Budget(period_s=86400.0)
     assert Ledger().mean_fault_s(START, None, day) == pytest.approx(ASSUMED_FAULT_S)
     assert Ledger().mean_fault_s(START.plus(3600), START.unix_s, day) == pytest.approx(ASSUMED_FAULT_S)

@@ -39,18 +39,18 @@ def test_a_reading_of_less_interrupts_it() -> None:
 
 @pytest.mark.parametrize("busy", [None, float("nan")])
 def test_a_silent_sensor_is_not_busy(busy: float | None) -> None:
-    told = stepping().gpu(100, busy=busy)
-    assert told.check(RULE) is None
+    timeline = stepping().gpu(100, busy=busy)
+    assert timeline.check(RULE) is None
     assert stepping().silence(100).check(RULE) is None
     (watched,) = RULE.measure(stepping().silence(100).history)
     assert watched.not_watched == "no reading of its GPUs"
 
 
 @pytest.mark.parametrize("stage", [Stage.WARMUP, Stage.SETUP])
-def test_before_the_first_step_it_may_be_a_search_and_is_told(stage: Stage) -> None:
-    told = story().started().stage(stage).gpu(119, busy=100.0)
-    assert told.check(RULE) is None
-    flag = told.gpu(1, busy=100.0).check(RULE)
+def test_before_the_first_step_it_may_be_a_search_and_is_reported(stage: Stage) -> None:
+    timeline = story().started().stage(stage).gpu(119, busy=100.0)
+    assert timeline.check(RULE) is None
+    flag = timeline.gpu(1, busy=100.0).check(RULE)
     assert flag is not None
     assert flag.severity is Severity.WARNING
     assert "search for kernels" in flag.message
@@ -62,34 +62,34 @@ def test_at_a_new_shape_too() -> None:
     assert flag.severity is Severity.WARNING
 
 
-def test_a_card_that_miopen_is_known_to_fail_on_is_the_second_witness() -> None:
+def test_a_gpu_that_miopen_is_known_to_fail_on_is_the_second_witness() -> None:
     flag = story().started().stage(Stage.WARMUP).gpu(120, busy=100.0, gfx="gfx1010:xnack-").check(RULE)
     assert flag is not None
     assert (flag.severity, flag.fault) == (Severity.CRITICAL, "miopen")
-    told = story().started().stage(Stage.WARMUP).gpu(120, busy=100.0, gfx="gfx1010")
-    told.history.patched = True
-    flag = told.check(RULE)
+    timeline = story().started().stage(Stage.WARMUP).gpu(120, busy=100.0, gfx="gfx1010")
+    timeline.history.patched = True
+    flag = timeline.check(RULE)
     assert flag is not None
     assert flag.severity is Severity.WARNING
 
 
 @pytest.mark.parametrize("stage", [Stage.VALIDATE, Stage.CHECKPOINT, Stage.DATA_WAIT])
-def test_other_stages_may_keep_a_card_busy(stage: Stage) -> None:
+def test_other_stages_may_keep_a_gpu_busy(stage: Stage) -> None:
     assert stepping().stage(stage, stages_complete=True).gpu(500, busy=99.0).check(RULE) is None
 
 
-def test_of_two_cards_both_must_be_busy() -> None:
-    told = story((GPU, OTHER_GPU)).training(100).stage(Stage.STEP, stages_complete=True)
+def test_of_two_gpus_both_must_be_busy() -> None:
+    timeline = story((GPU, OTHER_GPU)).training(100).stage(Stage.STEP, stages_complete=True)
     for _ in range(50):
-        told.gpu(busy=99.0).gpu(busy=2.0, gpu=OTHER_GPU).silence(1)
-    assert told.check(RULE) is None
+        timeline.gpu(busy=99.0).gpu(busy=2.0, gpu=OTHER_GPU).silence(1)
+    assert timeline.check(RULE) is None
 
 
-def test_where_nobody_knows_which_of_two_cards_it_uses_nothing_is_said() -> None:
-    told = story(()).training(100).stage(Stage.STEP, stages_complete=True)
+def test_where_nobody_knows_which_of_two_gpus_it_uses_nothing_is_reported() -> None:
+    timeline = story(()).training(100).stage(Stage.STEP, stages_complete=True)
     for _ in range(50):
-        told.gpu(busy=99.0).gpu(busy=99.0, gpu=OTHER_GPU).silence(1)
-    assert told.check(RULE) is None
+        timeline.gpu(busy=99.0).gpu(busy=99.0, gpu=OTHER_GPU).silence(1)
+    assert timeline.check(RULE) is None
 
 
 def test_a_training_whose_steps_are_not_seen_is_not_judged() -> None:

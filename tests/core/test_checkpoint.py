@@ -69,7 +69,7 @@ def test_an_exact_state_is_chosen_before_an_inexact_one_that_is_at_most_an_inter
     assert chosen(replace(exact, verdict=Verdict.REJECTED), inexact) == "last.pt"
 
 
-def test_the_exact_state_is_chosen_while_the_one_beside_the_save_is_still_being_written() -> None:
+def test_the_exact_state_is_chosen_while_the_one_next_to_the_save_is_still_being_written() -> None:
     """A snapshot every half second, and three quick steps and a validation of two minutes between it and the save."""
     exact, inexact = saved("exact", 100, step=21, kind="snapshot"), saved("last.pt", 220, step=24, epoch=5)
     given = given_between(0.5, 1 / 0.45)
@@ -95,7 +95,7 @@ def test_going_back_is_not_undone_by_an_exact_state() -> None:
     assert chosen(old, exact, newest, older_than=exact) == "old"
 
 
-def test_with_nothing_saved_it_begins_anew() -> None:
+def test_with_nothing_saved_it_begins_again() -> None:
     point = choose([])
     assert (point.possible, point.checkpoint) == (True, None)
 
@@ -159,13 +159,13 @@ def test_of_two_that_are_alike_the_kept_one_is_chosen_and_named_by_its_file() ->
     assert point.reason == "newest proven checkpoint: /w/last.pt (generation 17)"
 
 
-def test_a_save_that_was_taken_is_told_once() -> None:
+def test_a_save_that_was_taken_is_reported_once() -> None:
     own, other = saved("/w/last.pt", 10, step=100), saved("/w/last.pt", 20, step=200)
     kept = replace(own, path="/s/000017/last.pt", source="/w/last.pt")
     assert drop_captured_files([own, kept, other]) == (other, kept)
 
 
-def test_what_was_found_about_a_file_is_told_of_its_generation_until_that_is_judged_itself() -> None:
+def test_what_was_found_about_a_file_is_reported_for_its_generation_until_that_is_judged_itself() -> None:
     own = saved("/w/last.pt", 10, step=100, verdict=Verdict.REJECTED, reason="NaN")
     kept = replace(own, path="/s/000017/last.pt", source="/w/last.pt", verdict=None, reason=None)
     proven = replace(kept, verdict=Verdict.PROVEN)

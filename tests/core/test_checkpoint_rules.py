@@ -18,13 +18,13 @@ BAD = CheckpointBad(act=True)
 
 def saving(every: int, times: int) -> LongStory:
     """A training that has saved each `every` steps."""
-    told = trained(1)
+    timeline = trained(1)
     for number in range(times):
-        told.steps(number * every + 1, (number + 1) * every).says(ev.AgentEvent.CHECKPOINT_SAVED, requested=False)
-    return told
+        timeline.steps(number * every + 1, (number + 1) * every).says(ev.AgentEvent.CHECKPOINT_SAVED, requested=False)
+    return timeline
 
 
-def test_twice_the_usual_steps_without_a_save_are_told() -> None:
+def test_twice_the_usual_steps_without_a_save_are_reported() -> None:
     flag = saving(100, 4).steps(401, 621).check(RULE)
     assert flag is not None
     assert flag.severity is Severity.WARNING
@@ -36,15 +36,15 @@ def test_a_step_less_is_not() -> None:
 
 
 def test_a_save_interrupts_and_one_on_request_is_not_usual() -> None:
-    told = saving(100, 4).steps(401, 600)
-    assert told.says(ev.AgentEvent.CHECKPOINT_SAVED, requested=False).steps(601, 700).check(RULE) is None
-    told = saving(100, 4).steps(401, 600).says(ev.AgentEvent.CHECKPOINT_SAVED, requested=True).steps(601, 650)
-    assert told.check(RULE) is not None
+    timeline = saving(100, 4).steps(401, 600)
+    assert timeline.says(ev.AgentEvent.CHECKPOINT_SAVED, requested=False).steps(601, 700).check(RULE) is None
+    timeline = saving(100, 4).steps(401, 600).says(ev.AgentEvent.CHECKPOINT_SAVED, requested=True).steps(601, 650)
+    assert timeline.check(RULE) is not None
 
 
-def test_epochs_without_any_save_are_told_where_epochs_are_known() -> None:
-    told = trained(1).says(ev.AgentEvent.PLAN, **TRAINER, batches_per_epoch=100, epochs=10).steps(2, 221)
-    flag = told.check(RULE)
+def test_epochs_without_any_save_are_reported_where_epochs_are_known() -> None:
+    timeline = trained(1).says(ev.AgentEvent.PLAN, **TRAINER, batches_per_epoch=100, epochs=10).steps(2, 221)
+    flag = timeline.check(RULE)
     assert flag is not None
     assert "in this attempt and none was seen saved" in flag.message
     resumed = LongStory().says(ev.AgentEvent.PLAN, **TRAINER, batches_per_epoch=100, epochs=10).steps(5001, 5200)
@@ -52,21 +52,21 @@ def test_epochs_without_any_save_are_told_where_epochs_are_known() -> None:
 
 
 def test_a_new_daemon_that_reads_old_words_again_counts_from_the_steps_they_name() -> None:
-    told = LongStory().says(ev.AgentEvent.PLAN, **TRAINER, batches_per_epoch=100, epochs=10).steps(701, 950)
+    timeline = LongStory().says(ev.AgentEvent.PLAN, **TRAINER, batches_per_epoch=100, epochs=10).steps(701, 950)
     for epoch in range(7):
-        told.says(ev.AgentEvent.CHECKPOINT_SAVED, requested=False, step=(epoch + 1) * 100)
-    flag = told.check(RULE)
+        timeline.says(ev.AgentEvent.CHECKPOINT_SAVED, requested=False, step=(epoch + 1) * 100)
+    flag = timeline.check(RULE)
     assert flag is not None
     assert flag.message.startswith("250 steps were made since the last checkpoint (usual: every 100)")
 
 
-def test_where_nobody_tells_hours_count() -> None:
+def test_where_nobody_reports_hours_count() -> None:
     flag = trained(2).silence(14400).check(RULE)
     assert flag is not None
     assert flag.message == "no checkpoint was seen for 4.0 h: a crash now costs all of it"
     assert trained(2).silence(14000).check(RULE) is None
-    told = trained(2).silence(14000).seen("a.pt", None).silence(3600)
-    assert told.check(RULE) is None
+    timeline = trained(2).silence(14000).seen("a.pt", None).silence(3600)
+    assert timeline.check(RULE) is None
 
 
 def test_before_the_first_step_nothing_is_overdue() -> None:
@@ -75,73 +75,77 @@ def test_before_the_first_step_nothing_is_overdue() -> None:
 
 def by_clock(*steps: int) -> LongStory:
     """A training that saves every 300 s, however many steps it has made by then."""
-    told = trained(1)
+    timeline = trained(1)
     for step in steps:
-        told.silence(300.0).step(step).says(ev.AgentEvent.CHECKPOINT_SAVED, requested=False)
-    return told
+        timeline.silence(300.0).step(step).says(ev.AgentEvent.CHECKPOINT_SAVED, requested=False)
+    return timeline
 
 
 def test_saves_that_go_by_the_clock_are_overdue_by_the_clock() -> None:
-    told = by_clock(100, 900, 1000, 4000)
-    assert told.silence(600).step(40_000).check(RULE) is None, "many steps in little time are no reason"
-    flag = told.silence(100).step(40_100).check(RULE)
+    timeline = by_clock(100, 900, 1000, 4000)
+    assert timeline.silence(600).step(40_000).check(RULE) is None, "many steps in little time are no reason"
+    flag = timeline.silence(100).step(40_100).check(RULE)
     assert flag is not None
     assert flag.message.startswith("no checkpoint was saved for 700 s (usual: every 300 s)")
 
 
 def test_saves_that_go_by_a_metric_are_overdue_by_the_longest_gap_seen() -> None:
-    told = trained(1)
+    timeline = trained(1)
     for step in (100, 110, 120, 130, 2000):
-        told.step(step).silence(float(step)).says(ev.AgentEvent.CHECKPOINT_SAVED, requested=False)
-    assert told.step(2100).check(RULE) is None
+        timeline.step(step).silence(float(step)).says(ev.AgentEvent.CHECKPOINT_SAVED, requested=False)
+    assert timeline.step(2100).check(RULE) is None
 
 
 def test_snapshots_hold_work_and_set_no_pace_of_saves() -> None:
-    told = trained(1)
+    timeline = trained(1)
     for step in range(2, 40, 2):
-        told.step(step).silence(1.0).says(ev.AgentEvent.CHECKPOINT_SAVED, requested=False, kind="snapshot", step=step)
-    assert told.step(500).silence(60).check(RULE) is None
-    assert told.history.saved == type(told.history.saved)(maxlen=200)
-    told = (
+        timeline.step(step).silence(1.0).says(
+            ev.AgentEvent.CHECKPOINT_SAVED, requested=False, kind="snapshot", step=step
+        )
+    assert timeline.step(500).silence(60).check(RULE) is None
+    assert timeline.history.saved == type(timeline.history.saved)(maxlen=200)
+    timeline = (
         saving(100, 4).steps(401, 600).says(ev.AgentEvent.CHECKPOINT_SAVED, requested=False, kind="snapshot", step=600)
     )
-    assert told.steps(601, 700).check(RULE) is None
+    assert timeline.steps(601, 700).check(RULE) is None
 
 
 def test_only_a_framework_that_saves_each_epoch_is_expected_to() -> None:
-    told = trained(1).says(ev.AgentEvent.PLAN, framework="transformers", batches_per_epoch=100, epochs=10).steps(2, 900)
-    assert told.check(RULE) is None
+    timeline = (
+        trained(1).says(ev.AgentEvent.PLAN, framework="transformers", batches_per_epoch=100, epochs=10).steps(2, 900)
+    )
+    assert timeline.check(RULE) is None
 
 
 def failing(error: str = "NotFinite: callbacks.kth_value is not finite") -> LongStory:
     """A training that takes snapshots every 60 s, of which none is saved."""
-    told = trained(10).says(ev.AgentEvent.SNAPSHOTS, every_s=60.0)
-    return told.says(ev.AgentEvent.SAVE_FAILED, kind="snapshot", error=error, step=10, every_s=60.0)
+    timeline = trained(10).says(ev.AgentEvent.SNAPSHOTS, every_s=60.0)
+    return timeline.says(ev.AgentEvent.SAVE_FAILED, kind="snapshot", error=error, step=10, every_s=60.0)
 
 
 def test_snapshots_that_fail_for_longer_than_their_interval_are_warned_of() -> None:
-    told = failing()
-    assert told.silence(30).check(SnapshotOverdue()) is None
-    flag = told.silence(40).check(SnapshotOverdue())
+    timeline = failing()
+    assert timeline.silence(30).check(SnapshotOverdue()) is None
+    flag = timeline.silence(40).check(SnapshotOverdue())
     assert flag is not None
     assert flag.severity is Severity.WARNING
     assert "(interval 60 s): NotFinite: callbacks.kth_value is not finite" in flag.message
 
 
 def test_a_snapshot_that_is_saved_ends_the_problem() -> None:
-    told = (
+    timeline = (
         failing()
         .silence(100)
         .says(ev.AgentEvent.CHECKPOINT_SAVED, requested=False, kind="snapshot", step=20, every_s=60.0)
     )
-    assert told.silence(100).check(SnapshotOverdue()) is None
+    assert timeline.silence(100).check(SnapshotOverdue()) is None
 
 
 def test_snapshots_that_do_not_come_and_do_not_fail_are_warned_of_after_three_intervals() -> None:
-    told = trained(10).says(ev.AgentEvent.SNAPSHOTS, every_s=60.0)
-    assert told.pace(170).check(SnapshotOverdue()) is None
-    assert told.silence(3000).check(SnapshotOverdue()) is None, "a validation is no time of steps"
-    flag = told.pace(20).check(SnapshotOverdue())
+    timeline = trained(10).says(ev.AgentEvent.SNAPSHOTS, every_s=60.0)
+    assert timeline.pace(170).check(SnapshotOverdue()) is None
+    assert timeline.silence(3000).check(SnapshotOverdue()) is None, "a validation is no time of steps"
+    flag = timeline.pace(20).check(SnapshotOverdue())
     assert flag is not None
     assert "and no failure was reported" in flag.message
 
@@ -151,14 +155,14 @@ def test_where_no_snapshots_are_taken_none_is_overdue() -> None:
 
 
 def test_a_save_that_was_asked_for_and_failed_is_warned_of_until_one_succeeds() -> None:
-    told = trained(10).says(ev.AgentEvent.SAVE_FAILED, error="OSError: no room")
-    flag = told.check(SnapshotOverdue())
+    timeline = trained(10).says(ev.AgentEvent.SAVE_FAILED, error="OSError: no room")
+    flag = timeline.check(SnapshotOverdue())
     assert flag is not None
     assert (flag.subject, flag.message) == ("asked", "the save that was asked for failed: OSError: no room")
-    assert told.says(ev.AgentEvent.CHECKPOINT_SAVED, requested=True, step=10).check(SnapshotOverdue()) is None
+    assert timeline.says(ev.AgentEvent.CHECKPOINT_SAVED, requested=True, step=10).check(SnapshotOverdue()) is None
 
 
-def test_one_bad_checkpoint_is_told() -> None:
+def test_one_bad_checkpoint_is_reported() -> None:
     flag = trained().seen("last.pt", Verdict.REJECTED, "holds NaN", step=100).check(BAD)
     assert flag is not None
     assert (flag.severity, flag.subject) == (Severity.WARNING, "last.pt")
@@ -166,28 +170,30 @@ def test_one_bad_checkpoint_is_told() -> None:
 
 
 def test_two_in_a_row_that_hold_nan_act_and_go_back_before_the_first() -> None:
-    told = trained().seen("last.pt", Verdict.PROVEN).silence(9).seen("last.pt", Verdict.REJECTED, "holds NaN", step=100)
-    first = told.now
-    flag = told.silence(10).seen("last.pt", Verdict.REJECTED, "holds NaN", step=200).silence(5).check(BAD)
+    timeline = (
+        trained().seen("last.pt", Verdict.PROVEN).silence(9).seen("last.pt", Verdict.REJECTED, "holds NaN", step=100)
+    )
+    first = timeline.now
+    flag = timeline.silence(10).seen("last.pt", Verdict.REJECTED, "holds NaN", step=200).silence(5).check(BAD)
     assert flag is not None
     assert (flag.severity, flag.since_step) == (Severity.CRITICAL, 100)
     assert flag.since is not None
     assert abs(flag.since.seconds_since(first)) < 1e-3
     assert flag.message == "last.pt: holds NaN; 2 in a row, saved at step 200"
-    by_default = told.check(CheckpointBad())
+    by_default = timeline.check(CheckpointBad())
     assert by_default is not None
     assert by_default.severity is Severity.WARNING
 
 
-def test_two_that_were_cut_are_told_only() -> None:
-    told = trained().seen("a.pt", Verdict.REJECTED, "is cut").silence(1).seen("a.pt", Verdict.REJECTED, "is cut")
-    flag = told.check(BAD)
+def test_two_that_were_cut_are_reported_only() -> None:
+    timeline = trained().seen("a.pt", Verdict.REJECTED, "is cut").silence(1).seen("a.pt", Verdict.REJECTED, "is cut")
+    flag = timeline.check(BAD)
     assert flag is not None
     assert flag.severity is Severity.WARNING
 
 
 def test_a_proven_one_interrupts_and_an_unproven_one_says_nothing() -> None:
-    told = trained().seen("a.pt", Verdict.REJECTED, "holds NaN").silence(1).seen("a.pt", Verdict.PROVEN)
-    assert told.check(BAD) is None
+    timeline = trained().seen("a.pt", Verdict.REJECTED, "holds NaN").silence(1).seen("a.pt", Verdict.PROVEN)
+    assert timeline.check(BAD) is None
     assert trained().seen("a.pt", None).check(BAD) is None
     assert trained().check(BAD) is None

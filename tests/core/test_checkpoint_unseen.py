@@ -12,12 +12,12 @@ SHUT = "/home/one/runs is closed to the daemon: `chmod g+rx /home/one/runs`"
 RULE = CheckpointUnseen()
 
 
-def closed(told: Story, *places: str) -> Story:
-    told.put(ev.CheckpointsClosed(at=told.now, job=JOB, attempt=1, closed=places))
-    return told
+def closed(timeline: Story, *places: str) -> Story:
+    timeline.put(ev.CheckpointsClosed(at=timeline.now, job=JOB, attempt=1, closed=places))
+    return timeline
 
 
-def test_a_closed_folder_is_told_with_what_to_do() -> None:
+def test_a_closed_folder_is_reported_with_what_to_do() -> None:
     flag = closed(story().training(), SHUT).check(RULE)
     assert flag is not None
     assert flag.severity is Severity.WARNING
@@ -25,21 +25,21 @@ def test_a_closed_folder_is_told_with_what_to_do() -> None:
     assert flag.can_save
 
 
-def test_once_it_is_open_nothing_is_told_any_more() -> None:
+def test_once_it_is_open_nothing_is_reported_any_more() -> None:
     assert closed(closed(story().training(), SHUT)).check(RULE) is None
 
 
-def test_of_an_attempt_that_is_over_nothing_is_told() -> None:
+def test_of_an_attempt_that_is_over_nothing_is_reported() -> None:
     assert closed(story().training(), SHUT).exits(0).check(RULE) is None
 
 
-def test_a_beginning_beside_other_checkpoints_names_its_copies_and_what_has_none() -> None:
-    told = story().training()
+def test_a_beginning_next_to_other_checkpoints_names_its_copies_and_what_has_none() -> None:
+    timeline = story().training()
     found = ev.ExistingFound(
-        at=told.now, job=JOB, attempt=1, count=3, kept=2, folder="/state/existing", left_out=("/d/x.pt: no room",)
+        at=timeline.now, job=JOB, attempt=1, count=3, kept=2, folder="/state/existing", left_out=("/d/x.pt: no room",)
     )
-    told.put(found)
-    flag = told.check(RULE)
+    timeline.put(found)
+    flag = timeline.check(RULE)
     assert flag is not None
     assert flag.message == (
         "started from the beginning although 3 unproven checkpoints exist; copies of 2 are kept in /state/existing; "

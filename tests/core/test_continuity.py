@@ -128,13 +128,13 @@ def test_what_is_filled_by_design_is_no_ruin() -> None:
         ),
     ],
 )
-def test_another_architecture_is_seen_beside_the_one_before(
+def test_another_architecture_is_seen_next_to_the_one_before(
     changes: dict[str, TensorFigures | None], words: str
 ) -> None:
     assert words in reason(having(sound(), changes), sound())
 
 
-def test_what_a_module_keeps_beside_its_parameters_may_change_its_shape() -> None:
+def test_what_a_module_keeps_next_to_its_parameters_may_change_its_shape() -> None:
     anchors = TensorFigures(shape=(2, 21), kind="Half", rms=1.0, zeros=0.0)
     before, after = {"ema.22.@anchors": anchors}, {"ema.22.@anchors": replace(anchors, shape=(2, 84))}
     assert judged(having(sound(), after), [having(sound(), before)])[0] is None
@@ -173,7 +173,7 @@ def test_a_matrix_that_begins_at_zero_may_grow_as_it_likes() -> None:
     assert judged(after, [before])[0] is None
 
 
-def test_a_new_course_is_believed_beside_one_that_was_doubted() -> None:
+def test_a_new_course_is_believed_next_to_one_that_was_doubted() -> None:
     other = having(sound(), {name: matrix(n + 50) for n, name in enumerate(NAMES)})
     assert judged(other, [sound()])[0] is not None
     assert judged(other, [sound(), other]) == (None, False)

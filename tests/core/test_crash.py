@@ -19,8 +19,8 @@ RULE = Crash()
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 7, in main\n    fit()\n'
 
 
-def flag_of(told: Story, rule: Crash = RULE) -> RedFlag:
-    flag = told.check(rule)
+def flag_of(timeline: Story, rule: Crash = RULE) -> RedFlag:
+    flag = timeline.check(rule)
     assert flag is not None
     return flag
 
@@ -33,25 +33,27 @@ def test_a_living_process_has_not_crashed() -> None:
 
 
 def test_status_0_after_the_trainings_own_end_is_a_finish() -> None:
-    told = story().says(ev.AgentEvent.PLAN, epochs=2, batches_per_epoch=50).training(100).says(ev.AgentEvent.TRAIN_END)
-    assert told.exits(0).check(RULE) is None
+    timeline = (
+        story().says(ev.AgentEvent.PLAN, epochs=2, batches_per_epoch=50).training(100).says(ev.AgentEvent.TRAIN_END)
+    )
+    assert timeline.exits(0).check(RULE) is None
 
 
 def test_an_early_end_by_the_trainings_own_decision_is_a_finish() -> None:
-    told = (
+    timeline = (
         story().says(ev.AgentEvent.PLAN, epochs=100, batches_per_epoch=50).training(100).says(ev.AgentEvent.TRAIN_END)
     )
-    assert told.exits(0).check(RULE) is None
+    assert timeline.exits(0).check(RULE) is None
 
 
-def test_a_fulfilled_plan_is_a_finish_also_where_the_end_was_not_told() -> None:
-    told = story().says(ev.AgentEvent.PLAN, epochs=2, batches_per_epoch=50).training(100)
-    assert told.exits(0).check(RULE) is None
+def test_a_fulfilled_plan_is_a_finish_also_where_the_end_was_not_reported() -> None:
+    timeline = story().says(ev.AgentEvent.PLAN, epochs=2, batches_per_epoch=50).training(100)
+    assert timeline.exits(0).check(RULE) is None
 
 
 def test_a_plan_without_batches_is_judged_by_its_last_epoch() -> None:
-    told = story().says(ev.AgentEvent.PLAN, epochs=2).started().steps(1, 100, batches=50)
-    assert told.exits(0).check(RULE) is None
+    timeline = story().says(ev.AgentEvent.PLAN, epochs=2).started().steps(1, 100, batches=50)
+    assert timeline.exits(0).check(RULE) is None
     assert (
         flag_of(story().says(ev.AgentEvent.PLAN, epochs=3).started().steps(1, 100, batches=50).exits(0)).fault
         == "ended_early"
@@ -68,15 +70,15 @@ def test_steps_without_a_plan_and_status_0_are_a_finish() -> None:
 
 @pytest.mark.parametrize("alive", [False, True])
 def test_a_training_that_nobody_could_follow_finishes_with_status_0(*, alive: bool) -> None:
-    told = story().started()
+    timeline = story().started()
     if alive:
-        told.says(ev.AgentEvent.ALIVE)
-    assert told.silence(9999).exits(0).check(RULE) is None
+        timeline.says(ev.AgentEvent.ALIVE)
+    assert timeline.silence(9999).exits(0).check(RULE) is None
 
 
 def test_a_resumed_training_that_had_nothing_left_to_do_finishes() -> None:
-    told = story().started().says(ev.AgentEvent.PLAN, epochs=3, batches_per_epoch=10).says(ev.AgentEvent.TRAIN_END)
-    assert told.exits(0).check(RULE) is None
+    timeline = story().started().says(ev.AgentEvent.PLAN, epochs=3, batches_per_epoch=10).says(ev.AgentEvent.TRAIN_END)
+    assert timeline.exits(0).check(RULE) is None
 
 
 # --- status 0 that is no finish -----------------------------------------------------------------------------------
@@ -91,15 +93,15 @@ def test_status_0_short_of_the_plan_ended_early() -> None:
 
 
 def test_a_training_that_ended_after_it_was_asked_to_save_has_not_come_to_its_end() -> None:
-    told = story().says(ev.AgentEvent.PLAN, epochs=9, batches_per_epoch=50).training(100)
-    told.says(ev.AgentEvent.CHECKPOINT_SAVED, requested=True).says(ev.AgentEvent.TRAIN_END)
-    assert flag_of(told.exits(0)).fault == "ended_early"
+    timeline = story().says(ev.AgentEvent.PLAN, epochs=9, batches_per_epoch=50).training(100)
+    timeline.says(ev.AgentEvent.CHECKPOINT_SAVED, requested=True).says(ev.AgentEvent.TRAIN_END)
+    assert flag_of(timeline.exits(0)).fault == "ended_early"
 
 
 def test_a_save_on_request_long_ago_does_not_make_an_end_early() -> None:
-    told = story().says(ev.AgentEvent.PLAN, epochs=9, batches_per_epoch=50).training(100)
-    told.says(ev.AgentEvent.CHECKPOINT_SAVED, requested=True).says(ev.AgentEvent.CHECKPOINT_SAVED, requested=False)
-    assert told.says(ev.AgentEvent.TRAIN_END).exits(0).check(RULE) is None
+    timeline = story().says(ev.AgentEvent.PLAN, epochs=9, batches_per_epoch=50).training(100)
+    timeline.says(ev.AgentEvent.CHECKPOINT_SAVED, requested=True).says(ev.AgentEvent.CHECKPOINT_SAVED, requested=False)
+    assert timeline.says(ev.AgentEvent.TRAIN_END).exits(0).check(RULE) is None
 
 
 def test_a_plan_and_not_one_step_is_no_training() -> None:
@@ -108,26 +110,28 @@ def test_a_plan_and_not_one_step_is_no_training() -> None:
     assert flag.severity is Severity.CRITICAL
 
 
-def test_torch_without_a_step_is_told_and_not_retried() -> None:
+def test_torch_without_a_step_is_reported_and_not_retried() -> None:
     flag = flag_of(story().started().says(ev.AgentEvent.ALIVE).says(ev.AgentEvent.PATCHED, conv2d="unfold").exits(0))
     assert flag.fault == "ended_without_training"
     assert flag.severity is Severity.WARNING
 
 
 def test_missing_steps_are_not_held_against_a_training_whose_hook_failed() -> None:
-    told = (
+    timeline = (
         story().started().says(ev.AgentEvent.PLAN, epochs=2).says(ev.AgentEvent.HOOK_FAILED, where="ultralytics_hook.x")
     )
-    assert flag_of(told.exits(0)).severity is Severity.WARNING
-    told = story().says(ev.AgentEvent.PLAN, epochs=2, batches_per_epoch=50).training(50)
-    told.silence(1).says(ev.AgentEvent.HOOK_FAILED, where="ultralytics_hook.x")
-    assert flag_of(told.exits(0)).severity is Severity.WARNING
+    assert flag_of(timeline.exits(0)).severity is Severity.WARNING
+    timeline = story().says(ev.AgentEvent.PLAN, epochs=2, batches_per_epoch=50).training(50)
+    timeline.silence(1).says(ev.AgentEvent.HOOK_FAILED, where="ultralytics_hook.x")
+    assert flag_of(timeline.exits(0)).severity is Severity.WARNING
 
 
 def test_a_second_training_that_stopped_short_is_not_covered_by_the_first_ones_end() -> None:
-    told = story().says(ev.AgentEvent.PLAN, epochs=1, batches_per_epoch=100).training(100).says(ev.AgentEvent.TRAIN_END)
-    told.stage(Stage.SETUP).says(ev.AgentEvent.PLAN, epochs=2, batches_per_epoch=100).steps(1, 100).exits(0)
-    assert flag_of(told).fault == "ended_early"
+    timeline = (
+        story().says(ev.AgentEvent.PLAN, epochs=1, batches_per_epoch=100).training(100).says(ev.AgentEvent.TRAIN_END)
+    )
+    timeline.stage(Stage.SETUP).says(ev.AgentEvent.PLAN, epochs=2, batches_per_epoch=100).steps(1, 100).exits(0)
+    assert flag_of(timeline).fault == "ended_early"
 
 
 # --- causes -------------------------------------------------------------------------------------------------------
@@ -156,7 +160,7 @@ def test_a_signal_is_named(number: int, name: str, fault: str) -> None:
     assert name in flag.message
 
 
-def test_a_shell_tells_of_the_signal_that_killed_its_child() -> None:
+def test_a_shell_reports_the_signal_that_killed_its_child() -> None:
     flag = flag_of(story().training().exits(139))
     assert flag.fault == "illegal_access"
     assert flag.message == "ended with status 139: a child was killed by SIGSEGV"
@@ -207,8 +211,8 @@ def test_a_lost_host() -> None:
     ],
 )
 def test_an_exception_is_classed_by_its_own_words(kind: str, message: str, fault: str) -> None:
-    told = story().training().says(ev.AgentEvent.EXCEPTION, type=kind, message=message, traceback=TRACEBACK + kind)
-    flag = flag_of(told.exits(1))
+    timeline = story().training().says(ev.AgentEvent.EXCEPTION, type=kind, message=message, traceback=TRACEBACK + kind)
+    flag = flag_of(timeline.exits(1))
     assert flag.fault == fault
     assert flag.message.startswith(f"{kind}: {message}" if message else kind)
     assert 'File "train.py", line 7, in main' in flag.message
@@ -216,12 +220,12 @@ def test_an_exception_is_classed_by_its_own_words(kind: str, message: str, fault
 
 def test_a_connection_to_a_loaders_worker_that_broke_is_the_loaders_death() -> None:
     trace = TRACEBACK + '  File "dataloader.py", line 1287, in _try_get_data\n'
-    told = (
+    timeline = (
         story()
         .training()
         .says(ev.AgentEvent.EXCEPTION, type="ConnectionResetError", message="[Errno 104]", traceback=trace)
     )
-    assert flag_of(told.exits(1)).fault == "data_loader"
+    assert flag_of(timeline.exits(1)).fault == "data_loader"
 
 
 def test_an_exception_without_words_is_still_one() -> None:
@@ -230,77 +234,81 @@ def test_an_exception_without_words_is_still_one() -> None:
 
 
 def test_a_keyboard_interrupt_that_a_signal_raised_is_that_signal() -> None:
-    told = story().training().says(ev.AgentEvent.EXCEPTION, type="KeyboardInterrupt", message="", traceback=TRACEBACK)
-    assert flag_of(told.exits(signal=2)).fault == "killed_by_signal"
-    told = story().training().says(ev.AgentEvent.EXCEPTION, type="KeyboardInterrupt", message="", traceback=TRACEBACK)
-    flag = flag_of(told.exits(1))
+    timeline = (
+        story().training().says(ev.AgentEvent.EXCEPTION, type="KeyboardInterrupt", message="", traceback=TRACEBACK)
+    )
+    assert flag_of(timeline.exits(signal=2)).fault == "killed_by_signal"
+    timeline = (
+        story().training().says(ev.AgentEvent.EXCEPTION, type="KeyboardInterrupt", message="", traceback=TRACEBACK)
+    )
+    flag = flag_of(timeline.exits(1))
     assert (flag.fault, flag.message) == ("killed_by_signal", "ended with status 1: interrupted by SIGINT")
 
 
 def test_an_exception_of_long_ago_explains_nothing() -> None:
-    told = story().training().says(ev.AgentEvent.EXCEPTION, type="KeyError", message="'x'").silence(61)
-    assert flag_of(told.exits(signal=11)).fault == "illegal_access"
+    timeline = story().training().says(ev.AgentEvent.EXCEPTION, type="KeyError", message="'x'").silence(61)
+    assert flag_of(timeline.exits(signal=11)).fault == "illegal_access"
 
 
 def test_the_last_line_that_means_something_explains_a_bare_status() -> None:
-    told = story().training().prints("HIP out of memory", FaultClass.OOM_GPU).silence(60)
-    flag = flag_of(told.exits(1))
+    timeline = story().training().prints("HIP out of memory", FaultClass.OOM_GPU).silence(60)
+    flag = flag_of(timeline.exits(1))
     assert flag.fault == "oom_gpu"
     assert flag.message == "ended with status 1: HIP out of memory"
 
 
 def test_a_line_of_long_ago_explains_nothing() -> None:
-    told = story().training().prints("HIP out of memory, batch halved", FaultClass.OOM_GPU).silence(61)
-    assert flag_of(told.exits(1)).fault == "exit_code"
+    timeline = story().training().prints("HIP out of memory, batch halved", FaultClass.OOM_GPU).silence(61)
+    assert flag_of(timeline.exits(1)).fault == "exit_code"
 
 
 def test_what_was_raised_outranks_what_was_printed() -> None:
-    told = story().training().prints("MIOpen: retry", FaultClass.MIOPEN)
-    told.says(ev.AgentEvent.EXCEPTION, type="KeyError", message="'x'")
-    assert flag_of(told.exits(1)).fault == "exception"
+    timeline = story().training().prints("MIOpen: retry", FaultClass.MIOPEN)
+    timeline.says(ev.AgentEvent.EXCEPTION, type="KeyError", message="'x'")
+    assert flag_of(timeline.exits(1)).fault == "exception"
 
 
-def test_a_fault_of_the_card_outranks_what_was_raised() -> None:
-    told = story().training().kernel(FaultClass.GPU_HANG, "ring gfx timeout").silence(12)
-    told.says(ev.AgentEvent.EXCEPTION, type="RuntimeError", message="HIP error: unspecified launch failure")
-    flag = flag_of(told.exits(1))
+def test_a_fault_of_the_gpu_outranks_what_was_raised() -> None:
+    timeline = story().training().kernel(FaultClass.GPU_HANG, "ring gfx timeout").silence(12)
+    timeline.says(ev.AgentEvent.EXCEPTION, type="RuntimeError", message="HIP error: unspecified launch failure")
+    flag = flag_of(timeline.exits(1))
     assert flag.fault == "gpu_hang"
     assert "ring gfx timeout" in flag.message
 
 
-def test_another_cards_fault_explains_nothing() -> None:
-    told = story().training().kernel(FaultClass.GPU_HANG, gpu=OTHER_GPU)
-    assert flag_of(told.exits(signal=6)).fault == "killed_by_signal"
+def test_another_gpus_fault_explains_nothing() -> None:
+    timeline = story().training().kernel(FaultClass.GPU_HANG, gpu=OTHER_GPU)
+    assert flag_of(timeline.exits(signal=6)).fault == "killed_by_signal"
 
 
 @pytest.mark.parametrize("pid", [4242, None])
 def test_sigkill_and_an_oom_kill_of_the_process_are_want_of_memory(pid: int | None) -> None:
-    told = story().training().kernel(FaultClass.OOM_KILL, "Killed process 4242 (yolo)", gpu=None, pid=pid)
-    flag = flag_of(told.exits(signal=9))
+    timeline = story().training().kernel(FaultClass.OOM_KILL, "Killed process 4242 (yolo)", gpu=None, pid=pid)
+    flag = flag_of(timeline.exits(signal=9))
     assert flag.fault == "oom_host"
     assert "Killed process 4242" in flag.message
 
 
 def test_an_oom_kill_of_another_process_is_not_ours() -> None:
-    told = story().training().kernel(FaultClass.OOM_KILL, "Killed process 7 (firefox)", gpu=None, pid=7)
-    assert flag_of(told.exits(signal=9)).fault == "killed_by_signal"
+    timeline = story().training().kernel(FaultClass.OOM_KILL, "Killed process 7 (firefox)", gpu=None, pid=7)
+    assert flag_of(timeline.exits(signal=9)).fault == "killed_by_signal"
 
 
 def test_an_oom_kill_explains_no_other_signal() -> None:
-    told = story().training().kernel(FaultClass.OOM_KILL, gpu=None, pid=4242)
-    assert flag_of(told.exits(signal=11)).fault == "illegal_access"
+    timeline = story().training().kernel(FaultClass.OOM_KILL, gpu=None, pid=4242)
+    assert flag_of(timeline.exits(signal=11)).fault == "illegal_access"
 
 
 def test_an_oom_kill_of_a_shells_child_and_of_a_loader_are_passed_on() -> None:
-    told = story().training().kernel(FaultClass.OOM_KILL, gpu=None, pid=4300)
-    assert flag_of(told.exits(137)).fault == "oom_host"
-    told = story().training().kernel(FaultClass.OOM_KILL, gpu=None, pid=4300)
-    told.says(
+    timeline = story().training().kernel(FaultClass.OOM_KILL, gpu=None, pid=4300)
+    assert flag_of(timeline.exits(137)).fault == "oom_host"
+    timeline = story().training().kernel(FaultClass.OOM_KILL, gpu=None, pid=4300)
+    timeline.says(
         ev.AgentEvent.EXCEPTION,
         type="RuntimeError",
         message="DataLoader worker (pid 4300) is killed by signal: Killed.",
     )
-    assert flag_of(told.exits(1)).fault == "oom_host"
+    assert flag_of(timeline.exits(1)).fault == "oom_host"
 
 
 # --- what follows -------------------------------------------------------------------------------------------------
@@ -311,41 +319,43 @@ def test_a_crash_leaves_earlier_checkpoints_sound() -> None:
 
 
 def test_a_training_that_gave_up_over_nan_is_spoilt_since_the_first() -> None:
-    told = story().training(10).steps(11, 11, loss=NAN)
-    first_at = told.now
-    told.silence(1).says(ev.AgentEvent.EXCEPTION, type="RuntimeError", message="Loss is nan, stopping training")
-    flag = flag_of(told.exits(1))
+    timeline = story().training(10).steps(11, 11, loss=NAN)
+    first_at = timeline.now
+    timeline.silence(1).says(ev.AgentEvent.EXCEPTION, type="RuntimeError", message="Loss is nan, stopping training")
+    flag = flag_of(timeline.exits(1))
     assert (flag.since, flag.since_step) == (first_at, 11)
 
 
 def test_where_no_nan_was_seen_it_is_spoilt_since_its_end() -> None:
-    told = story().started().says(ev.AgentEvent.EXCEPTION, type="RuntimeError", message="Loss is nan").exits(1)
-    assert flag_of(told).since == told.now
+    timeline = story().started().says(ev.AgentEvent.EXCEPTION, type="RuntimeError", message="Loss is nan").exits(1)
+    assert flag_of(timeline).since == timeline.now
 
 
-def test_a_process_that_crashed_after_its_training_ended_is_told_only() -> None:
-    told = story().says(ev.AgentEvent.PLAN, epochs=2, batches_per_epoch=50).training(100).says(ev.AgentEvent.TRAIN_END)
-    flag = flag_of(told.exits(signal=11))
+def test_a_process_that_crashed_after_its_training_ended_is_reported_only() -> None:
+    timeline = (
+        story().says(ev.AgentEvent.PLAN, epochs=2, batches_per_epoch=50).training(100).says(ev.AgentEvent.TRAIN_END)
+    )
+    flag = flag_of(timeline.exits(signal=11))
     assert flag.severity is Severity.WARNING
 
 
 def test_a_message_is_one_bounded_line() -> None:
-    told = story().training().prints("z" * 5000)
-    told.says(ev.AgentEvent.EXCEPTION, type="ValueError", message="a\nb" * 5000, traceback=TRACEBACK)
-    flag = flag_of(told.exits(1))
+    timeline = story().training().prints("z" * 5000)
+    timeline.says(ev.AgentEvent.EXCEPTION, type="ValueError", message="a\nb" * 5000, traceback=TRACEBACK)
+    flag = flag_of(timeline.exits(1))
     assert "\n" not in flag.message
     assert len(flag.message) < 700
 
 
-def test_act_off_tells_only() -> None:
+def test_act_off_reports_only() -> None:
     assert flag_of(story().training().exits(1), Crash(act=False)).severity is Severity.WARNING
 
 
-def test_a_lost_host_is_told_with_what_its_boot_ended_with() -> None:
-    told = story().training().kernel(FaultClass.GPU_RESET_FAILED, "GPU reset(1) failed")
-    (finding,) = told.history.kernel
-    told.history.kernel[0] = replace(finding, origin=LAST_BOOT)
-    flag = flag_of(told.lost("the machine was restarted"))
+def test_a_lost_host_is_reported_with_what_its_boot_ended_with() -> None:
+    timeline = story().training().kernel(FaultClass.GPU_RESET_FAILED, "GPU reset(1) failed")
+    (finding,) = timeline.history.kernel
+    timeline.history.kernel[0] = replace(finding, origin=LAST_BOOT)
+    flag = flag_of(timeline.lost("the machine was restarted"))
     assert "the last boot ended with gpu_reset_failed: GPU reset(1) failed" in flag.message
 
 

@@ -13,13 +13,13 @@ RULE = DataStarved(window_s=120.0)
 
 def starved(wait_s: float | None = 4.0, busy: float | None = 5.0, seconds: float = 200.0) -> LongStory:
     """The A10G: a step each five seconds, the card nearly idle."""
-    told = trained(2)
+    timeline = trained(2)
     for _ in range(round(seconds / 5)):
-        told.pace(5, 5.0, wait_s=wait_s).card(gpu_busy_percent=busy)
-    return told
+        timeline.pace(5, 5.0, wait_s=wait_s).card(gpu_busy_percent=busy)
+    return timeline
 
 
-def test_a_card_that_waits_for_batches_is_told_and_never_stopped() -> None:
+def test_a_gpu_that_waits_for_batches_is_reported_and_never_stopped() -> None:
     flag = starved().check(RULE)
     assert flag is not None
     assert flag.severity is Severity.WARNING
@@ -28,11 +28,11 @@ def test_a_card_that_waits_for_batches_is_told_and_never_stopped() -> None:
     assert "not a hang" in flag.diagnosis.ruled_out[0]
 
 
-def test_a_little_less_waiting_is_not_told() -> None:
+def test_a_little_less_waiting_is_not_reported() -> None:
     assert starved(wait_s=2.4).check(RULE) is None
 
 
-def test_a_busy_card_interrupts() -> None:
+def test_a_busy_gpu_interrupts() -> None:
     assert starved(busy=31.0).check(RULE) is None
 
 
@@ -45,17 +45,17 @@ def test_two_minutes_are_needed() -> None:
     assert starved(seconds=100).check(RULE) is None
 
 
-def test_on_the_cpu_no_card_starves() -> None:
+def test_on_the_cpu_no_gpu_starves() -> None:
     assert starved().says(ev.AgentEvent.PLAN, device="cpu").check(RULE) is None
 
 
 def test_the_advice_knows_the_workers() -> None:
-    told = starved().rank_says(ev.AgentEvent.WORKERS, loader=1, pids=[], training=True)
-    flag = told.check(RULE)
+    timeline = starved().rank_says(ev.AgentEvent.WORKERS, loader=1, pids=[], training=True)
+    flag = timeline.check(RULE)
     assert flag is not None
     assert flag.diagnosis is not None
     assert flag.diagnosis.causes[0].startswith("no loader workers")
-    flag = told.rank_says(ev.AgentEvent.WORKERS, loader=2, pids=[5, 6], training=True).check(RULE)
+    flag = timeline.rank_says(ev.AgentEvent.WORKERS, loader=2, pids=[5, 6], training=True).check(RULE)
     assert flag is not None
     assert flag.diagnosis is not None
     assert flag.diagnosis.causes[0].startswith("2 loader workers are too few")

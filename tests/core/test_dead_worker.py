@@ -15,11 +15,11 @@ PARENT = 4242
 
 def loading(*, ended: bool = False, iterable: bool = False) -> LongStory:
     """A training with two loader workers."""
-    told = trained().rank_says(ev.AgentEvent.WORKERS, loader=1, pids=[51, 52], training=True, iterable=iterable)
-    told.alive(5, 1, PARENT, 51, 52)
+    timeline = trained().rank_says(ev.AgentEvent.WORKERS, loader=1, pids=[51, 52], training=True, iterable=iterable)
+    timeline.alive(5, 1, PARENT, 51, 52)
     if ended:
-        told.rank_says(ev.AgentEvent.WORKERS, loader=1, pids=[], ended=True)
-    return told.silence(1)
+        timeline.rank_says(ev.AgentEvent.WORKERS, loader=1, pids=[], ended=True)
+    return timeline.silence(1)
 
 
 def test_a_worker_gone_while_nothing_steps_acts() -> None:
@@ -43,7 +43,7 @@ def test_a_tree_that_is_not_listed_or_not_read_says_nothing() -> None:
     assert loading().silence(61).check(RULE) is None
 
 
-def test_a_worker_that_was_let_go_or_had_its_own_end_is_not_missed() -> None:
+def test_a_worker_that_was_released_or_had_its_own_end_is_not_missed() -> None:
     assert loading(ended=True).alive(60, 1, PARENT).check(RULE) is None
     assert loading(iterable=True).alive(60, 1, PARENT, 52).check(RULE) is None
 
@@ -56,14 +56,14 @@ def test_during_validation_nothing_is_missed() -> None:
     assert loading().stage(Stage.VALIDATE).alive(60, 1, PARENT, 52).check(RULE) is None
 
 
-def test_a_rank_that_is_gone_is_told() -> None:
-    told = trained()
+def test_a_rank_that_is_gone_is_reported() -> None:
+    timeline = trained()
     for rank in (0, 1):
-        told.rank_says(ev.AgentEvent.CLAIMED, rank=rank, pid=PARENT + rank)
-    flag = told.alive(3, PARENT, PARENT + 1).silence(1).alive(25, PARENT).check(RULE)
+        timeline.rank_says(ev.AgentEvent.CLAIMED, rank=rank, pid=PARENT + rank)
+    flag = timeline.alive(3, PARENT, PARENT + 1).silence(1).alive(25, PARENT).check(RULE)
     assert flag is not None
     assert (flag.severity, flag.subject) == (Severity.WARNING, "rank 1")
-    assert told.alive(25, 7).check(RULE) is None
+    assert timeline.alive(25, 7).check(RULE) is None
 
 
 def test_a_worker_that_went_with_the_exception_that_ends_its_training_is_not_missed() -> None:
@@ -72,5 +72,5 @@ def test_a_worker_that_went_with_the_exception_that_ends_its_training_is_not_mis
 
 
 def test_an_exception_that_the_training_outlived_excuses_no_worker() -> None:
-    told = loading().rank_says(ev.AgentEvent.EXCEPTION, type="ValueError", message="of a thread").steps(101, 101)
-    assert told.alive(21, 1, PARENT, 52).check(RULE) is not None
+    timeline = loading().rank_says(ev.AgentEvent.EXCEPTION, type="ValueError", message="of a thread").steps(101, 101)
+    assert timeline.alive(21, 1, PARENT, 52).check(RULE) is not None

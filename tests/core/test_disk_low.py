@@ -17,7 +17,7 @@ def test_a_full_disk_acts_and_nothing_is_saved_on_it() -> None:
     assert flag.message == "/runs: 0.20 of 1000.00 GB are free"
 
 
-def test_at_the_limit_it_is_told_only() -> None:
+def test_at_the_limit_it_is_reported_only() -> None:
     flag = story().training().disks(runs=200_000_000).check(DiskLow())
     assert flag is not None
     assert flag.severity is Severity.WARNING
@@ -58,7 +58,7 @@ def test_a_process_that_is_gone_writes_nothing() -> None:
     assert story().training().disks(runs=1).exits(1).check(DiskLow()) is None
 
 
-def test_act_off_tells_only() -> None:
+def test_act_off_reports_only() -> None:
     flag = story().training().disks(runs=1).check(DiskLow(act=False))
     assert flag is not None
     assert flag.severity is Severity.WARNING

@@ -13,15 +13,15 @@ RULE = Ecc()
 
 
 def test_counter_and_kernel_agree_and_what_was_saved_since_is_not_trusted() -> None:
-    told = trained().card(5, ecc_uncorrectable=2)
-    sound_at = told.now
-    told.silence(1).card(3, ecc_uncorrectable=3).kernel(FaultClass.ECC_UNCORRECTABLE, fatal=False)
-    flag = told.check(RULE)
+    timeline = trained().card(5, ecc_uncorrectable=2)
+    sound_at = timeline.now
+    timeline.silence(1).card(3, ecc_uncorrectable=3).kernel(FaultClass.ECC_UNCORRECTABLE, fatal=False)
+    flag = timeline.check(RULE)
     assert flag is not None
     assert (flag.severity, flag.since, flag.subject) == (Severity.CRITICAL, sound_at, GPU)
 
 
-def test_the_counter_alone_is_told() -> None:
+def test_the_counter_alone_is_reported() -> None:
     flag = trained().card(5, ecc_uncorrectable=2).card(ecc_uncorrectable=3).check(RULE)
     assert flag is not None
     assert flag.severity is Severity.WARNING
@@ -36,14 +36,14 @@ def test_a_counter_that_is_cleared_by_a_reset_counts_from_there() -> None:
     assert trained().card(5, ecc_uncorrectable=7).card(ecc_uncorrectable=0).card(ecc_uncorrectable=1).check(RULE)
 
 
-def test_many_corrected_errors_are_told_and_a_few_are_not() -> None:
+def test_many_corrected_errors_are_reported_and_a_few_are_not() -> None:
     flag = trained().card(ecc_correctable=10).card(ecc_correctable=111).check(RULE)
     assert flag is not None
     assert (flag.severity, flag.can_save) == (Severity.WARNING, True)
     assert trained().card(ecc_correctable=10).card(ecc_correctable=110).check(RULE) is None
 
 
-def test_a_card_without_ecc_says_nothing() -> None:
+def test_a_gpu_without_ecc_says_nothing() -> None:
     assert trained().card(60).check(RULE) is None
-    told = trained().card(ecc_uncorrectable=1).silence(1).card(ecc_uncorrectable=None)
-    assert told.check(RULE) is None
+    timeline = trained().card(ecc_uncorrectable=1).silence(1).card(ecc_uncorrectable=None)
+    assert timeline.check(RULE) is None

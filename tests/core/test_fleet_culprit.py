@@ -79,7 +79,7 @@ def test_the_same_exception_of_all_ranks_is_the_fault_of_no_node() -> None:
 
 
 @pytest.mark.parametrize(("gap_s", "first"), [(0.5, (1,)), (0.05, ())])
-def test_who_ended_first_is_told_only_beyond_the_error_of_the_clocks(gap_s: float, first: tuple[int, ...]) -> None:
+def test_who_ended_first_is_reported_only_beyond_the_error_of_the_clocks(gap_s: float, first: tuple[int, ...]) -> None:
     evidence = [*ranks(2, each=1), replace(WAITING, node="n2", rank=2)]
     evidence[0] = replace(evidence[0], killed_by="SIGABRT", ended_at_s=10.0 + gap_s, offset_error_s=0.1)
     culprit = named(evidence, 1, killed_by="SIGSEGV", ended_at_s=10.0, offset_error_s=0.1)

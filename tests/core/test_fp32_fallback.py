@@ -11,11 +11,11 @@ from .long_stories import trained
 RULE = Fp32Fallback()
 
 
-def test_half_asked_and_single_used_is_told_and_never_stopped() -> None:
-    told = trained().says(
+def test_half_asked_and_single_used_is_reported_and_never_stopped() -> None:
+    timeline = trained().says(
         ev.AgentEvent.PRECISION, asked="half", used="single", why="ultralytics' own check of AMP failed"
     )
-    flag = told.check(RULE)
+    flag = timeline.check(RULE)
     assert flag is not None
     assert flag.severity is Severity.WARNING
     expected = "half precision was asked for, single is used (ultralytics' own check of AMP failed)"
@@ -28,13 +28,15 @@ def test_what_was_asked_for_and_is_used_is_none() -> None:
 
 
 def test_a_later_word_interrupts() -> None:
-    told = trained().says(ev.AgentEvent.PRECISION, asked="half", used="single")
-    assert told.says(ev.AgentEvent.PRECISION, asked="half", used="half").check(RULE) is None
+    timeline = trained().says(ev.AgentEvent.PRECISION, asked="half", used="single")
+    assert timeline.says(ev.AgentEvent.PRECISION, asked="half", used="half").check(RULE) is None
 
 
 def test_on_the_cpu_single_is_meant() -> None:
-    told = trained().says(ev.AgentEvent.PLAN, device="cpu").says(ev.AgentEvent.PRECISION, asked="half", used="single")
-    assert told.check(RULE) is None
+    timeline = (
+        trained().says(ev.AgentEvent.PLAN, device="cpu").says(ev.AgentEvent.PRECISION, asked="half", used="single")
+    )
+    assert timeline.check(RULE) is None
 
 
 def test_silence_and_nonsense_say_nothing() -> None:

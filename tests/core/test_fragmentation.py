@@ -13,15 +13,15 @@ ACTS = Fragmentation(act=True)
 
 def retrying(*retries: int, reserved: int = 23 * GB, allocated: int = 15 * GB) -> LongStory:
     """One reading each two seconds with these counts of retries."""
-    told = trained(20)
+    timeline = trained(20)
     for count in retries:
-        told.silence(2).allocator(
+        timeline.silence(2).allocator(
             allocated, reserved=reserved, retries=count, inactive_split_bytes=6 * GB, ooms=count // 5
         )
-    return told
+    return timeline
 
 
-def test_a_full_card_whose_allocations_are_retried_again_and_again_acts_and_saves_first() -> None:
+def test_a_full_gpu_whose_allocations_are_retried_again_and_again_acts_and_saves_first() -> None:
     flag = retrying(0, 2, 5).check(ACTS)
     assert flag is not None
     assert (flag.severity, flag.can_save, flag.subject) == (Severity.CRITICAL, True, "rank 0")
@@ -31,7 +31,7 @@ def test_a_full_card_whose_allocations_are_retried_again_and_again_acts_and_save
     )
 
 
-def test_it_tells_by_default() -> None:
+def test_it_reports_by_default() -> None:
     flag = retrying(0, 2, 5).check(Fragmentation())
     assert flag is not None
     assert flag.severity is Severity.WARNING
@@ -42,21 +42,21 @@ def test_retries_all_at_once_are_a_kernels_workspace() -> None:
     assert retrying(0, 1, 2).check(ACTS) is None
 
 
-def test_a_card_with_room_or_memory_in_use_is_not_in_pieces() -> None:
+def test_a_gpu_with_room_or_memory_in_use_is_not_in_pieces() -> None:
     assert retrying(0, 2, 5, reserved=15 * GB, allocated=9 * GB).check(ACTS) is None
     assert retrying(0, 2, 5, allocated=21 * GB).check(ACTS) is None
 
 
 def test_retries_of_long_ago_are_over() -> None:
     assert retrying(0, 2, 5).silence(301).check(ACTS) is None
-    told = retrying(0, 2, 5).silence(300).allocator(15 * GB, reserved=23 * GB, retries=5)
-    assert told.check(ACTS) is None
+    timeline = retrying(0, 2, 5).silence(300).allocator(15 * GB, reserved=23 * GB, retries=5)
+    assert timeline.check(ACTS) is None
 
 
-def test_without_the_allocators_word_or_with_nonsense_nothing_is_said() -> None:
+def test_without_the_allocators_word_or_with_nonsense_nothing_is_reported() -> None:
     assert trained().silence(5).check(ACTS) is None
-    told = trained()
+    timeline = trained()
     for retries in (0, 2, 5):
-        told.allocator(15 * GB, reserved=23 * GB, retries=retries, total_bytes=None).silence(2)
-        told.allocator(True, reserved=23 * GB, retries=retries)
-    assert told.check(ACTS) is None
+        timeline.allocator(15 * GB, reserved=23 * GB, retries=retries, total_bytes=None).silence(2)
+        timeline.allocator(True, reserved=23 * GB, retries=retries)
+    assert timeline.check(ACTS) is None

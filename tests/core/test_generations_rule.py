@@ -14,7 +14,7 @@ from supervisor.core.rules.advisory.generations import Generations
 from .stories import JOB, START, Story
 
 
-def test_it_is_told_with_the_reason_and_stops_nothing() -> None:
+def test_it_is_reported_with_the_reason_and_stops_nothing() -> None:
     story = Story()
     story.put(ev.CheckpointNotKept(at=START, job=JOB, attempt=1, path="/w/last.pt", reason="12 MB free"))
     flag = story.check(Generations())

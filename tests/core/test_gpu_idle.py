@@ -12,7 +12,7 @@ from supervisor.core.rules.gpu_idle import GpuIdle
 from .stories import GPU, OTHER_GPU, Story, story
 
 
-def test_an_idle_card_and_no_step_for_the_hold_acts() -> None:
+def test_an_idle_gpu_and_no_step_for_the_hold_acts() -> None:
     flag = story().training().stage(Stage.STEP, stages_complete=True).gpu(30, busy=0.0).check(GpuIdle())
     assert flag is not None
     assert flag.severity is Severity.CRITICAL
@@ -31,17 +31,17 @@ def test_one_busy_reading_interrupts() -> None:
     )
 
 
-def test_a_starved_card_that_makes_steps_is_no_hang() -> None:
-    told = story().training(10)
+def test_a_starved_gpu_that_makes_steps_is_no_hang() -> None:
+    timeline = story().training(10)
     for step in range(11, 60):
-        told.gpu(5, busy=0.0).steps(step, step)
-        assert told.check(GpuIdle()) is None
+        timeline.gpu(5, busy=0.0).steps(step, step)
+        assert timeline.check(GpuIdle()) is None
 
 
 def test_idle_readings_from_before_the_last_step_do_not_count() -> None:
-    told = story().training(10).gpu(29, busy=0.0).steps(11, 11).gpu(29, busy=0.0)
-    assert told.check(GpuIdle()) is None
-    assert told.steps(12, 12).silence(30).gpu(busy=0.0).check(GpuIdle()) is None
+    timeline = story().training(10).gpu(29, busy=0.0).steps(11, 11).gpu(29, busy=0.0)
+    assert timeline.check(GpuIdle()) is None
+    assert timeline.steps(12, 12).silence(30).gpu(busy=0.0).check(GpuIdle()) is None
 
 
 def test_a_silent_sensor_says_nothing() -> None:
@@ -54,7 +54,7 @@ def test_a_sensor_that_reads_nonsense_says_nothing() -> None:
     assert story().training().gpu(59, busy=float("nan")).check(GpuIdle()) is None
 
 
-def test_a_suspended_card_says_nothing() -> None:
+def test_a_suspended_gpu_says_nothing() -> None:
     assert story().training().gpu(59, busy=0.0, status="suspended").check(GpuIdle()) is None
     assert story().training().gpu(59, busy=0.0, status="active").check(GpuIdle()) is not None
 
@@ -77,68 +77,68 @@ def test_a_warmup_that_has_stepped_is_watched() -> None:
     assert story().started().stage(Stage.WARMUP).steps(1, 5).gpu(30, busy=0.0).check(GpuIdle()) is not None
 
 
-def test_every_card_of_the_job_must_idle() -> None:
+def test_every_gpu_of_the_job_must_idle() -> None:
     both = (GPU, OTHER_GPU)
-    told = story(both).training().gpu(30, busy=0.0)
-    assert told.check(GpuIdle()) is None
-    told = story(both).training()
+    timeline = story(both).training().gpu(30, busy=0.0)
+    assert timeline.check(GpuIdle()) is None
+    timeline = story(both).training()
     for _ in range(31):
-        told.gpu(busy=0.0).gpu(busy=50.0, gpu=OTHER_GPU).silence(1)
-    assert told.check(GpuIdle()) is None
-    told = story(both).training()
+        timeline.gpu(busy=0.0).gpu(busy=50.0, gpu=OTHER_GPU).silence(1)
+    assert timeline.check(GpuIdle()) is None
+    timeline = story(both).training()
     for _ in range(31):
-        told.gpu(busy=0.0).gpu(busy=0.0, gpu=OTHER_GPU).silence(1)
-    assert told.check(GpuIdle()) is not None
+        timeline.gpu(busy=0.0).gpu(busy=0.0, gpu=OTHER_GPU).silence(1)
+    assert timeline.check(GpuIdle()) is not None
 
 
-def test_another_jobs_busy_card_excuses_nothing() -> None:
-    told = story().training()
+def test_another_jobs_busy_gpu_excuses_nothing() -> None:
+    timeline = story().training()
     for _ in range(31):
-        told.gpu(busy=0.0).gpu(busy=99.0, gpu=OTHER_GPU).silence(1)
-    assert told.check(GpuIdle()) is not None
+        timeline.gpu(busy=0.0).gpu(busy=99.0, gpu=OTHER_GPU).silence(1)
+    assert timeline.check(GpuIdle()) is not None
 
 
-def test_a_training_on_the_cpu_leaves_the_card_idle() -> None:
-    told = story().says(ev.AgentEvent.PLAN, device="cpu").training().gpu(59, busy=0.0)
-    assert told.check(GpuIdle()) is None
+def test_a_training_on_the_cpu_leaves_the_gpu_idle() -> None:
+    timeline = story().says(ev.AgentEvent.PLAN, device="cpu").training().gpu(59, busy=0.0)
+    assert timeline.check(GpuIdle()) is None
 
 
 def test_a_failed_hook_makes_the_missing_steps_say_nothing() -> None:
-    told = story().training().says(ev.AgentEvent.HOOK_FAILED, where="torch_hook.step").gpu(59, busy=0.0)
-    assert told.check(GpuIdle()) is None
+    timeline = story().training().says(ev.AgentEvent.HOOK_FAILED, where="torch_hook.step").gpu(59, busy=0.0)
+    assert timeline.check(GpuIdle()) is None
 
 
 def test_a_process_that_is_gone_idles_rightly() -> None:
     assert story().training().gpu(30, busy=0.0).exits(1).check(GpuIdle()) is None
 
 
-def test_act_off_tells_only() -> None:
+def test_act_off_reports_only() -> None:
     flag = story().training().gpu(30, busy=0.0).check(GpuIdle(act=False))
     assert flag is not None
     assert flag.severity is Severity.WARNING
 
 
-def test_an_idle_card_that_waits_for_data_needs_a_third_witness() -> None:
+def test_an_idle_gpu_that_waits_for_data_needs_a_third_witness() -> None:
     def waiting() -> Story:
         return story().training(100).stage(Stage.DATA_WAIT)
 
     assert waiting().gpu(60, busy=0.0).check(GpuIdle()) is None
-    told = waiting()
+    timeline = waiting()
     for _ in range(40):
-        told.gpu(busy=0.0).tree(cpu=60.0).silence(1)
-    assert told.check(GpuIdle()) is None, "somebody reads"
-    told = waiting()
+        timeline.gpu(busy=0.0).tree(cpu=60.0).silence(1)
+    assert timeline.check(GpuIdle()) is None, "somebody reads"
+    timeline = waiting()
     for _ in range(40):
-        told.gpu(busy=0.0).tree(cpu=0.4).silence(1)
-    assert told.check(GpuIdle()) is not None
+        timeline.gpu(busy=0.0).tree(cpu=0.4).silence(1)
+    assert timeline.check(GpuIdle()) is not None
 
 
-def test_where_not_every_stage_is_told_it_acts_after_twice_the_time() -> None:
-    told = story().training().gpu(59, busy=0.0)
-    flag = told.check(GpuIdle())
+def test_where_not_every_stage_is_reported_it_acts_after_twice_the_time() -> None:
+    timeline = story().training().gpu(59, busy=0.0)
+    flag = timeline.check(GpuIdle())
     assert flag is not None
     assert flag.severity is Severity.WARNING
-    flag = told.gpu(1, busy=0.0).check(GpuIdle())
+    flag = timeline.gpu(1, busy=0.0).check(GpuIdle())
     assert flag is not None
     assert flag.severity is Severity.CRITICAL
 

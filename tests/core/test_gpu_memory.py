@@ -21,30 +21,30 @@ def taken(used_bytes: int, gpu: str = GPU) -> RemedyContext:
 
 def crashed(before: RemedyContext, limits: Limits | None = None) -> Life:
     """A life whose second attempt was launched with `before`, and crashed."""
-    told = life(limits=limits).training().exits(1)
-    told.context = before
-    told.looks().training(200)
-    return told
+    timeline = life(limits=limits).training().exits(1)
+    timeline.context = before
+    timeline.looks().training(200)
+    return timeline
 
 
-def ended(told: Life, context: RemedyContext) -> Life:
-    told.context = context
-    told.exits(1).silence(5).looks().told()
-    return told
+def ended(timeline: Life, context: RemedyContext) -> Life:
+    timeline.context = context
+    timeline.exits(1).silence(5).looks().read_decisions()
+    return timeline
 
 
-def test_nothing_is_launched_while_the_dead_holds_memory_and_at_once_when_it_is_freed() -> None:
-    told = ended(crashed(taken(IDLE)), taken(HELD))
-    assert told.silence(30).told() == []
-    assert told.phase() is Phase.BACKOFF
-    told.context = taken(IDLE + 200_000_000)
-    assert told.silence(1).told() == ["Launch"]
+def test_nothing_is_launched_while_a_dead_process_holds_memory_and_at_once_when_it_is_freed() -> None:
+    timeline = ended(crashed(taken(IDLE)), taken(HELD))
+    assert timeline.silence(30).read_decisions() == []
+    assert timeline.phase() is Phase.BACKOFF
+    timeline.context = taken(IDLE + 200_000_000)
+    assert timeline.silence(1).read_decisions() == ["Launch"]
 
 
 def test_after_the_limit_it_is_launched_all_the_same_and_says_how_much_is_held() -> None:
-    told = ended(crashed(taken(IDLE)), taken(HELD))
-    told.silence(60)
-    launch = told.last
+    timeline = ended(crashed(taken(IDLE)), taken(HELD))
+    timeline.silence(60)
+    launch = timeline.last
     assert isinstance(launch, de.Launch)
     assert "3.5 GB of 0000:0a:00.0 still held 60 s after the previous attempt ended" in launch.reason
 
@@ -55,18 +55,18 @@ def test_what_nobody_read_is_not_waited_for() -> None:
         (RemedyContext(), taken(HELD)),
         (taken(IDLE), taken(HELD, OTHER)),
     ):
-        told = crashed(before)
-        told.context = after
-        assert told.exits(1).silence(5).looks().phase() is Phase.STARTING
+        timeline = crashed(before)
+        timeline.context = after
+        assert timeline.exits(1).silence(5).looks().phase() is Phase.STARTING
 
 
 def test_no_limit_is_no_wait() -> None:
-    told = crashed(taken(IDLE), Limits(gpu_memory_release_s=0.0))
-    told.context = taken(HELD)
-    assert told.exits(1).silence(5).looks().phase() is Phase.STARTING
+    timeline = crashed(taken(IDLE), Limits(gpu_memory_release_s=0.0))
+    timeline.context = taken(HELD)
+    assert timeline.exits(1).silence(5).looks().phase() is Phase.STARTING
 
 
-def test_each_card_is_measured_against_itself() -> None:
+def test_each_gpu_is_measured_against_itself() -> None:
     before = (GpuMemory(gpu=GPU, used_bytes=IDLE), GpuMemory(gpu=OTHER, used_bytes=HELD))
     now = tuple(replace(earlier, used_bytes=HELD) for earlier in before)
     assert still_held(before, now) == (GpuMemory(gpu=GPU, used_bytes=HELD - IDLE),)

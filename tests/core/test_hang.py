@@ -39,13 +39,13 @@ def test_a_step_interrupts_it() -> None:
 
 
 def test_a_process_that_runs_between_its_waits_hears_signals() -> None:
-    told = stepping().tree(300, stuck=(4242,), runs=True)
-    assert told.check(Hang()) is None
-    assert told.tree(29, stuck=(4242,)).check(Hang()) is None
-    assert told.tree(1, stuck=(4242,)).check(Hang()) is not None
+    timeline = stepping().tree(300, stuck=(4242,), runs=True)
+    assert timeline.check(Hang()) is None
+    assert timeline.tree(29, stuck=(4242,)).check(Hang()) is None
+    assert timeline.tree(1, stuck=(4242,)).check(Hang()) is not None
 
 
-def test_where_nobody_counts_whether_it_ran_it_is_told() -> None:
+def test_where_nobody_counts_whether_it_ran_it_is_reported() -> None:
     flag = stepping().tree(60, stuck=(4242,), runs=None).check(Hang())
     assert flag is not None
     assert (flag.severity, "without running" in flag.message) == (Severity.WARNING, False)
@@ -54,10 +54,10 @@ def test_where_nobody_counts_whether_it_ran_it_is_told() -> None:
     assert flag.severity is Severity.WARNING
 
 
-def test_a_process_that_somebody_has_stopped_is_told_with_what_lets_it_go_on() -> None:
-    told = stepping().tree(29, stopped=(4242,))
-    assert told.check(Hang()) is None
-    flag = told.tree(1, stopped=(4242,)).check(Hang())
+def test_a_process_that_somebody_has_stopped_is_reported_with_what_lets_it_go_on() -> None:
+    timeline = stepping().tree(29, stopped=(4242,))
+    assert timeline.check(Hang()) is None
+    flag = timeline.tree(1, stopped=(4242,)).check(Hang())
     assert flag is not None
     assert flag.severity is Severity.WARNING
     assert flag.message.startswith("process 4242 is stopped (SIGSTOP, a debugger) for 30 s, and no step for 30 s")
@@ -67,40 +67,40 @@ def test_a_process_that_somebody_has_stopped_is_told_with_what_lets_it_go_on() -
 
 
 def test_different_processes_that_take_turns_read_a_disk() -> None:
-    told = stepping()
+    timeline = stepping()
     for number in range(40):
-        told.tree(stuck=(5000 + number % 4,)).silence(1)
-    assert told.check(Hang()) is None
+        timeline.tree(stuck=(5000 + number % 4,)).silence(1)
+    assert timeline.check(Hang()) is None
 
 
 def test_a_silent_sensor_is_no_hang() -> None:
-    told = stepping().silence(300)
-    assert told.check(Hang()) is None
-    (watched,) = Hang().measure(told.history)
+    timeline = stepping().silence(300)
+    assert timeline.check(Hang()) is None
+    (watched,) = Hang().measure(timeline.history)
     assert watched.not_watched == "no reading of its processes"
     assert stepping().tree(20, stuck=(4242,)).silence(90).tree(20, stuck=(4242,)).check(Hang()) is None
 
 
-def test_where_it_may_read_or_write_for_long_it_is_told() -> None:
+def test_where_it_may_read_or_write_for_long_it_is_reported() -> None:
     for stage in (Stage.DATA_WAIT, Stage.CHECKPOINT, Stage.VALIDATE):
         flag = stepping().stage(stage, stages_complete=True).tree(60, stuck=(4242,)).check(Hang())
         assert flag is not None
         assert flag.severity is Severity.WARNING
 
 
-def test_where_not_every_stage_is_told_it_is_told() -> None:
+def test_where_not_every_stage_is_reported_it_is_reported() -> None:
     flag = story().training(100).tree(60, stuck=(4242,)).check(Hang())
     assert flag is not None
     assert flag.severity is Severity.WARNING
 
 
-def test_act_off_tells_only() -> None:
+def test_act_off_reports_only() -> None:
     flag = stepping().tree(30, stuck=(4242,)).check(Hang(act=False))
     assert flag is not None
     assert flag.severity is Severity.WARNING
 
 
-def test_a_stopped_process_is_told_in_35_s_in_every_stage_and_before_and_after_all_steps() -> None:
+def test_a_stopped_process_is_reported_in_35_s_in_every_stage_and_before_and_after_all_steps() -> None:
     for stage in Stage:
         flag = story().training(10).stage(stage).tree(32, stopped=(4242,)).check(Hang())
         assert flag is not None, stage

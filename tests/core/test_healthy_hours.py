@@ -20,7 +20,7 @@ from .long_stories import LongStory
 from .stories import GB, GPU, JOB, OTHER_GPU
 
 BATCHES, EPOCHS = 900, 12
-TOLD = frozenset({"milestone", "best_metric"})
+REPORTED = frozenset({"milestone", "best_metric"})
 
 
 class Healthy(LongStory):
@@ -122,19 +122,19 @@ class Healthy(LongStory):
 
 @pytest.mark.parametrize(("seed", "step_s"), [(1, 0.06), (2, 1.2)])
 def test_no_healthy_hour_raises_a_flag_but_good_news(seed: int, step_s: float) -> None:
-    told = Healthy(seed, step_s)
-    told.started().stage(Stage.SETUP).live(300, 0.0)
-    told.says(ev.AgentEvent.PLAN, epochs=EPOCHS, batches_per_epoch=BATCHES, start_epoch=0, device="cuda:0")
-    told.stage(Stage.WARMUP).live(500, 99.0)  # kernels are searched for
+    timeline = Healthy(seed, step_s)
+    timeline.started().stage(Stage.SETUP).live(300, 0.0)
+    timeline.says(ev.AgentEvent.PLAN, epochs=EPOCHS, batches_per_epoch=BATCHES, start_epoch=0, device="cuda:0")
+    timeline.stage(Stage.WARMUP).live(500, 99.0)  # kernels are searched for
     for number in range(EPOCHS):
-        told.epoch(number)
+        timeline.epoch(number)
         if number == 4:  # a laptop sleeps: the monotonic clock stands, the wall clock jumps
-            told.now = Moment(told.now.monotonic_s, told.now.unix_s + 30_000)
+            timeline.now = Moment(timeline.now.monotonic_s, timeline.now.unix_s + 30_000)
         if number == 7:  # the wall clock is set back
-            told.now = Moment(told.now.monotonic_s, told.now.unix_s - 7_200)
+            timeline.now = Moment(timeline.now.monotonic_s, timeline.now.unix_s - 7_200)
         if number == 9:  # all sensors are silent for a while
-            told.read_at = told.now.plus(200)
-    seen = {(rule, severity): message for rule, severity, message in told.flags if rule not in TOLD}
+            timeline.read_at = timeline.now.plus(200)
+    seen = {(rule, severity): message for rule, severity, message in timeline.flags if rule not in REPORTED}
     assert set(seen) == {
         ("non_finite_loss", Severity.WARNING),  # the one NaN of epoch 4
         ("busy_without_progress", Severity.WARNING),  # the search for kernels

@@ -11,27 +11,27 @@ from .stories import GPU, JOB, NAN, OTHER_GPU, START, story
 
 
 def test_now_never_goes_back() -> None:
-    told = story().silence(10)
-    told.history.add(ev.Tick(at=START))
-    assert told.history.now == START.plus(10)
+    timeline = story().silence(10)
+    timeline.history.add(ev.Tick(at=START))
+    assert timeline.history.now == START.plus(10)
 
 
 def test_it_is_bounded() -> None:
-    told = story().steps(1, STEPS_KEPT + 10, loss=NAN).gpu(READINGS_KEPT + 10, busy=1.0)
+    timeline = story().steps(1, STEPS_KEPT + 10, loss=NAN).gpu(READINGS_KEPT + 10, busy=1.0)
     for _ in range(500):
-        told.prints("oom", FaultClass.OOM_GPU).kernel(FaultClass.XID)
-    history = told.history
+        timeline.prints("oom", FaultClass.OOM_GPU).kernel(FaultClass.XID)
+    history = timeline.history
     assert len(history.steps) == len(history.non_finite) == STEPS_KEPT
     assert len(history.gpus[GPU]) == READINGS_KEPT
     assert len(history.output) == len(history.kernel) == 200
 
 
 def test_steps_of_other_ranks_are_not_counted_twice() -> None:
-    told = story()
-    record = StepRecord(at=told.now, step=1)
-    told.put(ev.StepsMade(at=told.now, job=JOB, attempt=1, records=(record,), rank=1))
-    assert not told.history.steps
-    assert not told.history.claimed
+    timeline = story()
+    record = StepRecord(at=timeline.now, step=1)
+    timeline.put(ev.StepsMade(at=timeline.now, job=JOB, attempt=1, records=(record,), rank=1))
+    assert not timeline.history.steps
+    assert not timeline.history.claimed
 
 
 def test_a_step_claims_and_so_do_words_and_stages() -> None:
@@ -43,18 +43,18 @@ def test_a_step_claims_and_so_do_words_and_stages() -> None:
 
 
 def test_a_failed_hook_is_made_good_by_the_next_step() -> None:
-    told = story().steps(1, 1).silence(1).says(ev.AgentEvent.HOOK_FAILED, where="x")
-    assert not told.history.hooked
-    assert told.steps(2, 2).history.hooked
+    timeline = story().steps(1, 1).silence(1).says(ev.AgentEvent.HOOK_FAILED, where="x")
+    assert not timeline.history.hooked
+    assert timeline.steps(2, 2).history.hooked
 
 
 def test_it_is_starting_until_the_first_step_and_again_with_a_new_setup() -> None:
-    told = story().stage(Stage.WARMUP).silence(1)
-    assert told.history.starting
-    assert not told.steps(1, 1).history.starting
-    assert not told.silence(1).stage(Stage.VALIDATE).history.starting
-    assert told.silence(1).stage(Stage.WARMUP).history.starting
-    assert not told.steps(1, 1).history.starting
+    timeline = story().stage(Stage.WARMUP).silence(1)
+    assert timeline.history.starting
+    assert not timeline.steps(1, 1).history.starting
+    assert not timeline.silence(1).stage(Stage.VALIDATE).history.starting
+    assert timeline.silence(1).stage(Stage.WARMUP).history.starting
+    assert not timeline.steps(1, 1).history.starting
 
 
 def test_a_plan_of_nonsense_is_an_unknown_plan() -> None:
@@ -73,16 +73,16 @@ def test_a_line_is_remembered_until_the_next() -> None:
     assert story().prints("first").prints("").history.last_line == "first"
 
 
-def test_cards_of_others_are_kept_and_not_shown() -> None:
-    told = story().gpu(busy=1.0).gpu(busy=1.0, gpu=OTHER_GPU)
-    assert set(told.history.gpus) == {GPU, OTHER_GPU}
-    assert set(told.history.readings_by_gpu()) == {GPU}
+def test_gpus_of_others_are_kept_and_not_shown() -> None:
+    timeline = story().gpu(busy=1.0).gpu(busy=1.0, gpu=OTHER_GPU)
+    assert set(timeline.history.gpus) == {GPU, OTHER_GPU}
+    assert set(timeline.history.readings_by_gpu()) == {GPU}
 
 
 def test_it_is_over_however_it_ended() -> None:
     assert not story().training().history.over
     assert story().exits(0).history.over
     assert story().lost().history.over
-    told = story()
-    told.put(ev.LaunchFailed(at=told.now, job=JOB, attempt=1, error="no shim"))
-    assert told.history.over
+    timeline = story()
+    timeline.put(ev.LaunchFailed(at=timeline.now, job=JOB, attempt=1, error="no shim"))
+    assert timeline.history.over

@@ -21,21 +21,21 @@ def test_memory_used_up_by_the_job_acts_and_may_save() -> None:
     assert flag.message == "0.90 of 32.00 GB of memory are left, of which the job holds 62%"
 
 
-def test_one_second_short_of_the_hold_is_told_only() -> None:
+def test_one_second_short_of_the_hold_is_reported_only() -> None:
     flag = story().training().memory(9, available=NEARLY_NONE, rss=20 * GB).check(HostMemory())
     assert flag is not None
     assert flag.severity is Severity.WARNING
 
 
 def test_a_better_reading_interrupts() -> None:
-    told = story().training().memory(8, available=NEARLY_NONE, rss=20 * GB).silence(1)
-    told.memory(available=LITTLE, rss=20 * GB).silence(1)
-    flag = told.memory(8, available=NEARLY_NONE, rss=20 * GB).check(HostMemory())
+    timeline = story().training().memory(8, available=NEARLY_NONE, rss=20 * GB).silence(1)
+    timeline.memory(available=LITTLE, rss=20 * GB).silence(1)
+    flag = timeline.memory(8, available=NEARLY_NONE, rss=20 * GB).check(HostMemory())
     assert flag is not None
     assert flag.severity is Severity.WARNING
 
 
-def test_little_memory_is_told_and_a_tenth_is_enough() -> None:
+def test_little_memory_is_reported_and_a_tenth_is_enough() -> None:
     flag = story().training().memory(available=LITTLE, rss=GB).check(HostMemory())
     assert flag is not None
     assert flag.severity is Severity.WARNING
@@ -43,7 +43,7 @@ def test_little_memory_is_told_and_a_tenth_is_enough() -> None:
 
 
 @pytest.mark.parametrize("rss", [None, 7_900_000_000])
-def test_memory_that_others_hold_is_told_only(rss: int | None) -> None:
+def test_memory_that_others_hold_is_reported_only(rss: int | None) -> None:
     flag = story().training().memory(60, available=NEARLY_NONE, rss=rss).check(HostMemory())
     assert flag is not None
     assert flag.severity is Severity.WARNING
@@ -65,7 +65,7 @@ def test_a_process_that_is_gone_holds_nothing() -> None:
     assert story().training().memory(10, available=1, rss=20 * GB).exits(1).check(HostMemory()) is None
 
 
-def test_act_off_tells_only() -> None:
+def test_act_off_reports_only() -> None:
     flag = story().training().memory(10, available=1, rss=20 * GB).check(HostMemory(act=False))
     assert flag is not None
     assert flag.severity is Severity.WARNING

@@ -10,28 +10,28 @@ from .stories import story
 
 
 def test_a_program_without_steps_of_which_nothing_runs_is_warned_of_after_30_s() -> None:
-    told = story(gpus_used=()).tree(29, cpu=0.0, switches=0.0)
-    assert told.check(IdleJob()) is None
-    flag = told.tree(2, cpu=0.0, switches=0.0).check(IdleJob())
+    timeline = story(gpus_used=()).tree(29, cpu=0.0, switches=0.0)
+    assert timeline.check(IdleJob()) is None
+    flag = timeline.tree(2, cpu=0.0, switches=0.0).check(IdleJob())
     assert flag is not None
     assert flag.severity is Severity.WARNING
     assert flag.message == "all processes have been idle for 31 s: no CPU, no output, no GPU (no step was seen yet)"
 
 
 def test_it_acts_where_the_setting_says_so() -> None:
-    told = story(gpus_used=()).tree(299, cpu=0.0, switches=0.0)
+    timeline = story(gpus_used=()).tree(299, cpu=0.0, switches=0.0)
     rule = IdleJob(act=True)
-    flag = told.check(rule)
+    flag = timeline.check(rule)
     assert flag is not None
     assert flag.severity is Severity.WARNING
-    flag = told.tree(1, cpu=0.0, switches=0.0).check(rule)
+    flag = timeline.tree(1, cpu=0.0, switches=0.0).check(rule)
     assert flag is not None
     assert flag.severity is Severity.CRITICAL
 
 
-def test_output_processor_threads_and_cards_are_each_work() -> None:
-    told = story(gpus_used=()).tree(29, cpu=0.0, switches=0.0).prints("epoch 1")
-    assert told.tree(29, cpu=0.0, switches=0.0).check(IdleJob()) is None
+def test_output_processor_threads_and_gpus_are_each_work() -> None:
+    timeline = story(gpus_used=()).tree(29, cpu=0.0, switches=0.0).prints("epoch 1")
+    assert timeline.tree(29, cpu=0.0, switches=0.0).check(IdleJob()) is None
     assert story(gpus_used=()).tree(60, cpu=20.0, switches=0.0).check(IdleJob()) is None
     assert story(gpus_used=()).tree(60, cpu=0.0, switches=50.0).check(IdleJob()) is None
     assert story(gpus_used=()).tree(60, cpu=0.0).check(IdleJob()) is None

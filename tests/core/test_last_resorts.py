@@ -21,109 +21,111 @@ ON = RemedyContext(resorts=(replace(RESET, on=True), replace(REBOOT, on=True)))
 PATIENT = Limits(budget=Budget(backoff_s=(0.0,), jitter_fraction=0.0))
 
 
-def lost(told: Life) -> Life:
+def lost(timeline: Life) -> Life:
     """The card falls off the bus and the training ends of it."""
-    return told.kernel(FaultClass.GPU_LOST).silence(1).exits(signal=9)
+    return timeline.kernel(FaultClass.GPU_LOST).silence(1).exits(signal=9)
 
 
 def training(context: RemedyContext) -> Life:
-    told = life(limits=PATIENT)
-    told.context = context
-    return told.training()
+    timeline = life(limits=PATIENT)
+    timeline.context = context
+    return timeline.training()
 
 
-def resorted(told: Life, *, done: bool, said: str = "") -> Life:
-    kind = told.job.resorts[-1].kind
-    told.put(ev.ResortEnded(at=told.now, job=JOB, attempt=told.attempt, kind=kind, done=done, output=said))
-    return told
+def resorted(timeline: Life, *, done: bool, report: str = "") -> Life:
+    kind = timeline.job.resorts[-1].kind
+    timeline.put(
+        ev.ResortEnded(at=timeline.now, job=JOB, attempt=timeline.attempt, kind=kind, done=done, output=report)
+    )
+    return timeline
 
 
 def unkillable(context: RemedyContext) -> Life:
-    told = life(limits=PATIENT)
-    told.context = context
-    return told.training().silence(60).silence(40).silence(10)
+    timeline = life(limits=PATIENT)
+    timeline.context = context
+    return timeline.training().silence(60).silence(40).silence(10)
 
 
 def test_what_is_off_is_named_with_its_exact_command_and_not_run() -> None:
-    told = lost(lost(training(OFF)).looks().training())
-    assert told.phase() is Phase.FAILED
+    timeline = lost(lost(training(OFF)).looks().training())
+    assert timeline.phase() is Phase.FAILED
     assert (
         "what would help: `amd-smi reset --gpureset --gpu 0000:0a:00.0` (last_resorts.reset_gpu is off), "
         "else `systemctl reboot` (last_resorts.reboot is off)"
-    ) in (told.job.reason or "")
+    ) in (timeline.job.reason or "")
 
 
-def test_a_lost_card_is_reset_before_the_next_attempt_and_then_rebooted_but_each_only_once() -> None:
-    told = lost(training(ON))
-    assert told.told() == ["Launch", "Stop", "Retry", "LastResort"]
-    assert told.job.resorts[0].command == RESET.command
-    assert told.looks().told() == []
-    resorted(told, done=True)
-    assert told.told() == ["Launch"]
-    lost(told.training())
-    assert [type(decision).__name__ for decision in told.decisions[-2:]] == ["Retry", "LastResort"]
-    assert told.job.resorts[-1].kind == "reboot"
-    resorted(told, done=True).looks().told()
-    assert told.silence(100).told() == []
-    assert told.silence(20).told() == ["Launch"]
-    lost(told.training())
-    assert told.phase() is Phase.FAILED
-    assert "`systemctl reboot` (already done)" in (told.job.reason or "")
+def test_a_lost_gpu_is_reset_before_the_next_attempt_and_then_rebooted_but_each_only_once() -> None:
+    timeline = lost(training(ON))
+    assert timeline.read_decisions() == ["Launch", "Stop", "Retry", "LastResort"]
+    assert timeline.job.resorts[0].command == RESET.command
+    assert timeline.looks().read_decisions() == []
+    resorted(timeline, done=True)
+    assert timeline.read_decisions() == ["Launch"]
+    lost(timeline.training())
+    assert [type(decision).__name__ for decision in timeline.decisions[-2:]] == ["Retry", "LastResort"]
+    assert timeline.job.resorts[-1].kind == "reboot"
+    resorted(timeline, done=True).looks().read_decisions()
+    assert timeline.silence(100).read_decisions() == []
+    assert timeline.silence(20).read_decisions() == ["Launch"]
+    lost(timeline.training())
+    assert timeline.phase() is Phase.FAILED
+    assert "`systemctl reboot` (already done)" in (timeline.job.reason or "")
 
 
 def test_progress_allows_a_reset_once_more() -> None:
-    told = resorted(lost(training(ON)).looks(), done=True)
-    told.training(400)
-    assert told.job.resorts == ()
-    assert [resort.kind for resort in lost(told).job.resorts] == ["reset_gpu"]
+    timeline = resorted(lost(training(ON)).looks(), done=True)
+    timeline.training(400)
+    assert timeline.job.resorts == ()
+    assert [resort.kind for resort in lost(timeline).job.resorts] == ["reset_gpu"]
 
 
-def test_a_reset_that_failed_is_kept_with_what_it_said_and_does_not_hold_the_job_up() -> None:
-    told = resorted(lost(training(ON)).looks(), done=False, said="status 1 Permission denied")
-    assert told.told()[-1] == "Launch"
-    assert (told.job.resorts[0].done, told.job.resorts[0].output) == (False, "status 1 Permission denied")
+def test_a_reset_that_failed_is_kept_with_what_it_reported_and_does_not_hold_the_job_up() -> None:
+    timeline = resorted(lost(training(ON)).looks(), done=False, report="status 1 Permission denied")
+    assert timeline.read_decisions()[-1] == "Launch"
+    assert (timeline.job.resorts[0].done, timeline.job.resorts[0].output) == (False, "status 1 Permission denied")
 
 
 def test_a_reset_of_which_no_word_comes_does_not_hold_the_job_up_for_ever() -> None:
-    told = lost(training(ON)).looks()
-    told.told()
-    assert told.silence(89).told() == []
-    assert told.silence(1).told() == ["Launch"]
+    timeline = lost(training(ON)).looks()
+    timeline.read_decisions()
+    assert timeline.silence(89).read_decisions() == []
+    assert timeline.silence(1).read_decisions() == ["Launch"]
 
 
-def test_a_process_that_sigkill_does_not_end_has_its_card_reset_and_then_the_machine_rebooted() -> None:
-    told = unkillable(ON)
-    assert told.told() == ["Launch", "Stop", "Kill", "Warn", "LastResort"]
-    resorted(told, done=True)
-    assert told.silence(29).told() == []
-    told.silence(1)
-    last = told.last
+def test_a_process_that_sigkill_does_not_end_has_its_gpu_reset_and_then_the_machine_rebooted() -> None:
+    timeline = unkillable(ON)
+    assert timeline.read_decisions() == ["Launch", "Stop", "Kill", "Warn", "LastResort"]
+    resorted(timeline, done=True)
+    assert timeline.silence(29).read_decisions() == []
+    timeline.silence(1)
+    last = timeline.last
     assert isinstance(last, de.LastResort)
     assert last.command == REBOOT.command
-    told.told()
-    resorted(told, done=True)
-    assert told.silence(86400).told() == []
+    timeline.read_decisions()
+    resorted(timeline, done=True)
+    assert timeline.silence(86400).read_decisions() == []
 
 
 def test_a_reset_that_ends_the_process_is_followed_by_an_ordinary_retry() -> None:
-    told = resorted(unkillable(ON), done=True)
-    told.told()
-    assert told.exits(signal=9).looks().told() == ["Retry", "Launch"]
+    timeline = resorted(unkillable(ON), done=True)
+    timeline.read_decisions()
+    assert timeline.exits(signal=9).looks().read_decisions() == ["Retry", "Launch"]
 
 
 def test_a_reboot_waits_until_no_other_job_runs() -> None:
     refused = replace(REBOOT, on=True, refused="refused while day runs")
-    told = unkillable(RemedyContext(resorts=(refused,)))
-    assert told.told()[-1] == "Warn"
-    assert "`systemctl reboot` (refused while day runs)" in (told.job.reason or "")
-    assert told.silence(3600).told() == []
-    told.context = RemedyContext(resorts=(replace(REBOOT, on=True),))
-    assert told.silence(1).told() == ["LastResort"]
+    timeline = unkillable(RemedyContext(resorts=(refused,)))
+    assert timeline.read_decisions()[-1] == "Warn"
+    assert "`systemctl reboot` (refused while day runs)" in (timeline.job.reason or "")
+    assert timeline.silence(3600).read_decisions() == []
+    timeline.context = RemedyContext(resorts=(replace(REBOOT, on=True),))
+    assert timeline.silence(1).read_decisions() == ["LastResort"]
 
 
 def test_nothing_is_reset_for_a_job_that_its_user_stops() -> None:
-    told = life(limits=PATIENT).training()
-    told.asks(ev.Ask.STOP)
-    told.context = ON
-    told.silence(60).silence(10).silence(3600)
-    assert "LastResort" not in told.told()
+    timeline = life(limits=PATIENT).training()
+    timeline.asks(ev.Ask.STOP)
+    timeline.context = ON
+    timeline.silence(60).silence(10).silence(3600)
+    assert "LastResort" not in timeline.read_decisions()

@@ -36,8 +36,8 @@ ALL_RULES = tuple(item() for item in RULES)
 LINES = st.sampled_from(["heartbeat", "", "step 99999/99999", "loss: 0.1", "100%|##########|"])
 
 
-def critical(told: Story) -> list[str]:
-    return [flag.rule for flag in judge(ALL_RULES, told.history) if flag.severity is Severity.CRITICAL]
+def critical(timeline: Story) -> list[str]:
+    return [flag.rule for flag in judge(ALL_RULES, timeline.history) if flag.severity is Severity.CRITICAL]
 
 
 # --- 2: no detector state survives a restart boundary ---------------------------------------------------------------
@@ -50,26 +50,26 @@ def critical(told: Story) -> list[str]:
     code=st.sampled_from([0, 1]),
 )
 def test_law_2_a_new_attempt_remembers_nothing(stage: Stage, silence_s: float, losses: list[float], code: int) -> None:
-    told = life().training(5).stage(stage)
+    timeline = life().training(5).stage(stage)
     for number, loss in enumerate(losses):
-        told.steps(6 + number, 6 + number, loss=loss)
-    told.kernel(FaultClass.GPU_HANG, fatal=False).gpu(5, busy=0.0).silence(silence_s).exits(code)
-    if told.phase() is Phase.BACKOFF:
-        told.silence(600).looks()
-    if told.job.number == 2:
-        assert told.history == History(now=told.now, launched_at=told.now, gpus_used=(GPU,))
-        assert told.job.open_flags == frozenset()
-        assert told.job.stop is None
-        assert told.phase() is Phase.STARTING
+        timeline.steps(6 + number, 6 + number, loss=loss)
+    timeline.kernel(FaultClass.GPU_HANG, fatal=False).gpu(5, busy=0.0).silence(silence_s).exits(code)
+    if timeline.phase() is Phase.BACKOFF:
+        timeline.silence(600).looks()
+    if timeline.job.number == 2:
+        assert timeline.history == History(now=timeline.now, launched_at=timeline.now, gpus_used=(GPU,))
+        assert timeline.job.open_flags == frozenset()
+        assert timeline.job.stop is None
+        assert timeline.phase() is Phase.STARTING
 
 
 def test_law_2_a_checkpoint_begun_in_one_attempt_is_not_waited_for_in_the_next() -> None:
-    told = life().training().stage(Stage.CHECKPOINT).silence(900).silence(40).exits(signal=9).looks()
-    told.told()
-    told.training(steps=5)
+    timeline = life().training().stage(Stage.CHECKPOINT).silence(900).silence(40).exits(signal=9).looks()
+    timeline.read_decisions()
+    timeline.training(steps=5)
     for step in range(6, 2000):
-        told.steps(step, step, 1.0)
-    assert told.told() == []
+        timeline.steps(step, step, 1.0)
+    assert timeline.read_decisions() == []
 
 
 # --- 3: a hang is judged by step numbers ----------------------------------------------------------------------------
@@ -94,17 +94,17 @@ def test_law_3_output_changes_no_verdict_about_a_hang(
     for item in (Stall(limit_s=60, validate_limit_s=90, checkpoint_limit_s=75), StartTimeout()):
         verdicts = [
             None if flag is None else (flag.severity, flag.subject)
-            for flag in (flag_of(item, told.history) for told in (silent, chatty))
+            for flag in (flag_of(item, timeline.history) for timeline in (silent, chatty))
         ]
         assert verdicts[0] == verdicts[1]
 
 
 @given(lines=st.lists(st.integers(1, 100), min_size=1, max_size=30))
 def test_law_3_output_saves_no_training_that_never_starts(lines: list[int]) -> None:
-    told = story().started().stage(Stage.WARMUP)
+    timeline = story().started().stage(Stage.WARMUP)
     for wait_s in lines:
-        told.silence(wait_s).prints("still compiling")
-    flagged = told.check(StartTimeout())
+        timeline.silence(wait_s).prints("still compiling")
+    flagged = timeline.check(StartTimeout())
     assert (flagged is not None) == (sum(lines) >= 600)
 
 
@@ -117,11 +117,11 @@ def test_law_3_output_saves_no_training_that_never_starts(lines: list[int]) -> N
     window=st.integers(1, 80),
 )
 def test_law_4_no_mixture_of_losses_hides_a_nan(losses: list[float | None], tolerated: int, window: int) -> None:
-    told = story().started()
+    timeline = story().started()
     for number, loss in enumerate(losses, 1):
-        told.steps(number, number, loss=loss)
+        timeline.steps(number, number, loss=loss)
     bad = [number for number, loss in enumerate(losses, 1) if loss is not None and not math.isfinite(loss)]
-    flag = told.check(NonFiniteLoss(tolerated=tolerated, window_steps=window))
+    flag = timeline.check(NonFiniteLoss(tolerated=tolerated, window_steps=window))
     if not bad or len(losses) - bad[-1] >= window:
         assert flag is None
         return
@@ -182,44 +182,44 @@ def test_law_5_only_a_proven_checkpoint_from_before_the_trouble_is_resumed_from(
 
 @given(moves=st.lists(st.sampled_from(["steps", "nan", "save", "crash", "stall", "restart"]), min_size=1, max_size=40))
 def test_law_5_no_life_resumes_from_what_a_nan_spoilt(moves: list[str]) -> None:
-    told = Life((NonFiniteLoss(tolerated=0), Stall(), ALL_RULES[0]), Limits(budget=Budget(restarts=1000)))
-    told.silence(1)
+    timeline = Life((NonFiniteLoss(tolerated=0), Stall(), ALL_RULES[0]), Limits(budget=Budget(restarts=1000)))
+    timeline.silence(1)
     spoilt: set[str] = set()
     step, poisoned, saves = 0, False, 0
     for move in moves:
-        if told.phase() not in (Phase.STARTING, Phase.RUNNING):
+        if timeline.phase() not in (Phase.STARTING, Phase.RUNNING):
             break
         if move in ("steps", "nan"):
             poisoned = poisoned or move == "nan"
-            told.steps(step + 1, step + 1, 1.0, loss=NAN if poisoned else 1.0)
+            timeline.steps(step + 1, step + 1, 1.0, loss=NAN if poisoned else 1.0)
             step += 1
         elif move == "save":
             saves += 1
-            told.silence(1).saves(f"{saves}.pt", step)
+            timeline.silence(1).saves(f"{saves}.pt", step)
         else:
-            _end(told, move)
-        if told.phase() is Phase.STOPPING:
+            _end(timeline, move)
+        if timeline.phase() is Phase.STOPPING:
             saves += 1
-            told.silence(1).saves(f"{saves}.pt", step)
+            timeline.silence(1).saves(f"{saves}.pt", step)
             if poisoned:
                 spoilt.add(f"{saves}.pt")
-            told.exits(signal=15)
-        if told.phase() is Phase.BACKOFF:
-            told.silence(601).looks()
-        start = told.present().resume_from if told.job.attempt else None
+            timeline.exits(signal=15)
+        if timeline.phase() is Phase.BACKOFF:
+            timeline.silence(601).looks()
+        start = timeline.present().resume_from if timeline.job.attempt else None
         assert start is None or start.path not in spoilt
-        if not told.history.steps:
+        if not timeline.history.steps:
             step, poisoned = (start.step or 0) if start else 0, False
 
 
-def _end(told: Life, move: str) -> None:
+def _end(timeline: Life, move: str) -> None:
     match move:
         case "crash":
-            told.exits(signal=11)
+            timeline.exits(signal=11)
         case "stall":
-            told.silence(60)
+            timeline.silence(60)
         case _:
-            told.asks(ev.Ask.RESTART)
+            timeline.asks(ev.Ask.RESTART)
 
 
 # --- 8: budgets are cleared by progress -----------------------------------------------------------------------------
@@ -250,10 +250,10 @@ def test_law_8_only_a_step_further_than_ever_clears_the_restarts_in_a_row(happen
     every_s=st.sampled_from([1, 5, 29]),
 )
 def test_law_9_no_gpu_use_is_a_hang_while_steps_advance(busy: list[float], every_s: int) -> None:
-    told = story().training(5)
+    timeline = story().training(5)
     for number, percent in enumerate(busy):
-        told.gpu(every_s, busy=percent, used=GB).steps(6 + number, 6 + number)
-        assert critical(told) == []
+        timeline.gpu(every_s, busy=percent, used=GB).steps(6 + number, 6 + number)
+        assert critical(timeline) == []
 
 
 @given(busy=st.lists(st.sampled_from([0.0, 1.0]), min_size=40, max_size=59))
@@ -267,8 +267,8 @@ def test_law_9_an_idle_gpu_acts_only_together_with_missing_steps(busy: list[floa
 
 
 def test_law_9_a_busy_gpu_without_a_step_is_a_hang() -> None:
-    told = story().training(5).gpu(60, busy=99.0)
-    assert critical(told) == ["stall"]
+    timeline = story().training(5).gpu(60, busy=99.0)
+    assert critical(timeline) == ["stall"]
 
 
 # --- 12: unknown is None --------------------------------------------------------------------------------------------
@@ -277,37 +277,37 @@ def test_law_9_a_busy_gpu_without_a_step_is_a_hang() -> None:
 @given(data=st.data())
 def test_law_12_what_is_unknown_is_never_acted_on(data: st.DataObject) -> None:
     """Each reading lacks at least one of the facts that its rule needs; the others are as bad as can be."""
-    told = story().training(20)
+    timeline = story().training(20)
     for step in range(21, 60):
-        told.steps(step, step, 1.0, loss=None, grad_norm=None)
+        timeline.steps(step, step, 1.0, loss=None, grad_norm=None)
         used = data.draw(st.sampled_from([None, 6 * GB]))
         available = data.draw(st.sampled_from([None, 0]))
         gpu = GpuReading(
-            at=told.now, gpu=GPU, source="x", vram_used_bytes=used, vram_total_bytes=None if used else 6 * GB
+            at=timeline.now, gpu=GPU, source="x", vram_used_bytes=used, vram_total_bytes=None if used else 6 * GB
         )
         host = HostReading(
-            at=told.now, memory_available_bytes=available, memory_total_bytes=32 * GB if available is None else None
+            at=timeline.now, memory_available_bytes=available, memory_total_bytes=32 * GB if available is None else None
         )
-        told.put(ev.GpusRead(at=told.now, readings=(gpu,)))
-        told.put(ev.HostRead(at=told.now, reading=host))
-        tree = ProcessReading(at=told.now, processes=1, rss_bytes=None)
-        told.put(ev.ProcessesRead(at=told.now, job=JOB, attempt=1, reading=tree))
-        assert judge(ALL_RULES, told.history) == ()
+        timeline.put(ev.GpusRead(at=timeline.now, readings=(gpu,)))
+        timeline.put(ev.HostRead(at=timeline.now, reading=host))
+        tree = ProcessReading(at=timeline.now, processes=1, rss_bytes=None)
+        timeline.put(ev.ProcessesRead(at=timeline.now, job=JOB, attempt=1, reading=tree))
+        assert judge(ALL_RULES, timeline.history) == ()
 
 
 @given(no_step_s=st.integers(0, 59), status=st.sampled_from([None, "suspended"]), stage=st.sampled_from([None, *Stage]))
 def test_law_12_an_unknown_gpu_use_is_not_idle(no_step_s: int, status: str | None, stage: Stage | None) -> None:
-    told = story().started().steps(1, 5)
+    timeline = story().started().steps(1, 5)
     if stage is not None:
-        told.stage(stage)
-    told.gpu(no_step_s, busy=0.0 if status else None, status=status)
-    assert told.check(GpuIdle()) is None
+        timeline.stage(stage)
+    timeline.gpu(no_step_s, busy=0.0 if status else None, status=status)
+    assert timeline.check(GpuIdle()) is None
 
 
 @given(share=st.sampled_from([None, 0, 8 * GB - 1]))
 def test_law_12_memory_that_nobody_can_assign_stops_no_job(share: int | None) -> None:
-    told = story().training().memory(55, available=0, rss=share)
-    assert critical(told) == []
+    timeline = story().training().memory(55, available=0, rss=share)
+    assert critical(timeline) == []
 
 
 def test_law_12_an_unknown_end_is_no_clean_end() -> None:
@@ -322,14 +322,14 @@ class AnyLife(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.told = Life(limits=Limits(budget=Budget(restarts=3, settle_s=60.0)))
+        self.timeline = Life(limits=Limits(budget=Budget(restarts=3, settle_s=60.0)))
         self.step = 0
         self.gone: set[int] = set()
         self.asked_to_run = True
 
     def happens(self) -> None:
         """Look at every decision that the last event led to."""
-        for decision in self.told.decisions:
+        for decision in self.timeline.decisions:
             if isinstance(decision, de.Launch):
                 earlier = set(range(1, decision.attempt))
                 assert earlier <= self.gone, "launched while an attempt was not over"
@@ -337,24 +337,24 @@ class AnyLife(RuleBasedStateMachine):
                 start = decision.resume_from
                 assert start is None or start.verdict is Verdict.PROVEN
                 self.step = (start.step or 0) if start else 0
-        names = [type(item) for item in self.told.decisions]
+        names = [type(item) for item in self.timeline.decisions]
         assert names.count(de.Launch) <= 1
         assert names.count(de.Stop) <= 1
         assert names.count(de.Kill) <= 1
-        self.told.decisions.clear()
+        self.timeline.decisions.clear()
 
     @initialize()
     def launched(self) -> None:
-        self.told.silence(0)
+        self.timeline.silence(0)
         self.happens()
 
     @property
     def alive(self) -> bool:
-        return self.told.phase() in ALIVE and not self.told.present().over
+        return self.timeline.phase() in ALIVE and not self.timeline.present().over
 
     @rule(seconds=st.sampled_from([0.25, 1.0, 9.0, 31.0, 61.0, 700.0, 4000.0]))
     def time_passes(self, seconds: float) -> None:
-        self.told.silence(seconds)
+        self.timeline.silence(seconds)
         self.happens()
 
     @precondition(lambda self: self.alive)
@@ -362,57 +362,57 @@ class AnyLife(RuleBasedStateMachine):
     def it_steps(self, count: int, loss: float) -> None:
         for _ in range(count):
             self.step += 1
-            self.told.steps(self.step, self.step, loss=loss)
+            self.timeline.steps(self.step, self.step, loss=loss)
         self.happens()
 
     @precondition(lambda self: self.alive)
     @rule(stage=st.sampled_from(list(Stage)))
     def it_enters(self, stage: Stage) -> None:
-        self.told.stage(stage)
+        self.timeline.stage(stage)
         self.happens()
 
     @precondition(lambda self: self.alive)
     @rule(agent_event=st.sampled_from(list(ev.AgentEvent)))
     def it_says(self, agent_event: ev.AgentEvent) -> None:
-        self.told.says(agent_event, epochs=2, batches_per_epoch=10, requested=True, type="ValueError", message="x")
+        self.timeline.says(agent_event, epochs=2, batches_per_epoch=10, requested=True, type="ValueError", message="x")
         self.happens()
 
     @precondition(lambda self: self.alive)
     @rule(verdict=st.sampled_from([*Verdict, None]))
     def it_saves(self, verdict: Verdict | None) -> None:
-        self.told.silence(0.01).saves(f"{len(self.told.saved)}.pt", self.step, verdict)
+        self.timeline.silence(0.01).saves(f"{len(self.timeline.saved)}.pt", self.step, verdict)
         self.happens()
 
     @precondition(lambda self: self.alive)
     @rule(end=st.sampled_from(["finish", "crash", "killed", "lost", "not launched"]))
     def it_ends(self, end: str) -> None:
-        self.gone.add(self.told.job.number)
+        self.gone.add(self.timeline.job.number)
         match end:
             case "finish":
-                self.told.exits(0)
+                self.timeline.exits(0)
             case "crash":
-                self.told.exits(1)
+                self.timeline.exits(1)
             case "killed":
-                self.told.exits(signal=9)
+                self.timeline.exits(signal=9)
             case "lost":
-                self.told.lost()
+                self.timeline.lost()
             case _:
-                self.told.fails_to_launch()
+                self.timeline.fails_to_launch()
         self.happens()
 
     @rule(fault=st.sampled_from(list(FaultClass)), fatal=st.booleans())
     def the_kernel_says(self, fault: FaultClass, *, fatal: bool) -> None:
-        self.told.kernel(fault, fatal=fatal)
+        self.timeline.kernel(fault, fatal=fatal)
         self.happens()
 
     @rule(busy=st.sampled_from([None, 0.0, 99.0]), used=st.sampled_from([None, GB, 5 * GB, 6 * GB]))
     def the_card_is_read(self, busy: float | None, used: int | None) -> None:
-        self.told.gpu(12, busy=busy, used=used, every_s=4)
+        self.timeline.gpu(12, busy=busy, used=used, every_s=4)
         self.happens()
 
     @rule(free=st.sampled_from([1, GB, 900 * GB]))
     def the_disk_is_read(self, free: int) -> None:
-        self.told.disks(runs=free)
+        self.timeline.disks(runs=free)
         self.happens()
 
     @rule(ask=st.sampled_from(list(ev.Ask)), fresh=st.booleans())
@@ -421,48 +421,50 @@ class AnyLife(RuleBasedStateMachine):
             self.asked_to_run = True
         elif ask is ev.Ask.STOP:
             self.asked_to_run = False
-        self.told.asks(ask, fresh=fresh)
+        self.timeline.asks(ask, fresh=fresh)
         self.happens()
 
     @rule(allowed=st.booleans())
     def launching_is_allowed(self, *, allowed: bool) -> None:
-        self.told.launch_allowed = allowed
-        self.told.silence(0)
+        self.timeline.launch_allowed = allowed
+        self.timeline.silence(0)
         self.happens()
 
     @precondition(lambda self: self.alive)
     @rule()
     def it_is_signalled(self) -> None:
-        self.told.signalled()
+        self.timeline.signalled()
         self.happens()
 
-    @precondition(lambda self: self.told.phase() is Phase.BACKOFF)
+    @precondition(lambda self: self.timeline.phase() is Phase.BACKOFF)
     @rule()
     def the_checkpoints_are_looked_through(self) -> None:
-        self.told.looks()
+        self.timeline.looks()
         self.happens()
 
     @rule(by_s=st.sampled_from([-86400.0, -1.0, 1.0, 86400.0]))
     def the_wall_clock_jumps(self, by_s: float) -> None:
-        self.told.now = Moment(self.told.now.monotonic_s, self.told.now.unix_s + by_s)
-        self.told.put(ev.ClockStepped(at=self.told.now, by_s=by_s))
+        self.timeline.now = Moment(self.timeline.now.monotonic_s, self.timeline.now.unix_s + by_s)
+        self.timeline.put(ev.ClockStepped(at=self.timeline.now, by_s=by_s))
         self.happens()
 
     @rule(away_s=st.floats(1, 100_000))
     def the_daemon_was_away(self, away_s: float) -> None:
-        decided = len(self.told.decisions)
-        self.told.away(away_s)
-        stopped = [decision for decision in self.told.decisions[decided:] if isinstance(decision, de.Stop | de.Kill)]
+        decided = len(self.timeline.decisions)
+        self.timeline.away(away_s)
+        stopped = [
+            decision for decision in self.timeline.decisions[decided:] if isinstance(decision, de.Stop | de.Kill)
+        ]
         assert not stopped, "what happened while nobody looked is judged by what is seen after it"
         self.happens()
 
     @invariant()
     def every_decision_was_taken_in(self) -> None:
-        assert self.told.next_decision() is None
+        assert self.timeline.next_decision() is None
 
     @invariant()
     def a_phase_has_what_belongs_to_it(self) -> None:
-        job = self.told.job
+        job = self.timeline.job
         assert (job.stop is not None) == (job.phase in (Phase.STOPPING, Phase.KILLING))
         assert job.phase is not Phase.BACKOFF or job.retry is not None
         assert not job.unkillable or job.phase is Phase.KILLING
@@ -470,7 +472,7 @@ class AnyLife(RuleBasedStateMachine):
 
     @invariant()
     def what_the_user_stopped_rests_once_nothing_runs(self) -> None:
-        job = self.told.job
+        job = self.timeline.job
         if job.desired_state is DesiredState.STOP:
             assert job.phase in (Phase.STOPPING, Phase.KILLING, Phase.STOPPED, Phase.FINISHED, Phase.FAILED)
 
@@ -480,8 +482,8 @@ TestLaws7And11InAnyLife = AnyLife.TestCase
 
 
 def test_the_daemons_end_launches_nothing() -> None:
-    told = life().training().exits(1).asks(ev.Ask.SHUT_DOWN).looks().silence(9999)
-    assert told.told() == ["Launch", "Retry"]
+    timeline = life().training().exits(1).asks(ev.Ask.SHUT_DOWN).looks().silence(9999)
+    assert timeline.read_decisions() == ["Launch", "Retry"]
 
 
 @pytest.mark.parametrize("fact", [Job, Incident, RedFlag, History, DiskReading])

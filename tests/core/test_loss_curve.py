@@ -86,7 +86,7 @@ def test_a_warm_up_of_a_few_steps_is_forgiven() -> None:
     assert resumed([9.0] * 7 + [2.0] * 23).check(ResumedLoss()) is None
 
 
-def test_long_after_the_resume_nobody_is_condemned() -> None:
+def test_long_after_the_resume_nothing_is_rejected() -> None:
     assert resumed([5.0] * 30 + [2.0] * 200).check(ResumedLoss()) is None
 
 
@@ -103,7 +103,7 @@ def test_losses_that_are_not_known_say_nothing() -> None:
     assert story.check(ResumedLoss()) is None
 
 
-def test_told_only_where_it_is_not_to_act() -> None:
+def test_reported_only_where_it_is_not_to_act() -> None:
     flag = resumed([5.0] * 30).check(ResumedLoss(act=False))
     assert flag is not None
     assert flag.severity is Severity.WARNING
@@ -167,7 +167,7 @@ def test_a_run_of_high_losses_in_the_first_window_condemns_nobody() -> None:
     assert not old.left_by(new)
 
 
-def test_what_the_first_window_cannot_tell_from_noise_a_later_one_can() -> None:
+def test_what_the_first_window_cannot_distinguish_from_noise_a_later_one_can() -> None:
     chance = random.Random(3)
     old = curve_of([chance.lognormvariate(0, 0.6) for _ in range(200)])
     losses = [3.5 * chance.lognormvariate(0, 0.6) for _ in range(120)]
@@ -177,7 +177,7 @@ def test_what_the_first_window_cannot_tell_from_noise_a_later_one_can() -> None:
 
 
 @pytest.mark.parametrize("spread", [0.05, 0.2, 0.4])
-def test_weights_that_begin_anew_are_seen_through_the_noise(spread: float) -> None:
+def test_weights_that_begin_again_are_seen_through_the_noise(spread: float) -> None:
     chance = random.Random(1)
     old = curve_of([2.0 * chance.lognormvariate(0, spread) for _ in range(200)])
     new = curve_of([8.0 * chance.lognormvariate(0, spread) for _ in range(30)])

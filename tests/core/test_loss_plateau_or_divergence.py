@@ -13,12 +13,12 @@ RULE = LossPlateauOrDivergence(act=True, patience_epochs=5)
 
 def epochs(*means: float) -> LongStory:
     """Epochs of ten steps with these mean losses, and the first step of one more."""
-    told = trained(1)
+    timeline = trained(1)
     step = 10
     for mean in (*means, 1.0):
-        told.steps(step + 1, step + 10, loss=mean, batches=10)
+        timeline.steps(step + 1, step + 10, loss=mean, batches=10)
         step += 10
-    return told
+    return timeline
 
 
 def test_three_epochs_in_a_row_far_above_the_best_act() -> None:
@@ -28,7 +28,7 @@ def test_three_epochs_in_a_row_far_above_the_best_act() -> None:
     assert flag.message == "mean losses of the last 3 epochs are 3, 3.1, 3.2, after 2 (limit 3)"
 
 
-def test_it_tells_where_it_is_not_asked_to_act() -> None:
+def test_it_reports_where_it_is_not_asked_to_act() -> None:
     flag = epochs(3.0, 2.0, 3.0, 3.1, 3.2).check(LossPlateauOrDivergence())
     assert flag is not None
     assert flag.severity is Severity.WARNING
@@ -48,30 +48,30 @@ def test_epochs_of_nan_fail_closed() -> None:
     assert flag.subject == "divergence"
 
 
-def test_no_better_validation_for_the_patience_is_told_and_never_acts() -> None:
-    told = epochs(*[2.0] * 8)
+def test_no_better_validation_for_the_patience_is_reported_and_never_acts() -> None:
+    timeline = epochs(*[2.0] * 8)
     for epoch, fitness in enumerate((0.2, 0.5, 0.4, 0.5, 0.5, 0.45, 0.5)):
-        told.epoch_ends(epoch, fitness=fitness)
-    flag = told.check(RULE)
+        timeline.epoch_ends(epoch, fitness=fitness)
+    flag = timeline.check(RULE)
     assert flag is not None
     assert (flag.severity, flag.subject) == (Severity.WARNING, "plateau")
     assert flag.message == "no better fitness for 5 epochs: best 0.5, lately 0.5"
 
 
 def test_one_epoch_short_of_the_patience_or_one_better_is_none() -> None:
-    told = epochs(*[2.0] * 8)
+    timeline = epochs(*[2.0] * 8)
     for epoch, fitness in enumerate((0.2, 0.5, 0.4, 0.5, 0.5, 0.45)):
-        told.epoch_ends(epoch, fitness=fitness)
-    assert told.check(RULE) is None
-    assert told.epoch_ends(6, fitness=0.51).check(RULE) is None
+        timeline.epoch_ends(epoch, fitness=fitness)
+    assert timeline.check(RULE) is None
+    assert timeline.epoch_ends(6, fitness=0.51).check(RULE) is None
 
 
 def test_a_loss_that_still_falls_is_no_plateau() -> None:
-    told = epochs(*[4.0 - 0.3 * number for number in range(8)])
+    timeline = epochs(*[4.0 - 0.3 * number for number in range(8)])
     for epoch in range(7):
-        told.epoch_ends(epoch, fitness=0.5)
-    assert told.check(LossPlateauOrDivergence(patience_epochs=6)) is None
+        timeline.epoch_ends(epoch, fitness=0.5)
+    assert timeline.check(LossPlateauOrDivergence(patience_epochs=6)) is None
 
 
-def test_without_epochs_nothing_is_said() -> None:
+def test_without_epochs_nothing_is_reported() -> None:
     assert trained(500).check(RULE) is None

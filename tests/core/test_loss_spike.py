@@ -15,34 +15,34 @@ ACTS = LossSpike(act=True)
 
 def usual() -> LongStory:
     """Six hundred steps with losses between 0.9 and 1.1."""
-    told = trained(1)
+    timeline = trained(1)
     for step in range(2, 600):
-        told.steps(step, step, loss=1.0 + 0.1 * math.sin(step))
-    return told
+        timeline.steps(step, step, loss=1.0 + 0.1 * math.sin(step))
+    return timeline
 
 
-def of(told: LongStory, rule: LossSpike) -> RedFlag:
-    flag = told.check(rule)
+def of(timeline: LongStory, rule: LossSpike) -> RedFlag:
+    flag = timeline.check(rule)
     assert flag is not None
     return flag
 
 
-def test_one_batch_far_above_is_told() -> None:
+def test_one_batch_far_above_is_reported() -> None:
     flag = of(usual().steps(600, 600, loss=30.0).steps(601, 640), ACTS)
     assert flag.severity is Severity.WARNING
     assert flag.message.startswith("loss 30 at step 600, ")
     assert flag.diagnosis is not None
 
 
-def test_a_loss_within_the_bounds_is_not_told() -> None:
+def test_a_loss_within_the_bounds_is_not_reported() -> None:
     assert usual().steps(600, 600, loss=2.5).check(ACTS) is None
 
 
 def test_a_level_that_stays_up_acts_from_its_first_step_on() -> None:
-    told = usual().steps(600, 800, loss=30.0)
-    flag = of(told, ACTS)
+    timeline = usual().steps(600, 800, loss=30.0)
+    flag = of(timeline, ACTS)
     assert (flag.severity, flag.since_step, flag.can_save) == (Severity.CRITICAL, 600, False)
-    assert of(told, LossSpike()).severity is Severity.WARNING
+    assert of(timeline, LossSpike()).severity is Severity.WARNING
 
 
 def test_one_step_short_of_staying_is_a_spike() -> None:
@@ -51,15 +51,15 @@ def test_one_step_short_of_staying_is_a_spike() -> None:
 
 
 def test_a_return_to_the_usual_level_interrupts() -> None:
-    told = usual().steps(600, 750, loss=30.0).steps(751, 790).steps(791, 900, loss=30.0)
-    assert of(told, ACTS).severity is Severity.WARNING
+    timeline = usual().steps(600, 750, loss=30.0).steps(751, 790).steps(791, 900, loss=30.0)
+    assert of(timeline, ACTS).severity is Severity.WARNING
 
 
 def test_a_slow_rise_is_usual_and_no_spike() -> None:
-    told = usual()
+    timeline = usual()
     for step in range(600, 3000):
-        told.steps(step, step, loss=1.0 + 0.1 * math.sin(step) + (step - 600) / 300)
-    assert told.check(ACTS) is None
+        timeline.steps(step, step, loss=1.0 + 0.1 * math.sin(step) + (step - 600) / 300)
+    assert timeline.check(ACTS) is None
 
 
 def test_losses_that_stay_nan_fail_closed() -> None:
@@ -77,8 +77,8 @@ def test_a_training_without_losses_says_nothing() -> None:
 
 
 def test_a_level_that_stays_for_thousands_of_steps_becomes_the_usual_one() -> None:
-    told = usual().steps(600, 600 + 4200, loss=30.0).steps(4801, 5400, loss=30.0)
-    assert told.history.losses.episode is None
-    level = told.history.losses.level
+    timeline = usual().steps(600, 600 + 4200, loss=30.0).steps(4801, 5400, loss=30.0)
+    assert timeline.history.losses.episode is None
+    level = timeline.history.losses.level
     assert level is not None
     assert level.middle == 30.0

@@ -50,22 +50,22 @@ def test_a_rise_too_small_to_matter_is_none() -> None:
 
 
 def test_steps_upwards_are_no_slope() -> None:
-    told = trained()
+    timeline = trained()
     for level in (4.0, 5.0, 6.0):
-        told.hours(0.6, 0.0, of="card", start=level)
-    assert told.check(LEAK) is None
+        timeline.hours(0.6, 0.0, of="card", start=level)
+    assert timeline.check(LEAK) is None
 
 
 def test_memory_given_back_interrupts() -> None:
     assert trained().hours(1.5, 2.0, of="allocator").hours(1.0, 0.0, of="allocator").check(LEAK) is None
 
 
-def test_without_the_allocator_the_card_speaks_and_a_silent_one_does_not() -> None:
-    told = trained().hours(1.5, 2.0, of="card")
-    flag = told.check(LEAK)
+def test_without_the_allocator_the_gpu_speaks_and_a_silent_one_does_not() -> None:
+    timeline = trained().hours(1.5, 2.0, of="card")
+    flag = timeline.check(LEAK)
     assert flag is not None
     assert flag.subject == GPU
-    assert told.silence(61).check(LEAK) is None
+    assert timeline.silence(61).check(LEAK) is None
     assert trained().silence(7200).check(LEAK) is None
 
 
@@ -89,7 +89,7 @@ def filling(per_hour: float, hours: float = 1.0, start: float = 70.0) -> LongSto
     return trained().hours(hours, per_hour, of="disk", start=start)
 
 
-def test_a_disk_that_fills_is_told_with_the_time_left() -> None:
+def test_a_disk_that_fills_is_reported_with_the_time_left() -> None:
     flag = filling(14.0).check(DISK)
     assert flag is not None
     assert flag.severity is Severity.WARNING

@@ -16,15 +16,15 @@ from .stories import START, life
 
 def planned(epochs: int = 20, batches: int = 100, start_epoch: int = 0) -> LongStory:
     """A training that told its plan."""
-    told = long_story()
-    told.started().says(ev.AgentEvent.PLAN, epochs=epochs, batches_per_epoch=batches, start_epoch=start_epoch)
-    return told
+    timeline = long_story()
+    timeline.started().says(ev.AgentEvent.PLAN, epochs=epochs, batches_per_epoch=batches, start_epoch=start_epoch)
+    return timeline
 
 
-def test_each_milestone_is_told_once_in_its_order() -> None:
-    told = life([Milestone()]).started().says(ev.AgentEvent.PLAN, epochs=20, batches_per_epoch=100, start_epoch=0)
-    told.stage(Stage.STEP).steps(1, 2000)
-    flags = [decision.flag for decision in told.decisions if isinstance(decision, de.Warn)]
+def test_each_milestone_is_reported_once_in_its_order() -> None:
+    timeline = life([Milestone()]).started().says(ev.AgentEvent.PLAN, epochs=20, batches_per_epoch=100, start_epoch=0)
+    timeline.stage(Stage.STEP).steps(1, 2000)
+    flags = [decision.flag for decision in timeline.decisions if isinstance(decision, de.Warn)]
     assert [flag.message for flag in flags] == [
         "the first epoch is over: step 100 of 2000",
         "a tenth is done: step 200 of 2000",
@@ -38,12 +38,12 @@ def test_a_step_short_is_none() -> None:
     assert planned().steps(1, 99).check(Milestone()) is None
 
 
-def test_a_resumed_attempt_does_not_tell_old_news() -> None:
+def test_a_resumed_attempt_does_not_report_old_news() -> None:
     assert planned(start_epoch=12).steps(1201, 1300).check(Milestone()) is None
     assert long_story().steps(1201, 1300).check(Milestone()) is None
 
 
-def test_an_attempt_that_begins_at_a_milestone_does_not_tell_it() -> None:
+def test_an_attempt_that_begins_at_a_milestone_does_not_report_it() -> None:
     assert planned(start_epoch=1).steps(101, 150).check(Milestone()) is None
     flag = planned(start_epoch=1).steps(101, 200).check(Milestone())
     assert flag is not None
@@ -60,15 +60,15 @@ def test_a_share_of_the_steps_is_reached_by_the_first_whole_step_beyond_it() -> 
     assert flag.message == "a tenth is done: step 2 of 15"
 
 
-def test_where_no_first_epoch_is_told_an_attempt_began_before_its_first_step() -> None:
-    told = long_story()
-    told.started().says(ev.AgentEvent.PLAN, epochs=20, batches_per_epoch=100)
-    flag = told.steps(100, 100).check(Milestone())
+def test_where_no_first_epoch_is_reported_an_attempt_began_before_its_first_step() -> None:
+    timeline = long_story()
+    timeline.started().says(ev.AgentEvent.PLAN, epochs=20, batches_per_epoch=100)
+    flag = timeline.steps(100, 100).check(Milestone())
     assert flag is not None
     assert flag.message == "the first epoch is over: step 100 of 2000"
 
 
-def test_a_new_daemon_that_knows_the_newest_steps_only_tells_the_same_as_the_old_one() -> None:
+def test_a_new_daemon_that_knows_the_newest_steps_only_reports_the_same_as_the_old_one() -> None:
     flag = planned().steps(900, 1100).check(Milestone())
     assert flag is not None
     assert flag.subject == "half is done"
@@ -78,10 +78,10 @@ def test_without_a_plan_there_are_no_milestones() -> None:
     assert trained(500).check(Milestone()) is None
 
 
-def test_a_better_validation_is_told_by_its_map() -> None:
-    told = trained().epoch_ends(0, metrics={"metrics/mAP50-95(B)": 0.30}, fitness=0.9)
-    assert told.check(BestMetric()) is None
-    flag = told.epoch_ends(1, metrics={"metrics/mAP50-95(B)": 0.31}, fitness=0.1).check(BestMetric())
+def test_a_better_validation_is_reported_by_its_map() -> None:
+    timeline = trained().epoch_ends(0, metrics={"metrics/mAP50-95(B)": 0.30}, fitness=0.9)
+    assert timeline.check(BestMetric()) is None
+    flag = timeline.epoch_ends(1, metrics={"metrics/mAP50-95(B)": 0.31}, fitness=0.1).check(BestMetric())
     assert flag is not None
     assert (flag.severity, flag.subject) == (Severity.INFO, "epoch 2")
     assert flag.message == "epoch 2 is the best so far: 0.31, 0.3 before"
@@ -94,10 +94,10 @@ def test_a_validation_hardly_better_worse_or_unknown_is_not() -> None:
     assert trained().epoch_ends(0, fitness=0.5).epoch_ends(1, fitness=None).check(BestMetric()) is None
 
 
-def test_an_end_after_the_date_is_told_with_what_still_fits() -> None:
+def test_an_end_after_the_date_is_reported_with_what_still_fits() -> None:
     rule = Deadline(at_unix_s=START.unix_s + 10 * 3600)
-    told = planned(epochs=1000, batches=100).stage(Stage.STEP)
-    flag = told.pace(1200, batches=100).check(rule)
+    timeline = planned(epochs=1000, batches=100).stage(Stage.STEP)
+    flag = timeline.pace(1200, batches=100).check(rule)
     assert flag is not None
     assert flag.severity is Severity.WARNING
     assert flag.message == "27.4 h of training are left, 9.7 h before the deadline: done 17.8 h too late"
@@ -106,19 +106,19 @@ def test_an_end_after_the_date_is_told_with_what_still_fits() -> None:
 
 
 def test_an_end_before_the_date_or_an_unknown_one_is_not() -> None:
-    told = planned(epochs=1000, batches=100).stage(Stage.STEP).pace(1200, batches=100)
-    assert told.check(Deadline(at_unix_s=START.unix_s + 40 * 3600)) is None
-    assert told.check(Deadline()) is None
+    timeline = planned(epochs=1000, batches=100).stage(Stage.STEP).pace(1200, batches=100)
+    assert timeline.check(Deadline(at_unix_s=START.unix_s + 40 * 3600)) is None
+    assert timeline.check(Deadline()) is None
     assert trained(5).pace(1200).check(Deadline(at_unix_s=START.unix_s)) is None
 
 
 def test_the_first_minutes_alarm_nobody() -> None:
-    told = planned(epochs=1000, batches=100).stage(Stage.STEP).pace(300, batches=100)
-    assert told.check(Deadline(at_unix_s=START.unix_s + 3600)) is None
+    timeline = planned(epochs=1000, batches=100).stage(Stage.STEP).pace(300, batches=100)
+    assert timeline.check(Deadline(at_unix_s=START.unix_s + 3600)) is None
 
 
 def test_a_pace_that_rises_interrupts() -> None:
     rule = Deadline(at_unix_s=START.unix_s + 20 * 3600)
-    told = planned(epochs=1000, batches=100).stage(Stage.STEP).pace(1200, batches=100)
-    assert told.check(rule) is not None
-    assert told.pace(6000, 0.2, batches=100).check(rule) is None
+    timeline = planned(epochs=1000, batches=100).stage(Stage.STEP).pace(1200, batches=100)
+    assert timeline.check(rule) is not None
+    assert timeline.pace(6000, 0.2, batches=100).check(rule) is None

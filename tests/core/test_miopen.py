@@ -50,7 +50,7 @@ def test_a_node_of_the_topology_is_named(number: int, name: str | None) -> None:
     assert gfx_name(number) == name
 
 
-def test_recorded_topologies_give_the_names_of_their_cards(corpus: Path) -> None:
+def test_recorded_topologies_give_the_names_of_their_gpus(corpus: Path) -> None:
     names = {}
     for properties in sorted(corpus.glob("sysfs/*/kfd/topology/nodes/*/properties")):
         fields = dict(line.split() for line in properties.read_text().splitlines() if len(line.split()) == 2)
@@ -59,32 +59,32 @@ def test_recorded_topologies_give_the_names_of_their_cards(corpus: Path) -> None
 
 
 @pytest.mark.parametrize("gfx_version", ["gfx1010", "gfx1011", "gfx1012", "gfx1010:xnack-"])
-def test_auto_replaces_conv2d_on_every_rdna1_card(gfx_version: str) -> None:
+def test_auto_replaces_conv2d_on_every_rdna1_gpu(gfx_version: str) -> None:
     assert miopen_fails(gfx_version)
     assert conv2d_algorithm("auto", (gfx_version,), miopen_failed=False) == "planned"
 
 
 @pytest.mark.parametrize("gfx_version", ["gfx803", "gfx906", "gfx90a", "gfx1030", "gfx1100", "gfx1201", "", "gfx10100"])
-def test_auto_leaves_a_card_alone_that_is_not_known_to_fail(gfx_version: str) -> None:
+def test_auto_leaves_a_gpu_alone_that_is_not_known_to_fail(gfx_version: str) -> None:
     assert not miopen_fails(gfx_version)
     assert conv2d_algorithm("auto", (gfx_version,), miopen_failed=False) == "off"
 
 
-def test_one_failing_card_among_others_is_enough_for_auto() -> None:
+def test_one_failing_gpu_among_others_is_enough_for_auto() -> None:
     assert conv2d_algorithm("auto", ("gfx1100", "gfx1012"), miopen_failed=False) == "planned"
 
 
-def test_auto_without_known_cards_changes_nothing_until_miopen_has_failed() -> None:
+def test_auto_without_known_gpus_changes_nothing_until_miopen_has_failed() -> None:
     assert conv2d_algorithm("auto", (), miopen_failed=False) == "off"
     assert conv2d_algorithm("auto", (), miopen_failed=True) == "planned"
 
 
-def test_auto_replaces_conv2d_after_miopen_failed_on_a_card_that_should_work() -> None:
+def test_auto_replaces_conv2d_after_miopen_failed_on_a_gpu_that_should_work() -> None:
     assert conv2d_algorithm("auto", ("gfx1100",), miopen_failed=True) == "planned"
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_named_algorithm_is_used_on_every_card(algorithm: str) -> None:
+def test_a_named_algorithm_is_used_on_every_gpu(algorithm: str) -> None:
     assert conv2d_algorithm(algorithm, ("gfx1100",), miopen_failed=False) == algorithm
     assert conv2d_algorithm(algorithm, (), miopen_failed=True) == algorithm
 

@@ -44,7 +44,7 @@ def test_a_training_on_an_apu_has_gtt_too() -> None:
     assert memory(unified=True, gtt=GIB) == (2 * GIB, 10 * GIB)
 
 
-def test_a_training_on_a_card_or_where_gtt_is_not_reported_has_vram_alone() -> None:
+def test_a_training_on_a_gpu_or_where_gtt_is_not_reported_has_vram_alone() -> None:
     assert memory(unified=False, gtt=GIB) == (GIB, 2 * GIB)
     assert memory(unified=True, gtt=None) == (GIB, 2 * GIB)
 

@@ -17,55 +17,57 @@ EPOCHS, BATCHES = 50, 100
 
 def planned() -> LongStory:
     """A plan of 50 epochs of 100 batches."""
-    told = long_story()
-    told.started().says(ev.AgentEvent.PLAN, epochs=EPOCHS, batches_per_epoch=BATCHES, start_epoch=0).stage(Stage.STEP)
-    return told
+    timeline = long_story()
+    timeline.started().says(ev.AgentEvent.PLAN, epochs=EPOCHS, batches_per_epoch=BATCHES, start_epoch=0).stage(
+        Stage.STEP
+    )
+    return timeline
 
 
 def trained(epochs: int, every_s: float = 1.0, validation_s: float = 60.0, loss: float = 1.0) -> LongStory:
     """Whole epochs, each followed by a validation and a checkpoint, and the first step of the next one."""
-    told = planned()
+    timeline = planned()
     for _ in range(epochs):
-        told.pace(BATCHES * every_s, every_s, batches=BATCHES, loss=loss)
-        told.stage(Stage.VALIDATE).silence(validation_s).stage(Stage.STEP)
-        told.says(ev.AgentEvent.CHECKPOINT_SAVED, requested=False)
-    return told.pace(every_s, every_s, batches=BATCHES)
+        timeline.pace(BATCHES * every_s, every_s, batches=BATCHES, loss=loss)
+        timeline.stage(Stage.VALIDATE).silence(validation_s).stage(Stage.STEP)
+        timeline.says(ev.AgentEvent.CHECKPOINT_SAVED, requested=False)
+    return timeline.pace(every_s, every_s, batches=BATCHES)
 
 
 def test_a_training_s_own_loops_have_a_total_and_an_end() -> None:
-    told = long_story().started().stage(Stage.STEP)
-    told.says(ev.AgentEvent.LOOPS, epochs=3, total_steps=252, steps_per_epoch=84)
-    told.pace(100)
-    seen = progress_of(told.history)
+    timeline = long_story().started().stage(Stage.STEP)
+    timeline.says(ev.AgentEvent.LOOPS, epochs=3, total_steps=252, steps_per_epoch=84)
+    timeline.pace(100)
+    seen = progress_of(timeline.history)
     assert (seen.steps_total, seen.epochs, seen.batches_per_epoch, seen.epoch) == (252, 3, 84, 1)
     assert seen.left_s == pytest.approx(152, rel=0.05)
 
 
 def test_a_total_of_loops_that_was_passed_is_unknown() -> None:
-    told = long_story().started().stage(Stage.STEP)
-    told.says(ev.AgentEvent.LOOPS, epochs=3, total_steps=30, steps_per_epoch=10)
-    seen = progress_of(told.pace(31).history)
+    timeline = long_story().started().stage(Stage.STEP)
+    timeline.says(ev.AgentEvent.LOOPS, epochs=3, total_steps=30, steps_per_epoch=10)
+    seen = progress_of(timeline.pace(31).history)
     assert (seen.steps_total, seen.left_s, seen.epoch) == (None, None, None)
 
 
 def test_a_framework_s_plan_wins_over_the_loops_that_it_runs() -> None:
-    told = long_story().started().stage(Stage.STEP)
-    told.says(ev.AgentEvent.LOOPS, total_steps=30)
-    told.says(ev.AgentEvent.PLAN, framework="transformers", epochs=3, total_steps=250, steps_per_epoch=84)
-    told.says(ev.AgentEvent.LOOPS, total_steps=30)
-    assert progress_of(told.pace(10).history).steps_total == 250
+    timeline = long_story().started().stage(Stage.STEP)
+    timeline.says(ev.AgentEvent.LOOPS, total_steps=30)
+    timeline.says(ev.AgentEvent.PLAN, framework="transformers", epochs=3, total_steps=250, steps_per_epoch=84)
+    timeline.says(ev.AgentEvent.LOOPS, total_steps=30)
+    assert progress_of(timeline.pace(10).history).steps_total == 250
 
 
 def test_a_framework_that_counts_steps_of_the_optimizer_plans_them_itself() -> None:
-    told = long_story().started().stage(Stage.STEP)
-    told.says(ev.AgentEvent.PLAN, framework="transformers", epochs=3, total_steps=250, steps_per_epoch=84)
-    seen = progress_of(told.pace(50, batches=84).history)
+    timeline = long_story().started().stage(Stage.STEP)
+    timeline.says(ev.AgentEvent.PLAN, framework="transformers", epochs=3, total_steps=250, steps_per_epoch=84)
+    seen = progress_of(timeline.pace(50, batches=84).history)
     assert (seen.steps_total, seen.epochs, seen.batches_per_epoch, seen.epoch) == (250, 3, 84, 0)
     assert seen.left_s == pytest.approx(200, rel=0.05)
 
 
-def of(told: LongStory, expected: Expectation) -> Criterion:
-    (found,) = checklist(expected, told.history, progress_of(told.history, expected.batches_per_s))
+def of(timeline: LongStory, expected: Expectation) -> Criterion:
+    (found,) = checklist(expected, timeline.history, progress_of(timeline.history, expected.batches_per_s))
     return found
 
 
@@ -81,10 +83,10 @@ def test_validations_are_part_of_what_is_left() -> None:
 
 def test_a_changing_pace_widens_the_bounds_and_the_end_lies_between() -> None:
     steady = progress_of(trained(10).history)
-    told = planned()
+    timeline = planned()
     for every_s in (1.0, 1.5, 1.0, 0.5, 1.0, 1.5, 0.5, 1.0):
-        told.pace(120, every_s)
-    mixed = progress_of(told.history)
+        timeline.pace(120, every_s)
+    mixed = progress_of(timeline.history)
     assert steady.left_early_s is not None
     assert steady.left_s is not None
     assert steady.left_late_s is not None
@@ -96,8 +98,8 @@ def test_a_changing_pace_widens_the_bounds_and_the_end_lies_between() -> None:
 
 
 def test_one_slow_stretch_moves_the_end_by_itself_only() -> None:
-    told = trained(10).pace(60, 20.0, batches=BATCHES).pace(300, batches=BATCHES)
-    assert progress_of(told.history).step_s == pytest.approx(1.0)
+    timeline = trained(10).pace(60, 20.0, batches=BATCHES).pace(300, batches=BATCHES)
+    assert progress_of(timeline.history).step_s == pytest.approx(1.0)
 
 
 def test_the_first_steps_give_an_end_with_wide_bounds() -> None:
@@ -116,9 +118,9 @@ def test_what_is_unknown_is_none() -> None:
 
 
 def test_a_step_counter_that_goes_back_makes_no_negative_time() -> None:
-    told = planned().pace(100)
-    told.step(50).pace(100)
-    progress = progress_of(told.history)
+    timeline = planned().pace(100)
+    timeline.step(50).pace(100)
+    progress = progress_of(timeline.history)
     assert progress.step_s is not None
     assert progress.step_s > 0
 
@@ -148,42 +150,42 @@ def test_a_checkpoint_each_epoch() -> None:
 
 def test_losses_that_fall() -> None:
     wanted = Expectation(losses_fall=True)
-    told = planned()
+    timeline = planned()
     for loss in (3.0, 2.0, 1.0):
-        told.pace(100, batches=BATCHES, loss=loss)
-    assert of(told, wanted).verdict == "met"
+        timeline.pace(100, batches=BATCHES, loss=loss)
+    assert of(timeline, wanted).verdict == "met"
     assert of(trained(3), wanted).verdict == "not_met"
     assert of(trained(1), wanted).verdict == "unknown"
-    told = planned()
+    timeline = planned()
     for loss in (3.0, NAN, 1.0):
-        told.pace(100, batches=BATCHES, loss=loss)
-    assert of(told, wanted).verdict == "not_met"
+        timeline.pace(100, batches=BATCHES, loss=loss)
+    assert of(timeline, wanted).verdict == "not_met"
 
 
 def test_a_map_that_rises() -> None:
     wanted = Expectation(map_rises=True)
-    told = trained(2).epoch_ends(0, metrics={"metrics/mAP50-95(B)": 0.2})
-    assert of(told, wanted).verdict == "unknown"
-    assert of(told.epoch_ends(1, metrics={"metrics/mAP50-95(B)": 0.1}), wanted).verdict == "not_met"
-    found = of(told.epoch_ends(2, metrics={"metrics/mAP50-95(B)": 0.3}), wanted)
+    timeline = trained(2).epoch_ends(0, metrics={"metrics/mAP50-95(B)": 0.2})
+    assert of(timeline, wanted).verdict == "unknown"
+    assert of(timeline.epoch_ends(1, metrics={"metrics/mAP50-95(B)": 0.1}), wanted).verdict == "not_met"
+    found = of(timeline.epoch_ends(2, metrics={"metrics/mAP50-95(B)": 0.3}), wanted)
     assert found == Criterion(name="map_rises", verdict="met", text="first 0.2, newest 0.3, best 0.3")
 
 
-def test_heat_and_memory_of_the_cards() -> None:
+def test_heat_and_memory_of_the_gpus() -> None:
     hot, full = Expectation(max_temperature_c=90.0), Expectation(max_vram_bytes=5 * GB)
-    told = trained(1)
-    assert (of(told, hot).verdict, of(told, full).verdict) == ("unknown", "unknown")
-    told.card(junction_c=95.0, vram_used_bytes=6 * GB)
-    assert (of(told, hot).verdict, of(told, full).verdict) == ("not_met", "not_met")
-    told.silence(601).card(junction_c=80.0, vram_used_bytes=4 * GB)
-    assert (of(told, hot).verdict, of(told, full).verdict) == ("met", "met")
+    timeline = trained(1)
+    assert (of(timeline, hot).verdict, of(timeline, full).verdict) == ("unknown", "unknown")
+    timeline.card(junction_c=95.0, vram_used_bytes=6 * GB)
+    assert (of(timeline, hot).verdict, of(timeline, full).verdict) == ("not_met", "not_met")
+    timeline.silence(601).card(junction_c=80.0, vram_used_bytes=4 * GB)
+    assert (of(timeline, hot).verdict, of(timeline, full).verdict) == ("met", "met")
 
 
 def test_nan_and_the_date() -> None:
-    told = trained(10)
-    assert of(told, Expectation(no_nan=True)).verdict == "met"
+    timeline = trained(10)
+    assert of(timeline, Expectation(no_nan=True)).verdict == "met"
     early, late = Expectation(deadline_unix_s=START.unix_s + 100.0), Expectation(deadline_unix_s=START.unix_s + 1e6)
-    assert (of(told, early).verdict, of(told, late).verdict) == ("not_met", "met")
+    assert (of(timeline, early).verdict, of(timeline, late).verdict) == ("not_met", "met")
     assert of(planned(), early).verdict == "unknown"
-    assert of(told.pace(1, loss=NAN), Expectation(no_nan=True)).verdict == "not_met"
-    assert checklist(Expectation(), told.history, progress_of(told.history)) == ()
+    assert of(timeline.pace(1, loss=NAN), Expectation(no_nan=True)).verdict == "not_met"
+    assert checklist(Expectation(), timeline.history, progress_of(timeline.history)) == ()

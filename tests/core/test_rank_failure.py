@@ -29,10 +29,10 @@ LOST = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection cl
 
 def failed(rank: int, code: int, pid: int) -> str:
     signal = {-9: "  (SIGKILL)", -15: "  (SIGTERM)", -11: "  (SIGSEGV)"}.get(code, "")
-    said = f"Signal {-code} ({signal.strip(' ()')}) received by PID {pid}" if code < 0 else "To enable traceback see:"
+    output = f"Signal {-code} ({signal.strip(' ()')}) received by PID {pid}" if code < 0 else "To enable traceback see:"
     return (
         f"  time      : 2026-11-22_05:53:19\n  host      : localhost\n  rank      : {rank} (local_rank: {rank})\n"
-        f"  exitcode  : {code} (pid: {pid}){signal}\n  error_file: <N/A>\n  traceback : {said}\n"
+        f"  exitcode  : {code} (pid: {pid}){signal}\n  error_file: <N/A>\n  traceback : {output}\n"
     )
 
 
@@ -41,37 +41,37 @@ def banner(root: tuple[int, int, int], *others: tuple[int, int, int]) -> str:
     return BANNER.format(others=listed or "  <NO_OTHER_FAILURES>\n", root=failed(*root))
 
 
-def raises(told: Story, kind: str, message: str, *, pid: int, rank: int = 0, after_s: float = 0.1) -> Story:
-    told.silence(after_s)
+def raises(timeline: Story, kind: str, message: str, *, pid: int, rank: int = 0, after_s: float = 0.1) -> Story:
+    timeline.silence(after_s)
     trace = f'Traceback (most recent call last):\n  File "train.py", line 15, in <module>\n{kind}: {message}\n'
     facts: dict[str, object] = {"type": kind, "message": message, "traceback": trace}
-    told.put(
+    timeline.put(
         ev.AgentReported(
-            at=told.now,
+            at=timeline.now,
             job=JOB,
-            attempt=told.attempt,
+            attempt=timeline.attempt,
             agent_event=ev.AgentEvent.EXCEPTION,
             facts=facts,
             pid=pid,
             rank=rank,
         )
     )
-    return told
+    return timeline
 
 
-def torchrun_fails(told: Story, root: tuple[int, int, int], *others: tuple[int, int, int]) -> RedFlag:
-    raises(told, "ChildFailedError", banner(root, *others), pid=100).exits(1)
-    flag = told.check(Crash())
+def torchrun_fails(timeline: Story, root: tuple[int, int, int], *others: tuple[int, int, int]) -> RedFlag:
+    raises(timeline, "ChildFailedError", banner(root, *others), pid=100).exits(1)
+    flag = timeline.check(Crash())
     assert flag is not None
     return flag
 
 
 def test_want_of_memory_of_one_rank_is_the_cause_and_not_the_launchers_banner() -> None:
-    told = raises(
+    timeline = raises(
         story().training(), "OutOfMemoryError", "CUDA out of memory. Tried to allocate 2 GiB", pid=201, rank=1
     )
-    raises(told, "RuntimeError", LOST, pid=200)
-    flag = torchrun_fails(told, (1, 1, 201), (0, -15, 200))
+    raises(timeline, "RuntimeError", LOST, pid=200)
+    flag = torchrun_fails(timeline, (1, 1, 201), (0, -15, 200))
     assert flag.fault == FaultClass.OOM_GPU.value
     assert cause_of(flag) == OOM_GPU
     assert flag.message.startswith("rank 1: OutOfMemoryError: CUDA out of memory.")
@@ -79,20 +79,20 @@ def test_want_of_memory_of_one_rank_is_the_cause_and_not_the_launchers_banner() 
 
 
 def test_want_of_memory_under_a_launcher_takes_the_remedies_of_memory() -> None:
-    told = life().training()
-    raises(told, "OutOfMemoryError", "HIP out of memory. Tried to allocate 2.00 GiB", pid=201, rank=1)
-    raises(told, "ChildFailedError", banner((1, 1, 201), (0, -15, 200)), pid=100)
-    told.says(ev.AgentEvent.PATCHED).exits(1)
-    assert told.job.course.trials[-1].cause == OOM_GPU
-    assert told.job.course.trials[-1].remedy == "allocator"
+    timeline = life().training()
+    raises(timeline, "OutOfMemoryError", "HIP out of memory. Tried to allocate 2.00 GiB", pid=201, rank=1)
+    raises(timeline, "ChildFailedError", banner((1, 1, 201), (0, -15, 200)), pid=100)
+    timeline.says(ev.AgentEvent.PATCHED).exits(1)
+    assert timeline.job.course.trials[-1].cause == OOM_GPU
+    assert timeline.job.course.trials[-1].remedy == "allocator"
 
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_the_rank_that_failed_first_is_the_cause_whichever_the_launcher_saw_first(first: int) -> None:
-    told = raises(story().training(), "ValueError", "label 81 is beyond the classes", pid=201, rank=1)
-    raises(told, "RuntimeError", LOST, pid=200)
+    timeline = raises(story().training(), "ValueError", "label 81 is beyond the classes", pid=201, rank=1)
+    raises(timeline, "RuntimeError", LOST, pid=200)
     ends = [(1, 1, 201), (0, 1, 200)]
-    flag = torchrun_fails(told, ends[first], ends[1 - first])
+    flag = torchrun_fails(timeline, ends[first], ends[1 - first])
     assert flag.fault == "exception"
     assert flag.message.startswith("rank 1: ValueError: label 81 is beyond the classes")
 
@@ -101,36 +101,36 @@ def test_the_rank_that_failed_first_is_the_cause_whichever_the_launcher_saw_firs
     ("code", "name", "fault"), [(-9, "SIGKILL", "killed_by_signal"), (-11, "SIGSEGV", "illegal_access")]
 )
 def test_a_rank_that_a_signal_killed_is_named_by_the_launchers_report(code: int, name: str, fault: str) -> None:
-    told = raises(story().training(), "RuntimeError", LOST, pid=200)
-    flag = torchrun_fails(told, (1, code, 201), (0, -15, 200))
+    timeline = raises(story().training(), "RuntimeError", LOST, pid=200)
+    flag = torchrun_fails(timeline, (1, code, 201), (0, -15, 200))
     assert flag.fault == fault
     assert f"rank 1 (pid 201) was killed by {name}, as its launcher reports" in flag.message
 
 
 def test_a_killed_rank_is_the_cause_also_where_the_launcher_saw_another_first() -> None:
-    told = raises(story().training(), "RuntimeError", LOST, pid=200)
-    flag = torchrun_fails(told, (0, 1, 200), (1, -9, 201))
+    timeline = raises(story().training(), "RuntimeError", LOST, pid=200)
+    flag = torchrun_fails(timeline, (0, 1, 200), (1, -9, 201))
     assert "rank 1 (pid 201) was killed by SIGKILL" in flag.message
 
 
 def test_ranks_that_the_launcher_ended_are_no_cause() -> None:
-    told = raises(story().training(), "RuntimeError", LOST, pid=200)
-    flag = torchrun_fails(told, (0, 1, 200), (1, -15, 201))
+    timeline = raises(story().training(), "RuntimeError", LOST, pid=200)
+    flag = torchrun_fails(timeline, (0, 1, 200), (1, -15, 201))
     assert flag.message.startswith("RuntimeError: [/pytorch/third_party/gloo")
 
 
 @pytest.mark.parametrize(("victim", "fault"), [(201, "oom_host"), (999, "killed_by_signal")])
 def test_the_kernels_word_of_a_rank_that_it_killed_is_want_of_memory(victim: int, fault: str) -> None:
-    told = story().training().kernel(FaultClass.OOM_KILL, f"Out of memory: Killed process {victim}", pid=victim)
-    flag = torchrun_fails(told, (1, -9, 201), (0, -15, 200))
+    timeline = story().training().kernel(FaultClass.OOM_KILL, f"Out of memory: Killed process {victim}", pid=victim)
+    flag = torchrun_fails(timeline, (1, -9, 201), (0, -15, 200))
     assert flag.fault == fault
     assert (cause_of(flag) == OOM_HOST) == (victim == 201)
 
 
 def test_the_exceptions_of_an_earlier_run_in_the_same_attempt_are_none_of_this_end() -> None:
-    told = raises(story().training(), "ValueError", "long ago", pid=150, rank=1).silence(300)
-    raises(told, "OutOfMemoryError", "CUDA out of memory", pid=201, rank=1)
-    assert torchrun_fails(told, (1, 1, 201)).fault == FaultClass.OOM_GPU.value
+    timeline = raises(story().training(), "ValueError", "long ago", pid=150, rank=1).silence(300)
+    raises(timeline, "OutOfMemoryError", "CUDA out of memory", pid=201, rank=1)
+    assert torchrun_fails(timeline, (1, 1, 201)).fault == FaultClass.OOM_GPU.value
 
 
 def test_what_a_spawned_process_raised_is_quoted_by_its_parent() -> None:
@@ -138,8 +138,8 @@ def test_what_a_spawned_process_raised_is_quoted_by_its_parent() -> None:
     quoted += (
         '  File "spawn.py", line 90, in _wrap\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n'
     )
-    told = raises(story().training(), "ProcessRaisedException", quoted, pid=100).exits(1)
-    flag = told.check(Crash())
+    timeline = raises(story().training(), "ProcessRaisedException", quoted, pid=100).exits(1)
+    flag = timeline.check(Crash())
     assert flag is not None
     assert flag.fault == FaultClass.OOM_GPU.value
     assert flag.message.startswith("OutOfMemoryError: CUDA out of memory.")
@@ -152,9 +152,9 @@ def test_what_a_spawned_process_raised_is_quoted_by_its_parent() -> None:
         ("CalledProcessError", "Command '['python', 'ddp.py']' died with <Signals.SIGKILL: 9>."),
     ],
 )
-def test_a_signal_that_a_parent_tells_of_in_other_words(kind: str, message: str) -> None:
-    told = raises(story().training(), kind, message, pid=100).exits(1)
-    flag = told.check(Crash())
+def test_a_signal_that_a_parent_reports_in_other_words(kind: str, message: str) -> None:
+    timeline = raises(story().training(), kind, message, pid=100).exits(1)
+    flag = timeline.check(Crash())
     assert flag is not None
     assert flag.fault == "killed_by_signal"
     assert "killed by SIGKILL" in flag.message
@@ -162,62 +162,62 @@ def test_a_signal_that_a_parent_tells_of_in_other_words(kind: str, message: str)
 
 def test_a_launcher_in_a_launcher_hides_nothing() -> None:
     """As ultralytics trains on several cards: its program runs torch.distributed.run, which runs the ranks."""
-    told = raises(story().training(), "OutOfMemoryError", "CUDA out of memory", pid=301, rank=1)
-    raises(told, "ChildFailedError", banner((1, 1, 301)), pid=200)
-    raises(told, "CalledProcessError", "Command '['python', '-m', 'torch.distributed.run']' returned 1", pid=100).exits(
-        1
-    )
-    flag = told.check(Crash())
+    timeline = raises(story().training(), "OutOfMemoryError", "CUDA out of memory", pid=301, rank=1)
+    raises(timeline, "ChildFailedError", banner((1, 1, 301)), pid=200)
+    raises(
+        timeline, "CalledProcessError", "Command '['python', '-m', 'torch.distributed.run']' returned 1", pid=100
+    ).exits(1)
+    flag = timeline.check(Crash())
     assert flag is not None
     assert flag.fault == FaultClass.OOM_GPU.value
 
 
 def test_one_process_ends_by_its_newest_exception() -> None:
-    told = raises(story().training(), "ValueError", "of a program that it ran", pid=400)
-    raises(told, "KeyError", "'x'", pid=4242).exits(1)
-    flag = told.check(Crash())
+    timeline = raises(story().training(), "ValueError", "of a program that it ran", pid=400)
+    raises(timeline, "KeyError", "'x'", pid=4242).exits(1)
+    flag = timeline.check(Crash())
     assert flag is not None
     assert flag.message.startswith("KeyError: 'x'")
 
 
 def test_a_start_that_fails_in_the_same_way_on_every_rank_is_given_up() -> None:
-    told = life()
+    timeline = life()
     for pid in (200, 300):
-        told.started().silence(5)
-        raises(told, "ModuleNotFoundError", "No module named 'timmm'", pid=pid + 1, rank=1)
-        raises(told, "ModuleNotFoundError", "No module named 'timmm'", pid=pid)
-        raises(told, "ChildFailedError", banner((1, 1, pid + 1), (0, 1, pid)), pid=pid - 1).exits(1)
-        if told.job.retry is not None and pid == 200:
-            told.silence(1).looks()
-    assert told.told() == ["Launch", "Retry", "Launch", "GiveUp"]
+        timeline.started().silence(5)
+        raises(timeline, "ModuleNotFoundError", "No module named 'timmm'", pid=pid + 1, rank=1)
+        raises(timeline, "ModuleNotFoundError", "No module named 'timmm'", pid=pid)
+        raises(timeline, "ChildFailedError", banner((1, 1, pid + 1), (0, 1, pid)), pid=pid - 1).exits(1)
+        if timeline.job.retry is not None and pid == 200:
+            timeline.silence(1).looks()
+    assert timeline.read_decisions() == ["Launch", "Retry", "Launch", "GiveUp"]
 
 
 def test_a_rank_that_ends_with_a_status_and_raises_nothing_is_named_with_it() -> None:
-    told = story().training().prints("train.py: error: unrecognized arguments: --bach 8").prints("=" * 60)
-    flag = torchrun_fails(told, (0, 2, 200), (1, 2, 201))
+    timeline = story().training().prints("train.py: error: unrecognized arguments: --bach 8").prints("=" * 60)
+    flag = torchrun_fails(timeline, (0, 2, 200), (1, 2, 201))
     assert flag.message == "rank 0 (pid 200) ended with status 2, as its launcher reports"
     assert flag.fault == "exit_code"
     assert cause_of(flag) == "crash"
 
 
 def test_a_usage_error_of_every_rank_is_given_up_after_the_second_time() -> None:
-    told = life()
+    timeline = life()
     for _ in range(2):
-        told.started().says(ev.AgentEvent.ALIVE).silence(5)
-        report = banner((0, 2, 200 + told.attempt), (1, 2, 300 + told.attempt))
-        told.says(ev.AgentEvent.EXCEPTION, type="ChildFailedError", message=report, traceback=report).exits(1)
-        if told.phase() is Phase.BACKOFF:
-            told.silence(1).looks()
-    assert told.told() == ["Launch", "Retry", "Launch", "GiveUp"], told.job.reason
-    assert "ended with status 2" in str(told.job.reason)
+        timeline.started().says(ev.AgentEvent.ALIVE).silence(5)
+        report = banner((0, 2, 200 + timeline.attempt), (1, 2, 300 + timeline.attempt))
+        timeline.says(ev.AgentEvent.EXCEPTION, type="ChildFailedError", message=report, traceback=report).exits(1)
+        if timeline.phase() is Phase.BACKOFF:
+            timeline.silence(1).looks()
+    assert timeline.read_decisions() == ["Launch", "Retry", "Launch", "GiveUp"], timeline.job.reason
+    assert "ended with status 2" in str(timeline.job.reason)
 
 
 def test_a_status_that_may_be_another_one_next_time_is_tried_again() -> None:
-    told = life()
+    timeline = life()
     for _ in range(2):
-        told.started().says(ev.AgentEvent.ALIVE).silence(5)
-        report = banner((0, 1, 200 + told.attempt))
-        told.says(ev.AgentEvent.EXCEPTION, type="ChildFailedError", message=report, traceback=report).exits(1)
-        if told.phase() is Phase.BACKOFF:
-            told.silence(1).looks()
-    assert "GiveUp" not in told.told()
+        timeline.started().says(ev.AgentEvent.ALIVE).silence(5)
+        report = banner((0, 1, 200 + timeline.attempt))
+        timeline.says(ev.AgentEvent.EXCEPTION, type="ChildFailedError", message=report, traceback=report).exits(1)
+        if timeline.phase() is Phase.BACKOFF:
+            timeline.silence(1).looks()
+    assert "GiveUp" not in timeline.read_decisions()

@@ -37,59 +37,59 @@ EVERYTHING = RemedyContext(cpu_profile=True, free_gpus=(OTHER_GPU,))
 
 def patient(limits: Limits = PATIENT, context: RemedyContext = EVERYTHING) -> Life:
     """A YOLO on a machine with two cards and a CPU profile, launched."""
-    told = Life([NonFiniteLoss(tolerated=0), *(rule() for rule in RULES if rule is not NonFiniteLoss)], limits)
-    told.context = context
-    told.silence(0)
-    return told
+    timeline = Life([NonFiniteLoss(tolerated=0), *(rule() for rule in RULES if rule is not NonFiniteLoss)], limits)
+    timeline.context = context
+    timeline.silence(0)
+    return timeline
 
 
-def trains(told: Life, steps: int = 60, *, patched: bool = False) -> Life:
+def trains(timeline: Life, steps: int = 60, *, patched: bool = False) -> Life:
     """An ordinary beginning, or a resume, up to step `steps`."""
-    told.started().says(ev.AgentEvent.CLAIMED, torch="2.12.0")
-    told.says(ev.AgentEvent.PLAN, **TRAINER, epochs=50, batches_per_epoch=1000, device="cuda:0")
-    if patched or told.job.course.has("conv2d"):
-        told.says(ev.AgentEvent.PATCHED, conv2d="planned")
-    start = told.present().resume_from
-    told.stage(Stage.STEP)
-    return told.steps((start.step or 0) + 1 if start else 1, steps)
+    timeline.started().says(ev.AgentEvent.CLAIMED, torch="2.12.0")
+    timeline.says(ev.AgentEvent.PLAN, **TRAINER, epochs=50, batches_per_epoch=1000, device="cuda:0")
+    if patched or timeline.job.course.has("conv2d"):
+        timeline.says(ev.AgentEvent.PATCHED, conv2d="planned")
+    start = timeline.present().resume_from
+    timeline.stage(Stage.STEP)
+    return timeline.steps((start.step or 0) + 1 if start else 1, steps)
 
 
 def raises(kind: str, message: str) -> Callable[[Life], object]:
-    return lambda told: trains(told).says(ev.AgentEvent.EXCEPTION, type=kind, message=message).exits(1)
+    return lambda timeline: trains(timeline).says(ev.AgentEvent.EXCEPTION, type=kind, message=message).exits(1)
 
 
-def stops(told: Life) -> None:
+def stops(timeline: Life) -> None:
     """The training that is being stopped ends, at the latest killed."""
-    if told.phase() is Phase.STOPPING:
-        told.exits(signal=15)
+    if timeline.phase() is Phase.STOPPING:
+        timeline.exits(signal=15)
 
 
-def stalls(told: Life) -> None:
-    stops(trains(told).silence(61))
+def stalls(timeline: Life) -> None:
+    stops(trains(timeline).silence(61))
 
 
-def idles(told: Life) -> None:
-    stops(trains(told).stage(Stage.STEP, stages_complete=True).gpu(31, busy=0.0))
+def idles(timeline: Life) -> None:
+    stops(trains(timeline).stage(Stage.STEP, stages_complete=True).gpu(31, busy=0.0))
 
 
-def hangs_on_the_card(told: Life) -> None:
-    stops(trains(told).kernel(FaultClass.GPU_HANG, gpu=None).silence(1))
+def hangs_on_the_card(timeline: Life) -> None:
+    stops(trains(timeline).kernel(FaultClass.GPU_HANG, gpu=None).silence(1))
 
 
-def loses_the_card(told: Life) -> None:
-    stops(trains(told).kernel(FaultClass.GPU_LOST, gpu=None))
+def loses_the_card(timeline: Life) -> None:
+    stops(trains(timeline).kernel(FaultClass.GPU_LOST, gpu=None))
 
 
-def never_steps(told: Life) -> None:
-    stops(told.started().says(ev.AgentEvent.CLAIMED, torch="1.13.1").stage(Stage.WARMUP).silence(601))
+def never_steps(timeline: Life) -> None:
+    stops(timeline.started().says(ev.AgentEvent.CLAIMED, torch="1.13.1").stage(Stage.WARMUP).silence(601))
 
 
-def gets_nan(told: Life) -> None:
-    stops(trains(told).steps(61, 61, loss=NAN))
+def gets_nan(timeline: Life) -> None:
+    stops(trains(timeline).steps(61, 61, loss=NAN))
 
 
-def fills_the_card(told: Life) -> None:
-    stops(trains(told).gpu(12, used=6 * GB, gpu=told.job.course.gpu or GPU))
+def fills_the_card(timeline: Life) -> None:
+    stops(trains(timeline).gpu(12, used=6 * GB, gpu=timeline.job.course.gpu or GPU))
 
 
 LADDERS: dict[str, tuple[Callable[[Life], object], tuple[str, ...]]] = {
@@ -131,35 +131,35 @@ LADDERS: dict[str, tuple[Callable[[Life], object], tuple[str, ...]]] = {
 }
 
 
-def walk(told: Life, hurt: Callable[[Life], object], times: int = 20) -> list[str | None]:
+def walk(timeline: Life, hurt: Callable[[Life], object], times: int = 20) -> list[str | None]:
     """Hurt it in the same way at the same place until it is given up; return the remedies, oldest first."""
-    told.saves("a.pt", 20).silence(1).saves("b.pt", 40).silence(1)
+    timeline.saves("a.pt", 20).silence(1).saves("b.pt", 40).silence(1)
     taken: list[str | None] = []
     for _ in range(times):
-        told.told()
-        hurt(told)
-        ends = [decision for decision in told.decisions if isinstance(decision, de.Retry | de.GiveUp)]
-        assert len(ends) == 1, (told.phase(), told.job.reason)
+        timeline.read_decisions()
+        hurt(timeline)
+        ends = [decision for decision in timeline.decisions if isinstance(decision, de.Retry | de.GiveUp)]
+        assert len(ends) == 1, (timeline.phase(), timeline.job.reason)
         if isinstance(ends[0], de.GiveUp):
             return taken
         taken.append(ends[0].remedy)
-        told.looks().silence(1)
+        timeline.looks().silence(1)
     raise AssertionError(f"no end of remedies: {taken}")
 
 
 @pytest.mark.parametrize("cause", sorted(LADDERS))
 def test_the_same_trouble_at_the_same_place_is_met_with_one_remedy_after_the_other(cause: str) -> None:
     hurt, ladder = LADDERS[cause]
-    told = patient()
-    assert tuple(walk(told, hurt)) == ladder
-    assert {trial.cause for trial in told.job.course.trials} == {cause}
-    assert f"the same {cause} at the same place" in (told.job.reason or "")
-    assert f"no remedy is left for {cause}" in (told.job.reason or "")
+    timeline = patient()
+    assert tuple(walk(timeline, hurt)) == ladder
+    assert {trial.cause for trial in timeline.job.course.trials} == {cause}
+    assert f"the same {cause} at the same place" in (timeline.job.reason or "")
+    assert f"no remedy is left for {cause}" in (timeline.job.reason or "")
 
 
-def test_cards_that_wait_for_data_get_a_loader_without_workers() -> None:
-    told = patient()
-    assert walk(told, idles) == ["restart", "no_workers"]
+def test_gpus_that_wait_for_data_get_a_loader_without_workers() -> None:
+    timeline = patient()
+    assert walk(timeline, idles) == ["restart", "no_workers"]
 
 
 def test_every_cause_has_a_ladder_of_its_own_and_every_remedy_a_meaning() -> None:
@@ -184,99 +184,99 @@ def test_a_fault_says_more_than_the_rule_that_met_it(rule: str, fault: str | Non
 
 
 def test_a_wrong_guess_is_taken_back_and_what_was_not_enough_stays() -> None:
-    told = patient()
+    timeline = patient()
     for _ in range(3):
-        stalls(told)
-        told.looks().silence(1)
-    assert [item.remedy for item in told.job.course.in_force] == ["conv2d"]
-    told = patient()
+        stalls(timeline)
+        timeline.looks().silence(1)
+    assert [item.remedy for item in timeline.job.course.in_force] == ["conv2d"]
+    timeline = patient()
     for _ in range(3):
-        LADDERS["oom_gpu"][0](told)
-        told.looks().silence(1)
-    assert [item.remedy for item in told.job.course.in_force] == ["allocator", "half_batch", "half_batch"]
+        LADDERS["oom_gpu"][0](timeline)
+        timeline.looks().silence(1)
+    assert [item.remedy for item in timeline.job.course.in_force] == ["allocator", "half_batch", "half_batch"]
 
 
 def test_a_remedy_has_helped_well_past_the_trouble_and_stays_in_force() -> None:
-    told = patient()
-    LADDERS["oom_gpu"][0](told)
-    told.looks().silence(1)
-    trains(told, 159)
-    before = [trial.outcome for trial in told.job.course.trials]
-    told.steps(160, 160)
+    timeline = patient()
+    LADDERS["oom_gpu"][0](timeline)
+    timeline.looks().silence(1)
+    trains(timeline, 159)
+    before = [trial.outcome for trial in timeline.job.course.trials]
+    timeline.steps(160, 160)
     assert before == [Outcome.OPEN]
-    assert told.job.course.trials[-1].outcome is Outcome.HELPED
-    assert told.job.course.has("allocator")
-    told.says(ev.AgentEvent.EXCEPTION, type="OutOfMemoryError", message="HIP out of memory").exits(1)
-    assert told.job.course.trials[-1].remedy == "half_batch", "in force already, so it is not taken again"
+    assert timeline.job.course.trials[-1].outcome is Outcome.HELPED
+    assert timeline.job.course.has("allocator")
+    timeline.says(ev.AgentEvent.EXCEPTION, type="OutOfMemoryError", message="HIP out of memory").exits(1)
+    assert timeline.job.course.trials[-1].remedy == "half_batch", "in force already, so it is not taken again"
 
 
 def test_the_end_of_the_training_is_help_and_the_word_of_its_user_is_unclear() -> None:
     for asked, outcome in ((False, Outcome.HELPED), (True, Outcome.UNCLEAR)):
-        told = patient()
-        stalls(told)
-        trains(told.looks().silence(1), 70)
+        timeline = patient()
+        stalls(timeline)
+        trains(timeline.looks().silence(1), 70)
         if asked:
-            told.asks(ev.Ask.STOP)
-            told.exits(signal=15)
+            timeline.asks(ev.Ask.STOP)
+            timeline.exits(signal=15)
         else:
-            told.says(ev.AgentEvent.TRAIN_END).exits(0)
-        assert told.job.course.trials[-1].outcome is outcome
+            timeline.says(ev.AgentEvent.TRAIN_END).exits(0)
+        assert timeline.job.course.trials[-1].outcome is outcome
 
 
 def test_another_trouble_leaves_the_first_remedy_unclear_and_in_force() -> None:
-    told = patient()
-    LADDERS["oom_gpu"][0](told)
-    told.looks().silence(1)
-    stalls(told)
-    first, second = told.job.course.trials
+    timeline = patient()
+    LADDERS["oom_gpu"][0](timeline)
+    timeline.looks().silence(1)
+    stalls(timeline)
+    first, second = timeline.job.course.trials
     assert (first.outcome, second.cause, second.remedy) == (Outcome.UNCLEAR, "stall", "restart")
-    assert told.job.course.has("allocator")
+    assert timeline.job.course.has("allocator")
 
 
-@pytest.mark.parametrize(("told_of", "outcome"), [(True, Outcome.FAILED), (False, Outcome.UNCLEAR)])
-def test_a_remedy_that_the_agent_never_told_of_has_not_failed(told_of: bool, outcome: Outcome) -> None:
-    told = patient()
-    LADDERS["oom_gpu"][0](told)
-    told.looks().silence(1)
-    if told_of:
-        told.says(
+@pytest.mark.parametrize(("reported_of", "outcome"), [(True, Outcome.FAILED), (False, Outcome.UNCLEAR)])
+def test_a_remedy_that_the_agent_never_reported_has_not_failed(reported_of: bool, outcome: Outcome) -> None:
+    timeline = patient()
+    LADDERS["oom_gpu"][0](timeline)
+    timeline.looks().silence(1)
+    if reported_of:
+        timeline.says(
             ev.AgentEvent.REMEDY_APPLIED, setting="allocator", remedies=["allocator"], set="max_split_size_mb:128"
         )
-    LADDERS["oom_gpu"][0](told)
-    assert [trial.outcome for trial in told.job.course.trials] == [outcome, Outcome.OPEN]
+    LADDERS["oom_gpu"][0](timeline)
+    assert [trial.outcome for trial in timeline.job.course.trials] == [outcome, Outcome.OPEN]
 
 
 def test_a_trouble_elsewhere_is_another_try_and_no_end() -> None:
-    told = patient(context=RemedyContext(agent=False))
+    timeline = patient(context=RemedyContext(agent=False))
     for step in (60, 90, 120, 150):
-        trains(told, step).exits(1)
-        assert told.phase() is Phase.BACKOFF, told.job.reason
-        told.looks().silence(1)
-    assert {trial.remedy for trial in told.job.course.trials} == {"restart"}
+        trains(timeline, step).exits(1)
+        assert timeline.phase() is Phase.BACKOFF, timeline.job.reason
+        timeline.looks().silence(1)
+    assert {trial.remedy for trial in timeline.job.course.trials} == {"restart"}
 
 
 def test_a_place_that_is_unknown_is_not_the_same() -> None:
-    told = patient()
+    timeline = patient()
     for _ in range(5):
-        told.started().exits(1)
-        assert told.phase() is Phase.BACKOFF
-        told.looks().silence(1)
+        timeline.started().exits(1)
+        assert timeline.phase() is Phase.BACKOFF
+        timeline.looks().silence(1)
 
 
 def test_a_person_who_starts_a_failed_job_has_every_remedy_tried_again() -> None:
-    told = patient()
-    walk(told, LADDERS["crash"][0])
-    assert told.phase() is Phase.FAILED
-    told.asks(ev.Ask.START).looks().silence(1)
-    LADDERS["crash"][0](told)
-    assert told.job.course.trials[-1].remedy == "restart"
+    timeline = patient()
+    walk(timeline, LADDERS["crash"][0])
+    assert timeline.phase() is Phase.FAILED
+    timeline.asks(ev.Ask.START).looks().silence(1)
+    LADDERS["crash"][0](timeline)
+    assert timeline.job.course.trials[-1].remedy == "restart"
 
 
 def test_a_fresh_start_forgets_every_remedy() -> None:
-    told = patient()
-    LADDERS["oom_gpu"][0](told)
-    told.asks(ev.Ask.STOP).asks(ev.Ask.START, fresh=True)
-    assert told.job.course.in_force == ()
+    timeline = patient()
+    LADDERS["oom_gpu"][0](timeline)
+    timeline.asks(ev.Ask.STOP).asks(ev.Ask.START, fresh=True)
+    assert timeline.job.course.in_force == ()
 
 
 # --- the owner's word -----------------------------------------------------------------------------------------------
@@ -284,138 +284,138 @@ def test_a_fresh_start_forgets_every_remedy() -> None:
 
 def test_what_is_forbidden_is_passed_over_and_changes_nothing_any_more() -> None:
     table = Remedies(forbid=("allocator", "half_batch"))
-    told = patient(replace(PATIENT, remedies=table))
-    assert walk(told, LADDERS["oom_gpu"][0]) == ["smaller_images", "cpu_profile"]
-    told = patient()
-    LADDERS["oom_gpu"][0](told)
-    assert changes_of(told.job.course.in_force, table).settings == ()
+    timeline = patient(replace(PATIENT, remedies=table))
+    assert walk(timeline, LADDERS["oom_gpu"][0]) == ["smaller_images", "cpu_profile"]
+    timeline = patient()
+    LADDERS["oom_gpu"][0](timeline)
+    assert changes_of(timeline.job.course.in_force, table).settings == ()
 
 
 def test_remedies_that_are_off_leave_plain_retries_to_the_budget() -> None:
-    told = patient(Limits(budget=Budget(restarts=4, backoff_s=(0.0,)), remedies=Remedies(enabled=False)))
-    assert walk(told, stalls) == ["restart"] * 4
-    assert "4 restarts in a row" in (told.job.reason or "")
+    timeline = patient(Limits(budget=Budget(restarts=4, backoff_s=(0.0,)), remedies=Remedies(enabled=False)))
+    assert walk(timeline, stalls) == ["restart"] * 4
+    assert "4 restarts in a row" in (timeline.job.reason or "")
 
 
 def test_a_training_that_the_agent_does_not_know_gets_what_needs_no_agent() -> None:
-    told = Life(limits=PATIENT)
-    told.context = EVERYTHING
-    told.silence(0)
+    timeline = Life(limits=PATIENT)
+    timeline.context = EVERYTHING
+    timeline.silence(0)
 
     def stall_unknown(value: Life) -> None:
         stops(value.training(60).silence(61))
 
-    assert walk(told, stall_unknown) == ["restart", "conv2d", "other_gpu", "cpu_profile"]
+    assert walk(timeline, stall_unknown) == ["restart", "conv2d", "other_gpu", "cpu_profile"]
 
 
 # --- what this machine has learned ----------------------------------------------------------------------------------
 
 
-def test_what_helped_here_comes_first_what_never_did_is_passed_over_and_both_are_said() -> None:
+def test_what_helped_here_comes_first_what_never_did_is_passed_over_and_both_are_reported() -> None:
     known = (
         Experience(cause="oom_gpu", remedy="allocator", helped=0, failed=3),
         Experience(cause="oom_gpu", remedy="smaller_images", helped=9, failed=0),
         Experience(cause="stall", remedy="no_workers", helped=2, failed=0),
     )
-    told = patient(context=replace(EVERYTHING, experience=known))
-    retry = walk(told, LADDERS["oom_gpu"][0])
+    timeline = patient(context=replace(EVERYTHING, experience=known))
+    retry = walk(timeline, LADDERS["oom_gpu"][0])
     assert retry == ["half_batch", "half_batch", "smaller_images", "cpu_profile"], "a last resort stays the last"
-    assert "allocator skipped: failed 3 times on this machine" in told.job.course.trials[0].reason
-    told = patient(context=replace(EVERYTHING, experience=known))
-    assert walk(told, stalls)[:2] == ["no_workers", "restart"]
-    assert "no_workers first: helped 2 times on this machine" in told.job.course.trials[0].reason
+    assert "allocator skipped: failed 3 times on this machine" in timeline.job.course.trials[0].reason
+    timeline = patient(context=replace(EVERYTHING, experience=known))
+    assert walk(timeline, stalls)[:2] == ["no_workers", "restart"]
+    assert "no_workers first: helped 2 times on this machine" in timeline.job.course.trials[0].reason
 
 
 # --- cards ----------------------------------------------------------------------------------------------------------
 
 
-def lost(told: Life) -> Life:
+def lost(timeline: Life) -> Life:
     """A card is lost and the training goes on on the CPU."""
-    trains(told, 60).kernel(FaultClass.GPU_LOST, "amdgpu: device lost from bus!")
-    stops(told)
-    told.looks().silence(1)
-    assert told.job.course.has("cpu_profile")
-    return trains(told, 70)
+    trains(timeline, 60).kernel(FaultClass.GPU_LOST, "amdgpu: device lost from bus!")
+    stops(timeline)
+    timeline.looks().silence(1)
+    assert timeline.job.course.has("cpu_profile")
+    return trains(timeline, 70)
 
 
-def test_a_training_on_the_cpu_goes_back_to_its_card_once_that_has_answered_for_long() -> None:
-    told = lost(patient(context=RemedyContext(cpu_profile=True)))
-    told.told()
-    told.context = RemedyContext(cpu_profile=True, answering_s=((GPU, 299.0),))
-    assert told.steps(71, 75, 70.0).told() == []
-    told.context = RemedyContext(cpu_profile=True, answering_s=((OTHER_GPU, 900.0),))
-    assert told.steps(76, 76).told() == [], "another card is not its"
-    told.context = RemedyContext(cpu_profile=True, answering_s=((GPU, 300.0),))
-    stop = told.steps(77, 77).last
+def test_a_training_on_the_cpu_goes_back_to_its_gpu_once_that_has_answered_for_long() -> None:
+    timeline = lost(patient(context=RemedyContext(cpu_profile=True)))
+    timeline.read_decisions()
+    timeline.context = RemedyContext(cpu_profile=True, answering_s=((GPU, 299.0),))
+    assert timeline.steps(71, 75, 70.0).read_decisions() == []
+    timeline.context = RemedyContext(cpu_profile=True, answering_s=((OTHER_GPU, 900.0),))
+    assert timeline.steps(76, 76).read_decisions() == [], "another card is not its"
+    timeline.context = RemedyContext(cpu_profile=True, answering_s=((GPU, 300.0),))
+    stop = timeline.steps(77, 77).last
     assert isinstance(stop, de.Stop)
     assert (stop.save, stop.flag) == (True, None)
     assert GPU in stop.reason
-    told.saves("back.pt", 77).exits(signal=15)
-    assert not told.job.course.has("cpu_profile")
-    launch = told.looks().last
+    timeline.saves("back.pt", 77).exits(signal=15)
+    assert not timeline.job.course.has("cpu_profile")
+    launch = timeline.looks().last
     assert isinstance(launch, de.Launch)
     assert launch.resume_from is not None
     assert launch.resume_from.path == "back.pt"
-    assert told.job.ledger.total == 1, "going back spends nothing"
+    assert timeline.job.ledger.total == 1, "going back spends nothing"
 
 
-def test_a_card_that_comes_and_goes_is_gone_back_to_only_so_often() -> None:
-    told = patient(replace(PATIENT, remedies=Remedies(max_returns=2)), RemedyContext(cpu_profile=True))
+def test_a_gpu_that_comes_and_goes_is_gone_back_to_only_so_often() -> None:
+    timeline = patient(replace(PATIENT, remedies=Remedies(max_returns=2)), RemedyContext(cpu_profile=True))
     for _ in range(2):
-        lost(told)
-        told.context = RemedyContext(cpu_profile=True, answering_s=((GPU, 9e9),))
-        told.steps(71, 75, 70.0)
-        assert told.phase() is Phase.STOPPING
-        told.exits(signal=15).looks().silence(1)
-        told.context = RemedyContext(cpu_profile=True)
-    lost(told)
-    told.context = RemedyContext(cpu_profile=True, answering_s=((GPU, 9e9),))
-    told.steps(71, 75, 300.0)
-    assert told.phase() is Phase.RUNNING
+        lost(timeline)
+        timeline.context = RemedyContext(cpu_profile=True, answering_s=((GPU, 9e9),))
+        timeline.steps(71, 75, 70.0)
+        assert timeline.phase() is Phase.STOPPING
+        timeline.exits(signal=15).looks().silence(1)
+        timeline.context = RemedyContext(cpu_profile=True)
+    lost(timeline)
+    timeline.context = RemedyContext(cpu_profile=True, answering_s=((GPU, 9e9),))
+    timeline.steps(71, 75, 300.0)
+    assert timeline.phase() is Phase.RUNNING
 
 
-def test_a_card_that_hung_is_not_gone_back_to_by_itself() -> None:
-    told = patient(context=RemedyContext(cpu_profile=True, answering_s=((GPU, 9e9),), agent=False))
+def test_a_gpu_that_hung_is_not_gone_back_to_by_itself() -> None:
+    timeline = patient(context=RemedyContext(cpu_profile=True, answering_s=((GPU, 9e9),), agent=False))
     for _ in range(2):
-        hangs_on_the_card(told)
-        told.looks().silence(1)
-    assert told.job.course.has("cpu_profile")
-    trains(told, 70).steps(71, 75, 300.0)
-    assert told.phase() is Phase.RUNNING
+        hangs_on_the_card(timeline)
+        timeline.looks().silence(1)
+    assert timeline.job.course.has("cpu_profile")
+    trains(timeline, 70).steps(71, 75, 300.0)
+    assert timeline.phase() is Phase.RUNNING
 
 
-def test_another_card_is_the_one_to_run_on() -> None:
-    told = patient()
-    loses_the_card(told)
-    assert told.job.course.gpu == OTHER_GPU
-    assert changes_of(told.job.course.in_force, Remedies()).gpu == OTHER_GPU
+def test_another_gpu_is_the_one_to_run_on() -> None:
+    timeline = patient()
+    loses_the_card(timeline)
+    assert timeline.job.course.gpu == OTHER_GPU
+    assert changes_of(timeline.job.course.in_force, Remedies()).gpu == OTHER_GPU
 
 
 # --- steps that are counted anew ------------------------------------------------------------------------------------
 
 
 def test_half_a_batch_makes_twice_the_steps_and_that_is_no_progress() -> None:
-    told = patient()
-    LADDERS["oom_gpu"][0](told)
-    told.looks().silence(1).started()
-    told.says(ev.AgentEvent.PLAN, **TRAINER, epochs=50, batches_per_epoch=2000)
-    told.steps(41, 120)
-    assert told.job.ledger.furthest_step == 120
-    assert told.job.ledger.in_a_row == 1, "step 120 is where step 60 was"
-    told.steps(121, 121)
-    assert told.job.ledger.in_a_row == 0
+    timeline = patient()
+    LADDERS["oom_gpu"][0](timeline)
+    timeline.looks().silence(1).started()
+    timeline.says(ev.AgentEvent.PLAN, **TRAINER, epochs=50, batches_per_epoch=2000)
+    timeline.steps(41, 120)
+    assert timeline.job.ledger.furthest_step == 120
+    assert timeline.job.ledger.in_a_row == 1, "step 120 is where step 60 was"
+    timeline.steps(121, 121)
+    assert timeline.job.ledger.in_a_row == 0
 
 
 # --- what a remedy changes ------------------------------------------------------------------------------------------
 
 
 def settings_after(hurt: Callable[[Life], object], times: int, table: Remedies) -> dict[str, object]:
-    told = patient(replace(PATIENT, remedies=table))
-    told.saves("a.pt", 20).silence(1).saves("b.pt", 40).silence(1)
+    timeline = patient(replace(PATIENT, remedies=table))
+    timeline.saves("a.pt", 20).silence(1).saves("b.pt", 40).silence(1)
     for _ in range(times):
-        hurt(told)
-        told.looks().silence(1)
-    return {name: setting.value for name, setting in changes_of(told.job.course.in_force, table).settings}
+        hurt(timeline)
+        timeline.looks().silence(1)
+    return {name: setting.value for name, setting in changes_of(timeline.job.course.in_force, table).settings}
 
 
 def test_remedies_that_are_taken_twice_change_twice_as_much() -> None:
@@ -435,23 +435,23 @@ def test_a_non_finite_loss_ends_with_all_that_helps_and_the_batches_left_out() -
     }
 
 
-def test_the_cpu_hides_every_card_and_compiling_can_be_switched_off() -> None:
-    told = patient(context=RemedyContext(cpu_profile=True))
-    loses_the_card(told)
-    changes = changes_of(told.job.course.in_force, Remedies())
+def test_the_cpu_hides_every_gpu_and_compiling_can_be_switched_off() -> None:
+    timeline = patient(context=RemedyContext(cpu_profile=True))
+    loses_the_card(timeline)
+    changes = changes_of(timeline.job.course.in_force, Remedies())
     assert changes.cpu
     assert dict(changes.env)["ROCR_VISIBLE_DEVICES"] == ""
-    told = patient()
-    LADDERS["compile"][0](told)
-    assert dict(changes_of(told.job.course.in_force, Remedies()).env) == {"TORCHDYNAMO_DISABLE": "1"}
+    timeline = patient()
+    LADDERS["compile"][0](timeline)
+    assert dict(changes_of(timeline.job.course.in_force, Remedies()).env) == {"TORCHDYNAMO_DISABLE": "1"}
 
 
 def test_an_older_generation_is_asked_for_where_there_is_one() -> None:
-    told = patient()
-    told.saves("a.pt", 20).silence(1).saves("b.pt", 40).silence(1)
+    timeline = patient()
+    timeline.saves("a.pt", 20).silence(1).saves("b.pt", 40).silence(1)
     for expected in ("b.pt", "a.pt"):
-        LADDERS["crash"][0](told)
-        launch = told.looks().silence(1).last
+        LADDERS["crash"][0](timeline)
+        launch = timeline.looks().silence(1).last
         assert isinstance(launch, de.Launch)
         assert launch.resume_from is not None
         assert launch.resume_from.path == expected
@@ -459,26 +459,30 @@ def test_an_older_generation_is_asked_for_where_there_is_one() -> None:
 
 def test_crashes_each_further_on_than_the_last_cost_no_older_generation() -> None:
     """Somebody kills it every fifty steps: what it was resumed from is not the reason."""
-    told = patient()
+    timeline = patient()
     for step in (60, 110, 160, 210):
-        told.saves("a.pt", step - 20).silence(1).saves("b.pt", step - 10).silence(1)
-        trains(told, step).exits(signal=9)
-        launch = told.looks().silence(1).last
+        timeline.saves("a.pt", step - 20).silence(1).saves("b.pt", step - 10).silence(1)
+        trains(timeline, step).exits(signal=9)
+        launch = timeline.looks().silence(1).last
         assert isinstance(launch, de.Launch)
         assert launch.resume_from is not None
         assert launch.resume_from.path == "b.pt"
-    assert {trial.remedy for trial in told.job.course.trials} == {"restart"}
+    assert {trial.remedy for trial in timeline.job.course.trials} == {"restart"}
 
 
 def test_what_the_agent_set_is_kept_until_the_next_launch() -> None:
-    told = patient()
-    LADDERS["oom_gpu"][0](told)
-    told.looks().silence(1).started()
-    told.says(ev.AgentEvent.REMEDY_APPLIED, setting="allocator", remedies=["allocator"], set="max_split_size_mb:128")
-    told.says(ev.AgentEvent.REMEDY_APPLIED, setting="allocator", remedies=["allocator"], set="max_split_size_mb:128")
-    assert told.job.course.in_force[0].applied == "max_split_size_mb:128"
-    told.exits(1).looks().silence(1)
-    assert told.job.course.in_force[0].applied is None
+    timeline = patient()
+    LADDERS["oom_gpu"][0](timeline)
+    timeline.looks().silence(1).started()
+    timeline.says(
+        ev.AgentEvent.REMEDY_APPLIED, setting="allocator", remedies=["allocator"], set="max_split_size_mb:128"
+    )
+    timeline.says(
+        ev.AgentEvent.REMEDY_APPLIED, setting="allocator", remedies=["allocator"], set="max_split_size_mb:128"
+    )
+    assert timeline.job.course.in_force[0].applied == "max_split_size_mb:128"
+    timeline.exits(1).looks().silence(1)
+    assert timeline.job.course.in_force[0].applied is None
 
 
 # --- any course -----------------------------------------------------------------------------------------------------
@@ -517,46 +521,46 @@ def test_in_no_order_of_troubles_is_anything_tried_in_vain(troubles: list[tuple[
 
 
 def test_a_status_that_is_never_retried_ends_the_job() -> None:
-    told = life(limits=Limits(budget=Budget(never_retry_exit_codes=(93,)))).training().exits(93)
-    assert told.told() == ["Launch", "GiveUp"]
-    assert "status 93 is never retried" in (told.job.reason or "")
+    timeline = life(limits=Limits(budget=Budget(never_retry_exit_codes=(93,)))).training().exits(93)
+    assert timeline.read_decisions() == ["Launch", "GiveUp"]
+    assert "status 93 is never retried" in (timeline.job.reason or "")
 
 
 def test_a_status_that_is_always_retried_spends_nothing_and_waits_all_the_same() -> None:
     budget = Budget(restarts=1, always_retry_exit_codes=(75,), backoff_s=(0.0, 8.0), jitter_fraction=0.0)
-    told = life(limits=Limits(budget=budget))
+    timeline = life(limits=Limits(budget=budget))
     for _ in range(6):
-        told.training(50).exits(75)
-        assert told.phase() is Phase.BACKOFF, told.job.reason
-        told.looks().silence(8)
-    assert told.job.ledger.total == 0
-    told.training(5).exits(75).looks()
-    assert told.silence(7).phase() is Phase.BACKOFF
-    assert told.silence(1).phase() is Phase.STARTING
+        timeline.training(50).exits(75)
+        assert timeline.phase() is Phase.BACKOFF, timeline.job.reason
+        timeline.looks().silence(8)
+    assert timeline.job.ledger.total == 0
+    timeline.training(5).exits(75).looks()
+    assert timeline.silence(7).phase() is Phase.BACKOFF
+    assert timeline.silence(1).phase() is Phase.STARTING
 
 
 def test_one_cause_has_a_budget_of_its_own() -> None:
     budget = Budget(restarts=10, restarts_per_cause=2, backoff_s=(0.0,))
-    told = patient(Limits(budget=budget))
+    timeline = patient(Limits(budget=budget))
     for _ in range(2):
-        stalls(told)
-        told.looks().silence(1)
-    stalls(told)
-    assert told.phase() is Phase.FAILED
-    assert "2 restarts in a row after stall without progress (budget 2 per cause)" in (told.job.reason or "")
+        stalls(timeline)
+        timeline.looks().silence(1)
+    stalls(timeline)
+    assert timeline.phase() is Phase.FAILED
+    assert "2 restarts in a row after stall without progress (budget 2 per cause)" in (timeline.job.reason or "")
 
 
 def test_causes_that_take_turns_buy_no_endless_retries() -> None:
-    told = patient(Limits(budget=Budget(restarts=5, restarts_per_cause=4, backoff_s=(0.0,))))
+    timeline = patient(Limits(budget=Budget(restarts=5, restarts_per_cause=4, backoff_s=(0.0,))))
     hurts = [stalls, hangs_on_the_card, LADDERS["oom_gpu"][0]]
     count = 0
-    while told.phase() is not Phase.FAILED:
-        hurts[count % 3](told)
+    while timeline.phase() is not Phase.FAILED:
+        hurts[count % 3](timeline)
         count += 1
-        if told.phase() is Phase.BACKOFF:
-            told.looks().silence(1)
+        if timeline.phase() is Phase.BACKOFF:
+            timeline.looks().silence(1)
     assert count == 6
-    assert "5 restarts in a row without progress" in (told.job.reason or "")
+    assert "5 restarts in a row without progress" in (timeline.job.reason or "")
 
 
 def test_the_wait_is_the_same_for_the_same_attempt_and_another_for_another_job() -> None:

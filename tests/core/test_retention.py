@@ -54,7 +54,7 @@ def test_the_best_is_kept_by_its_fitness_or_by_its_name() -> None:
     assert steps(policy, *named) == {4: "newest", 2: "best"}
 
 
-def test_a_rejected_one_is_let_go_and_one_not_yet_proven_is_not() -> None:
+def test_a_rejected_one_is_released_and_one_not_yet_proven_is_not() -> None:
     found = [generation(1), generation(2, verdict=Verdict.REJECTED), generation(3, verdict=None)]
     assert steps(ONLY_NEWEST, *found) == {1: "newest", 3: "not yet proven"}
 
@@ -85,7 +85,7 @@ POLICIES = st.builds(
 
 
 @given(FOUND, POLICIES, st.booleans())
-def test_the_newest_proven_one_is_never_let_go(
+def test_the_newest_proven_one_is_never_released(
     rows: list[tuple[Verdict | None, int, int]], policy: Policy, room: bool
 ) -> None:
     found = [generation(n, at, verdict=verdict, size=size) for n, (verdict, size, at) in enumerate(rows)]

@@ -87,13 +87,13 @@ def test_a_rule_says_nothing_of_an_empty_history(rule: type[Rule]) -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_says_nothing_of_a_healthy_training(rule: type[Rule]) -> None:
-    told = story().training().disks(runs=500 * GB).memory(available=20 * GB, rss=8 * GB)
+    timeline = story().training().disks(runs=500 * GB).memory(available=20 * GB, rss=8 * GB)
     for step in range(101, 161):
-        told.steps(step, step, 0.0).gpu(busy=99.0, used=4 * GB).silence(1)
-    assert told.check(rule()) is None
+        timeline.steps(step, step, 0.0).gpu(busy=99.0, used=4 * GB).silence(1)
+    assert timeline.check(rule()) is None
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_asked_twice_answers_the_same(rule: type[Rule]) -> None:
-    told: Story = story().training(20).steps(21, 30, loss=NAN).gpu(60, busy=0.0, used=6 * GB).disks(runs=1)
-    assert told.check(rule()) == told.check(rule())
+    timeline: Story = story().training(20).steps(21, 30, loss=NAN).gpu(60, busy=0.0, used=6 * GB).disks(runs=1)
+    assert timeline.check(rule()) == timeline.check(rule())

@@ -41,7 +41,7 @@ def test_what_lies_on_two_scales_has_no_order_and_no_distance(place: Place, othe
     assert not same_place(place, other, tolerance)
 
 
-def told(lived: Life, scale: str, resumed: bool | None = None) -> Life:
+def report_scale(lived: Life, scale: str, resumed: bool | None = None) -> Life:
     """The agent says what the steps of the attempt count, or nothing."""
     if scale == "silent":
         return lived
@@ -51,7 +51,7 @@ def told(lived: Life, scale: str, resumed: bool | None = None) -> Life:
 def attempt(lived: Life, scale: str, first: int, steps: int) -> Life:
     """An attempt that makes steps, saves once and dies."""
     begins = (OWN if scale == "attempt" else 0) + first
-    told(lived.started(), scale).steps(begins, begins + steps - 1)
+    report_scale(lived.started(), scale).steps(begins, begins + steps - 1)
     return lived
 
 
@@ -113,7 +113,7 @@ def test_a_training_whose_process_counts_from_one_makes_progress_once_it_is_seed
     """Seven kills of a plain SGD loop: each attempt goes on from the step that its checkpoint holds."""
     lived, at = life(limits=replace(LIMITS, budget=Budget(restarts=2, restarts_per_cause=2, backoff_s=(0.0,)))), 0
     for _ in range(7):
-        told(lived.started(), "training", resumed=True if at else None).steps(at + 1, at + 30)
+        report_scale(lived.started(), "training", resumed=True if at else None).steps(at + 1, at + 30)
         at += 20
         lived.saves("a.pt", at).silence(1)
         died(lived)
@@ -128,7 +128,7 @@ def test_steps_that_only_the_attempt_counts_are_no_progress_nor_the_lack_of_it()
     lived.saved = [replace(lived.saved[0], step=None)]
     died(lived)
     spent = lived.job.ledger
-    told(lived.started(), "attempt").steps(OWN, OWN + 500)
+    report_scale(lived.started(), "attempt").steps(OWN, OWN + 500)
     assert lived.job.ledger == spent
     died(lived)
     assert (lived.job.ledger.in_a_row, lived.job.ledger.total) == (spent.in_a_row, spent.total + 1)
@@ -142,7 +142,7 @@ def test_a_new_proven_checkpoint_is_progress_where_no_step_is_known() -> None:
     lived.saved = [replace(lived.saved[0], step=None)]
     died(lived)
     assert lived.job.ledger.in_a_row == 1
-    told(lived.started(), "attempt").steps(1, 50).saves("b.pt", 0).silence(1)
+    report_scale(lived.started(), "attempt").steps(1, 50).saves("b.pt", 0).silence(1)
     newest = replace(lived.saved[-1], step=None)
     lived.put(ev.CheckpointSeen(at=lived.now, job=JOB, attempt=2, checkpoint=newest))
     assert lived.job.ledger.in_a_row == 0
@@ -182,10 +182,10 @@ def test_a_remedy_against_a_trouble_at_an_unknown_place_has_helped_after_enough_
     lived.started().steps(1, 50).saves("a.pt", 0)
     lived.saved = [replace(lived.saved[0], step=None)]
     died(lived)
-    told(lived.started(), "attempt").steps(1, 30)
+    report_scale(lived.started(), "attempt").steps(1, 30)
     died(lived)
     assert lived.job.course.trials[-1].step is None
-    told(lived.started(), "attempt").steps(1, 99)
+    report_scale(lived.started(), "attempt").steps(1, 99)
     assert [lived.job.course.trials[-1].outcome, lived.steps(100, 101).job.course.trials[-1].outcome] == [
         Outcome.OPEN,
         Outcome.HELPED,
@@ -195,7 +195,7 @@ def test_a_remedy_against_a_trouble_at_an_unknown_place_has_helped_after_enough_
 # --- whether it went on ----------------------------------------------------------------------------------------------
 
 
-def test_a_count_that_begins_with_one_again_says_that_the_training_began_anew() -> None:
+def test_a_count_that_begins_with_one_again_says_that_the_training_began_again() -> None:
     lived = life(limits=LIMITS)
     lived.started().steps(1, 50).saves("a.pt", 40).silence(1)
     died(lived)
@@ -206,7 +206,7 @@ def test_a_count_that_begins_with_one_again_says_that_the_training_began_anew() 
     assert lived.present().went_on is False
 
 
-def test_a_first_step_further_back_than_the_checkpoint_says_tells_what_was_lost() -> None:
+def test_a_first_step_further_back_than_the_checkpoint_says_reports_what_was_lost() -> None:
     lived = life(limits=LIMITS)
     lived.started().steps(1, 50).saves("a.pt", 40).silence(1)
     died(lived)
@@ -223,11 +223,11 @@ def relaunched(losses: float) -> Job:
     lived.steps(31, 300, loss=1.0).saves("a.pt", 250).silence(1)
     died(lived)
     lived.job = replace(lived.job, attempt=replace(lived.present(), resume_curve=curve_of([1.0] * 200)))
-    told(lived.started(), "training").steps(251, 280, loss=losses)
+    report_scale(lived.started(), "training").steps(251, 280, loss=losses)
     return after_first_losses(lived.job, [losses] * 30)
 
 
-def test_losses_like_those_of_the_start_say_that_it_began_anew() -> None:
+def test_losses_like_those_of_the_start_say_that_it_began_again() -> None:
     job = relaunched(10.0)
     assert job.attempt is not None
     assert job.incident is not None

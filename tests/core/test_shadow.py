@@ -23,56 +23,56 @@ from .stories import NAN, START, life, story
 
 
 def test_what_would_have_stopped_the_job_is_noted_once_while_it_stands() -> None:
-    told = life([Stall(act="shadow")]).training()
-    told.told()
-    told.silence(60).silence(60).silence(60)
-    assert told.told() == ["Note"]
-    assert told.phase() is Phase.RUNNING
-    assert told.job.incident is None
+    timeline = life([Stall(act="shadow")]).training()
+    timeline.read_decisions()
+    timeline.silence(60).silence(60).silence(60)
+    assert timeline.read_decisions() == ["Note"]
+    assert timeline.phase() is Phase.RUNNING
+    assert timeline.job.incident is None
 
 
 def test_a_trouble_that_comes_back_is_noted_again() -> None:
-    told = life([Stall(act="shadow")]).training(100).silence(61).steps(101, 102).silence(61)
-    assert told.told().count("Note") == 2
-    assert told.job.shadows_noted == 2
+    timeline = life([Stall(act="shadow")]).training(100).silence(61).steps(101, 102).silence(61)
+    assert timeline.read_decisions().count("Note") == 2
+    assert timeline.job.shadows_noted == 2
 
 
-def test_another_rule_acts_beside_it_and_owes_it_nothing() -> None:
-    told = life([NonFiniteLoss(act="shadow"), Stall()]).training(100)
-    told.steps(101, 103, loss=NAN).silence(60)
-    decision = told.last
+def test_another_rule_acts_next_to_it_and_owes_it_nothing() -> None:
+    timeline = life([NonFiniteLoss(act="shadow"), Stall()]).training(100)
+    timeline.steps(101, 103, loss=NAN).silence(60)
+    decision = timeline.last
     assert isinstance(decision, de.Stop)
     assert decision.flag is not None
     assert decision.flag.rule == "stall"
     assert decision.flag.since is None
 
 
-def test_warnings_of_a_rule_in_shadow_are_told_as_ever() -> None:
-    told = life([NonFiniteLoss(act="shadow")]).training(100)
-    told.told()
-    told.steps(101, 101, loss=NAN)
-    assert told.told() == ["Warn"]
+def test_warnings_of_a_rule_in_shadow_are_reported_as_ever() -> None:
+    timeline = life([NonFiniteLoss(act="shadow")]).training(100)
+    timeline.read_decisions()
+    timeline.steps(101, 101, loss=NAN)
+    assert timeline.read_decisions() == ["Warn"]
 
 
 def test_a_crash_in_shadow_is_noted_and_not_retried() -> None:
-    told = life([Crash(act="shadow")]).training(100)
-    told.told()
-    told.exits(1)
-    assert told.told() == ["Note", "GiveUp"]
+    timeline = life([Crash(act="shadow")]).training(100)
+    timeline.read_decisions()
+    timeline.exits(1)
+    assert timeline.read_decisions() == ["Note", "GiveUp"]
 
 
 def test_the_next_attempt_notes_its_own_troubles() -> None:
-    told = life([Stall(act="shadow"), Crash()]).training().silence(61).exits(signal=9).looks()
-    told.training().silence(61)
-    assert told.told().count("Note") == 2
+    timeline = life([Stall(act="shadow"), Crash()]).training().silence(61).exits(signal=9).looks()
+    timeline.training().silence(61)
+    assert timeline.read_decisions().count("Note") == 2
 
 
 def test_the_mark_is_judges_own_and_worst_overlooks_it() -> None:
-    told = story().training().silence(60)
-    (flag,) = judge([Stall(act="shadow")], told.history)
+    timeline = story().training().silence(60)
+    (flag,) = judge([Stall(act="shadow")], timeline.history)
     assert (flag.severity, flag.shadow) == (Severity.CRITICAL, True)
     assert worst([flag]) is None
-    (flag,) = judge([Stall()], told.history)
+    (flag,) = judge([Stall()], timeline.history)
     assert not flag.shadow
 
 
@@ -83,8 +83,8 @@ def test_only_leaving_the_shadow_to_act_is_a_promotion(before: Act, after: Act, 
 
 
 def test_every_stage_is_judged_in_shadow_too() -> None:
-    told = life([Stall(act="shadow")]).training().stage(Stage.VALIDATE).silence(3600)
-    assert told.told()[-1] == "Note"
+    timeline = life([Stall(act="shadow")]).training().stage(Stage.VALIDATE).silence(3600)
+    assert timeline.read_decisions()[-1] == "Note"
 
 
 def test_how_near_a_limit_is() -> None:
@@ -108,27 +108,27 @@ MOVES = st.lists(
 @given(moves=MOVES)
 def test_with_every_rule_in_shadow_nothing_that_happens_stops_a_training(moves: list[str]) -> None:
     shadowed = [rule(act="shadow") for rule in ACTING]  # type: ignore[call-arg]  # `act` is a field of each
-    told = life([*shadowed, *(rule() for rule in ADVISORIES)]).training(20)
+    timeline = life([*shadowed, *(rule() for rule in ADVISORIES)]).training(20)
     step = 20
     for move in moves:
         match move:
             case "steps" | "nan":
-                told.steps(step + 1, step + 5, loss=NAN if move == "nan" else 1.0)
+                timeline.steps(step + 1, step + 5, loss=NAN if move == "nan" else 1.0)
                 step += 5
             case "silence":
-                told.silence(4000)
+                timeline.silence(4000)
             case "idle" | "busy":
-                told.gpu(60, busy=0.0 if move == "idle" else 99.0, every_s=5.0)
+                timeline.gpu(60, busy=0.0 if move == "idle" else 99.0, every_s=5.0)
             case "stuck":
-                told.tree(60, cpu=0.0, stuck=(4242,), every_s=5.0)
+                timeline.tree(60, cpu=0.0, stuck=(4242,), every_s=5.0)
             case "full":
-                told.gpu(30, used=6_000_000_000, every_s=5.0)
+                timeline.gpu(30, used=6_000_000_000, every_s=5.0)
             case "fault":
-                told.kernel(FaultClass.GPU_HANG)
+                timeline.kernel(FaultClass.GPU_HANG)
             case "validate" | "compile":
-                told.stage(Stage(move), stages_complete=True)
+                timeline.stage(Stage(move), stages_complete=True)
             case "exit":
-                told.exits(1)
+                timeline.exits(1)
                 break
-    assert {type(decision) for decision in told.decisions} <= {de.Launch, de.Note, de.Warn, de.GiveUp}
-    assert told.job.incident is None
+    assert {type(decision) for decision in timeline.decisions} <= {de.Launch, de.Note, de.Warn, de.GiveUp}
+    assert timeline.job.incident is None

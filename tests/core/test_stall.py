@@ -31,10 +31,10 @@ def test_a_step_interrupts_the_silence() -> None:
 
 
 def test_output_does_not_interrupt_the_silence() -> None:
-    told = story().training()
+    timeline = story().training()
     for _ in range(12):
-        told.silence(5).prints("still alive")
-    assert told.check(Stall()) is not None
+        timeline.silence(5).prints("still alive")
+    assert timeline.check(Stall()) is not None
 
 
 def test_a_busy_gpu_does_not_excuse_a_stall() -> None:
@@ -43,17 +43,17 @@ def test_a_busy_gpu_does_not_excuse_a_stall() -> None:
 
 @pytest.mark.parametrize(("stage", "limit_s"), [(Stage.VALIDATE, 3600.0), (Stage.CHECKPOINT, 900.0)])
 def test_a_stage_has_its_own_limit(stage: Stage, limit_s: float) -> None:
-    told = story().training().stage(stage).silence(limit_s - 1)
-    assert told.check(Stall()) is None
-    flag = told.silence(1).check(Stall())
+    timeline = story().training().stage(stage).silence(limit_s - 1)
+    assert timeline.check(Stall()) is None
+    flag = timeline.silence(1).check(Stall())
     assert flag is not None
     assert stage.value in flag.message
 
 
 def test_the_first_batch_after_a_validation_gets_the_whole_limit() -> None:
-    told = story().training().stage(Stage.VALIDATE).silence(1000).stage(Stage.STEP).silence(59)
-    assert told.check(Stall()) is None
-    assert told.silence(1).check(Stall()) is not None
+    timeline = story().training().stage(Stage.VALIDATE).silence(1000).stage(Stage.STEP).silence(59)
+    assert timeline.check(Stall()) is None
+    assert timeline.silence(1).check(Stall()) is not None
 
 
 def test_it_spoils_no_checkpoint() -> None:
@@ -73,8 +73,8 @@ def test_a_second_training_in_the_process_may_set_up_in_peace(stage: Stage) -> N
 
 @pytest.mark.parametrize("stage", [Stage.SETUP, Stage.WARMUP])
 def test_steps_outrank_a_stage_that_was_not_left(stage: Stage) -> None:
-    told = story().started().stage(stage).steps(1, 10).silence(60)
-    assert told.check(Stall()) is not None
+    timeline = story().started().stage(stage).steps(1, 10).silence(60)
+    assert timeline.check(Stall()) is not None
 
 
 def test_steps_of_an_unknown_stage_are_judged() -> None:
@@ -101,21 +101,23 @@ def test_a_hook_that_failed_after_the_last_step_makes_it_a_warning() -> None:
 
 
 def test_a_hook_that_failed_before_a_step_changes_nothing() -> None:
-    told = story().training(10).says(ev.AgentEvent.HOOK_FAILED, where="ultralytics_hook.on_model_save").steps(11, 12)
-    flag = told.silence(60).check(Stall())
+    timeline = (
+        story().training(10).says(ev.AgentEvent.HOOK_FAILED, where="ultralytics_hook.on_model_save").steps(11, 12)
+    )
+    flag = timeline.silence(60).check(Stall())
     assert flag is not None
     assert flag.severity is Severity.CRITICAL
 
 
 def test_a_readopted_attempt_whose_steps_are_not_at_hand_can_stall() -> None:
-    told = story().started()
-    told.history.first_step_at = told.history.last_step_at = told.now
-    told.history.claimed = True
-    flag = told.silence(60).check(Stall())
+    timeline = story().started()
+    timeline.history.first_step_at = timeline.history.last_step_at = timeline.now
+    timeline.history.claimed = True
+    flag = timeline.silence(60).check(Stall())
     assert flag is not None
 
 
-def test_act_off_tells_only() -> None:
+def test_act_off_reports_only() -> None:
     flag = story().training().silence(60).check(Stall(act=False))
     assert flag is not None
     assert flag.severity is Severity.WARNING
@@ -130,32 +132,32 @@ def learnt(*, stages_complete: bool = True) -> Story:
 
 
 def test_after_learning_a_stall_is_found_in_eight_seconds() -> None:
-    told = learnt().silence(7.9)
-    assert told.check(Stall()) is None
-    flag = told.silence(0.1).check(Stall())
+    timeline = learnt().silence(7.9)
+    assert timeline.check(Stall()) is None
+    flag = timeline.silence(0.1).check(Stall())
     assert flag is not None
     assert flag.severity is Severity.CRITICAL
     assert flag.message == "no step for 8 s in stage step (learned limit 8 s), last step 1300"
 
 
-def test_where_not_every_stage_is_told_it_is_only_told_until_the_setting_says_so() -> None:
-    told = learnt(stages_complete=False).silence(8)
-    flag = told.check(Stall())
+def test_where_not_every_stage_is_reported_it_is_only_reported_until_the_setting_says_so() -> None:
+    timeline = learnt(stages_complete=False).silence(8)
+    flag = timeline.check(Stall())
     assert flag is not None
     assert flag.severity is Severity.WARNING
-    flag = told.silence(52).check(Stall())
+    flag = timeline.silence(52).check(Stall())
     assert flag is not None
     assert flag.severity is Severity.CRITICAL
 
 
 def test_a_machine_that_gasps_for_memory_proves_nothing_until_then() -> None:
-    told = learnt()
-    reading = HostReading(at=told.now.plus(9), memory_stall_percent=60.0)
-    told.silence(9).put(ev.HostRead(at=reading.at, reading=reading))
-    flag = told.check(Stall())
+    timeline = learnt()
+    reading = HostReading(at=timeline.now.plus(9), memory_stall_percent=60.0)
+    timeline.silence(9).put(ev.HostRead(at=reading.at, reading=reading))
+    flag = timeline.check(Stall())
     assert flag is not None
     assert flag.severity is Severity.WARNING
-    flag = told.silence(51).check(Stall())
+    flag = timeline.silence(51).check(Stall())
     assert flag is not None
     assert flag.severity is Severity.CRITICAL
 
@@ -165,91 +167,91 @@ def test_without_learn_the_setting_counts_alone() -> None:
 
 
 def test_a_machine_that_has_just_woken_up_is_given_the_whole_limit() -> None:
-    told = learnt()
-    told.put(ev.ClockStepped(at=told.now.plus(1), by_s=30_000))
-    assert told.silence(59).check(Stall()) is None
-    assert told.silence(1).check(Stall()) is not None
+    timeline = learnt()
+    timeline.put(ev.ClockStepped(at=timeline.now.plus(1), by_s=30_000))
+    assert timeline.silence(59).check(Stall()) is None
+    assert timeline.silence(1).check(Stall()) is not None
 
 
 def test_steps_that_wait_unread_are_no_silence() -> None:
     """The daemon was held up for a minute: what it does not know yet is not missing."""
-    told = learnt().looked().silence(120)
-    assert told.check(Stall()) is None
-    told.looked(ago_s=115)
-    assert told.check(Stall()) is None
-    assert told.looked().check(Stall()) is not None
+    timeline = learnt().looked().silence(120)
+    assert timeline.check(Stall()) is None
+    timeline.looked(ago_s=115)
+    assert timeline.check(Stall()) is None
+    assert timeline.looked().check(Stall()) is not None
 
 
 def test_a_training_that_an_exception_ends_slowly_has_the_settings_limit() -> None:
-    told = learnt().says(ev.AgentEvent.EXCEPTION, type="OutOfMemoryError", message="CUDA out of memory.")
-    assert told.silence(59.9).check(Stall()) is None
-    flag = told.silence(0.1).check(Stall())
+    timeline = learnt().says(ev.AgentEvent.EXCEPTION, type="OutOfMemoryError", message="CUDA out of memory.")
+    assert timeline.silence(59.9).check(Stall()) is None
+    flag = timeline.silence(0.1).check(Stall())
     assert flag is not None
     assert flag.message == "no step for 60 s in stage step (limit 60 s), last step 1300"
 
 
 def test_at_rest_an_exception_has_the_settings_limit_too() -> None:
-    told = fed().says(ev.AgentEvent.EXCEPTION, type="OutOfMemoryError", message="CUDA out of memory.")
-    assert told.tree(59, cpu=0.2).check(Stall()) is None
+    timeline = fed().says(ev.AgentEvent.EXCEPTION, type="OutOfMemoryError", message="CUDA out of memory.")
+    assert timeline.tree(59, cpu=0.2).check(Stall()) is None
 
 
 def test_an_exception_that_the_training_outlived_leaves_the_learned_limit() -> None:
-    told = learnt().says(ev.AgentEvent.EXCEPTION, type="ValueError", message="of a thread").steps(1301, 1301)
-    assert told.silence(8.1).check(Stall()) is not None
+    timeline = learnt().says(ev.AgentEvent.EXCEPTION, type="ValueError", message="of a thread").steps(1301, 1301)
+    assert timeline.silence(8.1).check(Stall()) is not None
 
 
 def test_what_a_trouble_took_is_not_learned() -> None:
-    told = learnt()
-    before = told.history.learned.limit_s(Stage.STEP, 60.0)
-    told.silence(30)
-    told.history.flagged = True
+    timeline = learnt()
+    before = timeline.history.learned.limit_s(Stage.STEP, 60.0)
+    timeline.silence(30)
+    timeline.history.flagged = True
     for step in range(1301, 1310):
-        told.steps(step, step, 30.0)
-    told.history.flagged = False
-    assert told.history.learned.limit_s(Stage.STEP, 60.0) == before
+        timeline.steps(step, step, 30.0)
+    timeline.history.flagged = False
+    assert timeline.history.learned.limit_s(Stage.STEP, 60.0) == before
 
 
 def test_neither_a_sleep_nor_the_stage_between_two_steps_is_learned_as_a_step() -> None:
-    told = learnt()
+    timeline = learnt()
     for number in range(10):
         step = 1301 + 3 * number
-        told.put(ev.ClockStepped(at=told.now.plus(1), by_s=30_000))
-        told.steps(step, step, 20.0)
-        told.stage(Stage.VALIDATE, stages_complete=True).silence(40).stage(Stage.STEP, stages_complete=True).steps(
+        timeline.put(ev.ClockStepped(at=timeline.now.plus(1), by_s=30_000))
+        timeline.steps(step, step, 20.0)
+        timeline.stage(Stage.VALIDATE, stages_complete=True).silence(40).stage(Stage.STEP, stages_complete=True).steps(
             step + 1, step + 2
         )
-    assert told.history.learned.limit_s(Stage.STEP, 60.0) == 8.0
-    assert told.history.learned.limit_s(Stage.VALIDATE, 3600.0) == pytest.approx(160, rel=0.06)
+    assert timeline.history.learned.limit_s(Stage.STEP, 60.0) == 8.0
+    assert timeline.history.learned.limit_s(Stage.VALIDATE, 3600.0) == pytest.approx(160, rel=0.06)
 
 
 def test_a_wait_for_data_is_learned_apart_from_the_step() -> None:
-    told = story().training(100).stage(Stage.STEP, stages_complete=True)
+    timeline = story().training(100).stage(Stage.STEP, stages_complete=True)
     for step in range(101, 1300):
-        told.now = told.now.plus(6.0)
-        record = StepRecord(at=told.now, step=step, loss=1.0, data_wait_s=5.9)
-        told.put(ev.StepsMade(at=told.now, job=JOB, attempt=1, records=(record,)))
-    assert told.history.learned.limit_s(Stage.STEP, 60.0) == 8.0
-    assert told.history.learned.limit_s(Stage.DATA_WAIT, 180.0) == 60.0
+        timeline.now = timeline.now.plus(6.0)
+        record = StepRecord(at=timeline.now, step=step, loss=1.0, data_wait_s=5.9)
+        timeline.put(ev.StepsMade(at=timeline.now, job=JOB, attempt=1, records=(record,)))
+    assert timeline.history.learned.limit_s(Stage.STEP, 60.0) == 8.0
+    assert timeline.history.learned.limit_s(Stage.DATA_WAIT, 180.0) == 60.0
 
 
 @pytest.mark.parametrize(("stage", "limit_s"), [(Stage.DATA_WAIT, 180.0), (Stage.COMPILE, 600.0)])
 def test_what_lies_inside_a_step_has_its_own_limit(stage: Stage, limit_s: float) -> None:
-    told = story().training(100).stage(stage, stages_complete=True).silence(limit_s - 1)
-    assert told.check(Stall()) is None
-    assert told.silence(1).check(Stall()) is not None
+    timeline = story().training(100).stage(stage, stages_complete=True).silence(limit_s - 1)
+    assert timeline.check(Stall()) is None
+    assert timeline.silence(1).check(Stall()) is not None
 
 
 def fed(*, device: str | None = "cpu", stages_complete: bool = True) -> Story:
     """A training on the CPU of which it is known how long it waits for data."""
-    told = story().training(100)
+    timeline = story().training(100)
     if device is not None:
-        told.says(ev.AgentEvent.PLAN, device=device)
-    told.stage(Stage.STEP, stages_complete=stages_complete)
+        timeline.says(ev.AgentEvent.PLAN, device=device)
+    timeline.stage(Stage.STEP, stages_complete=stages_complete)
     for step in range(101, 1300):
-        told.now = told.now.plus(0.1)
-        record = StepRecord(at=told.now, step=step, loss=1.0, data_wait_s=0.01)
-        told.put(ev.StepsMade(at=told.now, job=JOB, attempt=1, records=(record,)))
-    return told.stage(Stage.DATA_WAIT, stages_complete=stages_complete)
+        timeline.now = timeline.now.plus(0.1)
+        record = StepRecord(at=timeline.now, step=step, loss=1.0, data_wait_s=0.01)
+        timeline.put(ev.StepsMade(at=timeline.now, job=JOB, attempt=1, records=(record,)))
+    return timeline.stage(Stage.DATA_WAIT, stages_complete=stages_complete)
 
 
 def test_a_wait_for_data_in_which_the_whole_job_rests_is_found_sooner() -> None:
@@ -268,7 +270,7 @@ def test_a_wait_for_data_in_which_somebody_may_be_at_work_has_the_whole_limit(
     assert fed().tree(60, cpu=cpu, stuck=stuck).check(Stall()) is not None
 
 
-def test_of_rest_it_tells_how_near_it_is() -> None:
+def test_of_rest_it_reports_how_near_it_is() -> None:
     silence, rest = Stall().measure(fed().tree(12, cpu=0.2).history)
     assert silence.limit == 60.0
     assert rest.now == pytest.approx(12.0)
@@ -277,27 +279,27 @@ def test_of_rest_it_tells_how_near_it_is() -> None:
     assert rest.now == 0.0
 
 
-def test_rest_that_was_interrupted_counts_anew() -> None:
+def test_rest_that_was_interrupted_counts_again() -> None:
     assert fed().tree(10, cpu=0.2).tree(1, cpu=50.0).tree(14, cpu=0.2).check(Stall()) is None
 
 
-def test_a_card_at_work_or_unseen_is_no_rest() -> None:
+def test_a_gpu_at_work_or_unseen_is_no_rest() -> None:
     def readings(busy: float | None) -> Story:
-        told = fed(device="cuda:0")
+        timeline = fed(device="cuda:0")
         for _ in range(20):
-            told.gpu(busy=busy).tree(cpu=0.2).silence(1)
-        return told
+            timeline.gpu(busy=busy).tree(cpu=0.2).silence(1)
+        return timeline
 
     assert readings(99.0).check(Stall()) is None
     assert readings(None).check(Stall()) is None
     assert readings(0.0).check(Stall()) is not None
 
 
-def test_a_card_that_was_still_at_work_when_the_wait_began_rests_from_then_on() -> None:
-    told = fed(device="cuda:0").gpu(busy=90.0)
+def test_a_gpu_that_was_still_at_work_when_the_wait_began_rests_from_then_on() -> None:
+    timeline = fed(device="cuda:0").gpu(busy=90.0)
     for _ in range(18):
-        told.silence(1).gpu(busy=0.0).tree(cpu=0.2)
-    assert told.check(Stall()) is not None
+        timeline.silence(1).gpu(busy=0.0).tree(cpu=0.2)
+    assert timeline.check(Stall()) is not None
 
 
 def test_rest_proves_nothing_where_a_stage_may_go_untold() -> None:
@@ -322,18 +324,20 @@ def test_where_a_short_silence_is_no_proof_both_limits_are_watched() -> None:
 # --- steps that only the output shows -------------------------------------------------------------------------------
 
 
-def bar(told: Story, step: int) -> Story:
-    told.put(ev.OutputSeen(at=told.now, job=JOB, attempt=1, new_bytes=9, last_line=f"{step}/900", progress_step=step))
-    return told
+def bar(timeline: Story, step: int) -> Story:
+    timeline.put(
+        ev.OutputSeen(at=timeline.now, job=JOB, attempt=1, new_bytes=9, last_line=f"{step}/900", progress_step=step)
+    )
+    return timeline
 
 
-def test_a_progress_bar_that_stands_still_is_told_and_later_acts() -> None:
-    told = bar(story().started(), 7)
-    assert told.silence(899).check(Stall()) is None
-    flag = told.silence(1).check(Stall())
+def test_a_progress_bar_that_stands_still_is_reported_and_later_acts() -> None:
+    timeline = bar(story().started(), 7)
+    assert timeline.silence(899).check(Stall()) is None
+    flag = timeline.silence(1).check(Stall())
     assert flag is not None
     assert (flag.severity, flag.subject) == (Severity.WARNING, "output")
-    flag = told.silence(1800).check(Stall())
+    flag = timeline.silence(1800).check(Stall())
     assert flag is not None
     assert flag.severity is Severity.CRITICAL
 
@@ -345,16 +349,16 @@ def test_a_bar_that_stands_still_while_every_process_idles_is_a_stall() -> None:
 
 
 def test_a_bar_that_is_redrawn_at_the_same_step_is_no_progress_and_one_that_moves_is() -> None:
-    told = bar(bar(story().started(), 7).silence(800), 7).silence(100)
-    assert told.check(Stall()) is not None
-    assert bar(told, 8).silence(100).check(Stall()) is None
+    timeline = bar(bar(story().started(), 7).silence(800), 7).silence(100)
+    assert timeline.check(Stall()) is not None
+    assert bar(timeline, 8).silence(100).check(Stall()) is None
 
 
 @pytest.mark.parametrize("stage", [Stage.VALIDATE, Stage.CHECKPOINT, Stage.DATA_WAIT])
 def test_a_stopped_process_is_a_stall_as_soon_in_every_stage(stage: Stage) -> None:
-    told = story().training().stage(stage)
-    assert told.tree(59, stopped=(4242,)).check(Stall()) is None
-    flag = told.tree(2, stopped=(4242,)).check(Stall())
+    timeline = story().training().stage(stage)
+    assert timeline.tree(59, stopped=(4242,)).check(Stall()) is None
+    flag = timeline.tree(2, stopped=(4242,)).check(Stall())
     assert flag is not None
     assert flag.severity is Severity.CRITICAL
     assert story().training().stage(stage).tree(100).check(Stall()) is None
@@ -369,9 +373,9 @@ ALONE = ((1, 0), (4242, 1))
 
 
 def test_a_plain_loop_of_which_nothing_runs_is_a_stall_after_20_s() -> None:
-    told = plain_loop().tree(19, cpu=0.1, switches=0.3, parents=ALONE)
-    assert told.check(Stall()) is None
-    flag = told.tree(1, cpu=0.1, switches=0.3, parents=ALONE).check(Stall())
+    timeline = plain_loop().tree(19, cpu=0.1, switches=0.3, parents=ALONE)
+    assert timeline.check(Stall()) is None
+    flag = timeline.tree(1, cpu=0.1, switches=0.3, parents=ALONE).check(Stall())
     assert flag is not None
     assert flag.severity is Severity.CRITICAL
     assert flag.message == "no step for 20 s in stage step (limit at rest 20 s), last step 100"
@@ -393,12 +397,12 @@ def test_a_healthy_pause_of_25_s_is_no_stall(pause: dict[str, Any]) -> None:
 
 
 def test_a_loaders_own_workers_wake_nobody_at_rest() -> None:
-    told = plain_loop().says(ev.AgentEvent.WORKERS, loader=1, pids=[4300], training=True)
-    assert told.tree(20, cpu=0.1, switches=0.3, parents=(*ALONE, (4300, 4242))).check(Stall()) is not None
+    timeline = plain_loop().says(ev.AgentEvent.WORKERS, loader=1, pids=[4300], training=True)
+    assert timeline.tree(20, cpu=0.1, switches=0.3, parents=(*ALONE, (4300, 4242))).check(Stall()) is not None
 
 
-def test_a_card_that_works_or_is_not_read_is_no_rest() -> None:
-    told = story(gpus_used=()).started(4242).training()
+def test_a_gpu_that_works_or_is_not_read_is_no_rest() -> None:
+    timeline = story(gpus_used=()).started(4242).training()
     for _ in range(25):
-        told.tree(cpu=0.1, switches=0.3, parents=ALONE).gpu(busy=99.0).silence(1)
-    assert told.check(Stall()) is None
+        timeline.tree(cpu=0.1, switches=0.3, parents=ALONE).gpu(busy=99.0).silence(1)
+    assert timeline.check(Stall()) is None

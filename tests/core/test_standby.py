@@ -33,7 +33,7 @@ def test_it_is_started_once_the_start_up_of_the_attempt_is_over() -> None:
 
 
 @pytest.mark.parametrize("phase", [item for item in Phase if item is not Phase.RUNNING])
-def test_it_is_started_beside_a_training_that_runs_and_at_no_other_time(phase: Phase) -> None:
+def test_it_is_started_next_to_a_training_that_runs_and_at_no_other_time(phase: Phase) -> None:
     assert not standby.may_start(replace(RUNNING, phase=phase), host(8), LATER)
 
 

@@ -13,9 +13,9 @@ from .stories import story
 
 
 def test_a_setup_that_never_ends_is_flagged_after_its_limit_since_the_launch() -> None:
-    told = story().started().silence(100).stage(Stage.SETUP).silence(1699)
-    assert told.check(StartTimeout()) is None
-    flag = told.silence(1).check(StartTimeout())
+    timeline = story().started().silence(100).stage(Stage.SETUP).silence(1699)
+    assert timeline.check(StartTimeout()) is None
+    flag = timeline.silence(1).check(StartTimeout())
     assert flag is not None
     assert flag.severity is Severity.CRITICAL
     assert "stage setup" in flag.message
@@ -24,16 +24,16 @@ def test_a_setup_that_never_ends_is_flagged_after_its_limit_since_the_launch() -
 
 @pytest.mark.parametrize("stage", [Stage.WARMUP, Stage.STEP])
 def test_a_first_batch_that_never_comes_is_flagged_after_the_shorter_limit(stage: Stage) -> None:
-    told = story().started().stage(Stage.SETUP).silence(1000).stage(stage).silence(599)
-    assert told.check(StartTimeout()) is None
-    assert told.silence(1).check(StartTimeout()) is not None
+    timeline = story().started().stage(Stage.SETUP).silence(1000).stage(stage).silence(599)
+    assert timeline.check(StartTimeout()) is None
+    assert timeline.silence(1).check(StartTimeout()) is not None
 
 
 def test_a_busy_gpu_and_a_chatty_log_do_not_excuse_it() -> None:
-    told = story().started().stage(Stage.WARMUP)
+    timeline = story().started().stage(Stage.WARMUP)
     for _ in range(60):
-        told.gpu(10, busy=99.0).prints("MIOpen(HIP): Warning [SQLiteBase] Missing system database file")
-    flag = told.check(StartTimeout())
+        timeline.gpu(10, busy=99.0).prints("MIOpen(HIP): Warning [SQLiteBase] Missing system database file")
+    flag = timeline.check(StartTimeout())
     assert flag is not None
     assert "last output: MIOpen(HIP): Warning" in flag.message
 
@@ -43,15 +43,15 @@ def test_the_first_step_ends_its_watch() -> None:
 
 
 def test_a_validation_before_the_first_step_has_the_limit_of_setup() -> None:
-    told = story().started().stage(Stage.VALIDATE).silence(1799)
-    assert told.check(StartTimeout()) is None
-    assert told.silence(1).check(StartTimeout()) is not None
+    timeline = story().started().stage(Stage.VALIDATE).silence(1799)
+    assert timeline.check(StartTimeout()) is None
+    assert timeline.silence(1).check(StartTimeout()) is not None
 
 
 def test_a_second_training_in_the_process_is_watched_from_its_own_setup() -> None:
-    told = story().training().stage(Stage.ENDED).silence(10_000).stage(Stage.SETUP).silence(1799)
-    assert told.check(StartTimeout()) is None
-    assert told.silence(1).check(StartTimeout()) is not None
+    timeline = story().training().stage(Stage.ENDED).silence(10_000).stage(Stage.SETUP).silence(1799)
+    assert timeline.check(StartTimeout()) is None
+    assert timeline.silence(1).check(StartTimeout()) is not None
 
 
 def test_a_training_that_ended_need_not_step() -> None:
@@ -62,39 +62,39 @@ def test_a_training_that_ended_need_not_step() -> None:
 
 
 def test_a_training_that_nobody_follows_is_never_stopped() -> None:
-    told = story().started()
+    timeline = story().started()
     for _ in range(200):
-        told.silence(600).prints("epoch done")
-        assert told.check(StartTimeout()) is None
+        timeline.silence(600).prints("epoch done")
+        assert timeline.check(StartTimeout()) is None
 
 
 @pytest.mark.parametrize("alive", [False, True])
-def test_an_unfollowed_training_that_falls_silent_is_told(*, alive: bool) -> None:
-    told = story().started()
+def test_an_unfollowed_training_that_falls_silent_is_reported(*, alive: bool) -> None:
+    timeline = story().started()
     if alive:
-        told.says(ev.AgentEvent.ALIVE)
-    told.silence(100).prints("reading data").silence(1799)
-    assert told.check(StartTimeout()) is None
-    flag = told.silence(1).check(StartTimeout())
+        timeline.says(ev.AgentEvent.ALIVE)
+    timeline.silence(100).prints("reading data").silence(1799)
+    assert timeline.check(StartTimeout()) is None
+    flag = timeline.silence(1).check(StartTimeout())
     assert flag is not None
     assert flag.severity is Severity.WARNING
 
 
 def test_a_hook_that_failed_before_any_step_makes_it_unfollowed() -> None:
-    told = story().started().stage(Stage.WARMUP).says(ev.AgentEvent.HOOK_FAILED, where="ultralytics_hook.x")
-    assert told.silence(1000).prints("1/100").check(StartTimeout()) is None
+    timeline = story().started().stage(Stage.WARMUP).says(ev.AgentEvent.HOOK_FAILED, where="ultralytics_hook.x")
+    assert timeline.silence(1000).prints("1/100").check(StartTimeout()) is None
 
 
 def test_a_plan_without_a_stage_counts_from_the_launch() -> None:
-    told = story().started().says(ev.AgentEvent.PLAN, epochs=3).silence(1800)
-    assert told.check(StartTimeout()) is not None
+    timeline = story().started().says(ev.AgentEvent.PLAN, epochs=3).silence(1800)
+    assert timeline.check(StartTimeout()) is not None
 
 
 def test_a_process_that_is_gone_is_late_for_nothing() -> None:
     assert story().started().stage(Stage.WARMUP).exits(1).silence(9999).check(StartTimeout()) is None
 
 
-def test_act_off_tells_only() -> None:
+def test_act_off_reports_only() -> None:
     flag = story().started().stage(Stage.WARMUP).silence(600).check(StartTimeout(act=False))
     assert flag is not None
     assert flag.severity is Severity.WARNING

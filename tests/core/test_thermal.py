@@ -23,9 +23,12 @@ def test_heat_at_the_limit_for_the_hold_acts_and_may_save() -> None:
     assert flag.message == f"{GPU}: junction at 112 C, 110 C or more for 30 s"
 
 
-def test_heat_tells_by_default_and_below_the_limit() -> None:
-    for told, rule in ((trained().card(30, junction_c=112.0), Thermal()), (trained().card(30, junction_c=101.0), ACTS)):
-        flag = told.check(rule)
+def test_heat_reports_by_default_and_below_the_limit() -> None:
+    for timeline, rule in (
+        (trained().card(30, junction_c=112.0), Thermal()),
+        (trained().card(30, junction_c=101.0), ACTS),
+    ):
+        flag = timeline.check(rule)
         assert flag is not None
         assert flag.severity is Severity.WARNING
 
@@ -41,7 +44,7 @@ def test_a_sensor_that_is_silent_or_broken_is_not_heat(celsius: float | None) ->
     assert trained().card(60, junction_c=celsius).check(ACTS) is None
 
 
-def test_throttling_by_heat_is_told_and_by_power_is_not() -> None:
+def test_throttling_by_heat_is_reported_and_by_power_is_not() -> None:
     flag = trained().card(120, throttled_by=("power", "thermal_hotspot"), sclk_hz=900_000_000).check(Throttling())
     assert flag is not None
     assert flag.message == f"{GPU}: slowed down by thermal_hotspot for 120 s, core clock 900 MHz"
@@ -52,20 +55,20 @@ def test_throttling_by_heat_is_told_and_by_power_is_not() -> None:
 def test_throttling_that_is_short_interrupted_or_unknown_is_not() -> None:
     rule = Throttling()
     assert trained().card(119, throttled_by=("thermal",)).check(rule) is None
-    told = trained().card(100, throttled_by=("thermal",)).card(throttled_by=()).card(100, throttled_by=("thermal",))
-    assert told.check(rule) is None
+    timeline = trained().card(100, throttled_by=("thermal",)).card(throttled_by=()).card(100, throttled_by=("thermal",))
+    assert timeline.check(rule) is None
     assert trained().card(300, throttled_by=None).check(rule) is None
 
 
-def test_a_fan_that_stands_on_a_hot_card_is_told() -> None:
+def test_a_fan_that_stands_on_a_hot_gpu_is_reported() -> None:
     flag = trained().card(fan_rpm=1500, junction_c=60.0).silence(1).card(60, fan_rpm=0, junction_c=85.0).check(Fan())
     assert flag is not None
     assert flag.message == f"{GPU}: fan stopped for 60 s, junction at 85 C"
 
 
 def test_a_fan_that_rests_never_was_or_is_silent_is_not() -> None:
-    told = trained().card(fan_rpm=1500, junction_c=60.0).silence(1)
-    assert told.card(120, fan_rpm=0, junction_c=55.0).check(Fan()) is None
+    timeline = trained().card(fan_rpm=1500, junction_c=60.0).silence(1)
+    assert timeline.card(120, fan_rpm=0, junction_c=55.0).check(Fan()) is None
     assert trained().card(120, fan_rpm=0, junction_c=90.0).check(Fan()) is None
     assert trained().card(fan_rpm=900).silence(1).card(120, fan_rpm=None, junction_c=90.0).check(Fan()) is None
     turned = trained().card(fan_rpm=900).silence(1).card(50, fan_rpm=0, junction_c=90.0)
@@ -73,7 +76,7 @@ def test_a_fan_that_rests_never_was_or_is_silent_is_not() -> None:
     assert trained().card(fan_rpm=900).silence(1).card(59, fan_rpm=0, junction_c=90.0).check(Fan()) is None
 
 
-def test_a_draw_above_the_cap_is_told_when_it_lasts() -> None:
+def test_a_draw_above_the_cap_is_reported_when_it_lasts() -> None:
     flag = trained().card(60, power_w=190.0, power_cap_w=160.0).check(Power())
     assert flag is not None
     assert flag.message == f"{GPU}: draws 190 W for 60 s, its cap is 160 W"
@@ -83,7 +86,7 @@ def test_a_draw_above_the_cap_is_told_when_it_lasts() -> None:
     assert peaks.card(40, power_w=190.0, power_cap_w=160.0).check(Power()) is None
 
 
-def test_a_cap_that_fell_is_told_and_one_that_was_always_low_is_not() -> None:
+def test_a_cap_that_fell_is_reported_and_one_that_was_always_low_is_not() -> None:
     flag = trained().card(5, power_cap_w=160.0).silence(1).card(60, power_cap_w=100.0).check(Power())
     assert flag is not None
     assert flag.message == f"{GPU}: its power cap fell from 160 to 100 W"

@@ -13,7 +13,7 @@ from .stories import GPU
 RULE = ThroughputDrop(window_s=120.0)
 
 
-def test_a_pace_far_below_its_own_is_told() -> None:
+def test_a_pace_far_below_its_own_is_reported() -> None:
     flag = trained(5).pace(1200).pace(130, 2.0).check(RULE)
     assert flag is not None
     assert (flag.severity, flag.subject, flag.can_save) == (Severity.WARNING, "usual", True)
@@ -47,18 +47,18 @@ def test_without_a_pace_of_its_own_yet_it_says_nothing() -> None:
 
 
 def test_paces_that_always_change_are_usual() -> None:
-    told = trained(5)
+    timeline = trained(5)
     for _ in range(8):
-        told.pace(90, 0.5).pace(90, 1.5)
-    assert told.pace(90, 1.5).check(RULE) is None
+        timeline.pace(90, 0.5).pace(90, 1.5)
+    assert timeline.pace(90, 1.5).check(RULE) is None
 
 
 def test_a_validation_between_epochs_slows_nothing_down() -> None:
-    told = trained(5).pace(1200, batches=600)
+    timeline = trained(5).pace(1200, batches=600)
     for _ in range(4):
-        told.stage(Stage.VALIDATE).silence(400).stage(Stage.STEP)
-        told.pace(60, batches=60)
-    assert told.check(RULE) is None
+        timeline.stage(Stage.VALIDATE).silence(400).stage(Stage.STEP)
+        timeline.pace(60, batches=60)
+    assert timeline.check(RULE) is None
 
 
 def test_the_owners_pace_is_held_against_it_sooner() -> None:
@@ -79,10 +79,10 @@ def test_no_steps_say_nothing() -> None:
 
 
 def test_the_diagnosis_names_what_is_slow() -> None:
-    told = trained(5).pace(1200, wait_s=0.1)
-    told.pace(130, 2.0, wait_s=1.5).card(throttled_by=("thermal_edge",))
-    told.put(ev.HostRead(at=told.now, reading=HostReading(at=told.now, io_stall_percent=60.0)))
-    flag = told.check(RULE)
+    timeline = trained(5).pace(1200, wait_s=0.1)
+    timeline.pace(130, 2.0, wait_s=1.5).card(throttled_by=("thermal_edge",))
+    timeline.put(ev.HostRead(at=timeline.now, reading=HostReading(at=timeline.now, io_stall_percent=60.0)))
+    flag = timeline.check(RULE)
     assert flag is not None
     assert flag.diagnosis is not None
     causes = " ".join(flag.diagnosis.causes)
@@ -91,16 +91,16 @@ def test_the_diagnosis_names_what_is_slow() -> None:
     assert "storage is slow" in causes
 
 
-def causes_and_exclusions(told: LongStory) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    flag = told.check(RULE)
+def causes_and_exclusions(timeline: LongStory) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    flag = timeline.check(RULE)
     assert flag is not None
     assert flag.diagnosis is not None
     return flag.diagnosis.causes, flag.diagnosis.ruled_out
 
 
-def test_what_a_card_said_long_ago_is_no_cause() -> None:
-    told = trained(5).pace(1200).card(throttled_by=("thermal_edge",)).pace(130, 2.0)
-    assert "holds its clocks down" not in " ".join(causes_and_exclusions(told)[0])
+def test_what_a_gpu_reported_long_ago_is_no_cause() -> None:
+    timeline = trained(5).pace(1200).card(throttled_by=("thermal_edge",)).pace(130, 2.0)
+    assert "holds its clocks down" not in " ".join(causes_and_exclusions(timeline)[0])
 
 
 def test_a_loader_that_takes_little_of_the_time_is_ruled_out() -> None:
@@ -110,10 +110,12 @@ def test_a_loader_that_takes_little_of_the_time_is_ruled_out() -> None:
 
 
 def test_a_machine_that_hardly_waits_is_no_cause_and_one_that_is_short_of_memory_is() -> None:
-    told = trained(5).pace(1200).pace(130, 2.0)
-    told.put(ev.HostRead(at=told.now, reading=HostReading(at=told.now, io_stall_percent=20, memory_stall_percent=10)))
-    causes = " ".join(causes_and_exclusions(told)[0])
+    timeline = trained(5).pace(1200).pace(130, 2.0)
+    timeline.put(
+        ev.HostRead(at=timeline.now, reading=HostReading(at=timeline.now, io_stall_percent=20, memory_stall_percent=10))
+    )
+    causes = " ".join(causes_and_exclusions(timeline)[0])
     assert "storage" not in causes
     assert "memory is short" not in causes
-    told.put(ev.HostRead(at=told.now, reading=HostReading(at=told.now, memory_stall_percent=11)))
-    assert "memory is short: 11 % of the time something waited for it" in causes_and_exclusions(told)[0]
+    timeline.put(ev.HostRead(at=timeline.now, reading=HostReading(at=timeline.now, memory_stall_percent=11)))
+    assert "memory is short: 11 % of the time something waited for it" in causes_and_exclusions(timeline)[0]

@@ -11,7 +11,7 @@ from supervisor.core.triage.finding import Finding, Replay, conclude, needed, sa
 CARD = Replay(name="device", seen=True, step=812, device="cuda:0", half=True, module="model.4.conv (Conv2d, float16)")
 
 
-def told(*replays: Replay) -> Finding:
+def read_findings(*replays: Replay) -> Finding:
     return conclude(replays)
 
 
@@ -23,20 +23,23 @@ def test_a_batch_that_is_wrong_by_itself_is_the_data_and_asks_for_no_more_replay
     bad = Replay(
         name="device", seen=True, step=8, device="cuda:0", not_finite=("img",), files=("a", "b"), bad_files=("b",)
     )
-    found = told(bad)
+    found = read_findings(bad)
     assert (found.verdict, found.files) == ("data", ("b",))
     assert found.words == "the batch of step 8 is invalid: img is not finite"
     assert needed((bad,)) is None
 
 
 def test_labels_out_of_range_are_the_data_too() -> None:
-    assert told(Replay(name="device", seen=True, step=8, out_of_range=("bboxes",), files=("a",))).verdict == "data"
+    assert (
+        read_findings(Replay(name="device", seen=True, step=8, out_of_range=("bboxes",), files=("a",))).verdict
+        == "data"
+    )
 
 
 def test_what_does_not_come_back_on_the_same_device_is_the_hardware() -> None:
     once = replay("device", seen=False)
-    assert told(once).verdict == "hardware"
-    assert "restart" not in told(once).in_vain, "what came once may not come again"
+    assert read_findings(once).verdict == "hardware"
+    assert "restart" not in read_findings(once).in_vain, "what came once may not come again"
     assert needed((once,)) is None
 
 
@@ -44,7 +47,7 @@ def test_what_does_not_come_back_on_the_same_device_is_the_hardware() -> None:
     ("course", "why"), [(False, "its losses before that step differ"), (None, "too few earlier steps")]
 )
 def test_what_does_not_come_back_in_another_training_blames_nobody(course: bool | None, why: str) -> None:
-    found = told(replay("device", seen=False, course=course))
+    found = read_findings(replay("device", seen=False, course=course))
     assert found.verdict == "unknown"
     assert why in found.words
     assert (found.speaks_for, found.in_vain) == ((), ())
@@ -70,56 +73,58 @@ def test_what_comes_back_in_half_precision_alone_is_numerics() -> None:
     assert needed((CARD,)) == "float32"
     single = replay("float32", seen=False)
     assert needed((CARD, single)) is None
-    found = told(CARD, single)
+    found = read_findings(CARD, single)
     assert (found.verdict, found.speaks_for[0]) == ("numerics", "amp_off")
     assert "first in model.4.conv (Conv2d, float16)" in found.words
 
 
-def test_what_comes_back_on_the_card_and_not_on_the_cpu_is_the_hardware() -> None:
+def test_what_comes_back_on_the_gpu_and_not_on_the_cpu_is_the_hardware() -> None:
     runs = (CARD, replay("float32", seen=True), replay("other_batch", seen=True))
     assert needed(runs[:2]) == "other_batch"
     assert needed(runs) == "cpu", "last, for it takes the longest"
     all_of_them = (*runs, replay("cpu", seen=False, device="cpu"))
     assert needed(all_of_them) is None
-    assert told(*all_of_them).verdict == "hardware"
-    assert "restart" in told(*all_of_them).in_vain
+    assert read_findings(*all_of_them).verdict == "hardware"
+    assert "restart" in read_findings(*all_of_them).in_vain
 
 
-def test_what_is_not_known_of_the_cpu_blames_neither_card_nor_model() -> None:
+def test_what_is_not_known_of_the_cpu_blames_neither_gpu_nor_model() -> None:
     late = Replay(name="cpu", seen=None, problem="it did not get to the step in time")
     single, other = replay("float32", seen=True), replay("other_batch", seen=True)
-    found = told(CARD, single, other, late)
+    found = read_findings(CARD, single, other, late)
     assert found.verdict == "unknown"
     assert "whether on the CPU as well is not known: it did not get to the step in time" in found.words
-    assert told(CARD, single, replay("other_batch", seen=False), late).verdict == "data", "the batch is proof enough"
+    assert read_findings(CARD, single, replay("other_batch", seen=False), late).verdict == "data", (
+        "the batch is proof enough"
+    )
 
 
 def test_what_is_not_known_of_float32_leaves_the_precision_under_suspicion() -> None:
     other, cpu = replay("other_batch", seen=False), replay("cpu", seen=False, device="cpu")
-    assert told(CARD, replay("float32", seen=None), other, cpu).verdict == "unknown"
+    assert read_findings(CARD, replay("float32", seen=None), other, cpu).verdict == "unknown"
     assert needed((CARD, replay("float32", seen=None))) is None
 
 
 def test_what_comes_back_everywhere_is_the_data_or_the_model_as_another_batch_shows() -> None:
     first = Replay(name="device", seen=True, step=3, device="cpu", files=("a",))
     assert needed((first,)) == "other_batch"
-    assert told(first, replay("other_batch", seen=False, device="cpu")).files == ("a",)
-    assert told(first, replay("other_batch", seen=False, device="cpu")).verdict == "data"
-    assert told(first, replay("other_batch", seen=True, device="cpu")).verdict == "numerics"
+    assert read_findings(first, replay("other_batch", seen=False, device="cpu")).files == ("a",)
+    assert read_findings(first, replay("other_batch", seen=False, device="cpu")).verdict == "data"
+    assert read_findings(first, replay("other_batch", seen=True, device="cpu")).verdict == "numerics"
     unknown = replay("other_batch", seen=None)
     assert needed((first, unknown)) is None
-    assert told(first, unknown).verdict == "data_or_numerics"
+    assert read_findings(first, unknown).verdict == "data_or_numerics"
 
 
 def test_what_nobody_can_look_into_is_at_least_seen_to_come_back() -> None:
     plain = Replay(name="device", seen=True, step=3)
     assert needed((plain,)) is None
-    assert told(plain).verdict == "unknown"
-    assert told(plain).words.startswith("reproduced on the same device")
+    assert read_findings(plain).verdict == "unknown"
+    assert read_findings(plain).words.startswith("reproduced on the same device")
 
 
 def test_a_replay_that_did_not_get_to_the_step_proves_nothing() -> None:
     broken = Replay(name="device", seen=None, problem="it ended with status 1 before the step")
     assert needed((broken,)) is None
-    assert told(broken).verdict == "unknown"
-    assert "ended with status 1" in told(broken).words
+    assert read_findings(broken).verdict == "unknown"
+    assert "ended with status 1" in read_findings(broken).words

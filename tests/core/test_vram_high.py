@@ -18,20 +18,20 @@ def test_nearly_full_for_the_hold_acts_and_may_save() -> None:
     assert flag.message == f"{GPU}: VRAM at 5.70 GB of 6.00 GB (95%) for 10 s"
 
 
-def test_one_second_short_of_the_hold_is_told_only() -> None:
+def test_one_second_short_of_the_hold_is_reported_only() -> None:
     flag = story().training().gpu(9, used=5_700_000_000).check(VramHigh())
     assert flag is not None
     assert flag.severity is Severity.WARNING
 
 
 def test_one_lower_reading_interrupts() -> None:
-    told = story().training().gpu(8, used=5_700_000_000).silence(1).gpu(used=5_600_000_000).silence(1)
-    flag = told.gpu(8, used=5_700_000_000).check(VramHigh())
+    timeline = story().training().gpu(8, used=5_700_000_000).silence(1).gpu(used=5_600_000_000).silence(1)
+    flag = timeline.gpu(8, used=5_700_000_000).check(VramHigh())
     assert flag is not None
     assert flag.severity is Severity.WARNING
 
 
-def test_five_of_six_gigabytes_are_told_and_a_little_less_is_not() -> None:
+def test_five_of_six_gigabytes_are_reported_and_a_little_less_is_not() -> None:
     flag = story().training().gpu(used=5 * GB).check(VramHigh())
     assert flag is not None
     assert flag.severity is Severity.WARNING
@@ -63,8 +63,8 @@ def test_a_silent_sensor_is_not_full() -> None:
 
 
 def test_a_gap_of_unknown_readings_neither_holds_nor_interrupts() -> None:
-    told = story().training().gpu(5, used=5_900_000_000).silence(1).gpu(3, used=None).silence(1)
-    flag = told.gpu(used=5_900_000_000).check(VramHigh())
+    timeline = story().training().gpu(5, used=5_900_000_000).silence(1).gpu(3, used=None).silence(1)
+    flag = timeline.gpu(used=5_900_000_000).check(VramHigh())
     assert flag is not None
     assert flag.severity is Severity.CRITICAL
 
@@ -75,19 +75,19 @@ def test_one_reading_holds_nothing_even_without_a_hold() -> None:
     assert flag.severity is Severity.WARNING
 
 
-def test_the_card_of_another_job_is_not_ours() -> None:
+def test_the_gpu_of_another_job_is_not_ours() -> None:
     assert story().training().gpu(60, used=5_900_000_000, gpu=OTHER_GPU).check(VramHigh()) is None
 
 
-def test_where_nobody_knows_whose_card_is_full_it_is_only_told() -> None:
-    told = story(gpus_used=()).training().gpu(used=1 * GB).gpu(10, used=5_900_000_000, gpu=OTHER_GPU)
-    flag = told.check(VramHigh())
+def test_where_nobody_knows_whose_gpu_is_full_it_is_only_reported() -> None:
+    timeline = story(gpus_used=()).training().gpu(used=1 * GB).gpu(10, used=5_900_000_000, gpu=OTHER_GPU)
+    flag = timeline.check(VramHigh())
     assert flag is not None
     assert flag.severity is Severity.WARNING
     assert flag.subject == OTHER_GPU
 
 
-def test_the_only_card_of_the_machine_is_the_jobs() -> None:
+def test_the_only_gpu_of_the_machine_is_the_jobs() -> None:
     flag = story(gpus_used=()).training().gpu(10, used=5_900_000_000).check(VramHigh())
     assert flag is not None
     assert flag.severity is Severity.CRITICAL
@@ -97,7 +97,7 @@ def test_a_process_that_is_gone_fills_nothing() -> None:
     assert story().training().gpu(10, used=5_900_000_000).exits(1).check(VramHigh()) is None
 
 
-def test_act_off_tells_only() -> None:
+def test_act_off_reports_only() -> None:
     flag = story().training().gpu(10, used=5_900_000_000).check(VramHigh(act=False))
     assert flag is not None
     assert flag.severity is Severity.WARNING

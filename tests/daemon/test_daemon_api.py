@@ -310,7 +310,7 @@ def test_metrics_hold_the_state_of_the_job_and_what_is_recorded(house: House) ->
     assert call(house, "metrics").exit_code == 4
 
 
-def test_evidence_that_was_removed_is_told_from_evidence_that_may_not_be_read(house: House) -> None:
+def test_evidence_that_was_removed_is_distinguished_from_evidence_that_may_not_be_read(house: House) -> None:
     (house.evidence / "stacks.txt").unlink()
     house.evidence.rmdir()
     gone = ("no_evidence", f"{house.evidence}: No such file or directory", CLEARED)

@@ -56,7 +56,7 @@ def watch(events: list[ev.Event], leftovers: Leftovers) -> Iterator[AttemptReade
     assert not item.is_alive()
 
 
-def told(events: list[ev.Event], kind: type[ev.Event]) -> Callable[[], bool]:
+def has_event(events: list[ev.Event], kind: type[ev.Event]) -> Callable[[], bool]:
     return lambda: any(isinstance(event, kind) for event in events)
 
 
@@ -65,7 +65,7 @@ def followed(folder: Path) -> FollowedAttempt:
     return FollowedAttempt(job="one", attempt=1, folder=folder, output_limit_bytes=1_000_000)
 
 
-def test_everything_an_attempt_left_is_told_before_its_end(
+def test_everything_an_attempt_left_is_reported_before_its_end(
     watch: AttemptReader, events: list[ev.Event], tmp_path: Path
 ) -> None:
     watch.follow(followed(tmp_path))
@@ -74,7 +74,7 @@ def test_everything_an_attempt_left_is_told_before_its_end(
     (tmp_path / fo.OUTPUT).write_text("the last line\nand half a one")
     (tmp_path / fo.EXIT).write_text(json.dumps({"version": 1, "exit_code": 0, "signal": None}))
     watch.gone("one", 1)
-    until(told(events, ev.Exited), "the end")
+    until(has_event(events, ev.Exited), "the end")
     kinds = [type(event) for event in events]
     assert kinds[-1] is ev.Exited
     assert {ev.AgentReported, ev.OutputSeen} <= set(kinds)
@@ -85,7 +85,7 @@ def test_everything_an_attempt_left_is_told_before_its_end(
 def test_an_attempt_without_a_last_word_is_lost(watch: AttemptReader, events: list[ev.Event], tmp_path: Path) -> None:
     watch.follow(followed(tmp_path))
     watch.gone("one", 1)
-    until(told(events, ev.HostLost), "the loss")
+    until(has_event(events, ev.HostLost), "the loss")
 
 
 def test_an_attempt_of_an_earlier_boot_went_down_with_the_machine(
@@ -95,7 +95,7 @@ def test_an_attempt_of_an_earlier_boot_went_down_with_the_machine(
     item.other_boot = True
     watch.follow(item)
     watch.gone("one", 1)
-    until(told(events, ev.HostLost), "the loss")
+    until(has_event(events, ev.HostLost), "the loss")
     (lost,) = [event for event in events if isinstance(event, ev.HostLost)]
     assert lost.reason.startswith("the machine went down while it ran")
 
@@ -107,9 +107,9 @@ def test_an_attempt_is_not_over_while_what_its_dead_shim_left_still_runs(
     watch.follow(followed(tmp_path))
     watch.gone("one", 1)
     until(lambda: leftovers.asked >= 3, "several looks")
-    assert not told(events, ev.HostLost)()
+    assert not has_event(events, ev.HostLost)()
     leftovers.none = True
-    until(told(events, ev.HostLost), "the loss")
+    until(has_event(events, ev.HostLost), "the loss")
     assert sum(isinstance(event, ev.HostLost) for event in events) == 1
 
 
@@ -117,7 +117,7 @@ def test_the_end_of_an_unknown_attempt_is_nobodys(watch: AttemptReader, events: 
     watch.gone("one", 7)
     watch.follow(followed(tmp_path))
     watch.gone("one", 1)
-    until(told(events, ev.HostLost), "the loss of the known one")
+    until(has_event(events, ev.HostLost), "the loss of the known one")
     assert len([event for event in events if isinstance(event, ev.HostLost)]) == 1
 
 
@@ -133,7 +133,7 @@ def test_damaged_files_are_survived_and_what_follows_is_read(
     (sound / fo.RUN).mkdir(parents=True)
     (sound / fo.OUTPUT).write_text("all is well\n")
     watch.follow(FollowedAttempt(job="two", attempt=1, folder=sound, output_limit_bytes=1_000_000))
-    until(told(events, ev.OutputSeen), "the other attempt's output")
+    until(has_event(events, ev.OutputSeen), "the other attempt's output")
     assert watch.is_alive()
     assert not any(isinstance(event, ev.SupervisionChanged) and event.job == "two" for event in events)
 
@@ -219,7 +219,7 @@ def test_a_job_whose_events_wait_is_not_read_on_until_they_are_taken(
     watch.follow(FollowedAttempt(job="two", attempt=1, folder=other, output_limit_bytes=1_000_000))
     watch.start()
     try:
-        until(told(events, ev.StepsMade), "the other job's step")
+        until(has_event(events, ev.StepsMade), "the other job's step")
         assert {event.job for event in events if isinstance(event, ev.StepsMade)} == {"two"}
         waiting[0] = 0
         until(
@@ -292,7 +292,7 @@ def test_a_reading_that_hangs_is_named_and_left_out_and_everything_else_is_read(
     watch.check(later(HUNG_S + 1))
     assert degraded(events) == [("ill", f"reading {fo.OUTPUT}", False)]
     say(ill, 1)
-    until(told(events, ev.AgentReported), "a word of the attempt whose output hangs")
+    until(has_event(events, ev.AgentReported), "a word of the attempt whose output hangs")
     output.go.set()
     until(lambda: ("ill", f"reading {fo.OUTPUT}", True) in degraded(events), "word that it reads again")
     assert any(isinstance(event, ev.OutputSeen) and event.last_line == "of ill" for event in events)
@@ -306,7 +306,7 @@ def test_a_reading_that_hangs_is_named_and_left_out_and_everything_else_is_read(
     assert threading.active_count() - threads_before < 8
 
 
-def test_an_end_is_told_although_a_file_of_it_hangs(
+def test_an_end_is_reported_although_a_file_of_it_hangs(
     watch: AttemptReader, events: list[ev.Event], tmp_path: Path
 ) -> None:
     item = followed(tmp_path)
@@ -316,7 +316,7 @@ def test_an_end_is_told_although_a_file_of_it_hangs(
     (tmp_path / fo.EXIT).write_text(json.dumps({"version": 1, "exit_code": 3, "signal": None}))
     watch.gone("one", 1)
     watch.check(later(HUNG_S + 1))
-    until(told(events, ev.Exited), "the end")
+    until(has_event(events, ev.Exited), "the end")
     output.go.set()
 
 
@@ -334,7 +334,7 @@ def test_what_hangs_while_it_is_caught_up_with_is_not_waited_for(events: list[ev
     began = SystemClock().now()
     watch.catch_up(limit_s=0.5)
     assert SystemClock().now().seconds_since(began) < 5
-    assert told(events, ev.AgentReported)(), "what the other one said is known before anything is decided"
+    assert has_event(events, ev.AgentReported)(), "what the other one said is known before anything is decided"
     watch.end()
     output.go.set()
     watch.join(120)
@@ -390,9 +390,9 @@ def test_a_thread_that_died_is_replaced(watch: AttemptReader, events: list[ev.Ev
     item.output = DyingOutput(tmp_path)
     watch.follow(item)
     until(lambda: item.post.thread is not None and not item.post.thread.is_alive(), "the thread to die")
-    assert not told(events, ev.OutputSeen)()
+    assert not has_event(events, ev.OutputSeen)()
     watch.check(later(0))
-    until(told(events, ev.OutputSeen), "the output, read by another thread")
+    until(has_event(events, ev.OutputSeen), "the output, read by another thread")
     assert item.post.restarts == 1
 
 
@@ -409,7 +409,7 @@ def test_leftovers_that_cannot_be_asked_for_are_asked_for_again(events: list[ev.
     watch.start()
     watch.follow(followed(tmp_path))
     watch.gone("one", 1)
-    until(told(events, ev.HostLost), "the loss")
+    until(has_event(events, ev.HostLost), "the loss")
     watch.end()
     watch.join(120)
     assert degraded(events) == [

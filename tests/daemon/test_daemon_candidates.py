@@ -62,7 +62,7 @@ def search(cwd: Path, *known: Checkpoint, **changes: object) -> Search:
     return Search(**{**settings, **changes})  # type: ignore[arg-type]  # the changes are those of a test
 
 
-def test_the_newest_snapshot_is_proven_beside_a_newer_checkpoint_and_taken_within_its_interval(tmp_path: Path) -> None:
+def test_the_newest_snapshot_is_proven_next_to_a_newer_checkpoint_and_taken_within_its_interval(tmp_path: Path) -> None:
     save(tmp_path / "snapshots/step-000000000001.pt", b"good 1", 5)
     save(tmp_path / "snapshots/step-000000000002.pt", b"good 2", 10)
     save(tmp_path / "weights/last.pt", b"good last", 20)
@@ -93,14 +93,14 @@ def test_the_newest_is_proven_first_and_the_older_is_left_in_peace(tmp_path: Pat
     assert prove.asked == ["b.pt"]
 
 
-def test_a_bad_newest_one_gives_way_to_the_one_before_and_both_verdicts_are_told(tmp_path: Path) -> None:
+def test_a_bad_newest_one_gives_way_to_the_one_before_and_both_verdicts_are_reported(tmp_path: Path) -> None:
     save(tmp_path / "weights/a.pt", b"good a", 10)
     save(tmp_path / "weights/b.pt", b"half", 20)
-    told: list[Checkpoint] = []
-    point = find(search(tmp_path), FakeProver(), told.append)
+    reported: list[Checkpoint] = []
+    point = find(search(tmp_path), FakeProver(), reported.append)
     assert point.checkpoint is not None
     assert Path(point.checkpoint.path).name == "a.pt"
-    assert [(Path(report.path).name, report.verdict) for report in told] == [
+    assert [(Path(report.path).name, report.verdict) for report in reported] == [
         ("b.pt", Verdict.REJECTED),
         ("a.pt", Verdict.PROVEN),
     ]

@@ -9,7 +9,7 @@ from clocks_by_hand import HandClock, until
 from supervisor.daemon.clock import AWAY_S, Presence
 
 
-def test_a_gap_between_two_looks_is_an_absence_and_is_told_once() -> None:
+def test_a_gap_between_two_looks_is_an_absence_and_is_reported_once() -> None:
     clock = HandClock()
     presence = Presence(clock)
     assert presence.taken() == ()
@@ -28,7 +28,7 @@ def test_looks_that_come_in_time_are_none_however_long_nobody_asks() -> None:
     assert presence.taken() == ()
 
 
-def test_absences_that_nobody_asked_for_are_all_told() -> None:
+def test_absences_that_nobody_asked_for_are_all_reported() -> None:
     clock = HandClock()
     presence = Presence(clock)
     presence.look()

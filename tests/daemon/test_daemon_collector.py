@@ -89,7 +89,7 @@ class Place:
         path.write_bytes(struct.pack("<Q", len(text)) + text + struct.pack(f"<{len(values)}f", *values))
         return path
 
-    def said(self, path: Path, step: int) -> tuple[Saved, Any]:
+    def build_save(self, path: Path, step: int) -> tuple[Saved, Any]:
         seen = fingerprint(path)
         assert seen is not None
         return Saved(
@@ -99,7 +99,7 @@ class Place:
     def save(self, name: str, step: int, *values: float, shape: list[int] | None = None) -> Path:
         """Write a file in place, and say that it is whole."""
         path = self.write(name, *(values or (float(step), 1.0)), shape=shape)
-        self.collector.saved(*self.said(path, step))
+        self.collector.saved(*self.build_save(path, step))
         return path
 
     def kept(self) -> dict[int | None, Checkpoint]:
@@ -121,9 +121,9 @@ class Place:
         return replace(base, **changes)
 
     def resume(self, **changes: Any) -> Checkpoint | None:
-        return find(self.search(**changes), partial(self.collector.proofs.prove, "one"), self.told).checkpoint
+        return find(self.search(**changes), partial(self.collector.proofs.prove, "one"), self.pass_on).checkpoint
 
-    def told(self, checkpoint: Checkpoint) -> None:
+    def pass_on(self, checkpoint: Checkpoint) -> None:
         self.collector.proofs.judge("one", checkpoint)
 
 
@@ -183,8 +183,8 @@ def test_a_file_and_the_link_to_it_are_one_generation(place: Place) -> None:
         link = place.runs / "last.st"
         link.unlink(missing_ok=True)
         link.symlink_to(path.name)
-        place.collector.saved(*place.said(path, step))
-        place.collector.saved(*place.said(link, step))
+        place.collector.saved(*place.build_save(path, step))
+        place.collector.saved(*place.build_save(link, step))
         until(lambda: step in place.kept(), "it to be taken")  # noqa: B023 - of this round
     place.save("after.st", 30)
     until(lambda: 30 in place.kept(), "what came after")
@@ -193,10 +193,10 @@ def test_a_file_and_the_link_to_it_are_one_generation(place: Place) -> None:
     assert not any(path.is_symlink() for path in kept)
 
 
-def test_a_word_that_is_heard_twice_takes_once(place: Place) -> None:
+def test_a_save_that_is_reported_twice_is_captured_once(place: Place) -> None:
     path = place.save("last.st", 10)
     until(lambda: 10 in place.kept(), "it to be taken")
-    place.collector.saved(*place.said(path, 10))
+    place.collector.saved(*place.build_save(path, 10))
     place.save("other.st", 11)
     until(lambda: 11 in place.kept(), "another to be taken")
     assert len(place.collector.store_of("one").all()) == 2
@@ -238,7 +238,7 @@ def test_a_poisoned_save_gives_way_to_the_one_before(place: Place) -> None:
     assert path.exists(), "the training's own file is not touched"
 
 
-def test_a_model_of_another_shape_is_rejected_beside_the_one_before(place: Place) -> None:
+def test_a_model_of_another_shape_is_rejected_next_to_the_one_before(place: Place) -> None:
     place.save("last.st", 10, *[1.0] * 4)
     until(lambda: 10 in place.kept() and place.kept()[10].verdict is not None, "the first proof")
     place.save("last.st", 20, *[1.0] * 6)
@@ -258,7 +258,7 @@ def test_a_new_course_is_believed_only_when_it_has_lasted(make: Callable[..., Pl
     for step, seed in ((10, 1), (20, 1), (30, 5), (40, 5), (50, 5)):
         path = item.write(f"{step}.st", *matrix(seed), shape=[16, 16])
         os.utime(path, (1_700_000_000 + step, 1_700_000_000 + step))
-        item.collector._capture_once(*item.said(path, step))
+        item.collector._capture_once(*item.build_save(path, step))
     generations = sorted(item.kept().values(), key=lambda generation: generation.step or 0)
     verdicts = [item.collector.proofs.prove("one", Path(generation.path)).verdict for generation in generations]
     assert verdicts == [Verdict.PROVEN] * 2 + [Verdict.REJECTED] * 2 + [Verdict.PROVEN]
@@ -281,7 +281,7 @@ def test_checkpoints_that_agree_with_each_other_alone_are_not_believed_by_a_sear
     for step, seed in ((10, 1), (20, 5), (30, 5), (40, 5), (50, 5)):
         path = item.write(f"{step}.st", *matrix(seed), shape=[16, 16])
         os.utime(path, (1_700_000_000 + step, 1_700_000_000 + step))
-        item.collector._capture_once(*item.said(path, step))
+        item.collector._capture_once(*item.build_save(path, step))
         if step == 10:
             item.collector.proofs.prove("one", Path(item.kept()[10].path))
     chosen = item.resume()
@@ -301,7 +301,7 @@ def test_what_an_earlier_daemon_took_and_did_not_prove_is_proven(make: Callable[
     until(lambda: second.kept()[10].verdict is Verdict.PROVEN, "its proof")
 
 
-def test_nothing_is_let_go_while_a_job_looks_for_where_to_resume(make: Callable[..., Place]) -> None:
+def test_nothing_is_pruned_while_a_job_looks_for_where_to_resume(make: Callable[..., Place]) -> None:
     item = five(make())
     for generation in item.kept().values():
         item.collector.proofs.prove("one", Path(generation.path))
@@ -324,7 +324,7 @@ def test_the_generation_that_an_attempt_was_resumed_from_stays_for_as_long(make:
     }  # fmt: skip
 
 
-def test_a_disk_without_room_is_told_and_the_file_itself_is_proven(make: Callable[..., Place]) -> None:
+def test_a_disk_without_room_is_reported_and_the_file_itself_is_proven(make: Callable[..., Place]) -> None:
     item = make(reserve_bytes=1 << 60)
     item.start()
     path = item.save("last.st", 10)
@@ -376,7 +376,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.usefixtures("small_disk")
-def test_on_a_full_disk_older_ones_give_way_to_the_newest_and_it_is_told(make: Callable[..., Place]) -> None:
+def test_on_a_full_disk_older_ones_give_way_to_the_newest_and_it_is_reported(make: Callable[..., Place]) -> None:
     item = make()
     item.settings = msgspec.structs.replace(item.settings, checkpoints=CheckpointSettings(keep_newest=9))
     item.collector.start()  # without the watch: what a prover holds open frees no room
@@ -399,20 +399,20 @@ def test_generations_that_nobody_wants_are_not_taken(make: Callable[..., Place])
     assert (item.kept(), item.missed()) == ({}, [])
 
 
-def test_a_file_that_nobody_told_of_is_taken_once_it_is_settled(place: Place) -> None:
+def test_a_file_that_nobody_reported_is_taken_once_it_is_settled(place: Place) -> None:
     path = place.write("found.st", 1.0, 2.0)
-    saved, seen = place.said(path, 3)
+    saved, seen = place.build_save(path, 3)
     written = seen.modified_ns / 1e9
-    place.collector.looked(saved, Moment(0.0, written + SETTLED_AFTER_S / 2))
+    place.collector.offer_found(saved, Moment(0.0, written + SETTLED_AFTER_S / 2))
     place.save("other.st", 4)
     until(lambda: 4 in place.kept(), "another to be taken")
     assert 3 not in place.kept()
     for _ in range(2):
-        place.collector.looked(saved, Moment(0.0, written + SETTLED_AFTER_S + 1))
+        place.collector.offer_found(saved, Moment(0.0, written + SETTLED_AFTER_S + 1))
     until(lambda: 3 in place.kept(), "it to be taken")
 
 
-def test_a_condemned_generation_stays_condemned_whatever_lies_on_the_shelf(make: Callable[..., Place]) -> None:
+def test_a_rejected_generation_stays_rejected_whatever_lies_on_the_shelf(make: Callable[..., Place]) -> None:
     place = make()
     place.job = replace(place.job, phase=Phase.BACKOFF)  # as in every search: nothing is let go
     place.start()
@@ -422,8 +422,8 @@ def test_a_condemned_generation_stays_condemned_whatever_lies_on_the_shelf(make:
     first = place.resume()
     assert first is not None
     assert first.step == 20
-    why = "condemned: the losses jumped"
-    second = place.resume(fault_unix_s=first.saved_unix_s + 60, fault_step=20, condemned=why)
+    why = "rejected: the losses jumped"
+    second = place.resume(fault_unix_s=first.saved_unix_s + 60, fault_step=20, rejected_because=why)
     assert second is not None
     assert second.step == 10
     assert place.kept()[20].reason == why
@@ -436,7 +436,7 @@ def test_a_condemned_generation_stays_condemned_whatever_lies_on_the_shelf(make:
 
 def test_a_file_that_is_gone_before_its_turn_ends_nothing(place: Place) -> None:
     path = place.write("gone.st", 1.0)
-    saved, seen = place.said(path, 1)
+    saved, seen = place.build_save(path, 1)
     path.unlink()
     place.collector.saved(saved, seen)
     place.save("last.st", 2)

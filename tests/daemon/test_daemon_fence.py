@@ -134,10 +134,10 @@ class World:
         self.loop.turn(ev.StepsMade(at=at, job=job, attempt=1, records=records, cursor=step))
 
     def report(self, job: str, agent_event: ev.AgentEvent, offset: int, **facts: object) -> None:
-        said = ev.AgentReported(
+        output = ev.AgentReported(
             at=self.clock.now(), job=job, attempt=1, agent_event=agent_event, facts=facts, offset=offset
         )
-        self.loop.turn(said)
+        self.loop.turn(output)
 
     def ill(self) -> JobState:
         return self.loop.job_states["ill"]
@@ -163,7 +163,7 @@ def running(*names: str, broken: frozenset[str] = frozenset(), rules: tuple[Rule
     return world
 
 
-def test_a_rule_that_raises_is_switched_off_named_and_told_once() -> None:
+def test_a_rule_that_raises_is_switched_off_named_and_reported_once() -> None:
     world = running(rules=(Planted(), *ALL_RULES))
     for _ in range(5):
         world.tick()
@@ -200,7 +200,7 @@ def test_a_rule_that_raised_is_asked_again_in_the_next_attempt() -> None:
     assert [item.attempt for item in world.degraded] == [1, 2]
 
 
-def test_a_word_that_cannot_be_taken_in_is_kept_aside_with_its_place_and_the_next_is_heard() -> None:
+def test_a_report_that_cannot_be_applied_is_named_with_its_place_and_the_next_is_applied() -> None:
     world = running()
     allocator = {"reserved_bytes": SILLY, "allocated_bytes": SILLY, "rank": 0}
     world.report("ill", ev.AgentEvent.ALLOCATOR, 100, **allocator)
@@ -247,7 +247,7 @@ def test_an_event_that_an_earlier_daemon_could_not_take_is_passed_by_where_it_fa
     assert [item.offset for item in after.degraded] == [400]
 
 
-def test_a_job_known_to_be_degraded_is_not_told_of_again_after_a_restart() -> None:
+def test_a_job_known_to_be_degraded_is_not_reported_again_after_a_restart() -> None:
     world = running(rules=(Planted(),))
     world.tick()
     after = running()
@@ -379,7 +379,7 @@ def test_a_status_holds_neither_endless_texts_nor_numbers_beyond_64_bits() -> No
     assert bounded(status) == status
 
 
-def test_a_status_that_cannot_be_reckoned_is_told_as_far_as_it_goes() -> None:
+def test_a_status_that_cannot_be_reckoned_is_reported_as_far_as_it_goes() -> None:
     world = running(rules=())
     job_state = world.ill()
     assert job_state.history is not None
@@ -428,7 +428,7 @@ BROKEN = st.frozensets(st.sampled_from(["event", "job", "decision", "act", "noti
 
 
 @dataclass
-class Deeds:
+class Actions:
     """What the ill job does between two events of the other."""
 
     agent_event: ev.AgentEvent
@@ -439,9 +439,9 @@ class Deeds:
     exits: bool = False
 
 
-DEEDS = st.lists(
+ACTIONS = st.lists(
     st.builds(
-        Deeds,
+        Actions,
         agent_event=st.sampled_from(list(ev.AgentEvent)),
         facts=FACTS,
         step=HOSTILE,
@@ -471,17 +471,17 @@ def well_story(world: World) -> Iterator[Callable[[], None]]:
     yield world.tick
 
 
-def hurt(world: World, deeds: Deeds, number: int) -> None:
+def hurt(world: World, actions: Actions, number: int) -> None:
     """Do to the ill job what nobody should."""
-    world.broken = deeds.broken
+    world.broken = actions.broken
     at, attempt = world.clock.now(), world.ill().job.number
     world.turn_of(
         ev.AgentReported(
             at=at,
             job="ill",
             attempt=attempt,
-            agent_event=deeds.agent_event,
-            facts=deeds.facts,
+            agent_event=actions.agent_event,
+            facts=actions.facts,
             offset=number,
             pid=1,
             rank=0,
@@ -490,37 +490,37 @@ def hurt(world: World, deeds: Deeds, number: int) -> None:
             at=at,
             job="ill",
             attempt=attempt,
-            records=(StepRecord(at=at, step=deeds.step, loss=deeds.loss),),  # type: ignore[arg-type]  # on purpose
+            records=(StepRecord(at=at, step=actions.step, loss=actions.loss),),  # type: ignore[arg-type]  # on purpose
             cursor=number,
         ),
     )
-    if deeds.exits:
-        status = ExitStatus(at=at, code=deeds.step, max_rss_bytes=deeds.loss)  # type: ignore[arg-type]  # on purpose
+    if actions.exits:
+        status = ExitStatus(at=at, code=actions.step, max_rss_bytes=actions.loss)  # type: ignore[arg-type]  # on purpose
         world.turn_of(ev.Exited(at=at, job="ill", attempt=attempt, status=status))
         world.turn_of(ev.Tick(at=at))
 
 
-def told_of_well(deeds: list[Deeds] | None) -> list[str]:
+def reported_of_well(actions: list[Actions] | None) -> list[str]:
     """Return what came of the job that is well: alone, or beside one that is hurt before each of its events."""
-    world = running(*(("well",) if deeds is None else ("ill", "well")))
-    if deeds is not None:
+    world = running(*(("well",) if actions is None else ("ill", "well")))
+    if actions is not None:
         world.ill().rules = (Planted(), *ALL_RULES)
-    told = []
+    reported = []
     for number, happens in enumerate(well_story(world)):
-        if deeds and number < len(deeds):
-            hurt(world, deeds[number], number)
+        if actions and number < len(actions):
+            hurt(world, actions[number], number)
         happens()
         job_state = world.loop.job_states["well"]
-        told.append(
+        reported.append(
             f"{job_state.job.phase.value} {job_state.job.number} {job_state.history and job_state.history.last_step_at}"
         )
-    return [*told, *(line for line in world.of("well") if not line.startswith("well: noticed"))]
+    return [*reported, *(line for line in world.of("well") if not line.startswith("well: noticed"))]
 
 
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
-@given(deeds=DEEDS)
-def test_law_13_nothing_that_one_job_does_reaches_the_supervision_of_another(deeds: list[Deeds]) -> None:
-    assert told_of_well(deeds) == told_of_well(None)
+@given(actions=ACTIONS)
+def test_law_13_nothing_that_one_job_does_reaches_the_supervision_of_another(actions: list[Actions]) -> None:
+    assert reported_of_well(actions) == reported_of_well(None)
 
 
 def test_the_flag_of_a_degraded_job_is_a_warning_and_stops_nothing() -> None:

@@ -120,7 +120,7 @@ def test_what_happened_between_two_steps_stays_between_them() -> None:
     assert isinstance(inbox.get(0.0), Inquiry)
 
 
-def test_steps_behind_lost_ones_are_told_apart() -> None:
+def test_steps_behind_lost_ones_are_distinguished() -> None:
     inbox = Inbox()
     after_a_gap = made("one", 9, lost=7)
     for event in (made("one", 1), after_a_gap, made("one", 10)):

@@ -23,7 +23,7 @@ def commands(card: str | None, *tools: str, **settings: object) -> list[str]:
     return [" ".join(item.command) for item in list_resorts(chosen, card, (*AMD, GEFORCE), {}, installed(*tools))]
 
 
-def test_the_vendors_tool_that_is_there_is_named_with_the_card_as_it_counts_it() -> None:
+def test_the_vendors_tool_that_is_there_is_named_with_the_gpu_as_it_counts_it() -> None:
     assert commands("0000:0a:00.0", "amd-smi", "rocm-smi")[0] == "amd-smi reset --gpureset --gpu 0000:0a:00.0"
     assert commands("0000:0a:00.0", "rocm-smi")[0] == "rocm-smi --gpureset -d 1"
     assert commands("0000:01:00.0")[0] == "nvidia-smi --gpu-reset -i 0000:01:00.0"
@@ -34,7 +34,7 @@ def test_the_owners_command_counts_before_every_tool() -> None:
     assert commands("0000:0a:00.0", "amd-smi", reset_command=mine)[0] == "/usr/local/bin/reset 0000:0a:00.0 1"
 
 
-def test_without_a_known_card_only_the_reboot_is_left() -> None:
+def test_without_a_known_gpu_only_the_reboot_is_left() -> None:
     assert commands(None, "amd-smi") == ["systemctl reboot"]
 
 

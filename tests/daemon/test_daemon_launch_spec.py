@@ -54,7 +54,7 @@ def test_each_way_of_changing_a_launch_is_used() -> None:
     }
 
 
-def test_the_cpu_profile_hides_the_cards_and_brings_its_own_settings() -> None:
+def test_the_cpu_profile_hides_the_gpus_and_brings_its_own_settings() -> None:
     launch = build_launch(settings(), job("cpu_profile", "no_workers"), SAVED, ("gfx1010",), None)
     assert launch.conv2d == "off", "on the CPU there is no MIOpen to keep away from"
     assert (launch.env["ROCR_VISIBLE_DEVICES"], launch.env["OMP_NUM_THREADS"]) == ("", "6")
@@ -70,7 +70,7 @@ def test_a_profile_with_a_command_of_its_own_never_resumes_with_the_jobs() -> No
     assert build_launch(settings(own), job("cpu_profile"), SAVED, (), None).argv == ["cpu-train", "/runs/last.pt"]
 
 
-def test_another_card_is_shown_alone_as_its_framework_counts() -> None:
+def test_another_gpu_is_shown_alone_as_its_framework_counts() -> None:
     newest = NewestReadings()
     readings = [GpuReading(at=START, gpu=item, source="sysfs") for item in (ONE, TWO)]
     newest.take(ev.GpusRead(at=START, readings=(*readings, GpuReading(at=START, gpu=GREEN, source="nvml"))))
@@ -89,33 +89,33 @@ def test_another_card_is_shown_alone_as_its_framework_counts() -> None:
 # --- cards that answer ----------------------------------------------------------------------------------------------
 
 
-def heard(cards: GpuAvailability, gpu: str, *at: Moment) -> None:
+def received(cards: GpuAvailability, gpu: str, *at: Moment) -> None:
     for item in at:
         reading = GpuReading(at=item, gpu=gpu, source="sysfs", gpu_busy_percent=7.0)
         cards.take(ev.GpusRead(at=item, readings=(reading,)))
 
 
-def test_a_gap_begins_the_answering_anew() -> None:
+def test_a_gap_begins_the_answering_again() -> None:
     cards = GpuAvailability(lambda: 1.0)
-    heard(cards, ONE, START, START.plus(3), START.plus(6))
+    received(cards, ONE, START, START.plus(3), START.plus(6))
     assert cards.answering_s(START.plus(8)) == ((ONE, 8.0),)
     assert cards.answering_s(START.plus(11)) == ()
-    heard(cards, ONE, START.plus(20), START.plus(21))
+    received(cards, ONE, START.plus(20), START.plus(21))
     assert cards.answering_s(START.plus(21)) == ((ONE, 1.0),)
 
 
-def test_a_card_of_which_only_the_name_is_known_does_not_answer() -> None:
+def test_a_gpu_of_which_only_the_name_is_known_does_not_answer() -> None:
     cards = GpuAvailability(lambda: 1.0)
-    heard(cards, ONE, START)
+    received(cards, ONE, START)
     dead = GpuReading(at=START.plus(5), gpu=ONE, source="sysfs", name="Radeon RX 5600 XT", vram_total_bytes=6_000_000)
     cards.take(ev.GpusRead(at=START.plus(5), readings=(dead,)))
     assert cards.answering_s(START.plus(5)) == ()
 
 
-def test_a_card_is_free_that_answers_and_that_no_job_has() -> None:
+def test_a_gpu_is_free_that_answers_and_that_no_job_has() -> None:
     cards = GpuAvailability(lambda: 1.0)
     for gpu in (ONE, TWO):
-        heard(cards, gpu, START)
+        received(cards, gpu, START)
     status = ExitStatus(at=START, code=1)
     ended = Job(name="one", since=START, phase=Phase.RUNNING, attempt=Attempt(number=1, launched_at=START, exit=status))
     job_states = {"one": JobState(job=ended, rules=())}

@@ -73,16 +73,16 @@ def lines_of(records: list[tuple[float, str, str]]) -> list[str]:
     return stream.getvalue().splitlines()
 
 
-def test_a_flood_of_one_event_is_counted_and_the_rest_is_still_told() -> None:
+def test_a_flood_of_one_event_is_counted_and_the_rest_is_still_reported() -> None:
     flood = [(1000.0 + number / 1000, "recorder.damaged", "hostile") for number in range(30_000)]
     rest = [(1000.0 + number, "recorder.damaged", "healthy") for number in range(30)]
     lines = lines_of(sorted(flood + rest))
     assert sum('job="healthy"' in line for line in lines) == 30
     assert sum('job="hostile"' in line for line in lines) <= 40 + 30
-    told = [line for line in lines if "log.left_out" in line]
-    assert 2 <= len(told) <= 4
-    counted = sum(int(re.findall(r"lines=(\d+)", line)[0]) for line in told)
-    assert counted + len(lines) - len(told) == len(flood + rest)
+    reported = [line for line in lines if "log.left_out" in line]
+    assert 2 <= len(reported) <= 4
+    counted = sum(int(re.findall(r"lines=(\d+)", line)[0]) for line in reported)
+    assert counted + len(lines) - len(reported) == len(flood + rest)
 
 
 def test_a_flood_of_ever_new_events_is_bounded_too() -> None:

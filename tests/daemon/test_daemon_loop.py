@@ -25,7 +25,7 @@ from supervisor.daemon.job_state import JobState, seed_history
 from supervisor.daemon.loop import SEARCH_AGAIN_S, TICK_S, Loop
 
 
-class Told:
+class Reported:
     """What reached record and hands, in the order in which it did."""
 
     def __init__(self) -> None:
@@ -77,8 +77,8 @@ class World:
     def __init__(self, *names: str) -> None:
         self.clock = HandClock()
         self.inbox = Inbox()
-        self.told = Told()
-        self.loop = Loop(self.clock, self.inbox, self.told, self.told)
+        self.reported = Reported()
+        self.loop = Loop(self.clock, self.inbox, self.reported, self.reported)
         rules = tuple(rule() for rule in RULES)
         for name in names or ("one",):
             self.loop.job_states[name] = JobState(job=Job(name=name, since=START), rules=rules)
@@ -112,7 +112,7 @@ class World:
 def test_a_decision_is_recorded_and_committed_before_it_is_acted_on() -> None:
     world = World()
     world.tick()
-    assert world.told.lines == [
+    assert world.reported.lines == [
         "event Tick of nobody",
         "recorded Launch: pending to starting",
         "committed",
@@ -124,7 +124,7 @@ def test_the_next_tick_does_not_decide_the_same_again() -> None:
     world = World()
     world.tick()
     world.tick()
-    assert world.told.count("acted Launch") == 1
+    assert world.reported.count("acted Launch") == 1
 
 
 def test_an_event_about_one_job_is_shown_to_no_other() -> None:
@@ -136,7 +136,7 @@ def test_an_event_about_one_job_is_shown_to_no_other() -> None:
 def test_an_event_about_an_unknown_job_is_recorded_and_moves_nobody() -> None:
     world = World()
     world.loop.turn(ev.UserRequest(at=START, job="gone", ask=ev.Ask.STOP, by="uid 0"))
-    assert world.told.lines == ["event UserRequest of nobody", "committed"]
+    assert world.reported.lines == ["event UserRequest of nobody", "committed"]
 
 
 def test_nothing_is_launched_on_a_machine_in_no_state_for_it() -> None:
@@ -146,17 +146,17 @@ def test_nothing_is_launched_on_a_machine_in_no_state_for_it() -> None:
     assert world.job.phase is Phase.PENDING
 
 
-def test_the_word_about_the_last_checkpoint_is_heard_before_the_search_for_it() -> None:
+def test_the_report_of_the_last_checkpoint_is_read_before_the_search_for_it() -> None:
     """It can lie in the inbox behind the exit when the daemon learns of both at once."""
     world = World()
     world.tick()
     world.steps(1, 2)
-    said = ev.AgentReported(at=START, job="one", attempt=1, agent_event=ev.AgentEvent.CHECKPOINT_SAVED, facts={})
-    world.inbox.put(said)
+    output = ev.AgentReported(at=START, job="one", attempt=1, agent_event=ev.AgentEvent.CHECKPOINT_SAVED, facts={})
+    world.inbox.put(output)
     world.crash()
     world.empty_inbox()
     assert world.job.phase is Phase.BACKOFF
-    assert world.told.lines.index("noticed") < world.told.lines.index("searched")
+    assert world.reported.lines.index("noticed") < world.reported.lines.index("searched")
 
 
 def test_one_search_is_under_way_at_a_time_and_its_answer_launches() -> None:
@@ -166,11 +166,11 @@ def test_one_search_is_under_way_at_a_time_and_its_answer_launches() -> None:
     world.tick()
     world.empty_inbox()
     world.tick()
-    assert world.told.count("searched") == 1
+    assert world.reported.count("searched") == 1
     point = ResumePoint(checkpoint=None, possible=True, reason="nothing was saved")
     world.clock.sleep(1)
     world.loop.turn(ev.ResumePointFound(at=world.clock.now(), job="one", attempt=1, point=point))
-    assert world.told.count("acted Launch") == 2
+    assert world.reported.count("acted Launch") == 2
 
 
 def test_what_happened_without_a_daemon_is_known_before_anything_is_decided() -> None:
@@ -185,7 +185,7 @@ def test_what_happened_without_a_daemon_is_known_before_anything_is_decided() ->
     world.inbox.put(ev.StepsMade(at=at, job="one", attempt=1, records=(last,)))
     world.inbox.put(ev.Exited(at=at, job="one", attempt=1, status=ExitStatus(at=at, code=0)))
     world.loop.run(world.inbox.empty)
-    assert world.told.count("acted Stop") == 0
+    assert world.reported.count("acted Stop") == 0
     assert world.job.phase is Phase.FINISHED
 
 
@@ -198,11 +198,11 @@ def test_a_search_that_failed_is_begun_again_later() -> None:
     world.loop.turn(ev.SupervisionChanged(at=world.clock.now(), job="one", attempt=1, place=SEARCH, error=error))
     world.tick()
     world.empty_inbox()
-    assert world.told.count("searched") == 1, "it is not tried again at once"
+    assert world.reported.count("searched") == 1, "it is not tried again at once"
     world.clock.sleep(SEARCH_AGAIN_S)
     world.tick()
     world.empty_inbox()
-    assert world.told.count("searched") == 2
+    assert world.reported.count("searched") == 2
 
 
 def test_a_job_that_moved_on_is_not_searched_for() -> None:
@@ -212,10 +212,10 @@ def test_a_job_that_moved_on_is_not_searched_for() -> None:
     world.loop.turn(ev.UserRequest(at=START, job="one", ask=ev.Ask.STOP, by="uid 0"))
     world.empty_inbox()
     assert world.job.phase is Phase.STOPPED
-    assert world.told.count("searched") == 0
+    assert world.reported.count("searched") == 0
 
 
-def test_a_wall_clock_that_jumps_is_told_and_moves_no_deadline() -> None:
+def test_a_wall_clock_that_jumps_is_reported_and_moves_no_deadline() -> None:
     world = World()
     world.tick()
     world.steps(1)
@@ -238,14 +238,14 @@ def test_time_in_which_the_daemon_did_not_run_is_no_silence_of_a_training() -> N
     looked = ev.RecorderIdle(at=world.clock.now(), job="one", attempt=1)
     world.loop.turn(looked)
     world.tick()
-    assert world.told.count("acted Stop") == 0
-    assert world.told.count("event DaemonAway of nobody") == 1
+    assert world.reported.count("acted Stop") == 0
+    assert world.reported.count("event DaemonAway of nobody") == 1
     for _ in range(200):
         world.clock.sleep(0.5)
         presence.look()
         world.loop.turn(ev.RecorderIdle(at=world.clock.now(), job="one", attempt=1))
         world.tick()
-    assert world.told.count("acted Stop") == 1, "one that really hung is found once its limit has run out"
+    assert world.reported.count("acted Stop") == 1, "one that really hung is found once its limit has run out"
 
 
 def test_an_event_of_an_earlier_attempt_touches_neither_job_nor_history() -> None:
@@ -308,17 +308,17 @@ def running(loop: Loop) -> Iterator[None]:
         assert not thread.is_alive()
 
 
-def live_loop(inbox: Inbox) -> tuple[Loop, Told]:
-    told = Told()
-    return Loop(SystemClock(), inbox, told, told), told
+def live_loop(inbox: Inbox) -> tuple[Loop, Reported]:
+    reported = Reported()
+    return Loop(SystemClock(), inbox, reported, reported), reported
 
 
 def test_somebody_who_keeps_asking_does_not_hold_up_time() -> None:
     inbox = Inbox()
-    loop, told = live_loop(inbox)
+    loop, reported = live_loop(inbox)
 
     def three_ticks() -> bool:
-        return inbox.ask(lambda: told.count("event Tick of nobody")) >= 3
+        return inbox.ask(lambda: reported.count("event Tick of nobody")) >= 3
 
     with running(loop):
         until(three_ticks, "three ticks between questions")
@@ -383,7 +383,7 @@ def test_the_steps_made_while_no_daemon_was_there_are_not_missed() -> None:
     assert phases == [Phase.RUNNING, Phase.STOPPING]
 
 
-class SlowRecord(Told):
+class SlowRecord(Reported):
     """A record whose every commit takes half a minute, while the training's steps go on into the inbox."""
 
     COMMIT_S = 30.0

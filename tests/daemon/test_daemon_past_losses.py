@@ -22,7 +22,7 @@ def attempt(folder: Path, steps: range, loss: float) -> Path:
     return folder
 
 
-def test_the_newest_attempt_that_made_the_steps_tells(tmp_path: Path) -> None:
+def test_the_newest_attempt_that_made_the_steps_reports(tmp_path: Path) -> None:
     first = attempt(tmp_path / "1", range(1, 600), 2.0)
     second = attempt(tmp_path / "2", range(501, 505), 9.0)
     curve = past_curve([second, first], 500, None, NOW)

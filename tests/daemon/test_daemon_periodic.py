@@ -71,7 +71,7 @@ def test_a_clock_that_steps_neither_stops_the_work_nor_makes_up_for_it(periodic:
 
 @pytest.mark.alone(reason="compares a duration with a limit")
 @pytest.mark.parametrize("step", [item for item in STEPS if item > timedelta(0)], ids=str)
-def test_a_step_forward_that_nobody_told_of_is_no_avalanche_either(periodic: Periodic, step: timedelta) -> None:
+def test_a_step_forward_that_nobody_reported_is_no_avalanche_either(periodic: Periodic, step: timedelta) -> None:
     runs: list[float] = []
     with time_machine.travel(NOON, tick=True) as traveller:
         periodic.every(0.05, "work", lambda: runs.append(time.perf_counter()))
@@ -100,7 +100,7 @@ def test_work_that_hangs_holds_up_no_other_work_and_is_not_begun_twice(periodic:
         release.set()
 
 
-def test_work_that_raises_is_told_and_done_again(periodic: Periodic, caplog: pytest.LogCaptureFixture) -> None:
+def test_work_that_raises_is_reported_and_done_again(periodic: Periodic, caplog: pytest.LogCaptureFixture) -> None:
     tries: list[int] = []
 
     def fail() -> None:
@@ -112,7 +112,7 @@ def test_work_that_raises_is_told_and_done_again(periodic: Periodic, caplog: pyt
     until(lambda: len(tries) >= 3 and "periodic.skipped" in caplog.text, "three tries")
 
 
-def test_work_given_anew_under_its_name_replaces_the_old(periodic: Periodic) -> None:
+def test_work_given_again_under_its_name_replaces_the_old(periodic: Periodic) -> None:
     old: list[int] = []
     new: list[int] = []
     periodic.start()

@@ -74,7 +74,7 @@ def night(tmp_path: Path) -> Iterator[Night]:
     item.store.close(T)
 
 
-def test_an_incident_whose_next_attempt_never_stepped_is_told_as_overtaken(night: Night) -> None:
+def test_an_incident_whose_next_attempt_never_stepped_is_reported_as_overtaken(night: Night) -> None:
     night.crash(1)
     night.crash(2)
     outcomes = {incident.id: incident.outcome for incident in night.archive.incidents()}
@@ -88,14 +88,14 @@ def test_an_attempt_is_recorded_from_its_launch_to_its_exit(night: Night) -> Non
     assert attempt.ended_unix_s == T.unix_s
 
 
-def test_what_the_agent_said_before_a_restart_of_the_daemon_is_recorded_once(night: Night) -> None:
+def test_what_the_agent_reported_before_a_restart_of_the_daemon_is_recorded_once(night: Night) -> None:
     night.decide(de.Launch(at=T, job="night", attempt=1, resume_from=None, reason="start"))
-    said = ev.AgentReported(
+    output = ev.AgentReported(
         at=T, job="night", attempt=1, agent_event=ev.AgentEvent.PLAN, facts={"epochs": 3}, offset=40
     )
     for known_offset in (0, 40):
         with night.record.turn(T):
-            night.record.event(said, JobState(job=night.job, rules=(), agent_offset=known_offset))
+            night.record.event(output, JobState(job=night.job, rules=(), agent_offset=known_offset))
     kinds = [event.kind for event in night.archive.events("night")]
     assert kinds.count("agent_reported") == 1
     assert night.store.cursors("night", 1).agent_log_bytes == 40
@@ -129,14 +129,14 @@ def test_what_was_learned_outlives_the_attempt_for_this_set_up_alone(night: Nigh
 def test_the_place_in_the_kernels_log_is_kept_for_the_log_that_was_read(night: Night) -> None:
     """The sequence of /dev/kmsg says nothing about the journal, and what a uevent tells moves neither."""
     places = []
-    for said in (
+    for output in (
         ev.KernelReported(at=T, findings=(), sequence=7),
         ev.KernelReported(at=T, findings=(), cursor="s=a;i=1"),
         ev.KernelReported(at=T, findings=(), lost_lines=1),
         ev.KernelReported(at=T, findings=(), sequence=9),
     ):
         with night.record.turn(T):
-            night.record.event(said, None)
+            night.record.event(output, None)
         places.append((night.store.note(KERNEL_SEQUENCE), night.store.note(KERNEL_CURSOR)))
     assert places == [("7", ""), ("", "s=a;i=1"), ("", "s=a;i=1"), ("9", "")]
     assert night.store.note(KERNEL_BOOT) == "boot"
@@ -144,28 +144,28 @@ def test_the_place_in_the_kernels_log_is_kept_for_the_log_that_was_read(night: N
 
 def test_what_one_training_says_without_end_is_bounded_in_the_record_and_nobody_elses_is(night: Night) -> None:
     """A word each millisecond for a minute, beside a job that says one a second."""
-    said = ev.AgentReported(
+    output = ev.AgentReported(
         at=T, job="night", attempt=1, agent_event=ev.AgentEvent.ALLOCATOR, facts={"reserved_bytes": 1}
     )
     words = EventBudget()
     kept = {"night": 0, "other": 0}
     for number in range(60_000):
         now = T.plus(number / 1000)
-        kept["night"] += words.take(replace(said, at=now), now)
+        kept["night"] += words.take(replace(output, at=now), now)
         if number % 1000 == 0:
-            kept["other"] += words.take(replace(said, at=now, job="other"), now)
+            kept["other"] += words.take(replace(output, at=now, job="other"), now)
     assert kept["night"] <= EVENTS_AT_ONCE + 60 * EVENTS_PER_HOUR / 3600
     assert kept["other"] == 60
     assert words.take(ev.Exited(at=T, job="night", attempt=1, status=ExitStatus(at=T, code=1)), T)
 
 
 def test_a_word_that_is_not_recorded_any_more_is_still_known_to_have_been_read(night: Night) -> None:
-    said = ev.AgentReported(
+    output = ev.AgentReported(
         at=T, job="night", attempt=1, agent_event=ev.AgentEvent.ALLOCATOR, facts={"reserved_bytes": 1}
     )
     for number in range(EVENTS_AT_ONCE + 50):
         with night.record.turn(T):
-            night.record.event(replace(said, offset=number + 1), None)
+            night.record.event(replace(output, offset=number + 1), None)
     night.store.flush(T)
     assert night.store.cursors("night", 1).agent_log_bytes == EVENTS_AT_ONCE + 50
     with closing(sqlite3.connect(night.store.path)) as connection:

@@ -63,7 +63,7 @@ def saved(
     return Saved(job="one", attempt=1, path=path, prove=prove, step=step, epoch=epoch)
 
 
-def test_what_was_saved_is_proven_with_what_the_training_said_of_it(
+def test_what_was_saved_is_proven_with_what_the_training_reported_about_it(
     watch: ProofQueue, seen: list[CheckpointSeen], prover: FakeProver, tmp_path: Path
 ) -> None:
     watch.saved(saved(tmp_path / "a.pt", prover, epoch=2, step=30))
@@ -98,7 +98,7 @@ def test_a_file_that_is_gone_again_and_a_prover_that_fails_end_nothing(
     assert Path(seen[0].checkpoint.path).name == "b.pt"
 
 
-def test_of_a_file_that_was_let_go_while_it_was_read_nothing_is_told(
+def test_of_a_file_that_was_pruned_while_it_was_read_nothing_is_reported(
     watch: ProofQueue, seen: list[CheckpointSeen], prover: FakeProver, tmp_path: Path
 ) -> None:
     watch.saved(saved(tmp_path / "let go.pt", prover))

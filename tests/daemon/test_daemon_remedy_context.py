@@ -47,7 +47,7 @@ class Machine:
         return {item.gpu: item.used_bytes for item in self.grounds.of(self.job_states[job], self.now).memory}
 
 
-def test_what_a_dead_process_holds_is_known_as_long_as_the_card_is_read(tmp_path: Path) -> None:
+def test_what_a_dead_process_holds_is_known_as_long_as_the_gpu_is_read(tmp_path: Path) -> None:
     machine = Machine(tmp_path / "tree", one=Phase.BACKOFF)
     assert machine.memory("one") == {}
     machine.tree.set("mem_info_vram_used", 3_900_000_000)
@@ -57,7 +57,7 @@ def test_what_a_dead_process_holds_is_known_as_long_as_the_card_is_read(tmp_path
     assert machine.memory("one") == {}
 
 
-def test_a_card_that_another_job_may_be_on_tells_nothing(tmp_path: Path) -> None:
+def test_a_gpu_that_another_job_may_be_on_reports_nothing(tmp_path: Path) -> None:
     machine = Machine(tmp_path / "tree", one=Phase.BACKOFF, two=Phase.RUNNING)
     machine.read()
     assert machine.memory("one") == {}
@@ -65,7 +65,7 @@ def test_a_card_that_another_job_may_be_on_tells_nothing(tmp_path: Path) -> None
     assert set(machine.memory("one")) == {CARD}
 
 
-def test_the_cards_are_read_more_often_while_a_launch_may_wait_for_their_memory() -> None:
+def test_the_gpus_are_read_more_often_while_a_launch_may_wait_for_their_memory() -> None:
     before = (GpuMemory(gpu=CARD, used_bytes=1),)
     ended = Job(name="one", since=START, phase=Phase.BACKOFF, attempt=Attempt(number=1, launched_at=START))
     held = replace(ended, attempt=Attempt(number=1, launched_at=START, memory_before=before))

@@ -51,14 +51,14 @@ def found(state: Path, saved: list[Path], known: tuple[Checkpoint, ...] = ()) ->
         log.write(("no line of an agent" * 50 + "\n") * 1200)
         for step, path in enumerate(saved, 1):
             at = SystemClock().now()
-            said = {"monotonic_ns": int(at.monotonic_s * 1e9), "unix_s": at.unix_s, "pid": 1, "rank": 0}
-            log.write(json.dumps({"event": "checkpoint_saved", **said, "paths": [str(path)], "step": step}))
+            output = {"monotonic_ns": int(at.monotonic_s * 1e9), "unix_s": at.unix_s, "pid": 1, "rank": 0}
+            log.write(json.dumps({"event": "checkpoint_saved", **output, "paths": [str(path)], "step": step}))
             log.write("\n")
-    told: list[ev.Event] = []
+    reported: list[ev.Event] = []
     shelves: Any = Shelves()
     seeker = ResumeSearch(
         clock=SystemClock(),
-        put=told.append,
+        put=reported.append,
         state=state,
         settings=lambda _: JobSettings(command=["train"]),
         known=lambda _, sources=None: tuple(c for c in known if sources is None or c.source in sources),
@@ -69,8 +69,8 @@ def found(state: Path, saved: list[Path], known: tuple[Checkpoint, ...] = ()) ->
     plan = RetryPlan(not_before=now, reason="crash")
     job = Job(name="one", since=now, phase=Phase.BACKOFF, attempt=Attempt(number=1, launched_at=now), retry=plan)
     seeker.search(job, None)
-    until(lambda: any(isinstance(report, ev.ResumePointFound) for report in told), "the search to end")
-    answer = told[-1]
+    until(lambda: any(isinstance(report, ev.ResumePointFound) for report in reported), "the search to end")
+    answer = reported[-1]
     assert isinstance(answer, ev.ResumePointFound)
     return answer
 
@@ -83,7 +83,7 @@ def test_a_checkpoint_that_only_the_training_knows_of_is_resumed_from(tmp_path: 
     assert (Path(point.checkpoint.path).name, point.checkpoint.step) == ("b.pt", 2)
 
 
-def test_what_the_record_has_condemned_stays_condemned_whatever_the_training_said(tmp_path: Path) -> None:
+def test_what_the_record_has_rejected_stays_rejected_whatever_the_training_reported(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     path.write_bytes(b"saved")
     stat = fingerprint(path)

@@ -53,9 +53,9 @@ class Known:
     def says(self, saved: Fingerprint, step: object) -> None:
         """Through the reader of agent.jsonl, which bounds every number."""
         seconds, rest_ns = divmod(saved.modified_ns, 10**9)
-        said: dict[str, object] = {"event": "file_saved", "monotonic_ns": 1, "size_bytes": saved.size_bytes}
-        said.update(modified_s=seconds, modified_ns=rest_ns, step=step)
-        fact = parse(json.dumps(said).encode(), NOW)
+        output: dict[str, object] = {"event": "file_saved", "monotonic_ns": 1, "size_bytes": saved.size_bytes}
+        output.update(modified_s=seconds, modified_ns=rest_ns, step=step)
+        fact = parse(json.dumps(output).encode(), NOW)
         assert fact is not None
         event = ev.AgentReported(at=NOW, job="one", attempt=1, agent_event=fact.agent_event, facts=fact.facts)
         self.steps.take_report(event, self.job)
@@ -121,19 +121,19 @@ def test_a_step_that_was_found_by_time_is_known_when_the_next_attempt_runs(known
 
 def test_the_saves_of_a_job_are_its_own_and_last_written_first(known: Known) -> None:
     """However their step became known; what is known of no step is not among them."""
-    told, found, too_old = known.saved_after(50.5), known.saved_after(60.5), known.saved_after(-5.0)
-    known.says(told, 50)
+    reported, found, too_old = known.saved_after(50.5), known.saved_after(60.5), known.saved_after(-5.0)
+    known.says(reported, 50)
     for saved in (found, too_old):
         known.steps.step_of("one", saved)
     assert [(save.modified_ns, save.step) for save in known.steps.saves("one")] == [
         (found.modified_ns, 60),
-        (told.modified_ns, 50),
+        (reported.modified_ns, 50),
     ]
     assert known.steps.saves("another") == ()
 
 
-def test_only_what_the_agent_told_of_is_known_to_be_whole(known: Known) -> None:
-    told, found = known.saved_after(50.5), known.saved_after(60.5)
-    known.says(told, 50)
+def test_only_what_the_agent_reported_is_known_to_be_whole(known: Known) -> None:
+    reported, found = known.saved_after(50.5), known.saved_after(60.5)
+    known.says(reported, 50)
     assert known.steps.step_of("one", found) == 60
-    assert (known.steps.is_complete("one", told), known.steps.is_complete("one", found)) == (True, False)
+    assert (known.steps.is_complete("one", reported), known.steps.is_complete("one", found)) == (True, False)

@@ -81,8 +81,8 @@ class Machine:
     def claimed(self, pid: int | None) -> None:
         facts: dict[str, object] = {"imported": [["decimal", decimal.__file__], "no pair", ["x", 3]]}
         agent_event = ev.AgentEvent.CLAIMED
-        said = ev.AgentReported(at=START, job="one", attempt=1, agent_event=agent_event, facts=facts, pid=pid, rank=0)
-        self.standbys.take(said, START)
+        output = ev.AgentReported(at=START, job="one", attempt=1, agent_event=agent_event, facts=facts, pid=pid, rank=0)
+        self.standbys.take(output, START)
 
     def looks(self) -> str | None:
         self.standbys.look()

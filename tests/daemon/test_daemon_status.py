@@ -106,9 +106,10 @@ def test_a_job_never_started_shows_nothing_that_is_not_known() -> None:
 def test_the_line_for_systemd_names_each_job_and_the_daemons_trouble() -> None:
     running = training(50, 0.5).job
     failed = Job(name="two", since=START, phase=Phase.FAILED, reason="5 restarts in a row")
-    told = line([running, failed], "the disk is full")
+    reported = line([running, failed], "the disk is full")
     assert (
-        told == "one running (epoch 1, step 50, loss 1.5); two failed: 5 restarts in a row; problem: the disk is full"
+        reported
+        == "one running (epoch 1, step 50, loss 1.5); two failed: 5 restarts in a row; problem: the disk is full"
     )
     assert line([], None) == "no jobs configured"
     assert len(line([replace(failed, reason="x" * 1000)], None)) == 400

@@ -50,7 +50,7 @@ def test_work_that_raises_or_returns_is_begun_again_and_counted(threads: Threads
     assert len(begun) == 3
 
 
-def test_a_piece_of_work_that_does_not_end_is_told_once_with_its_age_and_its_end_too(
+def test_a_piece_of_work_that_does_not_end_is_reported_once_with_its_age_and_its_end_too(
     threads: Threads, clock: HandClock, events: list[ev.SupervisionChanged]
 ) -> None:
     post = threads.post("checkpoints one", job="one")
@@ -78,7 +78,7 @@ def test_a_thread_of_no_job_that_hangs_is_a_problem_of_the_daemon(threads: Threa
     assert threads.problem(clock.now()) is None
 
 
-def test_work_begun_for_a_job_that_raises_is_told_of_that_job(
+def test_work_begun_for_a_job_that_raises_is_reported_for_that_job(
     threads: Threads, events: list[ev.SupervisionChanged]
 ) -> None:
     def fails() -> None:

@@ -52,7 +52,7 @@ class Trial:
     """A job's folder as its daemon has it when a triage begins, and what the triage tells."""
 
     def __init__(self, state: Path, program: str, limit_s: float = 30.0) -> None:
-        self.state, self.told = state, list[ev.Event]()
+        self.state, self.reported = state, list[ev.Event]()
         self.folder = state / "jobs" / "one"
         self.attempt = self.folder / "1"
         self.attempt.mkdir(parents=True)
@@ -77,7 +77,7 @@ class Trial:
         )
         self.examiner = TriageRunner(
             clock=SystemClock(),
-            put=self.told.append,
+            put=self.reported.append,
             state=state,
             launcher=DirectLauncher(),
             settings=lambda _: self.settings,
@@ -93,7 +93,7 @@ class Trial:
             at=SystemClock().now(), job="one", attempt=1, reason="", step=7, looked_for="loss", resume_from=None
         )
         self.examiner.examine(decision, self.job)
-        (answer,) = self.told
+        (answer,) = self.reported
         assert isinstance(answer, ev.TriageEnded)
         for folder in self.folder.glob("triage-*"):
             assert not self.examiner.launcher.alive("one", folder)
@@ -107,11 +107,11 @@ class Trial:
             return []
 
 
-def says(said: object) -> str:
-    return f"pathlib.Path(report).write_text({json.dumps(said)!r})\n"
+def says(output: object) -> str:
+    return f"pathlib.Path(report).write_text({json.dumps(output)!r})\n"
 
 
-def test_what_a_replay_says_is_told_and_kept_beside_the_evidence(tmp_path: Path) -> None:
+def test_what_a_replay_says_is_reported_and_kept_next_to_the_evidence(tmp_path: Path) -> None:
     trial = Trial(tmp_path, says(POISONED))
     answer = trial.finds()
     assert (answer.finding.verdict, answer.finding.files) == ("data", ("b.png",))
@@ -127,7 +127,7 @@ def test_what_a_replay_says_is_told_and_kept_beside_the_evidence(tmp_path: Path)
 def test_a_replay_that_is_over_is_read_and_not_made_again(tmp_path: Path) -> None:
     trial = Trial(tmp_path, says(POISONED))
     trial.finds()
-    trial.told.clear()
+    trial.reported.clear()
     assert trial.finds().finding.verdict == "data"
     assert trial.made() == ["triage-1-device"]
 
@@ -159,7 +159,7 @@ def test_a_replay_that_goes_on_for_too_long_is_ended(tmp_path: Path) -> None:
     assert (finding.verdict, "within the" in finding.words) == ("unknown", True)
 
 
-def test_what_is_said_is_taken_though_another_process_of_the_replay_goes_on(tmp_path: Path) -> None:
+def test_what_is_reported_is_taken_though_another_process_of_the_replay_goes_on(tmp_path: Path) -> None:
     assert Trial(tmp_path, says(POISONED) + "time.sleep(600)").finds().finding.verdict == "data"
 
 

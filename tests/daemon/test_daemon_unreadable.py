@@ -64,7 +64,7 @@ def runs(tmp_path: Path) -> Path:
     return folder
 
 
-def test_where_all_is_open_nothing_is_told(runs: Path) -> None:
+def test_where_all_is_open_nothing_is_reported(runs: Path) -> None:
     assert seen_by_nobody(f"{runs}/*/weights/*.pt", f"{runs}/**/*.pt", "/not/there/*.pt") == [[], [], []]
 
 

@@ -108,7 +108,7 @@ class House:
     def job(self, name: str) -> dict[str, Any]:
         """Return one job's status."""
         status = self.status()
-        assert status is not None, self.said()
+        assert status is not None, self.read_output()
         return next(job for job in status["jobs"] if job["name"] == name)
 
     def incidents(self, job: str | None = None) -> list[dict[str, Any]]:
@@ -119,7 +119,7 @@ class House:
     def incident(self, job: str) -> dict[str, Any]:
         """Return the one incident that a job had."""
         found = self.incidents(job)
-        assert len(found) == 1, (found, self.said())
+        assert len(found) == 1, (found, self.read_output())
         return found[0]
 
     def steps_made(self, name: str) -> list[int]:
@@ -163,10 +163,10 @@ class House:
         end = time.monotonic() + limit_s  # noqa: TID251 - a test's deadline
         while not question():
             if time.monotonic() > end:  # noqa: TID251 - a test's deadline
-                raise AssertionError(f"waited {limit_s} s for {what}\n{self.said()}")
+                raise AssertionError(f"waited {limit_s} s for {what}\n{self.read_output()}")
             if daemon and self.daemon is not None and self.daemon.poll() is not None:
                 code = self.daemon.returncode
-                raise AssertionError(f"the daemon ended with {code} while waiting for {what}\n{self.said()}")
+                raise AssertionError(f"the daemon ended with {code} while waiting for {what}\n{self.read_output()}")
             time.sleep(0.05)
 
     def phase(self, name: str, *phases: str, limit_s: float = 30) -> dict[str, Any]:
@@ -202,7 +202,7 @@ class House:
         """Wait until no process of any attempt is left."""
         self.until(lambda: not self.training_pids(), limit_s, "every process of the trainings to be gone", daemon=False)
 
-    def said(self) -> str:
+    def read_output(self) -> str:
         """Return what the daemon logged, and the newest output of each job."""
         text = [self.log.read_text(errors="replace")[-6000:] if self.log.exists() else ""]
         for output in sorted(self.state.glob("jobs/*/[0-9]*/run/output.log")):

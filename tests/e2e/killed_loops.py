@@ -51,9 +51,9 @@ def differences(home: House, kind: str) -> list[str]:
         wrong.append(f"{len(incidents)} incidents for {len(made) - 1} kills")
     for incident, before, after in zip(incidents, made, made[1:], strict=False):
         lost = max(0, before.last_step - after.resumed_at)  # it may go on from further: an older one was tried before
-        told = (incident["last_step"], incident["lost_steps"], incident["outcome"])
-        if told != (before.last_step, lost, "resumed" if incident["resumed_from"] else "restarted"):
-            wrong.append(f"{incident['id']}: told {told}, made {before} then {after}: {lost} lost")
+        reported = (incident["last_step"], incident["lost_steps"], incident["outcome"])
+        if reported != (before.last_step, lost, "resumed" if incident["resumed_from"] else "restarted"):
+            wrong.append(f"{incident['id']}: told {reported}, made {before} then {after}: {lost} lost")
     status = home.job(kind)
     if status["step"] != made[-1].last_step:
         wrong.append(f"status tells step {status['step']}, made {made[-1].last_step}")

@@ -64,15 +64,15 @@ class MortalRecord:
 
     def __init__(self, record: Record, fate: Fate) -> None:
         self._record, self._fate = record, fate
-        self._told: list[str] = []
+        self._reported: list[str] = []
 
     def event(self, event: ev.Event, job_state: JobState | None) -> None:
         if isinstance(event, ANSWERS):
-            self._told.append(type(event).__name__)
+            self._reported.append(type(event).__name__)
         self._record.event(event, job_state)
 
     def decision(self, before: Job, after: Job, decision: de.Decision) -> None:
-        self._told.append(type(decision).__name__)
+        self._reported.append(type(decision).__name__)
         self._record.decision(before, after, decision)
 
     def job(self, before: Job, after: Job, event: ev.Event) -> None:
@@ -86,12 +86,12 @@ class MortalRecord:
 
     @contextmanager
     def turn(self, now: Moment) -> Iterator[None]:
-        self._told = []
+        self._reported = []
         with self._record.turn(now):
             yield
-            for report in self._told:
+            for report in self._reported:
                 self._fate.at(f"before recording {report}")
-        for report in self._told:
+        for report in self._reported:
             self._fate.at(f"after recording {report}")
 
     @property

@@ -17,7 +17,7 @@ from house import BIN, PATIENCE_S, House
 STOP_TRYING = "[jobs.one.budget]\nrestarts = 1\nbackoff_s = [0.0]\n"
 
 
-def test_five_mistakes_in_the_configuration_are_told_at_once_and_nothing_starts(home: House) -> None:
+def test_five_mistakes_in_the_configuration_are_reported_at_once_and_nothing_starts(home: House) -> None:
     marker = home.folder / "started"
     home.write(
         f'[jobs.one]\ncommand = ["touch", "{marker}"]\ngrace_s = -1\nworkdir = "/tmp"\nrules.stal.limit_s = 3\n'
@@ -25,9 +25,9 @@ def test_five_mistakes_in_the_configuration_are_told_at_once_and_nothing_starts(
     )
     done = home.start(wait=False)
     assert done.wait(PATIENCE_S) == 78
-    said = home.log.read_text()
+    output = home.log.read_text()
     for key in ("jobs.one.grace_s", "jobs.one.workdir", "jobs.one.rules.stal", "bad name", "telemetry.interval_s"):
-        assert key in said
+        assert key in output
     assert not marker.exists()
     assert not home.state.exists()
 

@@ -56,7 +56,7 @@ def flags(home: House) -> list[str]:
 
 
 @pytest.mark.alone(reason="compares a duration with a limit")
-def test_a_folder_that_is_closed_in_mid_run_is_told_within_10_s_until_it_is_open(narrow: Narrow) -> None:
+def test_a_folder_that_is_closed_in_mid_run_is_reported_within_10_s_until_it_is_open(narrow: Narrow) -> None:
     folder = theirs(narrow)
     configured(narrow)
     narrow.start()
@@ -64,8 +64,8 @@ def test_a_folder_that_is_closed_in_mid_run_is_told_within_10_s_until_it_is_open
     assert flags(narrow) == []
     folder.chmod(0o700)
     narrow.until(lambda: bool(flags(narrow)), 10, "the closed folder to be told", strictly=True)
-    (said,) = flags(narrow)
-    assert f"{folder} is closed to the daemon: `chmod g+rx {folder}`" in said
+    (output,) = flags(narrow)
+    assert f"{folder} is closed to the daemon: `chmod g+rx {folder}`" in output
     assert f"chmod g+rx {folder}" in narrow.ctl("doctor").stdout
     folder.chmod(0o755)
     narrow.until(lambda: not flags(narrow), 10, "the open folder not to be told any more", strictly=True)
@@ -86,7 +86,7 @@ def test_a_relaunch_that_cannot_look_stops_and_says_so_and_goes_on_once_it_can(n
     narrow.step("one", 5, attempt=2)
 
 
-def test_what_lies_there_is_copied_before_a_training_begins_beside_it(narrow: Narrow) -> None:
+def test_what_lies_there_is_copied_before_a_training_begins_next_to_it(narrow: Narrow) -> None:
     folder = theirs(narrow)
     configured(narrow)
     narrow.start()
@@ -94,5 +94,5 @@ def test_what_lies_there_is_copied_before_a_training_begins_beside_it(narrow: Na
     (copy,) = narrow.state.glob("jobs/one/existing/1/*/last.safetensors")
     assert copy.read_bytes() == (folder / "last.safetensors").read_bytes()
     assert copy.stat().st_mode & 0o077 == 0 or copy.parent.stat().st_mode & 0o077 == 0
-    (said,) = narrow.job("one")["flags"]
-    assert "started from the beginning although 1 unproven checkpoints exist; copies of 1 are kept in" in said
+    (output,) = narrow.job("one")["flags"]
+    assert "started from the beginning although 1 unproven checkpoints exist; copies of 1 are kept in" in output

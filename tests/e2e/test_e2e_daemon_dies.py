@@ -124,7 +124,7 @@ def test_a_training_killed_together_with_its_daemon_and_its_shim_is_resumed(home
     every_step_is_recorded_once(home)
 
 
-def test_a_shim_killed_alone_leaves_no_second_training_beside_the_first(home: House) -> None:
+def test_a_shim_killed_alone_leaves_no_second_training_next_to_the_first(home: House) -> None:
     home.write(home.by_hand("one"))
     home.start()
     home.step("one", 30)
@@ -166,7 +166,7 @@ def test_a_daemon_killed_around_a_launch_leaves_exactly_one_training(home: House
 
 
 @pytest.mark.parametrize("moment", range(5))
-def test_a_daemon_killed_at_any_moment_of_a_crash_tells_it_once(home: House, moment: int) -> None:
+def test_a_daemon_killed_at_any_moment_of_a_crash_reports_it_once(home: House, moment: int) -> None:
     home.write(home.by_hand("one", "--wound", "kill:60", "--steps", "120", "--every-s", "0.01"))
     home.start()
     attempts = home.state / "jobs" / "one"
@@ -182,7 +182,7 @@ def test_a_daemon_killed_at_any_moment_of_a_crash_tells_it_once(home: House, mom
     every_step_is_recorded_once(home)
 
 
-def test_a_daemon_that_is_told_to_end_saves_the_last_step_and_the_next_goes_on_from_there(home: House) -> None:
+def test_a_daemon_that_is_ordered_to_end_saves_the_last_step_and_the_next_goes_on_from_there(home: House) -> None:
     home.write(home.by_hand("one", "--steps", "150", "--save-every", "1000"))
     home.start()
     home.step("one", 30)
@@ -198,7 +198,7 @@ def test_a_daemon_that_is_told_to_end_saves_the_last_step_and_the_next_goes_on_f
     every_step_is_recorded_once(home)
 
 
-def test_a_daemon_told_twice_leaves_at_once_and_the_training_goes_on(home: House) -> None:
+def test_a_daemon_asked_twice_leaves_at_once_and_the_training_goes_on(home: House) -> None:
     home.write(home.by_hand("one", "--save-takes-s", "600", table="save_s = 600"))
     daemon = home.start()
     pid = home.step("one", 30)["pid"]

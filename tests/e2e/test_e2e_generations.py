@@ -1,4 +1,4 @@
-"""A generation outlives what is written over its file, and is condemned where the resumed training shows its worth."""
+"""A generation outlives what is written over its file, and is rejected where the resumed training shows its worth."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ def test_a_resume_that_leaves_the_old_curve_condemns_its_generation_and_goes_bac
     home.write(home.by_hand("one", "--wound", "kill:260", "--sour", "250", "--every-s", "0.01"))
     home.start()
     home.step("one", 240, attempt=3, limit_s=60)
-    crashed, condemned = home.incidents("one")
+    crashed, rejected = home.incidents("one")
     assert (crashed["rule"], crashed["resumed_from"]["step"]) == ("crash", 250)
-    assert (condemned["rule"], condemned["resumed_from"]["step"]) == ("resumed_loss", 225)
-    assert "do not continue the old curve" in condemned["message"]
-    told = json.loads(home.ctl("checkpoints", "one", "--json").stdout)["checkpoints"]
-    (sour,) = [report for report in told if report["step"] == 250 and report["verdict"] == "rejected"]
-    assert sour["reason"].startswith("condemned: the first 30 losses after the resume")
+    assert (rejected["rule"], rejected["resumed_from"]["step"]) == ("resumed_loss", 225)
+    assert "do not continue the old curve" in rejected["message"]
+    reported = json.loads(home.ctl("checkpoints", "one", "--json").stdout)["checkpoints"]
+    (sour,) = [report for report in reported if report["step"] == 250 and report["verdict"] == "rejected"]
+    assert sour["reason"].startswith("rejected: the first 30 losses after the resume")
     home.step("one", 330, attempt=3, limit_s=60)
     assert len(home.incidents("one")) == 2
 

@@ -45,7 +45,7 @@ def slowest_answer_s(home: House, times: int = 20) -> float:
     took = []
     for _ in range(times):
         began = time.perf_counter()
-        assert home.status() is not None, home.said()
+        assert home.status() is not None, home.read_output()
         took.append(time.perf_counter() - began)
         time.sleep(0.05)
     return sorted(took)[int(len(took) * 0.9)]

@@ -40,7 +40,7 @@ def test_a_gpu_fault_stops_the_training_with_evidence_and_it_is_resumed(home: Ho
     assert [item["rule"] for item in home.incidents("one")] == ["gpu_fault"], "how it came out is no second incident"
 
 
-def test_a_ring_that_the_driver_resets_in_time_is_told_and_the_training_goes_on(home: House) -> None:
+def test_a_ring_that_the_driver_resets_in_time_is_reported_and_the_training_goes_on(home: House) -> None:
     """The second hang, which nobody says is over, shows that the first one was read."""
     home.write(KERNEL + home.by_hand("one", *SLOWLY, table=GPUS))
     home.start()
@@ -57,7 +57,7 @@ def test_a_ring_that_the_driver_resets_in_time_is_told_and_the_training_goes_on(
     assert home.resumed("one")["rule"] == "gpu_fault"
 
 
-def test_a_card_that_is_lost_is_reset_by_its_owners_command_before_the_training_goes_on(home: House) -> None:
+def test_a_gpu_that_is_lost_is_reset_by_its_owners_command_before_the_training_goes_on(home: House) -> None:
     done = home.folder / "reset"
     command = f'["sh", "-c", "echo {{gpu}} >> {done}; echo reset of {{gpu}}"]'
     last_resorts = f"last_resorts = {{ reset_gpu = true, reset_command = {command} }}\n{GPUS}"
@@ -72,7 +72,7 @@ def test_a_card_that_is_lost_is_reset_by_its_owners_command_before_the_training_
     assert f"reset of {CARD}" in body
 
 
-def test_a_fault_of_another_card_is_no_concern_of_this_job(home: House) -> None:
+def test_a_fault_of_another_gpu_is_no_concern_of_this_job(home: House) -> None:
     """The second job shows that the record was read."""
     other = home.by_hand("other", *SLOWLY, table=GPUS.replace(CARD, OTHER))
     home.write(KERNEL + home.by_hand("one", *SLOWLY, table=GPUS) + other)

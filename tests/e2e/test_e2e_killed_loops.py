@@ -24,12 +24,12 @@ def test_a_script_that_knows_its_own_file_finds_the_chosen_generation_there(home
     first, second = lives(home.folder / "sgd")
     assert second.resumed_at > 0
     assert second.resumed_at % 25 == 0
-    assert differences(home, "sgd") == [], home.said()
+    assert differences(home, "sgd") == [], home.read_output()
     assert (home.folder / "sgd" / "ckpt.pt.aside-1").read_bytes() == b"half a file"
     assert home.incident("sgd")["lost_steps"] == first.last_step - second.resumed_at
 
 
-def test_a_training_that_resumes_nothing_is_not_said_to_have_resumed(home: House, current_python: Path) -> None:
+def test_a_training_that_resumes_nothing_is_not_reported_to_have_resumed(home: House, current_python: Path) -> None:
     home.write(job(home, current_python, "adam", 1, "--never-resume", "--lives", "60", "60"))
     home.start()
     home.phase("adam", "finished", "failed", limit_s=100)
@@ -40,7 +40,7 @@ def test_a_training_that_resumes_nothing_is_not_said_to_have_resumed(home: House
 
 
 @pytest.mark.parametrize("by_command", [False, True], ids=["own file", "resume command"])
-def test_each_optimizer_is_killed_and_every_lost_step_is_told(
+def test_each_optimizer_is_killed_and_every_lost_step_is_reported(
     home: House, current_python: Path, *, by_command: bool
 ) -> None:
     kinds = ("sgd", "lbfgs", "own") if by_command else ("momentum", "adam", "adafactor")
@@ -49,5 +49,5 @@ def test_each_optimizer_is_killed_and_every_lost_step_is_told(
     for kind in kinds:
         assert kind in KINDS
         home.phase(kind, "finished", "failed", limit_s=200)
-    told = {kind: (home.job(kind)["phase"], differences(home, kind)) for kind in kinds}
-    assert told == {kind: ("finished", []) for kind in kinds}, home.said()
+    reported = {kind: (home.job(kind)["phase"], differences(home, kind)) for kind in kinds}
+    assert reported == {kind: ("finished", []) for kind in kinds}, home.read_output()

@@ -25,18 +25,18 @@ print("forwards of", sorted(kinds))
 
 
 def test_a_night_with_three_wounds_ends_with_a_finished_training(train_python: Path, tmp_path: Path) -> None:
-    told: list[str] = []
+    reported: list[str] = []
     night = Night(
         folder=tmp_path,
         train_python=train_python,
         daemon=daemon_command(),
-        say=told.append,
+        say=reported.append,
         epochs=4,
         wounds=(("hang", 1, 3), ("nan", 2, 4), ("kill", 3, 7)),
         stall_limit_s=15,
     )
     incidents = night.run()
-    assert [incident["rule"] for incident in incidents] == ["stall", "non_finite_loss", "crash"], told
+    assert [incident["rule"] for incident in incidents] == ["stall", "non_finite_loss", "crash"], reported
     assert all(incident["outcome"] == "resumed" and incident["lost_steps"] is not None for incident in incidents)
     assert all(incident["evidence"] for incident in incidents)
     bare = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "ROCM_SUPERVISOR_"))}

@@ -45,9 +45,9 @@ def lives(home: House, limit_s: float) -> int:
             status = home.status()
             if status is not None and status["jobs"][0]["phase"] == "finished":
                 return life
-            assert time.monotonic() < end, home.said()  # noqa: TID251 - a test's deadline
+            assert time.monotonic() < end, home.read_output()  # noqa: TID251 - a test's deadline
             time.sleep(0.05)
-        assert home.daemon.returncode == -9, home.said()
+        assert home.daemon.returncode == -9, home.read_output()
     raise AssertionError(f"{LIVES} lives were not enough: {(home.folder / 'points').read_text()}")
 
 
@@ -96,8 +96,8 @@ def replayed_once(home: House) -> None:
     assert kinds(home, "SELECT kind FROM decisions WHERE kind != 'warn'") == {
         "launch": 2, "stop": 1, "start_triage": 1, "triage": 1, "retry": 1, "finish": 1
     }  # fmt: skip
-    told = kinds(home, "SELECT type FROM alerts")
-    assert (told["incident.opened"], told["incident.triaged"], told["incident.resumed"]) == (1, 1, 1)
+    reported = kinds(home, "SELECT type FROM alerts")
+    assert (reported["incident.opened"], reported["incident.triaged"], reported["incident.resumed"]) == (1, 1, 1)
     incident = home.incident("one")
     assert (incident["finding"]["verdict"], incident["remedy"], incident["outcome"]) == (
         "hardware", "restart", "resumed"

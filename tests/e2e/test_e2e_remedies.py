@@ -40,8 +40,8 @@ def test_out_of_memory_is_met_with_one_remedy_after_the_other_until_one_helps(ho
         "allocator": (0, 1), "half_batch": (1, 1)
     }  # fmt: skip
     assert "trained with a batch of 4" in home.ctl("logs", "one").stdout
-    told = home.ctl("history", "one").stdout
-    assert "half_batch against oom_gpu: the same oom_gpu at the same place (step 6, before it step 6)" in told
+    reported = home.ctl("history", "one").stdout
+    assert "half_batch against oom_gpu: the same oom_gpu at the same place (step 6, before it step 6)" in reported
     assert "remedy half_batch against oom_gpu: batch_factor 0.25" in home.ctl("status").stdout
     home.kill()
     left = json.loads(home.ctl("remedies", "--json").stdout)
@@ -68,8 +68,8 @@ def test_a_yolo_that_turns_nan_goes_on_slower_and_clipped_though_its_checkpoint_
     assert [(item["remedy"], item["outcome"]) for item in report["tried"]] == [
         ("clip_gradients", "helped"), ("lower_lr", "failed")
     ]  # fmt: skip
-    said = {item["remedy"]: item["applied"] for item in report["in_force"]}
-    assert said == {"lower_lr": "learning rate x 0.25", "clip_gradients": "gradients clipped to norm 1"}
+    output = {item["remedy"]: item["applied"] for item in report["in_force"]}
+    assert output == {"lower_lr": "learning rate x 0.25", "clip_gradients": "gradients clipped to norm 1"}
     rate = dict(home.query("SELECT attempt, max(lr_last) FROM step_metrics WHERE job = 'one' GROUP BY attempt"))
     assert rate[3] < 0.3 * rate[1], rate
     # The exact state at the end of the first epoch's two batches comes before the framework's own of that epoch.
@@ -86,7 +86,7 @@ class HouseWithCard(House):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.tree = AmdgpuTree.build(folder / "card")
-        self.told: dict[Path, bytes] = {}
+        self.reported: dict[Path, bytes] = {}
 
     def command(self) -> list[str]:
         """The daemon in a mount namespace of its own."""
@@ -94,14 +94,14 @@ class HouseWithCard(House):
 
     def take_the_card(self) -> None:
         """Nothing that the card measures can be read any more."""
-        self.told = {file: file.read_bytes() for file in self.tree.device().rglob("*") if file.is_file()}
-        for file in self.told:
+        self.reported = {file: file.read_bytes() for file in self.tree.device().rglob("*") if file.is_file()}
+        for file in self.reported:
             if file.name != "uevent":
                 file.write_bytes(b"")
 
     def put_it_back(self) -> None:
         """It measures again."""
-        for file, content in self.told.items():
+        for file, content in self.reported.items():
             file.write_bytes(content)
 
 
@@ -125,7 +125,7 @@ def environment(home: House, attempt: int) -> dict[str, str]:
 
 
 @pytest.mark.kernel
-def test_a_training_whose_card_is_lost_goes_on_on_the_cpu_and_back_when_the_card_answers(
+def test_a_training_whose_gpu_is_lost_goes_on_on_the_cpu_and_back_when_the_gpu_answers(
     with_card: HouseWithCard,
 ) -> None:
     home = with_card

@@ -53,12 +53,12 @@ def wait_for_stop(home: House) -> tuple[float, float, list[float]]:
         began = time.perf_counter()
         status = home.status()
         answers.append(time.perf_counter() - began)
-        assert status is not None, home.said()
+        assert status is not None, home.read_output()
         if decided is None and status["jobs"][0]["phase"] == "stopping":
             decided = status["jobs"][0]["since"]
         time.sleep(0.02)
     hung = (home.folder / "night" / "steps.log").stat().st_mtime
-    assert decided is not None, home.said()
+    assert decided is not None, home.read_output()
     return decided - hung - STALL_S, time.time() - decided, answers  # noqa: TID251 - compared with the daemon's clock
 
 
@@ -71,7 +71,7 @@ def test_commits_that_take_seconds_delay_no_decision_no_stop_and_no_answer(home:
     assert late_s <= IN_TIME_S
     assert ended_s <= ACT_S
     assert sorted(answers)[int(len(answers) * 0.9)] <= ANSWER_S
-    assert "act.before_commit" in home.said()
+    assert "act.before_commit" in home.read_output()
     home.until(lambda: "the disk is slow" in str((home.status() or {})["daemon"]["problem"]), 20, "it to be told")
     disk.sync_s = 0.0
     home.resumed("night")
@@ -79,7 +79,7 @@ def test_commits_that_take_seconds_delay_no_decision_no_stop_and_no_answer(home:
     assert [incident["rule"] for incident in home.incidents("night")] == ["stall"]
 
 
-def test_a_disk_that_fails_under_the_record_stops_no_supervision_and_is_told(home: House, disk: HangingFs) -> None:
+def test_a_disk_that_fails_under_the_record_stops_no_supervision_and_is_reported(home: House, disk: HangingFs) -> None:
     home.start()
     home.step("night", 20)
     disk.failure = errno.EIO

@@ -36,7 +36,7 @@ def crash(home: House, name: str = "one", number: signal.Signals = signal.SIGKIL
     return home.step(name, before["step"], attempt=before["attempt"] + 1)
 
 
-def said(home: House, event: str) -> list[str]:
+def list_events(home: House, event: str) -> list[str]:
     return [line for line in home.log.read_text().splitlines() if f" {event} " in line]
 
 
@@ -56,7 +56,7 @@ def test_the_next_attempt_is_the_interpreter_that_stood_by_unless_that_does_not_
     assert home.ctl("reload").returncode == 0
     job = crash(home)
     assert (job["attempt"], job["pid"] == waiting) == (3, False)
-    assert "the variable OMP_NUM_THREADS differs" in said(home, "standby.not_used")[-1]
+    assert "the variable OMP_NUM_THREADS differs" in list_events(home, "standby.not_used")[-1]
     home.until(lambda: not psutil.pid_exists(waiting), 20, "the end of what stood by")
     ready(home)
     assert home.ctl("stop", "one").returncode == 0
@@ -76,7 +76,7 @@ def test_a_daemon_that_restarts_has_another_stand_by_and_where_that_is_killed_no
     os.kill(second, signal.SIGKILL)
     home.until(lambda: home.job("one")["standby"] is None, 10, "the daemon to see it")
     assert crash(home)["attempt"] == 2
-    assert "it has ended" in said(home, "standby.failed")[-1]
+    assert "it has ended" in list_events(home, "standby.failed")[-1]
     ready(home)
     home.stop()
     home.nothing_runs()
@@ -124,6 +124,6 @@ def test_a_yolo_goes_on_from_its_snapshot_without_a_second_of_imports(home: Hous
     home.start()
     home.step("one", 1, limit_s=60)
     waiting = ready(home, limit_s=60)
-    assert '"ultralytics"' in said(home, "standby.started")[-1]
+    assert '"ultralytics"' in list_events(home, "standby.started")[-1]
     assert crash(home)["pid"] == waiting
     assert home.incident("one")["resumed_from"] is not None

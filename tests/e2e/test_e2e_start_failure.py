@@ -37,7 +37,7 @@ def test_a_program_that_cannot_start_is_given_up_after_the_second_try(home: Hous
     assert "before its first step in the same way twice" in home.job("one")["reason"]
 
 
-def test_a_resume_command_that_loads_no_checkpoint_is_said_to_be_at_fault(home: House) -> None:
+def test_a_resume_command_that_loads_no_checkpoint_is_reported_to_be_at_fault(home: House) -> None:
     script = home.folder / "resume.py"
     script.write_text(RESUME)
     resume = f'resume.command = ["{sys.executable}", "{script}", "--weights", "{{checkpoint}}"]'

@@ -76,5 +76,5 @@ def test_the_first_failure_of_a_rank_is_the_cause(
 
 def appliers(attempt: Path) -> set[int]:
     """Return the ranks that told of a remedy that they made."""
-    said = map(json.loads, next(attempt.rglob("agent.jsonl")).read_text().splitlines())
-    return {report["rank"] for report in said if report["event"] == "remedy_applied"}
+    output = map(json.loads, next(attempt.rglob("agent.jsonl")).read_text().splitlines())
+    return {report["rank"] for report in output if report["event"] == "remedy_applied"}

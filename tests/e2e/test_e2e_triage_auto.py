@@ -20,7 +20,7 @@ def replays(home: House, name: str = "one") -> list[str]:
     return sorted(path.name for path in (home.state / "jobs" / name).glob("triage-*"))
 
 
-def told(home: House) -> list[str]:
+def list_alerts(home: House) -> list[str]:
     return [kind for (kind,) in home.query("SELECT type FROM alerts ORDER BY queued_unix_s, rowid")]
 
 
@@ -28,7 +28,7 @@ def decided(home: House) -> list[str]:
     return [kind for (kind,) in home.query("SELECT kind FROM decisions WHERE kind != 'warn' ORDER BY id")]
 
 
-def test_what_came_once_is_replayed_once_and_told_before_the_retry(home: House) -> None:
+def test_what_came_once_is_replayed_once_and_reported_before_the_retry(home: House) -> None:
     home.write(home.by_hand("one", "--wound", "nan:30", "--steps", "60", table=ALLOWED) + SINK)
     home.start()
     home.phase("one", "finished", limit_s=60)
@@ -38,7 +38,7 @@ def test_what_came_once_is_replayed_once_and_told_before_the_retry(home: House) 
     assert decided(home) == ["launch", "stop", "start_triage", "triage", "retry", "launch", "finish"]
     made = home.steps_made("one")
     assert made[made.index(26, 26) :] == [*range(26, 31), *range(26, 61)], "one replay, one training, in this order"
-    kinds = told(home)
+    kinds = list_alerts(home)
     assert [kinds.count(item) for item in ("incident.opened", "incident.triaged", "incident.resumed")] == [1, 1, 1]
     shown = home.ctl("show", incident["id"]).stdout
     assert "hardware: the same step on the same device is finite on replay" in shown
@@ -92,7 +92,7 @@ def test_a_killed_daemon_takes_its_triage_up_and_at_the_limit_the_retry_goes_on_
     assert incident["finding"]["verdict"] == "unknown"
     assert "within the 15 s of the triage" in incident["finding"]["words"]
     assert (incident["cause"], incident["outcome"]) == ("non_finite", "resumed")
-    assert "incident.triaged" not in told(home), "that nothing was found is no news"
+    assert "incident.triaged" not in list_alerts(home), "that nothing was found is no news"
     assert decided(home) == ["launch", "stop", "start_triage", "triage", "retry", "launch", "finish"]
     assert [line for line in home.log.read_text().splitlines() if "triage.adopted" in line]
     home.nothing_runs()

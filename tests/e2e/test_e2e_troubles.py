@@ -137,8 +137,8 @@ def test_a_rule_in_shadow_records_what_it_would_have_done_until_it_is_promoted(h
     nearest = job["watched"][0]
     assert (nearest["rule"], nearest["limit"], nearest["share"], nearest["shadow"]) == ("stall", 3.0, 1.0, True)
     assert home.incidents("one") == []
-    said = home.ctl("history", "one", "--shadow").stdout
-    assert "would act  stall: no step for 3 s" in said
+    output = home.ctl("history", "one", "--shadow").stdout
+    assert "would act  stall: no step for 3 s" in output
     assert "shadow  no step, in stage step" in home.ctl("status", "one").stdout
     home.config.write_text(home.config.read_text().replace('act = "shadow"', "act = true"))
     assert home.ctl("reload").returncode == 0

@@ -34,8 +34,10 @@ class Receiver(ThreadingHTTPServer):
 
     def counted(self) -> Counter[tuple[str, str]]:
         """Return how often each incident was told, by type."""
-        told = [json.loads(body) for _, body in self.taken]
-        return Counter((report["type"], report["data"]["incident"]) for report in told if "incident" in report["data"])
+        reported = [json.loads(body) for _, body in self.taken]
+        return Counter(
+            (report["type"], report["data"]["incident"]) for report in reported if "incident" in report["data"]
+        )
 
     def handle_error(self, request: object, client_address: object) -> None:
         """The daemon may be gone before it heard the answer."""
@@ -86,7 +88,7 @@ def delivered(home: House, sink: str) -> int:
 
 
 @pytest.mark.alone(reason="compares a duration with a limit")
-def test_each_incident_is_told_once_though_receiver_and_daemon_fail(home: House, receiver: Receiver) -> None:
+def test_each_incident_is_reported_once_though_receiver_and_daemon_fail(home: House, receiver: Receiver) -> None:
     """The receiver refuses twice, a second one never answers, and the daemon is killed while alerts wait."""
     alerts = alert("good", receiver.url("good"), home) + alert("slow", receiver.url("hang"), home)
     home.write(home.by_hand("one", "--wound", "kill:40,exit:80", "--steps", "130") + alerts)

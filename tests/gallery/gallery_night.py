@@ -30,7 +30,7 @@ class Wound:
     """What was done to a training, what was told, and what was true."""
 
     kind: str
-    told: str = ""
+    reported: str = ""
     """Rule and fault, or nothing where nothing was told."""
     message: str = ""
     found_s: float | None = None
@@ -211,7 +211,7 @@ class Play:
         job, found = self._job(), self.house.incidents(self.name)
         self.night.hooked = self._hook(job)
         self.night.false_alarms = [f"{match['rule']}: {match['message']}" for match in found]
-        assert job["phase"] == "running", f"{job['phase']}: {job['reason'] or found or self.house.said()[-300:]}"
+        assert job["phase"] == "running", f"{job['phase']}: {job['reason'] or found or self.house.read_output()[-300:]}"
         self.night.healthy = "no" if found else "yes"
 
     def _hook(self, job: dict[str, Any]) -> str:
@@ -278,16 +278,18 @@ class Play:
 
     def _learn(self, wound: Wound, known: set[str], attempt: int) -> None:
         """Write down what was told of a wound, and what was true."""
-        told = [item for item in self.house.incidents(self.name) if item["id"] not in known]
-        incident, now = told[0], int(self._job()["attempt"])
-        wound.told = incident["rule"] + (f" ({incident['fault']})" if incident["fault"] else "")
+        reported = [item for item in self.house.incidents(self.name) if item["id"] not in known]
+        incident, now = reported[0], int(self._job()["attempt"])
+        wound.reported = incident["rule"] + (f" ({incident['fault']})" if incident["fault"] else "")
         wound.message, wound.outcome = incident["message"], incident["outcome"]
         wound.lost_steps, wound.confirmed, wound.remedy = (
             incident["lost_steps"],
             incident["confirmed"],
             incident["remedy"],
         )
-        self.night.false_alarms += [f"after {wound.kind}: {report['rule']}: {report['message']}" for report in told[1:]]
+        self.night.false_alarms += [
+            f"after {wound.kind}: {report['rule']}: {report['message']}" for report in reported[1:]
+        ]
         point = incident["resumed_from"]
         at = 0 if point is None else self._true_step(point, attempt)
         last = self.truth.step(attempt)
@@ -295,7 +297,7 @@ class Play:
         if point is not None:
             path = Path(point["source"] or point["path"])
             wound.resumed_from, wound.resumed_step = f"{path.parent.name}/{path.name}", point["step"]
-        self.truth.begin(now, at if len(told) == 1 and now == attempt + 1 else None)
+        self.truth.begin(now, at if len(reported) == 1 and now == attempt + 1 else None)
 
     def _true_step(self, point: dict[str, Any], attempt: int) -> int | None:
         """Return the step at which a checkpoint was truly saved: a snapshot's name says it, a file's time tells it."""

@@ -20,7 +20,7 @@ def _cells(night: dict[str, Any]) -> list[str]:
     lost = dict(zip(wounds, night["lost"], strict=True))
     seen = "torch hooks" if night["hooked"] == "agent: steps" else night["hooked"].replace(": steps", " hooks")
     cells = [night["title"], seen or "-", str(len(night["false_alarms"]))]
-    cells += [_told(wounds.get(kind)) for kind in KINDS]
+    cells += [_reported(wounds.get(kind)) for kind in KINDS]
     cells.append(_resumed(list(wounds.values())))
     counts = {word: list(lost.values()).count(word) for word in ("right", "unknown", "wrong", "unchecked")}
     cells.append(", ".join(f"{count} {word}" for word, count in counts.items() if count) or "-")
@@ -29,16 +29,18 @@ def _cells(night: dict[str, Any]) -> list[str]:
     return [cell.replace("|", "/") for cell in cells]
 
 
-def _told(wound: dict[str, Any] | None) -> str:
+def _reported(wound: dict[str, Any] | None) -> str:
     if wound is None:
         return "-"
-    if not wound["told"]:
+    if not wound["reported"]:
         return "**not told**"
-    return f"{wound['told']}, {wound['found_s']:.0f} s" + (f"; **{wound['problem'][:80]}**" if wound["problem"] else "")
+    return f"{wound['reported']}, {wound['found_s']:.0f} s" + (
+        f"; **{wound['problem'][:80]}**" if wound["problem"] else ""
+    )
 
 
 def _resumed(wounds: list[dict[str, Any]]) -> str:
-    places = {_place(wound["resumed_from"]) for wound in wounds if wound["told"]}
+    places = {_place(wound["resumed_from"]) for wound in wounds if wound["reported"]}
     return ", ".join(sorted(places)) or "-"
 
 

@@ -33,7 +33,7 @@ def run_row(row: Row, asked: argparse.Namespace) -> Night:
             night = Night(row.name, row.title, problem=str(error))
         if asked.logs:
             asked.logs.mkdir(parents=True, exist_ok=True)
-            (asked.logs / f"{row.name}.log").write_text(home.said())
+            (asked.logs / f"{row.name}.log").write_text(home.read_output())
     return night
 
 

@@ -16,16 +16,16 @@ RULES = {"kill": "crash (killed_by_signal)", "oom": "crash (oom_gpu)", "nan": "n
 
 
 @pytest.mark.parametrize("name", NIGHTS)
-def test_a_training_of_somebody_elses_is_told_and_goes_on_after_each_wound(
+def test_a_training_of_somebody_elses_is_reported_and_goes_on_after_each_wound(
     name: str, tmp_path: Path, current_python: Path
 ) -> None:
     with house(tmp_path) as home:
         night = Play(load_rows()[name], home, current_python, tmp_path / "sources").play(NIGHTS[name])
-        assert not night.problem, (night, home.said())
+        assert not night.problem, (night, home.read_output())
         assert night.hooked == "ultralytics: steps"
         assert night.false_alarms == []
         for kind, wound in zip(NIGHTS[name], night.wounds, strict=True):
-            assert not wound.problem, (wound, home.said())
-            assert wound.told == RULES[kind]
+            assert not wound.problem, (wound, home.read_output())
+            assert wound.reported == RULES[kind]
             assert wound.resumed_from is not None, "ultralytics saves, and goes on from it"
             assert wound.lost == "right", wound

@@ -73,15 +73,17 @@ def test_a_save_belongs_to_the_attempt_that_ran_at_its_time(truth: Truth) -> Non
 
 
 @pytest.mark.parametrize(
-    ("told", "true", "verdict"),
+    ("reported", "true", "verdict"),
     [(7, 7, "right"), (7, 8, "right"), (7, 9, "wrong"), (None, 7, "unknown"), (7, None, "unchecked"), (0, 40, "wrong")],
 )
-def test_lost_steps_are_right_within_one_step_or_not_known(told: int | None, true: int | None, verdict: str) -> None:
-    assert Wound("kill", lost_steps=told, lost_truly=true).lost == verdict
+def test_lost_steps_are_right_within_one_step_or_not_known(
+    reported: int | None, true: int | None, verdict: str
+) -> None:
+    assert Wound("kill", lost_steps=reported, lost_truly=true).lost == verdict
 
 
-def test_the_table_shows_what_was_not_told() -> None:
-    wound = {"kind": "kill", "told": "", "found_s": None, "problem": "waited", "resumed_from": None}
+def test_the_table_shows_what_was_not_reported() -> None:
+    wound = {"kind": "kill", "reported": "", "found_s": None, "problem": "waited", "resumed_from": None}
     night = {"title": "a | b", "hooked": "output", "false_alarms": [], "problem": ""}
     assert "| a / b | output | 0 | **not told** |" in write_table([{**night, "wounds": [wound], "lost": ["unknown"]}])
 
@@ -107,9 +109,9 @@ def test_torch_is_hurt_from_outside_and_its_steps_are_counted(tmp_path: Path, cu
     injections.mkdir()
     here = Path(__file__).parent / "injections"
     env = {**os.environ, "PYTHONPATH": str(here), "GALLERY_INJECTIONS": str(injections)}
-    said = _output([str(current_python), str(program), str(injections)], env)
-    assert [line.split()[-1] for line in said if not line.startswith("raised")] == ["False", "True", "True"]
-    assert any(line.startswith("raised CUDA out of memory") for line in said)
+    output = _output([str(current_python), str(program), str(injections)], env)
+    assert [line.split()[-1] for line in output if not line.startswith("raised")] == ["False", "True", "True"]
+    assert any(line.startswith("raised CUDA out of memory") for line in output)
     assert len((injections / "steps").read_text().splitlines()) == 2, "the step that ran out of memory was not made"
 
 

@@ -74,7 +74,7 @@ def test_property_tests_take_the_same_examples_each_time_unless_laws_are_run_at_
     assert settings.default.database is None
 
 
-def test_the_examples_are_the_same_whatever_modules_are_loaded_beside(tmp_path: Path) -> None:
+def test_the_examples_are_the_same_whatever_modules_are_loaded_alongside(tmp_path: Path) -> None:
     drawn = draw(tmp_path)
     assert len(drawn) >= EXAMPLES
     assert draw(tmp_path, "with another module") == drawn
@@ -91,7 +91,7 @@ def test_a_shard_finds_and_prints_the_counterexample(tmp_path: Path) -> None:
     assert "number=1000" in output
 
 
-def test_a_shard_that_runs_nothing_tells_nothing(tmp_path: Path) -> None:
+def test_a_shard_that_runs_nothing_reports_nothing(tmp_path: Path) -> None:
     assert run_shard(f"{tmp_path}/test_none.py::test_none", 10, seed=7)[0] == {}
 
 

@@ -193,29 +193,29 @@ def check_release(system: Chroot, release: str, package: Path, newer: Path, find
     ask("apt update", "apt-get update -qq")
     ask("dependencies", "apt-get install -y -qq --no-install-recommends python3 systemd")
     before = system.files()
-    ask("install", "apt-get install -y -qq --no-install-recommends /opt/first.deb", lambda said: "rror" not in said)
+    ask("install", "apt-get install -y -qq --no-install-recommends /opt/first.deb", lambda output: "rror" not in output)
     ask("version, with this release's Python", "python3 --version; supervisorctl version; rocm-supervisord --version")
     ask("settings are valid", "supervisorctl config check")
     ask("settings belong to the group", "stat -c '%a %G' /etc/rocm-supervisor/config.toml",
-        lambda said: said == "640 rocm-supervisor\n")  # fmt: skip
+        lambda output: output == "640 rocm-supervisor\n")  # fmt: skip
     ask("compiled at installation", "find /usr/lib/rocm-supervisor -name 'main.*.pyc' | grep -q daemon")
     ask(
         "setup names what is missing",
         "supervisorctl setup --owner nobody-here || true",
-        lambda said: "no such user" in said,
+        lambda output: "no such user" in output,
     )
-    ask("a training of 100 steps under it", RUN_ONCE, lambda said: '"step": 100' in said)
+    ask("a training of 100 steps under it", RUN_ONCE, lambda output: '"step": 100' in output)
     ask("settings changed by hand", f"cat >>/etc/rocm-supervisor/config.toml <<'X'\n{JOB}\nX")
     ask("upgrade asks nothing", "apt-get install -y -qq --no-install-recommends /opt/newer.deb </dev/null",
-        lambda said: "conffile" not in said and "onfiguration file" not in said)  # fmt: skip
-    ask("the new version runs", "supervisorctl version", lambda said: said.startswith("rocm-supervisor 9."))
+        lambda output: "conffile" not in output and "onfiguration file" not in output)  # fmt: skip
+    ask("the new version runs", "supervisorctl version", lambda output: output.startswith("rocm-supervisor 9."))
     ask("settings are kept", "grep -q jobs.count /etc/rocm-supervisor/config.toml")
     ask("a saved state", "cd /var/lib/rocm-supervisor; mkdir -p jobs/count/snapshots jobs/count/3; "
         "touch jobs/count/snapshots/a.pt supervisor.db")  # fmt: skip
     ask("remove", "apt-get remove -y -qq rocm-supervisor")
     ask("the record is kept", "ls /var/lib/rocm-supervisor/supervisor.db /etc/rocm-supervisor/config.toml")
     ask("purge names what it keeps", "apt-get purge -y -qq rocm-supervisor 2>&1",
-        lambda said: "saved states of trainings are kept" in said)  # fmt: skip
+        lambda output: "saved states of trainings are kept" in output)  # fmt: skip
     ask("purge removes the record", "! ls /var/lib/rocm-supervisor/supervisor.db /etc/rocm-supervisor 2>/dev/null")
     kept = {path for path in system.files() - before if not path.startswith("/var/lib/rocm-supervisor")}
     kept -= {path for path in kept if "__pycache__" in path or path.startswith(("/var/lib/systemd", "/var/lib/ucf"))}
@@ -265,7 +265,7 @@ def check_upgrade(package: Path, newer: Path, findings: Findings) -> None:
             "systemctl restart rocm-supervisor && ! ls /etc/systemd/system/rocm-supervisor.service")  # fmt: skip
         box.until("[ $(wc -l </opt/steps) -gt 50 ]")
         run = "systemctl show -P MainPID rocm-run@count"
-        before = ask("the training runs as its owner", f"{run}; ps -o user= -C python3", lambda said: "ann" in said)
+        before = ask("the training runs as its owner", f"{run}; ps -o user= -C python3", lambda output: "ann" in output)
         before = before.split()[0]
         daemon = box.run("systemctl show -P MainPID rocm-supervisor").output
         at = int(box.run("wc -l </opt/steps").output)
@@ -274,13 +274,13 @@ def check_upgrade(package: Path, newer: Path, findings: Findings) -> None:
         ask(
             "the daemon is another process",
             "systemctl show -P MainPID rocm-supervisor",
-            lambda said: said not in (daemon, "0\n"),
+            lambda output: output not in (daemon, "0\n"),
         )
-        ask("the daemon is the new version", "supervisorctl --json status", lambda said: '"9.' in said)
+        ask("the daemon is the new version", "supervisorctl --json status", lambda output: '"9.' in output)
         ask(
             "the training is the same process",
             "systemctl show -P MainPID rocm-run@count",
-            lambda said: said.strip() == before,
+            lambda output: output.strip() == before,
         )
         box.until("supervisorctl --json status | grep -q '\"attempt\": 1'")
         check_steps(box, findings)

@@ -110,7 +110,7 @@ def test_people_read_a_table(config: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rules", "told"),
+    ("rules", "reported"),
     [
         ("[no_such_rule]\n", "other.toml: no_such_rule: is no known rule"),
         ("[rules.stall]\nlimit = 3\n", 'rules.stall.limit: is no known key; did you mean "limit_s"?'),
@@ -121,14 +121,14 @@ def test_people_read_a_table(config: Path) -> None:
         ("[stall\n", "other.toml: "),
     ],
 )
-def test_wrong_rules_are_named(config: Path, tmp_path: Path, rules: str, told: str) -> None:
+def test_wrong_rules_are_named(config: Path, tmp_path: Path, rules: str, reported: str) -> None:
     other = tmp_path / "other.toml"
     other.write_text(rules)
     result = call(config, "replay", "night", "--rules", str(other))
-    assert (result.exit_code, told in result.stderr) == (1, True)
+    assert (result.exit_code, reported in result.stderr) == (1, True)
 
 
-def test_what_is_not_recorded_is_said(config: Path) -> None:
+def test_what_is_not_recorded_is_reported(config: Path) -> None:
     for words in (("replay", "other"), ("replay", "night", "--attempt", "9"), ("export", "other", "x")):
         result = call(config, *words)
         assert (result.exit_code, "is not recorded" in result.stderr) == (1, True)

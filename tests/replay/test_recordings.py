@@ -57,6 +57,6 @@ def test_a_recorded_fault_is_found_in_its_time(folder: Path) -> None:
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda item: item.name)
 def test_nothing_is_killed_before_its_fault(folder: Path) -> None:
     first = min(flag["after_s"][0] for flag in expected(folder))
-    tells = any(flag["severity"] == "critical" for flag in expected(folder))
+    reports = any(flag["severity"] == "critical" for flag in expected(folder))
     early = [item for item in judged(folder) if item.flag.severity is Severity.CRITICAL and not item.flag.shadow]
-    assert not [item for item in early if item.after_s < first or not tells]
+    assert not [item for item in early if item.after_s < first or not reports]

@@ -77,7 +77,7 @@ def test_other_limits_give_other_seconds() -> None:
     assert not [flag for flag in fired(FREEZE, stall={"enabled": False}) if flag.flag.rule == "stall"]
 
 
-def test_one_trouble_is_told_once_and_the_end_that_came_of_it_too() -> None:
+def test_one_trouble_is_reported_once_and_the_end_that_came_of_it_too() -> None:
     rules = [flag.flag.rule for flag in fired(FREEZE) if flag.flag.severity is Severity.CRITICAL]
     assert rules.count("stall") == 1
     assert rules.count("crash") == 1
@@ -115,7 +115,7 @@ def test_a_recording_is_written_over_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "told"),
+    ("file", "content", "reported"),
     [
         (HEAD, b"{", "recording.json: "),
         (HEAD, b'{"version": 9, "job": "x", "attempt": 1, "launched_at": {"monotonic_s": 1, "unix_s": 1}, "rules": {}}',
@@ -130,12 +130,14 @@ def test_a_recording_is_written_over_nothing(tmp_path: Path) -> None:
         (BUCKETS, gzip.compress(b'{"attempt": 1}\n', mtime=0), "line 1: "),
     ],
 )  # fmt: skip
-def test_a_damaged_recording_is_named_by_file_and_line(tmp_path: Path, file: str, content: bytes, told: str) -> None:
+def test_a_damaged_recording_is_named_by_file_and_line(
+    tmp_path: Path, file: str, content: bytes, reported: str
+) -> None:
     write(FREEZE, tmp_path / "night")
     (tmp_path / "night" / file).write_bytes(content)
     with pytest.raises(RecordingError) as error:
         read(tmp_path / "night")
-    assert told in str(error.value)
+    assert reported in str(error.value)
 
 
 def test_a_folder_without_a_recording_says_how_to_make_one(tmp_path: Path) -> None:
@@ -208,7 +210,7 @@ def test_a_recorded_training_that_went_nan_is_flagged(corpus: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "reported"),
     [
         ("a,b\n1,2\n", "line 2: "),
         ("time,gpu_busy_percent\n1,many\n", "line 2: could not convert string"),
@@ -218,12 +220,12 @@ def test_a_recorded_training_that_went_nan_is_flagged(corpus: Path) -> None:
         ("", "contains no known progress"),
     ],
 )
-def test_a_telemetry_table_that_is_none_is_named_by_its_line(tmp_path: Path, content: str, told: str) -> None:
+def test_a_telemetry_table_that_is_none_is_named_by_its_line(tmp_path: Path, content: str, reported: str) -> None:
     path = tmp_path / "gpu.csv"
     path.write_text(content)
     with pytest.raises(RecordingError) as error:
         of_files(None, None, path)
-    assert told in str(error.value)
+    assert reported in str(error.value)
 
 
 def test_the_format_is_plain_text_in_gzip(tmp_path: Path) -> None:

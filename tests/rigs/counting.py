@@ -40,8 +40,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     """Write how many examples the law took and how many of them contradicted it."""
     report = yield
     if call.when == "call" or call.excinfo is not None:
-        told, _, _ = str(getattr(item, "hypothesis_statistics", "")).partition("during shrink phase")
-        ran = [int(passed) + int(failed) for passed, failed in RAN.findall(told)]
+        reported, _, _ = str(getattr(item, "hypothesis_statistics", "")).partition("during shrink phase")
+        ran = [int(passed) + int(failed) for passed, failed in RAN.findall(reported)]
         failed = call.excinfo is not None and not call.excinfo.errisinstance(pytest.skip.Exception)
         sampling = getattr(item, "funcargs", {}).get("sampling")
         _write(

@@ -34,7 +34,7 @@ TRAINER: dict[str, object] = {
 }
 PLAN: dict[str, object] = {**TRAINER, "epochs": 10_000, "batches_per_epoch": 50_000}
 READ_WHILE_STEPPING_S = 5.0
-TOLD_AFTER_S = 3.0
+REPORTED_AFTER_S = 3.0
 """A wait for data that is shorter is no stage, as in the daemon's `attempt_watch`."""
 
 Span = tuple[float, float]
@@ -171,27 +171,27 @@ class Healthy:
     def _wait(self) -> Iterator[ev.Event]:
         """The storage is slow to deliver a batch."""
         seconds = self._between(self.habits.wait_s)
-        yield from self.silence(min(seconds, TOLD_AFTER_S), busy=0.0, cpu=8.0, stuck=(PID + 1,))
-        if self.habits.stages_complete and seconds > TOLD_AFTER_S:
+        yield from self.silence(min(seconds, REPORTED_AFTER_S), busy=0.0, cpu=8.0, stuck=(PID + 1,))
+        if self.habits.stages_complete and seconds > REPORTED_AFTER_S:
             yield ev.StageEntered(
-                at=self.now.plus(-TOLD_AFTER_S), job=JOB, attempt=1, stage=Stage.DATA_WAIT, stages_complete=True
+                at=self.now.plus(-REPORTED_AFTER_S), job=JOB, attempt=1, stage=Stage.DATA_WAIT, stages_complete=True
             )
-        yield from self.silence(seconds - TOLD_AFTER_S, busy=0.0, cpu=8.0, stuck=(PID + 1,))
+        yield from self.silence(seconds - REPORTED_AFTER_S, busy=0.0, cpu=8.0, stuck=(PID + 1,))
         yield self.steps([self._every_s], wait_s=seconds)
-        if self.habits.stages_complete and seconds > TOLD_AFTER_S:
+        if self.habits.stages_complete and seconds > REPORTED_AFTER_S:
             yield self.enters(Stage.STEP)
 
     def _shape(self) -> Iterator[ev.Event]:
         """A batch of a new size: kernels are searched for."""
         seconds = self._between(self.habits.search_s)
-        yield from self.silence(min(seconds, TOLD_AFTER_S), busy=99.0, cpu=100.0)
-        if self.habits.stages_complete and seconds > TOLD_AFTER_S:
+        yield from self.silence(min(seconds, REPORTED_AFTER_S), busy=99.0, cpu=100.0)
+        if self.habits.stages_complete and seconds > REPORTED_AFTER_S:
             yield ev.StageEntered(
-                at=self.now.plus(-TOLD_AFTER_S), job=JOB, attempt=1, stage=Stage.COMPILE, stages_complete=True
+                at=self.now.plus(-REPORTED_AFTER_S), job=JOB, attempt=1, stage=Stage.COMPILE, stages_complete=True
             )
-        yield from self.silence(seconds - TOLD_AFTER_S, busy=99.0, cpu=100.0)
+        yield from self.silence(seconds - REPORTED_AFTER_S, busy=99.0, cpu=100.0)
         yield self.steps([self._every_s])
-        if self.habits.stages_complete and seconds > TOLD_AFTER_S:
+        if self.habits.stages_complete and seconds > REPORTED_AFTER_S:
             yield self.enters(Stage.STEP)
 
     def _sleep(self) -> Iterator[ev.Event]:

@@ -70,8 +70,8 @@ def _name(report: pytest.TestReport | pytest.CollectReport) -> str:
 
 def _fail(report: pytest.TestReport | pytest.CollectReport) -> None:
     lines = report.longreprtext.strip().splitlines()
-    told = [line[1:].strip() for line in lines if line.startswith("E ")] or lines[-1:]
-    _failed.setdefault(_name(report), told[0] if told else "")
+    reported = [line[1:].strip() for line in lines if line.startswith("E ")] or lines[-1:]
+    _failed.setdefault(_name(report), reported[0] if reported else "")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -114,17 +114,17 @@ def write(laws: list[Law], seed: int, file: Path) -> None:
 def run_shard(name: str, examples: int, seed: int) -> tuple[dict[str, object], str]:
     """Run one law in a process of its own; return what the plugin counted and what pytest printed."""
     with tempfile.TemporaryDirectory() as folder:
-        told = Path(folder) / "outcome.json"
+        reported = Path(folder) / "outcome.json"
         done = subprocess.run(
             [*PYTEST, name, f"--hypothesis-seed={seed}", f"--basetemp={folder}/tmp"],
             cwd=ROOT,
-            env={**os.environ, "LAWS_EXAMPLES": str(examples), "LAWS_SEED": str(seed), "LAWS_OUTCOME": str(told)},
+            env={**os.environ, "LAWS_EXAMPLES": str(examples), "LAWS_SEED": str(seed), "LAWS_OUTCOME": str(reported)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             check=False,
         )
-        return (json.loads(told.read_text()) if told.exists() else {}), done.stdout
+        return (json.loads(reported.read_text()) if reported.exists() else {}), done.stdout
 
 
 PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.rigs.counting"]
@@ -138,15 +138,15 @@ def now_s() -> float:
 def collect(parts: list[str]) -> list[str]:
     """Return the names of all property tests that contain one of `parts`, all where there are none."""
     with tempfile.TemporaryDirectory() as folder:
-        told = Path(folder) / "laws.json"
+        reported = Path(folder) / "laws.json"
         subprocess.run(
             [*PYTEST, "--collect-only", "tests"],
             cwd=ROOT,
-            env={**os.environ, "LAWS_OUTCOME": str(told)},
+            env={**os.environ, "LAWS_OUTCOME": str(reported)},
             stdout=subprocess.DEVNULL,
             check=True,
         )
-        names: list[str] = json.loads(told.read_text())["laws"]
+        names: list[str] = json.loads(reported.read_text())["laws"]
     return [name for name in names if not parts or any(part in name for part in parts)]
 
 

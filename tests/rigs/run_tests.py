@@ -80,9 +80,11 @@ class Outcome:
 
     def line(self) -> str:
         """Return the line of the summary."""
-        told = ", ".join(f"{count} {name}" for name, count in self.counts.items() if count) or "no tests"
+        counts = ", ".join(f"{count} {name}" for name, count in self.counts.items() if count) or "no tests"
         ended = "" if self.ended else f"; pytest ended with status {self.status}"
-        return f"{self.stage.name:<8} {self.took_s:>6.0f} s ({self.processor_s:.0f} s of processor time)  {told}{ended}"
+        return (
+            f"{self.stage.name:<8} {self.took_s:>6.0f} s ({self.processor_s:.0f} s of processor time)  {counts}{ended}"
+        )
 
 
 def stages(cores: int) -> list[Stage]:
@@ -101,15 +103,15 @@ def run_stage(stage: Stage, options: list[str], only: Sequence[str] = ()) -> Out
     tell(f"=== {stage.name}: {', '.join(only) or stage.markers} ({stage.workers or 1} at a time)")
     began_s, before = now_s(), resource.getrusage(resource.RUSAGE_CHILDREN)
     with tempfile.TemporaryDirectory() as folder:
-        told, again = Path(folder) / "outcomes.json", Path(folder) / "again.json"
+        reported, again = Path(folder) / "outcomes.json", Path(folder) / "again.json"
         command = [sys.executable, "-m", "pytest", "-p", "tests.rigs.outcomes", *stage.options(), *options]
         # A stage that a test of this file runs is not the worker process that runs the test.
         env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_XDIST", "TEST_AGAIN"))}
         if only:
             again.write_text(json.dumps(list(only)))
             env["TEST_AGAIN"] = str(again)
-        status = subprocess.run(command, cwd=ROOT, env={**env, "TEST_OUTCOMES": str(told)}, check=False).returncode
-        facts = json.loads(told.read_text()) if told.exists() else {}
+        status = subprocess.run(command, cwd=ROOT, env={**env, "TEST_OUTCOMES": str(reported)}, check=False).returncode
+        facts = json.loads(reported.read_text()) if reported.exists() else {}
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     processor_s = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
     return Outcome(stage, status, now_s() - began_s, processor_s, **facts)

@@ -191,12 +191,12 @@ class SystemdBox:
             start_new_session=True,
         )
         try:
-            said, _ = process.communicate(stdin.encode(), timeout=timeout_s)
+            report, _ = process.communicate(stdin.encode(), timeout=timeout_s)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            said, _ = process.communicate()
-            raise BoxError(f"{command!r} ran past {timeout_s} s:\n{said.decode(errors='replace')}") from None
-        done = Completed(command=command, status=process.returncode, output=said.decode(errors="replace"))
+            report, _ = process.communicate()
+            raise BoxError(f"{command!r} ran past {timeout_s} s:\n{report.decode(errors='replace')}") from None
+        done = Completed(command=command, status=process.returncode, output=report.decode(errors="replace"))
         if check and not done.ok:
             raise BoxError(f"{command!r} ended with status {done.status}:\n{done.output}")
         return done

@@ -82,7 +82,7 @@ def test_a_group_writes_into_its_part_of_an_attempt_and_reads_its_launch(tmp_pat
     assert (folder.parent / names.LOCK).stat().st_mode & 0o7777 == 0o640
 
 
-def test_an_attempt_that_never_started_is_prepared_anew(tmp_path: Path) -> None:
+def test_an_attempt_that_never_started_is_prepared_again(tmp_path: Path) -> None:
     assert make(tmp_path, 1) == make(tmp_path, 1)
 
 
@@ -118,14 +118,14 @@ def test_the_attempt_outranks_what_the_job_says_of_it() -> None:
     assert composed[names.ENV_RESUME_FROM] == ""
 
 
-def test_an_attempt_is_told_the_steps_of_what_was_kept_and_of_the_newest_saves() -> None:
+def test_an_attempt_is_given_the_steps_of_what_was_kept_and_of_the_newest_saves() -> None:
     """A save has no path: where the script has it by now is the script's business, its content names it."""
     fingerprint = Fingerprint(size_bytes=5, modified_ns=70, inode=1)
     kept = Checkpoint(path="/s/1/ckpt.pt", source="/d/ckpt.pt", fingerprint=fingerprint, step=25)
     saves = [Save(size_bytes=5, modified_ns=100 + number, step=50 + number) for number in range(SAVES_NAMED + 1)]
-    told = json.loads(resume_steps(None, [kept], saves, asked=False))
-    assert told["files"][:2] == [["/s/1/ckpt.pt", 5, 70, 25], ["/d/ckpt.pt", 5, 70, 25]]
-    assert told["files"][2:] == [[None, 5, save.modified_ns, save.step] for save in reversed(saves[1:])]
+    reported = json.loads(resume_steps(None, [kept], saves, asked=False))
+    assert reported["files"][:2] == [["/s/1/ckpt.pt", 5, 70, 25], ["/d/ckpt.pt", 5, 70, 25]]
+    assert reported["files"][2:] == [[None, 5, save.modified_ns, save.step] for save in reversed(saves[1:])]
     assert json.loads(resume_steps(None, [], saves[:1], asked=False))["files"] == [[None, 5, 100, 50]]
     assert resume_steps(None, [], asked=False) == ""
 
@@ -162,7 +162,7 @@ def test_a_word_that_is_no_file_is_no_word(tmp_path: Path) -> None:
     assert read_exit(tmp_path, NOW) is None
 
 
-def test_the_end_is_told_by_the_shims_own_clock_within_this_boot(tmp_path: Path) -> None:
+def test_the_end_is_reported_by_the_shims_own_clock_within_this_boot(tmp_path: Path) -> None:
     (tmp_path / names.RUN).mkdir()
     shim_word = {"pid": 1, "start_ticks": 1, "boot_id": shim.boot_id()}
     exit_word = {"exit_code": 0, "ended_unix_s": 5.0, "ended_monotonic_ns": 480_000_000_000}

@@ -20,7 +20,7 @@ def dump(root: Path, number: int, data: bytes, device: str = "0000:03:00.0") -> 
     return folder
 
 
-def test_each_dump_is_copied_and_named_after_its_card(tmp_path: Path) -> None:
+def test_each_dump_is_copied_and_named_after_its_gpu(tmp_path: Path) -> None:
     root = tmp_path / "devcoredump"
     dump(root, 1, b"**** AMDGPU Device Coredump ****")
     dump(root, 2, b"second", "0000:0a:00.0")

@@ -99,7 +99,7 @@ def test_the_shim_outlives_a_launcher_that_is_killed(runs: Attempts) -> None:
     until(lambda: not runs.launcher.alive("job", folder), "the shim's end")
 
 
-def test_what_systemd_tells_the_daemon_is_not_told_to_trainings(runs: Attempts) -> None:
+def test_what_systemd_sends_the_daemon_is_not_passed_to_trainings(runs: Attempts) -> None:
     code = (
         "import sys; from pathlib import Path; from supervisor.runner.direct import DirectLauncher\n"
         "DirectLauncher().launch('job', Path(sys.argv[1]))"
@@ -108,10 +108,10 @@ def test_what_systemd_tells_the_daemon_is_not_told_to_trainings(runs: Attempts) 
     env = {**os.environ, "NOTIFY_SOCKET": "/run/notify", "CREDENTIALS_DIRECTORY": "/run/secrets", "KEPT": "yes"}
     subprocess.run([sys.executable, "-c", code, str(folder)], env=env, cwd=ROOT, check=True, timeout=120)
     runs.exit(folder)
-    said = (folder / names.OUTPUT).read_text()
-    assert "KEPT=yes" in said
-    assert "NOTIFY_SOCKET" not in said
-    assert "/run/secrets" not in said
+    output = (folder / names.OUTPUT).read_text()
+    assert "KEPT=yes" in output
+    assert "NOTIFY_SOCKET" not in output
+    assert "/run/secrets" not in output
 
 
 def test_a_reused_process_number_is_not_taken_for_the_shim(runs: Attempts) -> None:
@@ -232,5 +232,5 @@ def test_a_launch_that_fails_for_want_of_descriptors_says_so(runs: Attempts) -> 
         (LaunchError("job: command 'train' of the job: not found"), None),
     ],
 )
-def test_what_a_machine_is_short_of_is_told_from_what_a_job_lacks(error: Exception, short: str | None) -> None:
+def test_what_a_machine_is_short_of_is_distinguished_from_what_a_job_lacks(error: Exception, short: str | None) -> None:
     assert shortage_of(error) == short

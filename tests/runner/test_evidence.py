@@ -142,7 +142,7 @@ def test_processes_are_described_without_their_environment(runs: Attempts) -> No
     assert result.missing == ("stacks: no process of the attempt has a stack dump handler",)
 
 
-def test_what_is_known_already_is_put_beside(runs: Attempts, tmp_path: Path) -> None:
+def test_what_is_known_already_is_put_alongside(runs: Attempts, tmp_path: Path) -> None:
     folder = dumping(runs)
     saved = tmp_path / "last.pt"
     saved.write_bytes(b"12345")

@@ -31,7 +31,7 @@ def start_ticks(pid: int) -> int:
     return process.start_ticks
 
 
-def test_each_end_is_told_once_and_of_its_own_job(watch: ExitWatch, inbox: queue.Queue[ShimGone]) -> None:
+def test_each_end_is_reported_once_and_of_its_own_job(watch: ExitWatch, inbox: queue.Queue[ShimGone]) -> None:
     with subprocess.Popen(["sleep", "60"]) as first, subprocess.Popen(["sleep", "60"]) as second:
         watch.add("a", 1, first.pid, start_ticks(first.pid))
         watch.add("b", 7, second.pid, start_ticks(second.pid))
@@ -42,7 +42,7 @@ def test_each_end_is_told_once_and_of_its_own_job(watch: ExitWatch, inbox: queue
     assert inbox.empty()
 
 
-def test_one_that_was_gone_before_is_told_at_once(watch: ExitWatch, inbox: queue.Queue[ShimGone]) -> None:
+def test_one_that_was_gone_before_is_reported_at_once(watch: ExitWatch, inbox: queue.Queue[ShimGone]) -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
         ticks = start_ticks(process.pid)
         process.kill()
@@ -58,16 +58,16 @@ def test_a_reused_process_number_is_another_process(watch: ExitWatch, inbox: que
         process.kill()
 
 
-def test_many_ends_at_once_are_all_told(watch: ExitWatch, inbox: queue.Queue[ShimGone]) -> None:
+def test_many_ends_at_once_are_all_reported(watch: ExitWatch, inbox: queue.Queue[ShimGone]) -> None:
     processes = [subprocess.Popen(["sleep", "60"]) for _ in range(20)]
     for number, process in enumerate(processes):
         watch.add("a", number, process.pid, start_ticks(process.pid))
     for process in processes:
         process.kill()
-    told = {inbox.get(timeout=LIMIT_S).attempt for _ in processes}
+    reported = {inbox.get(timeout=LIMIT_S).attempt for _ in processes}
     for process in processes:
         process.wait()
-    assert told == set(range(20))
+    assert reported == set(range(20))
 
 
 def test_a_watch_that_is_closed_with_shims_alive_ends(inbox: queue.Queue[ShimGone]) -> None:

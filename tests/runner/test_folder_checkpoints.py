@@ -68,7 +68,7 @@ def test_one_bad_file_rejects_the_folder_and_is_named(saved: Path, spoil: Callab
     assert (item.reason or "").startswith(why)
 
 
-def test_a_save_of_orbax_is_whole_once_its_metadata_is_there(tmp_path: Path) -> None:
+def test_a_save_of_orbax_is_complete_once_its_metadata_is_there(tmp_path: Path) -> None:
     path = folder(tmp_path / "100", default___METADATA=b"{}", default__d__abc=b"numbers")
     assert proven(path).reason == "incomplete: _CHECKPOINT_METADATA is missing"
     (path / "_CHECKPOINT_METADATA").write_bytes(b"{}")
@@ -94,7 +94,7 @@ def wanted(path: Path) -> Wanted:
     return Wanted(seen=Checkpoint(path=str(path), fingerprint=fingerprint_of(path)), attempt=1, owner=os.geteuid())
 
 
-def test_it_is_kept_whole_proven_as_kept_and_let_go_whole(saved: Path, tmp_path: Path) -> None:
+def test_it_is_kept_complete_proven_as_kept_and_pruned_completely(saved: Path, tmp_path: Path) -> None:
     shelf = GenerationStore(tmp_path / "shelf", 0)
     taken = shelf.take(wanted(saved))
     assert shelf.all() == (taken,)
@@ -124,7 +124,7 @@ def test_a_kept_folder_that_was_written_into_is_none_any_more(saved: Path, tmp_p
     assert shelf.all() == ()
 
 
-def test_it_is_put_back_whole(saved: Path, tmp_path: Path) -> None:
+def test_it_is_put_back_completely(saved: Path, tmp_path: Path) -> None:
     taken = Path(GenerationStore(tmp_path / "shelf", 0).take(wanted(saved)).path)
     target = folder(tmp_path / "state", half=b"half")
     aside = put(str(taken), str(target))
@@ -145,7 +145,7 @@ def test_a_pattern_that_ends_in_a_slash_names_folders_and_any_other_files(saved:
     assert list(expand_globs(["out/*"], str(parent.parent))) == [str(parent / "last.pt")]
 
 
-def test_the_newest_folder_that_is_whole_is_resumed_from(saved: Path) -> None:
+def test_the_newest_folder_that_is_complete_is_resumed_from(saved: Path) -> None:
     newer = folder(saved.parent / "checkpoint-200", model_dot_safetensors=safetensors()[:-1])
     os.utime(newer / "model.safetensors", (2_000_000_000, 2_000_000_000))
     search = Search(

@@ -51,7 +51,9 @@ def rewritten(path: Path, content: bytes) -> Wanted:
     return wanted(path)
 
 
-def test_a_generation_is_the_file_with_its_time_and_what_was_said_of_it(shelf: GenerationStore, tmp_path: Path) -> None:
+def test_a_generation_is_the_file_with_its_time_and_what_was_reported_about_it(
+    shelf: GenerationStore, tmp_path: Path
+) -> None:
     item = wanted(tmp_path / "last.pt", b"state", kind="snapshot", epoch=3)
     os.utime(tmp_path / "last.pt", (1_600_000_000, 1_600_000_000.5))
     item = replace(item, seen=replace(item.seen, fingerprint=fingerprint_of(tmp_path / "last.pt")))
@@ -157,7 +159,7 @@ def test_nobody_but_the_daemon_can_write_into_a_copy(shelf: GenerationStore, tmp
     assert shelf.folder.stat().st_mode & 0o777 == 0o750
 
 
-def test_a_checkpoint_of_the_trainer_is_kept_with_what_lies_beside_it(shelf: GenerationStore, tmp_path: Path) -> None:
+def test_a_checkpoint_of_the_trainer_is_kept_with_what_lies_next_to_it(shelf: GenerationStore, tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint-500"
     folder.mkdir()
     for name in ("trainer_state.json", "optimizer.pt", "rng_state.pth"):

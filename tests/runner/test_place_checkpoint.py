@@ -27,7 +27,7 @@ def chosen(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_chosen_one_is_there_before_the_command_and_the_newer_one_beside_it(tmp_path: Path, chosen: Path) -> None:
+def test_the_chosen_one_is_there_before_the_command_and_the_newer_one_next_to_it(tmp_path: Path, chosen: Path) -> None:
     target = tmp_path / "out" / "ckpt.pt"
     target.parent.mkdir()
     target.write_bytes(b"newer and not proven")
@@ -57,7 +57,7 @@ def test_what_is_there_already_is_left_alone(tmp_path: Path, chosen: Path) -> No
     assert not list(tmp_path.glob("*.aside-*"))
 
 
-def test_a_folder_is_put_whole(tmp_path: Path, chosen: Path) -> None:
+def test_a_folder_is_put_back_completely(tmp_path: Path, chosen: Path) -> None:
     (chosen.parent / "deeper").mkdir()
     (chosen.parent / "deeper" / "more.bin").write_bytes(b"more")
     target = tmp_path / "out"
@@ -83,7 +83,7 @@ def test_where_it_cannot_be_put_the_training_is_not_started(tmp_path: Path, chos
     assert "started" not in done.stdout
 
 
-def test_a_command_that_is_not_there_is_said(tmp_path: Path, chosen: Path) -> None:
+def test_a_command_that_is_not_there_is_reported(tmp_path: Path, chosen: Path) -> None:
     done = putting(chosen, tmp_path / "ckpt.pt", tmp_path, "/not/there")
     assert done.returncode == COULD_NOT
     assert "command '/not/there' of the job: " in done.stderr

@@ -50,8 +50,8 @@ def run(path: Path, python: Path | str = sys.executable) -> dict[str, object]:
     )
     answer = json.loads(done.stdout)
     assert isinstance(answer, dict)
-    told = {"verdict", "reason", "epoch", "step", "tensors", "non_finite", "kind", "fitness", "profile"}
-    assert set(answer) == told
+    reported = {"verdict", "reason", "epoch", "step", "tensors", "non_finite", "kind", "fitness", "profile"}
+    assert set(answer) == reported
     return answer
 
 
@@ -308,7 +308,7 @@ def test_what_a_pickle_names_is_not_repeated_at_its_length(tmp_path: Path, progr
     assert len(json.dumps(answer)) < 4000
 
 
-def test_a_state_beside_a_checkpoint_with_endless_digits_is_read_in_no_time(tmp_path: Path) -> None:
+def test_a_state_next_to_a_checkpoint_with_endless_digits_is_read_in_no_time(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     header = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
     path.write_bytes(struct.pack("<Q", len(header)) + header + struct.pack("<2f", 1, 2))
@@ -337,7 +337,7 @@ def test_another_zip_archive_is_no_checkpoint(tmp_path: Path) -> None:
     assert "not one of torch" in reason_of(tmp_path / "x.pt")
 
 
-def test_what_is_no_file_is_said_so(tmp_path: Path) -> None:
+def test_what_is_no_file_is_reported_as_such(tmp_path: Path) -> None:
     assert reason_of(tmp_path) == "no file"
     os.mkfifo(tmp_path / "fifo")
     assert reason_of(tmp_path / "fifo") == "no file"
@@ -442,8 +442,8 @@ def test_a_file_that_is_written_meanwhile_is_rejected(tmp_path: Path) -> None:
         held = Path(f"/proc/{proving.pid}/fd")
         until(lambda: any(item.is_symlink() and item.resolve() == path for item in held.iterdir()), "it reads the file")
         os.utime(path)
-        said, _ = proving.communicate(timeout=60)
-    assert json.loads(said)["reason"] == "changed while it was read"
+        output, _ = proving.communicate(timeout=60)
+    assert json.loads(output)["reason"] == "changed while it was read"
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_the_interpreter_is_found_behind_every_kind_of_command(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("command", [[], ["env"], ["bash", "train.sh"], ["no-such-command"], ["/bin/true"], ["./loop"]])
-def test_where_no_interpreter_can_be_told_there_is_none(tmp_path: Path, command: list[str]) -> None:
+def test_where_no_interpreter_can_be_found_there_is_none(tmp_path: Path, command: list[str]) -> None:
     script(tmp_path / "loop", f"#!{tmp_path}/loop\n")
     assert interpreter_of(command, str(tmp_path), "/usr/bin:/bin") is None
 
@@ -136,9 +136,15 @@ def test_a_prover_that_was_taken_over_fills_no_memory(sound: Path, tmp_path: Pat
 
 
 def test_an_answer_is_bounded_whatever_the_prover_says(sound: Path, tmp_path: Path) -> None:
-    said = {"reason": "r" * 100_000, "epoch": 10**400, "step": 2**63, "fitness": 1e308 * 10, "profile": {"tensors": 3}}
+    output = {
+        "reason": "r" * 100_000,
+        "epoch": 10**400,
+        "step": 2**63,
+        "fitness": 1e308 * 10,
+        "profile": {"tensors": 3},
+    }
     answer = tmp_path / "answer.json"
-    answer.write_text(json.dumps(said))
+    answer.write_text(json.dumps(output))
     checkpoint = Prover(script(tmp_path / "python", f"#!/bin/sh\ncat {answer}\n")).prove(sound)
     assert (checkpoint.epoch, checkpoint.step, checkpoint.fitness) == (None, None, None)
     assert len(checkpoint.reason or "") == 1000

@@ -90,7 +90,7 @@ def test_an_exit_code_is_the_trainings_own(runs: Attempts, code: int) -> None:
     assert status.clean == (code == 0)
 
 
-def test_a_death_by_signal_is_told_as_a_signal(runs: Attempts) -> None:
+def test_a_death_by_signal_is_reported_as_a_signal(runs: Attempts) -> None:
     folder = runs.launch(["sh", "-c", "kill -SEGV $$"])
     status = runs.exit(folder)
     assert (status.code, status.signal) == (None, signal.SIGSEGV)
@@ -353,7 +353,7 @@ def test_exit_json_has_every_field_of_the_contract(runs: Attempts) -> None:
         "ended_monotonic_ns",
         "leftovers",
     }
-    said = json.loads((folder / names.SHIM).read_text())
+    output = json.loads((folder / names.SHIM).read_text())
     assert {
         "version",
         "pid",
@@ -362,7 +362,7 @@ def test_exit_json_has_every_field_of_the_contract(runs: Attempts) -> None:
         "training_pid",
         "training_start_ticks",
         "started_unix_s",
-    } <= set(said)
+    } <= set(output)
 
 
 @pytest.mark.kernel

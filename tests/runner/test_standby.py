@@ -84,7 +84,7 @@ def test_the_commands_last_words_may_change_with_the_launch(runs: Attempts, prog
 
 def test_its_numbers_are_those_of_core() -> None:
     text = Path(shim.__file__).with_name("standby_shim.py").read_text()
-    for name in (names.STANDBY, names.DOOR, names.GOING, names.READY, names.REFUSED, names.REMEDIES, names.OUTPUT):
+    for name in (names.STANDBY, names.GO_FIFO, names.GOING, names.READY, names.REFUSED, names.REMEDIES, names.OUTPUT):
         assert f'"{name.removeprefix("run/")}"' in text
     for name in (names.ENV_STANDBY, names.ENV_RESUME_FROM, names.ENV_MEAN_FAULT):
         assert f'"{name}"' in text
@@ -157,7 +157,7 @@ def test_what_is_launched_otherwise_is_launched_from_cold(runs: Attempts, others
     assert standing.output() == "cold\n"
 
 
-def test_a_module_that_changed_since_is_imported_anew(runs: Attempts, tmp_path: Path) -> None:
+def test_a_module_that_changed_since_is_imported_again(runs: Attempts, tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.mkdir()
     (own / "model.py").write_text("layers = 3\n")
@@ -290,7 +290,7 @@ def test_one_that_was_killed_is_known_to_be_gone(runs: Attempts, whom: str) -> N
     assert standing.output() == "cold\n"
 
 
-def test_what_is_let_go_takes_nothing_from_the_attempt_that_is_launched_in_place_of_it(runs: Attempts) -> None:
+def test_what_is_released_takes_nothing_from_the_attempt_that_is_launched_in_place_of_it(runs: Attempts) -> None:
     """The attempt's folder is there, with its launch.json, when the one that stood by for it is passed over."""
     standing = Standing(runs, [sys.executable, "-c", "print('cold')"])
     standing.begin()
@@ -316,7 +316,7 @@ def test_dismissed_it_leaves_nothing(runs: Attempts) -> None:
     assert not standby.folder_of(standing.attempt).exists()
 
 
-def test_told_to_go_and_to_end_it_goes(runs: Attempts) -> None:
+def test_ordered_to_go_and_to_end_it_goes(runs: Attempts) -> None:
     """The daemon that said go may have died, and the next one lets go of what it finds waiting."""
     standing = Standing(runs, [sys.executable, "-c", "import time; time.sleep(60)"])
     standing.begin()
@@ -324,7 +324,7 @@ def test_told_to_go_and_to_end_it_goes(runs: Attempts) -> None:
     standing.prepare()
     os.kill(standing.shim, signal.SIGSTOP)
     pid = standing.shim
-    (standby.folder_of(standing.attempt) / names.DOOR).open("wb", buffering=0).write(b"go\nend\n")
+    (standby.folder_of(standing.attempt) / names.GO_FIFO).open("wb", buffering=0).write(b"go\nend\n")
     os.kill(pid, signal.SIGCONT)
     until(lambda: shim.read_process(pid) is not None and read_shim(standing.attempt), "the attempt")
     assert runs.note(standing.attempt).pid == pid

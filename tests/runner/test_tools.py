@@ -89,7 +89,7 @@ def test_of_the_environment_only_what_concerns_the_hardware_is_kept() -> None:
 @pytest.mark.parametrize(
     "name", ["ROCM_KEY", "HIP_PASSPHRASE", "GPU_PWD", "AMD_AUTH", "TORCH_CREDENTIALS", "YOLO_APIKEY"]
 )
-def test_a_variable_whose_name_speaks_of_a_secret_is_told_without_its_value(name: str) -> None:
+def test_a_variable_whose_name_speaks_of_a_secret_is_reported_without_its_value(name: str) -> None:
     assert tools.environment({name: "hunter2"}) == f"{name}=***\n"
 
 

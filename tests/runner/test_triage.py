@@ -116,8 +116,8 @@ def test_what_does_not_come_back_blames_the_hardware_only_where_the_replay_was_t
     before = [(path.stat().st_mtime_ns, path.name) for path in (one_night.folder / "runs").rglob("*")]
     finding, (replay,) = one_night.triage(one_night.command("once"), 3 * PER_EPOCH, kept)
     assert (finding.verdict, replay.same_course) == ("hardware", True), (finding, replay)
-    said = json.loads((one_night.folder / "triage" / "device" / names.RUN / "triage.json").read_text())
-    assert 1 < said["first_step"] <= 2 * PER_EPOCH + 1, "it began where the state was saved"
+    output = json.loads((one_night.folder / "triage" / "device" / names.RUN / "triage.json").read_text())
+    assert 1 < output["first_step"] <= 2 * PER_EPOCH + 1, "it began where the state was saved"
     saved = one_night.folder / "runs" / "run" / "weights" / "epoch0.pt"
     finding, (replay,) = one_night.triage(one_night.command("once"), 3 * PER_EPOCH, saved)
     assert (finding.verdict, replay.same_course) == ("unknown", False), "its own checkpoint draws other batches"
@@ -144,7 +144,7 @@ def test_gradients_that_are_no_numbers_are_found_behind_a_loss_that_is_one(one_n
     )
 
 
-def test_what_comes_back_on_the_card_and_not_on_the_cpu_is_the_hardware(one_night: Night) -> None:
+def test_what_comes_back_on_the_gpu_and_not_on_the_cpu_is_the_hardware(one_night: Night) -> None:
     asked = [str(one_night.python), "-c", "import torch; print(torch.cuda.is_available())"]
     driver = any(Path(item).exists() for item in ("/dev/kfd", "/dev/nvidiactl"))
     if not driver or subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip() != "True":

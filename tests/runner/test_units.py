@@ -70,9 +70,9 @@ def test_a_unit_is_named_after_its_slot(slot: str) -> None:
 
 
 def test_what_systemd_says_comes_with_what_helps() -> None:
-    said = with_remedy("Failed to start x: Interactive authentication required.\nSee system logs and so on.")
-    assert said.startswith("Failed to start x: Interactive authentication required. (polkit")
-    assert "supervisorctl setup" in said
+    report = with_remedy("Failed to start x: Interactive authentication required.\nSee system logs and so on.")
+    assert report.startswith("Failed to start x: Interactive authentication required. (polkit")
+    assert "supervisorctl setup" in report
     assert with_remedy("something new") == "something new"
 
 
@@ -93,12 +93,12 @@ def test_a_folder_that_is_not_the_current_one_is_not_started(tmp_path: Path) -> 
 @pytest.mark.systemd
 def test_an_attempt_is_found_signalled_and_gone_again(installed: InstalledBox) -> None:
     folder = attempt_of(installed, "found")
-    said = installed.ask(
+    report = installed.ask(
         f"folder = Path({folder!r})\nagain = UnitLauncher(user=False, state=STATE)\n"
         "print(again.alive('found', folder), again.signal('found', folder, signal.SIGINT), gone('found', folder),"
         " again.signal('found', folder, signal.SIGINT))"
     )
-    assert said.split() == ["True", "True", "True", "False"]
+    assert report.split() == ["True", "True", "True", "False"]
     assert '"signal": 15' in installed.box.read(f"{folder}/run/exit.json")
 
 
@@ -107,8 +107,10 @@ def test_kill_all_takes_processes_of_their_own_session_too(installed: InstalledB
     folder = attempt_of(installed, "killed", "setsid sleep 1000 & trap '' TERM; sleep 1000")
     cgroup = "/sys/fs/cgroup/rocm.slice/rocm-runs.slice/rocm-run@killed.service"
     installed.box.until(f"test $(wc -l <{cgroup}/cgroup.procs) -ge 4")
-    said = installed.ask(f"folder = Path({folder!r}); units.kill_all('killed', folder); print(gone('killed', folder))")
-    assert said.split() == ["True"]
+    report = installed.ask(
+        f"folder = Path({folder!r}); units.kill_all('killed', folder); print(gone('killed', folder))"
+    )
+    assert report.split() == ["True"]
     assert not installed.box.run(f"cat {cgroup}/cgroup.procs | grep .").ok
     assert installed.ask(f"units.kill_all('killed', Path({folder!r})); print('quiet')").strip() == "quiet"
 
@@ -124,8 +126,8 @@ def test_what_a_killed_shim_left_behind_still_counts_as_alive(installed: Install
     alive = f"print(units.alive('left', Path({folder!r})))"
     assert installed.ask(alive).strip() == "True"
     installed.box.run("kill -KILL $(cat /sys/fs/cgroup/rocm.slice/rocm-runs.slice/rocm-run@left.service/cgroup.procs)")
-    said = installed.ask(f"print(gone('left', Path({folder!r})))")
-    assert said.strip() == "True"
+    report = installed.ask(f"print(gone('left', Path({folder!r})))")
+    assert report.strip() == "True"
 
 
 @pytest.mark.systemd
@@ -137,27 +139,27 @@ def test_a_second_attempt_of_a_slot_is_refused(installed: InstalledBox) -> None:
 
 
 @pytest.mark.systemd
-def test_a_command_that_cannot_start_is_told_in_the_shims_own_words(installed: InstalledBox) -> None:
-    said = installed.ask(
+def test_a_command_that_cannot_start_is_reported_in_the_shims_own_words(installed: InstalledBox) -> None:
+    report = installed.ask(
         "folder = prepare(STATE, 'nocommand', 1, argv=['/no/such'], cwd='/', env={}, grace_s=5, save_s=1,"
         " group=(STATE / 'jobs').stat().st_gid)\n"
         "try:\n    units.launch('nocommand', folder)\nexcept LaunchError as error:\n    print(error)"
     )
-    assert said.startswith("nocommand: command '/no/such' of the job: not found")
+    assert report.startswith("nocommand: command '/no/such' of the job: not found")
 
 
 @pytest.mark.systemd
-def test_a_missing_owner_is_told_with_the_journals_words(installed: InstalledBox) -> None:
+def test_a_missing_owner_is_reported_with_the_journals_words(installed: InstalledBox) -> None:
     drop_in = installed.box.read(DROP_IN)
     installed.box.write(DROP_IN, drop_in.replace(OWNER, "carl"))
     installed.box.run("systemctl daemon-reload", check=True)
     try:
-        said = attempt_of(installed, "noowner")
+        report = attempt_of(installed, "noowner")
     finally:
         installed.box.write(DROP_IN, drop_in)
         installed.box.run("systemctl daemon-reload", check=True)
-    assert "status=217/USER" in said
-    assert "supervisorctl setup --owner NAME" in said
+    assert "status=217/USER" in report
+    assert "supervisorctl setup --owner NAME" in report
 
 
 @pytest.mark.systemd

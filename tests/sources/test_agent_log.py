@@ -125,11 +125,11 @@ JSON = st.recursive(
 def test_no_line_makes_it_raise_or_invent(raw: bytes) -> None:
     fact = parse(raw, NOW)
     if fact is not None:
-        told = json.loads(raw)
-        assert told["event"] == fact.agent_event.value
-        assert fact.pid in (None, told.get("pid"))
-        assert fact.rank in (None, told.get("rank"))
-        assert set(fact.facts) <= set(told)
+        reported = json.loads(raw)
+        assert reported["event"] == fact.agent_event.value
+        assert fact.pid in (None, reported.get("pid"))
+        assert fact.rank in (None, reported.get("rank"))
+        assert set(fact.facts) <= set(reported)
 
 
 HUGE = 10**400
@@ -143,27 +143,27 @@ HUGE = 10**400
 )
 def test_no_number_of_a_training_reaches_the_rules_or_the_record_unbounded(field: str, value: object) -> None:
     """Whatever a field says, every agent_event with it is taken in, judged by every rule and kept."""
-    told = long_story().training(20)
+    reported = long_story().training(20)
     for agent_event in AgentEvent:
         common = {"epoch": 1, "reserved_bytes": 2, "allocated_bytes": 1, "loader": 1, "pids": [5]}
-        fact = parse(line(agent_event.value, **{**common, field: value}), told.now)
+        fact = parse(line(agent_event.value, **{**common, field: value}), reported.now)
         assert fact is not None
-        said = AgentReported(
+        output = AgentReported(
             at=fact.at, job="night", attempt=1, agent_event=agent_event, facts=fact.facts, pid=fact.pid, rank=fact.rank
         )
-        told.put(said)
+        reported.put(output)
         if agent_event is AgentEvent.PLAN:
-            told.put(replace(said, facts={**fact.facts, "batches_per_epoch": 7}))
+            reported.put(replace(output, facts={**fact.facts, "batches_per_epoch": 7}))
         setting_of(fact.facts, None)
-        row = event_row(said)
+        row = event_row(output)
         assert row is not None
         json.loads(row["body"])
         for rule in RULES:
-            flag_of(rule(), told.history)
+            flag_of(rule(), reported.history)
         assert all(type(item) is not int or abs(item) < 2**63 for item in fact.facts.values())
 
 
-def test_a_word_is_never_said_later_than_it_is_read() -> None:
+def test_an_event_never_has_a_time_after_it_was_read() -> None:
     """Every limit of the job would be reckoned from such a time, and no calendar has it."""
     fact = parse(b'{"event": "alive", "monotonic_ns": 4611686018427387904}', NOW)
     assert fact is not None
@@ -202,7 +202,7 @@ def listened(reader: AgentLogReader, seconds: float, every_s: float = 0.1) -> li
 
 
 @pytest.mark.alone(reason="compares processor time with a limit")
-def test_a_flood_of_words_is_listened_to_at_its_allowance_and_the_newest_are_heard(agent_log: Path) -> None:
+def test_a_flood_of_events_is_read_at_its_allowance_and_the_newest_are_read(agent_log: Path) -> None:
     """1.2 million short words once took 423 MB and put off a neighbour's crash by 143 seconds."""
     agent_log.write_bytes(line("plan", epochs=3))
     reader = reader_of(agent_log, allowance=Allowance(50.0, 2000))
@@ -210,10 +210,10 @@ def test_a_flood_of_words_is_listened_to_at_its_allowance_and_the_newest_are_hea
     with agent_log.open("ab") as file:
         file.write(flood(400_000) + line("exception", type="OSError"))
     began = time.process_time()
-    heard = listened(reader, 60)
+    received = listened(reader, 60)
     assert time.process_time() - began < 3.0
-    assert len(heard) <= 2000 + 60 * 50
-    assert AgentEvent.EXCEPTION in [fact.agent_event for fact in heard]
+    assert len(received) <= 2000 + 60 * 50
+    assert AgentEvent.EXCEPTION in [fact.agent_event for fact in received]
     assert reader.skipped_bytes > 10 << 20
 
 
@@ -231,13 +231,13 @@ def test_what_lies_there_when_it_is_first_read_is_the_past_and_is_read_in_pieces
 def test_a_file_that_is_emptied_again_and_again_is_no_past(agent_log: Path) -> None:
     agent_log.write_bytes(flood(9000))
     reader = reader_of(agent_log, allowance=Allowance(50.0, 2000))
-    heard = len(listened(reader, 2))
+    received = len(listened(reader, 2))
     for _ in range(100):
         agent_log.write_bytes(b"")
-        heard += len(reader.read(NOW))
+        received += len(reader.read(NOW))
         agent_log.write_bytes(flood(1000))
-        heard += len(reader.read(NOW))
-    assert heard <= 9000 + 2000 + 500
+        received += len(reader.read(NOW))
+    assert received <= 9000 + 2000 + 500
 
 
 def test_at_its_end_the_beginning_and_the_last_words_are_read(agent_log: Path) -> None:
@@ -258,17 +258,17 @@ def test_what_no_agent_writes_any_more_is_not_read(agent_log: Path) -> None:
     assert (facts, reader.finish(NOW), reader.offset) == ([], (), FILE_LIMIT_BYTES)
 
 
-def test_of_saves_told_without_end_so_many_are_looked_at_and_the_last_one_at_the_end(agent_log: Path) -> None:
+def test_of_saves_reported_without_end_so_many_are_looked_at_and_the_last_one_at_the_end(agent_log: Path) -> None:
     agent_log.write_bytes(b"")
     reader = reader_of(agent_log, allowance=Allowance(50.0, 2000))
     assert reader.read(NOW) == ()
     with agent_log.open("ab") as file:
         file.write(b"".join(line("checkpoint_saved", paths=[f"/{number}.pt"] * 100) for number in range(3000)))
         file.write(line("checkpoint_saved", paths=["/last.pt"]))
-    heard = listened(reader, 10)
-    assert len(heard) <= SAVES_AT_ONCE + 10 * SAVES_PER_S
-    assert all(len(fact.facts["paths"]) <= PATHS_MAX for fact in heard)  # type: ignore[arg-type]  # a list, as read
-    assert [*heard, *reader.finish(NOW)][-1].facts["paths"] == ["/last.pt"]
+    received = listened(reader, 10)
+    assert len(received) <= SAVES_AT_ONCE + 10 * SAVES_PER_S
+    assert all(len(fact.facts["paths"]) <= PATHS_MAX for fact in received)  # type: ignore[arg-type]  # a list, as read
+    assert [*received, *reader.finish(NOW)][-1].facts["paths"] == ["/last.pt"]
 
 
 def test_a_file_that_was_read_to_its_end_is_opened_again_only_once_it_changed(

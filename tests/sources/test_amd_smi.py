@@ -62,7 +62,7 @@ def test_both_forms_of_its_json_are_read_whatever_the_exit_status(tmp_path: Path
     assert (first.ecc_correctable, first.ecc_uncorrectable, first.throttled_by) == (2, 0, ("ppt",))
 
 
-def test_a_partition_that_repeats_an_address_is_not_a_second_card() -> None:
+def test_a_partition_that_repeats_an_address_is_not_a_second_gpu() -> None:
     known = {0: "0000:03:00.0", 1: "0000:03:00.0"}
     assert len(parse(json.dumps([metric(0), metric(1)]), NOW, known)) == 1
 
@@ -75,7 +75,7 @@ def test_no_process_is_an_empty_list_and_words_are_no_process() -> None:
     assert card.processes == (GpuProcess(pid=7, vram_bytes=5 << 20, gtt_bytes=1 << 10),)
 
 
-def test_a_tool_without_cards_is_told(tmp_path: Path) -> None:
+def test_a_tool_without_gpus_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SourceSilentError, match="lists no GPU"):
         AmdSmi(tool(tmp_path, [], [])).read(NOW)
     with pytest.raises(SourceSilentError, match="no-amd-smi: No such file"):

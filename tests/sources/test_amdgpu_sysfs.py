@@ -32,7 +32,7 @@ def measured(reading: GpuReading) -> dict[str, object]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def test_a_card_at_work_is_read_whole(tree: AmdgpuTree) -> None:
+def test_a_gpu_at_work_is_read_completely(tree: AmdgpuTree) -> None:
     assert read_one(tree) == GpuReading(
         at=NOW,
         gpu="0000:0a:00.0",
@@ -64,7 +64,7 @@ def test_a_card_at_work_is_read_whole(tree: AmdgpuTree) -> None:
     )
 
 
-def test_a_sleeping_card_is_named_and_nothing_that_could_wake_it_is_read(tree: AmdgpuTree) -> None:
+def test_a_sleeping_gpu_is_named_and_nothing_that_could_wake_it_is_read(tree: AmdgpuTree) -> None:
     tree.set("power/runtime_status", "suspended")
     files = [tree.device() / "gpu_busy_percent", *(tree.device() / "hwmon/hwmon3").glob("*_input")]
     for path in files:
@@ -86,7 +86,7 @@ def test_an_mi50_s_errors_are_summed_over_its_blocks(tmp_path: Path) -> None:
     assert (reading.pcie_replays, reading.fan_rpm, reading.throttled_by) == (7, None, None)
 
 
-def test_a_cold_rdna3_card_does_not_throttle_and_a_hot_one_does(tmp_path: Path) -> None:
+def test_a_cold_rdna3_gpu_does_not_throttle_and_a_hot_one_does(tmp_path: Path) -> None:
     tree = AmdgpuTree.build(tmp_path / "tree", rx7900xt("0000:03:00.0", 0), rx7900xt("0000:83:00.0", 1, hotspot_c=108))
     cold, hot = AmdgpuSysfs(tree.sys_root).read(NOW)
     assert (cold.throttled_by, hot.throttled_by) == ((), ("thermal_hotspot",))
@@ -103,7 +103,7 @@ def test_an_apu_s_memory_is_its_carve_out_and_gtt_together(tmp_path: Path) -> No
     assert reading.mclk_hz == 875_000_000, "the starred level stands in for a sensor that an APU lacks"
 
 
-def test_cards_that_change_their_numbers_keep_their_names(tmp_path: Path) -> None:
+def test_gpus_that_change_their_numbers_keep_their_names(tmp_path: Path) -> None:
     before = AmdgpuTree.build(tmp_path / "one", rx7900xt("0000:03:00.0", 0), rx7900xt("0000:83:00.0", 1))
     after = AmdgpuTree.build(
         tmp_path / "two",
@@ -114,7 +114,7 @@ def test_cards_that_change_their_numbers_keep_their_names(tmp_path: Path) -> Non
     assert names[0] == names[1]
 
 
-def test_a_split_card_is_one_card_with_its_partitions_named(tmp_path: Path) -> None:
+def test_a_split_gpu_is_one_gpu_with_its_partitions_named(tmp_path: Path) -> None:
     split = {"current_compute_partition": "CPX", "current_memory_partition": "NPS4"}
     tree = AmdgpuTree.build(tmp_path / "tree", Card(device=split, gfx_target_version=90402))
     for node in (2, 3):
@@ -153,7 +153,7 @@ def test_a_silent_sensor_is_unknown_and_not_zero(tree: AmdgpuTree) -> None:
     assert (reading.fan_rpm, reading.edge_c) == (None, 63)
 
 
-def test_a_fan_that_stands_still_and_an_idle_card_are_zero(tree: AmdgpuTree) -> None:
+def test_a_fan_that_stands_still_and_an_idle_gpu_are_zero(tree: AmdgpuTree) -> None:
     tree.set("hwmon/fan1_input", 0)
     tree.set("gpu_busy_percent", 0)
     reading = read_one(tree)
@@ -183,7 +183,7 @@ def test_power_is_the_average_or_else_the_input(tree: AmdgpuTree) -> None:
     assert read_one(tree).power_w == 99
 
 
-def test_cards_are_named_by_address_and_other_drivers_are_left_alone(tmp_path: Path) -> None:
+def test_gpus_are_named_by_address_and_other_drivers_are_left_alone(tmp_path: Path) -> None:
     tree = AmdgpuTree.build(
         tmp_path / "tree",
         Card(address="0000:03:00.0", index=0, driver="i915"),
@@ -197,7 +197,7 @@ def test_cards_are_named_by_address_and_other_drivers_are_left_alone(tmp_path: P
     ]
 
 
-def test_a_card_that_leaves_and_one_that_comes_are_noticed(tmp_path: Path) -> None:
+def test_a_gpu_that_leaves_and_one_that_comes_are_noticed(tmp_path: Path) -> None:
     tree = AmdgpuTree.build(tmp_path / "tree")
     source = AmdgpuSysfs(tree.sys_root)
     assert len(source.read(NOW)) == 1
@@ -210,7 +210,7 @@ def test_a_card_that_leaves_and_one_that_comes_are_noticed(tmp_path: Path) -> No
     assert len(source.read(NOW.plus(2 + REDISCOVER_S))) == 1
 
 
-def test_a_machine_without_cards_says_so(tmp_path: Path) -> None:
+def test_a_machine_without_gpus_says_so(tmp_path: Path) -> None:
     with pytest.raises(SourceSilentError, match="no GPU of the amdgpu driver"):
         AmdgpuSysfs(tmp_path).read(NOW)
 
@@ -219,7 +219,7 @@ def _whole(text: object) -> int | None:
     return None if text is None else int(str(text))
 
 
-def test_the_trees_of_real_cards_are_read_as_their_manifest_says(corpus: Path, tmp_path: Path) -> None:
+def test_the_trees_of_real_gpus_are_read_as_their_manifest_says(corpus: Path, tmp_path: Path) -> None:
     manifest = json.loads((corpus / "sysfs/manifest.json").read_text())
     seen = 0
     for entry in manifest:

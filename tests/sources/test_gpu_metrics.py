@@ -26,7 +26,7 @@ def table(version: tuple[int, int], **values: int) -> bytes:
     return bytes(content)
 
 
-def test_the_tables_of_real_cards_say_what_their_manifest_says(corpus: Path) -> None:
+def test_the_tables_of_real_gpus_say_what_their_manifest_says(corpus: Path) -> None:
     seen = 0
     for entry in json.loads((corpus / "sysfs/manifest.json").read_text()):
         if "gpu_metrics" not in entry:
@@ -100,7 +100,7 @@ def test_a_hotspot_bit_at_54_degrees_is_no_throttling() -> None:
     assert (found.limits, throttled_by(found)) == (("thermal_hotspot",), ())
 
 
-def test_a_hotspot_bit_on_a_cold_card_is_no_throttling(corpus: Path) -> None:
+def test_a_hotspot_bit_on_a_cold_gpu_is_no_throttling(corpus: Path) -> None:
     """The RX 7600S was idle at 54 C when its firmware set the bit."""
     found = parse((corpus / "sysfs/rx7600s/card1/device/gpu_metrics").read_bytes())
     assert found is not None
@@ -108,7 +108,7 @@ def test_a_hotspot_bit_on_a_cold_card_is_no_throttling(corpus: Path) -> None:
     assert throttled_by(found) == ()
 
 
-def test_a_hot_card_s_limits_are_told() -> None:
+def test_a_hot_gpu_s_limits_are_reported() -> None:
     word = 1 << 36 | 1 << 5 | 1 << 46
     found = parse(table((1, 3), limits=word, junction_c=104))
     assert found is not None

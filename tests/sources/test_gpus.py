@@ -68,7 +68,7 @@ def test_a_source_that_raises_is_fenced_and_the_next_one_answers() -> None:
     watch.close()
 
 
-def test_one_vendor_s_cards_do_not_silence_the_other_s_sources() -> None:
+def test_one_vendor_s_gpus_do_not_silence_the_other_s_sources() -> None:
     amd = Fake("sysfs", lambda now: (reading("a", "sysfs", now, edge_c=50.0),))
     spare = Fake("rocm-smi", lambda now: (reading("a", "rocm-smi", now, edge_c=51.0),))
     nvidia = Fake("nvml", lambda now: (reading("n", "nvml", now, edge_c=40.0),), vendor="nvidia")
@@ -81,7 +81,7 @@ def test_one_vendor_s_cards_do_not_silence_the_other_s_sources() -> None:
     watch.close()
 
 
-def test_each_card_has_the_best_source_that_measures_it() -> None:
+def test_each_gpu_has_the_best_source_that_measures_it() -> None:
     first = Fake("first", lambda now: (reading("a", "first", now, edge_c=50.0), reading("b", "first", now)))
     second = Fake("second", lambda now: tuple(reading(gpu, "second", now, edge_c=51.0) for gpu in "abc"))
     watch = GpuWatch([first, second])
@@ -89,7 +89,7 @@ def test_each_card_has_the_best_source_that_measures_it() -> None:
     watch.close()
 
 
-def test_a_sleeping_card_is_an_answer_and_no_reason_to_ask_on() -> None:
+def test_a_sleeping_gpu_is_an_answer_and_no_reason_to_ask_on() -> None:
     first = Fake("first", lambda now: (reading("a", "first", now, runtime_status="suspended"),))
     second = Fake("second", lambda now: (reading("a", "second", now, edge_c=51.0),))
     watch = GpuWatch([first, second])
@@ -180,7 +180,7 @@ def test_the_simulated_machine_through_the_default_sources(tree: AmdgpuTree) -> 
     watch.close()
 
 
-def test_a_machine_without_a_card_has_no_readings_and_reasons(tmp_path: Path) -> None:
+def test_a_machine_without_a_gpu_has_no_readings_and_reasons(tmp_path: Path) -> None:
     watch = GpuWatch(["sysfs"], sys_root=tmp_path)
     assert watch.read(NOW) == ()
     assert "no GPU of the amdgpu driver" in watch.status()[0].detail

@@ -56,15 +56,15 @@ def printing(tmp_path: Path, *entries: dict[str, object], and_then: str = "sys.s
 
 def read(log: JournalLog, until: str | None) -> list[KernelReported]:
     """Read until an entry's cursor was reached."""
-    said: list[KernelReported] = []
+    output: list[KernelReported] = []
     end = time.perf_counter() + 120
     while log.cursor != until and time.perf_counter() < end:
         item = log.read(NOW)
-        said += [item] if item else []
+        output += [item] if item else []
         if log.fileno() >= 0:
             select.select([log.fileno()], [], [], 0.2)
     assert log.cursor == until
-    return said
+    return output
 
 
 @pytest.fixture
@@ -97,8 +97,8 @@ def test_reading_goes_on_after_the_cursor_of_the_daemon_before(tmp_path: Path, l
     command = printing(tmp_path, entry(8, AMD + "GPU reset begin!"), and_then="time.sleep(60)")
     log = JournalLog("s=a;i=7", command=command)
     logs.append(log)
-    (said,) = read(log, "s=a;i=8")
-    assert [finding.fault for finding in said.findings] == [F.GPU_RESET]
+    (output,) = read(log, "s=a;i=8")
+    assert [finding.fault for finding in output.findings] == [F.GPU_RESET]
     assert "--after-cursor=s=a;i=7" in (tmp_path / "asked").read_text()
 
 
@@ -106,11 +106,11 @@ def test_what_a_program_wrote_into_the_log_is_not_believed(tmp_path: Path, logs:
     command = printing(tmp_path, entry(1, AMD + "GPU reset begin!", SYSLOG_FACILITY="1"), and_then="time.sleep(60)")
     log = JournalLog(None, command=command)
     logs.append(log)
-    (said,) = read(log, "s=a;i=1")
-    assert said.findings == ()
+    (output,) = read(log, "s=a;i=1")
+    assert output.findings == ()
 
 
-def test_a_journal_that_may_not_be_read_is_told_and_tried_again(tmp_path: Path, logs: list[JournalLog]) -> None:
+def test_a_journal_that_may_not_be_read_is_reported_and_tried_again(tmp_path: Path, logs: list[JournalLog]) -> None:
     command = printing(tmp_path, and_then="sys.exit('No journal files were opened due to insufficient permissions.')")
     log = JournalLog(None, command=command)
     logs.append(log)
@@ -150,7 +150,7 @@ def at(second: int, message: str) -> dict[str, object]:
     return entry(second, message, _SOURCE_MONOTONIC_TIMESTAMP=str(second * 1_000_000))
 
 
-def test_the_end_of_the_last_boots_journal_is_told_and_not_its_beginning(tmp_path: Path) -> None:
+def test_the_end_of_the_last_boots_journal_is_reported_and_not_its_beginning(tmp_path: Path) -> None:
     (hang,) = ended(
         tmp_path,
         at(10, "I/O error, dev sda, sector 2048 op 0x1:(WRITE) flags 0x0"),
@@ -167,7 +167,7 @@ def test_a_boot_that_ended_well_or_left_nothing_says_nothing(tmp_path: Path) -> 
     assert last_boot(NOW, 0.0, BOOT, journal=["/nonexistent/journalctl"], pstore=(tmp_path / "absent",)) == ()
 
 
-def test_a_journal_that_is_not_kept_over_boots_tells_of_no_last_one(tmp_path: Path) -> None:
+def test_a_journal_that_is_not_kept_over_boots_reports_no_last_one(tmp_path: Path) -> None:
     present = {**at(5000, AMD + "GPU reset begin!"), "_BOOT_ID": BOOT.replace("-", "")}
     assert ended(tmp_path, present) == ()
 

@@ -116,7 +116,7 @@ def test_harmless_lines_and_words_of_processes_are_no_finding(line: str) -> None
     assert list(findings_in([line], TABLE)) == []
 
 
-def test_a_line_names_the_card_and_the_process() -> None:
+def test_a_line_names_the_gpu_and_the_process() -> None:
     fault = TABLE.match(AMD + "[gfxhub] page fault (src_id:0 ring:24 vmid:3 pasid:32770, for process python pid 812 th")
     assert fault is not None
     assert (fault.pid, fault.process) == (812, "python")
@@ -172,12 +172,12 @@ def test_a_page_fault_keeps_its_continuation_lines() -> None:
         ([AMD + "ring gfx_0.0.0 timeout, signaled seq=1", AMD + " Process x pid 8 thread x pid 8"], False),
     ],
 )
-def test_what_takes_one_process_only_is_told_from_what_takes_all(lines: list[str], of_process: bool) -> None:
+def test_what_takes_one_process_only_is_distinguished_from_what_takes_all(lines: list[str], of_process: bool) -> None:
     (finding,) = findings_in(lines, TABLE)
     assert finding.of_process is of_process
 
 
-def test_the_third_line_of_a_fallen_nvidia_card_has_the_firsts_address() -> None:
+def test_the_third_line_of_a_fallen_nvidia_gpu_has_the_firsts_address() -> None:
     (lost,) = findings_in(
         [
             "NVRM: The NVIDIA GPU 0000:18:00.0",
@@ -216,7 +216,7 @@ def test_one_oom_kill_is_one_event_in_every_format(outputs: Path, kind: str) -> 
 
 
 @given(st.lists(st.text(max_size=120) | st.builds(lambda text: AMD + text, st.text(max_size=80)), max_size=6))
-def test_no_text_makes_it_raise_or_name_a_card_that_is_not_in_it(lines: list[str]) -> None:
+def test_no_text_makes_it_raise_or_name_a_gpu_that_is_not_in_it(lines: list[str]) -> None:
     for finding in findings_in(lines, TABLE):
         assert finding.device is None or finding.device in "\n".join(lines).lower()
 
@@ -299,7 +299,7 @@ INIT = ("PSP firmware loading failed", "hw_init of IP block <psp> failed -22", "
 
 @pytest.mark.parametrize("phase", ["early_init", "sw_init", "hw_init", "late_init"])
 @pytest.mark.parametrize("block", ["psp", "gfx_v11_0", "vcn_v4_0_3(1)", "dm"])
-def test_a_block_that_does_not_start_is_a_card_that_the_driver_could_not_start(phase: str, block: str) -> None:
+def test_a_block_that_does_not_start_is_a_gpu_that_the_driver_could_not_start(phase: str, block: str) -> None:
     assert found(AMD + f"{phase} of IP block <{block}> failed -22") == [(F.GPU_INIT_FAILED, Sev.FATAL, CARD)]
 
 
@@ -310,7 +310,7 @@ def test_a_start_that_failed_is_one_event_from_the_first_block_to_the_probe() ->
     assert found(probe) == [(F.GPU_INIT_FAILED, Sev.FATAL, CARD)]
 
 
-def test_engines_that_do_not_answer_while_the_card_starts_are_called_by_the_outcome() -> None:
+def test_engines_that_do_not_answer_while_the_gpu_starts_are_called_by_the_outcome() -> None:
     lines = ("ring kiq_2.1.0 test failed (-110)", "hw_init of IP block <gfx_v10_0> failed -110", *INIT[2:])
     assert found(*(AMD + line for line in lines)) == [(F.GPU_INIT_FAILED, Sev.FATAL, CARD)]
 
@@ -325,7 +325,7 @@ def test_a_power_controller_that_does_not_start_keeps_its_class_and_stays_one_ev
     assert found(*(AMD + line for line in lines)) == [(F.SMU, Sev.FATAL, CARD)]
 
 
-def test_a_block_that_does_not_obey_on_the_way_down_is_told_and_fatal_to_nobody() -> None:
+def test_a_block_that_does_not_obey_on_the_way_down_is_reported_and_fatal_to_nobody() -> None:
     assert found(AMD + "suspend of IP block <vcn_v3_0> failed -110") == [(F.GPU_HANG, Sev.WARN, CARD)]
     assert found(AMD + "soft reset failed, will fallback to full reset!") == [(F.GPU_HANG, Sev.WARN, CARD)]
 
@@ -342,7 +342,7 @@ def test_a_block_that_does_not_obey_on_the_way_down_is_told_and_fatal_to_nobody(
         "kfd kfd: added device 1002:15dd",
     ],
 )
-def test_what_a_driver_says_on_the_way_up_is_no_failure_of_a_card(line: str) -> None:
+def test_what_a_driver_says_on_the_way_up_is_no_failure_of_a_gpu(line: str) -> None:
     assert found(line) == []
 
 
@@ -361,7 +361,7 @@ def test_the_stamps_of_dmesg_in_any_language_hide_no_fault(prefix: str) -> None:
     assert found(prefix + FAILED) == [(F.GPU_RESET_FAILED, Sev.FATAL, CARD)]
 
 
-def test_the_power_controller_of_a_virtual_machines_card_is_told_and_fatal_to_nobody() -> None:
+def test_the_power_controller_of_a_virtual_machines_gpu_is_reported_and_fatal_to_nobody() -> None:
     vfio = "vfio-pci 0000:45:00.0: "
     lines = (vfio + "SMU error 0x0", vfio + "AMD_VEGA10: failed to reset device")
     assert found(*lines) == [(F.SMU, Sev.WARN, "0000:45:00.0")]
@@ -427,7 +427,7 @@ def test_a_flood_of_faults_of_the_iommu_is_one_fault() -> None:
     assert found(*flood) == [(F.PAGE_FAULT, Sev.FATAL, CARD)]
 
 
-def test_an_error_of_the_bus_whose_source_is_not_known_is_that_of_the_port_that_told_of_it() -> None:
+def test_an_error_of_the_bus_whose_source_is_not_known_is_that_of_the_port_that_reported_it() -> None:
     lines = (
         "pcieport 0000:00:03.1: AER: Correctable error message received from 0000:00:00.0",
         "pcieport 0000:00:03.1: PCIe Bus Error: severity=Correctable, type=Data Link Layer, (Transmitter ID)",

@@ -34,7 +34,7 @@ drm-engine-capacity-compute:\t4
 OLD = "pdev:\t0000:0a:00.0\npasid:\t32770\nvram mem:\t1024 kB\ngtt mem:\t0 kB\ngfx0:\t1.5%\n"
 
 
-def test_the_compute_driver_names_the_processes_of_each_card(tree: AmdgpuTree) -> None:
+def test_the_compute_driver_names_the_processes_of_each_gpu(tree: AmdgpuTree) -> None:
     folder = tree.sys_root / f"class/kfd/kfd/proc/{os.getpid()}"
     folder.mkdir()
     (folder / "vram_41001").write_text("4096000\n")
@@ -82,7 +82,7 @@ def test_another_driver_s_client_is_none_of_ours() -> None:
 
 @given(st.text(max_size=200) | st.builds(lambda a, b: NEW.format(client=a, vram=b), st.text(), st.text()))
 def test_no_text_makes_it_raise_or_go_below_zero(text: str) -> None:
-    told = parse_fdinfo(text)
-    if told is not None:
-        assert told[2].vram_bytes is None or 0 <= told[2].vram_bytes < 2**63
-        assert told[2].engine_s is None or told[2].engine_s >= 0
+    reported = parse_fdinfo(text)
+    if reported is not None:
+        assert reported[2].vram_bytes is None or 0 <= reported[2].vram_bytes < 2**63
+        assert reported[2].engine_s is None or reported[2].engine_s >= 0

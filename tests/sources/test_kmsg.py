@@ -41,12 +41,12 @@ def log_of(
 
 
 def test_a_record_becomes_a_finding_at_its_own_time() -> None:
-    said = log_of(record(7, "usb 1-1: new device"), record(8, AMD + "GPU reset begin!")).read(NOW)
-    assert said is not None
-    (finding,) = said.findings
+    output = log_of(record(7, "usb 1-1: new device"), record(8, AMD + "GPU reset begin!")).read(NOW)
+    assert output is not None
+    (finding,) = output.findings
     assert (finding.fault, finding.gpu, finding.sequence, finding.fatal) == (F.GPU_RESET, "0000:0a:00.0", 8, True)
     assert finding.at == NOW.plus(-10.0)
-    assert (said.sequence, said.lost_lines) == (8, 0)
+    assert (output.sequence, output.lost_lines) == (8, 0)
 
 
 def test_a_quiet_log_says_nothing() -> None:
@@ -59,26 +59,26 @@ def test_a_quiet_log_says_nothing() -> None:
 
 def test_words_of_user_space_are_believed_only_when_a_setting_says_so() -> None:
     forged = record(7, AMD + "GPU reset begin!", facility=1)
-    said = log_of(forged).read(NOW)
-    assert said is not None
-    assert (said.findings, said.sequence) == ((), 7)
+    output = log_of(forged).read(NOW)
+    assert output is not None
+    assert (output.findings, output.sequence) == ((), 7)
     accepted = log_of(forged, user=True).read(NOW)
     assert accepted is not None
     assert len(accepted.findings) == 1
 
 
-def test_an_overrun_is_told_by_the_gap() -> None:
+def test_an_overrun_is_reported_by_the_gap() -> None:
     log = log_of(record(7, "a"), OSError(errno.EPIPE, "Broken pipe"), record(20, "b"))
-    said = log.read(NOW)
-    assert said is not None
-    assert (said.sequence, said.lost_lines) == (20, 12)
+    output = log.read(NOW)
+    assert output is not None
+    assert (output.sequence, output.lost_lines) == (20, 12)
 
 
 def test_in_the_same_boot_reading_goes_on_after_the_last_sequence() -> None:
     items = [apart(number) for number in range(5, 9)]
-    said = log_of(*items, boot_id=current_boot_id(), after=6).read(NOW)
-    assert said is not None
-    assert [finding.sequence for finding in said.findings] == [7, 8]
+    output = log_of(*items, boot_id=current_boot_id(), after=6).read(NOW)
+    assert output is not None
+    assert [finding.sequence for finding in output.findings] == [7, 8]
     gone = log_of(*items, boot_id=current_boot_id(), after=2).read(NOW)
     assert gone is not None
     assert (len(gone.findings), gone.lost_lines) == (4, 2)
@@ -86,9 +86,9 @@ def test_in_the_same_boot_reading_goes_on_after_the_last_sequence() -> None:
 
 def test_after_a_reboot_everything_is_new() -> None:
     items = [apart(number) for number in range(5, 9)]
-    said = log_of(*items, boot_id=str(uuid.uuid4()), after=700).read(NOW)
-    assert said is not None
-    assert (len(said.findings), said.lost_lines) == (4, 0)
+    output = log_of(*items, boot_id=str(uuid.uuid4()), after=700).read(NOW)
+    assert output is not None
+    assert (len(output.findings), output.lost_lines) == (4, 0)
 
 
 def test_only_a_first_start_begins_at_the_end() -> None:
@@ -104,30 +104,30 @@ def test_only_a_first_start_begins_at_the_end() -> None:
     assert asked == [False, True, True]
 
 
-def test_a_line_without_an_address_belongs_to_the_card_named_next_to_it() -> None:
+def test_a_line_without_an_address_belongs_to_the_gpu_named_next_to_it() -> None:
     ring = "[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring gfx_0.0.0 timeout, signaled seq=1, emitted seq=3"
-    said = log_of(
+    output = log_of(
         record(1, AMD + "free PSP TMR buffer", at_us=790_000_000),
         record(2, ring, at_us=795_000_000),
         record(3, "amdgpu 0000:0b:00.0: amdgpu: PSP is resuming...", at_us=795_000_400),
         record(4, "[drm] VRAM is lost due to GPU reset!", at_us=999_000_000),
     ).read(NOW)
-    assert said is not None
-    assert [finding.gpu for finding in said.findings] == ["0000:0b:00.0", None]
+    assert output is not None
+    assert [finding.gpu for finding in output.findings] == ["0000:0b:00.0", None]
 
 
 def test_the_address_that_the_kernel_attaches_is_used() -> None:
-    said = log_of(
+    output = log_of(
         record(1, "[drm] VRAM is lost due to GPU reset!", more=" SUBSYSTEM=pci\n DEVICE=+pci:0000:0c:00.0\n")
     ).read(NOW)
-    assert said is not None
-    assert said.findings[0].gpu == "0000:0c:00.0"
+    assert output is not None
+    assert output.findings[0].gpu == "0000:0c:00.0"
 
 
 def test_a_record_never_lies_in_the_future() -> None:
-    said = log_of(record(1, AMD + "GPU reset begin!", at_us=2_000_000_000)).read(NOW)
-    assert said is not None
-    assert said.findings[0].at == NOW
+    output = log_of(record(1, AMD + "GPU reset begin!", at_us=2_000_000_000)).read(NOW)
+    assert output is not None
+    assert output.findings[0].at == NOW
 
 
 def test_escapes_are_undone_but_for_control_characters() -> None:
@@ -158,19 +158,19 @@ def test_a_path_that_is_no_device_is_a_problem(tmp_path: Path) -> None:
     assert "enabled = false" in (log.problem or "")
 
 
-def test_a_device_that_breaks_is_closed_and_told() -> None:
+def test_a_device_that_breaks_is_closed_and_reported() -> None:
     log = log_of(record(1, "a"), OSError(errno.EIO, "Input/output error"))
-    said = log.read(NOW)
-    assert said is not None
-    assert (said.sequence, log.fileno()) == (1, -1)
+    output = log.read(NOW)
+    assert output is not None
+    assert (output.sequence, log.fileno()) == (1, -1)
     assert "Input/output error" in (log.problem or "")
 
 
 def test_recorded_records_of_an_oom_kill(outputs: Path) -> None:
     lines = (outputs / "kernel/memcg-oom.kmsg").read_bytes().splitlines(keepends=True)
-    said = log_of(*lines).read(Moment(15100.0, 1_700_000_000.0))
-    assert said is not None
-    (kill,) = said.findings
+    output = log_of(*lines).read(Moment(15100.0, 1_700_000_000.0))
+    assert output is not None
+    (kill,) = output.findings
     assert (kill.fault, kill.pid, kill.process, kill.gpu, kill.about) == (F.OOM_KILL, 8609, "python3", None, "host")
     assert kill.lines > 3
 
@@ -178,7 +178,7 @@ def test_recorded_records_of_an_oom_kill(outputs: Path) -> None:
 RING = "ring gfx_0.0.0 timeout, signaled seq=1, emitted seq=3"
 
 
-def test_what_later_lines_of_an_event_tell_is_the_same_finding_told_anew() -> None:
+def test_what_later_lines_of_an_event_report_is_the_same_finding_reported_again() -> None:
     feed = ListFeed([record(1, AMD + RING)])
     log = KernelLog(KMSG, False, None, None, open_feed=lambda _path, _oldest: feed)
     begun = log.read(NOW)
@@ -201,7 +201,7 @@ def test_what_later_lines_of_an_event_tell_is_the_same_finding_told_anew() -> No
     assert nothing_new.findings == ()
 
 
-def test_a_fatal_line_that_comes_again_is_told_again_for_whoever_was_launched_between() -> None:
+def test_a_fatal_line_that_comes_again_is_reported_again_for_whoever_was_launched_between() -> None:
     feed = ListFeed([record(1, AMD + RING)])
     log = KernelLog(KMSG, False, None, None, open_feed=lambda _path, _oldest: feed)
     begun = log.read(NOW)
@@ -217,13 +217,13 @@ def test_a_fatal_line_that_comes_again_is_told_again_for_whoever_was_launched_be
     assert (second.key, second.at, second.reported_at) == (first.key, first.at, NOW.plus(20))
 
 
-def test_a_bus_error_is_about_its_device_and_not_about_a_card() -> None:
-    said = log_of(
+def test_a_bus_error_is_about_its_device_and_not_about_a_gpu() -> None:
+    output = log_of(
         record(1, "ath10k_pci 0000:01:00.0: AER: PCIe Bus Error: severity=Uncorrected (Fatal), type=Inaccessible"),
         record(2, "I/O error, dev nvme0n1, sector 2048 op 0x1:(WRITE) flags 0x0"),
     ).read(NOW)
-    assert said is not None
-    bus, disk = said.findings
+    assert output is not None
+    bus, disk = output.findings
     assert (bus.about, bus.gpu, bus.device) == ("pci", "0000:01:00.0", None)
     assert (disk.about, disk.gpu, disk.device) == ("disk", None, "nvme0n1")
 
@@ -234,8 +234,8 @@ def test_no_record_makes_it_raise_or_invent(raw: bytes) -> None:
     if seen is not None:
         assert f",{seen.sequence}," in raw.decode("utf-8", "backslashreplace") or b",0" in raw
         assert seen.device is None or seen.device.encode() in raw
-    said = log_of(raw).read(NOW)
-    assert (said is None) == (seen is None)
+    output = log_of(raw).read(NOW)
+    assert (output is None) == (seen is None)
 
 
 # --- the real device ----------------------------------------------------------------------------------------------
@@ -264,8 +264,8 @@ def wait_for(log: KernelLog, mark: str) -> tuple[int, str | None]:
     end = time.perf_counter() + 60
     while time.perf_counter() < end:
         select.select([log.fileno()], [], [], 1.0)
-        said = log.read(now())
-        for finding in said.findings if said else ():
+        output = log.read(now())
+        for finding in output.findings if output else ():
             if mark in finding.line:
                 assert abs(finding.at.monotonic_s - now().monotonic_s) < 30
                 return finding.sequence, finding.gpu
@@ -273,7 +273,7 @@ def wait_for(log: KernelLog, mark: str) -> tuple[int, str | None]:
 
 
 @pytest.mark.kernel
-def test_a_real_record_is_found_where_it_is_told_to_be_believed(log: KernelLog) -> None:
+def test_a_real_record_is_found_where_it_is_ordered_to_be_believed(log: KernelLog) -> None:
     mark = uuid.uuid4().hex
     card = f"0000:0a:{uuid.uuid4().int % 32:02x}.{uuid.uuid4().int % 8}"
     write(f"amdgpu {card}: amdgpu: GPU reset begin! test {mark}")
@@ -285,10 +285,10 @@ def test_a_real_record_is_found_where_it_is_told_to_be_believed(log: KernelLog) 
     assert wait_for(again, mark)[0] == sequence
     again.close()
     strict = KernelLog(KMSG, False, current_boot_id(), sequence - 1)
-    said = strict.read(now())
+    output = strict.read(now())
     strict.close()
-    assert said is not None
-    assert not any(mark in finding.line for finding in said.findings)
+    assert output is not None
+    assert not any(mark in finding.line for finding in output.findings)
 
 
 @pytest.mark.kernel
@@ -298,6 +298,6 @@ def test_a_first_start_on_the_real_device_reads_nothing_old() -> None:
     mark = uuid.uuid4().hex
     write(f"amdgpu 0000:0a:00.0: amdgpu: GPU reset begin! old {mark}")
     log = KernelLog(KMSG, True, None, None)
-    said = log.read(now())
+    output = log.read(now())
     log.close()
-    assert said is None or not any(mark in finding.line for finding in said.findings)
+    assert output is None or not any(mark in finding.line for finding in output.findings)

@@ -78,7 +78,7 @@ def test_a_library_that_hangs_or_dies_costs_its_child_only(tmp_path: Path) -> No
         dying.read(NOW)
 
 
-def test_a_driver_that_does_not_answer_is_told_in_its_own_words(tmp_path: Path) -> None:
+def test_a_driver_that_does_not_answer_is_reported_in_its_own_words(tmp_path: Path) -> None:
     source = nvml_with(tmp_path, "def nvmlInit(): raise RuntimeError('Driver/library version mismatch')")
     with pytest.raises(SourceSilentError, match="NVML: Driver/library version mismatch"):
         source.read(NOW)
@@ -95,7 +95,7 @@ def test_without_a_driver_no_process_is_spent(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_sleeping_card_is_named_and_left_asleep(tmp_path: Path) -> None:
+def test_a_sleeping_gpu_is_named_and_left_asleep(tmp_path: Path) -> None:
     device = tmp_path / "bus/pci/devices/0000:01:00.0"
     (device / "power").mkdir(parents=True)
     (device / "vendor").write_text("0x10de\n")

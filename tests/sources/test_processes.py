@@ -192,7 +192,7 @@ child.communicate()
 """
 
 
-def test_the_children_of_every_thread_are_listed_parents_first_as_the_whole_of_proc_tells_them() -> None:
+def test_the_children_of_every_thread_are_listed_parents_first_as_the_whole_of_proc_reports_them() -> None:
     with running(DEEP) as root:
         below = pids_below(root.pid)
         if below is None:

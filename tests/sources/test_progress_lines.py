@@ -122,7 +122,7 @@ def test_what_only_looks_like_it_is_no_training(line: str) -> None:
     assert seen is None or (seen.shape == "bar" and seen.step is None)
 
 
-def test_nan_is_told_by_name_and_never_as_a_number() -> None:
+def test_nan_is_reported_by_name_and_never_as_a_number() -> None:
     seen = read("Epoch 1:  75%|███████▌  | 15/20 [00:00<00:00, 9.7it/s, train_loss=nan.0, val_loss=0.3]")
     assert (seen.not_finite, seen.loss, seen.losses["val_loss"]) == (("train_loss",), None, 0.3)
     frame = "3/100       2.1G        nan      1.234      inf         13        640:"
@@ -137,7 +137,7 @@ def test_any_task_s_number_of_losses_is_read(losses: str) -> None:
     assert seen.loss == pytest.approx(sum(map(float, losses.split())))
 
 
-def test_the_newest_line_that_tells_of_it_counts() -> None:
+def test_the_newest_line_that_reports_it_counts() -> None:
     lines = ["iter 1: loss 3", "iter 2: loss 2", "saving checkpoint"]
     seen = progress(lines)
     assert seen is not None

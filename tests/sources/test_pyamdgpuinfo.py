@@ -70,7 +70,7 @@ def test_its_units_become_ours(tmp_path: Path) -> None:
     assert not children() & before
 
 
-def test_an_absent_package_is_said_to_be_not_installed(tmp_path: Path) -> None:
+def test_an_absent_package_is_reported_to_be_not_installed(tmp_path: Path) -> None:
     source = source_with(tmp_path, "raise ImportError('No module named pyamdgpuinfo')")
     with pytest.raises(SourceSilentError, match="not installed"):
         source.read(NOW)
@@ -90,7 +90,7 @@ def test_a_library_that_hangs_is_killed_at_the_deadline(tmp_path: Path) -> None:
     assert not children()
 
 
-def test_a_library_that_crashes_the_process_is_told_and_tried_anew(tmp_path: Path) -> None:
+def test_a_library_that_crashes_the_process_is_reported_and_tried_again(tmp_path: Path) -> None:
     source = source_with(tmp_path, "import os\ndef detect_gpus(): os.kill(os.getpid(), 11)")
     for _ in range(2):
         with pytest.raises(SourceSilentError, match="the child ended"):
@@ -98,7 +98,7 @@ def test_a_library_that_crashes_the_process_is_told_and_tried_anew(tmp_path: Pat
     assert not children()
 
 
-def test_the_real_child_without_a_card_gives_a_reason() -> None:
+def test_the_real_child_without_a_gpu_gives_a_reason() -> None:
     if Path("/dev/dri").exists():
         pytest.skip("this machine has cards")
     source = Pyamdgpuinfo()

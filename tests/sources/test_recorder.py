@@ -59,7 +59,7 @@ def test_the_ring_wraps_around_without_a_gap(path: Path) -> None:
     assert steps == list(range(1, 40))
 
 
-def test_a_writer_that_overtakes_is_told_in_lost_records(path: Path) -> None:
+def test_a_writer_that_overtakes_is_reported_in_lost_records(path: Path) -> None:
     writer = Writer(path)
     for step in range(1, 21):
         writer.write(step)
@@ -117,7 +117,7 @@ def test_the_recorder_of_an_attempt_launched_before_samples_were_recorded_is_rea
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "reported"),
     [
         (None, "No such file"),
         (b"", "truncated"),
@@ -131,11 +131,11 @@ def test_the_recorder_of_an_attempt_launched_before_samples_were_recorded_is_rea
         (attempt_files.IDENTITY.pack(attempt_files.MAGIC, 2**31, 64, 8, 0).ljust(4096, b"\0"), "unexpected layout"),
     ],
 )
-def test_what_is_no_recorder_is_a_problem_and_moves_no_cursor(path: Path, content: bytes | None, told: str) -> None:
+def test_what_is_no_recorder_is_a_problem_and_moves_no_cursor(path: Path, content: bytes | None, reported: str) -> None:
     if content is not None:
         path.write_bytes(content)
     page = RecorderReader(path.parent, path.name).read(7, NOW)
-    assert told in (page.problem or "")
+    assert reported in (page.problem or "")
     assert (page.cursor, page.records, page.lost) == (7, (), 0)
 
 
@@ -157,7 +157,7 @@ def test_a_recorder_that_went_backwards_is_a_problem(path: Path) -> None:
     assert "5 were read earlier" in (page.problem or "")
 
 
-def test_the_header_tells_stage_claim_and_answer(path: Path) -> None:
+def test_the_header_reports_stage_claim_and_answer(path: Path) -> None:
     writer, reader = Writer(path), RecorderReader(path.parent, path.name)
     page = reader.read(0, NOW)
     assert (page.stage, page.stage_since, page.claimed_pid, page.answer) == (None, None, None, None)
@@ -172,7 +172,7 @@ def test_the_header_tells_stage_claim_and_answer(path: Path) -> None:
     assert reader.read(0, NOW).stage is None
 
 
-def test_the_header_tells_what_keeps_a_step_from_computing(path: Path) -> None:
+def test_the_header_reports_what_keeps_a_step_from_computing(path: Path) -> None:
     writer, reader = Writer(path), RecorderReader(path.parent, path.name)
     page = reader.read(0, NOW)
     assert (page.aside, page.aside_since, page.stages_complete) == (None, None, False)
@@ -191,7 +191,7 @@ def test_a_skipped_step_is_known_as_one(path: Path) -> None:
     assert [record.skipped for record in reader.read(0, NOW).records] == [False, True]
 
 
-def test_a_reader_beside_a_running_writer_misses_nothing_it_does_not_own_up_to(path: Path) -> None:
+def test_a_reader_next_to_a_running_writer_misses_nothing_it_does_not_own_up_to(path: Path) -> None:
     """A writer at full speed through a small ring: read and lost records add up, and no record is invented."""
     writer, reader, total = Writer(path, capacity=64), RecorderReader(path.parent, path.name), 20_000
 

@@ -118,7 +118,7 @@ def script(folder: Path, text: str) -> tuple[str, ...]:
     return (str(path),)
 
 
-def test_a_tool_that_is_not_there_is_told_by_name() -> None:
+def test_a_tool_that_is_not_there_is_reported_by_name() -> None:
     with pytest.raises(SourceSilentError, match=r"no-such-rocm-smi: No such file"):
         RocmSmi(("no-such-rocm-smi",)).read(NOW)
 
@@ -164,8 +164,8 @@ def _lives(pid: int) -> bool:
 def assert_agree(by_tool: GpuReading, by_sysfs: GpuReading) -> None:
     """Whatever the tool says, sysfs says the same. Without a PCI ID database the tool has no name for the card."""
     for field in fields(GpuReading):
-        said, same = getattr(by_tool, field.name), getattr(by_sysfs, field.name)
-        assert field.name in ("source", "name", "vram_used_percent") or said in (None, same), field.name
+        output, same = getattr(by_tool, field.name), getattr(by_sysfs, field.name)
+        assert field.name in ("source", "name", "vram_used_percent") or output in (None, same), field.name
     known = ("gpu_busy_percent", "vram_used_bytes", "vram_total_bytes", "edge_c", "power_w")
     assert None not in [getattr(by_tool, name) for name in known]
 

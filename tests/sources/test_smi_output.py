@@ -52,7 +52,7 @@ def special(key: str, value: object, reading: GpuReading) -> bool:
     raise AssertionError(f"the manifest has a key that this test does not know: {key}")
 
 
-def check_card(expected: dict[str, object], reading: GpuReading, file: str) -> int:
+def check_gpu(expected: dict[str, object], reading: GpuReading, file: str) -> int:
     checked = 0
     for key, value in expected.items():
         if key in NOT_A_READING:
@@ -90,7 +90,7 @@ def test_every_value_of_the_manifest_is_read_exactly(corpus: Path) -> None:
         cards = expected.get("gpus", [])
         assert len(readings) >= len(cards), entry["file"]
         for card, reading in zip(cards, readings, strict=False):
-            checked += check_card(card, reading, entry["file"])
+            checked += check_gpu(card, reading, entry["file"])
         for process in expected.get("processes", []):
             check_process(process, readings, entry["file"])
             checked += 1
@@ -129,7 +129,7 @@ def test_processes_of_a_table_and_of_compute_apps_agree(corpus: Path) -> None:
     assert (rows.power_w, rows.edge_c, rows.memory_c, rows.mclk_hz) == (630, 54, 42, 3_201_000_000)
 
 
-def test_rocm_7_puts_the_cards_under_gpu_data_and_memory_in_one_column() -> None:
+def test_rocm_7_puts_the_gpus_under_gpu_data_and_memory_in_one_column() -> None:
     metric = {"gpu": 0, "usage": "N/A",
               "power": {"socket_power": {"value": 203, "unit": "W"}, "throttle_status": "THROTTLED"},
               "mem_usage": {"used_vram": {"value": 1024, "unit": "MB"}, "total_vram": {"value": 16368, "unit": "MB"}},
@@ -249,7 +249,7 @@ GPU[1]\t\t: GUID: \t\t6834
 """As `rocm-smi -i` prints it (rocm_smi.py, printLog; ROCm 6.4 says N/A of partitions)."""
 
 
-def test_the_list_of_rocm_smi_names_the_cards() -> None:
+def test_the_list_of_rocm_smi_names_the_gpus() -> None:
     assert [(checkpoint.gpu, checkpoint.index, checkpoint.name) for checkpoint in read_saved(LISTED, NOW)] == [
         ("gpu0", 0, "AMD Instinct MI300A"),
         ("gpu1", 1, "AMD Instinct MI300A"),

@@ -15,7 +15,7 @@ START = Moment(0.0, 1_700_000_000.0)
 
 
 @pytest.mark.alone(reason="compares processor time with a limit")
-def test_one_complete_reading_of_a_card_costs_less_than_a_third_of_a_millisecond(tmp_path: Path) -> None:
+def test_one_complete_reading_of_a_gpu_costs_less_than_a_third_of_a_millisecond(tmp_path: Path) -> None:
     tree = AmdgpuTree.build(tmp_path / "tree", *(rx7900xt(f"0000:{3 + place:02x}:00.0", place) for place in range(8)))
     source, costs = AmdgpuSysfs(tree.sys_root), []
     for second in range(40):

@@ -55,7 +55,7 @@ def table(*rows: dict[str, str]) -> str:
     return HEAD + "".join("[[row]]\n" + "".join(f"{key} = {value}\n" for key, value in row.items()) for row in rows)
 
 
-def test_a_row_tells_class_severity_remedy_and_source() -> None:
+def test_a_row_reports_class_severity_remedy_and_source() -> None:
     grammar = parse(table(ROW))
     found = grammar.match("amdgpu: ring comp_1.0.0 timeout, signaled seq=1")
     assert found is not None
@@ -77,12 +77,12 @@ def test_the_first_row_that_fits_wins() -> None:
     assert wrong.startswith("row 2 (ring \\S+ timeout, but soft recovered): the example is matched by row 1")
 
 
-def test_a_needle_without_an_example_is_told() -> None:
+def test_a_needle_without_an_example_is_reported() -> None:
     (wrong,) = unproven(parse(table({**ROW, "needles": "[' timeout', '|hang|']"})))
     assert wrong.endswith("no example contains the needle: hang")
 
 
-def test_an_example_that_no_row_fits_is_told() -> None:
+def test_an_example_that_no_row_fits_is_reported() -> None:
     (wrong,) = unproven(parse(table({**ROW, "examples": "['amdgpu: fine']"})))
     assert "is matched by no row: amdgpu: fine" in wrong
 
@@ -119,7 +119,7 @@ def test_a_wrong_row_is_named_with_its_fault(change: dict[str, str], words: str)
         parse(table({**ROW, **change}))
 
 
-def test_a_pattern_that_is_no_expression_is_told() -> None:
+def test_a_pattern_that_is_no_expression_is_reported() -> None:
     (wrong,) = unproven(parse(table({**ROW, "pattern": "'ring timeout(?P<x'", "needles": "['ring timeout']"})))
     assert "row 1" in wrong
     assert "pattern: " in wrong
@@ -229,7 +229,7 @@ def test_lines_of_one_event_become_one_finding_with_the_weightiest_class() -> No
     assert [item.line_number for item in findings_in(later, grammar)] == [2, 4]
 
 
-def test_two_cards_are_two_events() -> None:
+def test_two_gpus_are_two_events() -> None:
     either = {**ROW, "speaker": "'any'", "examples": "['amdgpu 0000:0a:00.0: ring gfx timeout']"}
     grammar = parse(table(either).replace("amd = '^amdgpu: '", "amd = '^amdgpu: '\nany = '^amdgpu [0-9a-f:.]+: '"))
     log = [f"[ 1.0] amdgpu 0000:0{card}:00.0: ring gfx timeout" for card in "aba"]

@@ -32,9 +32,9 @@ def message(action: str, devpath: str = CARD, **facts: str) -> bytes:
     return "\0".join([f"{action}@{devpath}", *(f"{name}={value}" for name, value in given.items()), ""]).encode()
 
 
-def heard(*items: bytes | OSError | None, sys_root: Path = Path("/sys")) -> tuple[KernelFinding, ...]:
-    said = Uevents(sys_root, ListFeed(list(items))).read(NOW)
-    return said.findings if said else ()
+def received_events(*items: bytes | OSError | None, sys_root: Path = Path("/sys")) -> tuple[KernelFinding, ...]:
+    output = Uevents(sys_root, ListFeed(list(items))).read(NOW)
+    return output.findings if output else ()
 
 
 @pytest.mark.parametrize(
@@ -50,31 +50,31 @@ def heard(*items: bytes | OSError | None, sys_root: Path = Path("/sys")) -> tupl
         ("", F.GPU_HANG, Sev.FATAL, "reboot the machine"),
     ],
 )
-def test_a_wedged_card_is_told_with_the_cure_that_the_driver_names(
+def test_a_wedged_gpu_is_reported_with_the_cure_that_the_driver_names(
     wedged: str, fault: F, severity: Sev, remedy: str
 ) -> None:
-    (finding,) = heard(message("change", WEDGED=wedged, PID="812", TASK="python"))
+    (finding,) = received_events(message("change", WEDGED=wedged, PID="812", TASK="python"))
     assert (finding.fault, finding.severity, finding.gpu) == (fault, severity, "0000:03:00.0")
     assert (finding.pid, finding.process) == (812, "python")
     assert remedy in (finding.remedy or "")
     assert f"WEDGED={wedged}" in finding.line
 
 
-def test_a_card_that_goes_is_lost_and_one_that_comes_is_news_only() -> None:
-    gone, back = heard(message("remove"), message("add"))
+def test_a_gpu_that_goes_is_lost_and_one_that_comes_is_news_only() -> None:
+    gone, back = received_events(message("remove"), message("add"))
     assert (gone.fault, gone.severity, gone.gpu) == (F.GPU_LOST, Sev.FATAL, "0000:03:00.0")
     assert (back.fault, back.severity, back.gpu) == (F.GPU_LOST, Sev.INFO, "0000:03:00.0")
     assert gone.key != back.key
 
 
-def test_a_core_dump_names_the_card_that_failed(tmp_path: Path) -> None:
+def test_a_core_dump_names_the_gpu_that_failed(tmp_path: Path) -> None:
     folder = tmp_path / "class/devcoredump/devcd1"
     folder.mkdir(parents=True)
     (folder / "failing_device").symlink_to("../../../pci0000:00/0000:00:01.1/0000:03:00.0")
     dump = message("add", "/devices/virtual/devcoredump/devcd1", SUBSYSTEM="devcoredump")
-    (finding,) = heard(dump, sys_root=tmp_path)
+    (finding,) = received_events(dump, sys_root=tmp_path)
     assert (finding.severity, finding.gpu, finding.what) == (Sev.INFO, "0000:03:00.0", "the driver left a core dump")
-    (nameless,) = heard(dump, sys_root=tmp_path / "absent")
+    (nameless,) = received_events(dump, sys_root=tmp_path / "absent")
     assert nameless.gpu is None
 
 
@@ -95,17 +95,17 @@ def test_a_core_dump_names_the_card_that_failed(tmp_path: Path) -> None:
         None,
     ],
 )
-def test_what_is_no_news_of_a_card_or_not_the_kernels_is_no_finding(raw: bytes | None) -> None:
-    assert heard(raw) == ()
+def test_what_is_no_news_of_a_gpu_or_not_the_kernels_is_no_finding(raw: bytes | None) -> None:
+    assert received_events(raw) == ()
 
 
-def test_messages_that_were_lost_are_told() -> None:
-    said = Uevents(messages=ListFeed([OSError(errno.ENOBUFS, "no space"), message("remove")])).read(NOW)
-    assert said is not None
-    assert (said.lost_lines, len(said.findings), said.sequence, said.cursor) == (1, 1, None, None)
+def test_messages_that_were_lost_are_reported() -> None:
+    output = Uevents(messages=ListFeed([OSError(errno.ENOBUFS, "no space"), message("remove")])).read(NOW)
+    assert output is not None
+    assert (output.lost_lines, len(output.findings), output.sequence, output.cursor) == (1, 1, None, None)
 
 
-def test_a_socket_that_breaks_is_closed_and_told() -> None:
+def test_a_socket_that_breaks_is_closed_and_reported() -> None:
     broken = ListFeed[bytes | None]([OSError(errno.EIO, "Input/output error")])
     uevents = Uevents(messages=broken)
     assert uevents.read(NOW) is None
@@ -117,7 +117,7 @@ def test_a_socket_that_breaks_is_closed_and_told() -> None:
 @given(st.binary(max_size=300) | st.text(max_size=60).map(lambda text: message("change", WEDGED=text, PID=text)))
 def test_no_message_makes_it_raise(raw: bytes) -> None:
     parse_uevent(raw)
-    heard(raw)
+    received_events(raw)
 
 
 # --- the real socket ----------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ def received(listening: KernelSocket, mark: str) -> list[bytes]:
 
 
 @pytest.mark.kernel
-def test_a_real_uevent_is_heard_and_known_for_one_that_a_program_asked_for(listening: KernelSocket) -> None:
+def test_a_real_uevent_is_received_and_known_for_one_that_a_program_asked_for(listening: KernelSocket) -> None:
     uuid = "01234567-89ab-cdef-0123-456789abcdef"
     NULL.write_text(f"change {uuid} MARK=heard")
     raw = received(listening, "SYNTH_ARG_MARK=heard")[-1]

@@ -34,7 +34,7 @@ def archive(tmp_path: Path) -> Archive:
     return Archive(store.path)
 
 
-def test_an_incident_is_told_with_its_flags_decisions_and_what_came_after(archive: Archive) -> None:
+def test_an_incident_is_reported_with_its_flags_decisions_and_what_came_after(archive: Archive) -> None:
     story = archive.incident("night-1")
     assert story is not None
     assert story.incident == incident()
@@ -119,7 +119,7 @@ def test_reading_changes_nothing(archive: Archive) -> None:
         connection.execute(delete(tables.jobs))
 
 
-def test_no_file_and_no_database_are_told_apart(tmp_path: Path) -> None:
+def test_no_file_and_no_database_are_distinguished(tmp_path: Path) -> None:
     with pytest.raises(ArchiveError, match="does not exist"):
         Archive(tmp_path / "none.db").check()
     with pytest.raises(ArchiveError, match="does not exist"):
@@ -135,7 +135,7 @@ def test_no_file_and_no_database_are_told_apart(tmp_path: Path) -> None:
         Archive.at("postgresql://db/x")
 
 
-def test_a_copy_holds_everything_and_replaces_the_last_one_whole(archive: Archive, tmp_path: Path) -> None:
+def test_a_copy_holds_everything_and_replaces_the_last_one_completely(archive: Archive, tmp_path: Path) -> None:
     target = tmp_path / "copy.db"
     target.write_bytes(b"yesterday's")
     archive.backup(target)
@@ -182,8 +182,10 @@ def incidents_as_nobody(path: Path) -> str:
         "import os; os.setgid(65534); os.setuid(65534)\n"
         "print(len(Archive(Path(sys.argv[1])).incidents()))\n"
     )
-    told = subprocess.run([sys.executable, "-c", code, str(path)], cwd=ROOT, capture_output=True, text=True, check=True)
-    return told.stdout.strip()
+    reported = subprocess.run(
+        [sys.executable, "-c", code, str(path)], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return reported.stdout.strip()
 
 
 def test_queries_use_the_indices(archive: Archive) -> None:

@@ -120,7 +120,7 @@ def test_rows_of_a_commit_that_failed_are_written_before_those_that_came_since(s
     assert (count(store, "decisions"), count(store, "alerts")) == (2, 1)
 
 
-def test_a_commit_that_takes_long_is_told_with_what_waits_behind_it(store: Store, thread: Thread) -> None:
+def test_a_commit_that_takes_long_is_reported_with_what_waits_behind_it(store: Store, thread: Thread) -> None:
     decide(store, 1)
     for second in range(GPU_SAMPLE.keep + 5):
         with store.turn(at(1 + second / 1000)):

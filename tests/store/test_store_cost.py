@@ -48,7 +48,7 @@ def test_a_hundred_thousand_steps_after_an_outage_are_taken_in_at_once(tmp_path:
     store.close(START)
 
 
-def test_only_rare_events_are_kept_whole(tmp_path: Path) -> None:
+def test_only_rare_events_are_kept_complete(tmp_path: Path) -> None:
     fault = KernelFinding(
         at=START,
         sequence=7,

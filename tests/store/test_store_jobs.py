@@ -82,7 +82,7 @@ def test_an_old_row_loads_whatever_was_added_or_dropped_since() -> None:
     assert loaded.ledger.total == 0
 
 
-def test_a_row_of_no_known_form_is_left_out_kept_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_row_of_no_known_form_is_left_out_kept_and_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = open_store(tmp_path)
     with store.turn(START):
         store.save_job(job("day"))

@@ -161,7 +161,7 @@ def test_while_nothing_can_be_written_one_jobs_events_push_out_no_other_jobs() -
 
 def test_a_body_in_the_record_is_bounded_whatever_a_word_holds() -> None:
     facts: dict[str, object] = {f"field {number}": [["x" * 2000] * 4] * 3 for number in range(30)}
-    said = ev.AgentReported(at=START, job="night", attempt=1, agent_event=ev.AgentEvent.ALIVE, facts=facts)
-    body = to_json(said)
+    output = ev.AgentReported(at=START, job="night", attempt=1, agent_event=ev.AgentEvent.ALIVE, facts=facts)
+    body = to_json(output)
     assert len(body) <= BODY_LIMIT_BYTES
     assert json.loads(body)["word"] == "alive"

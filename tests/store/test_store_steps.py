@@ -45,7 +45,7 @@ def test_steps_are_folded_into_buckets_of_ten_seconds(tmp_path: Path) -> None:
     assert second.non_finite == 0
 
 
-def test_a_bucket_written_in_parts_is_the_bucket_written_whole(tmp_path: Path) -> None:
+def test_a_bucket_written_in_parts_is_the_bucket_written_at_once(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     for step in range(1, 25):
         store.add_steps(made([step], cursor=step))
@@ -247,7 +247,7 @@ def test_no_step_is_lost_or_doubled_by_kill_9(tmp_path: Path) -> None:
     for lines in (1, 7, 40):
         child = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT)
         assert child.stdout is not None
-        told = [int(child.stdout.readline()) for _ in range(lines)][-1]
+        reported = [int(child.stdout.readline()) for _ in range(lines)][-1]
         os.kill(child.pid, signal.SIGKILL)
         child.wait()
         child.stdout.close()
@@ -255,6 +255,6 @@ def test_no_step_is_lost_or_doubled_by_kill_9(tmp_path: Path) -> None:
         cursor = store.cursors("night", 1).recorder[0]
         store.close(START)
         found = buckets(tmp_path)
-        assert cursor >= told
+        assert cursor >= reported
         assert sum(match.steps for match in found) == cursor
         assert max(match.step_last for match in found) == cursor

@@ -154,7 +154,7 @@ def test_a_record_on_a_read_only_file_system_is_read_and_waits(small_disk: Path)
     store.close(at(91))
 
 
-def test_a_file_that_somebody_locks_is_written_when_they_let_go(tmp_path: Path) -> None:
+def test_a_file_that_somebody_locks_is_written_when_they_release_it(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -196,10 +196,10 @@ store.close(at(21))
 def test_an_input_output_error_is_waited_out(tmp_path: Path) -> None:
     """A limit on the size of files makes every write beyond it fail with EFBIG."""
     code = LIMITED.format(tests=str(Path(__file__).parent))
-    told = subprocess.run(
+    reported = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    problem, after = told.stdout.strip().splitlines()
+    problem, after = reported.stdout.strip().splitlines()
     assert "disk" in problem
     assert after == "None [(4,)]"
 
@@ -267,7 +267,7 @@ def test_a_file_damaged_while_it_is_open_is_replaced_and_knows_every_job(tmp_pat
     store.close(at(6))
 
 
-def test_a_file_deleted_while_it_is_open_is_made_anew_and_knows_every_job(tmp_path: Path) -> None:
+def test_a_file_deleted_while_it_is_open_is_made_again_and_knows_every_job(tmp_path: Path) -> None:
     first = open_store(tmp_path)
     everything_that_matters(first, 1)
     first.close(at(1))
@@ -351,7 +351,7 @@ def test_a_process_killed_in_a_commit_leaves_a_sound_file(tmp_path: Path) -> Non
     )
     child = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT)
     assert child.stdout is not None
-    told = [int(child.stdout.readline()) for _ in range(25)][-1]
+    reported = [int(child.stdout.readline()) for _ in range(25)][-1]
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
     child.stdout.close()
@@ -360,5 +360,5 @@ def test_a_process_killed_in_a_commit_leaves_a_sound_file(tmp_path: Path) -> Non
     alerts, decisions = (
         int(str(rows(store.path, f"SELECT count(*) FROM {table}")[0][0])) for table in ("alerts", "decisions")
     )
-    assert alerts == decisions >= told + 1
+    assert alerts == decisions >= reported + 1
     store.close(START)

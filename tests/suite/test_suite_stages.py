@@ -93,13 +93,13 @@ def test_under_ci_what_is_skipped_in_a_worker_process_has_failed(outcomes: list[
     assert "skipped" not in parallel.counts
 
 
-def test_what_failed_in_any_stage_is_said_at_the_end(
+def test_what_failed_in_any_stage_is_reported_at_the_end(
     outcomes: list[Outcome], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert [outcome.ok for outcome in outcomes] == [False, True]
     assert report(outcomes) == 1
-    said = capsys.readouterr().out.splitlines()
-    failed = [line for line in said if line.startswith("FAILED (")]
+    output = capsys.readouterr().out.splitlines()
+    failed = [line for line in output if line.startswith("FAILED (")]
     assert len(failed) == 3
     assert any("test_wrong - AssertionError: not the same" in line for line in failed)
     assert any("test_not_set_up - OSError: no disk" in line for line in failed)
@@ -158,46 +158,46 @@ def test_a_few_tests_that_pass_when_run_again_by_themselves_are_named_and_do_not
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, outcomes, again = run_twice(tmp_path, UNSTEADY.replace("NAMES", '["one", "two [b]"]'), *stages(2))
-    said = capsys.readouterr().out.splitlines()
-    assert status == 0, said
+    output = capsys.readouterr().out.splitlines()
+    assert status == 0, output
     assert again is not None
     assert [name.rpartition("::")[2] for name, _ in sorted(again.seconds)] == [
         "test_late[one]",
         "test_late[two [b]]",
         "test_late_alone",
     ], "nothing else ran twice"
-    unsteady = [line for line in said if line.startswith("UNSTEADY ")]
+    unsteady = [line for line in output if line.startswith("UNSTEADY ")]
     assert len(unsteady) == 3 == UNSTEADY_AT_MOST
     assert any(
         "test_late[one] - AssertionError: not yet one (failed in parallel, passed when run again by itself)" in line
         for line in unsteady
     )
     assert any("not yet alone (failed in alone, passed" in line for line in unsteady)
-    assert not [line for line in said if line.startswith("FAILED (")]
-    assert outcomes[0].line() in said, "with what failed in the stage"
+    assert not [line for line in output if line.startswith("FAILED (")]
+    assert outcomes[0].line() in output, "with what failed in the stage"
     assert "2 failed" in outcomes[0].line()
-    assert "3 UNSTEADY (at most 3 may be)" in said[-1]
+    assert "3 UNSTEADY (at most 3 may be)" in output[-1]
 
 
 def test_one_unsteady_test_too_many_fails_the_suite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, _, _ = run_twice(tmp_path, UNSTEADY.replace("NAMES", '["one", "two", "three"]'), EVERYTHING)
-    said = capsys.readouterr().out.splitlines()
+    output = capsys.readouterr().out.splitlines()
     assert status == 1
-    assert len([line for line in said if line.startswith("UNSTEADY ")]) == UNSTEADY_AT_MOST + 1
-    assert said[-1].startswith("FAILED in ")
+    assert len([line for line in output if line.startswith("UNSTEADY ")]) == UNSTEADY_AT_MOST + 1
+    assert output[-1].startswith("FAILED in ")
 
 
-def test_a_test_that_fails_both_times_fails_the_suite_and_both_reasons_are_told(
+def test_a_test_that_fails_both_times_fails_the_suite_and_both_reasons_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wrong = "def test_wrong(tmp_path): assert not tmp_path, f\"wrong, {Path(__file__).with_name('one').exists()}\"\n"
     status, _, again = run_twice(tmp_path, UNSTEADY.replace("NAMES", '["one"]') + wrong, EVERYTHING)
-    said = capsys.readouterr().out.splitlines()
+    output = capsys.readouterr().out.splitlines()
     assert status == 1
     assert again is not None
     assert len(again.failed) == 1
-    assert len([line for line in said if line.startswith("UNSTEADY ")]) == 2
-    (failed,) = [line for line in said if line.startswith("FAILED (")]
+    assert len([line for line in output if line.startswith("UNSTEADY ")]) == 2
+    (failed,) = [line for line in output if line.startswith("FAILED (")]
     assert "test_wrong - AssertionError: wrong, " in failed
     assert "(again: AssertionError: wrong, True" in failed
 

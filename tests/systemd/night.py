@@ -105,7 +105,7 @@ class Night(House):
         """Return a path of the box as it is reached from outside."""
         return self.root / path.removeprefix("/")
 
-    def said(self) -> str:
+    def read_output(self) -> str:
         """Return the journal's end and the newest output of the trainings."""
         journal = self.box.run("journalctl --no-pager --lines=60 --output=short-precise").output
         text = [journal]

@@ -142,9 +142,9 @@ def test_a_member_gets_the_evidence_and_root_is_not_needed(machine: Night) -> No
     refused = machine.asked("triage one-1")
     assert refused.status == 5, refused.output
     assert f"sudo -u {OWNER} -g rocm-supervisor-jobs supervisorctl triage one-1 --folder DIR" in refused.output
-    told = machine.asked("evidence one-1", MEMBER)
-    assert told.status == 0, told.output
-    assert f"{evidence}/kernel.txt" in told.output
+    reported = machine.asked("evidence one-1", MEMBER)
+    assert reported.status == 0, reported.output
+    assert f"{evidence}/kernel.txt" in reported.output
     assert machine.asked("evidence one-1 --tar /tmp/one.tar.gz", MEMBER).status == 0
     assert "one-1/kernel.txt" in machine.box.run("tar tzf /tmp/one.tar.gz", check=True).output
     assert machine.asked(f"export one /home/{MEMBER}/taken", MEMBER).status == 0

@@ -11,7 +11,7 @@ from tests.rigs.systemd_box import BoxError, SystemdBox, unavailable
 pytestmark = pytest.mark.systemd
 
 
-def test_a_box_keeps_only_what_it_was_told_to_keep(tmp_path: Path) -> None:
+def test_a_box_keeps_only_what_it_was_ordered_to_keep(tmp_path: Path) -> None:
     reason = unavailable()
     if reason:
         pytest.skip(reason)

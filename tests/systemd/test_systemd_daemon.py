@@ -29,13 +29,13 @@ def main_pid(installed: InstalledBox, unit: str = UNIT) -> str:
 
 def test_the_sandboxed_daemon_reads_what_it_judges_by(started: InstalledBox) -> None:
     """The kernel log, the cards in /sys, and the processes of other users."""
-    said = started.ask(
+    report = started.ask(
         "log = os.open('/dev/kmsg', os.O_RDONLY | os.O_NONBLOCK); print(os.read(log, 8192).count(b';'))\n"
         "print(len(os.listdir('/sys/class')) > 0)\n"
         "print(Path('/proc/1/comm').read_text().strip(), 'State:' in Path('/proc/1/status').read_text())\n"
         "print(os.statvfs('/home/ann').f_blocks > 0)\n"
     )
-    first, *rest = said.splitlines()
+    first, *rest = report.splitlines()
     assert int(first) >= 1
     assert rest == ["True", "systemd True", "True"]
 
@@ -61,7 +61,7 @@ def test_the_sandbox_refuses_what_the_daemon_never_needs(started: InstalledBox, 
 
 def test_a_program_that_is_sent_alerts_runs_in_the_sandbox_of_the_daemon(started: InstalledBox) -> None:
     """What config.toml says of `kind = "command"`: what such a program can do there, and what fails."""
-    said = started.ask(
+    report = started.ask(
         "import subprocess\n"
         "def run(line):\n"
         "    shell = ['/bin/sh', '-c', line]\n"
@@ -74,23 +74,23 @@ def test_a_program_that_is_sent_alerts_runs_in_the_sandbox_of_the_daemon(started
         "print(run('python3 -c \"import mmap; mmap.mmap(-1, 4096, prot=7)\"') > 0)\n"
         "print(run('python3 -c \"import os; os.nice(1)\"') > 0)\n"
     )
-    assert said.split() == ["0", "0", "0", "0", "0", "True", "True", "True", "True"]
+    assert report.split() == ["0", "0", "0", "0", "0", "True", "True", "True", "True"]
 
 
 @pytest.mark.parametrize("slot", ["yolo", "night_run-2", "yolo--prove"])
 def test_a_training_runs_as_its_owner_in_a_cgroup_of_its_own(started: InstalledBox, slot: str) -> None:
-    said = started.ask(
+    report = started.ask(
         f"folder = begin({slot!r}, 1, 'id -un; grep ^0: /proc/self/cgroup; umask')\n"
         f"print(gone({slot!r}, folder), (folder / 'run/exit.json').exists())\n"
         "print((folder / 'run/output.log').read_text())"
     )
     cgroup = f"0::/rocm.slice/rocm-runs.slice/rocm-run@{slot}.service"
-    assert said.split() == ["True", "True", OWNER, cgroup, "0022"]
+    assert report.split() == ["True", "True", OWNER, cgroup, "0022"]
 
 
 def test_a_training_outlives_restart_and_sudden_death_of_the_daemon(started: InstalledBox) -> None:
-    said = started.ask(f"folder = begin('yolo', 1, {SLEEP!r}); print(read_shim(folder).pid, folder)")
-    shim, folder = said.split()
+    report = started.ask(f"folder = begin('yolo', 1, {SLEEP!r}); print(read_shim(folder).pid, folder)")
+    shim, folder = report.split()
     for end in (f"systemctl restart {UNIT}", f"systemctl kill --signal=KILL {UNIT}"):
         before = main_pid(started)
         started.box.run(end, check=True)
@@ -108,8 +108,8 @@ def test_a_hung_daemon_is_restarted_and_costs_the_training_nothing(started: Inst
     try:
         shim = started.ask(f"folder = begin('yolo', 1, {SLEEP!r}); print(read_shim(folder).pid)").strip()
         before = main_pid(started)
-        said = started.ask("time.sleep(60)")
-        assert said == ""
+        report = started.ask("time.sleep(60)")
+        assert report == ""
         started.box.until(f"systemctl is-active {UNIT} && test $(systemctl show --value -p NRestarts {UNIT}) -ge 1")
         assert main_pid(started) != before
         assert main_pid(started, "rocm-run@yolo.service") == shim
@@ -154,7 +154,7 @@ def test_a_stopped_daemon_ends_its_training_first(started: InstalledBox) -> None
     assert not started.box.run("systemctl is-active rocm-run@yolo.service").ok
 
 
-def test_reload_is_told_to_systemd_and_keeps_the_daemon(started: InstalledBox) -> None:
+def test_reload_is_reported_to_systemd_and_keeps_the_daemon(started: InstalledBox) -> None:
     before = main_pid(started)
     started.box.run(f"systemctl reload {UNIT}", check=True)
     started.box.until("grep -q reload /var/lib/rocm-supervisor/words")

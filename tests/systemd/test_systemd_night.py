@@ -168,10 +168,10 @@ def test_the_owner_reads_of_the_night_whether_or_not_the_daemon_still_runs(home:
     incident = home.resumed("one")["id"]
     assert "records.jsonl" in home.asked(f"evidence {incident}", OWNER).output
     for _ in ("while it runs", "after it was stopped"):
-        told = home.asked("history", OWNER)
-        assert told.status == 0, told.output
-        assert "was killed by SIGKILL" in told.output
-        assert "resumed from step 25" in told.output
+        reported = home.asked("history", OWNER)
+        assert reported.status == 0, reported.output
+        assert "was killed by SIGKILL" in reported.output
+        assert "resumed from step 25" in reported.output
         home.systemctl(f"stop {UNIT}")
 
 
@@ -199,7 +199,7 @@ def test_a_shim_that_is_killed_takes_its_training_along_and_is_replaced(home: Ni
     assert "notification message" not in journal, "a child of the daemon spoke to its notify socket"
 
 
-def test_a_home_that_was_closed_to_the_daemon_is_named_and_the_training_not_begun_anew(home: Night) -> None:
+def test_a_home_that_was_closed_to_the_daemon_is_named_and_the_training_not_begun_again(home: Night) -> None:
     # With generations it would go on from the one that the daemon keeps.
     home.write(home.by_hand("one", table="checkpoints = { keep = false }"))
     home.begin()
@@ -218,7 +218,7 @@ def test_a_home_that_was_closed_to_the_daemon_is_named_and_the_training_not_begu
     assert 25 < home.steps_made("one")[last] <= last
 
 
-def test_a_home_that_was_never_open_to_the_daemon_is_named_and_the_training_not_begun_anew(home: Night) -> None:
+def test_a_home_that_was_never_open_to_the_daemon_is_named_and_the_training_not_begun_again(home: Night) -> None:
     home.box.run(f"chmod 0700 {HOME}", check=True)
     try:
         home.write(home.by_hand("one", "--wound", "kill:60"))
@@ -313,7 +313,7 @@ def test_after_a_power_cut_the_attempt_is_closed_as_lost_and_the_training_resume
         assert after.job("one")["attempt"] == 2
 
 
-def test_a_fault_of_the_card_in_the_kernel_log_ends_the_attempt(home: Night) -> None:
+def test_a_fault_of_the_gpu_in_the_kernel_log_ends_the_attempt(home: Night) -> None:
     """Read as an unprivileged user, by the one capability that it has."""
     card = "0000:7f:1f.0"
     home.write(

@@ -69,7 +69,7 @@ def test_a_manager_that_does_not_read_is_not_waited_for(tmp_path: Path, caplog: 
         assert notifier.watchdog()
 
 
-def test_without_systemd_nothing_is_said() -> None:
+def test_without_systemd_nothing_is_reported() -> None:
     notifier = Notifier.from_environment({})
     notifier.ready()
     assert notifier.watchdog_interval_s is None

@@ -40,8 +40,8 @@ def lines_of(output: str) -> list[str]:
 
 
 def test_a_prefix_gets_all_files_and_no_marks_are_left(tmp_path: Path) -> None:
-    said = [perform(step, prefix=tmp_path, dry_run=False) for step in system_plan(HERE, ANN, files_only=True)]
-    assert all(line.startswith("wrote") for line in said)
+    report = [perform(step, prefix=tmp_path, dry_run=False) for step in system_plan(HERE, ANN, files_only=True)]
+    assert all(line.startswith("wrote") for line in report)
     files = sorted(path for path in tmp_path.rglob("*") if path.is_file())
     assert [str(path.relative_to(tmp_path)) for path in files] == [
         "etc/polkit-1/rules.d/50-rocm-supervisor.rules",
@@ -212,8 +212,8 @@ def test_removal_undoes_the_setup_and_keeps_what_is_the_persons_until_it_is_purg
     assert purged.ok, purged.output
     assert not box.run(f"ls {settings} || ls {state}").ok
     assert not box.run("id rocm-supervisor || getent group rocm-supervisor-jobs").ok
-    anew = installed.setup(f"--owner {OWNER}")
-    assert anew.ok, anew.output
+    again = installed.setup(f"--owner {OWNER}")
+    assert again.ok, again.output
     box.run("systemctl daemon-reload", check=True)
     assert box.run("systemctl cat rocm-supervisor.service").ok
 

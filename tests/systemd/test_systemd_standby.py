@@ -74,10 +74,10 @@ def started(installed: InstalledBox) -> Iterator[InstalledBox]:
     installed.box.run(f"systemctl stop {UNIT}; rm -rf /var/lib/rocm-supervisor/words /var/lib/rocm-supervisor/jobs/*")
 
 
-def test_it_waits_in_a_unit_beside_the_attempts_and_is_the_attempt_there(started: InstalledBox) -> None:
-    said = [line for line in started.ask(STORY, timeout_s=240).splitlines() if line.strip()]
+def test_it_waits_in_a_unit_next_to_the_attempts_and_is_the_attempt_there(started: InstalledBox) -> None:
+    output = [line for line in started.ask(STORY, timeout_s=240).splitlines() if line.strip()]
     cgroup = "0::/rocm.slice/rocm-runs.slice/rocm-run@yolo--standby-{}.service"
-    assert said == [
+    assert output == [
         "2 ready True None False",
         f"2 went None True {OWNER} True {cgroup.format(1)}",
         "3 ready True None False",
@@ -96,7 +96,7 @@ def test_it_is_not_used_where_the_jobs_own_unit_is_limited_by_its_owner(started:
     started.box.write(drop_in, "[Service]\nMemoryHigh=1G\n")
     started.box.run("systemctl daemon-reload", check=True)
     try:
-        said = started.ask(STORY.partition("second = stand_by")[0] + "second = stand_by(2, first)\n")
-        assert "LaunchError: yolo: rocm-run@yolo.service has drop-ins that" in said
+        output = started.ask(STORY.partition("second = stand_by")[0] + "second = stand_by(2, first)\n")
+        assert "LaunchError: yolo: rocm-run@yolo.service has drop-ins that" in output
     finally:
         started.box.run(f"rm {drop_in}; systemctl daemon-reload")

@@ -14,10 +14,10 @@ UNITS = "rocm-supervisor.service rocm-supervisor.socket rocm-run@yolo.service ro
 NO_PASSWORD = "systemctl --no-ask-password"
 
 
-def exposure(said: str) -> float:
+def exposure(report: str) -> float:
     """Return the figure of `systemd-analyze security`."""
-    found = re.search(r"Overall exposure level for \S+: ([\d.]+)", said)
-    assert found, said
+    found = re.search(r"Overall exposure level for \S+: ([\d.]+)", report)
+    assert found, report
     return float(found.group(1))
 
 
@@ -36,14 +36,14 @@ def test_the_daemon_is_hardly_exposed(installed: InstalledBox) -> None:
 
 def test_a_training_may_do_what_trainings_do(installed: InstalledBox) -> None:
     """Neither its cards nor executable or pinned memory are taken from it, and nothing stops it but its own daemon."""
-    said = installed.box.run("systemctl show rocm-run@yolo.service", check=True).output.splitlines()
+    report = installed.box.run("systemctl show rocm-run@yolo.service", check=True).output.splitlines()
     for line in ("PrivateDevices=no", "DevicePolicy=auto", "MemoryDenyWriteExecute=no", "LimitMEMLOCK=infinity"):
-        assert line in said
+        assert line in report
     for line in ("OOMPolicy=continue", "IgnoreOnIsolate=yes", "Restart=no", "KillMode=mixed", f"User={OWNER}"):
-        assert line in said
-    bound = next(line for line in said if line.startswith("Requires="))
+        assert line in report
+    bound = next(line for line in report if line.startswith("Requires="))
     assert "rocm-supervisor" not in bound
-    assert not any(line.startswith(("PartOf=", "BindsTo=", "BoundBy=")) for line in said)
+    assert not any(line.startswith(("PartOf=", "BindsTo=", "BoundBy=")) for line in report)
 
 
 def test_without_an_owner_a_training_has_no_more_rights_than_the_daemon(installed: InstalledBox) -> None:

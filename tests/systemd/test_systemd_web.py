@@ -69,9 +69,9 @@ def web(installed: InstalledBox) -> Iterator[InstalledBox]:
 def test_the_units_verify_and_are_hardly_exposed(web: InstalledBox) -> None:
     verified = web.box.run(f"systemd-analyze verify {UNITS}")
     assert (verified.status, verified.output) == (0, "")
-    said = web.box.run("systemd-analyze security --no-pager rocm-supervisor-web.service").output
-    found = re.search(r"Overall exposure level for \S+: ([\d.]+)", said)
-    assert found, said
+    report = web.box.run("systemd-analyze security --no-pager rocm-supervisor-web.service").output
+    found = re.search(r"Overall exposure level for \S+: ([\d.]+)", report)
+    assert found, report
     assert float(found[1]) <= EXPOSURE_LIMIT
 
 

@@ -89,7 +89,7 @@ class Browser:
         end = time.perf_counter() + LIMIT_S
         while not self.evaluate(f"Boolean({script})"):
             shown = "" if time.perf_counter() < end else self.evaluate("document.body.innerText")
-            assert time.perf_counter() < end, (script, shown, self.said())
+            assert time.perf_counter() < end, (script, shown, self.output())
             self.collect(0.05)
 
     def wait_event(self, method: str) -> Message:
@@ -110,7 +110,7 @@ class Browser:
             if b"\0" in self._buffer or select.select([self._read], [], [], rest)[0]:
                 self.events.append(self._receive())
 
-    def said(self) -> list[str]:
+    def output(self) -> list[str]:
         """Return what the page reported: exceptions, console errors, and violations of its policy."""
         found = []
         for event in self.events:

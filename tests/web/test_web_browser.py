@@ -44,7 +44,7 @@ def test_a_training_is_drawn_and_nothing_is_requested_elsewhere(shown: Browser, 
     assert "gpu_hang" in shown.evaluate("document.body.innerText")
     elsewhere = [url for url in shown.requested() if not url.startswith(page.origin) and url != "about:blank"]
     assert elsewhere == []
-    assert shown.said() == []
+    assert shown.output() == []
 
 
 def test_a_chart_says_what_it_shows_and_has_a_table(shown: Browser) -> None:

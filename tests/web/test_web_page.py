@@ -147,7 +147,7 @@ def test_what_is_no_number_and_what_is_not_recorded_is_answered_in_words(signed_
     assert "no training 'none' is recorded" in str(missing.json["error"])
 
 
-def test_a_record_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_record_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with serving_page(tmp_path) as page:
         page.sign_in()
         assert "the daemon has recorded nothing yet" in str(page.get("/api/trainings/yolo").json)

@@ -94,7 +94,7 @@ def test_a_view_shows_text_of_a_training_as_text_and_breaks_no_policy(
 ) -> None:
     shown.resize(1200, 900)
     show(shown, view_path)
-    assert shown.said() == []
+    assert shown.output() == []
     assert "owned" not in shown.evaluate("document.title")
     assert shown.evaluate("document.querySelectorAll('img, main script, iframe').length") == 0
     assert [url for url in shown.requested() if not url.startswith((page.origin, "about:"))] == []

@@ -19,11 +19,11 @@ def _start_agent():
 
         process.start(folder)
     except Exception:
-        pass  # law 10: a training goes on without its agent, and the shim sees that nothing answers
+        pass  # a training continues without its agent; the shim sees that it does not answer
 
 
 def _stand_by():
-    """Wait to be the next attempt; without its word this process ends here, and never comes to its program."""
+    """Wait to become the next attempt; unless promoted, this process ends here and never runs its program."""
     try:
         from rocm_agent import standby
 

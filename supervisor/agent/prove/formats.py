@@ -153,5 +153,5 @@ def prove_safetensors(file: BinaryIO, size: int, numbers: Numbers, _name: str = 
         tensor = Tensor(name, kind, Storage(kind, name, math.prod(shape)), (0, shape, (0,) * len(shape)))
         numbers.add(tensor, reader(file), 8 + length + start, 8 + length + end)
     if 8 + length + at != size:
-        raise Rejected("has more bytes than its header tells of")
+        raise Rejected("has more bytes than its header declares")
     return {}

@@ -123,7 +123,7 @@ def opened(path: str) -> BinaryIO:
 
 @contextlib.contextmanager
 def opened_shards(path: str) -> Iterator[Dict[str, BinaryIO]]:
-    """Open the shards beside the metadata of a distributed checkpoint, by name; none for any other file."""
+    """Open the shards next to the metadata of a distributed checkpoint, by name; none for any other file."""
     with contextlib.ExitStack() as stack:
         shards = {}
         if is_sharded(path):

@@ -15,7 +15,7 @@ from supervisor.cli.manual import roff
 SOURCE = f"rocm-supervisor {__version__}"
 NAME = "supervisorctl, rocm\\-supervisorctl \\- monitor and control supervised trainings"
 FILES = (
-    ("/etc/rocm-supervisor/config.toml", "The configuration; conf.d/*.toml beside it belong to it."),
+    ("/etc/rocm-supervisor/config.toml", "The configuration; conf.d/*.toml next to it belong to it."),
     ("~/.config/rocm-supervisor/config.toml", "The same for the daemon of one user."),
     ("/run/rocm-supervisor/control.sock", "Where the daemon answers; for members of the group rocm-supervisor."),
     ("/var/lib/rocm-supervisor", "The record and the attempts of each job."),

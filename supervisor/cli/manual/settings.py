@@ -29,7 +29,7 @@ rocm\\-supervisor.toml \\- configuration of rocm\\-supervisord
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The head of a table, with the comment beside it."""
+    """The head of a table, with its comment."""
 
     name: str
     comment: str
@@ -37,7 +37,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting as it is written, and the comment beside it."""
+    """A setting as it is written, and its comment."""
 
     name: str
     value: str

@@ -25,7 +25,7 @@ def write_table(target: Path, kind: str, buckets: Iterable[StepBucket]) -> None:
 def write_runs(target: Path, buckets: Sequence[StepBucket]) -> None:
     """Write a run for each attempt into a new folder; raise OSError.
 
-    Steps that were made again lie one over the other, where TensorBoard shows them as separate curves.
+    Steps that were redone lie one over the other, where TensorBoard shows them as separate curves.
     """
     target.mkdir()
     for attempt, of_attempt in groupby(buckets, key=lambda bucket: bucket.attempt):

@@ -1,7 +1,7 @@
-"""Names who caused a fault of a training on several nodes; the first kind of proof that names somebody decides.
+"""Names who caused a fault of a training on several nodes; the first kind of proof that names a culprit decides.
 
 The order is that of how much each kind proves: a fault that the kernel reported, the order of the collectives, the
-stack that differs from all others, a rank that was slow before. Where none of them names anybody, nobody is named: to
+stack that differs from all others, a rank that was slow before. Where none of them names a culprit, none is named: to
 exclude a healthy node costs more than to try once more (ByteRobust, arXiv 2509.16293, solved 22.7 % of its faults so).
 """
 
@@ -50,7 +50,7 @@ def name_culprit(evidence: Sequence[RankEvidence]) -> Culprit:
         culprit = judge(evidence)
         if culprit is not None:
             return _unless_too_many(culprit, evidence)
-    return Culprit(proof=Proof.NONE, reason="the evidence names nobody")
+    return Culprit(proof=Proof.NONE, reason="the evidence names no culprit")
 
 
 def _name_unreachable(evidence: Sequence[RankEvidence]) -> Culprit | None:

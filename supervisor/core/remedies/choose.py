@@ -1,7 +1,7 @@
 """Which remedy comes next, from what was tried and what the machine offers.
 
 What has not helped at the same place will not help there: the data or the code is at fault, so the next remedy is
-taken, and where none is left the answer says so.
+taken, and where none is left, that is the answer.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Bound(Generic[R]):
         return run_of(readings, self._is_beyond, now) if self.may_be_reached(readings) else ()
 
     def measure(self, readings: Sequence[R], now: Moment, named: Gauge) -> Gauge:
-        """Return where the newest value stands; `named` says of what, in which unit and what its flag says."""
+        """Return the gauge of the newest value; `named` gives its name, its unit and the text of its flag."""
         run = self.run(readings, now)
         newest = run[-1] if run else newest_of(readings, lambda item: self.value(item) is not None, now)
         return replace(

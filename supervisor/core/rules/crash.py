@@ -1,6 +1,6 @@
 """Crash: the process ended and the training did not. It names the cause as far as facts go.
 
-Facts outrank each other: what the kernel saw, then what the training raised, then what it printed last, then the exit
+Facts have an order: the kernel's log, then what the training raised, then what it printed last, then the exit
 status. A line printed long before the end explains nothing: frameworks survive an out-of-memory error in epoch 1.
 
 When it acts. That a process ended is a fact and needs no second one. Whether its training was complete follows from its
@@ -48,11 +48,11 @@ _RAISED = (
     (FaultClass.DISK_FULL.value, re.compile(r"No space left on device|Disk quota exceeded", re.I)),
     (NON_FINITE, re.compile(r"(?:loss|grad\w*|returned|values?)\b.*\b(?:nan|inf)\b|non-?finite", re.I)),
 )
-"""What an exception's type and message say, HIP's wordings and CUDA's; the first that fits."""
+"""Faults by an exception's type and message, in the words of HIP and CUDA; the first match counts."""
 
 
 _WORD = re.compile(r"\w")
-"""A last line of nothing but strokes, as below a launcher's report, says nothing."""
+"""A last line of dashes only, as below a launcher's report, is ignored."""
 _WORKER_READ = "in _try_get_data"
 """Where torch reads what a loader's worker sent: before it knows that the worker died, the broken connection is all."""
 
@@ -199,7 +199,7 @@ def _explain_clean_end(history: History) -> Cause | None:
 
 
 def _describe_loss(history: History, reason: str) -> str:
-    """Return why nothing is left of the attempt, with what the boot that it ran in ended with."""
+    """Return why the attempt is gone, with the last fault of the boot that it ran in."""
     text = f"the attempt ended without an exit record: {reason}"
     last = [finding for finding in history.kernel if finding.origin == LAST_BOOT]
     worst = max(last, key=lambda finding: finding.severity, default=None)

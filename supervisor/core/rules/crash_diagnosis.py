@@ -156,5 +156,5 @@ _DIAGNOSES: Mapping[str, Diagnosis] = {
 
 
 def crash_diagnosis(fault: str) -> Diagnosis | None:
-    """Return what is behind a class of crash; None where nothing is known that its message does not say."""
+    """Return what is behind a class of crash; None where its message says all that is known."""
     return _DIAGNOSES.get(fault)

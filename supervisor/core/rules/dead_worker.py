@@ -112,7 +112,7 @@ def _list_missing(history: History) -> Iterator[tuple[str, int, tuple[ProcessRea
 
 def _list_workers(history: History, there: set[int]) -> Iterator[tuple[str, int]]:
     for loader in history.reports.loaders.values():
-        # With its parent a loader is gone as a whole, which is not its workers' fault.
+        # With its parent the entire loader is gone, which is not its workers' fault.
         if loader.finite and (loader.parent is None or loader.parent in there):
             yield from ((WORKER, pid) for pid in loader.pids if pid not in there)
 

@@ -95,7 +95,7 @@ def _find_start(history: History, finding: KernelFinding) -> Moment:
 
 
 def message_of(finding: KernelFinding, device: str) -> str:
-    """Return what the kernel saw and what cures it, in one line."""
+    """Return what the kernel reported and what repairs it, in one line."""
     what = f"{device}: {finding.fault.value}: {finding.line[:LINE_CHARACTERS]}"
     return what if finding.remedy is None else f"{what} (remedy: {finding.remedy})"
 

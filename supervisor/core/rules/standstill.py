@@ -31,7 +31,7 @@ _DRIVER = "it waits in the kernel, most likely in the GPU's driver: signals do n
 _DEADLOCK = "threads or ranks wait for one another (NCCL#1730: a collective hangs and every rank reports well)"
 
 _STOPPED = "something has stopped the process: SIGSTOP, a debugger, a freezer of its cgroup"
-_HELD = "somebody has stopped the process, by SIGSTOP or with a debugger (state T)"
+_HELD = "the process was stopped, by SIGSTOP or with a debugger (state T)"
 
 
 def diagnosis_of(history: History) -> Diagnosis:

@@ -1,4 +1,4 @@
-"""Thermal: a GPU is too hot. A sensor value that no chip survives, or none, does not count."""
+"""Thermal: a GPU is too hot. A missing sensor value, or one that no chip survives, does not count."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from supervisor.core.rules.bounds import Bound
 from supervisor.core.stats.holds import lasted_s
 
 AT_WORK_C = 60.0
-"""What a cooled GPU reads under load: nearness counts from there."""
+"""What a cooled GPU reads under load: the share of the limit counts from there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,7 @@ class TriageState:
     ended_at: Moment | None = None
     finding: Finding | None = None
     unwanted: bool = False
-    """Whether somebody wants the training started at once."""
+    """Whether a start was requested at once."""
 
     @property
     def replaying(self) -> bool:

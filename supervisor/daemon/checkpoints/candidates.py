@@ -32,12 +32,12 @@ Prove = Callable[[Path], Checkpoint]
 UNFINISHED = re.compile(r"\.(rocm-supervisor-part|aside-\d+)$|orbax-checkpoint-tmp|\.tmp$")
 """Names of folders that are being written, or that were set aside."""
 PROVEN_AT_MOST = 50
-"""Checkpoints that one search has proven; what was judged before costs nothing."""
+"""Checkpoints that one search proves; those with a verdict are not counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """What to look through."""
+    """Where a search looks for checkpoints."""
 
     known: tuple[Checkpoint, ...]
     """Checkpoints that the record knows, each with the fingerprint it had then."""
@@ -47,20 +47,20 @@ class Search:
     fault_step: int | None
     batches_per_epoch: int | None
     began_unix_s: float | None = None
-    """When the training was last started from the beginning; what is older belongs to another run."""
+    """When the training was last started from the beginning; older files belong to another run."""
     older_than: Checkpoint | None = None
-    """One that is older than this is looked for before the others."""
+    """Checkpoints older than this are searched first."""
     generations: tuple[Checkpoint, ...] = ()
     """The job's stored generations, each with its stored verdict."""
     generations_folder: str | None = None
-    """Where: what else lies there is no checkpoint."""
+    """Folders whose other content is no checkpoint."""
     snapshots: str | None = None
     """The folder of the agent's snapshots, of which one may lie there that nothing reported."""
     given: Given = field(default_factory=Given)
-    """How much work in a newer checkpoint is made again for the newest snapshot, which is exact, to be taken."""
+    """How much work of a newer checkpoint may be redone so that the newest snapshot, which is exact, is used."""
     step_of: Callable[[Fingerprint], int | None] = lambda _: None
     """Returns the step after which a file was saved whose save was not reported."""
-    condemned: str | None = None
+    rejected_because: str | None = None
     """Why the checkpoint last resumed from is rejected, where it caused the fault."""
 
 
@@ -109,7 +109,7 @@ def candidates(search: Search) -> tuple[Checkpoint, ...]:
     ours = of_this_training(found, search.began_unix_s)
     ordered = sorted(ours, key=lambda checkpoint: checkpoint.saved_unix_s, reverse=True)
     unproven = [checkpoint for checkpoint in ordered if checkpoint.verdict is None]
-    # However many were rejected since: the last proven one stays among them.
+    # However many were rejected since, the last proven one stays in the list.
     beyond = {checkpoint.key for checkpoint in unproven[PROVEN_AT_MOST:]}
     return tuple(checkpoint for checkpoint in ordered if checkpoint.key not in beyond)
 
@@ -144,19 +144,19 @@ def expand_globs(globs: Iterable[str], cwd: str) -> Iterable[str]:
 
 def find(search: Search, prove: Prove, report: Callable[[Checkpoint], None]) -> ResumePoint:
     """Return where to resume; `report` is called with every verdict, also of those rejected as too new."""
-    said = {checkpoint.key: _with_step(checkpoint, search) for checkpoint in candidates(search)}
-    todo = tuple(with_resume_step(checkpoint, search.batches_per_epoch) for checkpoint in said.values())
+    by_key = {checkpoint.key: _with_step(checkpoint, search) for checkpoint in candidates(search)}
+    todo = tuple(with_resume_step(checkpoint, search.batches_per_epoch) for checkpoint in by_key.values())
     usable = {checkpoint.key for checkpoint in before_fault(todo, search.fault_unix_s, search.fault_step)}
     judged: list[Checkpoint] = []
     for checkpoint in todo:
         proven = any(_makes_proof_unneeded(other, checkpoint, search) for other in judged)
         verdict = checkpoint
         if checkpoint.key not in usable:
-            why = checkpoint.reason if checkpoint.verdict is Verdict.REJECTED else search.condemned
+            why = checkpoint.reason if checkpoint.verdict is Verdict.REJECTED else search.rejected_because
             verdict = replace(checkpoint, verdict=Verdict.REJECTED, reason=why or "saved after the fault began")
         elif checkpoint.verdict is None and not proven:
             verdict = with_resume_step(
-                merge_proof(said[checkpoint.key], prove(Path(checkpoint.path))), search.batches_per_epoch
+                merge_proof(by_key[checkpoint.key], prove(Path(checkpoint.path))), search.batches_per_epoch
             )
         if verdict != checkpoint:
             report(verdict)
@@ -168,7 +168,7 @@ def find(search: Search, prove: Prove, report: Callable[[Checkpoint], None]) -> 
 
 
 def _refuse_start(barriers: tuple[str, ...]) -> ResumePoint:
-    """Return that the saved checkpoints are not known; a start could overwrite the ones that cannot be read."""
+    """Return that the saved checkpoints are unknown; a start could overwrite unreadable ones."""
     why = f"checkpoints cannot be read, and a start could overwrite them: {'; '.join(barriers)}"
     return ResumePoint(checkpoint=None, possible=False, reason=f"{why}; then start the job again")
 
@@ -185,7 +185,7 @@ def _choose_among(search: Search, judged: list[Checkpoint]) -> ResumePoint:
 
 
 def _makes_proof_unneeded(proven: Checkpoint, other: Checkpoint, search: Search) -> bool:
-    """Whether a checkpoint is proven, and no older one needs to be: only a snapshot answers for a snapshot."""
+    """Whether a checkpoint is proven so that no older one has to be; for a snapshot only a snapshot counts."""
     if proven.verdict is not Verdict.PROVEN or not older(proven, search.older_than):
         return False
     return proven.kind == "snapshot" or other.kind != "snapshot"

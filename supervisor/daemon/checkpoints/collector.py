@@ -43,7 +43,7 @@ RESERVE_BYTES = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectorDeps:
-    """What the collector needs from the rest of the daemon; each may be asked in any thread."""
+    """What the collector needs from the rest of the daemon; every member is safe to call from any thread."""
 
     clock: Clock
     put: Callable[[ev.Event], None]
@@ -59,7 +59,7 @@ class CollectorDeps:
 
 
 class GenerationCollector(threading.Thread):
-    """One thread that captures; `proofs`, `store_of` and `sweep` may be used in any thread."""
+    """Captures in a thread of its own; `proofs`, `store_of` and `sweep` are safe to call from any thread."""
 
     def __init__(
         self,
@@ -67,14 +67,14 @@ class GenerationCollector(threading.Thread):
         watch: ProofQueue,
         at: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
     ) -> None:
-        """`at` is entered with what it is at, for as long as that takes."""
+        """`at` is entered with a description of the current work, for as long as it takes."""
         super().__init__(name="collector", daemon=True)
         self._at = at
         self._world = world
         self._watch = watch
         self._stores: dict[str, GenerationStore] = {}
         self._waiting: dict[tuple[str, Path, Fingerprint], Saved] = {}
-        self._looked: dict[tuple[str, Path], Fingerprint] = {}
+        self._seen_before: dict[tuple[str, Path], Fingerprint] = {}
         self._wake = threading.Condition()
         self._sweeping = threading.Lock()
         self._taking_up = threading.Lock()
@@ -85,7 +85,7 @@ class GenerationCollector(threading.Thread):
         """Return the generations of a job."""
         if (known := self._known_store(job)) is not None:
             return known
-        # Handed out only once it is taken up: what another thread had begun to take on it would be tidied away.
+        # Handed out only after the cleanup, which would remove what another thread had begun to capture.
         with self._taking_up:
             if (known := self._known_store(job)) is not None:
                 return known
@@ -114,8 +114,8 @@ class GenerationCollector(threading.Thread):
             self._waiting[(saved.job, saved.path, seen)] = saved
             self._wake.notify()
 
-    def looked(self, saved: Saved, now: Moment) -> None:
-        """Take a file that was found by its name, once it is new and no longer being written."""
+    def offer_found(self, saved: Saved, now: Moment) -> None:
+        """Capture a file that was found by its name, once it is new and no longer being written."""
         seen = fingerprint(saved.path)
         if seen is None:
             return
@@ -124,19 +124,19 @@ class GenerationCollector(threading.Thread):
             return
         key = (saved.job, saved.path)
         with self._wake:
-            if self._looked.get(key) == seen:
+            if self._seen_before.get(key) == seen:
                 return
-            self._looked[key] = seen
+            self._seen_before[key] = seen
         self.saved(saved, seen)
 
     def end(self) -> None:
-        """End after the file under way."""
+        """Stop after the current file."""
         with self._wake:
             self._ended = True
             self._wake.notify()
 
     def run(self) -> None:
-        """Take, and wait for the next."""
+        """Capture queued files until stopped."""
         while (entry := self._wait_for_next()) is not None:
             try:
                 with self._at(f"taking {entry[0].path}"):
@@ -192,7 +192,7 @@ class GenerationCollector(threading.Thread):
             return generation
 
     def _find_owner(self, saved: Saved) -> int | None:
-        """Return the user of a training: the one who wrote its shim's word."""
+        """Return the user of a training: the owner of its shim's file."""
         folder = self._world.state / "jobs" / saved.job / str(saved.attempt)
         try:
             found = untrusted_files.file_status(folder, fo.SHIM)
@@ -206,7 +206,7 @@ class GenerationCollector(threading.Thread):
         self._prove_original(saved, checkpoint)
 
     def _prove_original(self, saved: Saved, checkpoint: Checkpoint) -> None:
-        """Have the training's own file proven: it is a checkpoint until it is overwritten."""
+        """Have the training's own file proven: it can be resumed from until it is overwritten."""
         self._report_seen(saved, checkpoint)
         self._watch.saved(saved)
 
@@ -223,10 +223,10 @@ class GenerationCollector(threading.Thread):
     # --- letting go -----------------------------------------------------------------------------------------------
 
     def sweep(self, job: str, *, room: bool = True) -> None:
-        """Let go of the generations that no limit keeps, and note of the others which one does."""
+        """Prune the generations that no limit keeps, and record which limit keeps each of the others."""
         known = self._world.job(job)
         if known is None or known.phase not in ALIVE or known.attempt is None:
-            return  # somebody may be choosing among them just now
+            return  # a search may be choosing among them
         with self._sweeping:
             self._prune_generations(job, known, known.attempt, room=room)
 

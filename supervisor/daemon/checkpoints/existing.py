@@ -1,6 +1,6 @@
 """Keeps copies of existing checkpoints in the place where a training is about to start from the beginning.
 
-They may be somebody's only ones: an earlier training's, or one's of before there was a supervisor. The copies are the
+They may be the only ones, of an earlier training or from before the supervisor was installed. The copies are the
 daemon's alone, in STATE/jobs/JOB/existing/ATTEMPT, and no retry resumes from them.
 """
 
@@ -23,13 +23,13 @@ FILES_AT_MOST = 64
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What came of it."""
+    """The result of keeping copies."""
 
     folder: Path
     copies: int = 0
-    """Those of an earlier attempt included, where their content is the same."""
+    """Including copies of an earlier attempt with the same content."""
     left_out: tuple[str, ...] = ()
-    """Paths of which there is no copy, each with the reason."""
+    """Paths without a copy, each with the reason."""
 
 
 def keep_existing(

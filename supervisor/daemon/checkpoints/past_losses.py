@@ -15,7 +15,7 @@ from supervisor.sources.attempt.recorder import RecorderReader
 
 LOSSES_READ = 64
 ATTEMPTS_READ = 5
-"""As many as the sweep leaves their recorder."""
+"""As many as the cleanup leaves their recorder."""
 
 
 def past_curve(folders: Iterable[Path], step: int, fault_step: int | None, now: Moment) -> Curve | None:
@@ -53,13 +53,13 @@ def past_losses(folders: Iterable[Path], before_step: int, now: Moment) -> dict[
 
 
 def _counts_training(folder: Path, now: Moment) -> bool:
-    """Whether the steps of an attempt are the training's: those that it only counts itself belong to no known place."""
+    """Whether an attempt's steps are the training's: steps that a process counts itself have no known place in it."""
     reader, read_bytes = AgentLogReader(folder), -1
     while reader.offset != read_bytes:
         read_bytes = reader.offset
-        for said in reader.read(now):
-            if said.agent_event is ev.AgentEvent.COUNTING:
-                return said.facts.get("scale") != Scale.ATTEMPT.value
+        for fact in reader.read(now):
+            if fact.agent_event is ev.AgentEvent.COUNTING:
+                return fact.facts.get("scale") != Scale.ATTEMPT.value
     return True
 
 

@@ -19,23 +19,23 @@ from supervisor.runner.generation_store import GenerationStore
 
 TAKING_LIMIT_S = 120.0
 PROVING_LIMIT_S = 150.0
-"""More than a prover takes, which has a limit of its own."""
+"""Longer than a prover's own time limit."""
 
 
 class Verdicts(Protocol):
-    """What judges the checkpoints of a job."""
+    """Proves the checkpoints of a job."""
 
     def prove(self, job: str, path: Path) -> Checkpoint:
         """Return a checkpoint with its verdict; raise OSError where the file is not there."""
         ...
 
     def judge(self, job: str, checkpoint: Checkpoint) -> None:
-        """Keep a verdict that is not that of a proof."""
+        """Set a verdict that does not come from a proof."""
         ...
 
 
 class Generations(Protocol):
-    """What keeps the checkpoints of jobs; any thread may ask."""
+    """Collectors and proof queues by job; safe to call from any thread."""
 
     @property
     def proofs(self) -> Verdicts:
@@ -52,7 +52,7 @@ class Generations(Protocol):
 
 
 class JobCollectors:
-    """Makes both for a job when it is first asked for; all of them keep to a tenth of one core together."""
+    """Creates both for a job at first use; together they use at most a tenth of one core."""
 
     def __init__(self, world: CollectorDeps, threads: Threads) -> None:
         self._world = world
@@ -94,9 +94,9 @@ class JobCollectors:
         """See `GenerationCollector.saved`."""
         self.of(saved.job).saved(saved, seen)
 
-    def looked(self, saved: Saved, now: Moment) -> None:
+    def offer_found(self, saved: Saved, now: Moment) -> None:
         """See `GenerationCollector.looked`."""
-        self.of(saved.job).looked(saved, now)
+        self.of(saved.job).offer_found(saved, now)
 
     def prove(self, job: str, path: Path) -> Checkpoint:
         """See `Proofs.prove`."""

@@ -21,12 +21,12 @@ from supervisor.daemon.clock import Clock
 log = logging.getLogger(__name__)
 
 REST_FACTOR = 9.0
-"""Rest so many times as long as the last proof took: at most a tenth of one core."""
+"""The pause after a proof as a multiple of its duration: at most a tenth of one core."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """A file that somebody says, or that looks like, a checkpoint."""
+    """A file that was reported as a checkpoint, or whose name is that of one."""
 
     job: str
     attempt: int
@@ -48,7 +48,7 @@ class ProofQueue(threading.Thread):
         at: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
         rest_factor: Callable[[], float] = lambda: REST_FACTOR,
     ) -> None:
-        """`proven` is called with the job after each verdict; `at` is entered with what it is at meanwhile."""
+        """`proven` is called with the job after each verdict; `at` is entered with what it is doing."""
         super().__init__(name="checkpoint-watch", daemon=True)
         self._clock = clock
         self._put = put
@@ -67,13 +67,13 @@ class ProofQueue(threading.Thread):
             self._wake.notify()
 
     def end(self) -> None:
-        """End after the proof under way."""
+        """Stop after the current proof."""
         with self._wake:
             self._ended = True
             self._wake.notify()
 
     def run(self) -> None:
-        """Prove, rest, prove the next."""
+        """Prove queued files until stopped, with a pause after each."""
         while (saved := self._wait_for_next()) is not None:
             began = self._clock.now()
             try:
@@ -101,10 +101,12 @@ class ProofQueue(threading.Thread):
         stat = fingerprint(saved.path)
         if stat is None or self._proven_as.get((saved.job, saved.path)) == stat:
             return
-        said = Checkpoint(path=str(saved.path), fingerprint=stat, epoch=saved.epoch, step=saved.step, kind=saved.kind)
-        verdict = merge_proof(said, saved.prove(saved.path))
+        recorded = Checkpoint(
+            path=str(saved.path), fingerprint=stat, epoch=saved.epoch, step=saved.step, kind=saved.kind
+        )
+        verdict = merge_proof(recorded, saved.prove(saved.path))
         if fingerprint(saved.path) is None:
-            return  # it was pruned meanwhile: a missing file is no fault
+            return  # pruned meanwhile: a missing file is not an error
         self._proven_as[(saved.job, saved.path)] = verdict.fingerprint
         self._put(CheckpointSeen(at=self._clock.now(), job=saved.job, attempt=saved.attempt, checkpoint=verdict))
         self._proven(saved.job)

@@ -49,7 +49,7 @@ class RecordPruner:
 def is_gone(checkpoint: Checkpoint, *, has_newer: bool) -> bool:
     """Whether the content of a checkpoint exists neither at its path nor, for a generation, at its source.
 
-    A path that cannot be looked at is not gone. An overwritten path keeps its newest row, and so does a path whose
+    A path that cannot be read is not gone. An overwritten path keeps its newest row, and so does a path whose
     folder is missing: its file system may not be mounted. Generations are in the daemon's own folder.
     """
     path, known = Path(checkpoint.path), checkpoint.fingerprint

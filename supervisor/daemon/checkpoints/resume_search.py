@@ -48,14 +48,14 @@ SEARCH_LIMIT_S = 60.0
 
 
 class KnownCheckpoints(Protocol):
-    """What the record holds of a job's checkpoints; None where it cannot be read. Asked in threads that may block."""
+    """A job's recorded checkpoints; None where the record cannot be read. Asked in threads that may block."""
 
     def __call__(self, job: str, captured_from: Collection[str] | None = None, /) -> tuple[Checkpoint, ...] | None:
         """Return all of them, or only the generations that were captured from certain files."""
 
 
 class ResumeSearch:
-    """Called in the deciding thread; it searches in threads of its own."""
+    """Called in the deciding thread; searches run in threads of their own."""
 
     def __init__(  # noqa: PLR0913 - what is known of checkpoints lies in several rooms
         self,
@@ -84,7 +84,7 @@ class ResumeSearch:
         return settings.cwd or str(self._state / "jobs" / job / "*" / fo.RUN)
 
     def snapshots(self, job: str) -> Path:
-        """Return where the agent leaves a job's snapshots: one may lie there of which it could not tell any more."""
+        """Return the folder of a job's snapshots: one may lie there that the agent could not report any more."""
         return self._state / "jobs" / job / fo.SNAPSHOTS
 
     def search(self, job: Job, history: History | None) -> None:
@@ -102,12 +102,12 @@ class ResumeSearch:
             snapshots=str(self.snapshots(job.name)),
             given=given_for_exactness(settings, history),
             step_of=partial(self._steps.step_of, job.name),
-            condemned=_why_condemned(job),
+            rejected_because=_why_rejected(job),
         )
         self._threads.begin(SEARCH, job.name, lambda: self._search_and_answer(job, partly), SEARCH_LIMIT_S)
 
     def _search_and_answer(self, job: Job, partly: Search) -> None:
-        """Search, and answer in any case: a job waits for it."""
+        """Search, and answer in every case: a job waits for the result."""
         try:
             known = self._known(job.name)
             if known is None:
@@ -126,7 +126,7 @@ class ResumeSearch:
             )
 
     def look(self, name: str, attempt: int) -> None:
-        """Tell what of a job's checkpoint patterns may not be looked at, once it has changed; in any thread."""
+        """Report which of a job's checkpoint patterns cannot be read, when that changed; safe in any thread."""
         settings = self._settings(name)
         found = find_unreadable(settings.checkpoints.paths, self.working_directory(name, settings)).everything
         if self._closed.get((name, attempt), ()) != found:
@@ -134,7 +134,7 @@ class ResumeSearch:
             self._put(ev.CheckpointsClosed(at=self._clock.now(), job=name, attempt=attempt, closed=found))
 
     def keep_existing_files(self, name: str, attempt: int) -> None:
-        """Keep copies of what lies where a training is about to begin from the beginning, and tell of them."""
+        """Keep and report copies of the checkpoints where a training is about to start from the beginning."""
         settings = self._settings(name)
         paths = tuple(expand_globs(settings.checkpoints.paths, self.working_directory(name, settings)))
         if not paths:
@@ -161,11 +161,11 @@ class ResumeSearch:
         )
 
     def exact(self, job: Job, before_step: int) -> Checkpoint | None:
-        """Return the kept state from which the steps up to one are made again as they were, None without one."""
+        """Return the kept state from which the steps up to a given one are redone exactly; None where there is none."""
         return exact_before(of_this_training(self._collector.store_of(job.name).all(), job.began_unix_s), before_step)
 
     def noticed(self, event: ev.Event, job: Job) -> None:
-        """Have a checkpoint proven as soon as the training says that it saved one."""
+        """Have a checkpoint captured and proven as soon as the training reports it."""
         if isinstance(event, ev.AgentReported) and event.agent_event is ev.AgentEvent.FILE_SAVED:
             self._steps.take_report(event, job)
         if not isinstance(event, ev.AgentReported) or event.agent_event is not ev.AgentEvent.CHECKPOINT_SAVED:
@@ -186,13 +186,13 @@ class ResumeSearch:
         if stat is None and (why := describe_denied(path)) is not None:
             self._report_unseen(event, job, path, why)
         if stat is None or stat.modified_ns / 1e9 > event.at.unix_s + 1.0:
-            return  # rewritten since: the later word about it counts
+            return  # rewritten since: the later report counts
         seen = _checkpoint_of_report(str(path), stat, event.facts)
         if job.attempt is not None and job.attempt.number == event.attempt:
             seen = replace(seen, step=job.attempt.training_step(seen.step))
         if any(generation.is_of(seen) for generation in generations):
             return  # it was captured before, and may have been pruned: a new daemon reads the agent log from its start
-        # Recorded before it is taken: a search that begins now must know of it.
+        # Recorded before it is captured: a search that starts now has to know it.
         self._put(ev.CheckpointSeen(at=event.at, job=job.name, attempt=event.attempt, checkpoint=seen))
         prove = partial(self._collector.proofs.prove, job.name)
         saved = Saved(
@@ -214,12 +214,12 @@ class ResumeSearch:
         self._put(ev.CheckpointSeen(at=event.at, job=job.name, attempt=event.attempt, checkpoint=unseen))
 
     def _find_resume_point(self, job: Job, search: Search) -> None:
-        def tell(checkpoint: Checkpoint) -> None:
+        def report(checkpoint: Checkpoint) -> None:
             self._collector.proofs.judge(job.name, checkpoint)
             self._put(ev.CheckpointSeen(at=self._clock.now(), job=job.name, attempt=job.number, checkpoint=checkpoint))
 
         search = replace(search, known=(*search.known, *self._read_unrecorded_saves(job, search.known)))
-        point = find(search, partial(self._collector.proofs.prove, job.name), tell)
+        point = find(search, partial(self._collector.proofs.prove, job.name), report)
         if point.checkpoint is not None and point.checkpoint.step is not None:
             folders = [self._state / "jobs" / job.name / str(number) for number in range(job.number, 0, -1)]
             curve = past_curve(folders, point.checkpoint.step, search.fault_step, self._clock.now())
@@ -249,7 +249,7 @@ class ResumeSearch:
 
 
 def given_for_exactness(settings: JobSettings, history: History | None) -> Given:
-    """Return how much work is made again for exactness, in seconds and, where the pace is known, in steps."""
+    """Return how much work is redone for exactness, in seconds and, where the pace is known, in steps."""
     reported_s = history.reports.saving.every_s if history is not None else None
     every = snapshot_every(settings)
     seconds = SNAPSHOT_EVERY_S if every == "auto" and reported_s is None else reported_s or float(every)
@@ -266,9 +266,9 @@ def _checkpoint_of_report(path: str, stat: Fingerprint, facts: Mapping[str, obje
     return Checkpoint(path=path, fingerprint=stat, epoch=epoch, step=step, kind=kind)
 
 
-def _why_condemned(job: Job) -> str | None:
+def _why_rejected(job: Job) -> str | None:
     """Return why the checkpoint last resumed from is rejected; None where it did not cause the fault."""
     incident = job.incident
     if incident is None or incident.attempt != job.number or incident.flag.rule != ResumedLoss.name:
         return None
-    return f"condemned: {incident.flag.message}"
+    return f"rejected: {incident.flag.message}"

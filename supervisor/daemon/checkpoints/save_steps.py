@@ -1,6 +1,6 @@
 """Finds after which step of the training a file was saved: from the agent's report, or from its write time.
 
-What a file says of itself may be counted otherwise (in epochs, in batches of an accumulated step), or not at all.
+A file's own counter may use another unit (epochs, batches of an accumulated step), or be missing.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from supervisor.runner.attempt_folder import Save, read_shim
 from supervisor.sources.attempt.recorder import RecorderReader
 
 SAVES_KEPT = 512
-"""Of all jobs together, the newest."""
+"""Limit for all jobs together; the newest are kept."""
 NS = 1_000_000_000
 FILE_TIME_S = 0.004
-"""The kernel's time of a file may lag behind by so much: it is taken at its ticks."""
+"""How far a file's time may lag: the kernel takes it from its tick."""
 
 
 class SaveSteps:
@@ -39,7 +39,7 @@ class SaveSteps:
         self._lock = threading.Lock()
 
     def take_report(self, event: ev.AgentReported, job: Job) -> None:
-        """Take in the agent's word on a file that was saved, where its steps are the training's."""
+        """Take the agent's report of a saved file, where its steps are the training's."""
         facts = event.facts
         size_bytes, step = as_int(facts.get("size_bytes")), as_int(facts.get("step"), 1, STEP_MAX)
         seconds, rest_ns = as_int(facts.get("modified_s")), as_int(facts.get("modified_ns"), 0, NS - 1)
@@ -101,5 +101,5 @@ class SaveSteps:
 
 
 def _content_key(job: str, saved: Fingerprint) -> tuple[str, int, int]:
-    """Return what names a content: it keeps its time when it is renamed or kept as a generation."""
+    """Return the identity of a content: its time is kept when it is renamed or captured."""
     return job, saved.size_bytes, saved.modified_ns

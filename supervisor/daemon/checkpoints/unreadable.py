@@ -31,7 +31,7 @@ class Closed:
 
 
 def find_unreadable(globs: Iterable[str], cwd: str) -> Closed:
-    """Return what of the configured patterns may not be looked at; a relative one starts from the job's directory."""
+    """Return which configured patterns cannot be read; relative ones start from the job's directory."""
     look = _Look()
     for pattern in globs:
         path = Path(cwd) / Path(pattern).expanduser()
@@ -47,7 +47,7 @@ class _Look:
         self._left = LOOKED_AT_MOST
 
     def down(self, folder: Path, parts: tuple[str, ...], *, anywhere: bool = False) -> None:
-        """Look from `folder` for what the rest of a pattern names; `anywhere` below a `**`."""
+        """Match the remaining parts of a pattern below `folder`; `anywhere` below a `**`."""
         if not parts:
             return
         if not _is_magic(parts[0]):

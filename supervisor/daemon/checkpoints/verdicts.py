@@ -15,11 +15,11 @@ from supervisor.runner.generation_store import GenerationStore
 from supervisor.runner.proving import Proof
 
 DOUBTED_TIMES = 2
-"""So many checkpoints in a row, each the continuation of the one before, are doubted before the next is believed."""
+"""How many checkpoints in a row, each continuing the one before, are doubted before the next is accepted."""
 
 
 class Proofs:
-    """May be asked in any thread; a verdict, once there, holds for its content."""
+    """Safe to call from any thread; a verdict is final for its content."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class Proofs:
         job: Callable[[str], Job | None],
         store_of: Callable[[str], GenerationStore],
     ) -> None:
-        """`examine` has a file looked at by itself; the others know a job and its generations."""
+        """`examine` checks one file by itself; the others return a job's limits and generations."""
         self._examine = examine
         self._job = job
         self._store_of = store_of
@@ -47,7 +47,7 @@ class Proofs:
         with self._lock:
             known = _find_generation(store, path)
             if known is not None and known.verdict is not None:
-                return known  # it was condemned meanwhile
+                return known  # rejected meanwhile
             checkpoint = proof.checkpoint if known is None else merge_proof(known, proof.checkpoint)
             if checkpoint.verdict is Verdict.PROVEN and proof.profile is not None:
                 checkpoint = self._compare_with_earlier(
@@ -58,7 +58,7 @@ class Proofs:
         return checkpoint
 
     def judge(self, job: str, checkpoint: Checkpoint) -> None:
-        """Keep a verdict that does not come from a proof; it overrides every proof in progress."""
+        """Set a verdict that does not come from a proof; it overrides every proof in progress."""
         with self._lock:
             if self._store_of(job).holds(checkpoint):
                 self._store_of(job).judge(checkpoint)
@@ -66,9 +66,9 @@ class Proofs:
     def _compare_with_earlier(
         self, job: str, store: GenerationStore, checkpoint: Checkpoint, profile: Profile
     ) -> Checkpoint:
-        """Return it rejected where it does not fit the newest proven generation that it can have come from."""
+        """Return it rejected where it does not continue the newest proven generation that it can come from."""
         before = self._find_earlier_profile(job, store, checkpoint)
-        # Only what was saved later can show that a new course lasts: a search goes back in time.
+        # Only later saves can show that a change is permanent: a search goes back in time.
         doubted = [each for at_s, each in self._doubted.get(job, []) if at_s < checkpoint.saved_unix_s]
         measures = [*([before] if before else []), *(doubted[-1:] if len(doubted) >= DOUBTED_TIMES else [])]
         why, in_doubt = judged(profile, measures)

@@ -22,13 +22,13 @@ class GpuAvailability:
 
     def __init__(self, interval_s: Callable[[], float]) -> None:
         self._interval_s = interval_s
-        self._heard: dict[str, tuple[Moment, Moment]] = {}
+        self._answered: dict[str, tuple[Moment, Moment]] = {}
 
     def take(self, event: ev.Event) -> None:
         """Take in an event."""
         for reading in filter(_has_measurement, event.readings if isinstance(event, ev.GpusRead) else ()):
-            since, last = self._heard.get(reading.gpu, (reading.at, reading.at))
-            self._heard[reading.gpu] = (
+            since, last = self._answered.get(reading.gpu, (reading.at, reading.at))
+            self._answered[reading.gpu] = (
                 reading.at if reading.at.seconds_since(last) > self.gap_s() else since,
                 reading.at,
             )
@@ -37,7 +37,7 @@ class GpuAvailability:
         """Return for how long each GPU that answers has done so, in the order of addresses."""
         return tuple(
             (gpu, now.seconds_since(since))
-            for gpu, (since, last) in sorted(self._heard.items())
+            for gpu, (since, last) in sorted(self._answered.items())
             if now.seconds_since(last) <= self.gap_s()
         )
 

@@ -1,6 +1,6 @@
-"""Keeps an interpreter standing by for the next attempt of each job that wants one.
+"""Keeps a standby interpreter ready for the next attempt of each job that is configured to have one.
 
-A standby is not an attempt: nothing of it is recorded, and in any doubt the attempt is launched from cold.
+A standby is not an attempt: it is not recorded, and in any doubt the attempt is launched without it.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ NOTHING = (
     "nothing that takes long, or changes its environment before it does (standby_modules names what to import)"
 )
 SOME_CHECKPOINT = Checkpoint(path="{checkpoint}", fingerprint=Fingerprint(size_bytes=0, modified_ns=0, inode=0))
-"""Which one it will be is not known yet, and the command's own words may still change with the launch."""
+"""The number is not known yet, and the launch may still change the command's arguments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandbyDeps:
-    """What standing by needs from the rest of the daemon; each may be asked in any thread."""
+    """What standbys need from the rest of the daemon; every member is safe to call from any thread."""
 
     clock: Clock
     state: Path
@@ -55,7 +55,7 @@ class StandbyDeps:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Standing:
     attempt: Path
-    """The folder of the attempt that it stands by for."""
+    """The folder of the attempt that it is prepared for."""
     since: Moment
 
     @property
@@ -64,16 +64,16 @@ class _Standing:
 
 
 class StandbyStarter:
-    """`take` is called in the deciding thread, `look` every second in one of its own, `go` by whoever launches."""
+    """`take` runs in the deciding thread, `look` every second in a thread of its own, `go` in the launching thread."""
 
     def __init__(self, world: StandbyDeps) -> None:
         self._world = world
         self._locks: dict[str, threading.Lock] = {}
         self._standing: dict[str, _Standing] = {}
         self._spent: dict[str, int] = {}
-        """By job: the attempt for which it did not work out; nothing is tried twice for one."""
+        """By job: the attempt for which a standby failed; it is not tried again for that attempt."""
         self._imported: dict[str, tuple[int, int | None, Modules]] = {}
-        """By job: the attempt, the process of it that trains, and what that imported."""
+        """By job: the attempt, its training process, and what that process imported."""
         self._ended = False
 
     def _lock_of(self, job: str) -> threading.Lock:
@@ -82,7 +82,7 @@ class StandbyStarter:
     # --- what the training reports --------------------------------------------------------------------------------
 
     def take(self, event: ev.Event, _now: Moment) -> None:
-        """Learn from the training that runs what the next one will import first."""
+        """Learn from the running training what the next one will import first."""
         if (
             isinstance(event, ev.AgentReported)
             and event.agent_event is ev.AgentEvent.CLAIMED
@@ -91,7 +91,7 @@ class StandbyStarter:
             self._imported[event.job] = (event.attempt, event.pid, _parse_modules(event.facts.get("imported")))
 
     def _list_modules(self, job: Job, settings: JobSettings | None) -> Modules:
-        """Return what to import, in its order; nothing where the command itself is not what trains."""
+        """Return what to import, in order; empty where the command's own process is not the one that trains."""
         number, pid, reported = self._imported.get(job.name, (0, None, ()))
         if settings is None or job.attempt is None or number != job.number or pid != job.attempt.training_pid:
             return ()
@@ -100,7 +100,7 @@ class StandbyStarter:
     # --- keeping --------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Start missing standbys and dismiss those that are no longer wanted."""
+        """Start missing standbys and end those that are no longer needed."""
         job_states = dict(self._world.job_states())
         for name in {*job_states, *list(self._standing)}:
             job_state = job_states.get(name)
@@ -114,7 +114,7 @@ class StandbyStarter:
                 job_state.standby = state
 
     def _look_after(self, name: str, job: Job | None) -> str | None:
-        """Return what there is of it now: "ready", "importing", or None."""
+        """Return the state of the job's standby: "ready", "importing", or None."""
         why, standing = self._why_none(name, job), self._standing.get(name)
         if standing is not None and why is None and job is not None:
             if standing.number == job.next_number:
@@ -163,7 +163,7 @@ class StandbyStarter:
         return "importing"
 
     def _read_state(self, standing: _Standing) -> str:
-        """Return how far it is; raise LaunchError where it is not there any more."""
+        """Return the standby's progress; raise LaunchError where it has ended."""
         if standby.ready(standing.attempt):
             return "ready"
         if (why := standby.refused(standing.attempt)) is not None:
@@ -189,15 +189,15 @@ class StandbyStarter:
 
     def _clear_files(self, name: str, attempt: Path) -> None:
         self._world.launcher.dismiss(name, attempt)
-        if not standby.going(attempt):  # the word may have been on its way
+        if not standby.going(attempt):  # the request may have been under way
             standby.clear(attempt)
 
     # --- using ----------------------------------------------------------------------------------------------------
 
     def go(self, job: str, attempt: Path) -> bool:
-        """Have what stands by become the attempt in that folder; False where it is to be launched from cold.
+        """Turn the standby into the attempt in `attempt`; return False where that has to be launched without it.
 
-        Raises LaunchError where it began and failed.
+        Raises LaunchError where the promotion began and failed.
         """
         with self._lock_of(job):
             standing = self._standing.get(job)
@@ -218,14 +218,14 @@ class StandbyStarter:
     # --- beginning and end ----------------------------------------------------------------------------------------
 
     def clear(self, jobs: Iterable[str]) -> None:
-        """Let go of what an earlier daemon left standing by, before anything else: what it was given may be old."""
+        """End the standbys of an earlier daemon, before anything else: their launch data may be outdated."""
         for name in jobs:
             for attempt in standby.stood_by_for(self._world.state, name):
                 if not standby.going(attempt):
                     self._clear_files(name, attempt)
 
     def end(self) -> None:
-        """Let go of everything: the daemon ends."""
+        """End all standbys: the daemon is stopping."""
         self._ended = True
         for name in list(self._standing):
             with self._lock_of(name):

@@ -6,7 +6,7 @@ What systemd 252 has queued for the unit at the moment of SIGTERM (`systemctl li
     systemctl stop, isolate, reboot, poweroff             job of type "stop"
     systemctl kill, kill PID                              no job; Restart=always brings the daemon back at once
 
-A restart that somebody turns into a stop afterwards stays what it was when the signal came.
+A restart that is turned into a stop afterwards is treated as a restart.
 """
 
 from __future__ import annotations
@@ -103,11 +103,11 @@ def stop_is_restart(
     name, user = unit
     command = ["systemctl", *(["--user"] if user else []), "list-jobs", "--no-legend", "--plain", "--no-pager", name]
     try:
-        said = _run_twice(ask or _run_command, command)
+        listing = _run_twice(ask or _run_command, command)
     except (OSError, subprocess.SubprocessError) as error:
         log.warning("stop.cause_unknown", extra={"fields": {"unit": name, "error": str(error)}})
         return False
-    types = [words[2] for words in map(str.split, said.splitlines()) if len(words) >= 3 and words[1] == name]
+    types = [words[2] for words in map(str.split, listing.splitlines()) if len(words) >= 3 and words[1] == name]
     log.info("stop.cause", extra={"fields": {"unit": name, "job": types[0] if types else None}})
     return all(kind == "restart" for kind in types)
 
@@ -127,7 +127,7 @@ def own_unit(
     # The last service on the way down: below it are only what the service made itself.
     at = max((n for n, part in enumerate(parts) if part.endswith(".service")), default=None)
     if at is None or parts[at].startswith("user@"):
-        return None  # a shell of somebody: INVOCATION_ID is its terminal's
+        return None  # an interactive shell: INVOCATION_ID is its terminal's
     return parts[at], any(part.startswith("user@") for part in parts[:at])
 
 

@@ -36,7 +36,7 @@ def operands(*shapes: Any) -> tuple[torch.Tensor, ...]:
     return tuple(tensor.detach().to(device).requires_grad_() for tensor in on_cpu(*shapes))
 
 
-def check_results_and_gradients_on_the_card_are_natives() -> None:
+def check_results_and_gradients_on_the_gpu_are_natives() -> None:
     for algorithm in ALGORITHMS:
         function = functools.partial(conv2d, algorithm=algorithm)
         for groups, padding in ((1, 1), (2, "same"), (8, 0)):
@@ -45,7 +45,7 @@ def check_results_and_gradients_on_the_card_are_natives() -> None:
             assert not differences(function, native, made, options, bound=5e-6), (algorithm, options)
 
 
-def check_each_family_passes_its_trial_on_the_card_and_gives_natives_results() -> None:
+def check_each_family_passes_its_trial_on_the_gpu_and_gives_natives_results() -> None:
     planned = functools.partial(conv2d, algorithm="planned")
     for x, weight, options in (
         ((8, 16, 160, 160), (24, 16, 3, 3), {"padding": 1}),
@@ -74,7 +74,7 @@ def check_a_planned_convolution_holds_no_more_than_native_until_backward() -> No
     assert held[1] <= held[0] * 1.02 + 4096, held
 
 
-def check_autocast_on_the_card_gives_natives_dtypes_and_results() -> None:
+def check_autocast_on_the_gpu_gives_natives_dtypes_and_results() -> None:
     made = operands((4, 8, 17, 16), (16, 4, 3, 3))
     for algorithm in ALGORITHMS:
         function = functools.partial(conv2d, algorithm=algorithm)
@@ -110,7 +110,7 @@ def library_calls(function: Any) -> set[str]:
     return {name for name in names if "cudnn_conv" in name or "miopen_" in name}
 
 
-def check_tracing_on_the_card_records_convolutions_without_the_vendors_library() -> None:
+def check_tracing_on_the_gpu_records_convolutions_without_the_vendors_library() -> None:
     device = card()
     model, x = small().to(device), torch.randn(2, 3, 8, 8, device=device)
     expected = model(x)
@@ -124,7 +124,7 @@ def check_tracing_on_the_card_records_convolutions_without_the_vendors_library()
     assert not unlike("y", traced[0](x), expected, bound=1e-5)
 
 
-def check_no_layer_runs_a_library_kernel_on_the_card_with_everything_replaced() -> None:
+def check_no_layer_runs_a_library_kernel_on_the_gpu_with_everything_replaced() -> None:
     device = card()
     x = torch.randn(2, 4, 9, 10, device=device)
 
@@ -140,7 +140,7 @@ def check_no_layer_runs_a_library_kernel_on_the_card_with_everything_replaced() 
         assert not card_kernels(train), card_kernels(train)
 
 
-def check_every_layer_on_the_card_gives_natives_gradients_and_statistics() -> None:
+def check_every_layer_on_the_gpu_gives_natives_gradients_and_statistics() -> None:
     device, found = card(), []
     for context in (everywhere(), nullcontext()):
         model = everything().to(device).double()
@@ -153,7 +153,7 @@ def check_every_layer_on_the_card_gives_natives_gradients_and_statistics() -> No
         assert not unlike(str(which), a, e, 1e-11), which
 
 
-def check_random_layers_on_the_card_give_natives_results_or_are_refused_as_by_native() -> None:
+def check_random_layers_on_the_gpu_give_natives_results_or_are_refused_as_by_native() -> None:
     device, chance = card(), random.Random(6)
     for _ in range(300):
         function, (x, weight, bias), options = random_layer(chance)
@@ -170,7 +170,7 @@ def check_random_layers_on_the_card_give_natives_results_or_are_refused_as_by_na
             assert not unlike(name, a, e, 1e-12), about
 
 
-def check_autocast_with_everything_replaced_trains_on_the_card_as_native_does() -> None:
+def check_autocast_with_everything_replaced_trains_on_the_gpu_as_native_does() -> None:
     device, found = card(), []
     for context in (everywhere(), nullcontext()):
         model = everything().to(device)
@@ -184,7 +184,7 @@ def check_autocast_with_everything_replaced_trains_on_the_card_as_native_does() 
         assert float((a - e).norm()) <= 2e-2 * float(e.norm()) + 1e-3, which
 
 
-def check_compiled_models_run_ours_on_the_card_in_either_memory_format() -> None:
+def check_compiled_models_run_ours_on_the_gpu_in_either_memory_format() -> None:
     if not hasattr(torch, "compile"):
         raise Skip(f"torch {torch.__version__} has no torch.compile")
     device = card()
@@ -204,13 +204,13 @@ def check_compiled_models_run_ours_on_the_card_in_either_memory_format() -> None
     torch._dynamo.reset()
 
 
-def check_a_yolo_and_a_resnet_train_on_the_card_with_natives_losses() -> None:
+def check_a_yolo_and_a_resnet_train_on_the_gpu_with_natives_losses() -> None:
     device = card()
     assert_trains_alike(resnet_losses, device)
     assert_trains_alike(losses, device)
 
 
-def check_pytorchs_own_depthwise_kernels_give_natives_results_on_the_card() -> None:
+def check_pytorchs_own_depthwise_kernels_give_natives_results_on_the_gpu() -> None:
     device, seen = torch.device(card(), 0), set()
     for dtype, bound in ((torch.float32, 5e-6), (torch.float16, 2e-3)):
         for outputs, size, options in (
@@ -253,7 +253,7 @@ def compare_own_kernels(made: Any, options: dict[str, Any], bound: float, device
     return taken
 
 
-def check_depthwise_layers_on_the_card_run_no_kernel_of_the_vendors_library() -> None:
+def check_depthwise_layers_on_the_gpu_run_no_kernel_of_the_vendors_library() -> None:
     device = card()
     for scope in ("modules", "all"):
         layer = torch.nn.Conv2d(32, 32, 3, padding=1, groups=32).to(device)

@@ -190,8 +190,8 @@ def check_two_ranks_under_ddp_get_natives_gradients() -> None:
             for rank in range(2)
         ]
         try:
-            said = [process.communicate(timeout=120)[0] for process in ranks]
+            output = [process.communicate(timeout=120)[0] for process in ranks]
         finally:
             for process in ranks:
                 process.kill()
-        assert all("alike" in text for text in said), said
+        assert all("alike" in text for text in output), output

@@ -95,12 +95,12 @@ def check_a_family_that_raises_in_a_training_is_replaced_once_a_layer_and_report
             found = trained(net())
         for a, e in zip(found, expected, strict=True):
             assert not unlike(scope, a, e, 1e-5)
-        told_of = [each[1] for each in seen if isinstance(each, tuple) and each[0] == "conv2d_failed"]
-        assert len(told_of) == 2 == len(calls), (scope, told_of, calls)
-        assert {each["instead"] for each in told_of} == {"unfold"}
-        assert "3>8/1 k3x3" in told_of[0]["layer"]
-        assert "2x3x24x24" in told_of[0]["sizes"]
-        assert "no kernel for this" in told_of[0]["error"]
+        reported_of = [each[1] for each in seen if isinstance(each, tuple) and each[0] == "conv2d_failed"]
+        assert len(reported_of) == 2 == len(calls), (scope, reported_of, calls)
+        assert {each["instead"] for each in reported_of} == {"unfold"}
+        assert "3>8/1 k3x3" in reported_of[0]["layer"]
+        assert "2x3x24x24" in reported_of[0]["sizes"]
+        assert "no kernel for this" in reported_of[0]["error"]
         assert sum("raised" in each for each in seen if isinstance(each, str)) == 2
 
 

@@ -114,7 +114,7 @@ LONG = (
 )
 
 
-def check_where_a_card_would_add_one_product_after_another_sums_over_a_map_are_made_in_pieces() -> None:
+def check_where_a_gpu_would_add_one_product_after_another_sums_over_a_map_are_made_in_pieces() -> None:
     for layer, longest, names in LONG:
         with at_most(longest), Lengths() as lengths:
             found = list(hard_passes.rows(layer, MODES["float32, TF32 off"], "cpu", lean=True, kinds=("weight",)))

@@ -248,7 +248,7 @@ def check_one_wrong_row_of_many_is_noticed() -> None:
     assert "relative" in compared(wrong, torch.ones(8, 4, 640))
 
 
-def check_operands_that_tell_nothing_neither_condemn_nor_acquit() -> None:
+def check_operands_that_report_nothing_neither_condemn_nor_acquit() -> None:
     for useless in (float("inf"), float("nan"), 0.0):
         x = torch.full((8, 4), useless)
         assert compared(lambda x: x + x, x) == ""
@@ -305,7 +305,7 @@ def check_gradients_by_pytorchs_own_depthwise_kernels_run_with_the_library_off()
     assert torch.backends.cudnn.enabled
 
 
-def check_a_card_is_offered_pytorchs_own_depthwise_kernels_and_no_backward_that_is_replaced() -> None:
+def check_a_gpu_is_offered_pytorchs_own_depthwise_kernels_and_no_backward_that_is_replaced() -> None:
     shape = geometry((2, 8, 9, 9), (8, 1, 3, 3), None, (1, 1), (1, 1), (1, 1), 8)
     at_stride_two = geometry((2, 8, 9, 9), (8, 1, 3, 3), None, (2, 2), (1, 1), (1, 1), 8)
 

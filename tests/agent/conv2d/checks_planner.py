@@ -48,13 +48,13 @@ def train(sizes: tuple[tuple[int, int], ...] = (X[2:],)) -> None:
 
 
 @contextmanager
-def told() -> Iterator[list[str]]:
+def reported() -> Iterator[list[str]]:
     """Collect what the package warns of."""
-    said: list[str] = []
+    output: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        yield said
-    said += [str(item.message) for item in caught if str(item.message).startswith("conv2d: ")]
+        yield output
+    output += [str(item.message) for item in caught if str(item.message).startswith("conv2d: ")]
 
 
 def check_a_pass_is_timed_once_and_by_the_next_process_not_at_all() -> None:
@@ -172,11 +172,11 @@ def check_wrong_and_failing_candidates_are_banned_with_the_reason_also_for_the_n
     x, weight, bias = (tensor.detach() for tensor in operands(X, WEIGHT))
     with tempfile.TemporaryDirectory() as folder:
         store = Store(folder, "a card", "1.0")
-        with told() as said:
+        with reported() as output:
             found = tuner.times(case, "forward", ("wrong", "NaN"), (x, weight, bias, case.shape), store)
         assert found is not None
         assert set(found) == set(whole.candidates("forward"))
-        assert len(said) == 3, said
+        assert len(output) == 3, output
         again = Store(folder, "a card", "1.0")
         for name, why in (("wrong", "1.0e-01"), ("NaN", "nan"), ("failing", "RuntimeError")):
             assert why in again.why_wrong("forward", case.layer, name), again.why_wrong("forward", case.layer, name)
@@ -216,7 +216,7 @@ def check_short_passes_are_timed_more_often_where_the_process_is_what_counts() -
 
 def check_what_is_wrong_for_several_layers_is_used_for_none() -> None:
     store = Store(None, "a card", "1.0")
-    with told():
+    with reported():
         for layer in ("one", "two"):
             store.wrong("forward", layer, "mec", "it is")
         assert not store.why_wrong("forward", "four", "mec")
@@ -248,7 +248,7 @@ def tries(folder: str, name: str, parent: Any) -> None:
 
 def check_what_was_tried_when_a_process_died_is_banned_and_what_a_living_one_tries_is_not() -> None:
     fork, children = multiprocessing.get_context("fork"), {}
-    with tempfile.TemporaryDirectory() as folder, told() as said:
+    with tempfile.TemporaryDirectory() as folder, reported() as output:
         for name in ("dying", "living"):
             here, there = fork.Pipe()
             child = fork.Process(target=tries, args=(folder, name, there))
@@ -267,7 +267,7 @@ def check_what_was_tried_when_a_process_died_is_banned_and_what_a_living_one_tri
         children["living"][0].join()
         assert not Store(folder, "a card", "1.0").why_wrong("forward", LAYER, "living")
         assert Store(folder, "a card", "1.0").why_wrong("forward", LAYER, "dying") == UNANSWERED
-    assert len(said) == 1, said
+    assert len(output) == 1, output
 
 
 def learns(folder: str, number: int) -> None:
@@ -279,7 +279,7 @@ def learns(folder: str, number: int) -> None:
 
 def check_several_processes_keep_their_facts_in_one_file() -> None:
     fork = multiprocessing.get_context("fork")
-    with tempfile.TemporaryDirectory() as folder, told() as said:
+    with tempfile.TemporaryDirectory() as folder, reported() as output:
         children = [fork.Process(target=learns, args=(folder, number)) for number in range(4)]
         for child in children:
             child.start()
@@ -287,10 +287,10 @@ def check_several_processes_keep_their_facts_in_one_file() -> None:
             child.join()
         store = Store(folder, "a card", "1.0")
         assert [store.buckets("forward", f"layer {number}") for number in range(4)] == [50] * 4
-    assert not said
+    assert not output
 
 
-def check_a_damaged_file_is_written_anew_from_what_is_sound_and_told_once() -> None:
+def check_a_damaged_file_is_written_again_from_what_is_sound_and_reported_once() -> None:
     damages = (
         b"\x00\xff\n",
         b'{"timed": [1, 2], "ms": {}}\n',
@@ -304,12 +304,12 @@ def check_a_damaged_file_is_written_anew_from_what_is_sound_and_told_once() -> N
             store.right("forward", LAYER, "mec")
             (file,) = Path(folder).glob("*.jsonl")
             file.write_bytes(file.read_bytes() + damage)
-            with told() as said:
+            with reported() as output:
                 for _ in range(2):
                     store = Store(folder, f"card {damage!r}", "1.0")
                     assert store.times == {("forward", LAYER, "2x3"): {"mec": 1.0}}
                     assert store.is_right("forward", LAYER, "mec")
-            assert len(said) == 1, said
+            assert len(output) == 1, output
             assert damage not in file.read_bytes()
 
 
@@ -318,19 +318,19 @@ def check_another_versions_file_is_not_believed() -> None:
         Store(folder, "an old card", "1.0").timed("forward", LAYER, "2x3", {"mec": 1.0})
         (file,) = Path(folder).glob("*.jsonl")
         file.write_text(file.read_text().replace(f'"conv2d": {VERSION}', '"conv2d": 0'))
-        with told() as said:
+        with reported() as output:
             assert not Store(folder, "an old card", "1.0").times
             assert not Store(folder, "an old card", "1.0").times
-        assert len(said) == 1, said
+        assert len(output) == 1, output
 
 
-def check_a_folder_that_cannot_be_written_is_told_and_changes_no_result() -> None:
-    with tempfile.NamedTemporaryFile() as file, told() as said:
+def check_a_folder_that_cannot_be_written_is_reported_and_changes_no_result() -> None:
+    with tempfile.NamedTemporaryFile() as file, reported() as output:
         with planning(f"{file.name}/conv2d"):
             train()
             assert planner.timings == 4
         assert Path(file.name).read_bytes() == b""
-    assert len([report for report in said if "not kept" in report]) == 1, said
+    assert len([report for report in output if "not kept" in report]) == 1, output
 
 
 def check_warnings_that_are_errors_do_not_reach_the_training() -> None:

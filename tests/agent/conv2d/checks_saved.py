@@ -33,7 +33,7 @@ def load_elsewhere(file: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def check_a_patched_model_saved_whole_loads_where_the_package_is_not() -> None:
+def check_a_patched_model_saved_completely_loads_where_the_package_is_not() -> None:
     x = torch.randn(2, 3, 8, 8)
     with tempfile.TemporaryDirectory() as folder, patched():
         model = small()

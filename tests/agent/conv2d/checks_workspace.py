@@ -129,12 +129,12 @@ def check_no_family_takes_more_memory_than_it_says() -> None:
                 for name, candidate in case.candidates(kind).items():
                     if candidate.one_by_one:
                         continue
-                    said = torch.empty(0, dtype=dtype).element_size() * (
+                    output = torch.empty(0, dtype=dtype).element_size() * (
                         candidate.need.fixed + case.x[0] * candidate.need.a_sample
                     )
                     with torch.no_grad():
                         took = workspace(candidate.run, given)
-                    assert took <= said * ROOM + 1024, (case.exact, kind, name, took, said)
+                    assert took <= output * ROOM + 1024, (case.exact, kind, name, took, output)
                     compared += 1
     assert compared > 140, compared
 

@@ -38,18 +38,18 @@ def batch() -> dict[str, torch.Tensor]:
 
 def losses(steps: int, dtype: torch.dtype = torch.float32, device: str = "cpu") -> list[float]:
     """Train `steps` steps with plain SGD and return the loss before each of them."""
-    model, said = yolo().train().to(device, dtype), []
+    model, output = yolo().train().to(device, dtype), []
     data = {name: value.to(device) for name, value in batch().items()}
     data["img"] = data["img"].to(dtype)
     # At ten times this rate, steps of an untrained model multiply rounding by five.
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
     for _ in range(steps):
         loss = model(data)[0].sum()
-        said.append(float(loss.detach()))
+        output.append(float(loss.detach()))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    return said
+    return output
 
 
 def resnet_losses(steps: int, dtype: torch.dtype = torch.float32, device: str = "cpu") -> list[float]:
@@ -57,17 +57,17 @@ def resnet_losses(steps: int, dtype: torch.dtype = torch.float32, device: str = 
     from torchvision.models.resnet import BasicBlock, ResNet  # noqa: PLC0415 - takes seconds
 
     torch.manual_seed(0)
-    model, said = ResNet(BasicBlock, [1, 1, 1, 1], num_classes=4).train().to(device, dtype), []
+    model, output = ResNet(BasicBlock, [1, 1, 1, 1], num_classes=4).train().to(device, dtype), []
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(4, 3, 48, 48, generator=generator, dtype=torch.float64).to(device, dtype)
     for _ in range(steps):
         loss = nn.functional.cross_entropy(model(x), torch.arange(4, device=device))
-        said.append(float(loss.detach()))
+        output.append(float(loss.detach()))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    return said
+    return output
 
 
 def assert_trains_alike(train: Any, device: str = "cpu") -> None:
@@ -93,7 +93,7 @@ def check_a_resnet_trains_with_natives_losses() -> None:
     assert_trains_alike(resnet_losses)
 
 
-def check_patched_yolo_saved_whole_loads_where_the_package_is_not() -> None:
+def check_patched_yolo_saved_completely_loads_where_the_package_is_not() -> None:
     x = batch()["img"]
     native = yolo().eval()
     with torch.no_grad():

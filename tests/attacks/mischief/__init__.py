@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 
 from mischief import files, processes, words
-from mischief.ground import Ground
+from mischief.target import Target
 
-ACTIONS: Mapping[str, Callable[[Ground, Random], str]] = {**files.ACTIONS, **words.ACTIONS, **processes.ACTIONS}
+ACTIONS: Mapping[str, Callable[[Target, Random], str]] = {**files.ACTIONS, **words.ACTIONS, **processes.ACTIONS}
 """Each does its work and returns what it did in words; OSError is allowed to come out."""

@@ -11,17 +11,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
 
-from mischief.ground import KNOWN, Ground
+from mischief.target import KNOWN, Target
 
 SIZES = (0, 1, 7, 63, 64, 4095, 4096, 65536, 300_000)
 HELD: list[int] = []
 """Descriptors that keep locks and leases until the training ends."""
 
 
-def write(ground: Ground, chance: Random) -> str:
+def write(target: Target, chance: Random) -> str:
     """Overwrite a piece of a file with random bytes."""
-    path = ground.target(chance)
-    fd = ground.open(path, os.O_RDWR | os.O_CREAT)
+    path = target.target(chance)
+    fd = target.open(path, os.O_RDWR | os.O_CREAT)
     try:
         end = os.fstat(fd).st_size
         at, size = chance.choice([0, 64, 128, max(end - 10, 0), end, chance.randrange(end + 1)]), chance.choice(SIZES)
@@ -31,10 +31,10 @@ def write(ground: Ground, chance: Random) -> str:
     return f"{size} random bytes at {at} of {path}"
 
 
-def truncate(ground: Ground, chance: Random) -> str:
+def truncate(target: Target, chance: Random) -> str:
     """Cut a file."""
-    path = ground.target(chance)
-    fd = ground.open(path, os.O_RDWR)
+    path = target.target(chance)
+    fd = target.open(path, os.O_RDWR)
     try:
         size = chance.choice([0, 1, 100, os.fstat(fd).st_size // 2, 4096])
         os.ftruncate(fd, size)
@@ -43,60 +43,60 @@ def truncate(ground: Ground, chance: Random) -> str:
     return f"{path} cut to {size}"
 
 
-def delete(ground: Ground, chance: Random) -> str:
+def delete(target: Target, chance: Random) -> str:
     """Take a file or folder away."""
-    path = ground.target(chance)
-    ground.clear(path)
+    path = target.target(chance)
+    target.clear(path)
     return f"{path} taken away"
 
 
-def rename(ground: Ground, chance: Random) -> str:
+def rename(target: Target, chance: Random) -> str:
     """Let two names change places, or one take the other's."""
-    first, second = ground.target(chance), ground.target(chance)
-    if not (ground.inside(first) and ground.inside(second)):
+    first, second = target.target(chance), target.target(chance)
+    if not (target.inside(first) and target.inside(second)):
         raise OSError("one of them lies elsewhere")
     first.rename(second)
     return f"{first} renamed to {second}"
 
 
-def symlink(ground: Ground, chance: Random) -> str:
+def symlink(target: Target, chance: Random) -> str:
     """Replace something by a symbolic link."""
-    path = ground.target(chance)
-    to = ground.lure(path, chance)
-    ground.clear(path)
+    path = target.target(chance)
+    to = target.lure(path, chance)
+    target.clear(path)
     path.symlink_to(to)
     return f"{path} -> {to}"
 
 
-def symlink_folder(ground: Ground, chance: Random) -> str:
+def symlink_folder(target: Target, chance: Random) -> str:
     """Replace a folder that the daemon writes into by a link."""
-    path = ground.place(chance) / chance.choice(["evidence", "stacks", "output.txt"])
-    to = ground.canary_folder if path.name == "evidence" or not ground.tame else ground.folder
-    ground.clear(path)
+    path = target.place(chance) / chance.choice(["evidence", "stacks", "output.txt"])
+    to = target.canary_folder if path.name == "evidence" or not target.tame else target.folder
+    target.clear(path)
     path.symlink_to(to)
     return f"{path} -> {to}"
 
 
-def hardlink(ground: Ground, chance: Random) -> str:
+def hardlink(target: Target, chance: Random) -> str:
     """Give a file of somebody else a name of its own ground; needs fs.protected_hardlinks to be off, or root."""
-    path = ground.target(chance) if not ground.tame else ground.folder / "output.txt"
-    ground.clear(path)
-    os.link(chance.choice([ground.secret, ground.canary]), path, follow_symlinks=False)
+    path = target.target(chance) if not target.tame else target.folder / "output.txt"
+    target.clear(path)
+    os.link(chance.choice([target.secret, target.canary]), path, follow_symlinks=False)
     return f"{path} is a second name of a file outside"
 
 
-def fifo(ground: Ground, chance: Random) -> str:
+def fifo(target: Target, chance: Random) -> str:
     """A named pipe where a file is expected: whoever opens it waits."""
-    path = ground.target(chance)
-    ground.clear(path)
+    path = target.target(chance)
+    target.clear(path)
     os.mkfifo(path, 0o660)
     return f"{path} is a FIFO"
 
 
-def unix_socket(ground: Ground, chance: Random) -> str:
+def unix_socket(target: Target, chance: Random) -> str:
     """A socket where a file is expected."""
-    path = ground.target(chance)
-    ground.clear(path)
+    path = target.target(chance)
+    target.clear(path)
     with socket.socket(socket.AF_UNIX) as made:
         place = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
@@ -106,28 +106,28 @@ def unix_socket(ground: Ground, chance: Random) -> str:
     return f"{path} is a socket"
 
 
-def device(ground: Ground, chance: Random) -> str:
+def device(target: Target, chance: Random) -> str:
     """A device without end where a file is expected; root alone can."""
-    path = ground.target(chance)
-    ground.clear(path)
+    path = target.target(chance)
+    target.clear(path)
     os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, chance.choice([5, 7, 8])))
     return f"{path} is a device"
 
 
-def directory(ground: Ground, chance: Random) -> str:
+def directory(target: Target, chance: Random) -> str:
     """A folder where a file is expected."""
-    path = ground.target(chance)
-    ground.clear(path)
+    path = target.target(chance)
+    target.clear(path)
     path.mkdir()
     for number in range(chance.randrange(5)):
         (path / f"{number}.pt").write_bytes(b"x")
     return f"{path} is a folder"
 
 
-def deep_folders(ground: Ground, chance: Random) -> str:
+def deep_folders(target: Target, chance: Random) -> str:
     """Folders within folders, deeper than a path may be long."""
-    top = ground.folder / chance.choice(["evidence", "stacks", "deep", "snapshots"])
-    ground.clear(top)
+    top = target.folder / chance.choice(["evidence", "stacks", "deep", "snapshots"])
+    target.clear(top)
     top.mkdir()
     depth, name = chance.choice([50, 300]), chance.choice(["d", "d" * 200])
     at = os.open(top, os.O_RDONLY | os.O_DIRECTORY)
@@ -140,10 +140,10 @@ def deep_folders(ground: Ground, chance: Random) -> str:
     return f"{depth} folders below {top}"
 
 
-def sparse(ground: Ground, chance: Random) -> str:
+def sparse(target: Target, chance: Random) -> str:
     """A file that says it is enormous."""
-    path, size = ground.target(chance), chance.choice([1 << 32, 1 << 40, (1 << 43) - 4096])
-    fd = ground.open(path, os.O_RDWR | os.O_CREAT)
+    path, size = target.target(chance), chance.choice([1 << 32, 1 << 40, (1 << 43) - 4096])
+    fd = target.open(path, os.O_RDWR | os.O_CREAT)
     try:
         os.ftruncate(fd, size)
     finally:
@@ -151,36 +151,36 @@ def sparse(ground: Ground, chance: Random) -> str:
     return f"{path} is {size} bytes long"
 
 
-def mode(ground: Ground, chance: Random) -> str:
+def mode(target: Target, chance: Random) -> str:
     """Rights that let nobody in, or everybody."""
-    path, bits = ground.target(chance), chance.choice([0, 0o200, 0o666, 0o6777])
-    if path.is_symlink() or not ground.inside(path) or (path.is_file() and path.stat().st_nlink != 1):
+    path, bits = target.target(chance), chance.choice([0, 0o200, 0o666, 0o6777])
+    if path.is_symlink() or not target.inside(path) or (path.is_file() and path.stat().st_nlink != 1):
         raise OSError("a file of somebody else")
     path.chmod(bits)
     return f"{path} has mode {bits:o}"
 
 
-def many_files(ground: Ground, chance: Random) -> str:
+def many_files(target: Target, chance: Random) -> str:
     """Hundreds of files with names that are looked for."""
     name = chance.choice(
         ["recorder.rank{}.bin", "evidence/{}", "stacks/{}.txt", "output.txt.{}", "recorder.rank{}².bin"]
     )
     count = chance.choice([50, 400])
     for number in range(count):
-        path = ground.folder / name.format(number + 2)
+        path = target.folder / name.format(number + 2)
         path.parent.mkdir(exist_ok=True)
-        os.close(ground.open(path, os.O_RDWR | os.O_CREAT))
+        os.close(target.open(path, os.O_RDWR | os.O_CREAT))
     return f"{count} files like {name}"
 
 
-def race(ground: Ground, chance: Random) -> str:
+def race(target: Target, chance: Random) -> str:
     """Change what lies at a name as fast as it goes."""
-    place = ground.place(chance)
+    place = target.place(chance)
     path, to = place / chance.choice(KNOWN), place / f"racer{os.getpid()}"
-    lure, changes = ground.lure(path, chance), 0
+    lure, changes = target.lure(path, chance), 0
     end = time.perf_counter() + chance.choice([0.05, 0.3])
     while time.perf_counter() < end:
-        ground.clear(to)
+        target.clear(to)
         if changes % 3 == 0:
             to.symlink_to(lure)
         elif changes % 3 == 1:
@@ -188,40 +188,40 @@ def race(ground: Ground, chance: Random) -> str:
         else:
             to.write_bytes(b"{}")
         if path.is_dir() and not path.is_symlink():
-            ground.clear(path)
+            target.clear(path)
         to.rename(path)
         changes += 1
     return f"{path} changed {changes} times"
 
 
-def lease(ground: Ground, chance: Random) -> str:
+def lease(target: Target, chance: Random) -> str:
     """Take a lease: who opens the file waits for lease-break-time, 45 s, unless it does not wait at all."""
-    path = ground.target(chance)
-    fd = ground.open(path, os.O_RDONLY)
+    path = target.target(chance)
+    fd = target.open(path, os.O_RDONLY)
     HELD.append(fd)
     fcntl.fcntl(fd, fcntl.F_SETSIG, 23)  # SIGURG, which is ignored, in place of SIGIO, which ends it
     fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
     return f"a lease on {path}"
 
 
-def lock(ground: Ground, chance: Random) -> str:
+def lock(target: Target, chance: Random) -> str:
     """Hold a lock for as long as it lives."""
-    path = ground.target(chance) if chance.random() < 0.5 else ground.job / "lock"
-    fd = ground.open(path, os.O_RDWR)
+    path = target.target(chance) if chance.random() < 0.5 else target.job / "lock"
+    fd = target.open(path, os.O_RDWR)
     HELD.append(fd)
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return f"a lock on {path}"
 
 
-def next_attempt(ground: Ground, chance: Random) -> str:
+def next_attempt(target: Target, chance: Random) -> str:
     """Lay out the folder of an attempt that is still to come."""
-    number = int(ground.attempt.name) + chance.choice([1, 1, 1, 2, 1000]) if ground.attempt.name.isdecimal() else 99
-    folder = ground.job / str(number)
-    if not ground.inside(folder):
+    number = int(target.attempt.name) + chance.choice([1, 1, 1, 2, 1000]) if target.attempt.name.isdecimal() else 99
+    folder = target.job / str(number)
+    if not target.inside(folder):
         raise OSError("not its own")
     kind = chance.choice(["folder", "link", "fifo", "file"])
     if kind == "link":
-        folder.symlink_to(ground.canary_folder if not ground.tame else "/nonexistent/x")
+        folder.symlink_to(target.canary_folder if not target.tame else "/nonexistent/x")
     elif kind == "fifo":
         os.mkfifo(folder)
     elif kind == "file":
@@ -233,29 +233,29 @@ def next_attempt(ground: Ground, chance: Random) -> str:
     return f"{folder} is laid out as a {kind}"
 
 
-def swap_folder(ground: Ground, chance: Random) -> str:
+def swap_folder(target: Target, chance: Random) -> str:
     """Rename a folder that the daemon made and leave something else in its place, or nothing."""
-    folder = chance.choice([ground.folder, ground.attempt, ground.job / "snapshots", ground.job / "conv2d"])
+    folder = chance.choice([target.folder, target.attempt, target.job / "snapshots", target.job / "conv2d"])
     away = folder.with_name(f"away{chance.randrange(1 << 30)}")
-    if not ground.inside(folder):
+    if not target.inside(folder):
         raise OSError("not its own")
     kind = chance.choice(["nothing", "link", "copy"])
     folder.rename(away)
     if kind == "link":
-        folder.symlink_to(ground.canary_folder)
+        folder.symlink_to(target.canary_folder)
     elif kind == "copy":
         folder.mkdir()
     return f"{folder} renamed, {kind} in its place"
 
 
-def xattr(ground: Ground, chance: Random) -> str:
+def xattr(target: Target, chance: Random) -> str:
     """Attributes that tools may read."""
-    path = ground.target(chance)
+    path = target.target(chance)
     os.setxattr(path, "user.note", chance.randbytes(2000), follow_symlinks=False)
     return f"an attribute on {path}"
 
 
-ACTIONS: Mapping[str, Callable[[Ground, Random], str]] = {
+ACTIONS: Mapping[str, Callable[[Target, Random], str]] = {
     made.__name__: made
     for made in (
         write, truncate, delete, rename, symlink, symlink_folder, hardlink, fifo, unix_socket, device, directory,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from random import Random
 
-from mischief.ground import Ground
+from mischief.target import Target
 
 LIFE_S = 4.0
 """How long a child lives that nobody ends."""
@@ -45,7 +45,7 @@ def _child(work: Callable[[], None]) -> int:
     return pid
 
 
-def fork(ground: Ground, chance: Random) -> str:
+def fork(target: Target, chance: Random) -> str:
     """Children that it does not wait for."""
     count = chance.choice([1, 10, 40])
     for _ in range(count):
@@ -53,7 +53,7 @@ def fork(ground: Ground, chance: Random) -> str:
     return f"{count} children"
 
 
-def orphan(ground: Ground, chance: Random) -> str:
+def orphan(target: Target, chance: Random) -> str:
     """Grandchildren in a session of their own, that end with nobody; some are deaf."""
     deaf = chance.random() < 0.5
 
@@ -67,7 +67,7 @@ def orphan(ground: Ground, chance: Random) -> str:
     return f"an orphan{', deaf to SIGTERM' if deaf else ''}"
 
 
-def allocate(ground: Ground, chance: Random) -> str:
+def allocate(target: Target, chance: Random) -> str:
     """Take memory for a moment."""
     size = chance.choice([50, 300]) * MB
     held = bytearray(size)
@@ -76,7 +76,7 @@ def allocate(ground: Ground, chance: Random) -> str:
     return f"{size // MB} MB for a moment"
 
 
-def process_name(ground: Ground, chance: Random) -> str:
+def process_name(target: Target, chance: Random) -> str:
     """A name that looks like other fields of /proc/PID/stat, or is no text."""
     name = chance.choice([b") R 1 1 1", b"a) Z 1 (b", b"\xff\xfe", b"x\ny", b"", b"rocm-supervisord"])
     _libc.prctl(PR_SET_NAME, ctypes.c_char_p(name), 0, 0, 0)
@@ -90,7 +90,7 @@ def _shim() -> int:
     return pid
 
 
-def stop_shim(ground: Ground, chance: Random) -> str:
+def stop_shim(target: Target, chance: Random) -> str:
     """Stop the shim for a moment."""
     pid, pause = _shim(), chance.choice([0.1, 1.0])
     os.kill(pid, signal.SIGSTOP)
@@ -101,11 +101,11 @@ def stop_shim(ground: Ground, chance: Random) -> str:
     return f"the shim stopped for {pause} s"
 
 
-def kill_shim(ground: Ground, chance: Random) -> str:
+def kill_shim(target: Target, chance: Random) -> str:
     """Kill the shim; how it ended is then nobody's to say, or is said by a forged exit.json."""
     if chance.random() < 0.5:
         with suppress(OSError):
-            fd = ground.open(ground.folder / "exit.json", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            fd = target.open(target.folder / "exit.json", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.write(
                 fd, b'{"version": 1, "exit_code": %s, "signal": null, "ended_unix_s": %s}' % (b"9" * 400, b"9" * 400)
             )
@@ -114,14 +114,14 @@ def kill_shim(ground: Ground, chance: Random) -> str:
     return "the shim killed"
 
 
-def end(ground: Ground, chance: Random) -> str:
+def end(target: Target, chance: Random) -> str:
     """End with a status."""
     code = chance.choice([0, 1, 2, 7, 78, 137, 255])
     sys.stdout.flush()
     os._exit(code)
 
 
-def die(ground: Ground, chance: Random) -> str:
+def die(target: Target, chance: Random) -> str:
     """End by a signal."""
     number = chance.choice(
         [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGTERM, signal.SIGINT, signal.SIGBUS]
@@ -131,7 +131,7 @@ def die(ground: Ground, chance: Random) -> str:
     return f"signal {number}"
 
 
-def hang(ground: Ground, chance: Random) -> str:
+def hang(target: Target, chance: Random) -> str:
     """Stand still for longer than the stall limit; at times deaf, at times stopped."""
     kind = chance.choice(["sleep", "deaf", "spin", "stopped"])
     if kind == "deaf":
@@ -145,7 +145,7 @@ def hang(ground: Ground, chance: Random) -> str:
     return f"hung for 8 s, {kind}"
 
 
-def clock(ground: Ground, chance: Random) -> str:
+def clock(target: Target, chance: Random) -> str:
     """Set the machine's clock, where that is refused: root is kept from it here."""
     if os.geteuid() == 0:
         raise OSError("a test must not set the clock of its machine")
@@ -153,11 +153,11 @@ def clock(ground: Ground, chance: Random) -> str:
     return "the clock is set"
 
 
-def _talk(ground: Ground, content: bytes) -> socket.socket:
+def _talk(target: Target, content: bytes) -> socket.socket:
     made = socket.socket(socket.AF_UNIX)
     made.settimeout(0.2)
     try:
-        made.connect(str(ground.socket))
+        made.connect(str(target.socket))
         with suppress(OSError):
             made.sendall(content)
     except OSError:
@@ -166,27 +166,27 @@ def _talk(ground: Ground, content: bytes) -> socket.socket:
     return made
 
 
-def socket_garbage(ground: Ground, chance: Random) -> str:
+def socket_garbage(target: Target, chance: Random) -> str:
     """Say something at the control socket that is no request, or none that is allowed."""
     content = chance.choice([*HALF_REQUESTS, chance.randbytes(3000)])
-    with _talk(ground, content) as made, suppress(OSError):
+    with _talk(target, content) as made, suppress(OSError):
         made.recv(4096)
     return f"{content[:40]!r} at the control socket"
 
 
-def socket_crowd(ground: Ground, chance: Random) -> str:
+def socket_crowd(target: Target, chance: Random) -> str:
     """Many half requests at once, held for a moment."""
     crowd = []
     with suppress(OSError):
         for _ in range(chance.choice([70, 300])):
-            crowd.append(_talk(ground, b"GET /v1/status HTTP/1.1\r\n"))
+            crowd.append(_talk(target, b"GET /v1/status HTTP/1.1\r\n"))
     time.sleep(0.3)
     for made in crowd:
         made.close()
     return f"{len(crowd)} half requests at the control socket"
 
 
-ACTIONS: Mapping[str, Callable[[Ground, Random], str]] = {
+ACTIONS: Mapping[str, Callable[[Target, Random], str]] = {
     "socket": socket_garbage,
     **{
         made.__name__: made

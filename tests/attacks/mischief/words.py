@@ -16,7 +16,7 @@ from random import Random
 
 import rocm_agent
 
-from mischief.ground import Ground
+from mischief.target import Target
 
 EVENTS = (
     "alive", "claimed", "plan", "checkpoint_saved", "exception", "patched", "resumed", "train_end", "hook_failed",
@@ -71,8 +71,8 @@ def _json(value: object) -> bytes:
         sys.set_int_max_str_digits(limit)
 
 
-def _append(ground: Ground, content: bytes) -> None:
-    fd = ground.open(ground.folder / "agent.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+def _append(target: Target, content: bytes) -> None:
+    fd = target.open(target.folder / "agent.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         while content:
             content = content[os.write(fd, content) :]
@@ -90,16 +90,16 @@ def _word(chance: Random) -> tuple[str, bytes]:
     return event, _json(word) + b"\n"
 
 
-def agent_word(ground: Ground, chance: Random) -> str:
+def agent_word(target: Target, chance: Random) -> str:
     """Words of the agent, with odd values."""
     count, last = chance.choice([1, 1, 5]), ""
     for _ in range(count):
         last, line = _word(chance)
-        _append(ground, line)
+        _append(target, line)
     return f"{count} forged words, the last one {last}"
 
 
-def agent_bytes(ground: Ground, chance: Random) -> str:
+def agent_bytes(target: Target, chance: Random) -> str:
     """Bytes that are no words."""
     kind = chance.choice(["random", "deep", "long", "half", "surrogate", "number"])
     content = {
@@ -110,44 +110,44 @@ def agent_bytes(ground: Ground, chance: Random) -> str:
         "surrogate": b'{"event": "exception", "monotonic_ns": 1, "message": "\\ud800\\udfff\\ud83d"}\n',
         "number": b'{"event": "allocator", "monotonic_ns": 1' + b"0" * 5000 + b"}\n",
     }[kind]
-    _append(ground, content)
+    _append(target, content)
     return f"bytes that are no word: {kind}"
 
 
-def agent_flood(ground: Ground, chance: Random) -> str:
+def agent_flood(target: Target, chance: Random) -> str:
     """Tens of thousands of short words."""
     count, event = chance.choice([2_000, 30_000]), chance.choice(EVENTS)
     line = _json({"event": event, "pid": 1, "rank": 0, "monotonic_ns": time.monotonic_ns(), "unix_s": 1.7e9})
-    _append(ground, (line + b"\n") * count)
+    _append(target, (line + b"\n") * count)
     return f"{count} words {event}"
 
 
-def note(ground: Ground, chance: Random) -> str:
+def note(target: Target, chance: Random) -> str:
     """A note of the shim or the daemon with odd values; now and then with the daemon's own pid."""
     name = chance.choice(list(NOTES))
     fields: dict[str, object] = {"version": chance.choice([1, 1, 2, NEVER])}
     for field in NOTES[name]:
         fields[field] = odd(chance)
     if name == "shim.json" and chance.random() < 0.5:
-        pid = chance.choice([ground.daemon_pid, 1, 2, os.getppid(), os.getpid()])
+        pid = chance.choice([target.daemon_pid, 1, 2, os.getppid(), os.getpid()])
         stat = Path(f"/proc/{pid}/stat").read_text()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         fields |= {"pid": pid, "start_ticks": int(stat.rpartition(")")[2].split()[19]), "boot_id": boot}
     content = chance.choice([_json(fields), _json(fields), _json(fields)[:-5], b"", b"[]", b'{"a":' * 50_000])
-    path = ground.folder / name
-    draft = ground.folder / f"draft{os.getpid()}"
-    fd = ground.open(draft, os.O_WRONLY | os.O_CREAT)
+    path = target.folder / name
+    draft = target.folder / f"draft{os.getpid()}"
+    fd = target.open(draft, os.O_WRONLY | os.O_CREAT)
     os.write(fd, content)
     os.close(fd)
     draft.rename(path)
     return f"a forged {name} with pid {str(fields.get('pid'))[:12]}"
 
 
-def recorder_header(ground: Ground, chance: Random) -> str:
+def recorder_header(target: Target, chance: Random) -> str:
     """An extreme number in a field of the recorder's header."""
     name = chance.choice(["recorder.bin", "recorder.bin", "recorder.rank1.bin"])
     at, value = chance.choice(HEADER), chance.choice(UNSIGNED)
-    fd = ground.open(ground.folder / name, os.O_RDWR | os.O_CREAT)
+    fd = target.open(target.folder / name, os.O_RDWR | os.O_CREAT)
     try:
         os.pwrite(fd, struct.pack("<I", value), at)
     finally:
@@ -173,10 +173,10 @@ def _counts(chance: Random) -> tuple[int, int]:
     return chance.choice([0, 32, 2**32 - 1]), chance.choice([0, 4096, 2**32 - 1])
 
 
-def recorder_records(ground: Ground, chance: Random) -> str:
+def recorder_records(target: Target, chance: Random) -> str:
     """Records with steps, times and numbers that no training makes, and a head that counts them."""
     count = chance.choice([1, 50, 2000])
-    fd = ground.open(ground.folder / "recorder.bin", os.O_RDWR)
+    fd = target.open(target.folder / "recorder.bin", os.O_RDWR)
     try:
         (head,) = struct.unpack("<Q", os.pread(fd, 8, 64).ljust(8, b"\0"))
         slot = head % 131072
@@ -188,11 +188,11 @@ def recorder_records(ground: Ground, chance: Random) -> str:
     return f"{count} forged records from {head}"
 
 
-def rank_recorder(ground: Ground, chance: Random) -> str:
+def rank_recorder(target: Target, chance: Random) -> str:
     """A recorder of another rank, laid out as asked for or otherwise."""
     rank = chance.choice([1, 2, 63, 4096, 2**31, 2**64])
     slots = chance.choice([1, 1024, 2**32 - 1, 0])
-    fd = ground.open(ground.folder / f"recorder.rank{rank}.bin", os.O_RDWR | os.O_CREAT)
+    fd = target.open(target.folder / f"recorder.rank{rank}.bin", os.O_RDWR | os.O_CREAT)
     try:
         os.pwrite(
             fd, struct.pack("<8sIIII", b"ROCMREC1", 4096, chance.choice([64, RECORD.size]), slots, rank % 2**32), 0
@@ -206,7 +206,7 @@ def rank_recorder(ground: Ground, chance: Random) -> str:
     return f"a recorder of rank {rank} with {slots} slots"
 
 
-def steps(ground: Ground, chance: Random) -> str:
+def steps(target: Target, chance: Random) -> str:
     """Steps as an honest training makes them, with losses that need not be honest."""
     count, loss = chance.choice([1, 20, 200]), chance.choice([0.5, 0.5, float("nan"), float("inf"), 1e308, 5e-324])
     for _ in range(count):
@@ -214,7 +214,7 @@ def steps(ground: Ground, chance: Random) -> str:
     return f"{count} steps with loss {loss}"
 
 
-def odd_steps(ground: Ground, chance: Random) -> str:
+def odd_steps(target: Target, chance: Random) -> str:
     """Steps whose numbers are odd, by the agent's own call."""
     value = odd(chance)
     rocm_agent.step(loss=value, step=value, epoch=value, lr=value)
@@ -230,12 +230,12 @@ class _Bomb:
         return (os.mkdir, (str(self.mark),))
 
 
-def _pickled(ground: Ground, chance: Random) -> bytes:
+def _pickled(target: Target, chance: Random) -> bytes:
     held = io.BytesIO()
     with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive:
         kind = chance.choice(["bomb", "class", "zeros", "deep"])
         contents: dict[str, Callable[[], bytes]] = {
-            "bomb": lambda: pickle.dumps(_Bomb(ground.saves.parent / "unpickled")),
+            "bomb": lambda: pickle.dumps(_Bomb(target.saves.parent / "unpickled")),
             "class": lambda: b"c" + b"m" * 3_000_000 + b"\nC\n.",
             "zeros": lambda: b"\0" * 60_000_000,
             "deep": lambda: b"(" * 500_000 + b".",
@@ -245,34 +245,34 @@ def _pickled(ground: Ground, chance: Random) -> bytes:
     return held.getvalue()
 
 
-def checkpoint(ground: Ground, chance: Random) -> str:
+def checkpoint(target: Target, chance: Random) -> str:
     """Tell of a checkpoint that is none."""
     kind = chance.choice(["pickle", "tensors", "fifo", "link", "secret", "sparse", "folder", "odd", "many", "good"])
-    path = ground.saves / f"{kind}{chance.randrange(20)}{chance.choice(['.pt', '.safetensors', '.ckpt'])}"
-    told: list[str] = [str(path)]
+    path = target.saves / f"{kind}{chance.randrange(20)}{chance.choice(['.pt', '.safetensors', '.ckpt'])}"
+    reported: list[str] = [str(path)]
     if kind in ("fifo", "link", "secret", "folder"):
-        ground.clear(path)
+        target.clear(path)
         laid: dict[str, Callable[[], None]] = {
             "fifo": lambda: os.mkfifo(path),
             "link": lambda: path.symlink_to(f"{path.name}2"),
-            "secret": lambda: path.symlink_to(ground.secret),
+            "secret": lambda: path.symlink_to(target.secret),
             "folder": path.mkdir,
         }
         laid[kind]()
     elif kind == "odd":
-        told = [str(odd(chance))[:4000] for _ in range(3)]
+        reported = [str(odd(chance))[:4000] for _ in range(3)]
     elif kind == "many":
-        told = [str(ground.saves / f"{number}.pt") for number in range(2000)]
+        reported = [str(target.saves / f"{number}.pt") for number in range(2000)]
     else:
         header = _json({"w": {"dtype": "F32", "shape": [chance.choice([1, 2**40, -1])], "data_offsets": [0, 4]}})
         contents: dict[str, Callable[[], bytes]] = {
-            "pickle": lambda: _pickled(ground, chance),
+            "pickle": lambda: _pickled(target, chance),
             "tensors": lambda: struct.pack("<Q", chance.choice([len(header), 2**63, 0])) + header + b"\0\0\x80\x7f",
             "sparse": lambda: b"PK\x03\x04",
             "good": lambda: struct.pack("<Q", len(header)) + header + struct.pack("<f", 1.0),
         }
         content = contents[kind]()
-        fd = ground.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        fd = target.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.write(fd, content)
         if kind == "sparse":
             os.ftruncate(fd, 1 << 40)
@@ -280,12 +280,13 @@ def checkpoint(ground: Ground, chance: Random) -> str:
     step = chance.choice([None, 1, 50, -1, 2**63, "x"])
     word = {"event": "checkpoint_saved", "pid": os.getpid(), "rank": 0, "monotonic_ns": time.monotonic_ns()}
     _append(
-        ground, _json({**word, "unix_s": 1.7e9, "paths": told, "epoch": None, "step": step, "requested": False}) + b"\n"
+        target,
+        _json({**word, "unix_s": 1.7e9, "paths": reported, "epoch": None, "step": step, "requested": False}) + b"\n",
     )
     return f"a checkpoint told of: {kind}, step {step}"
 
 
-def output(ground: Ground, chance: Random) -> str:
+def output(target: Target, chance: Random) -> str:
     """Output that readers have trouble with."""
     lines = [
         b"\r" * 20_000,
@@ -304,7 +305,7 @@ def output(ground: Ground, chance: Random) -> str:
     return f"output {line[:24]!r}, {len(line)} bytes"
 
 
-def output_flood(ground: Ground, chance: Random) -> str:
+def output_flood(target: Target, chance: Random) -> str:
     """Megabytes of output at once."""
     piece = chance.choice([b"x" * 79 + b"\n", b"\n", b"\r", b"\x1b[0m", b"loss 0.5 it/s\r"])
     count = chance.choice([1, 8]) * 1_000_000
@@ -314,7 +315,7 @@ def output_flood(ground: Ground, chance: Random) -> str:
     return f"{count} bytes of {piece[:12]!r}"
 
 
-ACTIONS: Mapping[str, Callable[[Ground, Random], str]] = {
+ACTIONS: Mapping[str, Callable[[Target, Random], str]] = {
     made.__name__: made
     for made in (
         agent_word, agent_bytes, agent_flood, note, recorder_header, recorder_records, rank_recorder, steps, odd_steps,

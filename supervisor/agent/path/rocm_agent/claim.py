@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from .recorder import Recorder
 
 GENERIC, ULTRALYTICS, EXPLICIT = 1, 2, 3
-"""Who counts the steps, the better informed the higher: the higher silences the lower."""
+"""Sources of step counts by rank: a higher one silences the lower."""
 RETRY_NS = 10_000_000_000
-"""The process that holds the recorder may die and leave it to this one."""
+"""The process that holds the recorder may end, and this one take over."""
 
 rank = 0
 _folder = None
@@ -44,7 +44,7 @@ def begin(folder: str) -> None:
 
 
 def take(source: int) -> Optional[Recorder]:
-    """Return the recorder if this process has it, or can have it now, and no better source than `source` speaks."""
+    """Return the recorder if this process holds or can claim it, and no better source than `source` reports."""
     global _source
     if _recorder is None and not _claim_recorder():
         return None
@@ -59,8 +59,8 @@ def holding() -> Optional[Recorder]:
     return _recorder
 
 
-def speaks(source: int) -> bool:
-    """Whether `source` would be heard: false in unsupervised processes and where a better one speaks."""
+def is_reporting(source: int) -> bool:
+    """Whether reports of `source` count: false in unsupervised processes and where a better source reports."""
     return _folder is not None and not _silent and source >= _source
 
 
@@ -74,7 +74,7 @@ def left_behind() -> int:
 
 
 def fork() -> None:
-    """In a forked child: the parent speaks for the training if it had claimed to, and the child never does."""
+    """In a forked child: a claim stays with the parent, and the child never reports."""
     global _recorder, _silent
     if _recorder is not None:
         recorder, _recorder, _silent = _recorder, None, True

@@ -18,7 +18,7 @@ _held = None
 
 
 def begin(folder: str, rank: int) -> None:
-    """Write to the attempt's folder from now on, first what was held."""
+    """Write to the attempt's folder from now on, beginning with the events held so far."""
     global _path, _rank, _held
     _path, _rank = os.path.join(folder, AGENT), rank
     held, _held = _held or (), None
@@ -33,7 +33,7 @@ def hold() -> None:
 
 
 def write(event: str, **fields: object) -> None:
-    """Append one event; a full disk or a folder that is gone loses it silently."""
+    """Append one event; it is lost silently on a full disk or without the folder."""
     if _path is None:
         if _held is not None:
             _held.append((event, fields))
@@ -54,7 +54,7 @@ def write(event: str, **fields: object) -> None:
 
 
 def _encode_json(value: object) -> str:
-    """Return `value` as JSON; what is not finite becomes null, and what JSON has no word for its bounded text."""
+    """Return `value` as JSON; non-finite numbers become null, other types their bounded text."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, int):

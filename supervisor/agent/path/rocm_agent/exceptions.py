@@ -21,7 +21,7 @@ _reported = None
 
 
 def begin() -> None:
-    """Report exceptions that end this process, also where a library puts its own hook over ours."""
+    """Report exceptions that end this process, also where a library replaces our hook."""
     users = sys.excepthook
 
     def hook(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:

@@ -20,7 +20,7 @@ ROOTS = frozenset(
     {"torch", "torchvision", "ultralytics", "ultralytics.models", "ultralytics.engine.trainer"}
     | {"transformers", "transformers.trainer", "lightning", "lightning.pytorch", "pytorch_lightning"}
 )
-"""What takes long to import, and is worth importing before it is needed."""
+"""Packages that take long to import, worth importing before they are needed."""
 
 _begun = []
 _environment = None
@@ -29,7 +29,7 @@ _environment = None
 def begun() -> List[str]:
     """Return the ROOTS that this process imported, in the order in which it began to.
 
-    Not those before which the program changed its environment: what they read of it is the program's doing.
+    Packages imported after the program changed its environment are left out: they may have read it.
     """
     return list(_begun)
 
@@ -45,12 +45,12 @@ def install(hooks: Dict[str, Hook]) -> None:
 
 
 def _is_importing(name: str) -> bool:
-    """Whether a module is being imported now, so that what it imports and changes is its own doing."""
+    """Whether a module is being imported now, so that the imports and changes are its own."""
     return bool(getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False))
 
 
 class Finder:
-    """A finder that finds nothing itself: it asks the others and has the loader call the hook once it is done."""
+    """A finder that delegates to the others and has the loader call the hook afterwards."""
 
     def __init__(self, hooks: Dict[str, Hook]) -> None:
         self._hooks = hooks
@@ -74,7 +74,7 @@ class Finder:
 
 
 def _call_after_import(spec: ModuleSpec, hook: Hook) -> None:
-    """Have this one loader object call the hook; it is made for this import, and is its old self afterwards."""
+    """Have this loader object call the hook once; it is restored afterwards."""
     loader = spec.loader
     try:
         execute = loader.exec_module

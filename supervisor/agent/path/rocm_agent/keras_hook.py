@@ -44,7 +44,7 @@ class Fit:
         recorder.record(self.made, self.epoch, float(loss) if isinstance(loss, (int, float)) else None)
         recorder.stage, recorder.aside = STEP, DATA_WAIT
         total = self.steps * self.epochs if self.steps is not None and self.epochs is not None else None
-        self.plan.tell(self.epochs, total, self.steps)
+        self.plan.report(self.epochs, total, self.steps)
 
 
 def install(module: ModuleType) -> None:
@@ -68,7 +68,7 @@ def _begin_fit(callbacks: Any) -> None:
 
 def _in_stage(stage: int) -> None:
     recorder = claim.holding()
-    if recorder is not None and claim.speaks(claim.GENERIC):
+    if recorder is not None and claim.is_reporting(claim.GENERIC):
         recorder.stage, recorder.aside = stage, 0
 
 

@@ -1,4 +1,4 @@
-"""Decides which of several optimizers counts the steps: the first that stepped, until it has fallen silent.
+"""Decides which of several optimizers counts the steps: the first that stepped, until it stops stepping.
 
 A GAN has two optimizers, and both step once per step of the training.
 """
@@ -22,7 +22,7 @@ class Leader:
         self._others = 0
 
     def takes_lead(self, optimizer: Any) -> bool:
-        """Whether `optimizer`, which has just stepped, leads; it takes over from a leader that is silent or gone."""
+        """Whether `optimizer`, which has just stepped, leads; it replaces a leader that stopped stepping or is gone."""
         leader, now = self._leader(), monotonic_ns()
         if leader is not optimizer:
             self._others += 1

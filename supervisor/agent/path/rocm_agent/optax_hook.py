@@ -75,7 +75,7 @@ class FollowedCall:
         finally:
             calls.pop()
         if self._rocm_makes_steps:
-            if calls:  # it was traced before: those that call it now make steps too
+            if calls:  # traced before: its callers make steps too
                 _mark_calls(calls)
                 _leader.hand_over(self, calls[0])
             else:
@@ -96,7 +96,7 @@ class FollowedCall:
 
 
 def install_jax(module: ModuleType) -> None:
-    """Follow what `jax.jit` and `jax.pmap` of `module` return from the import of optax on."""
+    """Follow functions that `jax.jit` and `jax.pmap` of `module` return after optax was imported."""
     for name in ("jit", "pmap"):
         setattr(module, name, _follow_results(getattr(module, name)))
 
@@ -163,7 +163,7 @@ def _mark_calls(calls: List[FollowedCall]) -> None:
 def _mark_compiling() -> None:
     """Report that the step under way compiles; it is traced, and compiled afterwards."""
     recorder = claim.holding()
-    if recorder is not None and recorder.stage == STEP and claim.speaks(claim.GENERIC):
+    if recorder is not None and recorder.stage == STEP and claim.is_reporting(claim.GENERIC):
         recorder.aside = COMPILE
 
 
@@ -177,10 +177,10 @@ def _is_traced(result: Any) -> bool:
 def _note_call(*, makes_steps: bool) -> None:
     """Report what the training begins: more calls that make no step than usual are a validation, until the next step.
 
-    Threads that prepare batches ahead are no matter of the training's stage.
+    Threads that prepare batches ahead do not change the stage.
     """
     recorder = claim.holding()
-    if recorder is None or recorder.stage not in (STEP, VALIDATE) or not claim.speaks(claim.GENERIC):
+    if recorder is None or recorder.stage not in (STEP, VALIDATE) or not claim.is_reporting(claim.GENERIC):
         return
     if makes_steps:
         recorder.stage = STEP

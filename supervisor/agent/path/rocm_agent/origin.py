@@ -2,7 +2,7 @@
 
 Where an optimizer keeps no count, the first step of a process is the step after the one that its checkpoint holds. The
 daemon hands over the steps of the checkpoints that it knows; which of them the training loaded is seen here. Where that
-cannot be counting the process counts its own steps, and says so.
+cannot be known the process counts its own steps, and reports that.
 """
 
 # ruff: noqa: PLC0415 - imported where first needed: the programs of a job that do not train shall not pay for it
@@ -27,7 +27,7 @@ SAVES_PER_S = 20
 _loads: List[Tuple[str, int, int]] = []
 """Path, size in bytes and time of writing in ns of what was loaded before the first step."""
 _asked = False
-"""Whether the script asked for the path to resume from."""
+"""Whether the script requested the path to resume from."""
 _began = False
 _saves_ns: List[int] = []
 
@@ -44,14 +44,14 @@ def loads(source: Any) -> None:
 
 
 def asks() -> None:
-    """Note that the script asked for the path to resume from, and will load it by itself."""
+    """Note that the script requested the resume path and will load it itself."""
     global _asked
     _asked = True
 
 
 @fenced
 def saves(target: Any, step: int) -> None:
-    """Tell which step a file that was just saved holds; one that is renamed later is known by its time."""
+    """Report the step of a file that was just saved; after a rename it is recognised by its time."""
     from time import monotonic_ns
 
     if not isinstance(target, (str, os.PathLike)) or step <= 0:
@@ -88,7 +88,7 @@ def _first_step(own: Optional[int]) -> Dict[str, Any]:
         first = step + 1 if near and step is not None else own
         return {"scale": "training", "by": "optimizer", "first": first, "resumed": True, "path": path}
     if path is None:
-        # Nothing tells of a resume. A count that begins with 1, though there was something to resume from, says so.
+        # No sign of a resume. A count that begins with 1 although a checkpoint existed is reported.
         to_resume, from_beginning = bool(os.environ.get(ENV_RESUME_FROM)), own == 1
         scale = "training" if from_beginning or not to_resume else "attempt"
         resumed = False if from_beginning and to_resume else None

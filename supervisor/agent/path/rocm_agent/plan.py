@@ -18,7 +18,7 @@ class Plan:
         self._reported = False
 
     @fenced
-    def tell(self, epochs: Any, total_steps: Any, steps_per_epoch: Any) -> None:
+    def report(self, epochs: Any, total_steps: Any, steps_per_epoch: Any) -> None:
         """Write the plan, at the first call by a hook that represents the training."""
         if self._reported or claim.holding() is None or claim.rank != 0:
             return

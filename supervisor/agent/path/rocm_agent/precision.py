@@ -15,7 +15,7 @@ NAMES = {"float16": "half", "bfloat16": "bfloat16"}
 
 
 class Watch:
-    """What was entered and scaled so far."""
+    """Precisions and scalings seen so far."""
 
     def __init__(self) -> None:
         self._entered: Dict[str, str] = {}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def start(folder: str) -> None:
-    """Begin to work for the attempt in `folder`; what fails is reported, and the rest begins nevertheless."""
+    """Start the agent for the attempt in `folder`; a part that fails is reported, the others start."""
     claim.begin(folder)
     events.begin(folder, claim.rank)
     fenced(lambda: stacks.begin(folder))()
@@ -27,11 +27,11 @@ def start(folder: str) -> None:
 
 
 def prepare(folder: str) -> None:
-    """Set every hook, with the remedies that lie in `folder`; what they have to tell waits for `events.begin`."""
+    """Set every hook, with the remedies in `folder`; their reports are held until `events.begin`."""
     steps = [
         lambda: remedies.begin(folder),
         _look_at_steps,
-        _tell_the_allocator,
+        _report_allocator,
         exceptions.begin,
         lambda: finder.install(
             {
@@ -58,7 +58,7 @@ def prepare(folder: str) -> None:
 
 
 def begin(folder: str) -> None:
-    """Work for the attempt in `folder` from now on, with the hooks that `prepare` has set."""
+    """Report to the attempt in `folder` from now on, with the hooks that `prepare` has set."""
     claim.begin(folder)
     events.begin(folder, claim.rank)
     fenced(lambda: stacks.begin(folder))()
@@ -72,7 +72,7 @@ def _look_at_steps() -> None:
         triage.begin()
 
 
-def _tell_the_allocator() -> None:
+def _report_allocator() -> None:
     if remedies.wanted("allocator"):
         from . import allocator
 
@@ -201,7 +201,7 @@ def _orbax_imported(module: ModuleType) -> None:
 
 
 def _command_line() -> List[str]:
-    """Return the words this interpreter was started with; before Python 3.10 `sys` does not know them."""
+    """Return this interpreter's command line; `sys.orig_argv` exists since Python 3.10."""
     if hasattr(sys, "orig_argv"):
         return list(sys.orig_argv)
     with open("/proc/self/cmdline", "rb") as file:

@@ -180,15 +180,15 @@ class Recorder:
     def aside(self, number: int) -> None:
         if number != self._aside:
             self._aside = number
-            self._tell_aside()
+            self._write_aside()
 
     def reports_all_stages(self, *, complete: bool) -> None:
         """Record whether every stage is reported, including kernel searches for a new shape of batches."""
         if complete != self._complete:
             self._complete = complete
-            self._tell_aside()
+            self._write_aside()
 
-    def _tell_aside(self) -> None:
+    def _write_aside(self) -> None:
         at.ASIDE.pack_into(self._memory, at.ASIDE_OFFSET, self._aside, self._complete, monotonic_ns())
 
     def command(self, unpack=at.COMMAND.unpack_from) -> Optional[Tuple[int, int]]:
@@ -203,7 +203,7 @@ class Recorder:
             self._answered = number
 
     def abandon(self) -> None:
-        """Let go of it in a forked child: the parent goes on, and its lock must end with the parent."""
+        """Close it in a forked child: the lock must end with the parent."""
         self._memory.close()
         os.close(self._lock)
 

@@ -30,6 +30,6 @@ def refuse_unheard(recorder: Recorder) -> None:
 
 
 def end_if_asked(command: Tuple[int, int]) -> None:
-    """End this process as SIGTERM does, if the command says so; a handler of the script's own runs."""
+    """End this process as SIGTERM does, if the command requests it; a handler of the script's own runs."""
     if command[0] == COMMAND_SAVE_AND_STOP:
         os.kill(os.getpid(), signal.SIGTERM)

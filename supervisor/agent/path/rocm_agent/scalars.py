@@ -9,8 +9,8 @@ from . import events
 from .fence import fenced
 
 MEMORY_EVERY_NS = 1_000_000_000
-TELL_EVERY_NS = 30_000_000_000
-TELL_AGAIN_NS = 2_000_000_000
+REPORT_EVERY_NS = 30_000_000_000
+REPORT_AGAIN_NS = 2_000_000_000
 
 Pair = Tuple[Optional[float], Optional[float]]
 
@@ -84,7 +84,7 @@ class GpuMemory:
         self._clock = clock
         self._next_ns = 0
         self._bytes: Optional[int] = None
-        self._reported_ns = -TELL_EVERY_NS
+        self._reported_ns = -REPORT_EVERY_NS
         self._reported: Tuple[int, int, int] = (0, 0, 0)
 
     def read(self) -> Optional[int]:
@@ -101,7 +101,7 @@ class GpuMemory:
         counts = (reserved, int(stats.get("num_alloc_retries", 0)), int(stats.get("num_ooms", 0)))
         since, before = now - self._reported_ns, self._reported
         changed = counts[1:] != before[1:] or abs(reserved - before[0]) * 100 > max(reserved, before[0])
-        if since >= TELL_EVERY_NS or (changed and since >= TELL_AGAIN_NS):
+        if since >= REPORT_EVERY_NS or (changed and since >= REPORT_AGAIN_NS):
             self._reported_ns, self._reported = now, counts
             self._report_allocator(stats, counts)
         return reserved

@@ -11,7 +11,7 @@ Over two pipes, whose numbers it is given, it receives and sends one JSON object
     shim      {"env": {...}, "folder" (the attempt's)}        the launch
 """
 
-# ruff: noqa: PLC0415 - only an interpreter that stands by pays for what it needs
+# ruff: noqa: PLC0415 - only a standby interpreter needs these imports
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ def wait(import_the_users: Callable[[], None]) -> None:
         os._exit(0)
     line = Line(*map(int, given.split()))
     try:
-        imported = _prepare_imports(line.hear(), import_the_users)
+        imported = _prepare_imports(line.read_message(), import_the_users)
         line.say({"ready": sys.argv[1:]})
-        arguments = line.hear()["arguments"]
+        arguments = line.read_message()["arguments"]
         imported.check()
         line.say({"fits": True})
     except Refused as error:
         line.say({"refused": str(error)})
         os._exit(0)
-    launch = line.hear()
+    launch = line.read_message()
     line.close()
     _become_attempt(launch, arguments)
 
@@ -65,8 +65,8 @@ class Line:
         for number in (reading, writing):
             os.set_inheritable(number, False)  # noqa: FBT003 - its signature
 
-    def hear(self) -> Dict[str, Any]:
-        """Return the next message, once it is there."""
+    def read_message(self) -> Dict[str, Any]:
+        """Wait for the next message and return it."""
         import json
 
         while b"\n" not in self._rest:
@@ -84,13 +84,13 @@ class Line:
         os.write(self._writing, json.dumps(message).encode() + b"\n")
 
     def close(self) -> None:
-        """Let go: from here on nothing ties this process to anybody."""
+        """Close both pipes: from here on this process depends on nothing."""
         os.close(self._reading)
         os.close(self._writing)
 
 
 def _prepare_imports(task: Dict[str, Any], import_the_users: Callable[[], None]) -> Imported:
-    """Do what the attempt's interpreter would do first, in its order."""
+    """Do what the attempt's interpreter would do first, in the same order."""
     from . import events, process
 
     try:
@@ -139,7 +139,7 @@ def _no_device() -> None:
         try:
             path = os.readlink("/proc/self/fd/" + number)
         except OSError:
-            continue  # the one that the list was read with
+            continue  # the handle that the list was read with
         if path.startswith(DEVICES):
             raise Refused("what is imported opens %s" % path)
 
@@ -197,7 +197,7 @@ def _program_folder() -> Optional[str]:
 
 
 def _become_attempt(launch: Dict[str, Any], arguments: List[str]) -> None:
-    """Take on what only the launch knows: from here on this is the attempt."""
+    """Apply what is known only at the launch: from here on this is the attempt."""
     from . import process
 
     own = len(sys.argv) - 1

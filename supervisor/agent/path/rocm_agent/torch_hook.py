@@ -57,7 +57,7 @@ class Watch:
             self._scaled, self._unscaled = weakref.ref(scaled), loss.detach()
 
     def saw_backward(self, tensor: Any) -> None:
-        """Remember the value, without the graph that hangs on it."""
+        """Keep the value, without its graph."""
         if is_scalar(tensor):
             self._loss = self._unscaled if self._scaled() is tensor else tensor.detach()
             if not self.optimizers_made:
@@ -153,7 +153,7 @@ def take_skipped() -> bool:
 
 
 def watch_compiler(module: ModuleType) -> None:
-    """Say when torch.compile compiles; `module` is torch._dynamo.callback, which torch has since 2.3.
+    """Report when torch.compile compiles; `module` is torch._dynamo.callback (torch 2.3 and later).
 
     The step that it happens in stays one of compiling: what was made is tuned when it first runs.
     """
@@ -181,14 +181,14 @@ def epoch_is(number: Optional[int]) -> None:
 
 @fenced
 def fit_is_over() -> None:
-    """Note that a framework's training came to its end: what the script does now makes no steps, however long."""
+    """Note that a framework's training ended: what the script does afterwards makes no steps."""
     recorder = claim.holding()
-    if recorder is not None and claim.speaks(claim.GENERIC):
+    if recorder is not None and claim.is_reporting(claim.GENERIC):
         recorder.stage, recorder.aside = ENDED, 0
 
 
 def steps_were_made(number: int) -> None:
-    """Count on from a step that a framework says it resumes from; not every optimizer keeps count itself."""
+    """Continue from the step that a framework reports as its resume point; not every optimizer keeps a count."""
     if _watch is not None:
         _watch.resumed_step = number
 
@@ -242,7 +242,7 @@ def _wrap_step(step: Callable[..., Any], watch: Watch, compiling: Callable[[], b
 
 @fenced
 def _take_recorder() -> Optional[Recorder]:
-    """Return the recorder, claimed at the first step, unless a better informed hook speaks."""
+    """Return the recorder, claimed at the first step, unless a better source reports."""
     return claim.take(claim.GENERIC)
 
 
@@ -294,7 +294,7 @@ def _watch_scale(kind: Any, saw_scaling: Callable[..., None], saw_scaler: Callab
     @wraps(original)
     def scale(self: Any, outputs: Any) -> Any:
         scaled = original(self, outputs)
-        if claim.speaks(claim.GENERIC):
+        if claim.is_reporting(claim.GENERIC):
             saw_scaling(outputs, scaled)
             saw_scaler(self)
         return scaled
@@ -322,7 +322,7 @@ def _watch_loaders(torch: Any, watch: Watch) -> None:
 
     @wraps(original)
     def __next__(self: Any) -> Any:  # noqa: N807 - it takes that method's place
-        if not training():  # the wait for a batch of validation is no step's
+        if not training():  # waiting for a validation batch belongs to no step
             _enter_validation()
             return original(self)
         workers.drawn(self)
@@ -345,14 +345,14 @@ def _watch_loaders(torch: Any, watch: Watch) -> None:
 
 
 def _watch_worker_start(torch: Any, watch: Watch) -> None:
-    """Say that the training waits from the start of the workers on, which may take longer than many batches."""
+    """Report waiting from the start of the workers on, which may take longer than many batches."""
     kind, training = torch.utils.data.DataLoader, torch.is_grad_enabled
     original = kind.__iter__
 
     @wraps(original)
     def __iter__(self: Any) -> Any:  # noqa: N807 - it takes that method's place
         _step_waits()
-        if training() and claim.speaks(claim.GENERIC):
+        if training() and claim.is_reporting(claim.GENERIC):
             _note_pass(self, watch.step)
         return original(self)
 
@@ -360,7 +360,7 @@ def _watch_worker_start(torch: Any, watch: Watch) -> None:
 
 
 def _watch_saving(torch: Any, watch: Watch) -> None:
-    """Call it a checkpoint while a training that steps saves something, and tell which step it then holds."""
+    """Report the stage checkpoint while a stepping training saves, and the step that the file holds."""
     original = torch.save
 
     @wraps(original)
@@ -392,10 +392,10 @@ def _watch_loading(torch: Any) -> None:
 
 @fenced
 def _report_saved(watch: Watch, args: Any, kwargs: Any) -> None:
-    """Tell the step of a file that the training saved, unless a framework's hook tells of it with more knowledge."""
+    """Report the step of a saved file, unless a framework's hook, which knows more, reports it."""
     if claim.holding() is None or threading.current_thread() is not threading.main_thread():
         return
-    step = watch.step if claim.speaks(claim.GENERIC) else script.last_step()
+    step = watch.step if claim.is_reporting(claim.GENERIC) else script.last_step()
     target = args[1] if len(args) > 1 else kwargs.get("f")
     if step:
         origin.saves(target, step)
@@ -404,7 +404,7 @@ def _report_saved(watch: Watch, args: Any, kwargs: Any) -> None:
 @fenced
 def _enter_checkpoint() -> Optional[Recorder]:
     recorder = claim.holding()
-    if recorder is None or not claim.speaks(claim.GENERIC) or recorder.stage != STEP:
+    if recorder is None or not claim.is_reporting(claim.GENERIC) or recorder.stage != STEP:
         return None
     recorder.stage, recorder.aside = CHECKPOINT, 0
     return recorder
@@ -414,7 +414,8 @@ def _enter_checkpoint() -> Optional[Recorder]:
 def _step_waits() -> Optional[Recorder]:
     """Report that the training waits for a batch; a thread that fetches ahead does not make it wait."""
     recorder = claim.holding()
-    if recorder is None or not claim.speaks(claim.GENERIC) or threading.current_thread() is not threading.main_thread():
+    main = threading.current_thread() is threading.main_thread()
+    if recorder is None or not main or not claim.is_reporting(claim.GENERIC):
         return None
     recorder.aside = DATA_WAIT
     return recorder
@@ -422,9 +423,9 @@ def _step_waits() -> Optional[Recorder]:
 
 @fenced
 def _enter_validation() -> None:
-    """Say that batches are drawn with gradients off: a long validation is no stall. The next step ends it."""
+    """Report that batches are drawn with gradients off: a long validation is no stall. The next step ends it."""
     recorder = claim.holding()
-    if recorder is not None and recorder.stage == STEP and claim.speaks(claim.GENERIC):
+    if recorder is not None and recorder.stage == STEP and claim.is_reporting(claim.GENERIC):
         recorder.stage = VALIDATE
 
 
@@ -435,7 +436,7 @@ def _call_after(kind: type, name: str, hook: Callable[..., None]) -> None:
     @wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
-        if claim.speaks(claim.GENERIC):
+        if claim.is_reporting(claim.GENERIC):
             try:
                 hook(self, *args, **kwargs)
             except Exception as error:

@@ -17,7 +17,7 @@ from .fence import fenced
 
 
 def install(torch: Any) -> None:
-    """Make what was asked for."""
+    """Apply the requested changes."""
     if remedies.wanted("cudnn") is False:
         torch.backends.cudnn.enabled = False
         remedies.report_applied("cudnn", "torch.backends.cudnn.enabled = False")
@@ -34,7 +34,7 @@ def install(torch: Any) -> None:
 
 
 def _with_treated_steps(torch: Any) -> None:
-    """Have the steps of every optimizer made from now on treated."""
+    """Apply the changes to the steps of every optimizer created from now on."""
     base = torch.optim.Optimizer
     for name in ("__init__", "__setstate__"):
         _call_after(base, name, lambda optimizer: _treat_steps_of(torch, type(optimizer)))
@@ -92,7 +92,7 @@ def _with_lr(optimizer: Any, factor: float, step: Callable[[], Any]) -> Any:
 def _treat_gradients(torch: Any, optimizer: Any, limit: Optional[float], skip: Any) -> bool:
     """Clip the gradients; return whether the step is to be left out, for they are no numbers.
 
-    Under a scaler that leaves the unscaling to a fused optimizer they are not what they seem, and stay as they are.
+    Under a scaler that leaves unscaling to a fused optimizer the gradients are still scaled, and are not clipped.
     """
     if (limit is None and not skip) or getattr(optimizer, "grad_scale", None) is not None:
         return False
@@ -118,7 +118,7 @@ def _treat_gradients(torch: Any, optimizer: Any, limit: Optional[float], skip: A
 
 
 def _without_amp(torch: Any) -> None:
-    """Have every autocast and every scaler made from now on do nothing."""
+    """Disable every autocast and every scaler created from now on."""
     scalers = {getattr(getattr(torch, "amp", None), "GradScaler", None), torch.cuda.amp.GradScaler}
     for kind in (torch.autocast, *(scaler for scaler in scalers if scaler is not None and "__init__" in vars(scaler))):
         _disable_at_init(kind)

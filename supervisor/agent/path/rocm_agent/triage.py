@@ -20,9 +20,9 @@ from .fence import fenced
 from .layout import ENV_TRIAGE
 
 WATCHED_STEPS = 2
-"""So many steps before the bad one on, every module's output is looked at; before that only the loss."""
+"""From so many steps before the bad one, every module's output is checked; before that only the loss."""
 PAST_STEPS = 1
-"""So many steps beyond the bad one are made before it counts as not come back: counts of a resume differ by one."""
+"""Steps made beyond the bad one before it counts as not reproduced: counts of a resume differ by one."""
 FILES_KEPT = 256
 LOSSES_KEPT = 64
 GRADIENT = "Parameter"
@@ -34,7 +34,7 @@ _replay: Optional["Replay"] = None
 
 
 class Replay:
-    """What was asked for, and what was seen so far."""
+    """What was requested, and what was seen so far."""
 
     def __init__(self, asked: Dict[str, Any]) -> None:
         self.torch: Any = None
@@ -85,7 +85,7 @@ class Replay:
     # --- modules ------------------------------------------------------------------------------------------------------
 
     def entered(self, module: Any, args: Tuple[Any, ...]) -> Optional[Tuple[Any, ...]]:
-        """Look at the batch that the outermost module is given; return another in its place where that is asked for."""
+        """Check the batch given to the outermost module; return another in its place where requested."""
         if self._top is not None or not module.training or not args:
             return None
         self._top = self._outermost = module
@@ -102,7 +102,7 @@ class Replay:
         return args if self._given_other else None
 
     def left(self, module: Any, args: Any, output: Any) -> None:
-        """Look at what a module returns: the first that made something not finite of finite things is the place."""
+        """Check what a module returns: the first with a non-finite output of finite inputs is the place."""
         if module is self._top:
             self._top = None
         if not module.training or self._where is not None or not self._is_near_bad_step:
@@ -122,7 +122,7 @@ class Replay:
             }
 
     def backward(self, loss: Any) -> None:
-        """Look at the loss; one that is not finite ends the replay."""
+        """Check the loss; a non-finite one ends the replay."""
         self._device = str(loss.device)
         if self._gradients:
             self._top = None
@@ -132,7 +132,7 @@ class Replay:
         self._top = None
 
     def after_backward(self) -> None:
-        """Look for the first gradient that is not finite, where gradients are what went wrong."""
+        """Find the first non-finite gradient, where gradients were the fault."""
         if not self._gradients or not self._is_near_bad_step or self._where is not None or self._outermost is None:
             return
         for name, parameter in self._outermost.named_parameters():
@@ -147,7 +147,7 @@ class Replay:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def process_ends(self) -> None:
-        """Tell what a training came to whose last step was the bad one."""
+        """Report the outcome of a training whose last step was the bad one."""
         if self._made is not None and self._made >= self.bad_step:
             self.end(seen=False)
 
@@ -184,7 +184,7 @@ def asked() -> Optional[Dict[str, Any]]:
 
 
 def begin() -> None:
-    """Look at every step from now on, where a triage is asked for."""
+    """Check every step from now on, where a triage was requested."""
     global _replay
     wanted = asked()
     if wanted is None:
@@ -195,7 +195,7 @@ def begin() -> None:
 
 
 def install(torch: Any) -> None:
-    """Look at every module and loss as well, once there is torch."""
+    """Check every module and loss as well, once torch is imported."""
     replay = _replay
     if replay is None:
         return

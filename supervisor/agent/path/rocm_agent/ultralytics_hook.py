@@ -28,7 +28,7 @@ _run: Optional[Run] = None
 
 
 class Run:
-    """What is known of the training under way."""
+    """What is known of the current training."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = weakref.ref(trainer)
@@ -80,7 +80,7 @@ class Run:
             adjusts=list(ultralytics_remedies.ADJUSTS),
             saves_each_epoch=True,
         )
-        _tell_precision(trainer)
+        _report_precision(trainer)
 
     def epoch_starts(self, trainer: Any, recorder: Recorder) -> None:
         """Also the second time for one epoch, when ultralytics repeats it with smaller batches or after NaN."""
@@ -93,7 +93,7 @@ class Run:
         recorder.aside = DATA_WAIT
 
     def batch_starts(self, trainer: Any, recorder: Recorder) -> None:
-        """The loader has delivered."""
+        """The loader has returned a batch."""
         self._wait_s = (monotonic_ns() - self._last_end_ns) / 1e9
         recorder.aside = 0
         if self.snapshots is not None:
@@ -116,7 +116,7 @@ class Run:
         recorder.stage, recorder.aside = STEP, DATA_WAIT
 
     def batch_is_left_out(self) -> None:
-        """Its number is its own all the same."""
+        """It keeps its number."""
         self.batches += 1
 
     def batch_is_over(self, trainer: Any, recorder: Recorder) -> Optional[Tuple[int, int]]:
@@ -133,7 +133,7 @@ class Run:
         return ending
 
     def epoch_ends(self, trainer: Any, recorder: Recorder) -> None:
-        """Only validation and saving are left of it."""
+        """Only validation and saving remain."""
         if self.snapshots is not None:
             self.snapshots.epoch_ends(trainer)
         recorder.stage, recorder.aside = VALIDATE, 0
@@ -150,9 +150,9 @@ class Run:
         if not self.final:
             recorder.stage, recorder.aside = STEP, DATA_WAIT
             if claim.rank == 0:
-                self._tell_epoch(trainer)
+                self._report_epoch(trainer)
 
-    def _tell_epoch(self, trainer: Any) -> None:
+    def _report_epoch(self, trainer: Any) -> None:
         """Report the epoch's results; metrics of an earlier validation are not repeated."""
         validated = trainer.metrics is not self._metrics and getattr(trainer, "fitness", None) is not None
         self._metrics = trainer.metrics
@@ -164,7 +164,7 @@ class Run:
         events.write("epoch_end", **{name: item for name, item in facts.items() if item is not None})
 
     def train_ends(self, trainer: Any, recorder: Recorder) -> None:
-        """Everything is done."""
+        """The training is complete."""
         events.write("train_end", epoch=trainer.epoch, step=self.step)
         recorder.stage, recorder.aside = ENDED, 0
 
@@ -211,7 +211,7 @@ def install(module: ModuleType) -> None:
 
 
 def install_validator(module: ModuleType) -> None:
-    """Serve commands between the batches of a validation too, which can take as long as many steps."""
+    """Answer commands between the batches of a validation too, which can take as long as many steps."""
     validator = module.BaseValidator
     original = validator.run_callbacks
 
@@ -245,7 +245,7 @@ def _with_moments(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _watch_shapes(kind: Any) -> None:
-    """Have each batch looked at once it has its final size: some trainings scale it after the loader."""
+    """Check each batch once it has its final size: some trainings scale it after the loader."""
     original = kind.preprocess_batch
     if hasattr(original, "_watched_by_rocm_agent"):
         return
@@ -300,7 +300,7 @@ def _begin_run(trainer: Any) -> None:
 
 
 def _pass_moment(moment: Moment, trainer: Any, event: str) -> Any:
-    """Pass a moment of the training to its run."""
+    """Pass a callback of the training to its run."""
     try:
         run, recorder = _run, claim.take(claim.ULTRALYTICS)
         if run is None or recorder is None or run.trainer is not trainer:
@@ -318,8 +318,8 @@ def _between_validations() -> Optional[Tuple[int, int]]:
     return _pass_moment(Run.batch_is_over, run.trainer, "on_val_batch_end")
 
 
-def _tell_precision(trainer: Any) -> None:
-    """Say what arithmetic was asked for; ultralytics tries AMP once and leaves it off where the results differ."""
+def _report_precision(trainer: Any) -> None:
+    """Report the requested arithmetic; ultralytics tries AMP once and leaves it off where the results differ."""
     wanted, amp = getattr(trainer.args, "amp", None), getattr(trainer, "amp", None)
     if wanted is None or amp is None:
         return

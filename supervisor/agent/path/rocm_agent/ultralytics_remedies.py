@@ -47,7 +47,7 @@ def _wrap_init(original: Callable[..., None]) -> Callable[..., None]:
 
 @fenced
 def _with_device(args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
-    """Return the arguments (cfg, overrides, _callbacks) with the device that is wanted, before it is opened."""
+    """Return the arguments (cfg, overrides, _callbacks) with the requested device, before it is opened."""
     device = remedies.wanted("device")
     if device is None:
         return None

@@ -1,7 +1,7 @@
 """Makes the first ultralytics training of a process resume from the checkpoint that the daemon chose.
 
 It asks for what `yolo train resume=PATH` asks for, whichever way the training was started, and leaves the work and the
-refusals to ultralytics: a checkpoint that cannot be resumed must not become a training from the beginning.
+refusals to ultralytics: a checkpoint that cannot be resumed must not start a training from the beginning.
 """
 
 # ruff: noqa: PLC0415 - torch is the user's: imported where it is sure to be loaded already
@@ -31,7 +31,7 @@ _exact: Optional[Dict[str, Any]] = None
 _over = False
 """Whether all epochs were made before, and only what comes after them is left."""
 _lost = ""
-"""Why the training does not go on in mid-epoch."""
+"""Why the training does not continue in mid-epoch."""
 
 
 def install(module: ModuleType) -> None:

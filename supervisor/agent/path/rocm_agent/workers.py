@@ -40,14 +40,14 @@ def drawn(iterator: Any) -> None:
     global _drawn_from
     if id(iterator) != _drawn_from:
         _drawn_from = id(iterator)
-        _tell_drawn(iterator)
+        _report_drawn(iterator)
 
 
 @fenced
-def _tell_drawn(iterator: Any) -> None:
+def _report_drawn(iterator: Any) -> None:
     global _drawn_workers
     pids = _worker_pids(iterator)
-    if len(pids) != _drawn_workers and claim.speaks(claim.EXPLICIT):
+    if len(pids) != _drawn_workers and claim.is_reporting(claim.EXPLICIT):
         _drawn_workers = len(pids)
         _, number = _loader_identity(iterator) or (0, 0)
         events.write("workers", loader=number, pids=pids, training=True, iterable=_is_iterable(iterator))
@@ -56,7 +56,7 @@ def _tell_drawn(iterator: Any) -> None:
 @fenced
 def _report_begun(iterator: Any) -> None:
     global _loaders
-    if claim.speaks(claim.EXPLICIT):
+    if claim.is_reporting(claim.EXPLICIT):
         _loaders += 1
         iterator._rocm_agent_loader = (os.getpid(), _loaders)
         events.write(
@@ -66,7 +66,7 @@ def _report_begun(iterator: Any) -> None:
 
 @fenced
 def _report_ended(iterator: Any) -> None:
-    """Say it once, and not from a worker, in which the parent's iterator is still to be found."""
+    """Report it once, and not from a worker, which inherits the parent's iterator."""
     process, number = _loader_identity(iterator) or (0, 0)
     if process == os.getpid():
         iterator._rocm_agent_loader = None
@@ -82,5 +82,5 @@ def _worker_pids(iterator: Any) -> List[int]:
 
 
 def _is_iterable(iterator: Any) -> bool:
-    """Whether the data has its own end in each worker, which is gone then while the others go on."""
+    """Whether each worker has its own end of data, and ends while the others continue."""
     return getattr(iterator, "_dataset_kind", 0) != 0  # _DatasetKind.Map

@@ -20,7 +20,7 @@ from supervisor.core.stats.holds import run_of
 class Fan:
     """0 rpm at `hot_c` and above for `hold_s`, of a fan that was seen to turn.
 
-    A fan that never turned in this attempt may not be there at all: what follows from it is `thermal`'s to see.
+    A fan that never turned in this attempt may not exist; heat is reported by `thermal`.
     """
 
     name: ClassVar[str] = "fan"

@@ -30,7 +30,7 @@ def restore(*, loader: Any = None, **parts: Any) -> State:
     """Return where the loop stands; where it is resumed, every part, the loader and all random states are put back.
 
     Raises ValueError where the snapshot to resume from is damaged or belongs to other parts: a training that cannot go
-    on must not start again without a word.
+    on must not start again silently.
     """
     from . import loop  # noqa: PLC0415 - it needs torch, which the program has by then
 

@@ -178,7 +178,7 @@ class Snapshots:
         batches = trainer.num_training_batches
         accumulated = max(int(trainer.accumulate_grad_batches), 1)
         steps = -(-int(batches) // accumulated) if batches != math.inf else None
-        self._plan.tell(trainer.max_epochs, trainer.estimated_stepping_batches, steps)
+        self._plan.report(trainer.max_epochs, trainer.estimated_stepping_batches, steps)
 
     def _collect_state(self, trainer: Any, made: int) -> Dict[str, Any]:
         ours = {"lightning": 1, "step": int(trainer.global_step), **self._own_state(made)}

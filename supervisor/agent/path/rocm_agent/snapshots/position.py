@@ -67,7 +67,7 @@ class Positioned:
         """Begin the next pass as one began with the states `begun`, after its first `samples`.
 
         They were `batches` of the batches it had then, by which samplers with an idea of their own are followed. With
-        `batches` 0 the first ones are given out too, for somebody else to pass over. `random` is what `random_from`
+        `batches` 0 the first ones are given out too, for the caller to skip. `random` is what `random_from`
         returned.
         """
         self._resume = {"begun": begun, "samples": samples, "batches": batches, "random": random}

@@ -141,7 +141,7 @@ class Snapshots:
     def plans(self, state: Any) -> None:
         """Tell how long the training will be."""
         epochs, steps = state.num_train_epochs, state.max_steps
-        self._plan.tell(epochs, steps, steps / epochs if epochs else None)
+        self._plan.report(epochs, steps, steps / epochs if epochs else None)
 
     def step_ends(self, trainer: Any) -> None:
         """Save where that is due."""
@@ -168,7 +168,7 @@ class Snapshots:
 
     @fenced
     def saved(self, trainer: Any) -> None:
-        """Tell of a checkpoint that the Trainer has saved itself."""
+        """Report a checkpoint that the Trainer has saved itself."""
         if claim.holding() is None or claim.rank != 0:
             return
         step = int(trainer.state.global_step)
@@ -183,7 +183,7 @@ class Snapshots:
     def evaluated(self) -> None:
         """Say that this is no stall; the next step ends it."""
         recorder = claim.holding()
-        if recorder is not None and claim.speaks(claim.GENERIC):
+        if recorder is not None and claim.is_reporting(claim.GENERIC):
             recorder.stage = VALIDATE
 
     def _collect_state(self, trainer: Any, step: int) -> Dict[str, Any]:

@@ -43,7 +43,7 @@ def fill_buffer(dataset: Any, indices: Any) -> None:
 
 
 def cut(csv: str, size: int) -> None:
-    """Take away the rows of epochs that will be made again."""
+    """Take away the rows of epochs that will be redone."""
     try:
         if size == 0:
             os.unlink(csv)

@@ -24,7 +24,7 @@ def of(torch: Any, modules: Dict[str, Any]) -> World:
     """Return the world of this process, which trains `modules`; to be asked once the training is set up."""
     rank, size = place(torch)
     if size == 1:
-        return World(rank, size, "" if rank == 0 else "another process speaks for this training")
+        return World(rank, size, "" if rank == 0 else "another process reports for this training")
     return World(rank, size, _find_problem(rank, size, modules))
 
 

@@ -26,7 +26,7 @@ ENTRIES_LIMIT = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class Target:
     """The folders of one job and what is planted around it."""
 
     folder: Path
