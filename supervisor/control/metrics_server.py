@@ -114,7 +114,7 @@ def why_foreign(headers: Iterable[tuple[bytes, bytes]], hosts: frozenset[str]) -
     """Return why a request (header names in lower case) was sent by a page of a browser, or None.
 
     Under a name that its owner points to this machine (DNS rebinding) a page could read the answer. An address in
-    digits is nobody's name, so scrapers may use it; names are `hosts` alone.
+    digits is no name of a site, so scrapers may use it; names are `hosts` alone.
     """
     given = []
     for name, value in headers:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import ClassVar
 
 import msgspec
 
-from supervisor.alerts.channel import Answer, KeptNotice
+from supervisor.alerts.channel import KeptNotice
 from supervisor.alerts.endpoint import Endpoint
 from supervisor.alerts.fit import fit
-from supervisor.alerts.http import Request, exchange
+from supervisor.alerts.http_channel import HttpChannel, read_token
 from supervisor.alerts.message import compose, parse_time
 from supervisor.alerts.settings import (
     AlertSettings,
     HttpSettings,
     PathText,
-    ReceiverError,
     Text,
     find_zone,
-    read_text,
 )
 from supervisor.core.flags import Severity
 
@@ -58,29 +56,19 @@ class AlertmanagerSettings(HttpSettings, frozen=True, kw_only=True):
     secret_env: Text | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alertmanager:
+class Alertmanager(HttpChannel):
     """Sends notices to Alertmanager."""
 
     settings_type: ClassVar[type[AlertSettings]] = AlertmanagerSettings
-    endpoint: Endpoint
-    token: str | None = field(default=None, repr=False)
 
     @classmethod
     def from_settings(cls, name: str, settings: AlertmanagerSettings) -> Alertmanager:
         """Read address and token; raise ReceiverError, which never holds either."""
         endpoint = Endpoint.from_settings(name, settings)
         find_zone(name, settings)
-        token = read_text(name, "secret", settings)
-        if token is not None and not (token and token.isascii() and token.isprintable()):
-            raise ReceiverError(f"alerts.{name}: the secret is not a token")
+        token = read_token(name, settings)
         target = endpoint.target.rstrip("/") + PATH
         return cls(endpoint=replace(endpoint, target=target, confidential=(token,) if token else ()), token=token)
-
-    @property
-    def destination(self) -> str:
-        """Host and port."""
-        return self.endpoint.authority
 
     def render(self, notice: KeptNotice) -> bytes:
         """Return the JSON of its alerts: labels without ids, so that what belongs together has the same labels."""
@@ -90,11 +78,6 @@ class Alertmanager:
         if notice.type == "job.gave_up":
             alerts.append(_build_alert(notice, NAMES["incident.opened"], at, at))
         return msgspec.json.encode(alerts)
-
-    def send(self, notice: KeptNotice, content: bytes, unix_s: float) -> Answer:
-        """Post them."""
-        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
-        return exchange(self.endpoint, Request(body=content, headers=headers), unix_s)
 
 
 def _build_alert(notice: KeptNotice, name: str, starts: datetime, ends: datetime) -> dict[str, object]:

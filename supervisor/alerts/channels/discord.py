@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import tzinfo
 from typing import ClassVar
 
 import msgspec
 
-from supervisor.alerts.channel import Answer, KeptNotice
-from supervisor.alerts.endpoint import Endpoint
+from supervisor.alerts.channel import KeptNotice
 from supervisor.alerts.fit import count_utf16, fit
-from supervisor.alerts.http import Request, exchange
+from supervisor.alerts.http_channel import HttpChannel
 from supervisor.alerts.message import Urgency, compose
-from supervisor.alerts.settings import AlertSettings, HttpSettings, find_zone
+from supervisor.alerts.settings import AlertSettings, HttpSettings
 
 TITLE_LIMIT = 256
 DESCRIPTION_LIMIT = 4096
@@ -28,23 +25,10 @@ class DiscordSettings(HttpSettings, frozen=True, kw_only=True):
     digest: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Discord:
+class Discord(HttpChannel):
     """Sends notices to a channel of a Discord server."""
 
     settings_type: ClassVar[type[AlertSettings]] = DiscordSettings
-    endpoint: Endpoint
-    zone: tzinfo | None = None
-
-    @classmethod
-    def from_settings(cls, name: str, settings: DiscordSettings) -> Discord:
-        """Read the address; raise ReceiverError, which never holds it."""
-        return cls(endpoint=Endpoint.from_settings(name, settings), zone=find_zone(name, settings))
-
-    @property
-    def destination(self) -> str:
-        """Host and port."""
-        return self.endpoint.authority
 
     def render(self, notice: KeptNotice) -> bytes:
         """Return the JSON of a message with one embed."""
@@ -55,10 +39,6 @@ class Discord:
             "color": COLORS[message.urgency],
         }
         return msgspec.json.encode({"embeds": [embed], "allowed_mentions": {"parse": []}})
-
-    def send(self, notice: KeptNotice, content: bytes, unix_s: float) -> Answer:
-        """Post it."""
-        return exchange(self.endpoint, Request(body=content), unix_s)
 
 
 def escape(character: str) -> str:

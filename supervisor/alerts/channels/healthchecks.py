@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import tzinfo
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
@@ -12,6 +11,7 @@ from supervisor.alerts.channel import Answer, KeptNotice
 from supervisor.alerts.endpoint import Endpoint
 from supervisor.alerts.fit import count_bytes, fit
 from supervisor.alerts.http import Request, exchange
+from supervisor.alerts.http_channel import HttpChannel
 from supervisor.alerts.message import compose
 from supervisor.alerts.settings import AlertSettings, HttpSettings, find_zone
 
@@ -28,24 +28,17 @@ class HealthchecksSettings(HttpSettings, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Healthchecks:
+class Healthchecks(HttpChannel):
     """Pings a check; a training that was given up is a failure, every other notice is a line of its log."""
 
     settings_type: ClassVar[type[AlertSettings]] = HealthchecksSettings
-    endpoint: Endpoint
     ping_every_s: float = 300.0
-    zone: tzinfo | None = None
 
     @classmethod
     def from_settings(cls, name: str, settings: HealthchecksSettings) -> Healthchecks:
         """Read the address; raise ReceiverError, which never holds it."""
         endpoint = Endpoint.from_settings(name, settings)
         return cls(endpoint=endpoint, ping_every_s=settings.ping_every_s, zone=find_zone(name, settings))
-
-    @property
-    def destination(self) -> str:
-        """Host and port."""
-        return self.endpoint.authority
 
     def render(self, notice: KeptNotice) -> bytes:
         """Return the text that the check shows."""

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from datetime import tzinfo
 from typing import ClassVar
 
 import msgspec
 
-from supervisor.alerts.channel import Answer, KeptNotice
+from supervisor.alerts.channel import KeptNotice
 from supervisor.alerts.endpoint import Endpoint
 from supervisor.alerts.fit import count_bytes, fit
-from supervisor.alerts.http import Request, exchange
+from supervisor.alerts.http_channel import HttpChannel, read_token
 from supervisor.alerts.message import Urgency, compose
 from supervisor.alerts.settings import (
     AlertSettings,
@@ -21,7 +20,6 @@ from supervisor.alerts.settings import (
     ReceiverError,
     Text,
     find_zone,
-    read_text,
 )
 
 TOPIC = re.compile(r"[-_A-Za-z0-9]{1,64}")
@@ -42,14 +40,11 @@ class NtfySettings(HttpSettings, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ntfy:
+class Ntfy(HttpChannel):
     """Sends notices to the ntfy application."""
 
     settings_type: ClassVar[type[AlertSettings]] = NtfySettings
-    endpoint: Endpoint
     topic: str = field(repr=False)
-    token: str | None = field(default=None, repr=False)
-    zone: tzinfo | None = None
 
     @classmethod
     def from_settings(cls, name: str, settings: NtfySettings) -> Ntfy:
@@ -58,17 +53,10 @@ class Ntfy:
         folder, _, topic = endpoint.target.rpartition("/")
         if TOPIC.fullmatch(topic) is None:
             raise ReceiverError(f"alerts.{name}: the address does not end in a topic; write https://ntfy.sh/TOPIC")
-        token = read_text(name, "secret", settings)
-        if token is not None and not (token.isascii() and token.isprintable() and token):
-            raise ReceiverError(f"alerts.{name}: the secret is not an access token")
+        token = read_token(name, settings)
         confidential = (topic, *([token] if token else []))
         endpoint = replace(endpoint, target=f"{folder}/", confidential=confidential)
         return cls(endpoint=endpoint, topic=topic, token=token, zone=find_zone(name, settings))
-
-    @property
-    def destination(self) -> str:
-        """Host and port."""
-        return self.endpoint.authority
 
     def render(self, notice: KeptNotice) -> bytes:
         """Return the JSON of a message; without `markdown`, ntfy shows its text as it is."""
@@ -82,8 +70,3 @@ class Ntfy:
                 "tags": [TAGS[message.urgency]],
             }
         )
-
-    def send(self, notice: KeptNotice, content: bytes, unix_s: float) -> Answer:
-        """Publish it."""
-        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
-        return exchange(self.endpoint, Request(body=content, headers=headers), unix_s)

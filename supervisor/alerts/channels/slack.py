@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import tzinfo
 from typing import ClassVar
 
 import msgspec
 
-from supervisor.alerts.channel import Answer, KeptNotice
-from supervisor.alerts.endpoint import Endpoint
+from supervisor.alerts.channel import KeptNotice
 from supervisor.alerts.fit import fit
-from supervisor.alerts.http import Request, exchange
+from supervisor.alerts.http_channel import HttpChannel
 from supervisor.alerts.message import compose
-from supervisor.alerts.settings import AlertSettings, HttpSettings, find_zone
+from supervisor.alerts.settings import AlertSettings, HttpSettings
 
 HEADER_LIMIT = 150
 SECTION_LIMIT = 3000
@@ -27,23 +24,10 @@ class SlackSettings(HttpSettings, frozen=True, kw_only=True):
     digest: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slack:
+class Slack(HttpChannel):
     """Sends notices to a channel of a Slack workspace."""
 
     settings_type: ClassVar[type[AlertSettings]] = SlackSettings
-    endpoint: Endpoint
-    zone: tzinfo | None = None
-
-    @classmethod
-    def from_settings(cls, name: str, settings: SlackSettings) -> Slack:
-        """Read the address; raise ReceiverError, which never holds it."""
-        return cls(endpoint=Endpoint.from_settings(name, settings), zone=find_zone(name, settings))
-
-    @property
-    def destination(self) -> str:
-        """Host and port."""
-        return self.endpoint.authority
 
     def render(self, notice: KeptNotice) -> bytes:
         """Return the JSON of a message; `text` is what a notification shows, the blocks are shown in the channel."""
@@ -56,10 +40,6 @@ class Slack:
         return msgspec.json.encode(
             {"text": text, "mrkdwn": False, "blocks": blocks, "unfurl_links": False, "unfurl_media": False}
         )
-
-    def send(self, notice: KeptNotice, content: bytes, unix_s: float) -> Answer:
-        """Post it."""
-        return exchange(self.endpoint, Request(body=content), unix_s)
 
 
 def _plain_text(text: str, limit: int) -> dict[str, object]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from datetime import tzinfo
 from typing import Annotated, ClassVar
 
 import msgspec
 from msgspec import Meta
 
-from supervisor.alerts.channel import Answer, KeptNotice
+from supervisor.alerts.channel import KeptNotice
 from supervisor.alerts.endpoint import Endpoint
 from supervisor.alerts.fit import count_utf16, fit
-from supervisor.alerts.http import Request, exchange
+from supervisor.alerts.http import Request
+from supervisor.alerts.http_channel import HttpChannel
 from supervisor.alerts.message import Urgency, compose
 from supervisor.alerts.settings import (
     AlertSettings,
@@ -47,14 +47,11 @@ class TelegramSettings(HttpSettings, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Telegram:
+class Telegram(HttpChannel):
     """Sends notices to a chat."""
 
     settings_type: ClassVar[type[AlertSettings]] = TelegramSettings
-    endpoint: Endpoint
-    """Its path holds the token."""
     chat_id: str
-    zone: tzinfo | None = None
 
     @classmethod
     def from_settings(cls, name: str, settings: TelegramSettings) -> Telegram:
@@ -66,11 +63,6 @@ class Telegram:
         target = f"{endpoint.target.rstrip('/')}/bot{token}/sendMessage"
         endpoint = replace(endpoint, target=target, confidential=(token,))
         return cls(endpoint=endpoint, chat_id=settings.chat_id, zone=find_zone(name, settings))
-
-    @property
-    def destination(self) -> str:
-        """Host and port."""
-        return self.endpoint.authority
 
     def render(self, notice: KeptNotice) -> bytes:
         """Return the JSON of a message; without a parse mode nothing in it is markup."""
@@ -84,9 +76,9 @@ class Telegram:
             }
         )
 
-    def send(self, notice: KeptNotice, content: bytes, unix_s: float) -> Answer:
-        """Send it."""
-        return exchange(self.endpoint, Request(body=content, retry_after=_read_retry_after), unix_s)
+    def build_request(self, notice: KeptNotice, content: bytes, unix_s: float) -> Request:
+        """Return what is posted; the token is in the endpoint's path."""
+        return Request(body=content, retry_after=_read_retry_after)
 
 
 def _read_retry_after(body: bytes) -> float | None:

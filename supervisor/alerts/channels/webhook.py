@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from supervisor.alerts.channel import Answer, KeptNotice
+from supervisor.alerts.channel import KeptNotice
 from supervisor.alerts.endpoint import Endpoint
-from supervisor.alerts.http import Request, exchange
+from supervisor.alerts.http import Request
+from supervisor.alerts.http_channel import HttpChannel
 from supervisor.alerts.settings import AlertSettings, HttpSettings, PathText, ReceiverError, Text, find_zone, read_text
 from supervisor.alerts.signing import Secret, headers, read_secrets
 
@@ -20,11 +21,10 @@ class WebhookSettings(HttpSettings, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Webhook:
+class Webhook(HttpChannel):
     """Sends notices to programs."""
 
     settings_type: ClassVar[type[AlertSettings]] = WebhookSettings
-    endpoint: Endpoint
     secrets: tuple[Secret, ...] = ()
 
     @classmethod
@@ -38,16 +38,10 @@ class Webhook:
         except ValueError as error:
             raise ReceiverError(f"alerts.{name}: {error}") from None
 
-    @property
-    def destination(self) -> str:
-        """Host and port."""
-        return self.endpoint.authority
-
     def render(self, notice: KeptNotice) -> bytes:
         """Return the notice as the record keeps it."""
         return notice.content
 
-    def send(self, notice: KeptNotice, content: bytes, unix_s: float) -> Answer:
-        """Post it, signed over id, time and body."""
-        signed = headers(self.secrets, notice.id, int(unix_s), content)
-        return exchange(self.endpoint, Request(body=content, headers=signed), unix_s)
+    def build_request(self, notice: KeptNotice, content: bytes, unix_s: float) -> Request:
+        """Return what is posted, signed over id, time and body."""
+        return Request(body=content, headers=headers(self.secrets, notice.id, int(unix_s), content))

@@ -7,7 +7,7 @@ import selectors
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from supervisor.core.foreign_values import read_json_object
@@ -90,3 +90,13 @@ class Child:
                     raise SourceSilentError("the child ended" if not chunk else "the child's answer is incomplete")
         line, _, self._unread = self._unread.partition(b"\n")
         return line
+
+
+def list_gpus(
+    answer: Mapping[str, object], key: str, parse_address: Callable[[object], str | None]
+) -> Iterator[tuple[Mapping[str, object], str]]:
+    """Yield each GPU of a child's answer that has a PCI address under `key`, with that address."""
+    listed = answer.get("cards")
+    for values in listed if isinstance(listed, list) else ():
+        if isinstance(values, dict) and (gpu := parse_address(values.get(key))):
+            yield values, gpu

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuProcess, GpuReading
-from supervisor.sources.gpu.child import Child
+from supervisor.sources.gpu.child import Child, list_gpus
 from supervisor.sources.gpu.nvidia_presence import asleep, require_driver
 from supervisor.sources.gpu.nvidia_smi import address, limits, pcie_gts, uuid
 from supervisor.sources.gpu.sensor_values import celsius, count, hertz, number, percent, watts
@@ -57,14 +57,7 @@ class Nvml:
 
 def parse(answer: Mapping[str, object], at: Moment) -> tuple[GpuReading, ...]:
     """Return one reading for each GPU in the child's answer that has a PCI address."""
-    cards = answer.get("cards")
-    if not isinstance(cards, list):
-        return ()
-    return tuple(
-        _build_reading(card, gpu, at)
-        for card in cards
-        if isinstance(card, dict) and (gpu := address(card.get("bus_id")))
-    )
+    return tuple(_build_reading(values, gpu, at) for values, gpu in list_gpus(answer, "bus_id", address))
 
 
 def _build_reading(card: Mapping[str, object], gpu: str, at: Moment) -> GpuReading:

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading
-from supervisor.sources.gpu.child import Child
+from supervisor.sources.gpu.child import Child, list_gpus
 from supervisor.sources.gpu.sensor_values import celsius, count, number, pci_address, percent, watts
 
 CHILD = Path(__file__).with_name("pyamdgpuinfo_child.py")
@@ -40,14 +40,7 @@ class Pyamdgpuinfo:
 
 def parse(answer: Mapping[str, object], at: Moment) -> tuple[GpuReading, ...]:
     """Return one reading for each GPU in the child's answer that has a PCI address."""
-    cards = answer.get("cards")
-    if not isinstance(cards, list):
-        return ()
-    return tuple(
-        _build_reading(card, gpu, at)
-        for card in cards
-        if isinstance(card, dict) and (gpu := pci_address(card.get("pci_slot")))
-    )
+    return tuple(_build_reading(values, gpu, at) for values, gpu in list_gpus(answer, "pci_slot", pci_address))
 
 
 def _build_reading(card: Mapping[str, object], gpu: str, at: Moment) -> GpuReading:

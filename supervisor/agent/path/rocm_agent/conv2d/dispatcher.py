@@ -44,6 +44,6 @@ def remove() -> None:
 
 
 def _note_backward(*, replaced: bool) -> None:
-    """Have plans made again: those made with PyTorch's own backward operator would ask for themselves."""
+    """Rebuild plans: those made with PyTorch's own backward operator would ask for themselves."""
     depthwise_aten.replace_backward(replaced)
     planner.forget_plans()
