@@ -2,39 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
+from supervisor.cli.configured import GlobalOptions, settings
 from supervisor.cli.errors import CliError, NoDaemonError
-from supervisor.config import Settings, check
 from supervisor.config.derive import database_url
 from supervisor.control.configured_facts import ConfiguredFacts
 from supervisor.control.record_view import Parameters, RecordView, find_read
 from supervisor.control.refusals import Refusal, Unreadable
 from supervisor.store.archive import Archive
 from supervisor.store.errors import ArchiveError
-
-
-class GlobalOptions(Protocol):
-    """What of the global options an answer depends on."""
-
-    @property
-    def config_given(self) -> Path | None:
-        """The configuration file named on the command line."""
-        ...
-
-    @property
-    def config(self) -> Path:
-        """The configuration file in use, whether it exists or not."""
-        ...
-
-    @property
-    def now(self) -> Callable[[], float]:
-        """Returns the time, in Unix seconds."""
-        ...
 
 
 def answer(app: GlobalOptions, route: str, query: Mapping[str, str | int | None]) -> dict[str, Any]:
@@ -58,13 +39,3 @@ def answer(app: GlobalOptions, route: str, query: Mapping[str, str | int | None]
         raise NoDaemonError(message, "systemctl start rocm-supervisor", "not_running") from error
     plain: dict[str, Any] = msgspec.to_builtins(body)
     return plain
-
-
-def settings(app: GlobalOptions) -> Settings:
-    """Return the settings, or the defaults if there is no file; raise CliError if the file is invalid."""
-    if app.config_given is None and not app.config.exists():
-        return Settings()
-    checked = check(app.config)
-    if checked.settings is None:
-        raise CliError(str(checked.problems[0]), f"supervisorctl config check {app.config}", "bad_config")
-    return checked.settings

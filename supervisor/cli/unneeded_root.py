@@ -18,10 +18,10 @@ def refuse_root(app: App, command: str, instead: str | None = None) -> None:
     """
     if os.geteuid() != 0:
         return
-    from supervisor.cli import offline  # noqa: PLC0415  # the settings are needed for root only
+    from supervisor.cli import configured  # noqa: PLC0415  # the settings are needed for root only
 
     try:
-        owner = os.stat(offline.settings(app).supervisor.state_dir).st_uid  # noqa: PTH116 - a str, used once
+        owner = os.stat(configured.settings(app).supervisor.state_dir).st_uid  # noqa: PTH116 - a str, used once
     except OSError:
         return  # nothing was recorded here
     if owner != 0:

@@ -14,8 +14,8 @@ from pathlib import Path
 import click
 
 from supervisor.cli.app import App, end, pass_app
+from supervisor.cli.configured import settings
 from supervisor.cli.errors import CliError
-from supervisor.cli.offline import settings
 from supervisor.config.derive import database_url
 from supervisor.store.errors import StoreError
 from supervisor.store.files import database_path

@@ -33,6 +33,7 @@ class ServedPage:
 
     address: str
     state: Path
+    pid: int = 0
     secrets: dict[str, str] = field(default_factory=dict)
     """The headers of a session, once one was opened."""
 
@@ -97,7 +98,7 @@ def serving_page(state: Path, *options: str, socket: Path | None = None) -> Iter
             assert served.stdout is not None
             address = served.stdout.readline().strip()
             assert address, (state / "page.log").read_text()
-            yield ServedPage(address, state)
+            yield ServedPage(address, state, served.pid)
         finally:
             served.terminate()
             assert served.wait(LIMIT_S) == 0, (state / "page.log").read_text()

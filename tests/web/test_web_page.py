@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -161,3 +163,11 @@ def test_the_vendored_files_are_those_of_the_release() -> None:
     assert set(sums) == {"uPlot.iife.min.js", "uPlot.min.css", "uPlot.LICENSE"}
     for name, expected in sums.items():
         assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == expected
+
+
+def test_what_costs_memory_or_could_write_is_not_imported() -> None:
+    """SQLAlchemy alone is a third of what the page may take; the writer of the record has no place in it."""
+    heavy = ("sqlalchemy", "alembic", "apscheduler", "torch", "supervisor.store.writer", "supervisor.daemon")
+    script = f"import sys, supervisor.cli.web; print([name for name in {heavy!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from supervisor.cli import offline
+from supervisor.cli import configured
 from supervisor.cli.app import App
 from supervisor.cli.errors import CliError
 from supervisor.config.derive import database_url, rule_settings
@@ -26,7 +26,7 @@ else:
 
 def recorded(app: App, job: str, attempt: int | None) -> Recording:
     """Return an attempt from the daemon's database, with the current rules of its job."""
-    settings = offline.settings(app)
+    settings = configured.settings(app)
     known = settings.jobs.get(job)
     rules = rule_settings(known) if known is not None else {}
     try:
@@ -40,7 +40,7 @@ def recorded(app: App, job: str, attempt: int | None) -> Recording:
 def recorded_steps(app: App, job: str, attempt: int | None) -> tuple[StepBucket, ...]:
     """Return the steps of a job, or of one attempt, ten seconds each, in order of attempt and time."""
     try:
-        archive = Archive.at(database_url(offline.settings(app).supervisor))
+        archive = Archive.at(database_url(configured.settings(app).supervisor))
         archive.check()
         found = archive.step_metrics(job, attempt)
     except ArchiveError as error:
