@@ -6,8 +6,13 @@ import csv
 import io
 import json
 import math
+import signal
 import struct
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +20,9 @@ from click.testing import CliRunner, Result
 
 from supervisor.cli.app import App
 from supervisor.cli.main import cli
+from supervisor.cli.replay.follow import READ_BACK_S, follow
 from supervisor.cli.replay.series import COLUMNS
+from supervisor.cli.replay.source import recorded_steps
 from supervisor.cli.replay.tensorboard import TAGS, crc32c, events_file, frame, masked
 from supervisor.core import events as ev
 from supervisor.core.moments import Moment
@@ -92,8 +99,56 @@ def test_tensorboard_gets_a_run_for_each_attempt(config: Path, tmp_path: Path) -
     assert "gradient_norm/max" not in first[1][2]
 
 
+def test_following_writes_each_row_once_and_the_last_one_when_it_is_interrupted(config: Path) -> None:
+    rows = recorded_steps(App(config_given=config), "night", None)
+    longer = replace(rows[1], steps=11, step_last=21)
+    rounds = [rows[:2], (rows[0], longer), (*rows[:1], longer, *rows[2:4]), rows]
+    asked: list[float | None] = []
+    seen: list[int] = []
+
+    def read(since_unix_s: float | None) -> tuple[StepBucket, ...]:
+        asked.append(since_unix_s)
+        return rounds[len(asked) - 1]
+
+    def wait() -> None:
+        seen.append(len(found))
+        if len(asked) == len(rounds):
+            raise KeyboardInterrupt
+
+    found: list[StepBucket] = []
+    for bucket in follow(read, wait):
+        found.append(bucket)
+    assert found == [rows[0], longer, *rows[2:]]
+    assert seen == [1, 1, 3, 4], "a row is written as soon as there is a later one, the newest at the end"
+    assert asked[-1] == rows[2].bucket_unix_s - READ_BACK_S
+
+
+def test_a_followed_file_grows_while_it_is_followed_and_is_whole_after_an_interrupt(
+    config: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "steps.ndjson"
+    words = ["export", "--to", "ndjson", "night", "--follow", "--output", str(target)]
+    command = [sys.executable, "-m", "supervisor.cli", "--config", str(config), *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as process:
+        deadline = time.perf_counter() + 60
+        while (len(target.read_text().splitlines()) if target.exists() else 0) < 4:
+            assert process.poll() is None
+            assert time.perf_counter() < deadline
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=60)
+    assert (process.returncode, "5 rows of 2 attempts" in said) == (0, True)
+    assert [json.loads(line)["step_last"] for line in target.read_text().splitlines()] == [10, 20, 25, 30, 40]
+
+
 def test_what_is_not_there_or_contradicts_itself_is_refused(config: Path) -> None:
-    for words in (("night", "x", "--to", "csv"), ("night",), ("night", "x", "--output", "y"), ("--to", "parquet", "x")):
+    for words in (
+        ("night", "x", "--to", "csv"),
+        ("night",),
+        ("night", "x", "--output", "y"),
+        ("--to", "parquet", "x"),
+        ("night", "x", "--follow"),
+    ):
         assert export(config, *words).exit_code == 2
     for job in ("other", "night"):
         absent = export(config, "--to", "csv", job, "--attempt", "9")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -13,6 +16,7 @@ from supervisor.cli.name_completion import complete_job
 from supervisor.cli.replay.source import recorded, recorded_steps
 from supervisor.cli.unneeded_root import refuse_root
 from supervisor.core.sanitize import one_line
+from supervisor.store.records import StepBucket
 
 TENSORBOARD = "tensorboard"
 KINDS = ("csv", "ndjson", TENSORBOARD)
@@ -28,23 +32,24 @@ KINDS = ("csv", "ndjson", TENSORBOARD)
     type=click.Path(path_type=Path),
     help="With --to: the new file (default: stdout) or, for tensorboard, the new folder (default: JOB-tensorboard).",
 )
+@click.option("--follow", is_flag=True, help="With --to: go on with what is recorded from now on, until interrupted.")
 @pass_app
 def command(  # noqa: PLR0913 - one for each option
-    app: App, job: str, folder: Path | None, *, attempt: int | None, kind: str | None, output: Path | None
+    app: App, job: str, folder: Path | None, *, attempt: int | None, kind: str | None, output: Path | None, follow: bool
 ) -> None:
     """Write an attempt of JOB into a new FOLDER: its steps, readings, kernel findings and events.
 
     It contains paths, and lines of the training's output that reported a fault; review it before you share it.
 
     With --to, write the recorded steps of all attempts instead, ten seconds a row, for other programs: loss, learning
-    rate, gradient norm, pace, waiting for data and memory.
+    rate, gradient norm, pace, waiting for data and memory. With --follow a row is written when the next one has begun.
     """
     if kind is not None:
         if folder is not None:
             raise click.UsageError("--to takes no FOLDER; name the target with --output")
         refuse_root(app, f"export --to {kind} {job}")
-        _export_steps(app, job, attempt, kind, output)
-    elif folder is None or output is not None:
+        _export_steps(app, job, attempt, kind, output, follow=follow)
+    elif folder is None or output is not None or follow:
         raise click.UsageError("give a FOLDER, or a format with --to")
     else:
         refuse_root(app, f"export {job} {folder}")
@@ -66,10 +71,13 @@ def _export_recording(app: App, job: str, attempt: int | None, folder: Path) -> 
     )
 
 
-def _export_steps(app: App, job: str, attempt: int | None, kind: str, output: Path | None) -> None:
+def _export_steps(  # noqa: PLR0913 - the command's options
+    app: App, job: str, attempt: int | None, kind: str, output: Path | None, *, follow: bool
+) -> None:
     from supervisor.cli.replay import step_files  # noqa: PLC0415 - imported on use: keeps --help fast
 
-    buckets = recorded_steps(app, job, attempt)
+    written: Counter[int] = Counter()
+    buckets = _count(_find_buckets(app, job, attempt, follow=follow), written)
     if kind != TENSORBOARD and output is None:
         for line in step_files.lines(kind, buckets):
             click.echo(line, nl=False)
@@ -83,5 +91,23 @@ def _export_steps(app: App, job: str, attempt: int | None, kind: str, output: Pa
     except OSError as error:
         remedy = "give a path that does not exist yet, in a folder that you can write"
         raise CliError(f"{target}: {error.strerror}", remedy, "unwritable") from error
-    attempts = len({bucket.attempt for bucket in buckets})
-    app.print(f"{one_line(str(target))}: {one_line(job)}, {len(buckets)} rows of {attempts} attempts")
+    app.print(f"{one_line(str(target))}: {one_line(job)}, {written.total()} rows of {len(written)} attempts")
+
+
+def _find_buckets(app: App, job: str, attempt: int | None, *, follow: bool) -> Iterable[StepBucket]:
+    """Return the recorded steps, with `follow` also those to come; raise CliError before anything is written."""
+    found = recorded_steps(app, job, attempt)
+    if not follow:
+        return found
+    from supervisor.cli.replay import follow as following  # noqa: PLC0415 - the same
+
+    return following.follow(
+        lambda since_unix_s: recorded_steps(app, job, attempt, since_unix_s),
+        lambda: time.sleep(following.POLL_INTERVAL_S),
+    )
+
+
+def _count(buckets: Iterable[StepBucket], written: Counter[int]) -> Iterator[StepBucket]:
+    for bucket in buckets:
+        written[bucket.attempt] += 1
+        yield bucket

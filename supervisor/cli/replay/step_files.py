@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Iterator
+from itertools import chain, groupby
 from pathlib import Path
 
 from supervisor.cli.replay.series import csv_lines, ndjson_lines
@@ -18,11 +18,11 @@ def lines(kind: str, buckets: Iterable[StepBucket]) -> Iterator[str]:
 
 def write_table(target: Path, kind: str, buckets: Iterable[StepBucket]) -> None:
     """Write a table into a new file; raise OSError."""
-    with target.open("x", encoding="utf-8", newline="") as file:
+    with target.open("x", encoding="utf-8", newline="", buffering=1) as file:
         file.writelines(lines(kind, buckets))
 
 
-def write_runs(target: Path, buckets: Sequence[StepBucket]) -> None:
+def write_runs(target: Path, buckets: Iterable[StepBucket]) -> None:
     """Write a run for each attempt into a new folder; raise OSError.
 
     Steps that were redone lie one over the other, where TensorBoard shows them as separate curves.
@@ -31,7 +31,8 @@ def write_runs(target: Path, buckets: Sequence[StepBucket]) -> None:
     for attempt, of_attempt in groupby(buckets, key=lambda bucket: bucket.attempt):
         folder = target / f"attempt-{attempt:03d}"
         folder.mkdir()
-        found = list(of_attempt)
-        name = f"events.out.tfevents.{int(found[0].first_unix_s)}.rocm-supervisor"
-        with (folder / name).open("xb") as file:
-            file.writelines(events_file(found))
+        first = next(of_attempt)
+        name = f"events.out.tfevents.{int(first.first_unix_s)}.rocm-supervisor"
+        with (folder / name).open("xb", buffering=0) as file:  # whoever follows reads what is written
+            for piece in events_file(chain((first,), of_attempt)):
+                file.write(piece)
