@@ -112,6 +112,26 @@ KNOWN = {
         """,
         {"epochs": 5, "steps_per_epoch": 9, "total_steps": 45},
     ),
+    "two steps in one pass": (
+        """
+        for epoch in range(5):
+            for number in range(9):
+                optimizer.step()
+                optimizer.step()
+        """,
+        {"epochs": 5},
+    ),
+    "an error that would end it": (
+        """
+        import math
+        for number in range(100):
+            loss = 1.0
+            optimizer.step()
+            if math.isnan(loss):
+                raise ValueError("not a number")
+        """,
+        {"total_steps": 100},
+    ),
     "several calls in one pass": (
         """
         def update():
@@ -193,6 +213,34 @@ UNKNOWN = {
             optimizer.step()
         for epoch in range(9):
             loss().backward()
+    """,
+    "two loops that train in one epoch": """
+        def loss():
+            return optimizer
+        for epoch in range(3):
+            for batch in range(4):
+                optimizer.step()
+            for batch in range(2):
+                loss().backward()
+    """,
+    "an exception that ends it": """
+        class Enough(Exception):
+            pass
+        count = 0
+        try:
+            for number in range(100):
+                optimizer.step()
+                count += 1
+                if count > 9:
+                    raise Enough
+        except Enough:
+            pass
+    """,
+    "a step after each epoch": """
+        for epoch in range(3):
+            for batch in range(2):
+                optimizer.step()
+            optimizer.step()
     """,
     "folds": """
         for fold in range(5):

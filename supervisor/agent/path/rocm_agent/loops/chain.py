@@ -53,6 +53,7 @@ class _Place:
     """The compound statements around the call, outermost first, and the statement itself."""
     scope: Scope
     changed_globals: FrozenSet[str]
+    line: int
 
 
 def loops_around(frame: FrameType) -> List[Loop]:
@@ -69,14 +70,16 @@ def loops_around(frame: FrameType) -> List[Loop]:
             raise Doubt(current.f_code.co_filename)
         tree, function = found
         scope = Scope(current, function)
-        place = _Place(function, _path_to(function, current.f_lineno), scope, list_changed_globals(tree))
+        place = _Place(
+            function, _path_to(function, current.f_lineno), scope, list_changed_globals(tree), current.f_lineno
+        )
         once = _check_call(tree, place, frames[frame_number - 1] if frame_number else None)
         _add_loops(loops, place, current.f_lineno)
         if loops and not once:
             loops[-1].always = False
         trees.append((tree, current.f_code.co_filename))
     for tree, path in trees:
-        _check_other_loops(tree, [loop.node for loop in loops if loop.scope.path == path])
+        _check_other_loops(tree, [loop.node for loop in loops if loop.scope.path == path], loops[-1:])
     return loops
 
 
@@ -142,18 +145,18 @@ def _check_call(tree: ast.Module, place: _Place, callee: Optional[FrameType]) ->
     Return whether nothing else in that loop does either.
     """
     called = list(_list_calls(place))
-    if (callee is None or _is_opaque(callee)) and any(_name_of(call.func) in _INNERMOST for call in called):
-        return True
-    if callee is None:
-        raise Doubt("no call of step")
-    calls = [call for call in called if _is_call_of(call, callee.f_code, place.scope)]
+    calls = []
+    if callee is None or _is_opaque(callee):
+        calls = [call for call in called if _name_of(call.func) in _INNERMOST][:1]
+    if not calls and callee is not None:
+        calls = [call for call in called if _is_call_of(call, callee.f_code, place.scope)]
     if len(calls) != 1:
-        raise Doubt("a call of %s" % callee.f_code.co_name)
+        raise Doubt("a call, line %d" % place.line)
     written = ast.dump(calls[0].func)
     alike = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.dump(node.func) == written]
     around = [outer for outer in place.path if isinstance(outer, (ast.For, ast.While))]
     if len(alike) > 1 and not (around and all(_spans(around[-1], node.lineno) for node in alike)):
-        raise Doubt("several calls of %s" % callee.f_code.co_name)
+        raise Doubt("several calls, line %d" % place.line)
     return len(alike) == 1
 
 
@@ -230,12 +233,15 @@ def _read_loop(node: Any, place: _Place, settled: Settled, line: int) -> Loop:
     return Loop(node, place.scope, always=always, ends_early=len(skips) < len(exits))
 
 
-def _check_other_loops(tree: ast.Module, own: Sequence[ast.AST]) -> None:
-    """Raise Doubt where another loop of the file trains too, before these or after them."""
+def _check_other_loops(tree: ast.Module, own: Sequence[ast.AST], innermost: Sequence[Loop]) -> None:
+    """Raise Doubt where another loop of the file trains too, beside these; within the innermost, it is of one pass."""
+    within = [loop.node for loop in innermost if loop.node in own]
     for node in ast.walk(tree):
-        if not isinstance(node, (ast.For, ast.While)) or node in own:
-            continue
-        if any(_spans(loop, node.lineno) for loop in own):
+        if (
+            not isinstance(node, (ast.For, ast.While))
+            or node in own
+            or any(_spans(loop, node.lineno) for loop in within)
+        ):
             continue
         if any(isinstance(inner, ast.Attribute) and inner.attr == "backward" for inner in ast.walk(node)):
-            raise Doubt("another loop, line %d" % node.lineno)
+            raise Doubt("another loop that trains")

@@ -54,12 +54,12 @@ class Settled:
 def list_exits(statements: Sequence[ast.stmt], settled: Settled, *, nested: bool = False) -> Iterator[ast.stmt]:
     """Yield what may leave a loop with these statements or go on with its next pass; `nested`: break is another's.
 
-    An exception is no exit: what raises has failed.
+    An error is no exit: what raises it has failed. Another exception may be how the training is told to end.
     """
     for statement in statements:
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             continue
-        is_exit = isinstance(statement, ast.Return) or _calls_exit(statement)
+        is_exit = isinstance(statement, ast.Return) or _calls_exit(statement) or _raises_signal(statement)
         if is_exit or (isinstance(statement, (ast.Break, ast.Continue)) and not nested):
             yield statement
         test = settled.outcome(statement.test) if isinstance(statement, ast.If) else UNKNOWN
@@ -87,6 +87,13 @@ def _calls_exit(statement: ast.stmt) -> bool:
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", None)
     failed = len(call.args) == 1 and isinstance(call.args[0], ast.Constant) and call.args[0].value not in (0, None)
     return name in _EXITS and not failed
+
+
+def _raises_signal(statement: ast.stmt) -> bool:
+    raised = statement.exc if isinstance(statement, ast.Raise) else None
+    kind = raised.func if isinstance(raised, ast.Call) else raised
+    name = kind.attr if isinstance(kind, ast.Attribute) else getattr(kind, "id", None)
+    return name is not None and not name.endswith(("Error", "Exception"))
 
 
 def _list_stored(loop: ast.AST) -> Iterator[str]:
