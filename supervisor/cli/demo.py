@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from supervisor.demo.night import Night, NotShownError, daemon_command
+from supervisor.shipped import module_command
 
 
 @click.command("demo", short_help="Run a real training, break it three times, resume it three times.")
@@ -46,7 +47,7 @@ def command(train_python: Path | None, folder: Path | None) -> None:
 
 def _print_history(config: Path) -> None:
     click.echo("\nThe incidents (supervisorctl history):\n")
-    ask = [sys.executable, "-m", "supervisor.cli.main", "--config", str(config)]
+    ask = [*module_command("supervisor.cli.main"), "--config", str(config)]
     subprocess.run([*ask, "history"], check=True)
     click.echo("\nWhat they cost (supervisorctl account night):\n")
     subprocess.run([*ask, "account", "night"], check=True)

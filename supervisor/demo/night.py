@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import Any
 
 from supervisor.control.client import Client, UnreachableError
 from supervisor.demo.receiver import Receiver
+from supervisor.shipped import module_command
 
 IMAGES = Path(__file__).with_name("images.py")
 TRAINING = Path(__file__).with_name("training.py")
@@ -183,4 +183,4 @@ def _bare_environment() -> dict[str, str]:
 
 def daemon_command() -> tuple[str, ...]:
     """Return the command that starts the daemon of this installation."""
-    return (sys.executable, "-m", "supervisor.daemon.main")
+    return module_command("supervisor.daemon.main")

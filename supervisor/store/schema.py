@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
+from supervisor.shipped import module_command
 from supervisor.store import files
 from supervisor.store.errors import StoreError
 from supervisor.store.tables import metadata
@@ -99,7 +99,7 @@ def upgrade(path: Path, revision: str) -> str:
             f"{path} was not upgraded: copying it first failed: {error}; free disk space in {path.parent}"
         ) from error
     root = Path(__file__).resolve().parents[2]
-    command = [sys.executable, "-m", "supervisor.store.upgrade", str(path.absolute())]
+    command = [*module_command("supervisor.store.upgrade"), str(path.absolute())]
     try:
         child = subprocess.run(
             command, cwd=root, capture_output=True, text=True, errors="replace", timeout=UPGRADE_LIMIT_S, check=False

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, urlencode
 import msgspec
 
 from supervisor.control.client import ControlError
+from supervisor.shipped import module_command
 
 LIMIT_S = 15.0
 
@@ -20,7 +21,7 @@ LIMIT_S = 15.0
 def ask_record(config: Path, route: str, **query: str | int | None) -> dict[str, object]:
     """Return the answer to GET `route` from the record that a configuration names. Raises ControlError."""
     given = urlencode({name: value for name, value in query.items() if value is not None})
-    command = [sys.executable, "-m", __name__, str(config), route, given]
+    command = [*module_command(__name__), str(config), route, given]
     try:
         child = subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=False)
         answer = msgspec.json.decode(child.stdout, type=dict[str, object])

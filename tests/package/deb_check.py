@@ -200,6 +200,11 @@ def check_release(system: Chroot, release: str, package: Path, newer: Path, find
         lambda output: output == "640 rocm-supervisor\n")  # fmt: skip
     ask("compiled at installation", "find /usr/lib/rocm-supervisor -name 'main.*.pyc' | grep -q daemon")
     ask(
+        "a child of its own finds the code",
+        f"python3 -IS -c '{CHILD}'",
+        lambda said: said.startswith("rocm-supervisor"),
+    )
+    ask(
         "setup names what is missing",
         "supervisorctl setup --owner nobody-here || true",
         lambda output: "no such user" in output,
@@ -228,6 +233,12 @@ def check_release(system: Chroot, release: str, package: Path, newer: Path, find
     )
 
 
+CHILD = """
+import subprocess, sys
+sys.path.insert(0, "/usr/lib/rocm-supervisor")
+from supervisor.shipped import module_command
+sys.exit(subprocess.run([*module_command("supervisor.cli.main"), "version"]).returncode)
+"""
 RUN_ONCE = """
 mkdir -p /opt/run; cd /opt/run
 cat >config.toml <<X
