@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from supervisor.core import decisions as de
@@ -75,6 +75,10 @@ class HeldActs:
             Act(decision=decision, state=state, job=state.job, history=state.history, turn=turn, since=now)
             for decision, state in decided
         )
+
+    def take_back(self, act: Act) -> None:
+        """Hold an act that could not be carried out now; it is tried again at the next release."""
+        self._held.appendleft(replace(act, turn=None))
 
     def release(self, now: Moment) -> None:
         """Carry out what is recorded by now, and what must not wait longer; the acts of one job keep their order."""

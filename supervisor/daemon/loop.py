@@ -235,11 +235,13 @@ class Loop:
                 self.fences.note_failure(f"record of {type(event).__name__}", error)
 
     def _carry_out(self, act: Act) -> None:
-        decision = act.decision
+        decision, name = act.decision, type(act.decision).__name__.lower()
         try:
             self._executor.act(decision, act.job, act.history)
         except Exception as error:
-            self.fences.failed(act.state, type(decision).__name__.lower(), error)
+            self.fences.failed(act.state, name, error)
+            if act.repeatable and shortage_of(error) is not None:
+                self.acts.take_back(act)  # no room for a thread at present: the training still has to be stopped
             if isinstance(decision, de.Launch):
                 failed = ev.LaunchFailed(
                     at=self._clock.now(),

@@ -42,6 +42,8 @@ class Post:
     restarts: int = 0
     error: str | None = None
     """What it last died of."""
+    unstarted: str | None = None
+    """Why no thread could be started for the work that waits."""
     reported: bool = field(default=False)
 
     def age_s(self, now: Moment) -> float | None:
@@ -84,11 +86,26 @@ class Lane:
             while len(self._waiting) > WAITING_AT_MOST:
                 dropped = self._waiting.pop(next(iter(self._waiting)))
                 log.error("work.dropped", extra={"fields": {"thread": self._post.name, "what": dropped.what}})
-            thread = self._post.thread
-            if thread is None or not thread.is_alive():
-                self._post.thread = threading.Thread(target=self._run, name=self._post.name, daemon=True)
-                self._post.thread.start()
+            self._start_thread()
             self._wake.notify()
+
+    def resume(self) -> None:
+        """Start the thread again where work is queued and none lives."""
+        with self._wake:
+            if self._waiting:
+                self._start_thread()
+
+    def _start_thread(self) -> None:
+        """Start the thread unless it lives; where the machine has no room for one, the work waits for `resume`."""
+        if self._post.thread is not None and self._post.thread.is_alive():
+            return
+        thread = threading.Thread(target=self._run, name=self._post.name, daemon=True)
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError) as error:
+            self._post.thread, self._post.unstarted = None, describe_error(error)
+        else:
+            self._post.thread, self._post.unstarted = thread, None
 
     def _run(self) -> None:
         while (work := self._wait_for_next()) is not None:
@@ -175,7 +192,11 @@ class Threads:
                 self.leave(post.name)
 
         post.thread = threading.Thread(target=fenced, name=f"{what}-{job}", daemon=True)
-        post.thread.start()
+        try:
+            post.thread.start()
+        except BaseException:
+            self.leave(post.name)
+            raise
 
     def lane(self, kind: str, name: str, *, of_job: bool = True) -> Lane:
         """Return the thread that does one kind of work for a job (or a path) alone."""
@@ -191,7 +212,11 @@ class Threads:
             self._put(self._degraded_event(post.job, place, post.error))
 
     def check(self, now: Moment) -> None:
-        """Report posts whose work is overdue, and those that recovered."""
+        """Report posts whose work is overdue, and those that recovered; start threads for which there was no room."""
+        with self._lock:
+            lanes = tuple(self._lanes.values())
+        for lane in lanes:
+            lane.resume()
         for post in self.posts():
             overdue = post.overdue(now)
             if overdue == post.reported:
@@ -215,6 +240,8 @@ class Threads:
     def problem(self, now: Moment) -> str | None:
         """Return what is wrong with a thread that works for no job in particular; None where nothing is."""
         for post in self.posts():
+            if post.unstarted is not None:
+                return f"{post.name}: its work waits, no thread can be started: {post.unstarted}"
             if post.job is None and post.overdue(now):
                 return f"{post.name}: {post.at} has not ended for {post.age_s(now):.0f} s"
             if post.thread is not None and not post.thread.is_alive() and not self._end.is_set():

@@ -113,3 +113,23 @@ def test_an_act_has_the_job_as_it_was_when_it_was_decided() -> None:
     world.record.settled = 1
     acts.release(START)
     assert seen == [0]
+
+
+def test_an_act_for_which_there_was_no_room_is_tried_again_before_what_came_later() -> None:
+    world = World()
+    short = [True]
+
+    def carry_out(act: Act) -> None:
+        if isinstance(act.decision, de.Stop) and short:
+            short.clear()
+            acts.take_back(act)
+        else:
+            world.carry_out(act)
+
+    acts = HeldActs(world.record, carry_out)
+    acts.take([(stop("one"), world.states["one"])], None, START)
+    acts.release(START)
+    assert (world.done, acts.holding) == ([], True)
+    acts.take([(kill("one"), world.states["one"])], None, START)
+    acts.release(START)
+    assert world.done == ["Stop one", "Kill one"]

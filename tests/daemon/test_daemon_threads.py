@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -89,3 +91,38 @@ def test_work_begun_for_a_job_that_raises_is_reported_for_that_job(
     assert (events[0].job, events[0].place) == ("one", "stop")
     assert "ValueError: what nobody expects" in events[0].error
     until(lambda: threads.posts() == (), "its post to be left")
+
+
+NO_ROOM = """
+import resource, sys, time
+from supervisor.daemon.clock import SystemClock
+from supervisor.daemon.threads import Threads
+clock, done = SystemClock(), []
+threads = Threads(clock, print)
+lane = threads.lane("checkpoints", "one")
+mapped = int(next(line for line in open("/proc/self/status") if line.startswith("VmSize")).split()[1]) * 1024
+soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+resource.setrlimit(resource.RLIMIT_AS, (mapped, hard))
+for number in range(2):
+    lane.do("work", lambda number=number: done.append(number))
+try:
+    threads.begin("stop", "one", print)
+except RuntimeError as error:
+    print("raised", error)
+print(threads.problem(clock.now()), done, [post.name for post in threads.posts()])
+resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+threads.check(clock.now())
+end = time.monotonic() + 60
+while len(done) < 2 and time.monotonic() < end:
+    time.sleep(0.01)
+print(threads.problem(clock.now()), done)
+"""
+
+
+def test_work_for_which_no_thread_can_be_started_waits_for_room_and_is_told() -> None:
+    ran = subprocess.run([sys.executable, "-c", NO_ROOM], capture_output=True, text=True, check=True, timeout=120)
+    raised, short, after = ran.stdout.splitlines()
+    assert raised == "raised can't start new thread"
+    assert short.startswith("checkpoints one: its work waits, no thread can be started: RuntimeError: can't start")
+    assert short.endswith("[] ['checkpoints one']"), "nothing is left of what was not begun"
+    assert after == "None [0, 1]"

@@ -43,6 +43,12 @@ def home(tmp_path: Path, disk: HangingFs) -> Iterator[House]:
         disk.sync_s, disk.failure = 0.0, None
 
 
+def problem(home: House) -> object:
+    """What the daemon says is wrong with it; "no answer" where it gives none."""
+    status = home.status()
+    return "no answer" if status is None else status["daemon"]["problem"]
+
+
 def wait_for_stop(home: House) -> tuple[float, float, list[float]]:
     """Return how late the hang was decided and its process ended, and how long each answer took meanwhile; seconds."""
     answers: list[float] = []
@@ -72,10 +78,10 @@ def test_commits_that_take_seconds_delay_no_decision_no_stop_and_no_answer(home:
     assert ended_s <= ACT_S
     assert sorted(answers)[int(len(answers) * 0.9)] <= ANSWER_S
     assert "act.before_commit" in home.read_output()
-    home.until(lambda: "the disk is slow" in str((home.status() or {})["daemon"]["problem"]), 20, "it to be told")
+    home.until(lambda: "the disk is slow" in str(problem(home)), 20, "it to be told")
     disk.sync_s = 0.0
     home.resumed("night")
-    home.until(lambda: (home.status() or {})["daemon"]["problem"] is None, 30, "the problem to be over")
+    home.until(lambda: problem(home) is None, 30, "the problem to be over")
     assert [incident["rule"] for incident in home.incidents("night")] == ["stall"]
 
 
@@ -87,9 +93,9 @@ def test_a_disk_that_fails_under_the_record_stops_no_supervision_and_is_reported
     assert late_s <= IN_TIME_S
     assert ended_s <= ACT_S
     assert sorted(answers)[int(len(answers) * 0.9)] <= ANSWER_S
-    home.until(lambda: bool((home.status() or {})["daemon"]["problem"]), 20, "the disk that fails to be told")
+    home.until(lambda: "I/O error" in str(problem(home)), 20, "the disk that fails to be told")
     home.until(lambda: home.job("night")["attempt"] == 2, 40, "it to be resumed")
     home.until(lambda: (home.job("night")["step"] or 0) > HANGS_AT, 60, "it to step beyond where it hung")
     disk.failure = None
-    home.until(lambda: (home.status() or {})["daemon"]["problem"] is None, 30, "the record to be written again")
+    home.until(lambda: problem(home) is None, 30, "the record to be written again")
     assert [incident["rule"] for incident in home.incidents("night")] == ["stall"]

@@ -228,3 +228,15 @@ def test_an_end_that_lies_in_the_future_is_now(tmp_path: Path) -> None:
     status = read_exit(folder, NOW)
     assert status is not None
     assert status.at == NOW
+
+
+def test_what_the_daemons_own_environment_holds_is_not_written_into_the_launch() -> None:
+    inherited = {"WANDB_API_KEY": "s3cret-key", "PYTHONPATH": "/theirs", "HOME": "/home/owner"}
+    composed = compose_env(
+        job="one", number=1, folder=Path("/state/jobs/one/1"), env={"BATCH": "4"}, inherited=inherited,
+        agent=Path("/agent"), conv2d="auto", conv2d_settings={}, resume_from=None, snapshot_every="auto",
+        mean_fault_s=1.0,
+    )  # fmt: skip
+    assert "s3cret-key" not in composed.values()
+    assert not inherited.keys() & composed.keys() - {"PYTHONPATH"}
+    assert (composed["BATCH"], composed["PYTHONPATH"]) == ("4", "/agent:/theirs")
