@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from supervisor.config.settings import WebSettings
+from supervisor.control.client import Client
 from supervisor.web.login import REVOKE, TOKEN, ask_login
 from supervisor.web.service import EX_CONFIG, NotServableError, open_doors
+from tests.view_by_hand import FakeView, serving
 
 LIMIT_S = 60.0
 PASS = 'fd=3; for given in $FDS; do eval "exec $fd<&$given"; fd=$((fd+1)); done; export LISTEN_PID=$$; exec "$@"'
@@ -28,11 +30,13 @@ def unix_socket(path: Path) -> socket.socket:
 
 
 @contextmanager
-def service(state: Path, *passed: socket.socket, idle_s: float = 600.0) -> Iterator[subprocess.Popen[str]]:
+def service(
+    state: Path, *passed: socket.socket, idle_s: float = 600.0, daemon: Path = Path("/nonexistent")
+) -> Iterator[subprocess.Popen[str]]:
     """Start the page with these sockets, until it ends or is ended."""
     config = state / "service.toml"
     config.write_text(f'[supervisor]\nstate_dir = "{state}"\n')
-    given = ["--config", str(config), "web", "--activated", "--idle-s", str(idle_s)]
+    given = ["--config", str(config), "--socket", str(daemon), "web", "--activated", "--idle-s", str(idle_s)]
     argv = [sys.executable, "-m", "supervisor.cli", *given]
     high = [socket.fromfd(item.fileno(), item.family, item.type) for item in passed]
     fds = [item.fileno() for item in high]
@@ -91,6 +95,16 @@ def test_a_token_of_the_login_socket_opens_a_session_that_outlives_the_service(s
         assert get(web, "/api/overview", session, host="evil.example") == 403
         assert ask_login(login, REVOKE) == "1"
         assert get(web, "/api/overview", session) == 401
+
+
+def test_the_metrics_on_its_socket_are_those_of_the_daemon(state: Path, tmp_path: Path) -> None:
+    web = tmp_path / "web.sock"
+    with serving(FakeView()) as daemon, service(state, unix_socket(web), daemon=daemon):
+        for accept in ("text/plain", "application/openmetrics-text"):
+            asked = f"GET /metrics HTTP/1.1\nHost: localhost\nConnection: close\nAccept: {accept}\n\n"
+            status, headers, body = ask(web, asked)
+            assert (status, body.decode()) == (200, Client(daemon).get_text("/metrics", accept))
+            assert headers["content-type"].startswith(accept)
 
 
 def test_it_ends_when_nobody_looks(state: Path, tmp_path: Path) -> None:
