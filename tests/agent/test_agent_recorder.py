@@ -47,6 +47,18 @@ def test_a_damaged_recorder_is_made_again(attempt: Attempt, python: Path, conten
     assert [record.step for record in attempt.records()] == [1, 2]
 
 
+def test_a_link_in_the_place_of_the_recorder_leads_to_no_other_file(
+    attempt: Attempt, python: Path, tmp_path: Path
+) -> None:
+    """The training goes on unrecorded, and the file that the link leads to is as it was."""
+    other = tmp_path / "thesis.txt"
+    other.write_text("years of work")
+    attempt.recorder().unlink(missing_ok=True)
+    attempt.recorder().symlink_to(other)
+    assert attempt.run([python, "-c", STEPS, "2"]).code == 0
+    assert other.read_text() == "years of work"
+
+
 def test_the_ring_keeps_the_newest_and_counts_all(attempt: Attempt, python: Path) -> None:
     attempt.make_recorder(capacity=8)
     assert attempt.run([python, "-c", STEPS, "21"]).code == 0

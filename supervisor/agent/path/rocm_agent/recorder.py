@@ -15,6 +15,8 @@ from . import layout as at
 CAPACITY_LIMIT = 1 << 24
 FLOAT_LIMIT = 3.4028234663852886e38
 COUNT_LIMIT = (1 << 32) - 1
+NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
+"""A link in the place of the recorder would have its header written over another file of the training's user."""
 
 
 def open_recorder(path: str, rank: int) -> Optional[Recorder]:
@@ -23,12 +25,12 @@ def open_recorder(path: str, rank: int) -> Optional[Recorder]:
     A file that is absent, truncated or sparse is completed first: a write into a hole of a full disk would be SIGBUS.
     Raises OSError where it cannot be made.
     """
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | NO_LINK, 0o640)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         capacity = _prepare_file(lock, rank)
         # Opened again, because mmap keeps a duplicate of its descriptor, which would hold the lock in forked children.
-        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        file = os.open(path, os.O_RDWR | NO_LINK)
         try:
             memory = mmap.mmap(file, _file_size(capacity))
         finally:
@@ -45,7 +47,7 @@ def open_recorder(path: str, rank: int) -> Optional[Recorder]:
 def read_claim(path: str) -> Tuple[int, int]:
     """Return (pid that last claimed the recorder at `path`, stage it left there); zeros where there is none."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(path, os.O_RDONLY | NO_LINK)
     except OSError:
         return (0, 0)
     try:
