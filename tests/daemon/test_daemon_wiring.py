@@ -7,13 +7,17 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from clocks_by_hand import until
 
 from supervisor.config.settings import JobSettings, Settings, SupervisorSettings
 from supervisor.core import events as ev
+from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint
 from supervisor.core.job import Job, Phase
 from supervisor.core.readings import DiskReading, HostReading
 from supervisor.daemon.clock import SystemClock
 from supervisor.daemon.job_state import JobState
+from supervisor.daemon.process.systemd import Notifier
+from supervisor.daemon.service import Service
 from supervisor.daemon.wiring import Assembly
 from supervisor.runner.direct import DirectLauncher
 
@@ -63,3 +67,18 @@ def test_alerts_see_the_trainings_as_the_loop_has_them(parts: Assembly) -> None:
     assert list(parts.announcer.jobs()) == []
     parts.loop.job_states["night"] = JobState(job=job, rules=())
     assert list(parts.announcer.jobs()) == [job]
+
+
+def test_the_hourly_sweep_prunes_checkpoints_that_are_gone_from_the_record(parts: Assembly, tmp_path: Path) -> None:
+    old = parts.clock.now().plus(-1000 * 86400.0)
+    kept = tmp_path / "kept.pt"
+    kept.write_bytes(b"saved")
+    gone = Fingerprint(size_bytes=5, modified_ns=1, inode=1)
+    with parts.store.turn(old):
+        for path in (kept, tmp_path / "gone.pt"):
+            parts.store.save_checkpoint("yolo", 1, Checkpoint(path=str(path), fingerprint=gone), old)
+    parts.commits.begin()
+    service = Service(parts, tmp_path / "config.toml", tmp_path / "control.sock", Notifier.from_environment())
+    service._sweep_attempts()
+    until(lambda: [item.path for item in parts.store.checkpoints("yolo") or ()] == [str(kept)], "the row to be pruned")
+    service._control.stop()
